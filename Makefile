@@ -1,0 +1,70 @@
+# Two commands matter: `make run` and `make test`. Each does its own set-up from a bare clone, and little when it is done.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PY := .venv/bin/python
+PORT ?=
+SERVE_SECONDS ?=
+WEB ?=
+ARGS ?=
+
+.PHONY: help run test lint test-python test-extension test-e2e sweep bench wheel format clean distclean \
+        environment extension editor browser
+
+help: ## list the targets
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+run: environment extension ## check examples/ on the command line, then open the editor on them (PORT=, WEB=1, SERVE_SECONDS=)
+	@.venv/bin/fuselens check examples/
+	@$(PY) scripts/editor.py open examples --vsix extension/dist/fuselens.vsix \
+	  $(if $(PORT),--port $(PORT)) $(if $(WEB),--web) $(if $(SERVE_SECONDS),--seconds $(SERVE_SECONDS))
+
+test: environment extension browser editor ## every check and test: Python, TypeScript, end to end
+	@$(PY) scripts/run_tests.py
+
+lint: environment ## ruff, import contracts, types
+	@$(PY) scripts/run_tests.py ruff format imports pyright
+
+test-python: environment ## the Python tests (ARGS="-k name")
+	@$(PY) -m pytest -m "not e2e" $(ARGS)
+
+test-extension: extension ## types and unit tests of the extension
+	@$(PY) scripts/run_tests.py tsc extension
+
+test-e2e: environment extension browser editor ## the tests in a real editor (ARGS="-k name")
+	@$(PY) -m pytest -m e2e -n 0 $(ARGS) tests/e2e
+
+sweep: environment ## compare compiled and eager execution over the operator and model lists
+	@$(PY) -m pytest -m slow $(ARGS)
+
+bench: environment ## eager, torch.compile and fuselens, interleaved (ARGS="--help")
+	@$(PY) -m benchmarks $(ARGS)
+
+wheel: environment ## build the wheel and the sdist into dist/
+	@$(PY) -m build --no-isolation --outdir dist .
+
+format: environment ## format the Python code and fix what ruff can
+	@.venv/bin/ruff check --fix --quiet . ; .venv/bin/ruff format .
+
+clean: ## remove what was built
+	@rm -rf dist build extension/dist extension/out tests/e2e/output .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
+	@find compiler server tests scripts benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## remove the environments too
+	@rm -rf .venv .cache extension/node_modules tests/e2e/node_modules
+
+# --- set-up: each is a no-op when nothing changed -----------------------------------------------------------------
+environment:
+	@scripts/environment.sh
+
+extension: environment
+	@$(PY) scripts/extension.py
+
+editor: environment
+	@$(PY) scripts/editor.py install
+
+browser: environment
+	@scripts/browser.sh
+	@$(PY) scripts/extension.py --packages tests/e2e

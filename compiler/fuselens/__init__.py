@@ -1,0 +1,38 @@
+"""Fuselens: a PyTorch compiler that you can see at work.
+
+Importing this package imports nothing else; torch is imported when something is compiled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import (
+        CompiledModule,
+        GraphBreakError,
+        compile,  # noqa: A004 - torch's own name for it
+        disable,
+        example,
+        explain,
+        graph_break,
+        is_compiling,
+        reset,
+    )
+
+__version__ = "0.1.0"
+__all__ = [
+    "CompiledModule", "GraphBreakError", "compile", "disable", "example", "explain", "graph_break", "is_compiling", "reset",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from . import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

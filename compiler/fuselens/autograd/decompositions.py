@@ -1,0 +1,84 @@
+"""Which ATen operators are rewritten into simpler ones while a graph is traced, and which are kept whole.
+
+The rule: what fuses is decomposed, so that the scheduler sees pointwise work and reductions; what a vendor's library
+does better (matmul, convolution, attention, embedding gather) or what the lowering expresses directly as an index
+expression (views, slices, gathers) is kept.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from fuselens import torch_private
+
+Decompositions = Mapping[Any, Callable[..., Any]]
+
+# Kept whole although torch offers a decomposition. Packet names: all overloads.
+_KEPT = frozenset({
+    # matmuls and convolutions: vendor calls
+    "addmm", "mm", "bmm", "baddbmm", "addmv", "mv", "dot", "addbmm", "convolution", "convolution_backward",
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+    # random numbers: eager's operator draws eager's stream
+    "native_dropout", "bernoulli", "bernoulli_", "rand", "rand_like", "randn", "randn_like", "randint", "randint_like",
+    "normal", "normal_functional", "uniform", "exponential", "multinomial", "randperm",
+    # gathers, scatters and slices: index expressions in the lowering
+    "embedding", "index", "index_put", "index_select", "gather", "scatter", "scatter_add", "scatter_reduce",
+    "slice", "slice_scatter", "select", "select_scatter", "cat", "constant_pad_nd", "index_add",
+    # views
+    "view", "expand", "permute", "squeeze", "unsqueeze", "as_strided", "t", "transpose", "diagonal", "_unsafe_view",
+    # directly in the scalar vocabulary or in the reductions
+    "sum", "mean", "prod", "amax", "amin", "any", "all", "var", "var_mean", "argmax", "argmin", "cumsum", "cumprod",
+    "sigmoid", "tanh", "relu", "rsqrt", "where", "clamp", "erf", "sort", "topk", "arange", "full", "full_like",
+    "max", "min", "round", "remainder", "floor", "fmod", "copysign", "hypot", "lift_fresh", "lift_fresh_copy",
+    "clone", "fill", "scalar_tensor", "empty_like", "detach", "alias", "nonzero", "bucketize",
+    "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
+    "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_nearest2d", "upsample_bilinear2d",
+    "native_group_norm_backward_never",
+})  # fmt: skip
+
+
+@functools.cache
+def table() -> Decompositions:
+    """Operator overload → decomposition, built once per process (about 60 ms). Read-only."""
+    chosen = {
+        op: rule for op, rule in torch_private.core_decompositions().items()
+        if _packet(op) not in _KEPT
+    }  # fmt: skip
+    chosen |= _extra()
+    return MappingProxyType(chosen)
+
+
+def _packet(op: Any) -> str:
+    return str(getattr(op, "overloadpacket", op)).rpartition(".")[2]
+
+
+def _extra() -> dict[Any, Callable[..., Any]]:
+    """Decompositions beyond torch's core set, and ours where they fuse better."""
+    wanted = [
+        "gelu", "gelu_backward", "silu", "silu_backward", "hardswish", "hardswish_backward", "elu", "elu_backward",
+        "leaky_relu", "leaky_relu_backward", "softplus", "softplus_backward", "mse_loss", "mse_loss_backward",
+        "_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data",
+        "native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward",
+        "native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit",
+        "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training", "_batch_norm_with_update",
+        "_batch_norm_with_update_functional", "batch_norm_backward", "cudnn_batch_norm", "cudnn_batch_norm_backward",
+        "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward",
+        "threshold", "threshold_backward", "sigmoid_backward", "tanh_backward", "embedding_dense_backward",
+        "native_dropout_backward", "select_backward", "slice_backward", "addcmul", "addcdiv", "lerp", "rsub",
+        "_fused_rms_norm", "_fused_rms_norm_backward", "huber_loss", "huber_loss_backward", "smooth_l1_loss",
+        "smooth_l1_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward",
+        "binary_cross_entropy_with_logits", "logit", "logit_backward", "glu", "glu_backward", "mish", "mish_backward",
+        "hardtanh", "hardtanh_backward", "hardsigmoid", "hardsigmoid_backward", "log_sigmoid_forward",
+        "log_sigmoid_backward", "logsumexp", "std", "std_mean", "masked_fill", "new_zeros", "new_ones", "new_full",
+        "new_empty", "new_empty_strided", "zeros", "ones", "zeros_like", "ones_like", "zero", "xlogy",
+        "tril", "triu", "trace", "roll", "stack", "unbind", "split", "split_with_sizes", "_to_copy", "norm",
+        "linalg_vector_norm", "diagonal_backward", "unfold_backward", "unsafe_split", "unsafe_chunk",
+    ]  # fmt: skip
+    return torch_private.decompositions_for(wanted)

@@ -1,0 +1,581 @@
+"""From a captured torch-level graph to one functional ATen graph of its forward and backward.
+
+One pass over the captured graph does everything: its nodes are interpreted on functional wrappers of fake tensors, so that
+autograd (above functionalization) sees exactly the program that eager runs, and the :class:`Recorder` (below both) sees
+functional operators only. What the graph mutates and which outputs alias what is read off the wrappers when the forward has
+run; then tangents are added as new inputs and ``torch.autograd.grad`` records the backward into the same graph.
+
+Invariants of the graph that comes out:
+
+- every node has ``meta["val"]``; nodes made by a captured node carry its ``span`` (and ``stack`` if it had one) and its
+  name as ``captured``; backward nodes have ``backward=True`` and the captured node they derive from as ``forward_node``;
+- no operator writes to an operand; random operators carry ``random=True`` and keep eager's order;
+- results never alias inputs or each other, have the sizes and strides of their ``meta["val"]``, and start at any offset;
+  new values of mutated inputs may be an input itself; gradients may alias tangents and each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+
+from fuselens import torch_private
+
+from .decompositions import Decompositions, table
+from .recorder import Recorder
+from .signature import Extent, Link, Mutation, Output, Result, Signature, Tangent, View
+from .unsupported import Unsupported
+
+aten = torch.ops.aten
+
+_COPIED_META = ("span", "stack")
+
+
+@dataclass
+class Joint:
+    """Forward and backward in one graph: placeholders are the inputs, then the tangents; the output is one flat tuple,
+    the results, then the gradients (only those that exist)."""
+
+    graph: fx.Graph
+    root: torch.nn.Module  # holds the constants that get_attr nodes name
+    signature: Signature
+    inputs: list[fx.Node]
+    tangents: list[fx.Node]
+    results: list[Any]  # fx.Node, or a Python number
+    gradients: list[fx.Node] = field(default_factory=list)
+
+    @cached_property
+    def module(self) -> fx.GraphModule:
+        return fx.GraphModule(self.root, self.graph)
+
+    @property
+    def training(self) -> bool:
+        return bool(self.gradients)
+
+
+def trace(
+    gm: fx.GraphModule,
+    fake_inputs: Sequence[Any],
+    *,
+    grad_enabled: bool,
+    decompositions: Decompositions | None = None,
+) -> Joint:
+    """The joint graph of ``gm`` on ``fake_inputs`` (fake tensors of one mode, or Python/symbolic numbers).
+
+    Without an input that requires grad, or with ``grad_enabled`` False, there is no backward. Raises Unsupported.
+    """
+    mode = next((m for m in map(torch_private.fake_mode_of, fake_inputs) if m is not None), None)
+    if mode is None:
+        mode = torch_private.fake_mode()
+    recorder = Recorder(table() if decompositions is None else decompositions)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.set_grad_enabled(grad_enabled))
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        stack.enter_context(mode)
+        if any(_has_symbols(t) for t in fake_inputs) or _needs_python_rules(gm):
+            stack.enter_context(torch_private.python_rules())
+        stack.enter_context(recorder)
+        stack.enter_context(torch_private.functionalization())
+        return _Trace(gm, fake_inputs, recorder, mode).run()
+
+
+class _Trace:
+    """The state of one tracing: wrappers of the inputs, provenance of autograd nodes, and the results so far."""
+
+    def __init__(self, gm: fx.GraphModule, fake_inputs: Sequence[Any], recorder: Recorder, mode: Any) -> None:
+        self.gm = gm
+        self.recorder = recorder
+        self.mode = mode
+        self.fakes = list(fake_inputs)
+        self.training = torch.is_grad_enabled() and any(_requires_grad(t) for t in fake_inputs)
+        self.placeholders: list[fx.Node] = []
+        self.duplicates: dict[int, int] = {}
+        self.leaves: list[Any] = []  # wrappers that gradients are taken of
+        self.wrappers: list[Any] = []  # wrappers that the captured graph works on; a leaf, or a clone of it
+        self.initial: list[tuple[Any, int] | None] = []  # (grad_fn, storage) of each wrapper before the graph ran
+        self.provenance: dict[Any, dict[str, Any]] = {}  # autograd node → meta of the backward operators it records
+        self.results: list[Any] = []
+        self.result_wrappers: dict[int, torch.Tensor] = {}
+        self.taken: set[fx.Node] = set()  # storage roots that a result owns
+        self.integers: dict[int, Any] = {}
+
+    def run(self) -> Joint:
+        self._make_inputs()
+        outputs = self._interpret()
+        mutations = self._mutations()
+        described = self._describe_outputs(outputs, {m.input for m in mutations})
+        differentiable = [
+            i for i, t in self.result_wrappers.items() if self.training and t.requires_grad and _is_floating(t)
+        ]
+        gradients: list[Any] = [None] * len(self.fakes)
+        tangents: list[fx.Node] = []
+        if differentiable:
+            tangents, gradients = self._backward(differentiable)
+        if all(g is None for g in gradients):
+            differentiable, tangents = [], []
+        return self._finish(described, mutations, differentiable, tangents, gradients)
+
+    # --- inputs
+
+    def _make_inputs(self) -> None:
+        seen: dict[int, int] = {}
+        writes = self.training and _may_write(self.gm)
+        nodes = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
+        if len(nodes) != len(self.fakes):
+            raise ValueError(f"the graph has {len(nodes)} inputs, {len(self.fakes)} were given")
+        with torch_private.without_functionalization():
+            for i, (node, fake) in enumerate(zip(nodes, self.fakes, strict=True)):
+                meta = {k: node.meta[k] for k in _COPIED_META if k in node.meta} | {"captured": node.name}
+                self.placeholders.append(self.recorder.placeholder(node.name, fake, **meta))
+                if not isinstance(fake, torch.Tensor):
+                    self.leaves.append(None)
+                elif (first := seen.setdefault(id(fake), i)) != i:
+                    self.duplicates[i] = first
+                    self.leaves.append(self.leaves[first])
+                else:
+                    wrapper = torch_private.to_functional(fake)
+                    self.leaves.append(wrapper.requires_grad_() if fake.requires_grad else wrapper)
+        for i, (fake, leaf) in enumerate(zip(self.fakes, self.leaves, strict=True)):
+            self.wrappers.append(self._writable(i, leaf) if writes and leaf is not None and not fake.is_leaf else leaf)
+            wrapper = self.wrappers[i]
+            state = None if wrapper is None else (wrapper.grad_fn, torch_private.storage_key(wrapper))
+            self.initial.append(state)
+
+    def _writable(self, i: int, leaf: torch.Tensor) -> torch.Tensor:
+        """Eager may write to a non-leaf that requires grad; autograd refuses it on our leaf, so hand out a copy."""
+        if i in self.duplicates:
+            return self.wrappers[self.duplicates[i]]
+        with self.recorder.clones_as_identity():
+            return leaf.clone(memory_format=torch.preserve_format)
+
+    # --- forward
+
+    def _interpret(self) -> list[Any]:
+        env: dict[fx.Node, Any] = {}
+        inputs = iter(self.wrappers)
+        outputs: Any = ()
+        for i, node in enumerate(self.gm.graph.nodes):
+            meta = {k: node.meta[k] for k in _COPIED_META if k in node.meta}
+            meta["captured"] = node.name
+            self.recorder.meta = meta
+            if node.op == "placeholder":
+                value = next(inputs)
+                env[node] = self.fakes[i] if value is None else value
+            elif node.op == "get_attr":
+                env[node] = self._constant(node)
+            elif node.op == "output":
+                outputs = fx.map_arg(node.args[0], env.__getitem__)
+            else:
+                env[node] = self._call(node, env)
+                if self.training:
+                    self._label(env[node], node, env)
+        outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+        return outputs
+
+    def _call(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        args, kwargs = fx.map_arg((node.args, node.kwargs), env.__getitem__)
+        try:
+            if node.op == "call_function":
+                return node.target(*args, **kwargs)  # type: ignore[operator]
+            if node.op == "call_method":
+                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        except Unsupported as e:
+            raise Unsupported(e.reason, e.span or node.meta.get("span")) from e
+        except Exception as e:
+            what = f"`{node.target if isinstance(node.target, str) else getattr(node.target, '__name__', node.target)}`"
+            raise Unsupported(f"{what} raised {type(e).__name__}: {_first_line(e)}", node.meta.get("span")) from e
+        raise Unsupported(f"a node of kind {node.op}", node.meta.get("span"))
+
+    def _constant(self, node: fx.Node) -> Any:
+        value = operator.attrgetter(str(node.target))(self.gm)
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.requires_grad:
+            raise Unsupported(f"the constant {node.target} requires grad", node.meta.get("span"))
+        with torch_private.without_functionalization():
+            fake = value
+            if torch_private.fake_mode_of(value) is None:
+                fake = torch_private.fake_static(self.mode, value)
+            self.recorder.constant(value, fake)
+            return torch_private.to_functional(fake)
+
+    # --- provenance of backward operators
+
+    def _label(self, value: Any, node: fx.Node, env: dict[fx.Node, Any]) -> None:
+        """Autograd nodes that appeared with ``node`` stamp its span on the operators that they will run."""
+        meta = {k: node.meta[k] for k in _COPIED_META if k in node.meta}
+        meta |= {"backward": True, "forward_node": node.name}
+        candidates = value if isinstance(value, (list, tuple)) else (value,)
+        stack = [t.grad_fn for t in candidates if isinstance(t, torch.Tensor) and t.grad_fn is not None]
+        if value is None and node.args and isinstance(node.args[0], fx.Node):  # setitem and other pure writes
+            written = env[node.args[0]]
+            if isinstance(written, torch.Tensor) and written.grad_fn is not None:
+                stack.append(written.grad_fn)
+        self._label_from(stack, meta)
+
+    def _label_from(self, stack: list[Any], meta: dict[str, Any]) -> None:
+        while stack:
+            fn = stack.pop()
+            if fn in self.provenance:
+                continue
+            self.provenance[fn] = meta
+            fn.register_prehook(self._stamp(meta))
+            stack += [g for g, _ in fn.next_functions if g is not None and g not in self.provenance]
+
+    def _stamp(self, meta: dict[str, Any]) -> Callable[[Any], None]:
+        recorder = self.recorder
+
+        def enter(_: Any) -> None:
+            recorder.meta = meta
+
+        return enter
+
+    # --- what the forward did
+
+    def _mutations(self) -> list[Mutation]:
+        found: list[Mutation] = []
+        storages = [torch_private.storage_key(t) if isinstance(t, torch.Tensor) else None for t in self.fakes]
+        for i, (fake, wrapper) in enumerate(zip(self.fakes, self.wrappers, strict=True)):
+            state = self.initial[i]
+            if wrapper is None or state is None or i in self.duplicates:
+                continue
+            grad_fn, storage = state
+            value = torch_private.from_functional(wrapper)
+            if torch_private.storage_key(wrapper) != storage or value.dtype != fake.dtype:
+                raise Unsupported("an input is given other storage or another dtype")
+            if torch_private.has_metadata_mutation(wrapper):
+                raise Unsupported("the shape or strides of an input change in place")
+            node = self.recorder.node_of(value)
+            if node is self.placeholders[i]:
+                continue
+            others = [j for j, s in enumerate(storages) if s == storages[i] and j not in (i, *self.duplicates)]
+            if others:
+                raise Unsupported("an input is written to that shares memory with another input")
+            visible = self.training and wrapper.requires_grad and wrapper.grad_fn is not grad_fn
+            position = self._add_result(node, wrapper if visible else None)
+            found.append(Mutation(i, position, visible))
+        return found
+
+    def _describe_outputs(self, outputs: list[Any], mutated: set[int]) -> list[Output]:
+        """How to rebuild each output from the results; adds the results that are needed."""
+        described: list[Output] = []
+        input_of = {id(w): i for i, w in reversed(list(enumerate(self.wrappers))) if w is not None}
+        input_storage = {s[1]: i for i, s in reversed(list(enumerate(self.initial))) if s is not None}
+        groups: dict[int, list[torch.Tensor]] = {}
+        for t in outputs:
+            if isinstance(t, torch.Tensor) and not any(t is u for u in groups.get(torch_private.storage_key(t), [])):
+                groups.setdefault(torch_private.storage_key(t), []).append(t)
+        first: dict[int, int] = {}
+        bases: dict[int, tuple[torch.Tensor, int]] = {}
+        for k, t in enumerate(outputs):
+            if not isinstance(t, torch.Tensor):
+                described.append(self._describe_number(t))
+                continue
+            if first.setdefault(id(t), k) != k:
+                described.append(Output("same", first[id(t)], requires_grad=t.requires_grad))
+                continue
+            storage = torch_private.storage_key(t)
+            if id(t) in input_of:
+                described.append(Output("input", input_of[id(t)], requires_grad=t.requires_grad))
+            elif storage in input_storage:
+                i = input_storage[storage]
+                if i in mutated and not _same_shape(torch_private.from_functional(self.wrappers[i]), self.fakes[i]):
+                    raise Unsupported("an output is a view of an input that is overwritten with other strides")
+                view = self._view(t, self.wrappers[i])
+                described.append(Output("input", i, view, requires_grad=t.requires_grad))
+            elif len(groups[storage]) == 1 and not _is_no_grad_view(t):
+                position = self._add_result(self.recorder.node_of(torch_private.from_functional(t)), t, owned=True)
+                described.append(Output("result", position, requires_grad=t.requires_grad))
+            else:
+                if storage not in bases:
+                    base = _base_of(groups[storage])
+                    node = self.recorder.node_of(torch_private.from_functional(base))
+                    bases[storage] = (base, self._add_result(node, base, owned=True))
+                base, position = bases[storage]
+                view_or_base = None if t is base else self._view(t, base)
+                described.append(Output("result", position, view_or_base, requires_grad=t.requires_grad))
+        return described
+
+    def _describe_number(self, value: Any) -> Output:
+        if torch_private.is_symbolic_number(value):
+            extent = self._extent(value)
+            if isinstance(extent, Result):
+                return Output("result", extent.position)
+            value = extent
+        return Output("constant", value=value)
+
+    def _extent(self, value: Any) -> Extent:
+        """A size as a constant, or as a result that computes it."""
+        if not torch_private.is_symbolic_number(value):
+            return value
+        node = self.recorder.number(value)
+        if not isinstance(node, fx.Node):
+            return node
+        for position, known in self.integers.items():
+            if known is node:
+                return Result(position)
+        self.results.append(node)
+        self.integers[len(self.results) - 1] = node
+        return Result(len(self.results) - 1)
+
+    def _view(self, t: torch.Tensor, base: torch.Tensor) -> View:
+        if t.is_conj() != base.is_conj() or t.is_neg() != base.is_neg():
+            raise Unsupported("an output is a lazily conjugated or negated view")
+        reinterpret, start = "", base.storage_offset()
+        if t.dtype != base.dtype:
+            if base.dtype.is_complex and not t.dtype.is_complex:
+                reinterpret, start = "view_as_real", start * 2
+            elif t.dtype.is_complex and not base.dtype.is_complex:
+                reinterpret, start = "view_as_complex", start // 2
+            else:
+                reinterpret = f"view:{str(t.dtype).removeprefix('torch.')}"
+                start = start * base.dtype.itemsize // t.dtype.itemsize
+        link: Link = "view"
+        if torch_private.tensor_base(t) is None:
+            link = "detach"
+        elif t.grad_fn is None and base.requires_grad:
+            link = "no_grad"
+        return View(
+            tuple(self._extent(s) for s in t.shape),
+            tuple(self._extent(s) for s in t.stride()),
+            self._extent(t.storage_offset() - start),
+            link,
+            reinterpret,
+        )
+
+    def _add_result(self, node: fx.Node, wrapper: torch.Tensor | None, *, owned: bool = False) -> int:
+        """A new result. ``owned``: the caller keeps the tensor, so it must not share memory with anything else."""
+        if owned:
+            root = _storage_root(node)
+            if root in self.taken or root.op in ("placeholder", "get_attr"):
+                copy = self.recorder.graph.call_function(aten.clone.default, (node,))
+                with torch_private.without_functionalization():
+                    copy.meta.update(node.meta, val=_like(self.recorder, node.meta["val"]))
+                node = root = copy
+            self.taken.add(root)
+        self.results.append(node)
+        if wrapper is not None:
+            self.result_wrappers[len(self.results) - 1] = wrapper
+        return len(self.results) - 1
+
+    # --- backward
+
+    def _backward(self, differentiable: list[int]) -> tuple[list[fx.Node], list[Any]]:
+        """Tangent nodes, and per input the node of its gradient."""
+        roots = [self.result_wrappers[i] for i in differentiable]
+        self._refuse_foreign_leaves(roots)
+        tangents, nodes = [], []
+        with torch_private.without_functionalization():
+            for j, i in enumerate(differentiable):
+                fake = _like(self.recorder, self.results[i].meta["val"])
+                meta = {k: self.results[i].meta[k] for k in _COPIED_META if k in self.results[i].meta}
+                nodes.append(self.recorder.placeholder(f"tangents_{j}", fake, backward=True, **meta))
+                tangents.append(torch_private.to_functional(fake))
+        wanted = [i for i, t in enumerate(self.leaves) if _requires_grad(t) and i not in self.duplicates]
+        self.recorder.meta = {"backward": True}
+        try:
+            with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else contextlib.nullcontext():
+                found = torch.autograd.grad(
+                    roots, [self.leaves[i] for i in wanted], tangents, allow_unused=True, materialize_grads=False
+                )
+        except Unsupported:
+            raise
+        except Exception as e:
+            meta = self.recorder.meta
+            raise Unsupported(f"the backward raised {type(e).__name__}: {_first_line(e)}", meta.get("span")) from e
+        gradients: list[Any] = [None] * len(self.fakes)
+        for i, g in zip(wanted, found, strict=True):
+            if g is not None:
+                gradients[i] = self.recorder.node_of(torch_private.from_functional(g))
+        return nodes, gradients
+
+    def _refuse_foreign_leaves(self, roots: list[torch.Tensor]) -> None:
+        """Gradients of leaves made inside the graph (``requires_grad_()``) would be lost: refuse. Labels what is left."""
+        known = {id(t) for t in self.leaves if t is not None}
+        stack = [t.grad_fn for t in roots]
+        for t in roots:
+            if t.grad_fn is None and id(t) not in known:
+                raise Unsupported("requires_grad_() makes a new leaf inside the graph")
+        seen = set()
+        while stack:
+            fn = stack.pop()
+            if fn is None or fn in seen:
+                continue
+            seen.add(fn)
+            leaf = getattr(fn, "variable", None)
+            if leaf is not None and id(leaf) not in known:
+                raise Unsupported("requires_grad_() makes a new leaf inside the graph")
+            for g, _ in fn.next_functions:
+                stack.append(g)
+        self._label_from([t.grad_fn for t in roots if t.grad_fn is not None], {"backward": True})
+
+    # --- the graph
+
+    def _finish(
+        self,
+        outputs: list[Output],
+        mutations: list[Mutation],
+        differentiable: list[int],
+        tangents: list[fx.Node],
+        gradients: list[Any],
+    ) -> Joint:
+        graph = self.recorder.graph
+        present = [g for g in gradients if g is not None]
+        positions = iter(range(len(present)))
+        graph.output(tuple(self.results) + tuple(present))
+        if not differentiable:
+            for t in [n for n in graph.nodes if n.op == "placeholder" and n not in set(self.placeholders)]:
+                if not t.users:
+                    graph.erase_node(t)
+        _drop_dead(graph)
+        tangent_specs = tuple(self._tangent(i, n) for i, n in zip(differentiable, tangents, strict=True))
+        wanted = set(differentiable)
+        signature = Signature(
+            inputs=len(self.fakes),
+            results=len(self.results),
+            outputs=tuple(outputs),
+            mutations=tuple(mutations),
+            tangents=tangent_specs,
+            gradients=tuple(None if g is None else next(positions) for g in gradients),
+            duplicates=tuple(sorted(self.duplicates.items())),
+            non_differentiable=tuple(
+                i for i, n in enumerate(self.results)
+                if i not in wanted and i not in self.integers and _is_floating(n.meta["val"])
+            ),
+            integers=tuple(self.integers),
+            random=self.recorder.random,
+            detached=self.training and not differentiable,
+            replayable=self._replayable(mutations, present),
+        )
+        return Joint(graph, self.recorder.root, signature, self.placeholders, tangents, self.results, present)
+
+    def _tangent(self, result: int, node: fx.Node) -> Tangent:
+        value = node.meta["val"]
+        static = all(isinstance(s, int) for s in (*value.shape, *value.stride()))
+        name = str(value.dtype).removeprefix("torch.")
+        if not static:
+            return Tangent(result, name, None, None)
+        return Tangent(result, name, tuple(value.shape), tuple(value.stride()))
+
+    def _replayable(self, mutations: list[Mutation], gradients: list[fx.Node]) -> bool:
+        """Whether no output or gradient reads the old value of an input that is written without autograd's knowledge."""
+        if any(m.differentiable for m in mutations):
+            return False
+        written = {m.result for m in mutations}
+        reached = [n for i, n in enumerate(self.results) if i not in written and isinstance(n, fx.Node)] + gradients
+        targets = {self.placeholders[m.input] for m in mutations}
+        seen: set[fx.Node] = set()
+        while reached:
+            node = reached.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            reached += node.all_input_nodes
+        return not (seen & targets)
+
+
+def _drop_dead(graph: fx.Graph) -> None:
+    """Remove nodes without users. Random operators stay: eager draws those numbers too."""
+    for node in reversed(list(graph.nodes)):
+        if not node.users and node.op not in ("placeholder", "output") and not node.meta.get("random"):
+            graph.erase_node(node)
+
+
+# Operators whose result shares memory with their first operand.
+VIEW_OPERATORS = frozenset({
+    "view", "_unsafe_view", "_reshape_alias", "expand", "permute", "transpose", "t", "squeeze", "unsqueeze", "slice",
+    "select", "as_strided", "diagonal", "split", "split_with_sizes", "unbind", "unfold", "view_as_real",
+    "view_as_complex", "_conj", "_neg_view", "alias", "detach", "narrow", "movedim", "real", "imag",
+})  # fmt: skip
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether ``node``'s value shares memory with its first argument."""
+    packet = getattr(node.target, "overloadpacket", None)
+    return packet is not None and packet.__name__ in VIEW_OPERATORS
+
+
+def _storage_root(node: fx.Node) -> fx.Node:
+    """The node whose memory ``node``'s value is in."""
+    while is_view(node) or (node.target is operator.getitem and is_view(node.args[0])):  # type: ignore[arg-type]
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def _is_no_grad_view(t: torch.Tensor) -> bool:
+    """Made under no_grad of a tensor that requires grad: claims to require grad, but has no history of its own."""
+    return t.requires_grad and t.grad_fn is None and torch_private.tensor_base(t) is not None
+
+
+def _base_of(group: list[torch.Tensor]) -> torch.Tensor:
+    """The tensor that all outputs of a ``group`` sharing memory are views of."""
+    candidates: list[torch.Tensor] = []
+    for t in group:
+        base = torch_private.tensor_base(t)
+        base = t if base is None else base
+        if not any(base is c for c in candidates):
+            candidates.append(base)
+    if len(candidates) > 1:
+        candidates.sort(key=lambda c: not c.requires_grad)
+        base = candidates[0]
+        whole = torch_private.from_functional(base)
+        if any(c.requires_grad for c in candidates[1:]) or whole.untyped_storage().nbytes() != (
+            whole.numel() * whole.dtype.itemsize
+        ):
+            raise Unsupported("outputs share memory in a way that cannot be rebuilt (parts of one detached tensor)")
+    return candidates[0]
+
+
+def _like(recorder: Recorder, value: torch.Tensor) -> torch.Tensor:
+    """A fresh fake tensor of ``value``'s shape, with its strides where those are dense; not recorded."""
+    with recorder.pause():
+        return torch.empty_like(value, requires_grad=False, memory_format=torch.preserve_format)
+
+
+def _same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return tuple(map(str, (*a.shape, *a.stride()))) == tuple(map(str, (*b.shape, *b.stride())))
+
+
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _has_symbols(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return any(torch_private.is_symbolic_number(s) for s in (*value.shape, *value.stride()))
+    return torch_private.is_symbolic_number(value)
+
+
+def _may_write(gm: fx.GraphModule) -> bool:
+    """Whether any node could write to an operand: in-place names, item assignment, ``out=``."""
+    for node in gm.graph.nodes:
+        if node.op not in ("call_function", "call_method") or node.target is torch_private.SET_GRAD_ENABLED:
+            continue
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        inplace = name.endswith("_") and not name.endswith("__")
+        named = name in ("setitem", "__setitem__") or (name.startswith("i") and hasattr(operator, f"__{name}__"))
+        if inplace or named or "out" in node.kwargs or node.kwargs.get("inplace") is True:
+            return True
+        if name in ("batch_norm", "instance_norm", "relu", "dropout", "leaky_relu", "elu", "hardtanh", "silu", "apply"):
+            return True
+    return False
+
+
+def _needs_python_rules(gm: fx.GraphModule) -> bool:
+    """Batch norm's C++ form writes its statistics behind its schema's back; the Python form says so."""
+    return any("norm" in getattr(n.target, "__name__", "") for n in gm.graph.nodes if n.op == "call_function")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

@@ -1,0 +1,515 @@
+"""Splitting a joint graph into forward and backward, choosing what to save between them.
+
+What the backward needs of the forward is either saved (memory held from forward to backward) or recomputed. The choice is a
+minimum cut: every forward value is an edge whose capacity is its bytes, operators that must not run twice are tied to the
+source, operators that depend on tangents to the sink; the cut edges are the saved values. Inputs cost nothing: they are
+alive anyway. The maximum flow is networkx's, exact on integers.
+
+Rules, in the words of the decisions:
+
+- matmuls, convolutions, attention, reductions, scatters, sorts and random draws are not repeated; pointwise work, views,
+  casts and index expressions are, because they fuse into the kernel that reads them;
+- a value that both a forward and a backward vendor call read is saved: it exists in memory already, and recomputing it would
+  need a kernel of its own (at ``memory_budget=1``);
+- symbolic sizes are always passed on, as integers;
+- ``memory_budget`` b < 1 lowers the bytes saved to b × the default choice where it can, by allowing more operators to run
+  twice, those first that give most bytes for their work. Random draws are never repeated.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import networkx as nx
+import torch
+from torch import fx
+
+from fuselens import torch_private
+from fuselens.report import Decision, Span
+
+from .joint import Joint, is_view
+from .signature import Signature
+
+aten = torch.ops.aten
+
+# Operators that run as a call of their own: their operands and results are in memory.
+_EXTERNS = frozenset({
+    "mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "addbmm", "convolution", "convolution_backward",
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_flash_attention_backward",
+    "_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_cudnn_attention_backward",
+    "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
+    "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_bilinear2d", "_fft_r2c", "_fft_c2r", "_fft_c2c",
+})  # fmt: skip
+_REDUCTIONS = frozenset({
+    "sum", "mean", "prod", "amax", "amin", "any", "all", "var", "var_mean", "argmax", "argmin", "cumsum", "cumprod",
+    "max", "min", "sort", "topk", "logcumsumexp", "cummax", "cummin", "linalg_vector_norm", "median", "kthvalue",
+})  # fmt: skip
+_SCATTERS = frozenset({
+    "scatter", "scatter_add", "scatter_reduce", "index_put", "_unsafe_index_put", "index_add", "embedding_dense_backward",
+})  # fmt: skip
+
+Source = Literal["input", "result", "extra"]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedValue:
+    """One value kept from forward to backward.
+
+    ``source``: ``input`` (inputs[index]), ``result`` (a result that the caller gets as well) or ``extra`` (returned by the
+    forward graph for this purpose; index counts all outputs of the forward graph). ``bytes`` are 0 for inputs.
+    """
+
+    name: str
+    bytes: int
+    span: Span | None
+    reason: str
+    source: Source
+    index: int
+    tensor: bool = True
+
+
+@dataclass
+class Partition:
+    """Forward: inputs → results + extra saved values. Backward: saved (in order) + tangents → gradients."""
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    saved: list[SavedValue]
+    decisions: list[Decision]
+    signature: Signature
+    bytes_saved: int = 0
+    recomputed: list[str] = field(default_factory=list)
+
+
+def forward_only(joint: Joint) -> fx.GraphModule:
+    """The graph of a joint without backward: inputs → results."""
+    if joint.training:
+        raise ValueError("the joint graph has a backward: partition it")
+    return joint.module
+
+
+def partition(joint: Joint, *, memory_budget: float = 1.0) -> Partition:
+    """Forward and backward graphs of a joint graph that has gradients."""
+    if not joint.training:
+        raise ValueError("the joint graph has no backward: use forward_only")
+    if not 0.0 <= memory_budget <= 1.0:
+        raise ValueError(f"memory_budget is {memory_budget}, not between 0 and 1")
+    _keep_old_values(joint)
+    cut = _Cut(joint)
+    chosen = cut.choose(memory_budget)
+    return _split(joint, cut, chosen)
+
+
+def _keep_old_values(joint: Joint) -> None:
+    """Inputs that are overwritten after the forward are copied first where the backward may read them.
+
+    The copy is an ordinary value (it costs bytes in the cut), and dies with it when nothing saves it.
+    """
+    graph = joint.graph
+    for mutation in joint.signature.mutations:
+        node = joint.inputs[mutation.input]
+        if not node.users:
+            continue
+        with graph.inserting_after(list(joint.inputs + joint.tangents)[-1]):
+            copy = graph.call_function(aten.clone.default, (node,))
+        copy.meta.update({k: v for k, v in node.meta.items() if k != "captured"}, old_value=True)
+        results = set(map(id, joint.results))
+        for user in list(node.users):
+            if user is not copy and user.op != "output" and id(user) not in results and _needed_later(user):
+                user.replace_input_with(node, copy)
+        if not copy.users:
+            graph.erase_node(copy)
+
+
+def _needed_later(node: fx.Node) -> bool:
+    """Whether a backward operator depends on ``node``."""
+    stack, seen = [node], {node}
+    while stack:
+        n = stack.pop()
+        if n.meta.get("backward"):
+            return True
+        for user in n.users:
+            if user not in seen:
+                seen.add(user)
+                stack.append(user)
+    return False
+
+
+@dataclass
+class _Choice:
+    saved: list[fx.Node]  # in graph order
+    bytes: int
+
+
+class _Cut:
+    """The flow network of one joint graph and its solutions."""
+
+    def __init__(self, joint: Joint) -> None:
+        self.joint = joint
+        self.nodes = list(joint.graph.nodes)
+        self.order = {n: i for i, n in enumerate(self.nodes)}
+        self.inputs = set(joint.inputs)
+        self.overwritten = {joint.inputs[m.input] for m in joint.signature.mutations}
+        self.results = {r for r in joint.results if isinstance(r, fx.Node)}
+        self.backward = self._tangent_dependent()
+        self.forward = self._ancestors([r for r in joint.results if isinstance(r, fx.Node)])
+        self.needed = self._needed()
+        self.reasons: dict[fx.Node, str] = {}
+        self.banned = self._banned()
+
+    def _tangent_dependent(self) -> set[fx.Node]:
+        found = set(self.joint.tangents)
+        for node in self.nodes:
+            if node.op != "output" and any(a in found for a in node.all_input_nodes):
+                found.add(node)
+        return found
+
+    def _ancestors(self, roots: list[fx.Node]) -> set[fx.Node]:
+        found: set[fx.Node] = set()
+        stack = list(roots)
+        while stack:
+            node = stack.pop()
+            if node not in found:
+                found.add(node)
+                stack += node.all_input_nodes
+        return found
+
+    def _needed(self) -> set[fx.Node]:
+        """Values that do not depend on tangents, and that the backward reads or is computed from."""
+        roots = [a for n in self.backward for a in n.all_input_nodes if a not in self.backward]
+        roots += [g for g in self.joint.gradients if g not in self.backward]
+        return self._ancestors(roots)
+
+    def _banned(self) -> set[fx.Node]:
+        banned: set[fx.Node] = set()
+        for node in self.nodes:
+            if node not in self.needed or node in self.inputs or node.op == "get_attr":
+                continue
+            reason = self._ban_reason(node)
+            if reason:
+                banned.add(node)
+                self.reasons[node] = reason
+        return banned
+
+    def _ban_reason(self, node: fx.Node) -> str:
+        if is_number(node):
+            return "a size that the backward needs"
+        if node.meta.get("random"):
+            return "random numbers are drawn once, so that forward and backward agree"
+        if node.meta.get("old_value"):
+            return "the input is overwritten, the backward reads its old value"
+        name = packet(node)
+        if name in _EXTERNS:
+            return f"{name} is not computed twice"
+        if name in _REDUCTIONS:
+            return f"{name} is a reduction: small to keep, a pass over its operand to repeat"
+        if name in _SCATTERS:
+            return f"{name} is not computed twice"
+        if node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload):
+            return "" if node.target is operator.getitem else "not an ATen operator"
+        if not is_view(node) and node in self.forward and self._in_memory_anyway(node):
+            return "a vendor call reads it in forward and in backward: it is in memory already"
+        return ""
+
+    def _in_memory_anyway(self, node: fx.Node) -> bool:
+        forward = backward = False
+        for user in _through_views(node):
+            if packet(user) in _EXTERNS:
+                if user in self.backward:
+                    backward = True
+                elif user in self.forward:
+                    forward = True
+        return forward and backward
+
+    # --- solutions
+
+    def choose(self, budget: float) -> _Choice:
+        best = self.solve(self.banned)
+        if budget >= 1.0 or best.bytes == 0:
+            return best
+        limit = int(budget * best.bytes)
+        free = sorted(
+            (n for n in self.banned if not is_number(n) and not n.meta.get("random") and not n.meta.get("old_value")),
+            key=lambda n: (_work(n) / max(1, _bytes_of(n)), self.order[n]),
+        )
+        low, high = 0, len(free)  # fewest operators allowed to run twice so that the limit is met
+        solutions = {0: best}
+        while low < high:
+            middle = (low + high) // 2
+            solutions[middle] = self.solve(self.banned - set(free[:middle]))
+            if solutions[middle].bytes <= limit:
+                high = middle
+            else:
+                low = middle + 1
+        if low not in solutions:
+            solutions[low] = self.solve(self.banned - set(free[:low]))
+        return solutions[low]
+
+    def solve(self, banned: set[fx.Node]) -> _Choice:
+        """The minimum cut with ``banned`` operators computed in the forward only."""
+        flow = nx.DiGraph()
+        source, sink = "source", "sink"
+        flow.add_node(source)
+        flow.add_node(sink)
+        wanted = [n for n in self.nodes if n in self.needed]
+        for node in wanted:
+            if node in self.inputs and node not in self.overwritten:
+                continue  # free to read again
+            if node.op == "get_attr":
+                continue
+            capacity = self._capacity(node)
+            if capacity is None:
+                flow.add_edge((node, 0), (node, 1))
+            else:
+                flow.add_edge((node, 0), (node, 1), capacity=capacity)
+            if node in banned or node in self.inputs:
+                flow.add_edge(source, (node, 0))
+            for user in node.users:
+                if user in self.needed:
+                    flow.add_edge((node, 1), (user, 0))
+                elif user in self.backward:
+                    flow.add_edge((node, 1), sink)
+            if node in self.joint.gradients:
+                flow.add_edge((node, 1), sink)
+        if not flow.has_node(source) or flow.out_degree(source) == 0:
+            return self._finish([])
+        _, (reachable, _) = nx.minimum_cut(flow, source, sink, flow_func=nx.algorithms.flow.boykov_kolmogorov)
+        saved = [
+            n for n in wanted
+            if (n, 0) in flow and (n, 0) in reachable and (n, 1) not in reachable
+        ]  # fmt: skip
+        return self._finish(saved)
+
+    def _capacity(self, node: fx.Node) -> int | None:
+        """What saving ``node`` costs; None where it cannot be saved itself (its source can).
+
+        Bytes, times four, or times five where the forward must write the value for this purpose alone: of two values
+        of about the same size the one that is in memory anyway is saved.
+        """
+        if is_number(node):
+            return 1
+        if not isinstance(node.meta.get("val"), torch.Tensor) or (is_view(node) and self._view_has_base(node)):
+            return None
+        written = packet(node) in _EXTERNS or node in self.results or any(
+            packet(u) in _EXTERNS and u in self.forward for u in _through_views(node)
+        )
+        return max(1, _bytes_of(node)) * (4 if written else 5)
+
+    def _view_has_base(self, node: fx.Node) -> bool:
+        base = node.args[0]
+        return isinstance(base, fx.Node)
+
+    def _finish(self, cut: list[fx.Node]) -> _Choice:
+        """The cut, plus the inputs that the backward reads directly or recomputes from."""
+        saved = set(cut)
+        stack = [a for n in self.backward for a in n.all_input_nodes if a not in self.backward]
+        stack += [g for g in self.joint.gradients if g not in self.backward]
+        seen: set[fx.Node] = set()
+        while stack:
+            node = stack.pop()
+            if node in seen or node in saved:
+                continue
+            seen.add(node)
+            if node in self.inputs:
+                saved.add(node)
+            stack += node.all_input_nodes
+        ordered = sorted(saved & self._reached(saved), key=self.order.__getitem__)
+        return _Choice(ordered, sum(_bytes_of(n) for n in ordered if n not in self.inputs and not is_number(n)))
+
+    def _reached(self, saved: set[fx.Node]) -> set[fx.Node]:
+        """The saved values that the backward really reads."""
+        used: set[fx.Node] = set()
+        stack = [a for n in self.backward for a in n.all_input_nodes if a not in self.backward]
+        stack += [g for g in self.joint.gradients if g not in self.backward]
+        seen: set[fx.Node] = set()
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node in saved:
+                used.add(node)
+            else:
+                stack += node.all_input_nodes
+        return used
+
+
+# --- building the two graphs
+
+
+def _split(joint: Joint, cut: _Cut, choice: _Choice) -> Partition:
+    numbers = [n for n in choice.saved if is_number(n)]
+    tensors = [n for n in choice.saved if not is_number(n)]
+    ordered = tensors + numbers
+    forward, saved = _forward_graph(joint, cut, ordered)
+    backward, recomputed = _backward_graph(joint, cut, ordered)
+    decisions = [
+        Decision(
+            "FL310", "saved", s.name, s.reason, s.span,
+            {"bytes": s.bytes, "source": s.source, "shape": _shape_text(n)},
+        )
+        for s, n in zip(saved, ordered, strict=True)
+    ]  # fmt: skip
+    decisions += [
+        Decision(
+            "FL311", "recomputed", n.name, "cheap, and fuses into the backward kernels that read it",
+            n.meta.get("span"), {"bytes": _bytes_of(n), "shape": _shape_text(n)},
+        )
+        for n in recomputed if n in cut.forward and not is_view(n) and n.op == "call_function"
+    ]  # fmt: skip
+    return Partition(
+        forward, backward, saved, decisions, joint.signature, choice.bytes, [n.name for n in recomputed]
+    )
+
+
+def _forward_graph(joint: Joint, cut: _Cut, saved: list[fx.Node]) -> tuple[fx.GraphModule, list[SavedValue]]:
+    results = joint.results
+    position = {n: i for i, n in reversed(list(enumerate(results))) if isinstance(n, fx.Node)}
+    roots = [r for r in results if isinstance(r, fx.Node)] + [n for n in saved if n not in cut.inputs]
+    wanted = cut._ancestors(roots) | {n for n in cut.nodes if n.meta.get("random") and n not in cut.backward}
+    wanted |= cut._ancestors(list(wanted))
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in cut.nodes:
+        if node in cut.inputs or (node in wanted and node.op != "output"):
+            env[node] = _copied(graph, node, env)
+    values: list[SavedValue] = []
+    extra: list[fx.Node] = []
+    input_index = {n: i for i, n in enumerate(joint.inputs)}
+    for node in saved:
+        span = node.meta.get("span")
+        size = 0 if node in cut.inputs or is_number(node) else _bytes_of(node)
+        tensor = not is_number(node)
+        if node in input_index and node not in cut.overwritten:
+            reason = "an input: alive anyway"
+            values.append(SavedValue(node.name, 0, span, reason, "input", input_index[node], tensor))
+            continue
+        reason = cut.reasons.get(node) or "fewest bytes from which the backward can be recomputed"
+        if node in position:
+            values.append(SavedValue(node.name, size, span, reason, "result", position[node], tensor))
+        else:
+            extra.append(node)
+            values.append(
+                SavedValue(node.name, size, span, reason, "extra", len(results) + len(extra) - 1, tensor)
+            )
+    outputs = [env[r] if isinstance(r, fx.Node) else r for r in results] + [env[n] for n in extra]
+    graph.output(tuple(outputs))
+    return fx.GraphModule(joint.root, graph), values
+
+
+def _backward_graph(joint: Joint, cut: _Cut, saved: list[fx.Node]) -> tuple[fx.GraphModule, list[fx.Node]]:
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in [*saved, *joint.tangents]:
+        made = graph.placeholder(node.name)
+        made.meta.update(node.meta)
+        env[node] = made
+    needed: set[fx.Node] = set()
+    stack = list(joint.gradients)
+    while stack:
+        node = stack.pop()
+        if node not in needed and node not in env:
+            needed.add(node)
+            stack += node.all_input_nodes
+    recomputed = []
+    for node in cut.nodes:
+        if node in needed:
+            env[node] = _copied(graph, node, env)
+            if node in cut.forward or not node.meta.get("backward"):
+                env[node].meta.update(backward=True, recomputed=True, forward_node=node.meta.get("captured"))
+                recomputed.append(node)
+    graph.output(tuple(env[g] for g in joint.gradients))
+    return fx.GraphModule(joint.root, graph), recomputed
+
+
+def _copied(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
+    if node.op == "placeholder":
+        made = graph.placeholder(node.name)
+        made.meta.update(node.meta)
+        return made
+    return graph.node_copy(node, env.__getitem__)
+
+
+# --- facts about nodes
+
+
+def packet(node: fx.Node) -> str:
+    """The ATen packet name ("mm") of a node, or ""."""
+    found = getattr(node.target, "overloadpacket", None)
+    return "" if found is None else found.__name__
+
+
+def is_number(node: fx.Node) -> bool:
+    """Whether the node's value is a (symbolic) Python number."""
+    value = node.meta.get("val")
+    return torch_private.is_symbolic_number(value) or isinstance(value, (int, float))
+
+
+def _through_views(node: fx.Node) -> list[fx.Node]:
+    found: list[fx.Node] = []
+    stack = list(node.users)
+    while stack:
+        user = stack.pop()
+        if is_view(user):
+            stack += list(user.users)
+        else:
+            found.append(user)
+    return found
+
+
+def _hint(size: Any) -> int:
+    return torch_private.size_hint(size)
+
+
+def _bytes_of(node: fx.Node) -> int:
+    """Bytes of a node's value, symbolic sizes at their hints. Tuples count all their tensors."""
+    value = node.meta.get("val")
+    tensors = [v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, torch.Tensor)]
+    total = 0
+    for t in tensors:
+        count = t.dtype.itemsize
+        for size in t.shape:
+            count *= _hint(size)
+        total += count
+    return total
+
+
+def _work(node: fx.Node) -> float:
+    """A rough count of operations, to rank what is cheap to repeat: exact for matmuls, elements otherwise."""
+    operands = [a.meta.get("val") for a in node.all_input_nodes]
+    shapes = [[_hint(s) for s in v.shape] for v in operands if isinstance(v, torch.Tensor)]
+    value = node.meta.get("val")
+    first = value[0] if isinstance(value, (list, tuple)) and value else value
+    out = 1
+    if isinstance(first, torch.Tensor):
+        for s in first.shape:
+            out *= _hint(s)
+    name = packet(node)
+    if name in ("mm", "bmm", "addmm", "baddbmm") and shapes:
+        return 2.0 * out * (shapes[-1][-2] if len(shapes[-1]) > 1 else 1)
+    if name == "convolution" and len(shapes) > 1:
+        per = 1
+        for s in shapes[1][1:]:
+            per *= s
+        return 2.0 * out * per
+    if name in _EXTERNS:
+        return 64.0 * max([out, *map(_product, shapes)])
+    return float(max([out, *map(_product, shapes)])) if shapes else float(out)
+
+
+def _product(shape: list[int]) -> int:
+    count = 1
+    for s in shape:
+        count *= s
+    return count
+
+
+def _shape_text(node: fx.Node) -> str:
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(str(s) for s in value.shape)}]"
+    return type(value).__name__

@@ -1,0 +1,380 @@
+"""Recording of ATen operators into an fx graph, below autograd and functionalization.
+
+The recorder is a dispatch mode above a fake mode. For every operator it looks up one rule: decompose, treat as the
+identity, or record. It also numbers values: the same pure operator on the same operands is recorded (and its fake kernel
+run) once, which halves the work on backward graphs that repeat transposes and masks.
+
+Compared with ``make_fx`` it needs no second tracker for symbolic numbers (sizes are rebuilt from their expressions when an
+operator needs one), imports nothing of torch's compiler, and is several times faster.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+
+from fuselens import torch_private
+
+from .decompositions import Decompositions
+from .unsupported import Unsupported
+
+aten = torch.ops.aten
+
+_IDENTITIES = frozenset({aten.detach.default, aten.alias.default, aten.lift.default})
+_LIFTS = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default})
+# Fresh storage is their meaning, or their value is arbitrary: two calls are two values.
+_NOT_NUMBERED = frozenset({
+    "clone", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh_copy", "_to_copy",
+})  # fmt: skip
+_SCALARS = (int, float, bool, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+_PURE, _RANDOM, _UNNUMBERED = "pure", "random", "unnumbered"
+
+
+class Recorder(torch_private.RecordingMode):
+    """``graph`` grows while operators run under this mode.
+
+    ``meta`` is copied onto every node that is created: set it before each operator of the captured graph.
+    """
+
+    def __init__(self, decompositions: Decompositions) -> None:
+        super().__init__()
+        self.graph = fx.Graph()
+        self.root = torch.nn.Module()
+        self.meta: dict[str, Any] = {}
+        self.clones_are_identity = False
+        self.paused = False
+        self.random = False
+        self._table = decompositions
+        self._rules: dict[Any, tuple[str, Callable[..., Any] | None]] = {}
+        self._nodes: dict[int, fx.Node] = {}  # id(tensor) → node
+        self._alive: list[torch.Tensor] = []  # keeps the ids above valid
+        self._values: dict[Any, Any] = {}  # value number → output of the operator
+        self._sizes: dict[Any, Callable[[], fx.Node] | fx.Node] = {}  # sympy expression → how to compute it
+        self._constants = 0
+        self._last_placeholder: fx.Node | None = None
+
+    # --- values ↔ nodes
+
+    def placeholder(self, name: str, value: Any, **meta: Any) -> fx.Node:
+        """A new graph input bound to ``value``; also allowed in the middle of tracing (tangents)."""
+        if self._last_placeholder is None:
+            point = self.graph.inserting_before(next(iter(self.graph.nodes), None))
+        else:
+            point = self.graph.inserting_after(self._last_placeholder)
+        with point:
+            node = self.graph.placeholder(name)
+        self._last_placeholder = node
+        node.meta.update(meta, val=value)
+        if isinstance(value, torch.Tensor):
+            if id(value) not in self._nodes:  # the same tensor twice: the first place stands for both
+                self._bind(value, node)
+                self._bind_sizes(value, node)
+        elif torch_private.is_symbolic_number(value):
+            self._sizes.setdefault(value.node.expr, node)
+        return node
+
+    def constant(self, value: torch.Tensor, fake: torch.Tensor) -> fx.Node:
+        """A real tensor baked into the graph, seen as ``fake`` while tracing."""
+        name = f"_constant{self._constants}"
+        self._constants += 1
+        self.root.register_buffer(name, value, persistent=False)
+        node = self.graph.get_attr(name)
+        node.meta.update(self.meta, val=fake)
+        self._bind(fake, node)
+        return node
+
+    def node_of(self, tensor: torch.Tensor) -> fx.Node:
+        """The node that computes a (plain, not functional) fake tensor."""
+        node = self._nodes.get(id(tensor))
+        if node is None:
+            raise Unsupported("a tensor that the graph did not create takes part in it", self.meta.get("span"))
+        return node
+
+    def _bind(self, tensor: torch.Tensor, node: fx.Node) -> None:
+        if id(tensor) not in self._nodes:
+            self._alive.append(tensor)
+        self._nodes[id(tensor)] = node
+
+    def rebind(self, tensor: torch.Tensor, node: fx.Node) -> None:
+        self._bind(tensor, node)
+
+    def _bind_sizes(self, tensor: torch.Tensor, node: fx.Node) -> None:
+        for op, extents in ((aten.sym_size.int, tensor.shape), (aten.sym_stride.int, _strides(tensor))):
+            for dim, extent in enumerate(extents):
+                if torch_private.is_symbolic_number(extent):
+                    self._sizes.setdefault(extent.node.expr, _size_maker(self, op, node, dim, extent))
+        if tensor.layout is torch.strided and torch_private.is_symbolic_number(offset := tensor.storage_offset()):
+            self._sizes.setdefault(
+                offset.node.expr, _size_maker(self, aten.sym_storage_offset.default, node, None, offset)
+            )
+
+    def argument(self, value: Any) -> Any:
+        """``value`` as an fx argument: tensors and symbolic numbers become nodes."""
+        if isinstance(value, torch.Tensor):
+            node = self._nodes.get(id(value))
+            return self._captured_constant(value) if node is None else node
+        if value is None or type(value) in _SCALARS:
+            return value
+        if isinstance(value, (list, tuple)):
+            return [self.argument(v) for v in value]
+        if torch_private.is_symbolic_number(value):
+            return self.number(value)
+        return value
+
+    def _captured_constant(self, value: torch.Tensor) -> fx.Node:
+        if torch_private.fake_mode_of(value) is not None:
+            return self.node_of(value)  # raises
+        raise Unsupported("a tensor that is not an input takes part in the graph", self.meta.get("span"))
+
+    # --- symbolic numbers
+
+    def number(self, value: Any) -> Any:
+        """The node (or Python number) that computes the symbolic number ``value`` from the graph's inputs."""
+        symbolic = value.node
+        if symbolic.constant is not None:
+            return symbolic.constant
+        return self._expression(symbolic.expr, symbolic.shape_env)
+
+    def _expression(self, expr: Any, shape_env: Any) -> Any:
+        if expr.is_Integer:
+            return int(expr)
+        if expr.is_Float or expr.is_Rational:
+            return float(expr)
+        if expr.is_Boolean and expr.is_Atom:
+            return bool(expr)
+        found = self._sizes.get(expr)
+        if isinstance(found, fx.Node):
+            return found
+        if found is not None:
+            node = self._sizes[expr] = found()
+            return node
+        if expr.is_Symbol:
+            raise Unsupported(f"the size {expr} is not the size of any input", self.meta.get("span"))
+        target, unary = _expression_operator(expr)
+        operands = [self._expression(a, shape_env) for a in expr.args]
+        result = operands[0]
+        if unary:
+            result = self._arithmetic(target, (result,))
+        for other in operands[1:]:
+            result = self._arithmetic(target, (result, other))
+        if isinstance(result, fx.Node) and "val" not in result.meta:
+            result.meta["val"] = shape_env.create_symintnode(expr, hint=None)
+        if isinstance(result, fx.Node):
+            self._sizes[expr] = result
+        return result
+
+    def _arithmetic(self, target: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+        if not any(isinstance(o, fx.Node) for o in operands):
+            return target(*operands)
+        node = self.graph.call_function(target, operands)
+        values = [o.meta["val"] if isinstance(o, fx.Node) else o for o in operands]
+        node.meta.update(self.meta, val=target(*values))
+        return node
+
+    # --- operators
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
+        rule = self._rules.get(func)
+        if rule is None:
+            rule = self._rules[func] = self._rule(func)
+        action, run = rule
+        if action == "decompose":
+            with self:
+                out = run(*args, **kwargs)  # type: ignore[misc]
+            if out is not NotImplemented:
+                return out
+            action = "record"
+        if action == "identity" or (self.clones_are_identity and func is aten.clone.default):
+            out = func(*args, **kwargs)
+            self._bind(out, self._nodes[id(args[0])] if id(args[0]) in self._nodes else self.argument(args[0]))
+            return out
+        if action == "lift":
+            return self._lift(func, args)
+        if action == "unrecorded":
+            return func(*args, **kwargs)
+        return self._record(func, args, kwargs)
+
+    def _rule(self, func: Any) -> tuple[str, Callable[..., Any] | None]:
+        if func in self._table:
+            return "decompose", self._table[func]
+        if func in _IDENTITIES:
+            return "identity", None
+        if func in _LIFTS:
+            return "lift", None
+        if isinstance(func, torch._ops.OpOverload):
+            if func.namespace == "prim" or func is aten._local_scalar_dense.default:
+                return "unrecorded", None
+            if torch_private.is_composite(func):
+                return "decompose", func.decompose
+            return "record", None
+        raise Unsupported(f"the higher-order operator {func}", self.meta.get("span"))
+
+    def _lift(self, func: Any, args: Any) -> Any:
+        """``torch.tensor(3.)`` in the captured graph: a real tensor enters the trace."""
+        out = func(*args)
+        (value,) = args
+        if id(value) in self._nodes:
+            self._bind(out, self._nodes[id(value)])
+        elif torch_private.fake_mode_of(value) is None:
+            with torch_private.real_tensors():
+                self.constant(value.clone(), out)
+        elif getattr(value, "constant", None) is not None:
+            self.constant(value.constant, out)
+        else:
+            raise Unsupported("a tensor constant without a value", self.meta.get("span"))
+        return out
+
+    def _record(self, func: Any, args: Any, kwargs: Any) -> Any:
+        node_args = tuple([self.argument(a) for a in args])
+        if func is aten.t.default and node_args[0].target is aten.t.default:
+            return node_args[0].args[0].meta["val"]  # backward formulas transpose what the forward transposed
+        node_kwargs = {k: self.argument(v) for k, v in kwargs.items()} if kwargs else {}
+        kind = _kind(func)
+        number = None
+        if kind == _PURE:
+            number = (func, _frozen(node_args), _frozen(tuple(node_kwargs.items())))
+            known = self._values.get(number)
+            if known is not None:
+                return known
+        elif kind == _RANDOM:
+            self.random = True
+        if func._schema.is_mutable:
+            raise Unsupported(f"{func} writes to its operand and has no functional form", self.meta.get("span"))
+        out = func(*args, **kwargs)
+        if self._is_noop(func, args, out):
+            self._bind(out, self._nodes[id(args[0])])
+            return out
+        node = self.graph.create_node(
+            "call_function", func, node_args, node_kwargs, name=func.overloadpacket.__name__
+        )
+        node.meta.update(self.meta, val=out)
+        if kind == _RANDOM:
+            node.meta["random"] = True
+        self._bind_result(out, node)
+        if number is not None:
+            self._values[number] = out
+        return out
+
+    def _is_noop(self, func: Any, args: Any, out: Any) -> bool:
+        """Views that change nothing (`x.expand_as(x)`, `x.view(x.shape)`) are left out."""
+        if func not in _VIEW_NOOPS or id(args[0]) not in self._nodes:
+            return False
+        return (
+            out.dtype == args[0].dtype
+            and _same(out.shape, args[0].shape)
+            and _same(out.stride(), args[0].stride())
+            and _same((out.storage_offset(),), (args[0].storage_offset(),))
+        )
+
+    def _bind_result(self, out: Any, node: fx.Node) -> None:
+        if isinstance(out, torch.Tensor):
+            self._bind(out, node)
+        elif isinstance(out, (list, tuple)):
+            for i, item in enumerate(out):
+                if isinstance(item, torch.Tensor):
+                    element = self.graph.call_function(operator.getitem, (node, i))
+                    element.meta.update(self.meta, val=item)
+                    self._bind(item, element)
+                elif torch_private.is_symbolic_number(item):
+                    element = self.graph.call_function(operator.getitem, (node, i))
+                    element.meta.update(self.meta, val=item)
+                    self._sizes.setdefault(item.node.expr, element)
+        elif torch_private.is_symbolic_number(out):
+            self._sizes.setdefault(out.node.expr, node)
+
+    @contextmanager
+    def clones_as_identity(self) -> Iterator[None]:
+        """Inside, ``clone`` gives a new tensor object for the same node."""
+        self.clones_are_identity = True
+        try:
+            yield
+        finally:
+            self.clones_are_identity = False
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Inside, operators run unrecorded."""
+        self.paused = True
+        try:
+            yield
+        finally:
+            self.paused = False
+
+
+_VIEW_NOOPS = frozenset({
+    aten.view.default, aten.expand.default, aten._unsafe_view.default, aten.as_strided.default, aten.slice.Tensor,
+    aten._reshape_alias.default, aten.permute.default, aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default,
+})  # fmt: skip
+
+
+def _kind(func: Any) -> str:
+    """Whether equal calls give equal values."""
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        return _RANDOM
+    if func.overloadpacket.__name__ in _NOT_NUMBERED:
+        return _UNNUMBERED
+    return _PURE
+
+
+def _frozen(value: Any) -> Any:
+    """A hashable key that tells 1, 1.0 and True, and 0.0 and -0.0, apart."""
+    kind = type(value)
+    if kind is fx.Node:
+        return value
+    if kind in (list, tuple):
+        return tuple([_frozen(v) for v in value])
+    if kind is float or kind is complex:
+        return (kind, repr(value))
+    if kind is slice:
+        return (kind, repr(value))
+    return (kind, value)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equality of extents without creating guards: symbolic ones by expression."""
+    return len(a) == len(b) and all(
+        (x.node.expr if isinstance(x, torch.SymInt) else x) == (y.node.expr if isinstance(y, torch.SymInt) else y)
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.stride() if tensor.layout is torch.strided else ()
+
+
+def _size_maker(recorder: Recorder, op: Any, node: fx.Node, dim: int | None, value: Any) -> Callable[[], fx.Node]:
+    """Emits the node that reads one extent of an input, when first needed."""
+
+    def make() -> fx.Node:
+        made = recorder.graph.call_function(op, (node,) if dim is None else (node, dim))
+        made.meta.update(recorder.meta, val=value)
+        return made
+
+    return make
+
+
+def _expression_operator(expr: Any) -> tuple[Callable[..., Any], bool]:
+    """A sympy head as (Python operator, unary?); n-ary heads fold from the left."""
+    name = type(expr).__name__
+    found = _EXPRESSIONS.get(name)
+    if found is None:
+        raise Unsupported(f"a size with the expression {expr}")
+    return found
+
+
+_EXPRESSIONS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "Add": (operator.add, False), "Mul": (operator.mul, False), "Pow": (operator.pow, False),
+    "PowByNatural": (operator.pow, False), "FloorDiv": (operator.floordiv, False),
+    "CleanDiv": (operator.floordiv, False), "Mod": (operator.mod, False), "PythonMod": (operator.mod, False),
+    "Max": (torch.sym_max, False), "Min": (torch.sym_min, False), "ToFloat": (torch.sym_float, True),
+    "IntTrueDiv": (operator.truediv, False), "FloatTrueDiv": (operator.truediv, False),
+    "Abs": (operator.abs, True), "TruncToInt": (torch.sym_int, True),
+}  # fmt: skip

@@ -1,0 +1,110 @@
+"""What a traced graph returns, as plain data: how graph results become the outputs that the caller sees.
+
+The compiled graphs are functional: they read inputs and return new tensors. Everything else that a call does (writing
+to inputs, returning an input, returning two views of one tensor) is described here and carried out by
+``runtime/autograd_function.py``. Standard library only.
+
+Words: an *input* is a placeholder of the captured graph; a *result* is a value returned by the forward graph (before the
+saved values); an *output* is what the captured graph returned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The run-time integer at ``position`` among the results (a symbolic size)."""
+
+    position: int
+
+
+Extent = int | Result  # a size, stride or offset: known, or computed by the forward graph
+
+# How a view hangs on its base: an ordinary differentiable view, one made under no_grad, or one made by detach().
+Link = Literal["view", "no_grad", "detach"]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """``base.as_strided(size, stride, base.storage_offset() + offset)``; all in elements of the base's dtype.
+
+    ``reinterpret`` names the change of dtype that precedes it: "" (none), "view_as_real" or "view_as_complex" or
+    "view:DTYPE" (``base.view(torch.DTYPE)``; then sizes, strides and offset are in elements of the new dtype).
+    """
+
+    size: tuple[Extent, ...]
+    stride: tuple[Extent, ...]
+    offset: Extent
+    link: Link = "view"
+    reinterpret: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output of the captured graph.
+
+    ``result``: results[index], or a view of it; ``input``: inputs[index] after mutation, or a view of it; ``same``: the
+    very object that is output number index; ``constant``: ``value`` (None, a number, a string …).
+    """
+
+    kind: Literal["result", "input", "same", "constant"]
+    index: int = -1
+    view: View | None = None
+    value: object = None
+    requires_grad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """inputs[input].copy_(results[result]). ``differentiable``: eager's in-place write was visible to autograd."""
+
+    input: int
+    result: int
+    differentiable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tangent:
+    """The gradient that the backward graph expects for results[result]: its layout and dtype (a torch dtype's name).
+
+    ``size`` and ``stride`` are None where symbolic: the run time takes them from the result itself.
+    """
+
+    result: int
+    dtype: str
+    size: tuple[int, ...] | None
+    stride: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Inputs, results, outputs, mutations, tangents and gradients of one graph."""
+
+    inputs: int
+    results: int  # number of forward results: outputs' values, new values of mutated inputs, symbolic sizes
+    outputs: tuple[Output, ...]
+    mutations: tuple[Mutation, ...] = ()
+    tangents: tuple[Tangent, ...] = ()  # in the order of the backward graph's placeholders
+    gradients: tuple[int | None, ...] = ()  # per input: position among the backward graph's outputs
+    duplicates: tuple[tuple[int, int], ...] = ()  # (input, earlier input): the same tensor object
+    non_differentiable: tuple[int, ...] = ()  # floating results without a tangent
+    integers: tuple[int, ...] = ()  # results that are Python integers, not tensors
+    random: bool = False  # the graph draws random numbers
+    detached: bool = False  # inputs require grad and grad mode is on, but no result does: run under no_grad
+    replayable: bool = True  # outputs and gradients do not depend on the old value of an input that is overwritten
+
+    @property
+    def training(self) -> bool:
+        return bool(self.tangents)
+
+    @property
+    def plain(self) -> bool:
+        """Outputs are exactly the results, in order: no epilogue is needed."""
+        return (
+            not self.mutations
+            and len(self.outputs) == self.results
+            and all(o.kind == "result" and o.index == i and o.view is None for i, o in enumerate(self.outputs))
+        )

@@ -1,0 +1,14 @@
+"""The refusal of a graph, with its reason."""
+
+from __future__ import annotations
+
+from fuselens.report import Span
+
+
+class Unsupported(Exception):
+    """This graph cannot be traced ahead of time: the pipeline runs it as captured and reports FL301 with ``reason``."""
+
+    def __init__(self, reason: str, span: Span | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.span = span

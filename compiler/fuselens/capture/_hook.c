@@ -1,0 +1,1805 @@
+/* fuselens.capture._hook: the frame evaluator, the guard machine and the table of compiled code.
+ *
+ * Bird's-eye view
+ *   Region      the outermost entry of compiled code; installs the PEP 523 evaluator while any region is active
+ *   evaluator   looks up the entries of the code object about to run, checks their guards, swaps the code in place,
+ *               or asks this thread's callback for an entry
+ *   Guards      a flat program of "resolve this object" and "check that object" operations, run in one pass
+ *   Entry       guards + replacement code; hangs off the original code object through its co_extra slot
+ *
+ * Invariants, stated as absences
+ *   - nothing here links against torch or includes its headers: tensor facts are read through addresses that
+ *     Python hands over once torch is imported (tensor_layout.py), and only after these were tested there;
+ *   - no entry is looked up in a frame entered without a callback: compiled code only runs inside regions;
+ *   - no Python code runs while borrowed references are held: the first operation that may run Python makes the
+ *     guard machine take references of its own and hides the callback (see HOLD);
+ *   - code objects and co_extra are invisible to the garbage collector, so tables know their code by a borrowed
+ *     pointer that the slot's free function clears.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
+#error "fuselens knows the frame layouts of CPython 3.11, 3.12 and 3.13 only"
+#endif
+#ifdef Py_GIL_DISABLED
+#error "fuselens relies on the GIL"
+#endif
+
+#define Py_BUILD_CORE
+#undef _PyGC_FINALIZED
+#include <internal/pycore_frame.h>
+#undef Py_BUILD_CORE
+
+#include <stdint.h>
+#include <string.h>
+
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+/* ---------------------------------------------------------------------------------------- CPython versions */
+
+typedef _PyInterpreterFrame Frame;
+
+#if PY_VERSION_HEX >= 0x030D0000
+extern void _PyEval_FrameClearAndPop(PyThreadState *, Frame *);
+static inline PyCodeObject *frame_code(Frame *f) { return (PyCodeObject *)f->f_executable; }
+static inline void frame_set_code(Frame *f, PyCodeObject *code) {
+    f->f_executable = (PyObject *)code;
+    f->instr_ptr = _PyCode_CODE(code);
+}
+#else
+static inline PyCodeObject *frame_code(Frame *f) { return f->f_code; }
+static inline void frame_set_code(Frame *f, PyCodeObject *code) {
+    f->f_code = code;
+    f->prev_instr = _PyCode_CODE(code) - 1;
+}
+#endif
+
+#if PY_VERSION_HEX >= 0x030C0000
+static inline PyObject *frame_function(Frame *f) { return f->f_funcobj; }
+static inline int code_size(PyCodeObject *code) { return code->co_framesize; }
+#define GetExtra PyUnstable_Code_GetExtra
+#define SetExtra PyUnstable_Code_SetExtra
+#define RequestExtraIndex PyUnstable_Eval_RequestCodeExtraIndex
+#else
+static inline PyObject *frame_function(Frame *f) { return (PyObject *)f->f_func; }
+static inline int code_size(PyCodeObject *code) {
+    return code->co_nlocalsplus + code->co_stacksize + (int)FRAME_SPECIALS_SIZE;
+}
+#define GetExtra _PyCode_GetExtra
+#define SetExtra _PyCode_SetExtra
+#define RequestExtraIndex _PyEval_RequestCodeExtraIndex
+#endif
+
+#define ANY_GENERATOR (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE)
+
+static inline int code_argument_slots(PyCodeObject *code) {
+    return code->co_argcount + code->co_kwonlyargcount + !!(code->co_flags & CO_VARARGS) +
+           !!(code->co_flags & CO_VARKEYWORDS);
+}
+
+/* ------------------------------------------------------------------------------------------- shared state */
+
+static struct {
+    uint64_t hits, misses, callbacks, rejected, chunk_fallbacks;
+} stats;
+
+/* initial-exec: one load instead of a call; the few bytes fit in the room that dlopen keeps for it. */
+static __thread PyObject *tls_callback __attribute__((tls_model("initial-exec")));  /* strong */
+static __thread Frame *tls_chained __attribute__((tls_model("initial-exec")));
+static __thread int tls_active __attribute__((tls_model("initial-exec")));
+static __thread int tls_manual __attribute__((tls_model("initial-exec")));
+#if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030D0000
+static __thread int tls_depth __attribute__((tls_model("initial-exec")));
+#endif
+
+static PyInterpreterState *interpreter;
+static Py_ssize_t extra_slot = -1;
+static _PyFrameEvalFunction previous_evaluator;  /* NULL: CPython's own */
+static int active_regions;                       /* of all threads */
+static PyObject *empty_dict;                     /* stands for the __dict__ of an object that has none yet; never written */
+
+static PyObject *hook(PyThreadState *, Frame *, int);
+
+/* Takes the callback out of the thread for a while; give_back_callback drops whatever was set meanwhile. */
+static inline PyObject *take_callback(void) {
+    PyObject *callback = tls_callback;
+    tls_callback = NULL;
+    return callback;
+}
+static inline void give_back_callback(PyObject *callback) {
+    PyObject *dropped = tls_callback;
+    tls_callback = callback;
+    if (UNLIKELY(dropped != NULL)) {
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        Py_DECREF(dropped);
+        PyErr_Restore(type, value, traceback);
+    }
+}
+
+static inline void install(void) {
+    _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
+    if (current == hook) return;
+    previous_evaluator = current == _PyEval_EvalFrameDefault ? NULL : current;
+    _PyInterpreterState_SetEvalFrameFunc(interpreter, hook);
+}
+static inline void uninstall(void) {
+    /* Somebody who installed themselves on top of us keeps us in their chain; without a callback we only forward. */
+    if (_PyInterpreterState_GetEvalFrameFunc(interpreter) != hook) return;
+    _PyInterpreterState_SetEvalFrameFunc(interpreter, previous_evaluator ? previous_evaluator : _PyEval_EvalFrameDefault);
+}
+static inline void enter_region(void) {
+    /* Always look: the evaluator is also taken out while a callback compiles and no other thread is in a region. */
+    install();
+    active_regions++;
+    tls_active++;
+}
+static inline void leave_region(void) {
+    tls_active--;
+    if (--active_regions == 0) uninstall();
+}
+
+/* ------------------------------------------------------------------------------------------ tensor access */
+
+typedef int32_t (*ReadInt32)(void *, int32_t *);
+typedef int32_t (*ReadInt64)(void *, int64_t *);
+typedef int32_t (*ReadArray)(void *, int64_t **);
+
+/* Addresses of torch's C shim. `ready` only after tensor_layout.py compared every one with torch's Python answers. */
+static struct {
+    int ready;
+    Py_ssize_t tensor_offset;  /* bytes from the PyObject to its at::Tensor, whose address is the shim's handle */
+    Py_ssize_t keyset_offset;  /* bytes from the TensorImpl to its dispatch key set */
+    ReadInt32 dtype, device_type, device_index;
+    ReadInt64 dim;
+    ReadArray sizes, strides;
+    bool (*requires_grad)(void *);
+    bool (*grad_mode)(void);
+    PyObject *slow_check;      /* (tensor, spec) -> bool, when there is no fast way */
+    PyObject *slow_grad_mode;  /* () -> bool */
+} torch_access;
+
+static inline void *tensor_handle(PyObject *o) { return (char *)o + torch_access.tensor_offset; }
+static inline void *tensor_impl(PyObject *o) { return *(void **)tensor_handle(o); }
+static inline uint64_t tensor_keyset(void *impl) { return *(uint64_t *)((char *)impl + torch_access.keyset_offset); }
+
+#define ANY_SIZE INT64_MIN
+
+typedef struct {
+    PyTypeObject *type;   /* borrowed from the check's operand, as is `source` */
+    PyObject *source;
+    uint64_t keyset;
+    int32_t dtype, device_type, device_index;
+    int8_t requires_grad; /* -1: any */
+    int32_t ndim;         /* -1: any */
+    int64_t *strides;     /* NULL: any */
+    int64_t sizes[];      /* n >= 0: exactly n; -n: at least n; ANY_SIZE */
+} TensorSpec;
+
+static int tensor_passes(PyObject *o, const TensorSpec *s) {
+    void *handle = tensor_handle(o), *impl = *(void **)handle;
+    if (impl == NULL || tensor_keyset(impl) != s->keyset) return 0;
+    int32_t code;
+    if (torch_access.dtype(handle, &code) || code != s->dtype) return 0;
+    if (s->device_type != 0) {  /* the key set tells CPU from the rest; an index only matters off the CPU */
+        if (torch_access.device_type(handle, &code) || code != s->device_type) return 0;
+        if (torch_access.device_index(handle, &code) || code != s->device_index) return 0;
+    }
+    if (s->requires_grad >= 0 && torch_access.requires_grad(impl) != (bool)s->requires_grad) return 0;
+    if (s->ndim < 0) return 1;
+    int64_t ndim, *have;
+    if (torch_access.dim(handle, &ndim) || ndim != s->ndim) return 0;
+    if (ndim == 0) return 1;
+    if (torch_access.sizes(handle, &have)) return 0;
+    for (int64_t i = 0; i < ndim; i++) {
+        int64_t want = s->sizes[i];
+        if (LIKELY(have[i] == want) || want == ANY_SIZE) continue;
+        if (want >= 0 || have[i] < -want) return 0;
+    }
+    if (s->strides != NULL) {
+        if (torch_access.strides(handle, &have)) return 0;
+        for (int64_t i = 0; i < ndim; i++)
+            if (have[i] != s->strides[i] && s->strides[i] != ANY_SIZE) return 0;
+    }
+    return 1;
+}
+
+/* ------------------------------------------------------------------------------------------ guard program */
+
+#define NODE_KINDS(X)                                                                                              \
+    X(ROOT_LOCAL) X(ROOT_CLOSURE) X(ROOT_GLOBALS) X(ROOT_BUILTINS) X(ROOT_FUNCTION) X(ROOT_CONST) X(ROOT_WEAK)       \
+    X(CELL_CONTENTS) X(INSTANCE_DICT) X(DICT_ITEM) X(SEQ_ITEM) X(GETATTR) X(TYPE) X(FUNC_CODE) X(FUNC_DEFAULTS)      \
+    X(FUNC_KWDEFAULTS) X(FUNC_CLOSURE) X(FUNC_GLOBALS) X(METHOD_SELF) X(METHOD_FUNC) X(LENGTH)
+#define CHECK_KINDS(X)                                                                                             \
+    X(TYPE_IS) X(IS) X(ID_IS) X(EQUALS) X(LENGTH_IS) X(DICT_KEYS_ARE) X(MISSING) X(TENSOR) X(GRAD_MODE) X(CALL)      \
+    X(GLOBAL_CALL) X(TYPE_VERSION) X(DICT_VERSION) X(DISTINCT) X(SAME) X(SHAPE)
+#define SHAPE_OPERATIONS(X)                                                                                        \
+    X(S_CONST) X(S_VAR) X(S_ADD) X(S_SUB) X(S_MUL) X(S_FLOORDIV) X(S_MOD) X(S_MIN) X(S_MAX) X(S_EQ) X(S_NE) X(S_LT)  \
+    X(S_LE) X(S_AND) X(S_OR) X(S_NOT)
+
+enum {
+#define X(name) name,
+    NODE_KINDS(X) FIRST_CHECK, BEFORE_CHECKS = FIRST_CHECK - 1, CHECK_KINDS(X) IS_WEAK, DICT_ITEM_SLOW, MISSING_SLOW,
+#undef X
+};
+enum {
+#define X(name) name,
+    SHAPE_OPERATIONS(X) N_SHAPE_OPERATIONS
+#undef X
+};
+
+#define MAX_SHAPE_VARS 32
+#define MAX_SHAPE_STACK 32
+
+typedef struct {
+    int n_vars, n_steps;
+    int32_t *vars;    /* pairs: value slot, and d: size of dimension d; -1: the number itself; -2 - d: stride of d */
+    int64_t *steps;   /* pairs: operation, operand */
+} ShapeProgram;
+
+/* One operation. A resolving one appends to the values; a check reads values[a]. Objects are borrowed from the
+ * tuples that the Guards object keeps. */
+typedef struct {
+    uint8_t kind;
+    int32_t a;       /* slot of the parent, or of the checked object */
+    int32_t check;   /* what to report on failure: index of the check; number of checks + i for gather item i */
+    int64_t n;
+    PyObject *object;
+    union {
+        Py_hash_t hash;
+        TensorSpec *tensor;
+        int32_t *slots;
+        ShapeProgram *shape;
+    } u;
+} Op;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *nodes, *checks, *gather;  /* tuples; own every object the program refers to */
+    Op *ops;
+    int32_t *gather_slots;
+    Py_ssize_t n_ops, n_values, n_gather, max_local;
+    int broken;  /* cleared by the collector: never passes again */
+} Guards;
+
+static PyTypeObject GuardsType, EntryType, RegionType, DisabledType;
+
+/* Exact equality: the type too, floats bit by bit (nan is itself, 0.0 is not -0.0). */
+static int equal_constants(PyObject *a, PyObject *b) {
+    if (a == b) return 1;
+    if (Py_TYPE(a) != Py_TYPE(b)) return 0;
+    if (PyFloat_CheckExact(a)) {
+        double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
+        return memcmp(&x, &y, sizeof x) == 0;
+    }
+    if (PyComplex_CheckExact(a))
+        return memcmp(&((PyComplexObject *)a)->cval, &((PyComplexObject *)b)->cval, sizeof(Py_complex)) == 0;
+    if (PyTuple_CheckExact(a)) {
+        Py_ssize_t n = PyTuple_GET_SIZE(a);
+        if (n != PyTuple_GET_SIZE(b)) return 0;
+        for (Py_ssize_t i = 0; i < n; i++)
+            if (!equal_constants(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i))) return 0;
+        return 1;
+    }
+    return PyObject_RichCompareBool(a, b, Py_EQ) == 1;
+}
+
+/* Whether comparing equal_constants(anything, o) can never run Python. */
+static int compares_quietly(PyObject *o) {
+    if (PyTuple_CheckExact(o)) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
+            if (!compares_quietly(PyTuple_GET_ITEM(o, i))) return 0;
+        return 1;
+    }
+    return o == Py_None || o == Py_Ellipsis || PyBool_Check(o) || PyLong_CheckExact(o) || PyUnicode_CheckExact(o) ||
+           PyBytes_CheckExact(o) || PyFloat_CheckExact(o) || PyComplex_CheckExact(o);
+}
+
+/* Lengths that need no Python; -1 for everything else. */
+static inline Py_ssize_t quiet_length(PyObject *o) {
+    if (PyTuple_Check(o) || PyList_Check(o)) return Py_SIZE(o);
+    if (PyDict_Check(o)) return ((PyDictObject *)o)->ma_used;
+    if (PyUnicode_Check(o)) return PyUnicode_GET_LENGTH(o);
+    if (PyAnySet_Check(o)) return ((PySetObject *)o)->used;
+    return -1;
+}
+
+/* The __dict__ without running a __dict__ property or __getattribute__. Objects with inline values get a real
+ * dictionary here, once: CPython has no public way to look into inline values. Borrowed. */
+static PyObject *instance_dict(PyObject *o) {
+    if (PyType_Check(o)) {
+#if PY_VERSION_HEX >= 0x030C0000
+        PyObject *dict = PyType_GetDict((PyTypeObject *)o);
+        Py_XDECREF(dict);  /* the type keeps it */
+        return dict;
+#else
+        return ((PyTypeObject *)o)->tp_dict;
+#endif
+    }
+    PyObject **slot = _PyObject_GetDictPtr(o);
+    return slot != NULL && *slot != NULL ? *slot : empty_dict;
+}
+
+static int dict_keys_are(PyObject *dict, PyObject *keys) {
+    if (((PyDictObject *)dict)->ma_used != PyTuple_GET_SIZE(keys)) return 0;
+    if (!PyDict_CheckExact(dict)) {  /* an OrderedDict's order is not that of the dict beneath it */
+        PyObject *have = PySequence_Tuple(dict);
+        int same = have != NULL && equal_constants(have, keys);
+        Py_XDECREF(have);
+        return same;
+    }
+    Py_ssize_t position = 0, i = 0;
+    PyObject *key;
+    while (PyDict_Next(dict, &position, &key, NULL)) {
+        PyObject *want = i < PyTuple_GET_SIZE(keys) ? PyTuple_GET_ITEM(keys, i) : NULL;
+        i++;
+        if (want == NULL) return 0;
+        if (key == want) continue;
+        Py_INCREF(key);
+        int same = equal_constants(key, want);
+        Py_DECREF(key);
+        if (!same) return 0;
+    }
+    return 1;
+}
+
+/* Pairwise different objects: quadratic while small, then a set of addresses. */
+static int all_distinct(PyObject **values, const int32_t *slots, Py_ssize_t n) {
+    if (n <= 8) {
+        for (Py_ssize_t i = 1; i < n; i++)
+            for (Py_ssize_t j = 0; j < i; j++)
+                if (values[slots[i]] == values[slots[j]]) return 0;
+        return 1;
+    }
+    size_t capacity = 16;
+    while (capacity < 2 * (size_t)n) capacity *= 2;
+    PyObject *small[512], **set = small;
+    if (capacity > 512 && (set = PyMem_Malloc(capacity * sizeof *set)) == NULL) return 0;
+    memset(set, 0, capacity * sizeof *set);
+    int distinct = 1;
+    for (Py_ssize_t i = 0; i < n && distinct; i++) {
+        PyObject *o = values[slots[i]];
+        size_t at = ((uintptr_t)o >> 4) * 0x9E3779B97F4A7C15ull >> 20 & (capacity - 1);
+        while (set[at] != NULL && set[at] != o) at = (at + 1) & (capacity - 1);
+        distinct = set[at] == NULL;
+        set[at] = o;
+    }
+    if (set != small) PyMem_Free(set);
+    return distinct;
+}
+
+/* Reads one variable of a shape program. */
+static int shape_variable(PyObject *o, int32_t which, int64_t *out) {
+    if (which == -1) {
+        if (!PyLong_CheckExact(o)) return 0;
+        int overflow;
+        *out = PyLong_AsLongLongAndOverflow(o, &overflow);
+        return !overflow;
+    }
+    int64_t ndim, *extents, dim = which >= 0 ? which : -2 - which;
+    if (LIKELY(torch_access.ready)) {
+        void *handle = tensor_handle(o);
+        ReadArray read = which >= 0 ? torch_access.sizes : torch_access.strides;
+        if (torch_access.dim(handle, &ndim) || dim >= ndim || read(handle, &extents)) return 0;
+        *out = extents[dim];
+        return 1;
+    }
+    PyObject *all = which >= 0 ? PyObject_GetAttrString(o, "shape") : PyObject_CallMethod(o, "stride", NULL);
+    PyObject *item = all ? PySequence_GetItem(all, dim) : NULL;
+    *out = item ? PyLong_AsLongLong(item) : -1;
+    Py_XDECREF(all);
+    Py_XDECREF(item);
+    return !PyErr_Occurred();
+}
+
+static int shape_passes(const ShapeProgram *p, PyObject **values) {
+    int64_t vars[MAX_SHAPE_VARS], stack[MAX_SHAPE_STACK], r, m;
+    int top = -1;
+    for (int i = 0; i < p->n_vars; i++)
+        if (!shape_variable(values[p->vars[2 * i]], p->vars[2 * i + 1], &vars[i])) return 0;
+    for (int i = 0; i < p->n_steps; i++) {
+        int64_t op = p->steps[2 * i], n = p->steps[2 * i + 1];
+        if (op == S_CONST) { stack[++top] = n; continue; }
+        if (op == S_VAR) { stack[++top] = vars[n]; continue; }
+        if (op == S_NOT) { stack[top] = !stack[top]; continue; }
+        int64_t b = stack[top--], a = stack[top];
+        switch (op) {
+        case S_ADD: if (__builtin_add_overflow(a, b, &r)) return 0; break;
+        case S_SUB: if (__builtin_sub_overflow(a, b, &r)) return 0; break;
+        case S_MUL: if (__builtin_mul_overflow(a, b, &r)) return 0; break;
+        case S_FLOORDIV:
+            if (b == 0 || (a == INT64_MIN && b == -1)) return 0;
+            r = a / b;
+            r -= a % b != 0 && (a < 0) != (b < 0);
+            break;
+        case S_MOD:
+            if (b == 0 || b == -1) { if (b == 0) return 0; r = 0; break; }
+            m = a % b;
+            r = m != 0 && (m < 0) != (b < 0) ? m + b : m;
+            break;
+        case S_MIN: r = a < b ? a : b; break;
+        case S_MAX: r = a > b ? a : b; break;
+        case S_EQ: r = a == b; break;
+        case S_NE: r = a != b; break;
+        case S_LT: r = a < b; break;
+        case S_LE: r = a <= b; break;
+        case S_AND: r = a && b; break;
+        default: r = a || b; break;
+        }
+        stack[top] = r;
+    }
+    return stack[0] != 0;
+}
+
+static int truthy(PyObject *result) {  /* steals */
+    int truth = result != NULL && PyObject_IsTrue(result) == 1;
+    Py_XDECREF(result);
+    return truth;
+}
+
+/* From here on values own references, and Python that runs for this check is not captured itself. */
+#define HOLD()                                                                                                     \
+    do {                                                                                                           \
+        if (!held) {                                                                                               \
+            for (Py_ssize_t k_ = 0; k_ < filled; k_++) Py_INCREF(values[k_]);                                      \
+            held = 1;                                                                                              \
+            saved_callback = take_callback();                                                                      \
+        }                                                                                                          \
+    } while (0)
+#define REQUIRE(condition) do { if (UNLIKELY(!(condition))) goto failed; } while (0)
+#define PRODUCE(value)                                                                                             \
+    do {                                                                                                           \
+        PyObject *value_ = (PyObject *)(value);                                                                    \
+        REQUIRE(value_ != NULL);                                                                                   \
+        if (held) Py_INCREF(value_);                                                                               \
+        values[filled++] = value_;                                                                                 \
+    } while (0)
+#define PRODUCE_OWNED(value)                                                                                       \
+    do {                                                                                                           \
+        PyObject *value_ = (value);                                                                                \
+        REQUIRE(value_ != NULL);                                                                                   \
+        values[filled++] = value_;                                                                                 \
+    } while (0)
+
+/* Runs the program. 1: passes, *gathered is a new tuple (NULL when nothing is gathered); 0: *failed_check tells
+ * which. Never leaves an error set. */
+static __attribute__((noinline)) int guards_run(Guards *g, PyFunctionObject *func, PyObject *const *locals,
+                                                int *failed_check, PyObject **gathered) {
+    PyObject *small[128], **values = small, *saved_callback = NULL;
+    Py_ssize_t filled = 0;
+    int held = 0, passed = 0;
+    const Op *op = g->ops, *end = op + g->n_ops;
+    *gathered = NULL;
+    *failed_check = -1;
+    if (UNLIKELY(g->broken)) return 0;
+    if (g->n_values > 128 && (values = PyMem_Malloc(g->n_values * sizeof *values)) == NULL) return 0;
+
+    for (; op < end; op++) {
+        PyObject *o = op->kind > ROOT_WEAK && op->a >= 0 ? values[op->a] : NULL;
+        switch (op->kind) {
+        case ROOT_LOCAL: PRODUCE(locals[op->n]); break;
+        case ROOT_CLOSURE: {
+            PyObject *closure = func->func_closure;
+            REQUIRE(closure != NULL && op->n < PyTuple_GET_SIZE(closure));
+            PRODUCE(PyTuple_GET_ITEM(closure, op->n));
+            break;
+        }
+        case ROOT_GLOBALS: PRODUCE(func->func_globals); break;
+        case ROOT_BUILTINS: PRODUCE(func->func_builtins); break;
+        case ROOT_FUNCTION: PRODUCE(func); break;
+        case ROOT_CONST: PRODUCE(op->object); break;
+        case ROOT_WEAK: {
+            PyObject *referent = PyWeakref_GET_OBJECT(op->object);
+            REQUIRE(referent != Py_None);
+            PRODUCE(referent);
+            break;
+        }
+        case CELL_CONTENTS: REQUIRE(PyCell_Check(o)); PRODUCE(PyCell_GET(o)); break;
+        case INSTANCE_DICT: PRODUCE(instance_dict(o)); break;
+        case DICT_ITEM_SLOW: HOLD(); /* fall through */
+        case DICT_ITEM: REQUIRE(PyDict_Check(o)); PRODUCE(_PyDict_GetItem_KnownHash(o, op->object, op->u.hash)); break;
+        case SEQ_ITEM:
+            if (PyTuple_Check(o)) {
+                REQUIRE(op->n < PyTuple_GET_SIZE(o));
+                PRODUCE(PyTuple_GET_ITEM(o, op->n));
+            } else {
+                REQUIRE(PyList_Check(o) && op->n < PyList_GET_SIZE(o));
+                PRODUCE(PyList_GET_ITEM(o, op->n));
+            }
+            break;
+        case GETATTR: HOLD(); PRODUCE_OWNED(PyObject_GetAttr(o, op->object)); break;
+        case TYPE: PRODUCE(Py_TYPE(o)); break;
+        case FUNC_CODE: REQUIRE(PyFunction_Check(o)); PRODUCE(((PyFunctionObject *)o)->func_code); break;
+        case FUNC_GLOBALS: REQUIRE(PyFunction_Check(o)); PRODUCE(((PyFunctionObject *)o)->func_globals); break;
+        case FUNC_DEFAULTS: case FUNC_KWDEFAULTS: case FUNC_CLOSURE: {
+            REQUIRE(PyFunction_Check(o));
+            PyFunctionObject *f = (PyFunctionObject *)o;
+            PyObject *part = op->kind == FUNC_DEFAULTS ? f->func_defaults
+                             : op->kind == FUNC_KWDEFAULTS ? f->func_kwdefaults : f->func_closure;
+            PRODUCE(part != NULL ? part : Py_None);
+            break;
+        }
+        case METHOD_SELF: REQUIRE(PyMethod_Check(o)); PRODUCE(PyMethod_GET_SELF(o)); break;
+        case METHOD_FUNC: REQUIRE(PyMethod_Check(o)); PRODUCE(PyMethod_GET_FUNCTION(o)); break;
+        case LENGTH: {
+            Py_ssize_t n = quiet_length(o);
+            HOLD();
+            if (n < 0) n = PyObject_Size(o);
+            REQUIRE(n >= 0);
+            PRODUCE_OWNED(PyLong_FromSsize_t(n));
+            break;
+        }
+
+        case TYPE_IS: REQUIRE((PyObject *)Py_TYPE(o) == op->object); break;
+        case IS: REQUIRE(o == op->object); break;
+        case IS_WEAK: REQUIRE(o == PyWeakref_GET_OBJECT(op->object) && o != Py_None); break;
+        case ID_IS: REQUIRE((int64_t)(intptr_t)o == op->n); break;
+        case EQUALS:
+            if (o == op->object) break;
+            REQUIRE(Py_TYPE(o) == Py_TYPE(op->object));
+            if (!op->n) HOLD();
+            REQUIRE(equal_constants(o, op->object));
+            break;
+        case LENGTH_IS: {
+            Py_ssize_t n = quiet_length(o);
+            if (n < 0) {
+                HOLD();
+                n = PyObject_Size(o);
+            }
+            REQUIRE(n == op->n);
+            break;
+        }
+        case DICT_KEYS_ARE:
+            REQUIRE(PyDict_Check(o));
+            if (!op->n || !PyDict_CheckExact(o)) HOLD();
+            REQUIRE(dict_keys_are(o, op->object));
+            break;
+        case MISSING_SLOW: HOLD(); /* fall through */
+        case MISSING:
+            REQUIRE(PyDict_Check(o));
+            REQUIRE(_PyDict_GetItem_KnownHash(o, op->object, op->u.hash) == NULL && !PyErr_Occurred());
+            break;
+        case TENSOR:
+            REQUIRE(Py_TYPE(o) == op->u.tensor->type);
+            if (LIKELY(torch_access.ready)) {
+                REQUIRE(tensor_passes(o, op->u.tensor));
+            } else {
+                HOLD();
+                REQUIRE(torch_access.slow_check != NULL);
+                REQUIRE(truthy(PyObject_CallFunctionObjArgs(torch_access.slow_check, o, op->object, NULL)));
+            }
+            break;
+        case GRAD_MODE:
+            if (LIKELY(torch_access.grad_mode != NULL)) {
+                REQUIRE(torch_access.grad_mode() == (bool)op->n);
+            } else {
+                HOLD();
+                REQUIRE(torch_access.slow_grad_mode != NULL);
+                REQUIRE(truthy(PyObject_CallNoArgs(torch_access.slow_grad_mode)) == (int)op->n);
+                REQUIRE(!PyErr_Occurred());
+            }
+            break;
+        case CALL: HOLD(); REQUIRE(truthy(PyObject_CallOneArg(op->object, o))); break;
+        case GLOBAL_CALL: HOLD(); REQUIRE(truthy(PyObject_CallNoArgs(op->object))); break;
+        case TYPE_VERSION:
+            REQUIRE(PyType_Check(o) && op->n != 0 && ((PyTypeObject *)o)->tp_version_tag == (unsigned int)op->n);
+            break;
+        case DICT_VERSION:
+#if PY_VERSION_HEX < 0x030C0000
+            REQUIRE(PyDict_Check(o) && (int64_t)((PyDictObject *)o)->ma_version_tag == op->n);
+            break;
+#else
+            goto failed;
+#endif
+        case DISTINCT: REQUIRE(all_distinct(values, op->u.slots, op->n)); break;
+        case SAME: REQUIRE(o == values[op->n]); break;
+        case SHAPE:
+            if (!torch_access.ready) HOLD();
+            REQUIRE(shape_passes(op->u.shape, values));
+            break;
+        default: goto failed;
+        }
+    }
+
+    if (g->n_gather) {
+        PyObject *tuple = PyTuple_New(g->n_gather);
+        if (tuple == NULL) goto out;
+        for (Py_ssize_t i = 0; i < g->n_gather; i++) PyTuple_SET_ITEM(tuple, i, Py_NewRef(values[g->gather_slots[i]]));
+        *gathered = tuple;
+    }
+    passed = 1;
+    goto out;
+failed:
+    *failed_check = op->check;
+out:
+    if (UNLIKELY(!passed)) PyErr_Clear();
+    if (held) {
+        for (Py_ssize_t k = 0; k < filled; k++) Py_DECREF(values[k]);
+        give_back_callback(saved_callback);
+    }
+    if (values != small) PyMem_Free(values);
+    return passed;
+}
+
+/* --------------------------------------------------------------------------- building the guard program */
+
+typedef struct {
+    Guards *guards;
+    int32_t *slot_of_node;  /* -1: not resolved yet */
+    Py_ssize_t n_nodes, capacity;
+} Builder;
+
+static Op *emit(Builder *b, int kind, int32_t a, Py_ssize_t check) {
+    Guards *g = b->guards;
+    if (g->n_ops == b->capacity) {
+        Py_ssize_t capacity = b->capacity ? 2 * b->capacity : 32;
+        Op *ops = PyMem_Realloc(g->ops, capacity * sizeof *ops);
+        if (ops == NULL) return (Op *)PyErr_NoMemory();
+        g->ops = ops;
+        b->capacity = capacity;
+    }
+    Op *op = &g->ops[g->n_ops++];
+    memset(op, 0, sizeof *op);
+    op->kind = (uint8_t)kind;
+    op->a = a;
+    op->check = (int32_t)check;
+    return op;
+}
+
+/* Reads the first two integers of a node or check tuple. */
+static int read_head(PyObject *item, const char *what, Py_ssize_t at, int size_least, long *first, long *kind) {
+    if (PyTuple_GET_SIZE(item) < size_least) {
+        PyErr_Format(PyExc_ValueError, "%s %zd: expected at least %d fields, got %R", what, at, size_least, item);
+        return -1;
+    }
+    *first = PyLong_AsLong(PyTuple_GET_ITEM(item, 0));
+    *kind = PyLong_AsLong(PyTuple_GET_ITEM(item, 1));
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Emits what resolves a node, parents first, unless done already. Returns its slot, -1 on error. */
+static int32_t resolve(Builder *b, long node, Py_ssize_t check) {
+    if (node < 0 || node >= b->n_nodes) {
+        PyErr_Format(PyExc_ValueError, "guard program refers to node %ld of %zd", node, b->n_nodes);
+        return -1;
+    }
+    if (b->slot_of_node[node] >= 0) return b->slot_of_node[node];
+    PyObject *item = PyTuple_GET_ITEM(b->guards->nodes, node);
+    long parent, kind;
+    if (read_head(item, "node", node, 3, &parent, &kind) < 0) return -1;
+    if (kind < 0 || kind >= FIRST_CHECK) {
+        PyErr_Format(PyExc_ValueError, "node %ld has unknown kind %ld", node, kind);
+        return -1;
+    }
+    int32_t parent_slot = -1;
+    if (kind > ROOT_WEAK) {
+        if (parent < 0 || parent >= node) {
+            PyErr_Format(PyExc_ValueError, "node %ld has parent %ld; a parent comes before its children", node, parent);
+            return -1;
+        }
+        if (Py_EnterRecursiveCall(" while building guards")) return -1;
+        parent_slot = resolve(b, parent, check);
+        Py_LeaveRecursiveCall();
+        if (parent_slot < 0) return -1;
+    }
+    Op *op = emit(b, (int)kind, parent_slot, check);
+    if (op == NULL) return -1;
+    PyObject *key = op->object = PyTuple_GET_ITEM(item, 2);
+    switch (kind) {
+    case ROOT_LOCAL: case ROOT_CLOSURE: case SEQ_ITEM:
+        op->n = PyLong_AsLongLong(key);
+        if (PyErr_Occurred()) return -1;
+        if (op->n < 0) {
+            PyErr_Format(PyExc_ValueError, "node %ld: index %R is negative", node, key);
+            return -1;
+        }
+        if (kind == ROOT_LOCAL && op->n > b->guards->max_local) b->guards->max_local = op->n;
+        break;
+    case ROOT_WEAK:
+        if (!PyWeakref_Check(key)) {
+            PyErr_Format(PyExc_TypeError, "node %ld: ROOT_WEAK needs a weak reference, got %R", node, key);
+            return -1;
+        }
+        break;
+    case DICT_ITEM:
+        op->u.hash = PyObject_Hash(key);
+        if (op->u.hash == -1) return -1;
+        if (!PyUnicode_CheckExact(key)) op->kind = DICT_ITEM_SLOW;
+        break;
+    case GETATTR:
+        if (!PyUnicode_Check(key)) {
+            PyErr_Format(PyExc_TypeError, "node %ld: an attribute name is a string, got %R", node, key);
+            return -1;
+        }
+        break;
+    default: break;
+    }
+    return b->slot_of_node[node] = (int32_t)b->guards->n_values++;
+}
+
+/* None stands for "any". */
+static int read_extents(PyObject *tuple, int64_t *out, Py_ssize_t n) {
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *item = PyTuple_GET_ITEM(tuple, i);
+        out[i] = item == Py_None ? ANY_SIZE : PyLong_AsLongLong(item);
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static TensorSpec *read_tensor_spec(PyObject *operand) {
+    PyObject *type, *sizes, *strides;
+    int dtype, device_type, device_index, requires_grad;
+    unsigned long long keyset = 0;
+    if (!PyTuple_Check(operand)) {
+        PyErr_SetString(PyExc_TypeError, "TENSOR needs a tuple, as tensor_layout.spec makes them");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(operand, "O!iiiiOOK:TENSOR", &PyType_Type, &type, &dtype, &device_type, &device_index,
+                          &requires_grad, &sizes, &strides, &keyset)) return NULL;
+    if ((sizes != Py_None && !PyTuple_Check(sizes)) || (strides != Py_None && !PyTuple_Check(strides)) ||
+        (strides != Py_None && (sizes == Py_None || PyTuple_GET_SIZE(sizes) != PyTuple_GET_SIZE(strides)))) {
+        PyErr_SetString(PyExc_ValueError, "TENSOR: sizes and strides are tuples of one length, or None");
+        return NULL;
+    }
+    Py_ssize_t n = sizes == Py_None ? 0 : PyTuple_GET_SIZE(sizes);
+    TensorSpec *s = PyMem_Calloc(1, sizeof *s + 2 * n * sizeof(int64_t));
+    if (s == NULL) return (TensorSpec *)PyErr_NoMemory();
+    s->type = (PyTypeObject *)type;
+    s->source = operand;
+    s->keyset = keyset;
+    s->dtype = dtype;
+    s->device_type = device_type;
+    s->device_index = device_index;
+    s->requires_grad = (int8_t)requires_grad;
+    s->ndim = sizes == Py_None ? -1 : (int32_t)n;
+    if (sizes != Py_None && read_extents(sizes, s->sizes, n) < 0) goto error;
+    if (strides != Py_None) {
+        s->strides = s->sizes + n;
+        if (read_extents(strides, s->strides, n) < 0) goto error;
+    }
+    return s;
+error:
+    PyMem_Free(s);
+    return NULL;
+}
+
+/* ((node, dim), ...), ((operation, operand), ...) */
+static ShapeProgram *read_shape_program(Builder *b, PyObject *vars, PyObject *steps, Py_ssize_t check) {
+    if (!PyTuple_Check(vars) || !PyTuple_Check(steps) || PyTuple_GET_SIZE(vars) > MAX_SHAPE_VARS) {
+        PyErr_Format(PyExc_ValueError, "SHAPE needs tuples, with at most %d variables", MAX_SHAPE_VARS);
+        return NULL;
+    }
+    Py_ssize_t n_vars = PyTuple_GET_SIZE(vars), n_steps = PyTuple_GET_SIZE(steps);
+    ShapeProgram *p = PyMem_Calloc(1, sizeof *p + 2 * n_steps * sizeof(int64_t) + 2 * n_vars * sizeof(int32_t));
+    if (p == NULL) return (ShapeProgram *)PyErr_NoMemory();
+    p->n_vars = (int)n_vars;
+    p->n_steps = (int)n_steps;
+    p->steps = (int64_t *)(p + 1);
+    p->vars = (int32_t *)(p->steps + 2 * n_steps);
+    for (Py_ssize_t i = 0; i < n_vars; i++) {
+        int node, dim;
+        if (!PyTuple_Check(PyTuple_GET_ITEM(vars, i)) || !PyArg_ParseTuple(PyTuple_GET_ITEM(vars, i), "ii", &node, &dim))
+            goto error;
+        if ((p->vars[2 * i] = resolve(b, node, check)) < 0) goto error;
+        p->vars[2 * i + 1] = dim;
+        int checked = dim == -1;
+        for (Py_ssize_t k = 0; k < b->guards->n_ops && !checked; k++)
+            checked = b->guards->ops[k].kind == TENSOR && b->guards->ops[k].a == p->vars[2 * i];
+        if (!checked) {
+            PyErr_Format(PyExc_ValueError, "SHAPE reads node %d before a TENSOR check of it", node);
+            goto error;
+        }
+    }
+    int depth = 0;
+    for (Py_ssize_t i = 0; i < n_steps; i++) {
+        long long op, operand;
+        if (!PyTuple_Check(PyTuple_GET_ITEM(steps, i)) ||
+            !PyArg_ParseTuple(PyTuple_GET_ITEM(steps, i), "LL", &op, &operand)) goto error;
+        depth += op == S_CONST || op == S_VAR ? 1 : op == S_NOT ? 0 : -1;
+        if (op < 0 || op >= N_SHAPE_OPERATIONS || depth < 1 || depth > MAX_SHAPE_STACK ||
+            (op == S_VAR && (operand < 0 || operand >= n_vars))) {
+            PyErr_Format(PyExc_ValueError, "SHAPE: step %zd of the program is not well formed", i);
+            goto error;
+        }
+        p->steps[2 * i] = op;
+        p->steps[2 * i + 1] = operand;
+    }
+    if (depth != 1) {
+        PyErr_SetString(PyExc_ValueError, "SHAPE: the program must leave one value");
+        goto error;
+    }
+    return p;
+error:
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "SHAPE: expected pairs of integers");
+    PyMem_Free(p);
+    return NULL;
+}
+
+static int build_check(Builder *b, Py_ssize_t at) {
+    PyObject *item = PyTuple_GET_ITEM(b->guards->checks, at);
+    long node, kind;
+    if (read_head(item, "check", at, 3, &node, &kind) < 0) return -1;
+    if (kind < FIRST_CHECK || kind > SHAPE) {
+        PyErr_Format(PyExc_ValueError, "check %zd has unknown kind %ld", at, kind);
+        return -1;
+    }
+    PyObject *operand = PyTuple_GET_ITEM(item, 2);
+    int32_t slot = -1, *slots = NULL;
+    int64_t n = 0;
+    TensorSpec *tensor = NULL;
+    ShapeProgram *shape = NULL;
+    Py_hash_t hash = 0;
+    int uses_node = kind != GRAD_MODE && kind != GLOBAL_CALL && kind != DISTINCT && kind != SHAPE;
+    if (uses_node && (slot = resolve(b, node, at)) < 0) return -1;
+
+    switch (kind) {
+    case TYPE_IS:
+        if (!PyType_Check(operand)) {
+            PyErr_Format(PyExc_TypeError, "check %zd: TYPE_IS needs a type, got %R", at, operand);
+            return -1;
+        }
+        break;
+    case IS: if (PyWeakref_CheckRef(operand)) kind = IS_WEAK; break;
+    case ID_IS: n = (int64_t)(intptr_t)PyLong_AsVoidPtr(operand); break;
+    case EQUALS: n = compares_quietly(operand); break;
+    case LENGTH_IS: case TYPE_VERSION: case DICT_VERSION: n = PyLong_AsLongLong(operand); break;
+    case DICT_KEYS_ARE:
+        if (!PyTuple_Check(operand)) {
+            PyErr_Format(PyExc_TypeError, "check %zd: DICT_KEYS_ARE needs a tuple, got %R", at, operand);
+            return -1;
+        }
+        n = compares_quietly(operand);
+        break;
+    case MISSING:
+        if ((hash = PyObject_Hash(operand)) == -1) return -1;
+        if (!PyUnicode_CheckExact(operand)) kind = MISSING_SLOW;
+        break;
+    case TENSOR: if ((tensor = read_tensor_spec(operand)) == NULL) return -1; break;
+    case GRAD_MODE: n = PyObject_IsTrue(operand); break;
+    case CALL: case GLOBAL_CALL:
+        if (!PyCallable_Check(operand)) {
+            PyErr_Format(PyExc_TypeError, "check %zd: %R is not callable", at, operand);
+            return -1;
+        }
+        break;
+    case SAME: n = resolve(b, PyLong_AsLong(operand), at); break;
+    case DISTINCT:
+        if (!PyTuple_Check(operand)) {
+            PyErr_Format(PyExc_TypeError, "check %zd: DISTINCT needs a tuple of nodes, got %R", at, operand);
+            return -1;
+        }
+        n = PyTuple_GET_SIZE(operand);
+        if ((slots = PyMem_Malloc((n + 1) * sizeof *slots)) == NULL) return PyErr_NoMemory(), -1;
+        for (Py_ssize_t i = 0; i < n && !PyErr_Occurred(); i++)
+            slots[i] = resolve(b, PyLong_AsLong(PyTuple_GET_ITEM(operand, i)), at);
+        break;
+    case SHAPE:
+        if (PyTuple_GET_SIZE(item) != 4) {
+            PyErr_Format(PyExc_ValueError, "check %zd: SHAPE has two operands, variables and program", at);
+            return -1;
+        }
+        if ((shape = read_shape_program(b, operand, PyTuple_GET_ITEM(item, 3), at)) == NULL) return -1;
+        break;
+    default: break;
+    }
+    Op *op = PyErr_Occurred() ? NULL : emit(b, (int)kind, slot, at);
+    if (op == NULL) {
+        PyMem_Free(slots);
+        PyMem_Free(tensor);
+        PyMem_Free(shape);
+        return -1;
+    }
+    op->n = n;
+    op->object = operand;
+    if (tensor) op->u.tensor = tensor;
+    else if (slots) op->u.slots = slots;
+    else if (shape) op->u.shape = shape;
+    else op->u.hash = hash;
+    return 0;
+}
+
+/* A tuple whose items are tuples. */
+static PyObject *tuple_of_tuples(PyObject *sequence) {
+    PyObject *outer = PySequence_List(sequence);
+    if (outer == NULL) return NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(outer); i++) {
+        PyObject *inner = PySequence_Tuple(PyList_GET_ITEM(outer, i));
+        if (inner == NULL) {
+            Py_DECREF(outer);
+            return NULL;
+        }
+        PyList_SetItem(outer, i, inner);
+    }
+    PyObject *result = PyList_AsTuple(outer);
+    Py_DECREF(outer);
+    return result;
+}
+
+static PyObject *Guards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"nodes", "checks", "gather", NULL};
+    PyObject *nodes, *checks, *gather = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:Guards", names, &nodes, &checks, &gather)) return NULL;
+    Guards *g = (Guards *)type->tp_alloc(type, 0);
+    if (g == NULL) return NULL;
+    g->max_local = -1;
+    Builder b = {.guards = g};
+    if ((g->nodes = tuple_of_tuples(nodes)) == NULL || (g->checks = tuple_of_tuples(checks)) == NULL ||
+        (g->gather = gather ? PySequence_Tuple(gather) : PyTuple_New(0)) == NULL) goto error;
+    b.n_nodes = PyTuple_GET_SIZE(g->nodes);
+    b.slot_of_node = PyMem_Malloc((b.n_nodes + 1) * sizeof *b.slot_of_node);
+    g->n_gather = PyTuple_GET_SIZE(g->gather);
+    g->gather_slots = PyMem_Malloc((g->n_gather + 1) * sizeof *g->gather_slots);
+    if (b.slot_of_node == NULL || g->gather_slots == NULL) {
+        PyErr_NoMemory();
+        goto error;
+    }
+    for (Py_ssize_t i = 0; i < b.n_nodes; i++) b.slot_of_node[i] = -1;
+    Py_ssize_t n_checks = PyTuple_GET_SIZE(g->checks);
+    for (Py_ssize_t i = 0; i < n_checks; i++)
+        if (build_check(&b, i) < 0) goto error;
+    for (Py_ssize_t i = 0; i < g->n_gather; i++) {
+        long node = PyLong_AsLong(PyTuple_GET_ITEM(g->gather, i));
+        if (PyErr_Occurred() || (g->gather_slots[i] = resolve(&b, node, n_checks + i)) < 0) goto error;
+    }
+    PyMem_Free(b.slot_of_node);
+    return (PyObject *)g;
+error:
+    PyMem_Free(b.slot_of_node);
+    Py_DECREF(g);
+    return NULL;
+}
+
+static int Guards_traverse(Guards *g, visitproc visit, void *arg) {
+    Py_VISIT(g->nodes);
+    Py_VISIT(g->checks);
+    Py_VISIT(g->gather);
+    return 0;
+}
+
+static void guards_free_program(Guards *g) {
+    for (Py_ssize_t i = 0; i < g->n_ops; i++)
+        switch (g->ops[i].kind) {
+        case TENSOR: PyMem_Free(g->ops[i].u.tensor); break;
+        case DISTINCT: PyMem_Free(g->ops[i].u.slots); break;
+        case SHAPE: PyMem_Free(g->ops[i].u.shape); break;
+        default: break;
+        }
+    PyMem_Free(g->ops);
+    PyMem_Free(g->gather_slots);
+    g->ops = NULL;
+    g->gather_slots = NULL;
+    g->n_ops = g->n_gather = 0;
+}
+
+static int Guards_clear(Guards *g) {
+    /* Only unreachable guards are cleared, so no run is under way; a finaliser may still start one, and must fail. */
+    g->broken = 1;
+    guards_free_program(g);
+    Py_CLEAR(g->nodes);
+    Py_CLEAR(g->checks);
+    Py_CLEAR(g->gather);
+    return 0;
+}
+
+static void Guards_dealloc(Guards *g) {
+    PyObject_GC_UnTrack(g);
+    Guards_clear(g);
+    Py_TYPE(g)->tp_free((PyObject *)g);
+}
+
+static PyObject *Guards_check(Guards *g, PyObject *const *args, Py_ssize_t n) {
+    if (n != 2 || !PyFunction_Check(args[0]) || !PyTuple_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "check(func, locals): a Python function and the tuple of its bound arguments");
+        return NULL;
+    }
+    if (g->max_local >= PyTuple_GET_SIZE(args[1])) {
+        PyErr_Format(PyExc_IndexError, "the guards read local %zd, only %zd are given", g->max_local, PyTuple_GET_SIZE(args[1]));
+        return NULL;
+    }
+    int failed;
+    PyObject *gathered;
+    int passed = guards_run(g, (PyFunctionObject *)args[0], &PyTuple_GET_ITEM(args[1], 0), &failed, &gathered);
+    return Py_BuildValue("(OiN)", passed ? Py_True : Py_False, failed, gathered ? gathered : Py_NewRef(Py_None));
+}
+
+static PyMethodDef Guards_methods[] = {
+    {"check", (PyCFunction)(void (*)(void))Guards_check, METH_FASTCALL,
+     "check(func, locals) -> (passed, index of the failed check or -1, gathered tuple or None)"},
+    {NULL}};
+static PyMemberDef Guards_members[] = {{"nodes", T_OBJECT, offsetof(Guards, nodes), READONLY},
+                                       {"checks", T_OBJECT, offsetof(Guards, checks), READONLY},
+                                       {"gather", T_OBJECT, offsetof(Guards, gather), READONLY},
+                                       {NULL}};
+static PyTypeObject GuardsType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "fuselens.capture._hook.Guards",
+    .tp_doc = "Guards(nodes, checks, gather=()): a compiled guard program.",
+    .tp_basicsize = sizeof(Guards),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = Guards_new,
+    .tp_dealloc = (destructor)Guards_dealloc,
+    .tp_traverse = (traverseproc)Guards_traverse,
+    .tp_clear = (inquiry)Guards_clear,
+    .tp_methods = Guards_methods,
+    .tp_members = Guards_members,
+};
+
+/* ------------------------------------------------------------------------------------------------ entries */
+
+typedef struct {
+    PyObject_HEAD
+    Guards *guards;
+    PyCodeObject *code;
+    PyObject *info, *weakrefs;
+    unsigned long long hits;
+    int gather_slot;
+    char alive;
+} Entry;
+
+static PyObject *Entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"guards", "code", "gather_slot", NULL};
+    PyObject *guards, *code;
+    int gather_slot = -1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!|i:Entry", names, &GuardsType, &guards, &PyCode_Type, &code,
+                                     &gather_slot)) return NULL;
+    PyCodeObject *co = (PyCodeObject *)code;
+    if (gather_slot < -1 || gather_slot >= co->co_nlocals || (gather_slot >= 0 && gather_slot < code_argument_slots(co))) {
+        PyErr_Format(PyExc_ValueError, "gather_slot %d is not a local of %U beyond its arguments", gather_slot, co->co_qualname);
+        return NULL;
+    }
+    Entry *e = (Entry *)type->tp_alloc(type, 0);
+    if (e == NULL) return NULL;
+    e->guards = (Guards *)Py_NewRef(guards);
+    e->code = (PyCodeObject *)Py_NewRef(code);
+    e->info = Py_NewRef(Py_None);
+    e->gather_slot = gather_slot;
+    e->alive = 1;
+    return (PyObject *)e;
+}
+
+static int Entry_traverse(Entry *e, visitproc visit, void *arg) {
+    Py_VISIT(e->guards);
+    Py_VISIT(e->code);
+    Py_VISIT(e->info);
+    return 0;
+}
+static int Entry_clear(Entry *e) {
+    e->alive = 0;
+    Py_CLEAR(e->info);
+    return 0;  /* guards and code stay: the guards clear themselves, code takes no part in collection */
+}
+static void Entry_dealloc(Entry *e) {
+    PyObject_GC_UnTrack(e);
+    if (e->weakrefs) PyObject_ClearWeakRefs((PyObject *)e);
+    Py_CLEAR(e->info);
+    Py_CLEAR(e->guards);
+    Py_CLEAR(e->code);
+    Py_TYPE(e)->tp_free((PyObject *)e);
+}
+
+static PyMemberDef Entry_members[] = {{"guards", T_OBJECT, offsetof(Entry, guards), READONLY},
+                                      {"code", T_OBJECT, offsetof(Entry, code), READONLY},
+                                      {"gather_slot", T_INT, offsetof(Entry, gather_slot), READONLY},
+                                      {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY},
+                                      {"alive", T_BOOL, offsetof(Entry, alive), 0},
+                                      {"info", T_OBJECT, offsetof(Entry, info), 0},
+                                      {"__weaklistoffset__", T_PYSSIZET, offsetof(Entry, weakrefs), READONLY},
+                                      {NULL}};
+static PyTypeObject EntryType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "fuselens.capture._hook.Entry",
+    .tp_doc = "Entry(guards, code, gather_slot=-1): replacement code and when it applies.",
+    .tp_basicsize = sizeof(Entry),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = Entry_new,
+    .tp_dealloc = (destructor)Entry_dealloc,
+    .tp_traverse = (traverseproc)Entry_traverse,
+    .tp_clear = (inquiry)Entry_clear,
+    .tp_members = Entry_members,
+    .tp_weaklistoffset = offsetof(Entry, weakrefs),
+};
+
+/* What hangs off a code object. Tables of all live code objects form a ring, for clear_all(). */
+typedef struct Table {
+    struct Table *next, *previous;
+    PyCodeObject *code;   /* borrowed: the code frees its table */
+    Entry **entries;      /* strong, most recently hit first */
+    Py_ssize_t n, capacity;
+    uint64_t version;     /* changes with every change of `entries`: a guard may run code that does that */
+    char skip;            /* 1: run by default; 2: and without callback below */
+} Table;
+
+static Table tables = {.next = &tables, .previous = &tables};
+
+static inline Table *find_table(PyCodeObject *code) {
+    void *extra = NULL;
+    if (code->co_extra == NULL) return NULL;
+    GetExtra((PyObject *)code, extra_slot, &extra);
+    return extra;
+}
+
+static void table_drop_entries(Table *t) {
+    Entry **entries = t->entries;
+    Py_ssize_t n = t->n;
+    t->entries = NULL;
+    t->n = t->capacity = 0;
+    t->version++;
+    for (Py_ssize_t i = 0; i < n; i++) Py_DECREF(entries[i]);  /* may run anything; the table is consistent */
+    PyMem_Free(entries);
+}
+
+static void free_table(void *extra) {  /* called when the code object dies */
+    Table *t = extra;
+    if (t == NULL) return;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    t->next->previous = t->previous;
+    t->previous->next = t->next;
+    table_drop_entries(t);
+    PyMem_Free(t);
+    PyErr_Restore(type, value, traceback);
+}
+
+static Table *need_table(PyCodeObject *code) {
+    Table *t = find_table(code);
+    if (t != NULL) return t;
+    if ((t = PyMem_Calloc(1, sizeof *t)) == NULL) return (Table *)PyErr_NoMemory();
+    t->code = code;
+    t->next = t->previous = t;
+    if (SetExtra((PyObject *)code, extra_slot, t) < 0) {
+        PyMem_Free(t);
+        return NULL;
+    }
+    t->next = tables.next;
+    t->previous = &tables;
+    tables.next->previous = t;
+    tables.next = t;
+    return t;
+}
+
+/* Why `new` cannot run in a frame made for `old`; NULL when it can. */
+static const char *why_not_swappable(PyCodeObject *old, PyCodeObject *new) {
+    if ((old->co_flags | new->co_flags) & ANY_GENERATOR) return "generators and coroutines are not swapped";
+    if (!(old->co_flags & new->co_flags & CO_OPTIMIZED)) return "both must be function code";
+    if (old->co_argcount != new->co_argcount || old->co_posonlyargcount != new->co_posonlyargcount ||
+        old->co_kwonlyargcount != new->co_kwonlyargcount ||
+        ((old->co_flags ^ new->co_flags) & (CO_VARARGS | CO_VARKEYWORDS))) return "the arguments differ";
+    if (old->co_nfreevars != new->co_nfreevars) return "the number of free variables differs";
+    return NULL;
+}
+
+static int check_swappable(PyCodeObject *code, Entry *e) {
+    const char *reason = why_not_swappable(code, e->code);
+    if (reason == NULL && e->guards->max_local >= code_argument_slots(code)) reason = "the guards read locals that are no arguments";
+    if (reason != NULL) {
+        PyErr_Format(PyExc_ValueError, "entry does not fit %U: %s", code->co_qualname, reason);
+        return -1;
+    }
+    return 0;
+}
+
+/* Adds in front. Also asks CPython to reserve as much room for frames of the original as the replacement needs, so
+ * that a frame at the end of a stack chunk can be swapped too; frames already pushed keep their size, and the
+ * evaluator notices. */
+static int table_add(PyCodeObject *code, Entry *e) {
+    if (check_swappable(code, e) < 0) return -1;
+    Table *t = need_table(code);
+    if (t == NULL) return -1;
+    for (Py_ssize_t i = 0; i < t->n; i++)
+        if (t->entries[i] == e) return 0;
+    if (t->n == t->capacity) {
+        Py_ssize_t capacity = t->capacity ? 2 * t->capacity : 4;
+        Entry **entries = PyMem_Realloc(t->entries, capacity * sizeof *entries);
+        if (entries == NULL) return PyErr_NoMemory(), -1;
+        t->entries = entries;
+        t->capacity = capacity;
+    }
+    int more = code_size(e->code) - code_size(code);
+    if (more > 0) {
+        code->co_stacksize += more;
+#if PY_VERSION_HEX >= 0x030C0000
+        code->co_framesize += more;
+#endif
+    }
+    memmove(t->entries + 1, t->entries, t->n * sizeof *t->entries);
+    t->entries[0] = (Entry *)Py_NewRef(e);
+    t->n++;
+    t->version++;
+    return 0;
+}
+
+static int table_remove(Table *t, Entry *e) {
+    for (Py_ssize_t i = 0; i < t->n; i++)
+        if (t->entries[i] == e) {
+            memmove(t->entries + i, t->entries + i + 1, (--t->n - i) * sizeof *t->entries);
+            t->version++;
+            Py_DECREF(e);
+            return 1;
+        }
+    return 0;
+}
+
+static void table_remove_dead(Table *t) {
+    for (Py_ssize_t i = 0; i < t->n;)
+        if (t->entries[i]->alive) i++;
+        else {
+            table_remove(t, t->entries[i]);
+            i = 0;  /* the removal may have run anything */
+        }
+}
+
+/* ---------------------------------------------------------------------------------------- frame evaluator */
+
+/* Runs a frame with the evaluator beneath us. */
+static inline PyObject *evaluate(PyThreadState *ts, Frame *f, int throwflag) {
+#if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030D0000
+    /* Under any hook each Python call takes C recursion on 3.12, whose limit is lower than that of Python recursion.
+     * Give it back, up to a depth that fits the smallest usual C stack. */
+    int relaxed = tls_depth < 6000;
+    tls_depth++;
+    if (relaxed) ts->c_recursion_remaining += 2;
+#endif
+    PyObject *result;
+    if (LIKELY(previous_evaluator == NULL || f == tls_chained)) {
+        result = _PyEval_EvalFrameDefault(ts, f, throwflag);
+    } else {
+        Frame *saved = tls_chained;  /* when the chain comes back to us with this very frame, it is a ring: break it */
+        tls_chained = f;
+        result = previous_evaluator(ts, f, throwflag);
+        tls_chained = saved;
+    }
+#if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030D0000
+    tls_depth--;
+    if (relaxed) ts->c_recursion_remaining -= 2;
+#endif
+    return result;
+}
+
+/* Leaves a frame that never started, with an error set. */
+static PyObject *abandon(PyThreadState *ts, Frame *f) {
+#if PY_VERSION_HEX >= 0x030D0000
+    _PyEval_FrameClearAndPop(ts, f);
+#elif PY_VERSION_HEX >= 0x030C0000
+    /* 3.12 exports no way to pop a frame, but throwing into an unstarted one is just that. */
+    return _PyEval_EvalFrameDefault(ts, f, 1);
+#else
+    (void)ts, (void)f;  /* the caller clears and pops */
+#endif
+    return NULL;
+}
+
+/* Puts the entry's code in the place of the frame's own. 0: no room, nothing was changed. Steals `gathered` on success. */
+static inline int swap(PyThreadState *ts, Frame *f, int old_size, Entry *e, PyObject *gathered) {
+    PyCodeObject *old = frame_code(f), *new = e->code;
+    if (UNLIKELY((PyObject **)f + old_size != ts->datastack_top)) return 0;
+    int more = code_size(new) - old_size;
+    if (UNLIKELY(more > 0 && more >= ts->datastack_limit - ts->datastack_top)) return 0;
+    ts->datastack_top += more;
+    for (int i = old->co_nlocalsplus; i < new->co_nlocalsplus; i++) f->localsplus[i] = NULL;
+    if (gathered != NULL) {
+        if (e->gather_slot >= 0) f->localsplus[e->gather_slot] = gathered;
+        else Py_DECREF(gathered);
+    }
+    Py_INCREF(new);
+    frame_set_code(f, new);
+    f->stacktop = new->co_nlocalsplus;
+    Py_DECREF(old);
+    return 1;
+}
+
+static PyObject *run_entry(PyThreadState *ts, Frame *f, int old_size, Entry *e, PyObject *gathered) {  /* steals e */
+    e->hits++;
+    stats.hits++;
+    if (UNLIKELY(!swap(ts, f, old_size, e, gathered))) {
+        stats.chunk_fallbacks++;
+        Py_XDECREF(gathered);
+    }
+    Py_DECREF(e);
+    return evaluate(ts, f, 0);
+}
+
+typedef struct {
+    Entry *entry;  /* strong */
+    int check;
+} Miss;
+
+#define SMALL_MISSES 16
+
+/* The first entry whose guards pass (new reference). Otherwise NULL, with the tuple of misses, or with an error set.
+ * Not inlined, as guards_run is not: their arrays must not weigh on the C stack while the frame runs. */
+static __attribute__((noinline)) Entry *find_entry(Table *t, Frame *f, PyFunctionObject *func, PyObject **gathered,
+                                                   PyObject **missed) {
+    uint64_t version = t->version;
+    Miss small[SMALL_MISSES], *misses = small;
+    Py_ssize_t n_misses = 0, n = t->n;
+    Entry *found = NULL;
+    *missed = NULL;
+    if (n > SMALL_MISSES && (misses = PyMem_Malloc(n * sizeof *misses)) == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Entry *e = t->entries[i];
+        if (UNLIKELY(!e->alive)) continue;
+        Py_INCREF(e);
+        int check;
+        if (LIKELY(guards_run(e->guards, func, f->localsplus, &check, gathered))) {
+            if (i > 0 && t->version == version) {
+                memmove(t->entries + 1, t->entries, i * sizeof *t->entries);
+                t->entries[0] = e;
+                t->version++;
+            }
+            found = e;
+            break;
+        }
+        misses[n_misses++] = (Miss){e, check};
+        if (UNLIKELY(t->version != version)) break;  /* a guard changed the table: ask again rather than walk on */
+    }
+    if (found == NULL) {
+        PyObject *tuple = PyTuple_New(n_misses);
+        for (Py_ssize_t i = 0; i < n_misses && tuple != NULL; i++) {
+            PyObject *pair = Py_BuildValue("(Oi)", misses[i].entry, misses[i].check);
+            if (pair == NULL) Py_CLEAR(tuple);
+            else PyTuple_SET_ITEM(tuple, i, pair);
+        }
+        *missed = tuple;
+    }
+    for (Py_ssize_t i = 0; i < n_misses; i++) Py_DECREF(misses[i].entry);
+    if (misses != small) PyMem_Free(misses);
+    return found;
+}
+
+/* Asks the callback; returns its answer (new reference). */
+static PyObject *ask(PyFunctionObject *func, PyCodeObject *code, Frame *f, PyObject *missed) {
+    int n = code_argument_slots(code);
+    PyObject *answer = NULL, *arguments = PyTuple_New(n);
+    if (arguments == NULL) return NULL;
+    for (int i = 0; i < n; i++) PyTuple_SET_ITEM(arguments, i, Py_NewRef(f->localsplus[i]));
+    stats.callbacks++;
+    PyObject *callback = take_callback();
+    /* Compiling is a lot of Python: let it run at full speed when nobody else needs the evaluator. */
+    int alone = active_regions == tls_active;
+    if (alone) uninstall();
+    PyObject *parameters[] = {(PyObject *)func, (PyObject *)code, arguments, missed};
+    answer = PyObject_Vectorcall(callback, parameters, 4, NULL);
+    if (alone && active_regions > 0) install();
+    give_back_callback(callback);
+    Py_DECREF(arguments);
+    return answer;
+}
+
+/* Asks for an entry, verifies it against this frame and runs it; by default when there is none. Steals `missed`. */
+static __attribute__((noinline)) PyObject *miss(PyThreadState *ts, Frame *f, PyFunctionObject *func, int old_size,
+                                                PyObject *missed) {
+    PyCodeObject *code = frame_code(f);
+    PyObject *gathered = NULL, *answer = missed ? ask(func, code, f, missed) : NULL;
+    Entry *e = (Entry *)answer;
+    int check;
+    Py_XDECREF(missed);
+    if (answer == NULL) return abandon(ts, f);
+    if (answer == Py_None) {
+        Py_DECREF(answer);
+        return evaluate(ts, f, 0);
+    }
+    if (Py_TYPE(answer) != &EntryType) {
+        PyErr_Format(PyExc_TypeError, "a capture callback returns an Entry or None, not %R", answer);
+        goto error;
+    }
+    if (check_swappable(code, e) < 0) goto error;
+    if (!guards_run(e->guards, func, f->localsplus, &check, &gathered)) {
+        stats.rejected++;
+        Py_DECREF(e);
+        return evaluate(ts, f, 0);
+    }
+    if (table_add(code, e) < 0) goto error;
+    return run_entry(ts, f, old_size, e, gathered);
+error:
+    Py_XDECREF(gathered);
+    Py_DECREF(answer);
+    return abandon(ts, f);
+}
+
+static PyObject *hook(PyThreadState *ts, Frame *f, int throwflag) {
+    if (tls_callback == NULL || throwflag || f->owner != FRAME_OWNED_BY_THREAD) return evaluate(ts, f, throwflag);
+    PyCodeObject *code = frame_code(f);
+    if ((code->co_flags & (CO_OPTIMIZED | ANY_GENERATOR)) != CO_OPTIMIZED) return evaluate(ts, f, 0);
+    PyFunctionObject *func = (PyFunctionObject *)frame_function(f);
+    if (UNLIKELY(!PyFunction_Check((PyObject *)func))) return evaluate(ts, f, 0);
+
+    int old_size = code_size(code);  /* before a guard or the callback registers an entry that raises it */
+    Table *t = find_table(code);
+    if (t == NULL) return miss(ts, f, func, old_size, PyTuple_New(0));
+    if (t->skip) {
+        if (t->skip == 1) return evaluate(ts, f, 0);
+        PyObject *callback = take_callback();
+        PyObject *result = evaluate(ts, f, 0);
+        give_back_callback(callback);
+        return result;
+    }
+    PyObject *gathered, *missed;
+    Entry *e = find_entry(t, f, func, &gathered, &missed);
+    if (LIKELY(e != NULL)) return run_entry(ts, f, old_size, e, gathered);
+    stats.misses += t->n > 0;
+    table_remove_dead(t);
+    return miss(ts, f, func, old_size, missed);
+}
+
+/* ---------------------------------------------------------------------------------- regions and disabled */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *fn, *callback, *dict, *weakrefs;  /* callback is NULL for Disabled */
+} Region;
+
+static PyObject *region_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    Region *r = (Region *)self;
+    PyObject *saved = tls_callback;
+    tls_callback = Py_NewRef(r->callback);
+    enter_region();
+    PyObject *result = PyObject_Vectorcall(r->fn, args, nargsf, kwnames);
+    leave_region();
+    if (LIKELY(tls_callback == r->callback && tls_callback != NULL)) {  /* the region keeps it: this drop runs nothing */
+        Py_DECREF(tls_callback);
+        tls_callback = saved;
+    } else {
+        give_back_callback(saved);
+    }
+    return result;
+}
+
+static PyObject *disabled_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    PyObject *saved = take_callback();
+    PyObject *result = PyObject_Vectorcall(((Region *)self)->fn, args, nargsf, kwnames);
+    give_back_callback(saved);
+    return result;
+}
+
+static PyObject *Region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *region_names[] = {"fn", "callback", NULL}, *disabled_names[] = {"fn", NULL};
+    PyObject *fn, *callback = NULL;
+    int is_region = type == &RegionType;
+    if (is_region ? !PyArg_ParseTupleAndKeywords(args, kwargs, "OO:Region", region_names, &fn, &callback)
+                  : !PyArg_ParseTupleAndKeywords(args, kwargs, "O:disabled", disabled_names, &fn)) return NULL;
+    if (!PyCallable_Check(fn) || (is_region && !PyCallable_Check(callback))) {
+        PyErr_Format(PyExc_TypeError, "%R is not callable", PyCallable_Check(fn) ? callback : fn);
+        return NULL;
+    }
+    Region *r = (Region *)type->tp_alloc(type, 0);
+    if (r == NULL) return NULL;
+    r->call = is_region ? region_call : disabled_call;
+    r->fn = Py_NewRef(fn);
+    r->callback = Py_XNewRef(callback);
+    return (PyObject *)r;
+}
+
+static int Region_traverse(Region *r, visitproc visit, void *arg) {
+    Py_VISIT(r->fn);
+    Py_VISIT(r->callback);
+    Py_VISIT(r->dict);
+    return 0;
+}
+static PyObject *cleared_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    (void)self, (void)args, (void)nargsf, (void)kwnames;
+    PyErr_SetString(PyExc_ReferenceError, "this callable was collected");
+    return NULL;
+}
+static int Region_clear(Region *r) {
+    r->call = cleared_call;
+    Py_CLEAR(r->fn);
+    Py_CLEAR(r->callback);
+    Py_CLEAR(r->dict);
+    return 0;
+}
+static void Region_dealloc(Region *r) {
+    PyObject_GC_UnTrack(r);
+    if (r->weakrefs) PyObject_ClearWeakRefs((PyObject *)r);
+    Region_clear(r);
+    Py_TYPE(r)->tp_free((PyObject *)r);
+}
+static PyObject *Region_get(PyObject *self, PyObject *instance, PyObject *owner) {
+    (void)owner;
+    return instance == NULL || instance == Py_None ? Py_NewRef(self) : PyMethod_New(self, instance);
+}
+static PyObject *Region_repr(Region *r) { return PyUnicode_FromFormat("<%s of %R>", Py_TYPE(r)->tp_name, r->fn); }
+
+static PyMemberDef Region_members[] = {{"fn", T_OBJECT_EX, offsetof(Region, fn), READONLY},
+                                       {"callback", T_OBJECT, offsetof(Region, callback), READONLY},
+                                       {NULL}};
+static PyGetSetDef Region_getset[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict}, {NULL}};
+
+#define REGION_TYPE(name, doc)                                                                                     \
+    {                                                                                                              \
+        PyVarObject_HEAD_INIT(NULL, 0).tp_name = "fuselens.capture._hook." name, .tp_doc = doc,                    \
+        .tp_basicsize = sizeof(Region), .tp_new = Region_new, .tp_dealloc = (destructor)Region_dealloc,            \
+        .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, \
+        .tp_traverse = (traverseproc)Region_traverse, .tp_clear = (inquiry)Region_clear,                           \
+        .tp_call = PyVectorcall_Call, .tp_vectorcall_offset = offsetof(Region, call),                              \
+        .tp_descr_get = Region_get, .tp_repr = (reprfunc)Region_repr, .tp_members = Region_members,                \
+        .tp_getset = Region_getset, .tp_dictoffset = offsetof(Region, dict),                                       \
+        .tp_weaklistoffset = offsetof(Region, weakrefs),                                                           \
+    }
+static PyTypeObject RegionType = REGION_TYPE("Region", "Region(fn, callback): calls fn with capture on.");
+static PyTypeObject DisabledType = REGION_TYPE("disabled", "disabled(fn): calls fn with capture off.");
+
+/* ----------------------------------------------------------------------------------------------- functions */
+
+static PyCodeObject *code_argument(PyObject *o) {
+    if (PyFunction_Check(o)) return (PyCodeObject *)((PyFunctionObject *)o)->func_code;
+    if (PyCode_Check(o)) return (PyCodeObject *)o;
+    PyErr_Format(PyExc_TypeError, "expected a code object or a Python function, got %R", o);
+    return NULL;
+}
+
+static PyObject *set_callback(PyObject *module, PyObject *callback) {
+    (void)module;
+    if (callback != Py_None && !PyCallable_Check(callback)) {
+        PyErr_Format(PyExc_TypeError, "%R is not callable", callback);
+        return NULL;
+    }
+    PyObject *previous = tls_callback;
+    tls_callback = callback == Py_None ? NULL : Py_NewRef(callback);
+    if (tls_callback != NULL && !tls_manual) {
+        tls_manual = 1;
+        enter_region();
+    } else if (tls_callback == NULL && tls_manual) {
+        tls_manual = 0;
+        leave_region();
+    }
+    return previous ? previous : Py_NewRef(Py_None);
+}
+
+static PyObject *add_entry(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *target, *entry;
+    PyCodeObject *code;
+    if (!PyArg_ParseTuple(args, "OO!:add_entry", &target, &EntryType, &entry) || (code = code_argument(target)) == NULL ||
+        table_add(code, (Entry *)entry) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *remove_entry(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *target, *entry;
+    PyCodeObject *code;
+    if (!PyArg_ParseTuple(args, "OO!:remove_entry", &target, &EntryType, &entry) || (code = code_argument(target)) == NULL) return NULL;
+    Table *t = find_table(code);
+    return PyBool_FromLong(t != NULL && table_remove(t, (Entry *)entry));
+}
+
+static PyObject *entries(PyObject *module, PyObject *target) {
+    (void)module;
+    PyCodeObject *code = code_argument(target);
+    if (code == NULL) return NULL;
+    Table *t = find_table(code);
+    PyObject *list = PyList_New(0);
+    for (Py_ssize_t i = 0; t != NULL && list != NULL && i < t->n; i++)
+        if (PyList_Append(list, (PyObject *)t->entries[i]) < 0) Py_CLEAR(list);
+    return list;
+}
+
+static PyObject *clear(PyObject *module, PyObject *target) {
+    (void)module;
+    PyCodeObject *code = code_argument(target);
+    if (code == NULL) return NULL;
+    Table *t = find_table(code);
+    if (t != NULL) table_drop_entries(t);
+    Py_RETURN_NONE;
+}
+
+static PyObject *clear_all(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    /* Dropping entries may free any table, so start over after each; a table without entries is passed by. */
+    for (Table *t = tables.next; t != &tables;) {
+        t->skip = 0;
+        if (t->n == 0) {
+            t = t->next;
+            continue;
+        }
+        Py_INCREF(t->code);
+        PyCodeObject *code = t->code;
+        table_drop_entries(t);
+        Py_DECREF(code);
+        t = tables.next;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *skip(PyObject *module, PyObject *args, PyObject *kwargs) {
+    (void)module;
+    static char *names[] = {"code", "recursive", NULL};
+    PyObject *target;
+    int recursive = 0;
+    PyCodeObject *code;
+    Table *t;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|p:skip", names, &target, &recursive) ||
+        (code = code_argument(target)) == NULL || (t = need_table(code)) == NULL) return NULL;
+    t->skip = recursive ? 2 : 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *unskip(PyObject *module, PyObject *target) {
+    (void)module;
+    PyCodeObject *code = code_argument(target);
+    if (code == NULL) return NULL;
+    Table *t = find_table(code);
+    if (t != NULL) t->skip = 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *is_skipped(PyObject *module, PyObject *target) {
+    (void)module;
+    PyCodeObject *code = code_argument(target);
+    if (code == NULL) return NULL;
+    Table *t = find_table(code);
+    return PyBool_FromLong(t != NULL && t->skip);
+}
+
+static PyObject *get_stats(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:i}", "hits", stats.hits, "misses", stats.misses, "callbacks", stats.callbacks,
+                         "rejected", stats.rejected, "chunk_fallbacks", stats.chunk_fallbacks, "active_regions", active_regions);
+}
+
+static PyObject *reset_stats(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    memset(&stats, 0, sizeof stats);
+    Py_RETURN_NONE;
+}
+
+static PyObject *is_installed(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(interpreter) == hook);
+}
+
+static PyObject *type_version(PyObject *module, PyObject *type) {
+    (void)module;
+    if (!PyType_Check(type)) {
+        PyErr_Format(PyExc_TypeError, "expected a type, got %R", type);
+        return NULL;
+    }
+    PyTypeObject *t = (PyTypeObject *)type;
+    if (t->tp_version_tag == 0) {  /* a look-up assigns one while any are left */
+        PyObject *name = PyUnicode_InternFromString("__class__");
+        if (name == NULL) return NULL;
+        (void)_PyType_Lookup(t, name);
+        Py_DECREF(name);
+    }
+    return PyLong_FromUnsignedLong(t->tp_version_tag);
+}
+
+static PyObject *dict_version(PyObject *module, PyObject *dict) {
+    (void)module;
+    if (!PyDict_Check(dict)) {
+        PyErr_Format(PyExc_TypeError, "expected a dictionary, got %R", dict);
+        return NULL;
+    }
+#if PY_VERSION_HEX < 0x030C0000
+    return PyLong_FromUnsignedLongLong(((PyDictObject *)dict)->ma_version_tag);
+#else
+    return PyLong_FromLong(0);
+#endif
+}
+
+static PyObject *init_tensor_layout(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_ssize_t tensor_offset, keyset_offset;
+    PyObject *addresses, *slow_check, *slow_grad_mode;
+    if (!PyArg_ParseTuple(args, "nnOOO:init_tensor_layout", &tensor_offset, &keyset_offset, &addresses, &slow_check,
+                          &slow_grad_mode)) return NULL;
+    memset(&torch_access.dtype, 0, (char *)&torch_access.slow_check - (char *)&torch_access.dtype);
+    torch_access.ready = 0;
+    if (addresses != Py_None) {
+        unsigned long long dtype, device_type, device_index, dim, sizes, strides, requires_grad, grad_mode;
+        if (!PyTuple_Check(addresses)) {
+            PyErr_SetString(PyExc_TypeError, "addresses: a tuple of eight, or None");
+            return NULL;
+        }
+        if (!PyArg_ParseTuple(addresses, "KKKKKKKK", &dtype, &device_type, &device_index, &dim, &sizes, &strides,
+                              &requires_grad, &grad_mode)) return NULL;
+        torch_access.tensor_offset = tensor_offset;
+        torch_access.keyset_offset = keyset_offset;
+        torch_access.dtype = (ReadInt32)(uintptr_t)dtype;
+        torch_access.device_type = (ReadInt32)(uintptr_t)device_type;
+        torch_access.device_index = (ReadInt32)(uintptr_t)device_index;
+        torch_access.dim = (ReadInt64)(uintptr_t)dim;
+        torch_access.sizes = (ReadArray)(uintptr_t)sizes;
+        torch_access.strides = (ReadArray)(uintptr_t)strides;
+        torch_access.requires_grad = (bool (*)(void *))(uintptr_t)requires_grad;
+        torch_access.grad_mode = (bool (*)(void))(uintptr_t)grad_mode;
+        torch_access.ready = 1;
+    }
+    Py_XSETREF(torch_access.slow_check, Py_NewRef(slow_check));
+    Py_XSETREF(torch_access.slow_grad_mode, Py_NewRef(slow_grad_mode));
+    Py_RETURN_NONE;
+}
+
+static PyObject *extents_tuple(const int64_t *values, int64_t n) {
+    PyObject *tuple = PyTuple_New(n);
+    for (int64_t i = 0; i < n && tuple != NULL; i++) PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(values[i]));
+    return tuple;
+}
+
+static PyObject *tensor_facts(PyObject *module, PyObject *o) {
+    (void)module;
+    if (!torch_access.ready) {
+        PyErr_SetString(PyExc_RuntimeError, "the tensor layout is not known");
+        return NULL;
+    }
+    void *handle = tensor_handle(o), *impl = tensor_impl(o);
+    int32_t dtype, device_type, device_index;
+    int64_t ndim, *sizes = NULL, *strides = NULL;
+    if (impl == NULL || torch_access.dtype(handle, &dtype) || torch_access.device_type(handle, &device_type) ||
+        torch_access.device_index(handle, &device_index) || torch_access.dim(handle, &ndim) ||
+        torch_access.sizes(handle, &sizes) || torch_access.strides(handle, &strides)) {
+        PyErr_SetString(PyExc_ValueError, "torch's C interface refused the tensor");
+        return NULL;
+    }
+    return Py_BuildValue("(iiiiNNK)", dtype, device_type, device_index, (int)torch_access.requires_grad(impl),
+                         extents_tuple(sizes, ndim), extents_tuple(strides, ndim), (unsigned long long)tensor_keyset(impl));
+}
+
+static PyObject *shutdown(PyObject *module, PyObject *ignored) {
+    PyObject *done = clear_all(module, ignored);
+    if (active_regions == 0) uninstall();
+    Py_CLEAR(tls_callback);
+    return done;
+}
+
+static PyMethodDef functions[] = {
+    {"set_callback", set_callback, METH_O, "set_callback(callback or None) -> previous, of this thread"},
+    {"add_entry", add_entry, METH_VARARGS, "add_entry(code, entry): in front of the code's entries"},
+    {"remove_entry", remove_entry, METH_VARARGS, "remove_entry(code, entry) -> whether it was there"},
+    {"entries", entries, METH_O, "entries(code) -> list, most recently hit first"},
+    {"clear", clear, METH_O, "clear(code): forgets its entries"},
+    {"clear_all", clear_all, METH_NOARGS, "clear_all(): forgets all entries and skips"},
+    {"skip", (PyCFunction)(void (*)(void))skip, METH_VARARGS | METH_KEYWORDS,
+     "skip(code, recursive=False): runs as it is from now on; recursive: and whatever it calls"},
+    {"unskip", unskip, METH_O, "unskip(code)"},
+    {"is_skipped", is_skipped, METH_O, "is_skipped(code) -> bool"},
+    {"stats", get_stats, METH_NOARGS, "stats() -> dict of counters"},
+    {"reset_stats", reset_stats, METH_NOARGS, "reset_stats()"},
+    {"is_installed", is_installed, METH_NOARGS, "is_installed() -> whether our evaluator is the current one"},
+    {"type_version", type_version, METH_O, "type_version(type) -> operand for TYPE_VERSION, 0 when CPython has none left"},
+    {"dict_version", dict_version, METH_O, "dict_version(dict) -> operand for DICT_VERSION, 0 where not supported (3.12+)"},
+    {"init_tensor_layout", init_tensor_layout, METH_VARARGS,
+     "init_tensor_layout(tensor_offset, keyset_offset, addresses or None, slow_check, slow_grad_mode)"},
+    {"tensor_facts", tensor_facts, METH_O,
+     "tensor_facts(tensor) -> (dtype, device type, device index, requires_grad, sizes, strides, key set)"},
+    {"_shutdown", shutdown, METH_NOARGS, "at exit"},
+    {NULL}};
+
+static struct PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "fuselens.capture._hook",
+                                               "PEP 523 frame evaluator, guard machine and entry tables.", -1, functions};
+
+PyMODINIT_FUNC PyInit__hook(void) {
+    static const struct { const char *name; int value; } constants[] = {
+#define X(name) {#name, name},
+        NODE_KINDS(X) CHECK_KINDS(X) SHAPE_OPERATIONS(X)
+#undef X
+    };
+    PyObject *module = PyModule_Create(&module_definition);
+    if (module == NULL) return NULL;
+    interpreter = PyInterpreterState_Get();
+    if (extra_slot < 0 && (extra_slot = RequestExtraIndex(free_table)) < 0) {
+        PyErr_SetString(PyExc_RuntimeError, "no co_extra slot is left in this interpreter");
+        goto error;
+    }
+    if (empty_dict == NULL && (empty_dict = PyDict_New()) == NULL) goto error;
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0) goto error;
+    if (PyModule_AddType(module, &GuardsType) < 0 || PyModule_AddType(module, &EntryType) < 0 ||
+        PyModule_AddType(module, &RegionType) < 0 || PyModule_AddType(module, &DisabledType) < 0) goto error;
+    PyObject *atexit = PyImport_ImportModule("atexit");
+    PyObject *at_exit = PyObject_GetAttrString(module, "_shutdown");
+    PyObject *registered = atexit && at_exit ? PyObject_CallMethod(atexit, "register", "O", at_exit) : NULL;
+    Py_XDECREF(atexit);
+    Py_XDECREF(at_exit);
+    if (registered == NULL) goto error;
+    Py_DECREF(registered);
+    return module;
+error:
+    Py_DECREF(module);
+    return NULL;
+}

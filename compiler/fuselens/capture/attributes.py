@@ -1,0 +1,273 @@
+"""What an attribute of each kind of tracked value is."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import _hook, classify
+from . import sources as src
+from .breaks import Break
+from .tracer import CONSTANT_TYPES
+from .values import (
+    Constant,
+    DictValue,
+    FunctionValue,
+    Known,
+    MadeFunction,
+    MethodValue,
+    NamedMethod,
+    ObjectValue,
+    SequenceValue,
+    SuperValue,
+    SymbolValue,
+    TensorValue,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+ABSENT = object()
+_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+_TENSOR_CONSTANTS = {
+    "shape", "dtype", "device", "ndim", "is_cuda", "is_cpu", "layout", "requires_grad", "is_leaf", "is_sparse",
+    "itemsize", "nbytes", "is_quantized", "is_meta", "is_complex", "is_floating_point", "is_mps", "is_xpu", "is_nested",
+    "is_mkldnn", "names",
+}  # fmt: skip
+_TENSOR_VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data"}
+
+
+def class_attribute(kind: type, name: str) -> Any:
+    """The attribute as stored in the class (no descriptor protocol); :data:`ABSENT` when there is none."""
+    for cls in kind.__mro__:
+        if name in cls.__dict__:
+            return cls.__dict__[name]
+    return ABSENT
+
+
+def static_value(obj: Any) -> Value:
+    """A value for an object that cannot change under the program: a builtin, a library's function or class."""
+    if type(obj) is types.FunctionType:
+        return FunctionValue(obj, None)
+    if type(obj) in CONSTANT_TYPES:
+        return Constant(obj)
+    return Known(obj)
+
+
+def load(m: Machine, value: Value, name: str) -> Value:
+    """``value.name``; raises :class:`Break` where reading it could run code that is not traced."""
+    if isinstance(value, TensorValue):
+        return _tensor(m, value, name)
+    if isinstance(value, ObjectValue):
+        return _object(m, value, name)
+    if isinstance(value, Known):
+        return _known(m, value, name)
+    if isinstance(value, SuperValue):
+        return _super(m, value, name)
+    if isinstance(value, (SequenceValue, DictValue)):
+        if name == "__class__":
+            return Known(value.python_type)
+        if isinstance(value, SequenceValue) and value.kind not in (list, tuple, torch.Size):
+            fields = getattr(value.kind, "_fields", ()) or [
+                n for n in dir(value.kind) if isinstance(getattr(value.kind, n), types.MemberDescriptorType)
+            ]
+            if name in fields and hasattr(value.kind, "_fields"):
+                return value.items[list(fields).index(name)]
+            return _structseq(m, value, name)
+        if class_attribute(value.python_type, name) is ABSENT:
+            raise Break("FL106", what=name, why=f"a {value.python_type.__name__} has no such attribute")
+        return NamedMethod(value, name)
+    if isinstance(value, Constant):
+        return _constant(m, value, name)
+    if isinstance(value, MethodValue):
+        if name == "__self__":
+            return value.receiver
+        if name == "__func__":
+            return value.function
+        return load(m, m.use(value.function), name)
+    if isinstance(value, FunctionValue):
+        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            return Constant(getattr(value.function, name))
+        if value.source is not None and name in vars(value.function):
+            return m.use(m.tracer.lazy(vars(value.function)[name], src.attribute(value.source, name)))
+    if isinstance(value, MadeFunction) and name in ("__name__", "__qualname__"):
+        return Constant(value.code.co_name if name == "__name__" else value.code.co_qualname)
+    if isinstance(value, SymbolValue) and name in ("real", "imag", "numerator", "denominator", "bit_length"):
+        return NamedMethod(value, name)
+    raise Break("FL106", what=f"{value.describe()}.{name}", why="not traced")
+
+
+def _structseq(m: Machine, value: SequenceValue, name: str) -> Value:
+    """A field of what torch operations return (``torch.return_types.max``: values, indices)."""
+    descriptor = class_attribute(value.kind, name)
+    if isinstance(descriptor, types.MemberDescriptorType):
+        probe = value.kind(range(len(value.items)))
+        position = getattr(probe, name)
+        return value.items[position]
+    return NamedMethod(value, name)
+
+
+def _constant(m: Machine, value: Constant, name: str) -> Value:
+    try:
+        found = getattr(value.value, name)
+    except AttributeError:
+        raise Break("FL106", what=f"{value.describe()}.{name}", why="there is no such attribute") from None
+    if type(found) in CONSTANT_TYPES:
+        return Constant(found)
+    return NamedMethod(value, name) if callable(found) else Known(found)
+
+
+def _tensor(m: Machine, value: TensorValue, name: str) -> Value:
+    fake = value.fake
+    if name in ("shape", "names") or name in _TENSOR_CONSTANTS and not callable(getattr(type(fake), name, None)):
+        if name in ("shape", "nbytes"):
+            return m.tracer.call("call_method", "size", (value,), {}, "Tensor.shape") if name == "shape" else Constant(
+                int(fake.nbytes)
+            )
+        found = getattr(fake, name)
+        if isinstance(found, tuple):
+            return SequenceValue([Constant(v) for v in found], tuple)
+        return Constant(found)
+    if name in _TENSOR_VIEWS:
+        return m.tracer.call("call_function", getattr, (value, Constant(name)), {}, f"Tensor.{name}")
+    if name == "__class__":
+        return Known(value.kind)
+    if name == "grad":
+        raise Break("FL106", what=f"{value.describe()}.grad", why="gradients are read eagerly")
+    found = class_attribute(torch.Tensor, name)
+    if found is ABSENT:
+        raise Break("FL106", what=f"Tensor.{name}", why="a tensor has no such method, or it is set on this one only")
+    if isinstance(found, (property, types.GetSetDescriptorType)):
+        raise Break("FL106", what=f"Tensor.{name}", why="this property is read eagerly")
+    return NamedMethod(value, name)
+
+
+def _known(m: Machine, value: Known, name: str) -> Value:
+    obj = value.value
+    if isinstance(obj, types.ModuleType):
+        try:
+            found = getattr(obj, name)
+        except AttributeError:
+            raise Break("FL106", what=f"{obj.__name__}.{name}", why="the module has no such attribute") from None
+        library = classify.is_library_file(getattr(obj, "__file__", None) or "<builtin>")
+        if library and not isinstance(found, (torch.Tensor, dict, list, set)):
+            return static_value(found)
+        if name not in vars(obj):
+            return static_value(found)
+        base = value.source or src.constant(obj, obj.__name__)
+        return m.use(m.tracer.lazy(found, src.attribute(base, name)))
+    if isinstance(obj, type):
+        if name in ("__name__", "__qualname__", "__module__"):
+            return Constant(getattr(obj, name))
+        found = class_attribute(obj, name)
+        if found is ABSENT:
+            raise Break("FL106", what=f"{obj.__name__}.{name}", why="the class has no such attribute")
+        if isinstance(found, staticmethod):
+            return static_value(found.__func__)
+        if isinstance(found, classmethod):
+            return MethodValue(static_value(found.__func__), value)
+        if type(found) is types.FunctionType or type(found) in CONSTANT_TYPES or classify.is_library_callable(found):
+            return static_value(found)
+        if isinstance(found, type):
+            return Known(found)
+        try:
+            bound = getattr(obj, name)
+        except AttributeError:
+            raise Break("FL106", what=f"{obj.__name__}.{name}", why="the class has no such attribute") from None
+        if type(bound) in CONSTANT_TYPES or callable(bound):
+            return static_value(bound)
+        base = value.source or src.constant(obj, obj.__name__)
+        return m.use(m.tracer.lazy(bound, src.generic_attribute(base, name)))
+    if isinstance(obj, (torch.finfo, torch.iinfo)):
+        return Constant(getattr(obj, name))
+    if type(obj).__module__.startswith("torch._ops"):
+        return static_value(getattr(obj, name))
+    try:
+        found = getattr(obj, name)
+    except AttributeError:
+        raise Break("FL106", what=f"{value.describe()}.{name}", why="there is no such attribute") from None
+    if type(found) in CONSTANT_TYPES or callable(found):
+        return static_value(found)
+    raise Break("FL106", what=f"{value.describe()}.{name}", why="not traced")
+
+
+def _object(m: Machine, value: ObjectValue, name: str) -> Value:
+    obj, source = value.value, value.source
+    assert source is not None
+    kind = type(obj)
+    if name == "__class__":
+        return Known(kind)
+    if class_attribute(kind, "__getattribute__") is not object.__dict__["__getattribute__"]:
+        raise Break("FL106", what=f"{source}.{name}", why=f"{kind.__name__} defines __getattribute__")
+    found = class_attribute(kind, name)
+    if isinstance(found, property):
+        if type(found.fget) is not types.FunctionType:
+            raise Break("FL106", what=f"{source}.{name}", why="the property is not a Python function")
+        return m.call(FunctionValue(found.fget, None), [value], {})
+    if isinstance(found, types.MemberDescriptorType):
+        return _generic(m, obj, source, name)
+    instance: dict[str, Any] | None = getattr(obj, "__dict__", None)
+    data_descriptor = found is not ABSENT and hasattr(type(found), "__set__")
+    if data_descriptor and name != "__dict__":
+        raise Break("FL106", what=f"{source}.{name}", why="it is a descriptor that runs Python code")
+    if name == "__dict__" and instance is not None:
+        return m.use(m.tracer.lazy(instance, src.instance_dict(source)))
+    if instance is not None and name in instance:
+        return m.use(m.tracer.lazy(instance[name], src.attribute(source, name)))
+    if found is not ABSENT:
+        if instance is not None:
+            m.tracer.guard(
+                src.instance_dict(source), _hook.MISSING, name, name="MISSING",
+                text=f"{name!r} not in {source}.__dict__",
+            )  # fmt: skip
+        return bind(m, found, value, name)
+    if isinstance(obj, torch.nn.Module) and class_attribute(kind, "__getattr__") is torch.nn.Module.__getattr__:
+        for table in _MODULE_TABLES:
+            members = obj.__dict__.get(table)
+            if members is not None and name in members:
+                container = src.attribute(source, table)
+                return m.use(m.tracer.lazy(members[name], src.dict_item(container, name, f"{source}.{name}")))
+    getter = class_attribute(kind, "__getattr__")
+    if type(getter) is types.FunctionType and not isinstance(obj, torch.nn.Module):
+        return m.call(FunctionValue(getter, None), [value, Constant(name)], {})
+    raise Break("FL106", what=f"{source}.{name}", why="there is no such attribute")
+
+
+def bind(m: Machine, found: Any, receiver: Value, name: str) -> Value:
+    """What the class attribute ``found`` is on an instance."""
+    if type(found) is types.FunctionType:
+        return MethodValue(FunctionValue(found, None), receiver)
+    if isinstance(found, staticmethod):
+        return static_value(found.__func__)
+    if isinstance(found, classmethod):
+        return MethodValue(static_value(found.__func__), Known(receiver.python_type))
+    if isinstance(found, property):
+        if type(found.fget) is not types.FunctionType:
+            raise Break("FL106", what=name, why="the property is not a Python function")
+        return m.call(FunctionValue(found.fget, None), [receiver], {})
+    if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)):
+        return NamedMethod(receiver, name)
+    if hasattr(type(found), "__get__"):
+        raise Break("FL106", what=f"{receiver.describe()}.{name}", why="it is a descriptor that runs Python code")
+    if isinstance(receiver, ObjectValue) and receiver.source is not None:
+        return _generic(m, receiver.value, receiver.source, name)
+    return static_value(found)
+
+
+def _generic(m: Machine, obj: Any, source: src.Source, name: str) -> Value:
+    try:
+        found = getattr(obj, name)
+    except AttributeError:
+        raise Break("FL106", what=f"{source}.{name}", why="there is no such attribute") from None
+    return m.use(m.tracer.lazy(found, src.generic_attribute(source, name)))
+
+
+def _super(m: Machine, value: SuperValue, name: str) -> Value:
+    order = m.use(value.receiver).python_type.__mro__
+    for cls in order[order.index(value.cls) + 1 :]:
+        if name in cls.__dict__:
+            return bind(m, cls.__dict__[name], m.use(value.receiver), name)
+    raise Break("FL106", what=f"super().{name}", why="no parent class has it")

@@ -1,0 +1,216 @@
+"""Which callables become graph nodes, which are computed while tracing, which break the graph, which are inlined."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import logging
+import math
+import operator
+import os
+import random
+import sys
+import sysconfig
+import time
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from .. import torch_private
+
+TORCH_DIRECTORY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_OWN_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STANDARD = tuple(
+    os.path.join(d, "") for d in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if d
+)  # fmt: skip
+_PACKAGES = tuple(os.path.join(d, "") for d in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")} if d)
+_CAPTURED_TORCH = TORCH_DIRECTORY + os.path.join("nn", "modules") + os.sep
+_NEVER_IN_NN = (os.path.join("nn", "modules", "module.py"),)
+
+# functions that change or read hidden state, or that do not work on traced values: never put into a graph
+_NOT_IN_GRAPH = {
+    "compile", "save", "load", "manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state",
+    "set_default_dtype", "set_default_device", "set_default_tensor_type", "set_num_threads", "set_printoptions",
+    "set_grad_enabled", "set_deterministic_debug_mode", "use_deterministic_algorithms", "from_numpy", "frombuffer",
+    "as_tensor", "asarray", "export", "cond", "vmap", "set_float32_matmul_precision", "typename", "is_grad_enabled",
+    "is_inference_mode_enabled", "set_autocast_enabled", "get_default_dtype", "get_default_device", "compiled_with_cxx11_abi",
+    "fork", "wait", "from_file", "from_dlpack", "to_dlpack", "get_num_threads", "get_device_module", "is_autocast_enabled",
+}  # fmt: skip
+_METHODS_NOT_IN_GRAPH = {
+    "backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "requires_grad_", "numpy",
+    "tolist", "item", "data_ptr", "storage", "untyped_storage", "share_memory_", "set_", "resize_", "resize_as_",
+    "t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_", "detach_", "rename_",
+    "__array__", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__dlpack__", "__reduce_ex__",
+    "__deepcopy__", "apply_", "map_", "module_load", "pin_memory", "to_sparse", "new", "__hash__", "__repr__",
+    "__format__", "__contains__", "unflatten_names",
+}  # fmt: skip
+SCALAR_METHODS = {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"}
+
+
+@functools.cache
+def _graph_callables() -> dict[int, Any]:
+    """Every public torch function that may be a node, by identity (the objects live as long as torch)."""
+    found: dict[int, Any] = {}
+
+    def add(owner: Any, names: Any) -> None:
+        for name in names:
+            if name in _NOT_IN_GRAPH or name.startswith("_"):
+                continue
+            try:
+                value = getattr(owner, name)
+            except (AttributeError, RuntimeError):
+                continue
+            if callable(value) and not isinstance(value, (type, types.ModuleType)):
+                found[id(value)] = value
+
+    variable_functions = [n for n in dir(torch_private.VARIABLE_FUNCTIONS) if not n.startswith("__")]
+    add(torch, [n for n in variable_functions if hasattr(torch, n)])
+    add(torch, _public_functions(torch))
+    add(torch.functional, torch.functional.__all__)
+    add(F, [n for n in dir(F) if not n.startswith("_")])
+    for owner in (torch.special, torch.linalg, torch.fft, *torch_private.C_FUNCTION_OWNERS):
+        add(owner, dir(owner))
+    for name in ("abs", "neg", "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor",
+                 "invert", "lshift", "rshift", "lt", "le", "eq", "ne", "gt", "ge", "getitem", "pos", "iadd", "isub", "imul",
+                 "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor", "setitem"):  # fmt: skip
+        found.pop(id(getattr(operator, name)), None)
+    return found
+
+
+def _public_functions(module: types.ModuleType) -> list[str]:
+    return [
+        n for n, v in vars(module).items()
+        if isinstance(v, (types.FunctionType, types.BuiltinFunctionType)) and not n.startswith("_")
+        and (getattr(v, "__module__", "") or "").startswith(("torch.functional", "torch._C", "torch._tensor"))
+    ]  # fmt: skip
+
+
+def is_graph_callable(obj: Any) -> bool:
+    """Whether a call of ``obj`` is recorded as one node of the graph."""
+    found = _graph_callables().get(id(obj))
+    if found is obj and obj is not None:
+        return True
+    kind = type(obj)
+    if kind.__name__ in ("OpOverload", "OpOverloadPacket") and kind.__module__ == "torch._ops":
+        return True
+    return kind is types.BuiltinMethodType and getattr(obj, "__self__", None) is torch_private.VARIABLE_FUNCTIONS and (
+        obj.__name__ not in _NOT_IN_GRAPH
+    )
+
+
+def is_graph_method(name: str) -> bool:
+    """Whether the Tensor method ``name`` may be recorded as a node."""
+    return name not in _METHODS_NOT_IN_GRAPH
+
+
+def is_library_callable(obj: Any) -> bool:
+    """Callables that are known by identity: C functions, method descriptors, torch operators, types of callables."""
+    return isinstance(
+        obj,
+        (
+            types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+            types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+        ),
+    ) or (type(obj).__module__ or "").startswith("torch._ops")  # fmt: skip
+
+
+def is_library_file(filename: str) -> bool:
+    """Code that belongs to torch, the standard library or this compiler: spans inside it are not the user's."""
+    return filename.startswith((TORCH_DIRECTORY, _OWN_DIRECTORY)) or filename.startswith("<") or (
+        filename.startswith(_STANDARD) and not filename.startswith(_PACKAGES)
+    )
+
+
+def frame_is_captured(code: types.CodeType) -> bool:
+    """Whether a frame of ``code`` that is called on its own is worth tracing (it may still be inlined if not)."""
+    if code.co_name in _COMPREHENSIONS:
+        return False
+    filename = code.co_filename
+    if filename.startswith(_CAPTURED_TORCH):
+        return not filename.endswith(_NEVER_IN_NN)
+    if filename.startswith(("<stdin>", "<ipython")):
+        return True
+    return not is_library_file(filename) and not filename.startswith(_UNTRACED_PACKAGES)
+
+
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<module>")
+_UNTRACED_PACKAGES = tuple(
+    os.path.join(d, name) + os.sep
+    for d in _PACKAGES
+    for name in ("numpy", "scipy", "pandas", "sympy", "networkx", "triton", "PIL", "matplotlib", "_pytest", "pytest",
+                 "pluggy", "hypothesis", "IPython", "tqdm")
+)  # fmt: skip
+
+
+def may_inline(code: types.CodeType) -> bool:
+    """Whether a call of a function with ``code`` is traced into."""
+    return not code.co_filename.startswith(_OWN_DIRECTORY)
+
+
+# builtins without side effects: computed while tracing when every argument is a constant
+FOLDED: frozenset[Any] = frozenset(
+    [
+        abs, bin, bool, bytes, chr, complex, divmod, float, format, hex, int, len, max, min, oct, ord, pow, range,
+        repr, round, slice, str, sum, all, any, hash, ascii, callable, torch.device, torch.finfo, torch.iinfo,
+        torch.is_complex, torch.promote_types, torch.can_cast, torch.typename,
+    ]
+    + [v for n, v in vars(math).items() if callable(v) and not n.startswith("_")]
+    + [
+        v for n, v in vars(operator).items()
+        if callable(v) and not n.startswith("_")
+        and n not in ("setitem", "delitem", "iadd", "iconcat", "imul", "attrgetter", "itemgetter", "methodcaller", "call")
+    ]
+)  # fmt: skip
+
+# operator functions on tensors become nodes with the same function
+TENSOR_OPERATORS: frozenset[Any] = frozenset(
+    getattr(operator, n)
+    for n in (
+        "abs", "neg", "pos", "invert", "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_",
+        "xor", "lshift", "rshift", "lt", "le", "eq", "ne", "gt", "ge", "getitem", "iadd", "isub", "imul", "itruediv",
+        "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor",
+    )
+) | {abs, pow, divmod, round}  # fmt: skip
+
+# callables that break the graph, and with which code
+BREAKING: dict[Any, str] = {
+    print: "FL103", input: "FL103", breakpoint: "FL103", warnings.warn: "FL103",
+    time.time: "FL115", time.perf_counter: "FL115", time.monotonic: "FL115", time.time_ns: "FL115", time.sleep: "FL115",
+    time.perf_counter_ns: "FL115", os.urandom: "FL115", torch.manual_seed: "FL115", torch.seed: "FL115",
+}  # fmt: skip
+
+
+def breaking_code(obj: Any) -> str | None:
+    """The diagnostic code of a callable that must run in plain Python, or None when there is no special reason."""
+    try:
+        if obj in BREAKING:
+            return BREAKING[obj]
+    except TypeError:
+        return None
+    owner = getattr(obj, "__self__", None)
+    if isinstance(owner, random.Random) or getattr(obj, "__module__", None) == "random":
+        return "FL115"
+    if isinstance(owner, (logging.Logger, type(sys.stdout))) or getattr(obj, "__module__", None) == "logging":
+        return "FL103"
+    return None
+
+
+READS_FRAME: frozenset[str] = frozenset({"locals", "vars", "eval", "exec", "globals", "dir", "_getframe", "currentframe"})
+
+
+def frame_reads_itself(code: types.CodeType) -> bool:
+    """Whether the code may look at its own frame (``locals()`` and friends), which splitting it would show."""
+    return bool(READS_FRAME.intersection(code.co_names)) and any(
+        n in ("locals", "eval", "exec", "_getframe", "currentframe", "vars", "dir") for n in code.co_names
+    )
+
+
+def builtin(name: str) -> Any:
+    return getattr(builtins, name)
+
+
+Predicate = Callable[[Any], bool]

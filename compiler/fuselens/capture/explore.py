@@ -1,0 +1,45 @@
+"""Runs both sides of a data-dependent branch, so that the editor shows the graphs of both."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+visited: contextvars.ContextVar[set[Any] | None] = contextvars.ContextVar("fuselens_explored", default=None)
+
+
+def explore_both(
+    condition: Any,
+    jumps_when: bool,
+    key: Any,
+    fall: Callable[..., Any],
+    fall_arguments: tuple[Any, ...],
+    jump: Callable[..., Any],
+    jump_arguments: tuple[Any, ...],
+) -> Any:
+    """The result of the side that ``condition`` chooses; the other one ran first, once per branch, on copies."""
+    jumps = bool(condition) == jumps_when
+    chosen, arguments = (jump, jump_arguments) if jumps else (fall, fall_arguments)
+    other, other_arguments = (fall, fall_arguments) if jumps else (jump, jump_arguments)
+    seen = visited.get()
+    if seen is not None and key.value not in seen:
+        seen.add(key.value)
+        try:
+            other(*(_copied(a) for a in other_arguments))
+        except Exception:  # noqa: BLE001 - the side that the program would not take may fail in any way
+            pass
+    return chosen(*arguments)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        copy = value.detach().clone()
+        return copy.requires_grad_(value.requires_grad) if copy.is_floating_point() or copy.is_complex() else copy
+    if type(value) in (list, tuple):
+        return type(value)(_copied(v) for v in value)
+    if type(value) is dict:
+        return {k: _copied(v) for k, v in value.items()}
+    return value

@@ -1,0 +1,232 @@
+"""From a frame to an entry: trace, split where needed, compile the graph, emit the replacement.
+
+:class:`FrameCompiler` is the callback that the C hook asks when a frame has no entry whose guards pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from .. import torch_private
+from ..config import Config
+from ..diagnostics import make
+from ..report import Diagnostic, Guard, Shape, Span
+from . import _hook, classify, tensor_layout
+from . import sources as src
+from .breaks import Break, FrameUnsupported, GraphBreakError
+from .emit import RESUME_MARK, Emitter, live_values, needed_nodes
+from .machine import Machine
+from .tracer import Tracer
+from .values import CellValue, Lazy, Value
+
+log = logging.getLogger("fuselens")
+
+
+@dataclass(slots=True)
+class Captured:
+    """A captured graph on its way to the rest of the pipeline.
+
+    ``module``'s placeholders are ``inputs`` in order, its output is a flat tuple; ``fakes`` are the fake inputs.
+    """
+
+    module: fx.GraphModule
+    inputs: list[torch.Tensor]
+    fakes: list[torch.Tensor]
+    grad_enabled: bool
+    frame: str
+    span: Span | None
+    operations: int
+    fake_mode: Any
+
+
+@dataclass(slots=True)
+class Facts:
+    """What one captured frame contributes to the report."""
+
+    frame: str
+    guards: list[Guard] = field(default_factory=list)
+    shapes: list[Shape] = field(default_factory=list)
+
+
+class Recorder(Protocol):
+    """Receives findings as frames are captured."""
+
+    def on_break(self, diagnostic: Diagnostic) -> None: ...
+    def on_diagnostic(self, diagnostic: Diagnostic) -> None: ...
+    def on_frame(self, facts: Facts) -> None: ...
+
+
+CompileGraph = Callable[[Captured], Callable[[tuple[Any, ...]], Any]]
+
+
+class FrameCompiler:
+    """The hook's callback for one compiled function: its configuration, backend and recorder."""
+
+    def __init__(self, config: Config, compile_graph: CompileGraph, recorder: Recorder, root: types.CodeType | None) -> None:
+        self.config = config
+        self.compile_graph = compile_graph
+        self.recorder = recorder
+        self.root = root
+        self._warned: set[Any] = set()
+
+    @property
+    def mode(self) -> str:
+        return "fullgraph=True" if self.config.fullgraph else "fullgraph=False"
+
+    def __call__(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], misses: tuple[Any, ...]
+    ) -> _hook.Entry | None:
+        if code is not self.root and not classify.frame_is_captured(code):
+            _hook.skip(code)
+            return None
+        if torch_private.functorch_active() or torch_private.dispatch_modes_active() or _autocast_enabled():
+            return None
+        if classify.frame_reads_itself(code):
+            self._once(code, make("FL109", _first_span(code), what=code.co_qualname, why="it reads its own frame", mode=self.mode))
+            _hook.skip(code)
+            return None
+        if len(misses) >= self.config.recompile_limit:
+            self._once(code, make("FL202", _first_span(code), what=code.co_qualname, count=len(misses), mode=self.mode))
+            return None
+        if misses:
+            self._recompiled(code, misses)
+        grad_enabled = torch.is_grad_enabled()
+        try:
+            return self._capture(function, code, args)
+        except GraphBreakError:
+            raise
+        except FrameUnsupported as e:
+            diagnostic = make(e.code, e.span or _first_span(code), mode=self.mode, **e.fields)
+            if self.config.fullgraph:
+                raise GraphBreakError(diagnostic) from None
+            self._once(code, diagnostic)
+            _hook.skip(code)
+            return None
+        except Exception as e:
+            if self.config.strict:
+                raise
+            log.warning("capture of %s failed; it runs eagerly", code.co_qualname, exc_info=True)
+            self._once(code, make("FL112", _first_span(code), what=f"{type(e).__name__}: {e}", mode=self.mode))
+            _hook.skip(code)
+            return None
+        finally:
+            if torch.is_grad_enabled() != grad_enabled:
+                torch_private.set_grad_enabled(grad_enabled)
+
+    def _once(self, code: types.CodeType, diagnostic: Diagnostic) -> None:
+        key = (code, diagnostic.code)
+        if key not in self._warned:
+            self._warned.add(key)
+            self.recorder.on_diagnostic(diagnostic)
+
+    def _recompiled(self, code: types.CodeType, misses: tuple[Any, ...]) -> None:
+        entry, index = misses[0]
+        guards: list[Guard] = entry.info or []
+        reason = guards[index].expression if 0 <= index < len(guards) else "a guard"
+        span = guards[index].span if 0 <= index < len(guards) else None
+        self.recorder.on_diagnostic(
+            make("FL201", span or _first_span(code), what=f"`{code.co_qualname}`, because this no longer holds: {reason}")
+        )
+
+    # --- one frame -----------------------------------------------------------------------------------------
+
+    def _capture(self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]) -> _hook.Entry | None:
+        stop_at, found = -1, None
+        grad_enabled = torch.is_grad_enabled()
+        while True:
+            torch_private.set_grad_enabled(grad_enabled)
+            tracer, machine = self._machine(function, code, args)
+            try:
+                finished = machine.run(stop_at)
+                break
+            except Break as b:
+                if stop_at == machine.steps - 1:
+                    raise AssertionError("tracing is not deterministic") from b
+                stop_at, found = machine.steps - 1, b
+        if finished:
+            found = None
+        if found is not None:
+            self._record_break(found, tracer)
+        elif tracer.operations == 0 and code is not self.root and RESUME_MARK not in code.co_name:
+            _hook.skip(code)
+            return None
+        values = [machine.result] if machine.result is not None else live_values(machine)
+        values += [c.contents for c in machine.cells.values() if c.contents is not None]
+        outputs = needed_nodes([v for v in values if v is not None])
+        graph = self._graph(tracer, machine, outputs, grad_enabled)
+        emitter = Emitter(machine, outputs, graph, len(tracer.inputs))
+        replacement = emitter.returning(machine.result) if machine.result is not None else emitter.breaking(self.config.explore)
+        if tracer.inputs or tracer.operations:
+            tracer.guards.check_state(
+                _hook.GRAD_MODE, grad_enabled, name="GRAD_MODE", text=f"torch.is_grad_enabled() is {grad_enabled}", span=None
+            )
+            tracer.guards.check_state(
+                _hook.GLOBAL_CALL, _autocast_disabled, name="AUTOCAST", text="autocast is off", span=None
+            )
+        entry = _hook.Entry(tracer.guards.build(), replacement.code, replacement.gather_slot)
+        entry.info = tracer.guards.records
+        self.recorder.on_frame(Facts(code.co_name, list(tracer.guards.records), list(tracer.shapes)))
+        return entry
+
+    def _machine(self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]) -> tuple[Tracer, Machine]:
+        tensor_layout.ensure()
+        tracer = Tracer(self.config, function.__globals__)
+        names = code.co_varnames
+        locals_: dict[str, Value] = {
+            names[i]: Lazy(value, src.local(i, names[i]), _first_span(code)) for i, value in enumerate(args)
+        }
+        free = [
+            CellValue(name, None, src.closure_cell(i, name), cell)
+            for i, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        ]
+        return tracer, Machine(tracer, code, locals_, free, function.__globals__, src.frame_globals())
+
+    def _record_break(self, found: Break, tracer: Tracer) -> None:
+        cost = f"{tracer.operations} operation{'' if tracer.operations == 1 else 's'} compiled before it; the rest starts a new graph"
+        diagnostic = found.diagnostic(self.mode, cost)
+        if self.config.fullgraph:
+            raise GraphBreakError(diagnostic)
+        self.recorder.on_break(diagnostic)
+
+    def _graph(self, tracer: Tracer, machine: Machine, outputs: list[fx.Node], grad_enabled: bool) -> Any:
+        """The compiled graph; None when nothing was captured."""
+        if tracer.operations == 0:
+            return None
+        if torch.is_grad_enabled() != grad_enabled:
+            node = tracer.graph.call_function(torch_private.SET_GRAD_ENABLED, (grad_enabled,))
+            node.meta["val"] = None
+            torch_private.set_grad_enabled(grad_enabled)
+        tracer.graph.output(tuple(outputs))
+        module = fx.GraphModule(torch.nn.Module(), tracer.graph)
+        captured = Captured(
+            module=module,
+            inputs=[t for _, t in tracer.inputs],
+            fakes=[n.meta["val"] for n in tracer.graph.nodes if n.op == "placeholder"],
+            grad_enabled=grad_enabled,
+            frame=machine.code.co_name,
+            span=_first_span(machine.code),
+            operations=tracer.operations,
+            fake_mode=tracer.fake_mode,
+        )
+        return self.compile_graph(captured)
+
+
+def _autocast_enabled() -> bool:
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+
+
+def _autocast_disabled() -> bool:
+    return not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
+
+
+def _first_span(code: types.CodeType) -> Span:
+    return Span(code.co_filename, code.co_firstlineno, 0, code.co_firstlineno, 0)
+
+

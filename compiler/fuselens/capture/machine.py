@@ -1,0 +1,866 @@
+"""The symbolic machine: executes normalised instructions over tracked values.
+
+One :class:`Machine` runs one code object; calls of Python functions run another on top of it. What an instruction
+means is in :data:`HANDLERS`, one entry per micro-operation of ``bytecode.normalise``; what a call means is in
+``calls``; what an attribute means is in ``attributes``. A handler that cannot go on raises :class:`Break`.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..report import Frame, Span
+from . import attributes, bytecode, calls, classify
+from . import sources as src
+from .breaks import Break, ConditionBreak, FrameUnsupported
+from .sources import Source
+from .tracer import Tracer
+from .values import (
+    NULL,
+    CellValue,
+    Constant,
+    ContextExit,
+    DictValue,
+    FunctionValue,
+    GradModeContext,
+    IteratorValue,
+    Known,
+    MadeFunction,
+    MethodValue,
+    Null,
+    ObjectValue,
+    SequenceValue,
+    SliceValue,
+    SuperValue,
+    SymbolValue,
+    TensorValue,
+    TruthValue,
+    Value,
+)
+
+MAXIMUM_STEPS = 400_000
+MAXIMUM_DEPTH = 150
+Handler = Callable[["Machine", Any], None]
+HANDLERS: dict[str, Handler] = {}
+
+BINARY: dict[str, Any] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
+    "%": operator.mod, "**": operator.pow, "@": operator.matmul, "&": operator.and_, "|": operator.or_,
+    "^": operator.xor, "<<": operator.lshift, ">>": operator.rshift, "+=": operator.iadd, "-=": operator.isub,
+    "*=": operator.imul, "/=": operator.itruediv, "//=": operator.ifloordiv, "%=": operator.imod,
+    "**=": operator.ipow, "@=": operator.imatmul, "&=": operator.iand, "|=": operator.ior, "^=": operator.ixor,
+    "<<=": operator.ilshift, ">>=": operator.irshift,
+}  # fmt: skip
+COMPARE: dict[str, Any] = {
+    "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+UNARY: dict[str, Any] = {
+    "UNARY_NEGATIVE": operator.neg, "UNARY_INVERT": operator.invert, "UNARY_POSITIVE": operator.pos,
+}  # fmt: skip
+
+
+def handles(*names: str) -> Callable[[Handler], Handler]:
+    def register(function: Handler) -> Handler:
+        for name in names:
+            HANDLERS[name] = function
+        return function
+
+    return register
+
+
+class Program:
+    """A decoded code object and what is derived from it, made once per code object."""
+
+    __slots__ = ("code", "decoded", "instructions", "micros", "index", "library")
+
+    def __init__(self, code: types.CodeType) -> None:
+        self.code = code
+        self.decoded = bytecode.decode(code)
+        self.instructions = self.decoded.instructions
+        self.micros = [bytecode.normalise(i) for i in self.instructions]
+        self.index = {id(instruction): n for n, instruction in enumerate(self.instructions)}
+        self.library = classify.is_library_file(code.co_filename)
+
+    def span(self, instruction: bytecode.Instruction) -> Span | None:
+        p = instruction.position
+        if p is None or p[0] is None:
+            return None
+        line, end_line, column, end_column = p
+        if column is None or end_column is None or end_line is None:
+            return Span(self.code.co_filename, line, 0, line, 0)
+        return Span(self.code.co_filename, line, column, end_line, end_column)
+
+
+_programs: dict[types.CodeType, Program] = {}
+
+
+def program(code: types.CodeType) -> Program:
+    """The decoded form of ``code``. Library code is remembered; user code is not, so that it can be collected."""
+    found = _programs.get(code)
+    if found is None:
+        found = Program(code)
+        if found.library:
+            _programs[code] = found
+    return found
+
+
+class Machine:
+    """One frame of symbolic execution."""
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        code: types.CodeType,
+        locals_: dict[str, Value],
+        free: list[CellValue],
+        globals_: dict[str, Any],
+        globals_source: Source,
+        parent: Machine | None = None,
+    ) -> None:
+        self.tracer = tracer
+        self.program = program(code)
+        self.code = code
+        self.locals = locals_
+        self.cells: dict[str, CellValue] = {}
+        self.free = free
+        self.globals = globals_
+        self.globals_source = globals_source
+        self.parent = parent
+        self.depth: int = parent.depth + 1 if parent else 0
+        self.stack: list[Value] = []
+        self.at = 0
+        self.next = 0
+        self.keyword_names: tuple[str, ...] = ()
+        self.result: Value | None = None
+        self.contexts: list[GradModeContext] = []
+        self.call_span: Span | None = tracer.span
+        self.steps = 0
+        if self.depth > MAXIMUM_DEPTH:
+            raise Break("FL104", what=code.co_qualname, why=f"calls nest deeper than {MAXIMUM_DEPTH}")
+
+    # --- running -------------------------------------------------------------------------------------------
+
+    @property
+    def instruction(self) -> bytecode.Instruction:
+        return self.program.instructions[self.at]
+
+    def run(self, stop_at: int = -1) -> bool:
+        """Runs to the return (True; see ``result``) or until ``stop_at`` instructions have run (False)."""
+        prog, tracer = self.program, self.tracer
+        micros = prog.micros
+        while True:
+            if self.steps == stop_at:
+                return False
+            self.steps += 1
+            if self.steps > MAXIMUM_STEPS:
+                raise FrameUnsupported(
+                    "FL109", self.call_span, what=self.code.co_qualname,
+                    why=f"more than {MAXIMUM_STEPS} instructions were unrolled",
+                )  # fmt: skip
+            self.set_span()
+            self.next = self.at + 1
+            try:
+                for micro in micros[self.at]:
+                    handler = HANDLERS.get(micro.op)
+                    if handler is None:
+                        raise Break("FL105", what=f"instruction {micro.op}", why="not traced")
+                    handler(self, micro.arg)
+            except Break as b:
+                if b.span is None:
+                    b.span = tracer.span
+                    b.stack = self.user_stack()
+                    b.inner = self.code.co_qualname if self.depth else ""
+                raise
+            if self.result is not None:
+                return True
+            self.at = self.next
+
+    def set_span(self) -> None:
+        """The tracer's position: this instruction in user code, the call in library code."""
+        if self.program.library and self.parent is not None:
+            self.tracer.span = self.call_span
+        else:
+            self.tracer.span = self.program.span(self.instruction) or self.tracer.span
+
+    def user_stack(self) -> tuple[Frame, ...]:
+        frames: list[Frame] = []
+        machine: Machine | None = self
+        while machine is not None:
+            span = machine.program.span(machine.instruction)
+            if span is not None and not machine.program.library:
+                frames.append(Frame(machine.code.co_qualname, span))
+            machine = machine.parent
+        return tuple(reversed(frames))
+
+    def jump(self, target: bytecode.Instruction) -> None:
+        self.next = self.program.index[id(target)]
+
+    # --- stack ---------------------------------------------------------------------------------------------
+
+    def push(self, value: Value) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> Value:
+        """The top value, looked at: its guards are owed."""
+        return self.tracer.use(self.stack.pop())
+
+    def take(self) -> Value:
+        """The top value as it is: moving an object around needs no guard."""
+        return self.stack.pop()
+
+    def take_many(self, n: int) -> list[Value]:
+        if n == 0:
+            return []
+        taken = self.stack[-n:]
+        del self.stack[-n:]
+        return taken
+
+    def use(self, value: Value) -> Value:
+        return self.tracer.use(value)
+
+    def call(self, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        result = calls.call(self, self.use(function), args, kwargs)
+        self.set_span()
+        return result
+
+    # --- truth ---------------------------------------------------------------------------------------------
+
+    def truth(self, value: Value) -> bool | None:
+        """Python truth of a value; None when only the running program knows."""
+        value = self.use(value)
+        if isinstance(value, Constant):
+            return bool(value.value)
+        if isinstance(value, (TensorValue, TruthValue)):
+            return None
+        if isinstance(value, SymbolValue):
+            return bool(value.node.meta["val"])
+        if isinstance(value, SequenceValue):
+            return bool(value.items)
+        if isinstance(value, DictValue):
+            return bool(value.items)
+        if isinstance(value, (FunctionValue, MadeFunction, MethodValue, IteratorValue)):
+            return True
+        if isinstance(value, Known):
+            if isinstance(value.value, (type, types.ModuleType)) or callable(value.value):
+                return True
+        if isinstance(value, ObjectValue):
+            kind = type(value.value)
+            for name in ("__bool__", "__len__"):
+                method = attributes.class_attribute(kind, name)
+                if method is not attributes.ABSENT:
+                    result = self.call(attributes.load(self, value, name), [], {})
+                    return self.truth(result)
+            return True
+        raise Break("FL105", what=f"the truth of {value.describe()}", why="not traced")
+
+
+# --- variables --------------------------------------------------------------------------------------------------
+
+
+@handles("NOP")
+def _nop(m: Machine, arg: Any) -> None:
+    pass
+
+
+@handles("LOAD_CONST")
+def _load_const(m: Machine, arg: Any) -> None:
+    if type(arg) is tuple:
+        m.push(SequenceValue([Constant(v) if type(v) is not tuple else _constant_tuple(v) for v in arg], tuple))
+    elif isinstance(arg, (types.CodeType, frozenset)):
+        m.push(Known(arg))
+    else:
+        m.push(Constant(arg))
+
+
+def _constant_tuple(values: tuple[Any, ...]) -> Value:
+    return SequenceValue([_constant_tuple(v) if type(v) is tuple else Constant(v) for v in values], tuple)
+
+
+@handles("LOAD_FAST", "LOAD_FAST_CHECK")
+def _load_fast(m: Machine, name: str) -> None:
+    value = m.locals.get(name)
+    if value is None:
+        cell = m.cells.get(name)
+        if cell is not None:  # 3.13 loads cells with LOAD_FAST
+            m.push(cell)
+            return
+        raise Break("FL105", what=f"local variable `{name}`", why="it is unbound here")
+    m.push(value)
+
+
+@handles("LOAD_FAST_AND_CLEAR")
+def _load_fast_and_clear(m: Machine, name: str) -> None:
+    m.push(m.locals.pop(name, NULL))
+
+
+@handles("STORE_FAST")
+def _store_fast(m: Machine, name: str) -> None:
+    value = m.take()
+    if value is NULL:
+        m.locals.pop(name, None)
+        return
+    m.locals[name] = value
+    if not m.program.library and isinstance(value, TensorValue):
+        m.tracer.remember_shape(name, m.program.span(m.instruction), value)
+
+
+@handles("DELETE_FAST")
+def _delete_fast(m: Machine, name: str) -> None:
+    if m.locals.pop(name, None) is None:
+        raise Break("FL105", what=f"`del {name}`", why="it is unbound here")
+
+
+@handles("MAKE_CELL")
+def _make_cell(m: Machine, name: str) -> None:
+    m.cells[name] = CellValue(name, m.locals.pop(name, None))
+
+
+@handles("COPY_FREE_VARS")
+def _copy_free_vars(m: Machine, n: int) -> None:
+    for name, cell in zip(m.code.co_freevars, m.free, strict=True):
+        m.cells[name] = cell
+
+
+@handles("LOAD_CLOSURE")
+def _load_closure(m: Machine, name: str) -> None:
+    m.push(m.cells[name])
+
+
+@handles("LOAD_DEREF", "LOAD_CLASSDEREF")
+def _load_deref(m: Machine, name: str) -> None:
+    m.push(read_cell(m, m.cells[name], name))
+
+
+def read_cell(m: Machine, cell: CellValue, name: str) -> Value:
+    """What a cell holds; an existing cell is read from the frame's closure on first use."""
+    if cell.contents is None and cell.cell is not None and not cell.written:
+        try:
+            contents = cell.cell.cell_contents
+        except ValueError:
+            raise Break("FL105", what=f"free variable `{name}`", why="it is unbound here") from None
+        assert cell.source is not None
+        cell.contents = m.tracer.lazy(contents, src.cell_contents(cell.source, name))
+    if cell.contents is None:
+        raise Break("FL105", what=f"variable `{name}`", why="it is unbound here")
+    return cell.contents
+
+
+@handles("STORE_DEREF")
+def _store_deref(m: Machine, name: str) -> None:
+    cell = m.cells[name]
+    if cell.source is not None and m.depth:
+        raise Break("FL110", what=f"assignment to `{name}`", why="it is nonlocal to an inlined function")
+    cell.contents = m.take()
+    cell.written = True
+    if not m.program.library and isinstance(cell.contents, TensorValue):
+        m.tracer.remember_shape(name, m.program.span(m.instruction), cell.contents)
+
+
+@handles("DELETE_DEREF")
+def _delete_deref(m: Machine, name: str) -> None:
+    raise Break("FL105", what=f"`del {name}`", why="deleting captured variables is not traced")
+
+
+@handles("LOAD_GLOBAL", "LOAD_NAME")
+def _load_global(m: Machine, name: str) -> None:
+    found = m.globals.get(name, classify)
+    if found is not classify:
+        if m.program.library and isinstance(found, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)):
+            m.push(FunctionValue(found, None) if type(found) is types.FunctionType else Known(found))
+            return
+        m.push(m.tracer.lazy(found, src.dict_item(m.globals_source, name, name)))
+        return
+    builtins_ = m.globals.get("__builtins__", {})
+    table = builtins_.__dict__ if isinstance(builtins_, types.ModuleType) else builtins_
+    if name not in table:
+        raise Break("FL105", what=f"global `{name}`", why="it is not defined")
+    m.push(attributes.static_value(table[name]))
+
+
+@handles("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_NAME", "DELETE_NAME")
+def _store_global(m: Machine, name: str) -> None:
+    raise Break("FL110", what=f"assignment to global `{name}`", why="global variables are written eagerly")
+
+
+# --- stack ------------------------------------------------------------------------------------------------------
+
+
+@handles("POP_TOP")
+def _pop_top(m: Machine, arg: Any) -> None:
+    m.take()
+
+
+@handles("PUSH_NULL")
+def _push_null(m: Machine, arg: Any) -> None:
+    m.push(NULL)
+
+
+@handles("SWAP")
+def _swap(m: Machine, n: int) -> None:
+    m.stack[-1], m.stack[-n] = m.stack[-n], m.stack[-1]
+
+
+@handles("COPY")
+def _copy(m: Machine, n: int) -> None:
+    m.push(m.stack[-n])
+
+
+# --- operators --------------------------------------------------------------------------------------------------
+
+
+@handles("BINARY_OP")
+def _binary_op(m: Machine, symbol: str) -> None:
+    right, left = m.pop(), m.pop()
+    m.push(calls.binary(m, BINARY[symbol], left, right, symbol))
+
+
+def _unary_of(function: Any) -> Handler:
+    def run(m: Machine, arg: Any) -> None:
+        m.push(calls.operate(m, function, [m.pop()]))
+
+    return run
+
+
+for _name, _function in UNARY.items():
+    HANDLERS[_name] = _unary_of(_function)
+
+
+@handles("UNARY_NOT")
+def _unary_not(m: Machine, arg: Any) -> None:
+    value = m.pop()
+    truth = m.truth(value)
+    if truth is None:
+        raise Break("FL102", what=f"not {value.describe()}")
+    m.push(Constant(not truth))
+
+
+@handles("TO_BOOL")
+def _to_bool(m: Machine, arg: Any) -> None:
+    value = m.pop()
+    truth = m.truth(value)
+    m.push(TruthValue(value) if truth is None and not isinstance(value, TruthValue) else value if truth is None else Constant(truth))
+
+
+@handles("COMPARE")
+def _compare(m: Machine, symbol: str) -> None:
+    right, left = m.pop(), m.pop()
+    m.push(calls.binary(m, COMPARE[symbol], left, right, symbol))
+
+
+@handles("IS_OP")
+def _is_op(m: Machine, invert: Any) -> None:
+    right, left = m.pop(), m.pop()
+    same = calls.identical(left, right)
+    if same is None:
+        raise Break("FL105", what=f"`{left.describe()} is {right.describe()}`", why="identity is not tracked here")
+    m.push(Constant(same != bool(invert)))
+
+
+@handles("CONTAINS_OP")
+def _contains_op(m: Machine, invert: Any) -> None:
+    container, member = m.pop(), m.pop()
+    m.push(Constant(calls.contains(m, container, member) != bool(invert)))
+
+
+@handles("BINARY_SUBSCR")
+def _binary_subscr(m: Machine, arg: Any) -> None:
+    key, container = m.pop(), m.pop()
+    m.push(calls.subscript(m, container, key))
+
+
+@handles("BINARY_SLICE")
+def _binary_slice(m: Machine, arg: Any) -> None:
+    stop, start, container = m.pop(), m.pop(), m.pop()
+    m.push(calls.subscript(m, container, make_slice([start, stop, Constant(None)])))
+
+
+@handles("STORE_SLICE")
+def _store_slice(m: Machine, arg: Any) -> None:
+    stop, start, container, value = m.pop(), m.pop(), m.pop(), m.pop()
+    calls.store_subscript(m, container, make_slice([start, stop, Constant(None)]), value)
+
+
+@handles("STORE_SUBSCR")
+def _store_subscr(m: Machine, arg: Any) -> None:
+    key, container, value = m.pop(), m.pop(), m.take()
+    calls.store_subscript(m, container, key, value)
+
+
+@handles("DELETE_SUBSCR")
+def _delete_subscr(m: Machine, arg: Any) -> None:
+    key, container = m.pop(), m.pop()
+    calls.delete_subscript(m, container, key)
+
+
+def make_slice(parts: list[Value]) -> Value:
+    if all(isinstance(p, Constant) for p in parts):
+        return Constant(slice(*(p.value for p in parts)))  # type: ignore[attr-defined]
+    return SliceValue(parts)
+
+
+# --- building ---------------------------------------------------------------------------------------------------
+
+
+@handles("BUILD_TUPLE")
+def _build_tuple(m: Machine, n: int) -> None:
+    m.push(SequenceValue(m.take_many(n), tuple))
+
+
+@handles("BUILD_LIST")
+def _build_list(m: Machine, n: int) -> None:
+    m.push(SequenceValue(m.take_many(n), list))
+
+
+@handles("BUILD_MAP")
+def _build_map(m: Machine, n: int) -> None:
+    flat = m.take_many(2 * n)
+    m.push(DictValue({calls.key_of(m, k): v for k, v in zip(flat[::2], flat[1::2], strict=True)}))
+
+
+@handles("BUILD_CONST_KEY_MAP")
+def _build_const_key_map(m: Machine, n: int) -> None:
+    keys = m.pop()
+    assert isinstance(keys, SequenceValue)
+    m.push(DictValue(dict(zip([calls.key_of(m, k) for k in keys.items], m.take_many(n), strict=True))))
+
+
+@handles("BUILD_SLICE")
+def _build_slice(m: Machine, n: int) -> None:
+    parts = [m.use(v) for v in m.take_many(n)]
+    m.push(make_slice(parts + [Constant(None)] * (3 - n)))
+
+
+@handles("BUILD_STRING")
+def _build_string(m: Machine, n: int) -> None:
+    parts = [m.use(v) for v in m.take_many(n)]
+    if not all(isinstance(p, Constant) for p in parts):
+        raise Break("FL105", what="an f-string", why="it formats a value that is not known yet")
+    m.push(Constant("".join(p.value for p in parts)))  # type: ignore[attr-defined]
+
+
+@handles("CONVERT_VALUE")
+def _convert_value(m: Machine, arg: Any) -> None:
+    m.push(_format(m.pop(), {1: str, 2: repr, 3: ascii}[arg], None))
+
+
+@handles("FORMAT_SIMPLE")
+def _format_simple(m: Machine, arg: Any) -> None:
+    m.push(_format(m.pop(), None, Constant("")))
+
+
+@handles("FORMAT_WITH_SPEC")
+def _format_with_spec(m: Machine, arg: Any) -> None:
+    spec = m.pop()
+    m.push(_format(m.pop(), None, spec))
+
+
+def _format(value: Value, convert: Any, spec: Value | None) -> Value:
+    plain = calls.plain(value)
+    if plain is calls.UNKNOWN or (spec is not None and not isinstance(spec, Constant)):
+        raise Break("FL105", what="an f-string", why=f"it formats {value.describe()}, which is not known yet")
+    if convert is not None:
+        plain = convert(plain)
+    return Constant(format(plain, spec.value) if spec is not None else plain)
+
+
+@handles("LIST_APPEND")
+def _list_append(m: Machine, depth: int) -> None:
+    value = m.take()
+    target = m.stack[-depth]
+    assert isinstance(target, SequenceValue)
+    target.items.append(value)
+
+
+@handles("MAP_ADD")
+def _map_add(m: Machine, depth: int) -> None:
+    value, key = m.take(), m.pop()
+    target = m.stack[-depth]
+    assert isinstance(target, DictValue)
+    target.items[calls.key_of(m, key)] = value
+
+
+@handles("LIST_EXTEND")
+def _list_extend(m: Machine, depth: int) -> None:
+    items = calls.iterate(m, m.pop())
+    target = m.stack[-depth]
+    assert isinstance(target, SequenceValue)
+    target.items.extend(items)
+
+
+@handles("DICT_UPDATE", "DICT_MERGE")
+def _dict_update(m: Machine, depth: int) -> None:
+    value = m.pop()
+    target = m.stack[-depth]
+    if not isinstance(value, DictValue) or not isinstance(target, DictValue):
+        raise Break("FL105", what="dictionary unpacking", why=f"of {value.describe()}")
+    target.items.update(value.items)
+
+
+@handles("LIST_TO_TUPLE")
+def _list_to_tuple(m: Machine, arg: Any) -> None:
+    value = m.pop()
+    assert isinstance(value, SequenceValue)
+    m.push(SequenceValue(list(value.items), tuple))
+
+
+@handles("UNPACK_SEQUENCE")
+def _unpack_sequence(m: Machine, n: int) -> None:
+    items = calls.iterate(m, m.pop())
+    if len(items) != n:
+        raise Break("FL105", what="unpacking", why=f"{len(items)} values for {n} names")
+    m.stack.extend(reversed(items))
+
+
+@handles("UNPACK_EX")
+def _unpack_ex(m: Machine, arg: int) -> None:
+    before, after = arg & 0xFF, arg >> 8
+    items = calls.iterate(m, m.pop())
+    if len(items) < before + after:
+        raise Break("FL105", what="unpacking", why="too few values")
+    middle = SequenceValue(items[before : len(items) - after], list)
+    m.stack.extend(reversed([*items[:before], middle, *items[len(items) - after :]]))
+
+
+# --- attributes -------------------------------------------------------------------------------------------------
+
+
+@handles("LOAD_ATTR")
+def _load_attr(m: Machine, name: str) -> None:
+    m.push(attributes.load(m, m.pop(), name))
+
+
+@handles("LOAD_METHOD")
+def _load_method(m: Machine, name: str) -> None:
+    _push_callable(m, attributes.load(m, m.pop(), name))
+
+
+def _push_callable(m: Machine, value: Value) -> None:
+    """A callable and its NULL, in this version's order."""
+    m.stack.extend((NULL, value) if bytecode.NULL_FIRST else (value, NULL))
+
+
+@handles("LOAD_SUPER_ATTR")
+def _load_super_attr(m: Machine, arg: tuple[str, bool]) -> None:
+    m.push(_super_attribute(m, arg[0]))
+
+
+@handles("LOAD_SUPER_METHOD")
+def _load_super_method(m: Machine, arg: tuple[str, bool]) -> None:
+    _push_callable(m, _super_attribute(m, arg[0]))
+
+
+def _super_attribute(m: Machine, name: str) -> Value:
+    receiver, cls, function = m.pop(), m.pop(), m.pop()
+    if not isinstance(function, Known) or function.value is not super or not isinstance(cls, Known):
+        raise Break("FL105", what="super()", why="the name super or the class is not what it usually is")
+    return attributes.load(m, SuperValue(cls.value, receiver), name)
+
+
+@handles("STORE_ATTR")
+def _store_attr(m: Machine, name: str) -> None:
+    owner, _value = m.pop(), m.take()
+    raise Break("FL110", what=f"assignment to `{owner.describe()}.{name}`", why="attributes are written eagerly")
+
+
+@handles("DELETE_ATTR")
+def _delete_attr(m: Machine, name: str) -> None:
+    raise Break("FL110", what=f"deletion of `.{name}`", why="attributes are written eagerly")
+
+
+# --- control ----------------------------------------------------------------------------------------------------
+
+
+@handles("JUMP")
+def _jump(m: Machine, target: bytecode.Instruction) -> None:
+    m.jump(target)
+
+
+@handles("POP_JUMP_IF")
+def _pop_jump_if(m: Machine, arg: Any) -> None:
+    when, target = arg
+    value = m.pop()
+    if when in ("none", "not_none"):
+        is_none = isinstance(value, Constant) and value.value is None
+        if is_none == (when == "none"):
+            m.jump(target)
+        return
+    truth = m.truth(value)
+    if truth is None:
+        raise _condition(m)
+    if truth == when:
+        m.jump(target)
+
+
+@handles("JUMP_IF_OR_POP")
+def _jump_if_or_pop(m: Machine, arg: Any) -> None:
+    when, target = arg
+    truth = m.truth(m.stack[-1])
+    if truth is None:
+        raise _condition(m)
+    if truth == when:
+        m.jump(target)
+    else:
+        m.take()
+
+
+def _condition(m: Machine) -> Break:
+    return ConditionBreak("FL101", what=_source_text(m) or "if")
+
+
+def _source_text(m: Machine) -> str:
+    span = m.tracer.span
+    if span is None or span.line != span.end_line:
+        return ""
+    import linecache
+
+    line = linecache.getline(span.file, span.line).encode()
+    return line[span.column : span.end_column].decode(errors="replace")
+
+
+@handles("GET_ITER")
+def _get_iter(m: Machine, arg: Any) -> None:
+    value = m.pop()
+    m.push(value if isinstance(value, IteratorValue) else IteratorValue(calls.iterate(m, value)))
+
+
+@handles("FOR_ITER")
+def _for_iter(m: Machine, target: bytecode.Instruction) -> None:
+    iterator = m.use(m.stack[-1])
+    if not isinstance(iterator, IteratorValue):
+        raise Break("FL105", what="a for loop", why=f"over {iterator.describe()}")
+    if iterator.position < len(iterator.items):
+        m.push(iterator.items[iterator.position])
+        iterator.position += 1
+        return
+    m.take()
+    m.jump(target)
+
+
+@handles("RETURN_VALUE")
+def _return_value(m: Machine, arg: Any) -> None:
+    m.result = m.take()
+
+
+@handles("RAISE_VARARGS", "RERAISE")
+def _raise(m: Machine, arg: Any) -> None:
+    raise Break("FL105", what="raise", why="exceptions are raised eagerly")
+
+
+@handles("LOAD_ASSERTION_ERROR")
+def _load_assertion_error(m: Machine, arg: Any) -> None:
+    m.push(Known(AssertionError))
+
+
+# --- calls ------------------------------------------------------------------------------------------------------
+
+
+@handles("KW_NAMES")
+def _kw_names(m: Machine, names: tuple[str, ...]) -> None:
+    m.keyword_names = names
+
+
+@handles("CALL")
+def _call(m: Machine, n: int) -> None:
+    names, m.keyword_names = m.keyword_names, ()
+    _call_with(m, n, names)
+
+
+@handles("CALL_KW")
+def _call_kw(m: Machine, n: int) -> None:
+    names = m.pop()
+    assert isinstance(names, SequenceValue)
+    _call_with(m, n, tuple(v.value for v in names.items))  # type: ignore[attr-defined]
+
+
+def _call_with(m: Machine, n: int, names: tuple[str, ...]) -> None:
+    args = m.take_many(n)
+    second, first = m.take(), m.take()
+    if isinstance(first, Null):
+        function = second
+    elif isinstance(second, Null):
+        function = first
+    else:
+        function, args = first, [second, *args]
+    split = len(args) - len(names)
+    m.push(m.call(function, args[:split], dict(zip(names, args[split:], strict=True))))
+
+
+@handles("CALL_FUNCTION_EX")
+def _call_function_ex(m: Machine, flags: int) -> None:
+    kwargs = m.pop() if flags & 1 else DictValue({})
+    args = calls.iterate(m, m.pop())
+    if bytecode.NULL_FIRST:
+        function = m.take()
+        m.take()
+    else:
+        m.take()
+        function = m.take()
+    if not isinstance(kwargs, DictValue):
+        raise Break("FL105", what="keyword unpacking", why=f"of {kwargs.describe()}")
+    m.push(m.call(function, args, dict(kwargs.items)))
+
+
+@handles("MAKE_FUNCTION")
+def _make_function(m: Machine, flags: int | None) -> None:
+    code = m.pop()
+    assert isinstance(code, Known)
+    made = MadeFunction(code.value, m.globals, m.globals_source)
+    flags = flags or 0
+    if flags & 8:
+        closure = m.take()
+        assert isinstance(closure, SequenceValue)
+        made.closure = [c for c in closure.items if isinstance(c, CellValue)]
+    if flags & 4:
+        made.annotations = m.take()
+    if flags & 2:
+        made.kwdefaults = m.take()
+    if flags & 1:
+        made.defaults = m.take()
+    m.push(made)
+
+
+@handles("SET_FUNCTION_ATTRIBUTE")
+def _set_function_attribute(m: Machine, flag: int) -> None:
+    made, value = m.take(), m.take()
+    assert isinstance(made, MadeFunction)
+    if flag == 8:
+        assert isinstance(value, SequenceValue)
+        made.closure = [c for c in value.items if isinstance(c, CellValue)]
+    elif flag == 4:
+        made.annotations = value
+    elif flag == 2:
+        made.kwdefaults = value
+    else:
+        made.defaults = value
+    m.push(made)
+
+
+@handles("CALL_INTRINSIC_1")
+def _call_intrinsic_1(m: Machine, arg: Any) -> None:
+    raise Break("FL105", what=f"intrinsic {arg}", why="not traced")
+
+
+# --- with -------------------------------------------------------------------------------------------------------
+
+
+@handles("BEFORE_WITH")
+def _before_with(m: Machine, arg: Any) -> None:
+    value = m.pop()
+    if not isinstance(value, GradModeContext):
+        raise Break("FL113", what=value.describe(), why="only grad-mode contexts are traced")
+    value.previous = torch.is_grad_enabled()
+    calls.set_grad_enabled(m, value.enabled)
+    m.contexts.append(value)
+    m.push(ContextExit(value))
+    m.push(Constant(None))
+
+
+@handles("IMPORT_NAME", "IMPORT_FROM")
+def _import(m: Machine, name: Any) -> None:
+    raise Break("FL105", what="import", why="modules are imported eagerly")
+

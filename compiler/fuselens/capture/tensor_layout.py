@@ -1,0 +1,219 @@
+"""Where a tensor keeps its facts, found at run time.
+
+The guard machine (`_hook.c`) is built without torch. It reads dtype, device, sizes and strides through torch's stable C
+shim, whose handle is the address of the `at::Tensor` inside a tensor's PyObject. This module finds that offset and the
+shim's addresses, compares what C then reads with what torch says in Python on a set of real tensors, and only after
+that lets the guards use it. When anything differs, guards ask Python instead: slower, as right.
+
+The dispatch key set, one word of the TensorImpl, is compared as a whole: it tells apart backend, sparse and quantised
+layouts, conjugate and negative bits, functorch wrappers and inference tensors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fuselens.capture import _hook
+
+if TYPE_CHECKING:
+    import torch
+
+TensorSpec = tuple[type, int, int, int, int, "tuple[int | None, ...] | None", "tuple[int | None, ...] | None", int]
+"""(exact type, dtype code, device type, device index, requires_grad (-1: any), sizes, strides, key set), see `spec`."""
+
+SHIM = (
+    "aoti_torch_get_dtype",
+    "aoti_torch_get_device_type",
+    "aoti_torch_get_device_index",
+    "aoti_torch_get_dim",
+    "aoti_torch_get_sizes",
+    "aoti_torch_get_strides",
+    "_ZNK3c1010TensorImpl13requires_gradEv",
+    "aoti_torch_grad_mode_is_enabled",
+)
+"""In the order in which `_hook.init_tensor_layout` takes the addresses."""
+
+_LIBRARY = {"win32": "torch_cpu.dll", "darwin": "libtorch_cpu.dylib"}.get(sys.platform, "libtorch_cpu.so")
+IMPL_WORDS = 25
+"""How far into a TensorImpl to look for the key set; TensorImpl is a little larger in every torch since 2.0."""
+
+
+@functools.cache
+def ensure() -> bool:
+    """Prepares the guard machine for tensors, once. Imports torch. True when the fast way is in use."""
+    if os.environ.get("FUSELENS_SLOW_TENSOR_GUARDS") != "1":
+        try:
+            return _use_fast()
+        except (LookupError, OSError, AttributeError, RuntimeError, ValueError):
+            pass
+    _use_slow()
+    return False
+
+
+def _use_fast() -> bool:
+    import torch
+
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / _LIBRARY))
+    addresses = tuple(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in SHIM)
+    samples = _samples()
+    tensor_offset = 8 * _only([_words_equal(id(t), t._cdata, torch.Tensor.__basicsize__ // 8, 2) for t in samples])
+    keyset_offset = 8 * _only([_words_equal(t._cdata, _keyset(t), IMPL_WORDS, 1) for t in samples])
+    _hook.init_tensor_layout(tensor_offset, keyset_offset, addresses, slow_check, torch.is_grad_enabled)
+    if all(_hook.tensor_facts(t)[3:] == _facts_by_python(t) for t in samples) and _codes_tell_apart(samples):
+        return True
+    raise LookupError("torch's C interface disagrees with its Python one")
+
+
+def _use_slow() -> None:
+    import torch
+
+    _hook.init_tensor_layout(0, 0, None, slow_check, torch.is_grad_enabled)
+
+
+def _keyset(tensor: Any) -> int:
+    import torch
+
+    return torch._C._dispatch_keys(tensor).raw_repr()
+
+
+def _words_equal(address: int, value: int, n_words: int, start: int) -> set[int]:
+    """Indices of the 8-byte words at the address that hold the value."""
+    words = (ctypes.c_uint64 * n_words).from_address(address)
+    return {i for i in range(start, n_words) if words[i] == value}
+
+
+def _only(candidates: list[set[int]]) -> int:
+    """The one index in all sets."""
+    (index,) = set.intersection(*candidates) or {-1}
+    if index < 0:
+        raise LookupError("no word of the tensor holds the expected value")
+    return index
+
+
+def _samples() -> list[Any]:
+    import torch
+
+    base = torch.empty(4, 6)
+    real = [
+        base,
+        base.t(),
+        base[1:, ::2],
+        base[None, :, 0],
+        torch.empty(()),
+        torch.empty(0, 3, dtype=torch.int64),
+        torch.empty(2, dtype=torch.bool),
+        torch.empty(2, 2, dtype=torch.bfloat16),
+        torch.empty(3, dtype=torch.complex64).conj(),
+        torch.empty(3, requires_grad=True),
+        torch.nn.Parameter(base.clone()),
+        torch.nn.Parameter(base.clone(), requires_grad=False),
+        torch.empty(5, 2, device="meta"),
+    ]
+    with torch.inference_mode():
+        real.append(torch.empty(2))
+    return real
+
+
+def _facts_by_python(tensor: Any) -> tuple[Any, ...]:
+    return int(tensor.requires_grad), tuple(tensor.shape), tensor.stride(), _keyset(tensor)
+
+
+def _codes_tell_apart(samples: list[Any]) -> bool:
+    """Each dtype has one code and each device one pair."""
+    dtypes = {(t.dtype, _hook.tensor_facts(t)[0]) for t in samples}
+    devices = {(t.device, _hook.tensor_facts(t)[1:3]) for t in samples}
+    cpu = {facts for device, facts in devices if device.type == "cpu"}
+    return all(len({a for a, _ in s}) == len({b for _, b in s}) == len(s) for s in (dtypes, devices)) and {
+        kind for kind, _ in cpu
+    } == {0}
+
+
+def slow_check(tensor: Any, spec: TensorSpec) -> bool:
+    """What the guard machine does in C, by attributes: whether the tensor, of the exact type already, fits the spec."""
+    _, dtype, device_type, device_index, requires_grad, sizes, strides, keyset = spec
+    if (dtype, device_type, device_index, keyset) != _slow_codes(tensor):
+        return False
+    if requires_grad >= 0 and bool(requires_grad) != tensor.requires_grad:
+        return False
+    if sizes is None:
+        return True
+    if tensor.dim() != len(sizes) or not all(map(_fits, tensor.shape, sizes)):
+        return False
+    return strides is None or all(w is None or h == w for h, w in zip(tensor.stride(), strides, strict=True))
+
+
+def _fits(have: int, want: int | None) -> bool:
+    return want is None or (have == want if want >= 0 else have >= -want)
+
+
+@functools.cache
+def _slow_names(kind: str) -> dict[Any, int]:
+    import torch
+
+    wanted = getattr(torch, kind)
+    values = {id(v): v for v in vars(torch).values() if isinstance(v, wanted)}.values()
+    return {value: i for i, value in enumerate(sorted(values, key=str))}
+
+
+_DEVICE_TYPES: dict[str, int] = {"cpu": 0, "cuda": 1, "xpu": 12, "mps": 13, "meta": 14, "privateuseone": 20}
+
+
+def _slow_codes(tensor: Any) -> tuple[int, int, int, int]:
+    dtype, layout = _slow_names("dtype")[tensor.dtype], _slow_names("layout")[tensor.layout]
+    try:
+        keys = _keyset(tensor)
+    except AttributeError:  # what of the key set Python can tell; functorch's wrappers go unnoticed
+        nested, inference = tensor.is_nested << 3, tensor.is_inference() << 2
+        keys = (layout << 4) + nested + inference + (tensor.is_neg() << 1) + tensor.is_conj()
+    return dtype, *device_codes(tensor.device), keys
+
+
+def dtype_code(dtype: torch.dtype) -> int:
+    """The number under which TENSOR specs know the dtype."""
+    import torch
+
+    if not ensure():
+        return _slow_names("dtype")[dtype]
+    return _hook.tensor_facts(torch.empty(0, dtype=dtype, device="meta"))[0]
+
+
+def device_codes(device: torch.device) -> tuple[int, int]:
+    """(device type, index) as TENSOR specs know the device; index -1 for a device without one."""
+    type_name = device.type
+    if type_name not in _DEVICE_TYPES:
+        _DEVICE_TYPES[type_name] = 1000 + len(_DEVICE_TYPES)
+    return _DEVICE_TYPES[type_name], -1 if device.index is None else device.index
+
+
+def spec(tensor: torch.Tensor, dynamic_dims: Collection[int] = frozenset(), requires_grad: bool = True) -> TensorSpec:
+    """The TENSOR operand that fits this tensor.
+
+    A dynamic dimension may have any size from 2 up (0 and 1 are specialised, as everywhere in torch). Strides are exact
+    for the dimensions inside every dynamic one, and free for those outside, whose strides depend on it: state the
+    relation with a SHAPE check. `requires_grad=False` leaves that flag open.
+    """
+    flag = int(tensor.requires_grad) if requires_grad else -1
+    if ensure():
+        dtype, device_type, device_index, _, sizes, strides, keyset = _hook.tensor_facts(tensor)
+    else:
+        dtype, device_type, device_index, keyset = _slow_codes(tensor)
+        sizes, strides = tuple(tensor.shape), tensor.stride()
+    if not dynamic_dims:
+        return type(tensor), dtype, device_type, device_index, flag, sizes, strides, keyset
+    inside = min(strides[d] for d in dynamic_dims)
+    return (
+        type(tensor),
+        dtype,
+        device_type,
+        device_index,
+        flag,
+        tuple(-2 if d in dynamic_dims else size for d, size in enumerate(sizes)),
+        tuple(stride if stride <= inside else None for stride in strides),
+        keyset,
+    )

@@ -1,0 +1,370 @@
+"""The graph under construction: inputs, guards, and calls of tensor operations on fake tensors.
+
+One :class:`Tracer` serves one frame and everything inlined into it. It turns objects into tracked values
+(:meth:`Tracer.wrap`), recording the guards that this relies on, and turns torch calls into graph nodes
+(:meth:`Tracer.call`), running each once on fake tensors to learn dtypes and shapes.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import operator
+import types
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch import fx
+
+from .. import torch_private
+from ..config import Config
+from ..report import Frame, Shape, Span, Tensor
+from . import _hook, classify, tensor_layout
+from . import sources as src
+from .breaks import Break
+from .sources import GuardProgram, Source
+from .values import (
+    Constant,
+    FunctionValue,
+    Known,
+    Lazy,
+    MethodValue,
+    ObjectValue,
+    SequenceValue,
+    SliceValue,
+    SymbolValue,
+    TensorValue,
+    DictValue,
+    Value,
+)
+
+CONSTANT_TYPES: tuple[type, ...] = (
+    type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range,
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+EQUALITY_GUARDED: tuple[type, ...] = (bool, int, float, complex, str, bytes, type(None))
+MISSING = object()
+
+
+class Tracer:
+    """State of one capture: ``graph`` grows, ``guards`` collect, ``shapes`` remember what assignments bound."""
+
+    def __init__(self, config: Config, globals_: dict[str, Any]) -> None:
+        self.config = config
+        self.globals = globals_
+        self.graph = fx.Graph()
+        self.guards = GuardProgram()
+        self.fake_mode = torch_private.fake_mode()
+        self.inputs: list[tuple[Source, torch.Tensor]] = []
+        self.shapes: list[Shape] = []
+        self.spans: dict[fx.Node, Span | None] = {}
+        self.operations = 0
+        self._tensors: dict[int, TensorValue] = {}
+        self._objects: dict[int, Value] = {}
+        self._keep: list[Any] = []  # ids above stay valid while these live
+        self._last_placeholder: fx.Node | None = None
+        self.span: Span | None = None  # of the instruction being executed, in user code
+        self.mutates_inputs = False
+
+    # --- objects to values --------------------------------------------------------------------------------
+
+    def use(self, value: Value) -> Value:
+        """The value itself, with the guards that looking at it needs."""
+        if isinstance(value, Lazy):
+            if value.realised is None:
+                assert value.source is not None
+                value.realised = self.wrap(value.value, value.source)
+            return value.realised
+        return value
+
+    def lazy(self, obj: Any, source: Source) -> Value:
+        return Lazy(obj, source, self.span)
+
+    def guard(self, source: Source, kind: int, *operands: Any, name: str, text: str) -> None:
+        self.guards.check(source, kind, *operands, name=name, text=text, span=self.span)
+
+    def wrap(self, obj: Any, source: Source) -> Value:
+        """The tracked value of an existing object that the frame can reach at ``source``; guards what it relies on."""
+        kind = type(obj)
+        if kind in EQUALITY_GUARDED:
+            self.guard(source, _hook.EQUALS, obj, name="EQUALS", text=f"{source} == {obj!r}")
+            return Constant(obj, source)
+        if kind in CONSTANT_TYPES or isinstance(obj, enum.Enum):
+            self.guard_identity(source, obj)
+            return Constant(obj, source)
+        known = self._objects.get(id(obj))
+        if known is not None:
+            if known.source is not None and known.source != source:
+                self._same(source, known.source)
+            return known
+        value = self._wrap_new(obj, kind, source)
+        self._objects[id(obj)] = value
+        self._keep.append(obj)
+        return value
+
+    def _same(self, source: Source, other: Source) -> None:
+        node = self.guards.node(other)
+        self.guard(source, _hook.SAME, node, name="SAME", text=f"{source} is {other}")
+
+    def guard_identity(self, source: Source, obj: Any) -> None:
+        name = getattr(obj, "__qualname__", None) or repr(obj)[:40]
+        self.guard(source, _hook.IS, obj, name="IS", text=f"{source} is {name}")
+
+    def guard_type(self, source: Source, kind: type) -> None:
+        self.guard(source, _hook.TYPE_IS, kind, name="TYPE", text=f"type({source}) is {kind.__qualname__}")
+
+    def _wrap_new(self, obj: Any, kind: type, source: Source) -> Value:
+        if isinstance(obj, torch.Tensor):
+            return self._wrap_tensor(obj, source)
+        if kind in (tuple, list, torch.Size):
+            self.guard_type(source, kind)
+            self.guard(source, _hook.LENGTH_IS, len(obj), name="LENGTH", text=f"len({source}) == {len(obj)}")
+            items = [self.lazy(v, src.item(source, i)) for i, v in enumerate(obj)]
+            return SequenceValue(items, kind, source)
+        if kind in _PLAIN_DICTS:
+            keys = tuple(obj)
+            if all(type(k) in (str, int, bool, float, type(None)) or isinstance(k, (type, enum.Enum)) for k in keys):
+                self.guard_type(source, kind)
+                self.guard(source, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=f"list({source}) == {list(keys)!r}")
+                return DictValue({k: self.lazy(v, src.dict_item(source, k)) for k, v in obj.items()}, kind, source)
+            return ObjectValue(obj, source)
+        if kind is types.FunctionType:
+            self.guard_function(source, obj)
+            return FunctionValue(obj, source)
+        if kind is types.MethodType and type(obj.__func__) is types.FunctionType:
+            self.guard_type(source, kind)
+            function = self.wrap(obj.__func__, src.part(source, _hook.METHOD_FUNC, "__func__"))
+            receiver = self.lazy(obj.__self__, src.part(source, _hook.METHOD_SELF, "__self__"))
+            return MethodValue(function, receiver, source)
+        if isinstance(obj, (type, types.ModuleType)) or classify.is_library_callable(obj):
+            self.guard_identity(source, obj)
+            return Known(obj, source)
+        if isinstance(obj, slice) and all(type(v) in (int, type(None)) for v in (obj.start, obj.stop, obj.step)):
+            raise Break("FL105", what=f"slice object `{source}` from outside the function", why="not guarded yet")
+        self.guard_type(source, kind)
+        return ObjectValue(obj, source)
+
+    def guard_function(self, source: Source, function: types.FunctionType) -> None:
+        code = src.part(source, _hook.FUNC_CODE, "__code__")
+        self.guard_type(source, types.FunctionType)
+        name = function.__qualname__
+        self.guard(code, _hook.IS, function.__code__, name="CODE", text=f"{source}.__code__ is that of {name}")
+
+    def guard_default_dtype(self) -> None:
+        dtype = torch.get_default_dtype()
+        self.guards.check_state(
+            _hook.GLOBAL_CALL, _DefaultDtype(dtype), name="DEFAULT_DTYPE", text=f"the default dtype is {dtype}", span=self.span
+        )
+
+    def _wrap_tensor(self, obj: torch.Tensor, source: Source) -> Value:
+        if not torch_private.is_plain(obj):
+            raise Break(
+                "FL105", what=f"`{source}` is a {type(obj).__name__} that is not a plain strided tensor",
+                why="tensor subclasses and special layouts are not traced",
+            )  # fmt: skip
+        spec = tensor_layout.spec(obj)
+        shape = ", ".join(map(str, obj.shape))
+        dtype = str(obj.dtype).removeprefix("torch.")
+        text = f"{source}: {dtype}[{shape}] on {obj.device}, strides {tuple(obj.stride())}" + (
+            ", requires grad" if obj.requires_grad else ""
+        )
+        self.guard(source, _hook.TENSOR, spec, name="TENSOR", text=text)
+        return self.add_input(obj, source)
+
+    def add_input(self, obj: torch.Tensor, source: Source) -> TensorValue:
+        """A placeholder for ``obj``; the same tensor twice is one input."""
+        fake = torch_private.fake_static(self.fake_mode, obj)
+        anchor = self._last_placeholder
+        with self.graph.inserting_after(anchor) if anchor is not None else self.graph.inserting_before(_first(self.graph)):
+            node = self.graph.placeholder(_placeholder_name(source, len(self.inputs)))
+        node.meta["val"] = fake
+        node.meta["span"] = self.span
+        node.meta["source"] = source.text
+        self._last_placeholder = node
+        self.inputs.append((source, obj))
+        position = self.guards.gather(source)
+        assert position == len(self.inputs) - 1, "graph inputs are gathered first"
+        return TensorValue(node, source, type(obj))
+
+    # --- tensor operations ---------------------------------------------------------------------------------
+
+    def call(
+        self, kind: str, target: Any, args: tuple[Value, ...], kwargs: dict[str, Value], what: str, *, keep: bool = False
+    ) -> Value:
+        """Runs a torch callable on fake tensors and records it as a node; ``kind`` is fx's opcode.
+
+        ``keep`` records the node even when it returns no tensor. Raises :class:`Break` where fake execution cannot go.
+        """
+        node_args = tuple(self.to_argument(a) for a in args)
+        node_kwargs = {k: self.to_argument(v) for k, v in kwargs.items()}
+        fake_args = _map_nodes(node_args)
+        fake_kwargs = _map_nodes(node_kwargs)
+        result = self.run_fake(kind, target, fake_args, fake_kwargs, what)
+        if not keep and not _holds_tensor(result) and not mutates(kind, target, node_kwargs):
+            return self._plain_result(result, what)
+        node = self.graph.create_node(kind, target, node_args, node_kwargs)
+        node.meta["val"] = result
+        node.meta["span"] = self.span
+        self.operations += 1
+        if isinstance(result, torch.Tensor):
+            for value in _tensor_values(args, kwargs):
+                if value.fake is result:
+                    return value  # in-place operators and identities return the very object
+        return self.wrap_result(node, result, what)
+
+    def run_fake(self, kind: str, target: Any, args: Any, kwargs: Any, what: str) -> Any:
+        try:
+            with self.fake_mode:
+                if kind == "call_method":
+                    return getattr(args[0], target)(*args[1:], **kwargs)
+                return target(*args, **kwargs)
+        except torch_private.FAKE_DATA_ERRORS:
+            raise Break("FL102", what=what) from None
+        except torch_private.FAKE_SHAPE_ERRORS:
+            raise Break("FL108", what=what) from None
+        except torch_private.FAKE_OPERATOR_ERRORS as e:
+            raise Break("FL104", what=what, why=f"no shape function: {_first_line(e)}") from None
+        except Break:
+            raise
+        except Exception as e:
+            raise Break("FL107", what=what, why=f"{type(e).__name__}: {_first_line(e)}") from None
+
+    def wrap_result(self, node: fx.Node, result: Any, what: str) -> Value:
+        if isinstance(result, torch.Tensor):
+            if not isinstance(result, torch_private.FakeTensor):
+                raise Break("FL104", what=what, why="it returned a tensor that is not traced")
+            return TensorValue(node)
+        if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return SymbolValue(node)
+        if isinstance(result, (tuple, list)):
+            items: list[Value] = []
+            for i, r in enumerate(result):
+                if _holds_tensor(r):
+                    child = self.graph.call_function(operator.getitem, (node, i))
+                    child.meta["val"] = r
+                    child.meta["span"] = self.span
+                    items.append(self.wrap_result(child, r, what))
+                else:
+                    items.append(self._plain_result(r, what))
+            return SequenceValue(items, type(result))
+        return self._plain_result(result, what)
+
+    def _plain_result(self, result: Any, what: str) -> Value:
+        if isinstance(result, torch.Size) or type(result) in (tuple, list):
+            return SequenceValue([self._plain_result(r, what) for r in result], type(result))
+        if type(result) in CONSTANT_TYPES:
+            return Constant(result)
+        if isinstance(result, (torch.finfo, torch.iinfo)):
+            return Known(result)
+        raise Break("FL104", what=what, why=f"it returns a {type(result).__name__}")
+
+    def to_argument(self, value: Value) -> Any:
+        """What stands for ``value`` in an fx node's arguments."""
+        value = self.use(value)
+        if isinstance(value, (TensorValue, SymbolValue)):
+            return value.node
+        if isinstance(value, Constant):
+            return value.value
+        if isinstance(value, SequenceValue):
+            items = [self.to_argument(v) for v in value.items]
+            return items if value.kind is list else tuple(items)
+        if isinstance(value, SliceValue):
+            return slice(*(self.to_argument(v) for v in value.parts))
+        if isinstance(value, DictValue):
+            return {k: self.to_argument(v) for k, v in value.items.items()}
+        if isinstance(value, Known) and isinstance(value.value, (type, torch.dtype)):
+            return value.value
+        raise Break("FL104", what=f"a torch operation with {value.describe()}", why="the argument is not traced")
+
+    def remember_shape(self, name: str, span: Span | None, value: Value) -> None:
+        """Records what an assignment to ``name`` bound, for inlay hints."""
+        if span is not None and isinstance(value, TensorValue) and not name.startswith("__"):
+            self.shapes.append(Shape(name, span, describe_tensor(value.fake)))
+
+
+def describe_tensor(fake: torch.Tensor) -> Tensor:
+    """The plain record of a tensor's metadata."""
+    return Tensor(
+        dtype=SHORT_DTYPES.get(fake.dtype, str(fake.dtype).removeprefix("torch.")),
+        shape=tuple(str(s) for s in fake.shape),
+        stride=tuple(str(s) for s in fake.stride()) if fake.layout is torch.strided else (),
+        device=str(fake.device),
+        requires_grad=fake.requires_grad,
+    )
+
+
+SHORT_DTYPES = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
+    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
+    torch.complex64: "c64", torch.complex128: "c128",
+}  # fmt: skip
+
+
+class _DefaultDtype:
+    """A guard on the default dtype."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+    def __call__(self) -> bool:
+        return torch.get_default_dtype() is self.dtype
+
+
+_PLAIN_DICTS = (dict, OrderedDict)
+
+
+def _first(graph: fx.Graph) -> fx.Node:
+    return next(iter(graph.nodes), None) or graph._root
+
+
+def _placeholder_name(source: Source, index: int) -> str:
+    name = "".join(c if c.isalnum() else "_" for c in source.text).strip("_")
+    return f"{name or 'input'}" if name and not name[0].isdigit() else f"input_{index}_{name}"
+
+
+def _map_nodes(value: Any) -> Any:
+    return fx.node.map_aggregate(value, lambda n: n.meta["val"] if isinstance(n, fx.Node) else n)
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return True
+    return isinstance(value, (tuple, list)) and any(_holds_tensor(v) for v in value)
+
+
+def _tensor_values(args: tuple[Value, ...], kwargs: dict[str, Value]) -> list[TensorValue]:
+    found: list[TensorValue] = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Lazy) and value.realised is not None:
+            value = value.realised
+        if isinstance(value, TensorValue):
+            found.append(value)
+        elif isinstance(value, SequenceValue):
+            found += _tensor_values(tuple(value.items), {})
+    return found
+
+
+def mutates(kind: str, target: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether the call may write into an argument, so that its node must stay even when nothing uses the result."""
+    if "out" in kwargs or kwargs.get("inplace") is True:
+        return True
+    name = target if kind == "call_method" else getattr(target, "__name__", "")
+    return (name.endswith("_") and not name.endswith("__")) or name in ("setitem", "__setitem__", "copy_")
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def constant_number(value: Value) -> bool:
+    return isinstance(value, Constant) and type(value.value) in (int, float, bool) and not (
+        type(value.value) is float and math.isnan(value.value)
+    )
+
+
+def frames(stack: list[tuple[str, Span | None]]) -> tuple[Frame, ...]:
+    return tuple(Frame(name, span) for name, span in stack if span is not None)

@@ -1,0 +1,363 @@
+"""The algebra of tracked values: what the symbolic machine knows about each object that a frame touches.
+
+It is small on purpose. A value is a constant, a tensor (a node of the graph), a symbolic integer, a sequence, a
+dictionary, an object with attributes, a function or method, an iterator, a cell, a context manager, or something known
+only by identity. ``source`` says where the object can be found again from the frame; values made while tracing have
+none and are rebuilt by bytecode when they leave the frame.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..report import Span
+from .sources import Source
+
+
+class Value:
+    """Base of all tracked values."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: Source | None = None) -> None:
+        self.source = source
+
+    @property
+    def python_type(self) -> type:
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """A short phrase for diagnostics."""
+        return self.source.text if self.source is not None else f"a {self.python_type.__name__}"
+
+
+class Null(Value):
+    """CPython's NULL stack entry beside a callable."""
+
+    @property
+    def python_type(self) -> type:
+        return type(None)
+
+
+NULL = Null()
+
+
+class Constant(Value):
+    """An immutable object whose value is known: a number, string, dtype, range, slice of those …"""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.value = value
+
+    @property
+    def python_type(self) -> type:
+        return type(self.value)
+
+    def describe(self) -> str:
+        return repr(self.value)
+
+
+class Known(Value):
+    """An object known by identity: a class, a builtin, a library function, a Python module."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.value = value
+
+    @property
+    def python_type(self) -> type:
+        return type(self.value)
+
+    def describe(self) -> str:
+        name = getattr(self.value, "__qualname__", None) or getattr(self.value, "__name__", None)
+        module = getattr(self.value, "__module__", None)
+        if not name:
+            return repr(self.value)[:60]
+        return f"{module}.{name}" if isinstance(module, str) and module not in ("builtins", "__main__") else name
+
+
+class TensorValue(Value):
+    """A tensor: a node of the captured graph, with a fake tensor in ``node.meta["val"]``."""
+
+    __slots__ = ("node", "kind")
+
+    def __init__(self, node: fx.Node, source: Source | None = None, kind: type = torch.Tensor) -> None:
+        super().__init__(source)
+        self.node = node
+        self.kind = kind
+
+    @property
+    def fake(self) -> torch.Tensor:
+        return self.node.meta["val"]
+
+    @property
+    def python_type(self) -> type:
+        return self.kind
+
+
+class SymbolValue(Value):
+    """A symbolic integer: ``node`` computes it, ``node.meta["val"]`` is a SymInt."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: fx.Node, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.node = node
+
+    @property
+    def python_type(self) -> type:
+        value = self.node.meta["val"]
+        return float if isinstance(value, torch.SymFloat) else bool if isinstance(value, torch.SymBool) else int
+
+
+class SequenceValue(Value):
+    """A list or tuple (or torch.Size, or namedtuple: ``kind``) whose items are tracked."""
+
+    __slots__ = ("items", "kind")
+
+    def __init__(self, items: list[Value], kind: type, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.items = items
+        self.kind = kind
+
+    @property
+    def python_type(self) -> type:
+        return self.kind
+
+
+class SliceValue(Value):
+    """A slice whose bounds are not all constants."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[Value]) -> None:
+        super().__init__(None)
+        self.parts = parts
+
+    @property
+    def python_type(self) -> type:
+        return slice
+
+
+class DictValue(Value):
+    """A dictionary with constant keys, in insertion order."""
+
+    __slots__ = ("items", "kind")
+
+    def __init__(self, items: dict[Any, Value], kind: type = dict, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.items = items
+        self.kind = kind
+
+    @property
+    def python_type(self) -> type:
+        return self.kind
+
+
+class ObjectValue(Value):
+    """An existing object with attributes (a module, a user's instance): ``value`` is the object itself."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any, source: Source) -> None:
+        super().__init__(source)
+        self.value = value
+
+    @property
+    def python_type(self) -> type:
+        return type(self.value)
+
+
+class FunctionValue(Value):
+    """An existing Python function."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: types.FunctionType, source: Source | None) -> None:
+        super().__init__(source)
+        self.function = function
+
+    @property
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def describe(self) -> str:
+        return self.function.__qualname__
+
+
+class CellValue(Value):
+    """A closure cell. ``contents`` is None while the variable is unbound; ``name`` is the variable's."""
+
+    __slots__ = ("name", "contents", "cell", "written")
+
+    def __init__(
+        self, name: str, contents: Value | None = None, source: Source | None = None, cell: types.CellType | None = None
+    ) -> None:
+        super().__init__(source)
+        self.name = name
+        self.contents = contents
+        self.cell = cell
+        self.written = False
+
+    @property
+    def python_type(self) -> type:
+        return types.CellType
+
+
+class MadeFunction(Value):
+    """A function created while tracing (a lambda or nested def)."""
+
+    __slots__ = ("code", "globals", "globals_source", "defaults", "kwdefaults", "closure", "annotations")
+
+    def __init__(self, code: types.CodeType, globals_: dict[str, Any], globals_source: Source) -> None:
+        super().__init__(None)
+        self.code = code
+        self.globals = globals_
+        self.globals_source = globals_source
+        self.defaults: Value | None = None
+        self.kwdefaults: Value | None = None
+        self.closure: list[CellValue] = []
+        self.annotations: Value | None = None
+
+    @property
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def describe(self) -> str:
+        return self.code.co_qualname
+
+
+class MethodValue(Value):
+    """A callable bound to its first argument."""
+
+    __slots__ = ("function", "receiver")
+
+    def __init__(self, function: Value, receiver: Value, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.function = function
+        self.receiver = receiver
+
+    @property
+    def python_type(self) -> type:
+        return types.MethodType
+
+    def describe(self) -> str:
+        return self.function.describe()
+
+
+class NamedMethod(Value):
+    """A method of a tracked builtin value, by name: ``x.abs`` of a tensor, ``items.append`` of a list."""
+
+    __slots__ = ("receiver", "name")
+
+    def __init__(self, receiver: Value, name: str) -> None:
+        super().__init__(None)
+        self.receiver = receiver
+        self.name = name
+
+    @property
+    def python_type(self) -> type:
+        return types.MethodType
+
+    def describe(self) -> str:
+        owner = "Tensor" if isinstance(self.receiver, TensorValue) else self.receiver.python_type.__name__
+        return f"{owner}.{self.name}"
+
+
+class IteratorValue(Value):
+    """An iterator over known values; ``position`` is the next one. Identity matters: it is consumed in place."""
+
+    __slots__ = ("items", "position")
+
+    def __init__(self, items: list[Value]) -> None:
+        super().__init__(None)
+        self.items = items
+        self.position = 0
+
+    @property
+    def python_type(self) -> type:
+        return type(iter(()))
+
+
+class SuperValue(Value):
+    """``super()``: attribute lookup that starts after ``cls`` in the receiver's method resolution order."""
+
+    __slots__ = ("cls", "receiver")
+
+    def __init__(self, cls: type, receiver: Value) -> None:
+        super().__init__(None)
+        self.cls = cls
+        self.receiver = receiver
+
+    @property
+    def python_type(self) -> type:
+        return super
+
+
+class GradModeContext(Value):
+    """``torch.no_grad()`` and its kin: sets grad mode on entry, restores it on exit."""
+
+    __slots__ = ("enabled", "previous", "maker")
+
+    def __init__(self, enabled: bool, maker: Callable[[], Any]) -> None:
+        super().__init__(None)
+        self.enabled = enabled
+        self.previous: bool | None = None
+        self.maker = maker
+
+    @property
+    def python_type(self) -> type:
+        return type(self.maker())
+
+
+class ContextExit(Value):
+    """The bound ``__exit__`` that ``with`` keeps on the stack."""
+
+    __slots__ = ("context",)
+
+    def __init__(self, context: GradModeContext) -> None:
+        super().__init__(None)
+        self.context = context
+
+    @property
+    def python_type(self) -> type:
+        return types.MethodType
+
+
+class TruthValue(Value):
+    """``bool(tensor)`` not yet taken: a conditional jump follows (3.13's TO_BOOL)."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Value) -> None:
+        super().__init__(None)
+        self.tensor = tensor
+
+    @property
+    def python_type(self) -> type:
+        return bool
+
+
+class Lazy(Value):
+    """An object that was loaded but not looked at: no guard is owed until :meth:`Tracer.use` turns it into a value."""
+
+    __slots__ = ("value", "realised", "span")
+
+    def __init__(self, value: Any, source: Source, span: Span | None = None) -> None:
+        super().__init__(source)
+        self.value = value
+        self.realised: Value | None = None
+        self.span = span
+
+    @property
+    def python_type(self) -> type:
+        return type(self.value)

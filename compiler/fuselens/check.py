@@ -1,0 +1,456 @@
+"""Compiles the annotated functions of one file, in this process: discovery, import, example inputs, compilation.
+
+Whatever the file does wrong becomes a diagnostic at the best line; nothing that user code raises escapes. What only
+another process can survive (endless loops, aborts, all memory) is :mod:`fuselens.isolation`'s part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import io
+import linecache
+import sys
+import time
+import tokenize
+import traceback
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import api, diagnostics, discovery, torch_private
+from .config import Config, from_environment
+from .discovery import Annotated
+from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, inputs_for
+from .report import Diagnostic, FileReport, Frame, Report, RunResult, Span
+
+Progress = Callable[[str], None]
+_FROM_ANNOTATION = ("fullgraph", "dynamic", "mode", "backend")
+
+
+def check_file(
+    path: str | Path,
+    source: str | None = None,
+    functions: tuple[str, ...] = (),
+    config: Config | None = None,
+    progress: Progress | None = None,
+) -> FileReport:
+    """Compiles the annotated functions of ``path`` (all, or those named in ``functions``) on their example inputs.
+
+    ``source`` is compiled instead of the file's text when given. A file without annotated functions is not imported.
+    """
+    started = time.perf_counter()
+    report = FileReport(str(path))
+    try:
+        with opened(path, source, functions, progress) as file:
+            report.diagnostics += file.diagnostics
+            report.functions += [_check(file, annotated, config, progress) for annotated in file.annotated]
+    except FileRefused as refusal:
+        report.diagnostics.append(refusal.diagnostic)
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def run_function(
+    path: str | Path,
+    qualname: str,
+    source: str | None = None,
+    config: Config | None = None,
+    gradients: bool = True,
+    progress: Progress | None = None,
+) -> RunResult:
+    """Runs one annotated function compiled and eagerly on its example inputs, and compares."""
+    say = progress or _silent
+    try:
+        with opened(path, source, (qualname,), progress) as file:
+            if not file.annotated:
+                return _not_run(qualname, file.diagnostics[0])
+            annotated = file.annotated[0]
+            found = _locate(file, annotated)
+            if isinstance(found, Diagnostic):
+                return _not_run(qualname, found)
+            inputs = _inputs(file, annotated, found)
+            if isinstance(inputs, Diagnostic):
+                return _not_run(qualname, inputs)
+            say(f"{qualname}: run")
+            chosen = merge_config(config or from_environment(), found.config, annotated.arguments)
+            return api.compare(
+                found.target, inputs.args, inputs.kwargs, config=chosen, function=qualname, gradients=gradients
+            )
+    except FileRefused as refusal:
+        return _not_run(qualname, refusal.diagnostic)
+
+
+def _not_run(qualname: str, error: Diagnostic) -> RunResult:
+    return RunResult(qualname, agrees=False, detail=error.message, error=error)
+
+
+# --- opening a file -------------------------------------------------------------------------------------------------
+
+
+class FileRefused(Exception):  # noqa: N818  a condition, not an error
+    """The file as a whole could not be read, parsed or imported; ``diagnostic`` says why."""
+
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        super().__init__(diagnostic.message)
+        self.diagnostic = diagnostic
+
+
+@dataclass(slots=True)
+class OpenFile:
+    """An imported file: the functions to look at, and findings about those that were asked for but do not exist."""
+
+    path: str
+    source: str
+    module: types.ModuleType | None
+    annotated: list[Annotated]
+    diagnostics: list[Diagnostic]
+
+
+@contextlib.contextmanager
+def opened(
+    path: str | Path, source: str | None, functions: tuple[str, ...] = (), progress: Progress | None = None
+) -> Iterator[OpenFile]:
+    """Discovers the annotated functions of ``path`` and, if there are any, imports it for the duration of the block.
+
+    Raises FileRefused."""
+    say = progress or _silent
+    path = str(path)
+    say("discover")
+    if source is None:
+        source = read_source(path)
+    every = _discover(source, path)
+    chosen = [a for a in every if not functions or a.qualname in functions]
+    missing = [name for name in functions if all(a.qualname != name for a in every)]
+    unknown = [diagnostics.make("FL912", None, what=name) for name in missing]
+    if not chosen:
+        yield OpenFile(path, source, None, [], unknown)
+        return
+    code = _compiled(source, path)
+    say("import")
+    with _import_surroundings(path, source) as (name, package):
+        module = _imported(name, package, path, source, code)
+        yield OpenFile(path, source, module, chosen, unknown)
+
+
+def read_source(path: str | Path) -> str:
+    """The text of a Python file by its own coding line. Raises FileRefused (FL902, FL903)."""
+    file = str(path)
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise FileRefused(diagnostics.make("FL903", None, why=f"{type(error).__name__}: {error}")) from error
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - (data.rfind(b"\n", 0, error.start) + 1)
+        why = f"the file is not {error.encoding} ({error.reason})"
+        raise FileRefused(diagnostics.make("FL902", Span(file, line, column, line, column + 1), why=why)) from error
+    except (SyntaxError, LookupError) as error:  # an unknown coding, or bytes in the first lines that it cannot mean
+        raise FileRefused(diagnostics.make("FL902", Span(file, 1, 0, 1, 1), why=str(error))) from error
+
+
+def _discover(source: str, path: str) -> list[Annotated]:
+    try:
+        return discovery.discover(source, path)
+    except SyntaxError as error:
+        raise FileRefused(_syntax_diagnostic(error, source, path)) from error
+
+
+def _compiled(source: str, path: str) -> types.CodeType:
+    """Compiling finds what parsing does not: ``return`` outside a function, duplicate arguments, …"""
+    try:
+        return compile(source.removeprefix("\ufeff"), path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise FileRefused(_syntax_diagnostic(error, source, path)) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise FileRefused(diagnostics.make("FL902", Span(path, 1, 0, 1, 1), why=str(error))) from error
+
+
+def _syntax_diagnostic(error: SyntaxError, source: str, path: str) -> Diagnostic:
+    """CPython gives 1-based character columns, 0 or -1 for unknown ends."""
+    lines = source.splitlines() or [""]
+    line = min(max(error.lineno or 1, 1), len(lines))
+    text = lines[line - 1]
+    start = min(max((error.offset or 1) - 1, 0), len(text))
+    end_line, end = error.end_lineno or line, (error.end_offset or 0) - 1
+    if end_line != line or end <= start:
+        end_line, end = line, max(start + 1, len(text) if end_line != line else start + 1)
+    span = Span(path, line, len(text[:start].encode()), end_line, len(text[:end].encode()) or 1)
+    return diagnostics.make("FL902", span, why=error.msg)
+
+
+@contextlib.contextmanager
+def _import_surroundings(path: str, source: str) -> Iterator[tuple[str, str]]:
+    """What a module sees of the process while it is imported: its directory on ``sys.path``, ``sys.argv``, its text
+    in ``linecache`` (for tracebacks and ``inspect.getsource``). Yields its name and package; restores all after."""
+    file = Path(path)
+    root, parts = file.resolve().parent, [] if file.name == "__init__.py" else [file.stem]
+    while (root / "__init__.py").exists() and root.name.isidentifier():
+        parts.insert(0, root.name)
+        root = root.parent
+    name = ".".join(parts) or file.stem
+    if name.partition(".")[0] in sys.modules and not _loaded_from(name.partition(".")[0], root):
+        name = f"_{name.rpartition('.')[2]}_checked"  # a file called like a loaded library must not replace it
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    before = list(sys.path), list(sys.argv), sys.modules.get(name), linecache.cache.get(path)
+    sys.path.insert(0, str(root))
+    sys.argv = [path]
+    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+    try:
+        yield name, package
+    finally:
+        sys.path[:], sys.argv, module, lines = before
+        _restore(sys.modules, name, module)
+        _restore(linecache.cache, path, lines)
+
+
+def _restore(table: dict[str, Any], key: str, value: Any) -> None:
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value
+
+
+def _loaded_from(name: str, root: Path) -> bool:
+    """Whether the loaded top-level module comes from ``root``: then it is this file, or its package."""
+    module = sys.modules[name]
+    files = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+    return any(Path(f).resolve().is_relative_to(root) for f in files if f)
+
+
+class _GivenSource(importlib.machinery.SourceFileLoader):
+    """Loads the text that is being checked, which may differ from what is on disk."""
+
+    def __init__(self, name: str, path: str, source: str) -> None:
+        super().__init__(name, path)
+        self.source = source
+
+    def get_source(self, fullname: str) -> str:
+        return self.source
+
+
+def _imported(name: str, package: str, path: str, source: str, code: types.CodeType) -> types.ModuleType:
+    """Executes the file as a module. Raises FileRefused at the deepest line of the file that was running."""
+    loader = _GivenSource(name, path, source)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    module.__package__ = package
+    try:
+        if "." in name:
+            importlib.import_module(name.rpartition(".")[0])
+        sys.modules[name] = module
+        exec(code, module.__dict__)
+    except SystemExit as error:
+        raise FileRefused(_exit_diagnostic(error, path, source)) from error
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and _frame_in(error, path) is None:
+            raise  # the person's own Ctrl-C
+        raise FileRefused(_import_diagnostic(error, path)) from error
+    return module
+
+
+def _exit_diagnostic(error: SystemExit, path: str, source: str) -> Diagnostic:
+    stack = user_stack(error, path)
+    span = stack[-1].span if stack else None
+    what = text_at(source, span) if span is not None and span.line == span.end_line else ""
+    return diagnostics.make("FL904", span, stack=stack, what=f"`{what or 'sys.exit'}`")
+
+
+def _import_diagnostic(error: BaseException, path: str) -> Diagnostic:
+    stack = user_stack(error, path)
+    return diagnostics.make("FL903", stack[-1].span if stack else None, stack=stack, why=describe(error))
+
+
+def describe(error: BaseException) -> str:
+    """``ValueError: bad`` on one line, with the place when the error is about another file's text."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+# --- positions in user code -----------------------------------------------------------------------------------------
+
+
+def user_stack(error: BaseException, path: str) -> tuple[Frame, ...]:
+    """The frames of the traceback that lie in ``path``, outermost first: spans of the expressions being evaluated."""
+    frames: list[Frame] = []
+    tb = error.__traceback__
+    while tb is not None:
+        code = tb.tb_frame.f_code
+        if code.co_filename == path:
+            frames.append(Frame(code.co_qualname, _instruction_span(tb, path)))
+        tb = tb.tb_next
+    return tuple(frames)
+
+
+def _frame_in(error: BaseException, path: str) -> Frame | None:
+    stack = user_stack(error, path)
+    return stack[-1] if stack else None
+
+
+def _instruction_span(tb: types.TracebackType, path: str) -> Span:
+    positions = list(tb.tb_frame.f_code.co_positions())
+    line, end_line, column, end_column = positions[tb.tb_lasti // 2] if tb.tb_lasti >= 0 else (None,) * 4
+    if line is None or end_line is None or column is None or end_column is None:
+        return line_span(path, tb.tb_lineno, linecache.getline(path, tb.tb_lineno))
+    return Span(path, line, column, end_line, end_column)
+
+
+def line_span(path: str, line: int, text: str) -> Span:
+    """The span of a line's text without its indentation."""
+    text = text.rstrip()
+    indent = len(text) - len(text.lstrip())
+    return Span(path, line, indent, line, max(len(text.encode()), indent + 1))
+
+
+def text_at(source: str, span: Span) -> str:
+    """The source text of a span within one line; "" when there is no such line."""
+    lines = source.splitlines()
+    if not 0 < span.line <= len(lines):
+        return ""
+    return lines[span.line - 1].encode()[span.column : span.end_column].decode(errors="replace")
+
+
+# --- one function ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The live object behind an annotation: what to compile and how. ``owner`` is the class of a method: to be
+    instantiated for ``self``, or itself the first argument of a class method."""
+
+    target: Any
+    config: Config | None
+    example: Any
+    owner: type | None = None
+    takes_class: bool = False
+
+
+def _check(file: OpenFile, annotated: Annotated, config: Config | None, progress: Progress | None) -> Report:
+    name = annotated.qualname
+    say = progress or _silent
+    report = Report(name, file.path, annotated.name_span)
+    found = _locate(file, annotated)
+    if isinstance(found, Diagnostic):
+        report.diagnostics.append(found)
+        return report
+    say(f"{name}: example inputs")
+    inputs = _inputs(file, annotated, found)
+    if isinstance(inputs, Diagnostic):
+        report.diagnostics.append(inputs)
+        return report
+    chosen = merge_config(config or from_environment(explore=True), found.config, annotated.arguments)
+    api.reset()  # the file may have called its own functions: what that compiled would be reused, not reported
+    try:
+        return api.inspect(
+            found.target,
+            inputs.args,
+            inputs.kwargs,
+            config=chosen,
+            function=name,
+            span=annotated.name_span,
+            progress=lambda stage: say(f"{name}: {stage}"),
+        )
+    except SystemExit as error:
+        stack = user_stack(error, file.path)
+        span = stack[-1].span if stack else annotated.name_span
+        report.diagnostics.append(diagnostics.make("FL909", span, stack=stack, what=name, why=describe(error)))
+        return report
+    except Exception as error:  # noqa: BLE001  a bug of ours must not lose the other functions
+        internal = "".join(traceback.format_exception(error))
+        made = diagnostics.make("FL112", annotated.name_span, what=describe(error))
+        report.diagnostics.append(dataclasses.replace(made, explanation=f"{made.explanation}\n{internal}"))
+        return report
+
+
+def _locate(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
+    """The object that ``annotated.qualname`` names after the import, with the compiler's wrappers taken off."""
+    missing = diagnostics.make("FL912", annotated.name_span, what=annotated.qualname)
+    if annotated.kind == "nested" or not annotated.importable:
+        return dataclasses.replace(missing, severity="hint")  # seen in the source: nobody expects it to be compiled
+    owner: Any = None
+    value: Any = file.module
+    for part in annotated.qualname.split("."):
+        owner, value = value, inspect.getattr_static(value, part, None)
+        if value is None:
+            return missing
+    found = _unwrapped(value.__func__ if isinstance(value, staticmethod | classmethod) else value)
+    if found is None:
+        return missing
+    if annotated.kind != "method" or isinstance(value, staticmethod):
+        return found
+    return dataclasses.replace(found, owner=owner, takes_class=isinstance(value, classmethod))
+
+
+def _unwrapped(value: Any) -> Found | None:
+    """Looks under decorators placed above ours (``functools.wraps``) for what ours recorded."""
+    seen: set[int] = set()
+    layer = value
+    while layer is not None and id(layer) not in seen:
+        seen.add(id(layer))
+        annotation = getattr(layer, "__fuselens__", None)
+        if isinstance(annotation, api.Annotation):
+            example = annotation.example_inputs
+            return Found(annotation.target, annotation.config, _example(layer, example))
+        original = torch_private.unwrap_torch_compile(layer)
+        if original is not None:
+            return Found(original, None, _example(layer, None))
+        layer = getattr(layer, "__wrapped__", None)
+    return Found(value, None, None) if isinstance(value, types.FunctionType | torch.nn.Module) else None
+
+
+def _example(layer: Any, stated: Any) -> Any:
+    """``@fuselens.example`` placed above ``@fuselens.compile`` marks the wrapper; inputs_for sees the target only."""
+    marked = getattr(layer, "__fuselens_example__", None)
+    return stated if marked is None else marked
+
+
+def _inputs(file: OpenFile, annotated: Annotated, found: Found) -> ExampleInputs | Diagnostic:
+    try:
+        if found.takes_class:
+            inputs = inputs_for(types.MethodType(found.target, found.owner), found.example)
+            return dataclasses.replace(inputs, args=(found.owner, *inputs.args))
+        return inputs_for(found.target, found.example, owner=found.owner)
+    except NoExampleInputs as error:
+        made = diagnostics.make("FL901", annotated.name_span, what=annotated.qualname)
+        return dataclasses.replace(made, message=f"{made.message}: {error}")
+    except ExampleInputsFailed as error:
+        frame = _frame_in(error.__cause__, file.path) if error.__cause__ is not None else None
+        span = frame.span if frame else annotated.decorator_span
+        return diagnostics.make("FL908", span, what=annotated.qualname, why=str(error))
+
+
+def merge_config(config: Config, annotation: Config | None, arguments: Mapping[str, Any]) -> Config:
+    """``config`` (the command line's or the editor's) with what the author wrote in the decorator.
+
+    ``fullgraph``, ``dynamic``, ``mode`` and ``backend`` are the author's. Of ``options=``, what differs from the
+    defaults applies unless ``config`` itself differs there. ``arguments`` are the decorator's literals as read from
+    the source, used for ``torch.compile``, which does not keep them.
+    """
+    if annotation is None:
+        changes = {k: v for k, v in arguments.items() if k in ("fullgraph", "dynamic", "mode") and v is not None}
+        return dataclasses.replace(config, **changes)
+    default = from_environment()
+    changes = {}
+    for f in dataclasses.fields(Config):
+        stated, ours, usual = (getattr(c, f.name) for c in (annotation, config, default))
+        if f.name in _FROM_ANNOTATION or (stated != usual and ours == usual):
+            changes[f.name] = stated
+    return dataclasses.replace(config, **changes)
+
+
+def _silent(_: str) -> None:
+    """The progress of those who do not ask."""

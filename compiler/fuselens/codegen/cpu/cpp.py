@@ -1,0 +1,771 @@
+"""Kernels as one C++ translation unit: GNU vector types, an inlined prelude, OpenMP across kernel points."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sympy
+from sympy import Expr
+
+from ...ir.loops import ITEMSIZE, Axis, Graph, Kernel, Op, indirect_names
+from ..expressions import C, linear, names_in, print_factor, print_index, set_zero
+from ..nest import Nest, Plan, plan, simplify
+from ..source import KernelInfo, Source, Unsupported, Writer
+from ..traffic import bytes_moved
+from .isa import ISAS, Isa
+from .prelude import C_TYPES, REGISTER, REGISTER_C, UNIT, parts_of, print_prelude
+from .scalar_ops import TABLE, Value, bitcast, cast, condition, literal, wrap
+
+PARALLEL_WORK = 1 << 15  # weighted elements below which threads cost more than they bring
+PIECE = 4096  # elements of a row that one thread takes at a time where rows are shared between threads
+TILE = 128  # vectors added up before the partial sum joins the total: bounds the rounding error
+CHUNKS = 256  # at most so many partial results of a reduction that threads share
+
+HEAVY = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh sigmoid erf"
+    " erfc lgamma hypot pow fmod mod floordiv".split()
+)
+_RESERVED = frozenset(
+    "asm auto bool break case char class const continue default delete do double else enum extern float for goto if"
+    " inline int long namespace new operator private public register return short signed sizeof static struct switch"
+    " template this throw try typedef union unsigned using void volatile while and or not xor left begin end unit lo hi"
+    " main step chunk chunks exp log sin cos tan sqrt floor ceil trunc abs max min pow erf fma load store each put keep"
+    .split()
+)  # fmt: skip
+
+
+def to_cpp(graph: Graph, isa: str) -> Source:
+    """All kernels of ``graph`` as one C++17 translation unit for the instruction set ``isa``.
+
+    Each kernel is ``extern "C" void name(pointers…, long sizes…)``: pointers to the first element of each storage
+    in :attr:`KernelInfo.arguments`, then the size symbols. Raises Unsupported for dtypes and functions it cannot print.
+    """
+    unit = Unit(graph, ISAS[isa])
+    body = Writer("//")
+    infos = [_KernelWriter(unit, kernel, body).write() for kernel in graph.kernels()]
+    head = Writer("//")
+    head.put(f"// Kernels of graph {graph.name}. Written by fuselens for {isa}; there is nothing to include.")
+    head.put(print_prelude(unit.parts, unit.lane_free, unit.isa))
+    offset = head.text().count("\n")
+    lines = tuple(type(l)(l.line + offset, l.spans) for l in body.lines())
+    return Source("cpp", head.text() + body.text(), lines, tuple(infos))
+
+
+class Unit:
+    """What the kernels of one translation unit share: the prelude parts in use."""
+
+    def __init__(self, graph: Graph, isa: Isa) -> None:
+        self.graph, self.isa = graph, isa
+        self.parts: dict[tuple[int, bool], set[str]] = {}
+        self.lane_free: set[str] = {"omp"}
+        self._known: dict[tuple[int, bool], dict[str, object]] = {}
+
+    def need(self, width: int, wide: bool, names: Sequence[str]) -> None:
+        known = self._known.get((width, wide))
+        if known is None:
+            known = self._known[width, wide] = dict(parts_of(width, wide, self.isa))
+        for name in names:
+            if name in known:
+                self.parts.setdefault((width, wide), set()).add(name)
+            elif name in UNIT:
+                self.lane_free.add(name)
+            else:
+                raise Unsupported(f"{name} has no vector form")
+
+    def same_memory(self, a: str, b: str) -> bool:
+        return self._root(a) == self._root(b)
+
+    def _root(self, name: str) -> str:
+        seen = set()
+        while name in self.graph.reuse and name not in seen:
+            seen.add(name)
+            name = self.graph.buffers[self.graph.reuse[name]].owner
+        return name
+
+
+@dataclass(slots=True)
+class _Loop:
+    """A loop of a phase: its axis, C++ variable, bounds, and whether it steps by vectors."""
+
+    axis: Axis
+    lo: str
+    hi: str
+    vector: bool
+
+
+@dataclass(slots=True)
+class _Slot:
+    """Where a value lives: its text, dtype, the loop level that defines it, and whether lanes differ."""
+
+    value: Value
+    level: int
+    varying: bool
+
+
+@dataclass(slots=True)
+class _Fold:
+    """A reduction under way: variable names and how partial results combine."""
+
+    op: Op
+    kind: str
+    register: str  # of the folded values
+    dtype: str
+    name: str
+
+
+class _KernelWriter:
+    """Prints one kernel."""
+
+    def __init__(self, unit: Unit, kernel: Kernel, out: Writer) -> None:
+        self.unit, self.source, self.out = unit, kernel, out
+        self.nest: Nest = simplify(kernel, unit.graph)
+        self.kernel = self.nest.kernel
+        self.plan: Plan = plan(self.nest)
+        self.wide = self.plan.wide or unit.isa.register == 0
+        self.width = unit.isa.lanes(self.wide)
+        self.slots: dict[str, _Slot] = {}
+        self.pointers: dict[str, str] = {}
+        self.names: dict[str, str] = {}
+        self.written = frozenset(self.kernel.writes())
+        self.checks = False
+        self.axis_names = frozenset(a.name for a in self.kernel.axes) | {
+            a.name for p in self.kernel.phases for a in p.axes
+        }
+
+    # --- the emitter interface of scalar_ops ---
+
+    def need(self, *parts: str) -> None:
+        self.checks |= any(p.startswith("int_division") for p in parts)
+        self.unit.need(self.width, self.wide, parts)
+
+    def vector(self, register: str) -> str:
+        return f"{register}x{self.width}"
+
+    # --- the whole kernel ---
+
+    def write(self) -> KernelInfo:
+        kernel, out = self.kernel, self.out
+        arguments = tuple(dict.fromkeys((*self.source.reads(), *self.source.writes())))
+        sizes = self.source.size_symbols()
+        for op in kernel.ops():
+            if op.op != "store" and op.dtype not in C_TYPES:
+                raise Unsupported(f"{op.op} of {op.dtype}")
+        for name in (*arguments, *sizes, *self.axis_names):
+            self._claim(name)
+        for name in arguments:
+            self.pointers[name] = self.names[name]
+        parameters = ", ".join([*(self._parameter(n) for n in arguments), *(f"long {self.names[s]}" for s in sizes)])
+        passed = ", ".join([self.names[n] for n in (*arguments, *sizes)])
+        origins = ", ".join(dict.fromkeys(self.source.origins)) or self.source.kind
+        out.forget()
+        out.put()
+        out.put(f"// {self.source.name}: {origins}", self.source.spans)
+        if self.plan.layout == "whole":
+            out.open(f'extern "C" void {self.source.name}({parameters}) {{', self.source.spans)
+            self._whole()
+            out.close()
+        else:
+            units, begin = self._units()
+            if units == "1":
+                out.open(f'extern "C" void {self.source.name}({parameters}) {{', self.source.spans)
+                begin(False)
+                out.close()
+            else:
+                more = f"{parameters}, " if parameters else ""
+                out.open(f"static void {self.source.name}_part({more}long begin, long end) {{", self.source.spans)
+                begin(True)
+                out.close()
+                self._entry(parameters, passed, units)
+        read, written = bytes_moved(self.source, self.unit.graph)
+        return KernelInfo(
+            name=self.source.name, kind=self.source.kind, arguments=arguments, written=tuple(self.source.writes()),
+            sizes=sizes, operations=self.source.origins, spans=self.source.spans, bytes_read=read,
+            bytes_written=written, checks_division=self.checks,
+        )  # fmt: skip
+
+    def _claim(self, name: str, suffix: str = "") -> str:
+        """A C++ identifier for an IR name."""
+        text = re.sub(r"\W", "_", name) + suffix
+        if text in _RESERVED or not text[0].isalpha():
+            text = f"v_{text}"
+        while text in self.names.values() and self.names.get(name) != text:
+            text += "_"
+        self.names[name + suffix] = text
+        return text
+
+    def _parameter(self, storage: str) -> str:
+        buffers = self.unit.graph.buffers
+        constant = "" if storage in self.written else "const "
+        alone = not any(
+            other != storage and self.unit.same_memory(other, storage)
+            for other in (*self.source.reads(), *self.source.writes())
+        )
+        # an input that is written may be the memory of any other input
+        inputs = set(self.unit.graph.inputs)
+        shared = bool(inputs & self.written) and storage in inputs
+        restrict = "__restrict " if alone and not shared else ""
+        return f"{constant}{C_TYPES[buffers[storage].dtype]}* {restrict}{self.names[storage]}"
+
+    def _entry(self, parameters: str, passed: str, units: str) -> None:
+        """The exported function: shares the units between threads when there is enough work."""
+        out = self.out
+        heavy = sum(o.op in HEAVY for o in self.kernel.ops())
+        weight = 1 + 6 * heavy
+        points = sympy.Mul(*(a.size for a in self.kernel.axes)) * (
+            sum(sympy.Mul(*(a.size for a in p.axes)) for p in self.kernel.phases if p.axes) or 1
+        )
+        out.put()
+        out.open(f'extern "C" void {self.source.name}({parameters}) {{', self.source.spans)
+        comma = f"{passed}, " if passed else ""
+        serial = f"{self.source.name}_part({comma}0, units)"
+        out.put(f"const long units = {units};")
+        static = points.is_Integer
+        if static and int(points) * weight < PARALLEL_WORK:
+            out.put(f"{serial};")
+        else:
+            if not static:
+                condition_text = print_factor(points, self.names)
+                product = condition_text if weight == 1 else f"{condition_text} * {weight}"
+                out.put(f"if ({product} < {PARALLEL_WORK}) return {serial};")
+            out.put("#pragma omp parallel")
+            out.open("{")
+            out.put("const long threads = omp_get_num_threads(), thread = omp_get_thread_num();")
+            out.put(f"{self.source.name}_part({comma}units * thread / threads, units * (thread + 1) / threads);")
+            out.close()
+        out.close()
+
+    # --- units: what threads share ---
+
+    def _units(self):  # noqa: ANN202 - a count and the printer of the part function's body
+        """The number of units (C++ text) and a function that prints their loop."""
+        layout, vector = self.plan.layout, self.plan.vector
+        outer = [a for a in self.kernel.axes if a.name != vector]
+        rows = sympy.Mul(*(a.size for a in outer))
+        row_text = print_factor(rows, self.names)
+        if layout == "rows" or not vector:
+            return ("1" if not outer else row_text), lambda loop: self._each_unit(outer, loop)
+        size = self.nest.size(vector)
+        blocks = f"({print_factor(size, self.names)} + {self.width - 1}) / {self.width}" if self.width > 1 else print_factor(size, self.names)
+        if size.is_Integer:
+            blocks = str(-(-int(size) // self.width))
+        if layout == "columns":
+            text = f"({blocks})" if " " in blocks else blocks
+            return (f"{row_text} * {text}" if outer else blocks), lambda loop: self._column_units(outer, vector, text)
+        if not outer:
+            return blocks, lambda loop: self._one_row(vector)
+        if size.is_Integer and int(size) <= 2 * PIECE:
+            return row_text, lambda loop: self._each_unit(outer, loop)
+        pieces = f"(({print_factor(size, self.names)} + {PIECE - 1}) / {PIECE})"
+        return f"{row_text} * {pieces}", lambda loop: self._pieces(outer, vector, pieces)
+
+    def _decode(self, outer: list[Axis], unit: str) -> None:
+        rest = unit
+        for k, axis in enumerate(reversed(outer)):
+            name = self.names[axis.name]
+            last = k == len(outer) - 1
+            size = print_factor(axis.size, self.names)
+            self.out.put(f"const long {name} = {rest};" if last else f"const long {name} = {rest} % {size};")
+            rest = f"({rest}) / {size}" if k else f"{rest} / {size}"
+
+    def _each_unit(self, outer: list[Axis], loop: bool) -> None:
+        if loop:
+            self.out.open("for (long unit = begin; unit < end; ++unit) {")
+            self._decode(outer, "unit")
+        self._phases()
+        if loop:
+            self.out.close()
+
+    def _one_row(self, vector: str) -> None:
+        size = print_index(self.nest.size(vector), self.names)
+        out = self.out
+        step = f" * {self.width}" if self.width > 1 else ""
+        out.put(f"const long n = {size};" if not size.isidentifier() else f"const long n = {size};")
+        out.put(f"const long lo = begin{step}, hi = end{step} < n ? end{step} : n;")
+        self._phases(("lo", "hi"))
+
+    def _pieces(self, outer: list[Axis], vector: str, pieces: str) -> None:
+        out = self.out
+        size = print_factor(self.nest.size(vector), self.names)
+        out.open("for (long unit = begin; unit < end; ++unit) {")
+        out.put(f"const long row = unit / {pieces}, lo = unit % {pieces} * {PIECE};")
+        out.put(f"const long hi = lo + {PIECE} < {size} ? lo + {PIECE} : {size};")
+        self._decode(outer, "row")
+        self._phases(("lo", "hi"))
+        out.close()
+
+    def _column_units(self, outer: list[Axis], vector: str, blocks: str) -> None:
+        out, name = self.out, self.names[vector]
+        out.open("for (long unit = begin; unit < end; ++unit) {")
+        if outer:
+            out.put(f"const long row = unit / {blocks}, {name} = unit % {blocks} * {self.width};")
+            self._decode(outer, "row")
+        else:
+            out.put(f"const long {name} = unit * {self.width};")
+        self._left(self.nest.size(vector), name, print_factor(self.nest.size(vector), self.names))
+        self._phases()
+        out.close()
+
+    def _left(self, size: Expr, name: str, hi: str) -> None:
+        """Declares how many lanes exist from here on; constant where every vector is full."""
+        if self.width == 1 or (size.is_Integer and int(size) % self.width == 0):
+            self.left = str(self.width)
+        else:
+            self.left = "left"
+            self.out.put(f"const long left = {hi} - {name};")
+
+    # --- phases ---
+
+    def _phases(self, bounds: tuple[str, str] | None = None) -> None:
+        """All phases of one unit. ``bounds`` limit the vector loop of a points kernel."""
+        kernel, layout = self.kernel, self.plan.layout
+        if layout == "points":
+            body = tuple(o for p in kernel.phases for o in p.body)
+            loops = []
+            if self.plan.vector:
+                axis = next(a for a in kernel.axes if a.name == self.plan.vector)
+                lo, hi = bounds or ("0", print_factor(axis.size, self.names))
+                loops = [_Loop(axis, lo, hi, True)]
+            self._nest(body, loops, self.plan.vector, sympy.S.Zero)
+            return
+        for phase, inner, position in zip(kernel.phases, self.plan.inner, self.nest.positions, strict=True):
+            if layout == "columns":
+                loops = [self._loop(a, False) for a in phase.axes]
+                self._nest(phase.body, loops, self.plan.vector, position)
+            else:
+                loops = [self._loop(a, False) for a in phase.axes if a.name != inner]
+                loops += [self._loop(a, True) for a in phase.axes if a.name == inner]
+                self._nest(phase.body, loops, inner, position)
+
+    def _loop(self, axis: Axis, vector: bool) -> _Loop:
+        return _Loop(axis, "0", print_factor(axis.size, self.names), vector)
+
+    def _nest(self, body: tuple[Op, ...], loops: list[_Loop], vector: str, position: Expr) -> None:
+        """Prints a body inside its loops: each op at the outermost level where its operands exist."""
+        depth = {l.axis.name: k + 1 for k, l in enumerate(loops)}
+        levels = self._levels(body, depth, vector, len(loops))
+        folds = [self._fold(op) for op in body if op.op == "reduce"]
+        scoped = bool(loops) and bool(body)
+        for fold in folds:
+            self._declare(fold)
+        if scoped and len(self.kernel.phases) > 1 and self.plan.layout != "points":
+            self.out.open("{")
+        self._level(0, body, levels, loops, folds, vector, position)
+        if scoped and len(self.kernel.phases) > 1 and self.plan.layout != "points":
+            self.out.close()
+        for fold in folds:
+            self._finish(fold, across=bool(loops) and loops[-1].vector)
+
+    def _levels(self, body: tuple[Op, ...], depth: dict[str, int], vector: str, last: int) -> dict[str, int]:
+        """For each op the loop depth it belongs to. Also decides which values differ between lanes."""
+        levels: dict[str, int] = {}
+        for op in body:
+            level, varying = 0, False
+            for name in op.operands():
+                slot = self.slots.get(name)
+                level = max(level, levels.get(name, 0))
+                varying |= slot.varying if slot else False
+            index = None
+            if op.op in ("load", "store"):
+                index = sympy.sympify(op.args[1])
+            elif op.op == "index":
+                index = sympy.sympify(op.args[0])
+            if index is not None:
+                used = names_in(index)
+                level = max([level, *(depth.get(n, 0) for n in used)])
+                varying |= vector in used
+            if op.op in ("store", "reduce") or (
+                op.op == "load" and any(self.unit.same_memory(op.args[0], w) for w in self.written)
+            ):
+                level = last
+            levels[op.name] = level
+            self.slots[op.name] = _Slot(Value("", op.dtype), level, varying)
+        return levels
+
+    def _level(
+        self, k: int, body: tuple[Op, ...], levels: dict[str, int], loops: list[_Loop], folds: list[_Fold],
+        vector: str, position: Expr,
+    ) -> None:  # fmt: skip
+        """Prints the ops of depth ``k`` and the loops inside it."""
+        out = self.out
+        for op in body:
+            if levels[op.name] == k:
+                self._op(op, vector, position, folds)
+        if k == len(loops):
+            return
+        loop = loops[k]
+        name = self.names[loop.axis.name]
+        sums = [f for f in folds if f.kind == "sum" and f.register in ("f32", "f64")] if k == len(loops) - 1 else []
+        lanes = self.width if loop.vector else 1
+        size = loop.axis.size
+        tiled = bool(sums) and (len(loops) > 1 or not (size.is_Integer and int(size) <= TILE * lanes))
+        lo, hi = loop.lo, loop.hi
+        step = f"{name} += {lanes}" if lanes > 1 else f"++{name}"
+        if tiled:
+            tile = f"{name}_tile"
+            out.open(f"for (long {tile} = {lo}; {tile} < {hi}; {tile} += {TILE * lanes}) {{")
+            out.put(f"const long {name}_end = {tile} + {TILE * lanes} < {hi} ? {tile} + {TILE * lanes} : {hi};")
+            for f in sums:
+                out.put(f"{self.vector(f.register)} {f.name}_tile = {{}};")
+            lo, end = tile, f"{name}_end"
+        else:
+            end = hi
+        out.open(f"for (long {name} = {lo}; {name} < {end}; {step}) {{")
+        if loop.vector:
+            self._left(size, name, hi)
+        self.tiled = {f.op.name for f in sums} if tiled else set()
+        self._level(k + 1, body, levels, loops, folds, vector, position)
+        out.close()
+        if tiled:
+            for f in sums:
+                self.need(f"add_carry.{f.register}")
+                out.put(f"{f.name} = add_carry({f.name}, {f.name}_tile, &{f.name}_carry);")
+            out.close()
+
+    # --- reductions ---
+
+    def _fold(self, op: Op) -> _Fold:
+        kind, value = op.args
+        dtype = self.slots[value].value.dtype
+        return _Fold(op, kind, REGISTER[dtype], dtype, self._claim(op.name, "_all"))
+
+    def _identity(self, fold: _Fold) -> str:
+        kind, dtype = fold.kind, fold.dtype
+        if kind in ("any", "all"):
+            return literal(kind == "all", "bool")
+        if kind in ("sum", "prod"):
+            return literal(0 if kind == "sum" else 1, dtype)
+        low = kind in ("max", "argmax")
+        if dtype in ("f64", "f32", "f16", "bf16"):
+            return literal(float("-inf") if low else float("inf"), dtype)
+        bits = {"i64": 64, "i32": 32, "i16": 16, "i8": 8, "u8": 8}[dtype]
+        if dtype == "u8":
+            return literal(0 if low else 255, dtype)
+        return literal(-(2 ** (bits - 1)) if low else 2 ** (bits - 1) - 1, dtype)
+
+    def _declare(self, fold: _Fold, suffix: str = "") -> None:
+        """The running result, started at the identity."""
+        vector, name = self.vector(fold.register), fold.name + suffix
+        if fold.kind in ("argmax", "argmin"):
+            self.need(f"arg.{fold.kind[3:]}.{fold.register}", "splat")
+            struct = f"arg_{fold.kind[3:]}_{fold.register}_{self.width}"
+            self.out.put(
+                f"{struct} {name} = {{splat({vector}{{}}, {self._identity(fold)}),"
+                f" splat({self.vector('i64')}{{}}, 0x7fffffffffffffffL)}};",
+                fold.op.spans,
+            )
+            return
+        identity = self._identity(fold)
+        zero = identity in ("0", "0L", "0.0f", "0.0", "0f")
+        if not zero:
+            self._splat_part(fold.register)
+        start = "{}" if zero else self._splat(fold.register, identity)
+        self.out.put(f"{vector} {name} = {start};", fold.op.spans)
+        if fold.kind == "sum" and fold.register in ("f32", "f64"):
+            self.out.put(f"{vector} {name}_carry = {{}};")
+
+    def _splat_part(self, register: str) -> None:
+        self.need("splat")
+
+    def _splat(self, register: str, text: str) -> str:
+        self.need("splat")
+        return f"splat({self.vector(register)}{{}}, {text})"
+
+    def _combine(self, fold: _Fold, into: str, value: str) -> str:
+        kind = fold.kind
+        if kind == "sum":
+            return wrap_statement(f"{into} += {value};")
+        if kind == "prod":
+            return f"{into} *= {value};"
+        if kind in ("any", "all"):
+            return f"{into} {'|' if kind == 'any' else '&'}= {value};"
+        self.need("max")
+        return f"{into} = {kind}({into}, {value});"
+
+    def _accumulate(self, op: Op, vector: str, position: Expr, folds: list[_Fold]) -> None:
+        fold = next(f for f in folds if f.op is op)
+        value = self._text(op.args[1])
+        rows = bool(vector) and self.plan.layout in ("rows", "whole")
+        cut = rows and self.left != str(self.width)
+        if cut:
+            self.need(f"keep.{fold.register}")
+            value = f"keep({value}, left, {self._identity(fold)})"
+        if fold.kind in ("argmax", "argmin"):
+            self.need("iota")
+            form = linear(position, frozenset((vector,))) if rows else None
+            if form is None:
+                at = self._splat("i64", self._index(position))
+            else:
+                step = form.coefficient(vector)
+                if step is None:
+                    raise Unsupported(f"{fold.kind} over tangled axes")
+                at = f"iota{self.width}({self._index(position)}, {print_index(step, self.names)})"
+            if cut:
+                self.need("keep.i64")
+                at = f"keep({at}, left, 0x7fffffffffffffffL)"
+            self.out.put(f"arg_{fold.kind[3:]}(&{fold.name}, {value}, {at});", op.spans)
+            return
+        into = fold.name + ("_tile" if op.name in self.tiled else "")
+        self.out.put(self._combine(fold, into, value), op.spans)
+
+    def _finish(self, fold: _Fold, across: bool) -> None:
+        """Declares the result under the op's own name; across lanes when they were partial results of one point."""
+        name = self._claim(fold.op.name)
+        register = REGISTER[fold.op.dtype]
+        text = fold.name
+        if fold.kind in ("argmax", "argmin"):
+            text = f"fold_arg_{fold.kind[3:]}({text})" if across else f"{text}.at"
+        elif across and self.width > 1:
+            self.need(f"fold.{fold.kind}.{fold.register}")
+            text = f"fold_{fold.kind}({text})"
+        self.out.put(f"const {self.vector(register)} {name} = {wrap(text, fold.op.dtype) if register == 'i32' else text};", fold.op.spans)
+        self.slots[fold.op.name] = _Slot(Value(name, fold.op.dtype), 0, not across and self.plan.layout == "columns")
+
+    # --- single ops ---
+
+    def _text(self, name: str) -> str:
+        return self.slots[name].value.text
+
+    def _index(self, expression: Expr) -> str:
+        """An index expression as a scalar; gathered indices that are the same in every lane are read from lane 0."""
+        names = dict(self.names)
+        for indirect in indirect_names(expression):
+            names["%" + indirect] = f"{self._text(indirect)}[0]"
+        return print_index(expression, names, C)
+
+    def _define(self, op: Op, text: str) -> None:
+        register = REGISTER[op.dtype]
+        name = self._claim(op.name)
+        self.out.put(f"const {self.vector(register)} {name} = {text};", op.spans)
+        self.slots[op.name].value = Value(name, op.dtype)
+
+    def _op(self, op: Op, vector: str, position: Expr, folds: list[_Fold]) -> None:
+        if op.op == "load":
+            self._load(op, vector)
+        elif op.op == "store":
+            self._store(op, vector)
+        elif op.op == "reduce":
+            self._accumulate(op, vector, position, folds)
+        elif op.op == "const":
+            self._constant(op)
+        elif op.op == "index":
+            self._index_value(op, vector)
+        else:
+            values = [self.slots[a].value if isinstance(a, str) else self._number(a, op) for a in op.args]
+            if op.op == "cast":
+                text = cast(self, op, values[0])
+            elif op.op == "bitcast":
+                text = bitcast(self, op, values[0])
+            elif op.op in TABLE:
+                text = TABLE[op.op](self, op, values)
+            else:
+                raise Unsupported(f"operation {op.op}")
+            self._define(op, text)
+
+    def _number(self, number: object, op: Op) -> Value:
+        if isinstance(number, (int, float)):
+            text = literal(number, op.dtype)
+            return Value(self._splat(REGISTER[op.dtype], text), op.dtype, number, text)
+        raise Unsupported(f"operand {number!r} of {op.op}")
+
+    def _constant(self, op: Op) -> None:
+        number = op.args[0]
+        if isinstance(number, complex) or not isinstance(number, (int, float)):
+            raise Unsupported(f"constant {number!r}")
+        text = literal(number, op.dtype)
+        register = REGISTER[op.dtype]
+        splat = f"({self.vector('mask')}{{}} + ({text}))" if register == "mask" else self._splat(register, text)
+        self.slots[op.name].value = Value(splat, op.dtype, number, "" if register == "mask" else _signed(text))
+
+    def _lanes_of(self, index: Expr, vector: str) -> tuple[str, Expr | None]:
+        """How lanes of an access are laid out: "each", "next", "strided" (with the step) or "gather"."""
+        indirect = any(self.slots[n].varying for n in indirect_names(index))
+        if indirect:
+            return "gather", None
+        if not vector or vector not in names_in(index):
+            return "each", None
+        step = linear(index, frozenset((vector,))).coefficient(vector)
+        if step is None:
+            return "gather", None
+        return ("next", step) if step == 1 else ("strided", step)
+
+    def _offsets(self, op: Op, index: Expr, vector: str) -> str:
+        """Declares an array with one element index per lane."""
+        name = self._claim(op.name, "_at")
+        names = dict(self.names)
+        for indirect in indirect_names(index):
+            names["%" + indirect] = f"{self._text(indirect)}[l]"
+        out = self.out
+        out.put(f"long {name}[{self.width}];", op.spans)
+        if vector and vector in names_in(index):
+            lane = self._claim(op.name, "_lane")
+            names[vector] = lane
+            inside = "l" if self.left == str(self.width) else "(l < left ? l : 0)"
+            out.open(f"for (long l = 0; l < {self.width}; ++l) {{")
+            out.put(f"const long {lane} = {self.names[vector]} + {inside};")
+            out.put(f"{name}[l] = {print_index(index, names, C)};")
+            out.close()
+        else:
+            out.put(f"for (long l = 0; l < {self.width}; ++l) {name}[l] = {print_index(index, names, C)};")
+        self._index_parts(index)
+        return name
+
+    def _index_parts(self, index: Expr) -> None:
+        """Scalar helpers that an index expression's text may use."""
+        if index.atoms(sympy.Function):
+            self.unit.lane_free |= {"floor_div", "min_max"}
+
+    def _load(self, op: Op, vector: str) -> None:
+        storage, index = op.args[0], sympy.sympify(op.args[1])
+        dtype = self.unit.graph.buffers[storage].dtype
+        pointer, way = self.pointers[storage], self._lanes_of(index, vector)
+        self._index_parts(index)
+        w = self.width
+        if way[0] == "each":
+            self.need(f"each.{dtype}")
+            self._define(op, f"each{w}({self._address(pointer, index)})")
+        elif way[0] == "next":
+            self.need(f"load.{dtype}")
+            self._define(op, f"load{w}({self._address(pointer, index)}, {self.left})")
+        elif way[0] == "strided":
+            self.need(f"strided.{dtype}")
+            step = print_index(way[1], self.names)
+            self._define(op, f"load_strided{w}({self._address(pointer, index)}, {step}, {self.left})")
+        else:
+            self.need(f"gather.{dtype}")
+            at = self._offsets(op, index, vector)
+            self._define(op, f"gather{w}({pointer}, {at})")
+
+    def _address(self, pointer: str, index: Expr) -> str:
+        return pointer if index == 0 else f"{pointer} + {self._index(index)}"
+
+    def _store(self, op: Op, vector: str) -> None:
+        storage, index, value = op.args[0], sympy.sympify(op.args[1]), self.slots[op.args[2]].value
+        dtype = self.unit.graph.buffers[storage].dtype
+        pointer, way = self.pointers[storage], self._lanes_of(index, vector)
+        self._index_parts(index)
+        w, out = self.width, self.out
+        if way[0] == "each":
+            self.need(f"put.{dtype}")
+            if self.slots[op.args[2]].varying and self.plan.layout != "rows":
+                raise Unsupported(f"store of a value that varies along {vector} to one element")
+            out.put(f"put{w}({self._address(pointer, index)}, {_lane_zero(value)});", op.spans)
+        elif way[0] == "next":
+            self.need(f"store.{dtype}")
+            out.put(f"store{w}({self._address(pointer, index)}, {value.text}, {self.left});", op.spans)
+        elif way[0] == "strided":
+            self.need(f"store_strided.{dtype}")
+            step = print_index(way[1], self.names)
+            out.put(f"store_strided{w}({self._address(pointer, index)}, {step}, {value.text}, {self.left});", op.spans)
+        else:
+            self.need(f"scatter.{dtype}")
+            at = self._offsets(op, index, vector)
+            out.put(f"scatter{w}({pointer}, {at}, {value.text}, {self.left});", op.spans)
+
+    def _index_value(self, op: Op, vector: str) -> None:
+        """The value of an index expression, lane by lane where it varies."""
+        index = sympy.sympify(op.args[0])
+        self._index_parts(index)
+        way, step = self._lanes_of(index, vector)
+        longs = self.vector("i64")
+        if way == "each":
+            text = self._splat("i64", self._index(index))
+        elif way in ("next", "strided"):
+            self.need("iota")
+            text = f"iota{self.width}({self._index(index)}, {print_index(step, self.names)})"
+        else:
+            at = self._offsets(op, index, vector)
+            self.need("load.i64")
+            text = f"load{self.width}({at}, {self.width})"
+        register = REGISTER[op.dtype]
+        if register != "i64":
+            text = f"__builtin_convertvector({text}, {self.vector(register)})"
+        del longs
+        self._define(op, text)
+
+    # --- few points, much work: threads share each phase ---
+
+    def _whole(self) -> None:
+        out, kernel = self.out, self.kernel
+        for axis in kernel.axes:
+            name = self.names[axis.name]
+            out.open(f"for (long {name} = 0; {name} < {print_factor(axis.size, self.names)}; ++{name}) {{")
+        for phase, inner, position in zip(kernel.phases, self.plan.inner, self.nest.positions, strict=True):
+            loops = [self._loop(a, False) for a in phase.axes if a.name != inner]
+            loops += [self._loop(a, True) for a in phase.axes if a.name == inner]
+            if not loops:
+                self._nest(phase.body, [], "", position)
+            else:
+                self._shared(phase.body, loops, inner, position)
+        for _ in kernel.axes:
+            out.close()
+
+    def _shared(self, body: tuple[Op, ...], loops: list[_Loop], vector: str, position: Expr) -> None:
+        """A phase cut into chunks whose number depends on sizes only, so that results do not depend on threads."""
+        out = self.out
+        longest = max(loops, key=lambda l: self.nest.hint(l.axis.size))
+        lanes = self.width if longest.vector else 1
+        name = self.names[longest.axis.name]
+        size = longest.hi
+        depth = {l.axis.name: k + 1 for k, l in enumerate(loops)}
+        levels = self._levels(body, depth, vector, len(loops))
+        folds = [self._fold(op) for op in body if op.op == "reduce"]
+        for fold in folds:
+            self._declare(fold)
+        out.open("{")
+        least = 2048 if len(loops) == 1 else 1
+        quantum = max(lanes, 1)
+        out.put(f"const long share = (({size} + {CHUNKS - 1}) / {CHUNKS} + {quantum - 1}) / {quantum} * {quantum};")
+        out.put(f"const long step = share > {least} ? share : {least};")
+        out.put(f"const long chunks = ({size} + step - 1) / step;")
+        for fold in folds:
+            struct = (
+                f"arg_{fold.kind[3:]}_{fold.register}_{self.width}"
+                if fold.kind in ("argmax", "argmin")
+                else self.vector(fold.register)
+            )
+            out.put(f"{struct} {fold.name}_parts[{CHUNKS}];")
+        others = sympy.Mul(*(l.axis.size for l in loops))
+        heavy = 1 + 6 * sum(o.op in HEAVY for o in body)
+        out.put(f"#pragma omp parallel for schedule(static) if ({print_factor(others, self.names)} * {heavy} >= {PARALLEL_WORK})")
+        out.open("for (long chunk = 0; chunk < chunks; ++chunk) {")
+        out.put(f"const long {name}_lo = chunk * step;")
+        out.put(f"const long {name}_hi = {name}_lo + step < {size} ? {name}_lo + step : {size};")
+        longest.lo, longest.hi = f"{name}_lo", f"{name}_hi"
+        outer = [(f, f.name) for f in folds]
+        for fold in folds:
+            fold.name += "_part"
+            self._declare(fold)
+        self._level(0, body, levels, loops, folds, vector, position)
+        for fold, whole in outer:
+            out.put(f"{whole}_parts[chunk] = {fold.name};")
+            fold.name = whole
+        out.close()
+        if folds:
+            out.open("for (long chunk = 0; chunk < chunks; ++chunk) {")
+            for fold in folds:
+                part = f"{fold.name}_parts[chunk]"
+                if fold.kind in ("argmax", "argmin"):
+                    out.put(f"arg_{fold.kind[3:]}(&{fold.name}, {part}.best, {part}.at);")
+                elif fold.kind == "sum" and fold.register in ("f32", "f64"):
+                    self.need(f"add_carry.{fold.register}")
+                    out.put(f"{fold.name} = add_carry({fold.name}, {part}, &{fold.name}_carry);")
+                else:
+                    out.put(self._combine(fold, fold.name, part))
+            out.close()
+        out.close()
+        for fold in folds:
+            self._finish(fold, across=True)
+
+
+def wrap_statement(text: str) -> str:
+    return text
+
+
+def _signed(text: str) -> str:
+    return f"({text})" if text.startswith("-") else text
+
+
+def _lane_zero(value: Value) -> str:
+    return f"({value.text})[0]" if "(" in value.text else f"{value.text}[0]"

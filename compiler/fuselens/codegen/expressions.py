@@ -1,0 +1,194 @@
+"""Index expressions: which axes they are linear in, and how they print in C++ and Python (Triton, host programs)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import sympy
+from sympy import Expr
+
+from .source import Unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """An expression as ``rest + sum(coefficients[axis] * axis)``; ``tangled`` axes occur in some other way."""
+
+    coefficients: Mapping[str, Expr]
+    tangled: frozenset[str]
+    rest: Expr
+
+    def coefficient(self, axis: str) -> Expr | None:
+        """The coefficient of ``axis`` (0 where it does not occur), None when the expression is not linear in it."""
+        return None if axis in self.tangled else self.coefficients.get(axis, sympy.S.Zero)
+
+
+@functools.lru_cache(maxsize=8192)
+def linear(expression: Expr, axes: frozenset[str]) -> Linear:
+    """``expression`` seen as a linear form of ``axes``; every other symbol counts as a constant."""
+    if not expression.is_Add and not expression.is_Mul and not expression.is_Symbol:
+        inside = frozenset(s.name for s in expression.free_symbols) & axes
+        return Linear({}, inside, expression)
+    if any(f.is_Add for t in sympy.Add.make_args(expression) if t.is_Mul for f in t.args):
+        expression = sympy.expand(expression)
+    coefficients: dict[str, Expr] = {}
+    tangled: set[str] = set()
+    rest: list[Expr] = []
+    for term in sympy.Add.make_args(expression):
+        inside = {s.name for s in term.free_symbols} & axes
+        if not inside:
+            rest.append(term)
+        elif len(inside) > 1:
+            tangled |= inside
+            rest.append(term)
+        else:
+            (name,) = inside
+            factors = sympy.Mul.make_args(term)
+            others = [f for f in factors if not (f.is_Symbol and f.name == name)]
+            if len(others) == len(factors) - 1 and not any(
+                name == s.name for f in others for s in f.free_symbols
+            ):
+                coefficient = sympy.Mul(*others)
+                coefficients[name] = coefficients.get(name, sympy.S.Zero) + coefficient
+            else:
+                tangled.add(name)
+                rest.append(term)
+    return Linear(coefficients, frozenset(tangled), sympy.Add(*rest))
+
+
+def set_zero(expression: Expr, names: frozenset[str]) -> Expr:
+    """``expression`` with the symbols of these names set to 0."""
+    zero = {s: sympy.S.Zero for s in expression.free_symbols if s.name in names}
+    return expression.xreplace(zero) if zero else expression
+
+
+def names_in(expression: Expr) -> frozenset[str]:
+    return frozenset(s.name for s in expression.free_symbols)
+
+
+@dataclass(frozen=True, slots=True)
+class Syntax:
+    """What differs between target languages when an integer expression is printed."""
+
+    divide: Callable[[str, str], str]  # operands that are not negative
+    modulo: Callable[[str, str], str]
+    floor_divide: Callable[[str, str], str]  # any sign
+    floor_modulo: Callable[[str, str], str]
+    least: str
+    greatest: str
+    suffix: str = ""
+
+
+C = Syntax(
+    divide=lambda a, b: f"{a} / {b}",
+    modulo=lambda a, b: f"{a} % {b}",
+    floor_divide=lambda a, b: f"floor_div({a}, {b})",
+    floor_modulo=lambda a, b: f"floor_mod({a}, {b})",
+    least="least",
+    greatest="greatest",
+)
+PYTHON = Syntax(
+    divide=lambda a, b: f"{a} // {b}",
+    modulo=lambda a, b: f"{a} % {b}",
+    floor_divide=lambda a, b: f"{a} // {b}",
+    floor_modulo=lambda a, b: f"{a} % {b}",
+    least="min",
+    greatest="max",
+)
+TRITON = Syntax(
+    divide=lambda a, b: f"{a} // {b}",
+    modulo=lambda a, b: f"{a} % {b}",
+    floor_divide=lambda a, b: f"floor_div({a}, {b})",
+    floor_modulo=lambda a, b: f"floor_mod({a}, {b})",
+    least="tl.minimum",
+    greatest="tl.maximum",
+)
+
+_ADD, _MULTIPLY, _ATOM = 0, 1, 2
+
+
+def print_index(expression: Expr | int, names: Mapping[str, str] | None = None, syntax: Syntax = C) -> str:
+    """``expression`` as text of the target language. ``names`` renames symbols; others print as they are called.
+
+    Raises Unsupported for functions that are not integer arithmetic.
+    """
+    return _print(sympy.sympify(expression), names or {}, syntax)[0]
+
+
+def print_factor(expression: Expr | int, names: Mapping[str, str] | None = None, syntax: Syntax = C) -> str:
+    """As :func:`print_index`, in parentheses where a factor or an argument of division needs them."""
+    text, level = _print(sympy.sympify(expression), names or {}, syntax)
+    return text if level == _ATOM else f"({text})"
+
+
+def _print(e: Expr, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
+    def at(x: Expr, level: int) -> str:
+        text, found = _print(x, names, syntax)
+        return text if found >= level else f"({text})"
+
+    kind = type(e).__name__
+    if e.is_Integer:
+        text = str(int(e)) + syntax.suffix
+        return (text, _ATOM) if int(e) >= 0 else (f"({text})", _ATOM)
+    if e.is_Symbol:
+        return names.get(e.name, e.name), _ATOM
+    if e.is_Add:
+        out = ""
+        for term in sorted(e.args, key=lambda t: (not t.free_symbols, -_magnitude(t), str(t))):
+            negative = term.could_extract_minus_sign()
+            text = at(-term if negative else term, _MULTIPLY)
+            out += (" - " if negative else " + ") + text if out else ("-" if negative else "") + text
+        return out, _ADD
+    if e.is_Mul:
+        if not all(f.is_Integer or not f.is_Rational for f in e.args):
+            return _quotient(e, names, syntax)
+        factors = sorted(e.args, key=lambda f: (bool(f.is_number), str(f)))
+        return " * ".join(at(f, _ATOM) for f in factors), _MULTIPLY
+    if e.is_Pow and e.exp.is_Integer and int(e.exp) > 0:
+        return " * ".join([at(e.base, _ATOM)] * int(e.exp)), _MULTIPLY
+    if kind == "floor":
+        return _quotient(e.args[0], names, syntax)
+    if kind in ("FloorDiv", "CleanDiv"):
+        return _divide(e.args[0], e.args[1], names, syntax)
+    if kind in ("Mod", "PythonMod"):
+        return _modulo(e.args[0], e.args[1], names, syntax)
+    if kind == "ModularIndexing":
+        base, divisor, modulus = e.args
+        if divisor == 1:
+            return _modulo(base, modulus, names, syntax)
+        text, level = _divide(base, divisor, names, syntax)
+        inner = text if level == _ATOM else f"({text})"
+        return syntax.modulo(inner, at(modulus, _ATOM)), _MULTIPLY
+    if kind in ("Min", "Max"):
+        function = syntax.least if kind == "Min" else syntax.greatest
+        texts = [_print(a, names, syntax)[0] for a in e.args]
+        return functools.reduce(lambda a, b: f"{function}({a}, {b})", texts), _ATOM
+    raise Unsupported(f"index expression {e} ({kind})")
+
+
+def _magnitude(term: Expr) -> int:
+    number = next((f for f in sympy.Mul.make_args(term) if f.is_Integer), None)
+    return abs(int(number)) if number is not None else 1
+
+
+def _quotient(e: Expr, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
+    numerator, denominator = e.as_numer_denom()
+    if denominator == 1:
+        return _print(numerator, names, syntax)
+    return _divide(numerator, denominator, names, syntax)
+
+
+def _divide(a: Expr, b: Expr, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
+    texts = print_factor(a, names, syntax), print_factor(b, names, syntax)
+    if a.is_nonnegative and b.is_nonnegative:
+        return syntax.divide(*texts), _MULTIPLY - 1 if syntax is not C else _MULTIPLY - 1
+    return syntax.floor_divide(*texts), _ATOM if syntax is not PYTHON else _ADD
+
+
+def _modulo(a: Expr, b: Expr, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
+    texts = print_factor(a, names, syntax), print_factor(b, names, syntax)
+    if a.is_nonnegative and b.is_nonnegative:
+        return syntax.modulo(*texts), _ADD
+    return syntax.floor_modulo(*texts), _ATOM if syntax is not PYTHON else _ADD

@@ -1,0 +1,280 @@
+"""The host program: readable Python that allocates, calls kernels and ATen operators in order, and returns.
+
+It is a document people open, so it says what it does: shapes, which operations each kernel came from, what is freed
+when. Every name it uses that it does not define (kernels, operators, constants, ``empty``) is bound by
+``runtime.compile_graph``.
+
+Pointers: index expressions count from the start of a storage. A storage that is a graph input starts at that tensor's
+``data_ptr()``; a view of it has an ``offset`` relative to that.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+from sympy import Expr
+
+from ..ir.loops import Buffer, Extern, Graph, Kernel, Node, Ref, extern_reads
+from .expressions import PYTHON, print_factor, print_index
+from .source import KernelInfo, Source, Unsupported, Writer
+
+TORCH_NAMES: dict[str, str] = {
+    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
+    "i16": "int16", "i8": "int8", "u8": "uint8", "bool": "bool", "c64": "complex64", "c128": "complex128",
+}  # fmt: skip
+
+
+def to_host(graph: Graph, sources: Mapping[str, Source]) -> Source:
+    """The host program of ``graph``: a module with ``call(inputs: tuple) -> tuple``.
+
+    ``sources`` holds the kernels' source by language: "cpp" or "triton". Raises Unsupported for arguments of extern
+    calls that have no Python text.
+    """
+    return _Host(graph, sources).write()
+
+
+class _Host:
+    def __init__(self, graph: Graph, sources: Mapping[str, Source]) -> None:
+        self.graph = graph
+        self.triton = "triton" in sources and "cpp" not in sources
+        kernels = sources.get("cpp") or sources.get("triton")
+        self.infos: dict[str, KernelInfo] = {k.name: k for k in kernels.kernels} if kernels else {}
+        self.out = Writer("#", "    ")
+        self.names: dict[str, str] = {}
+        self.made: set[str] = set()  # buffers that exist as tensors at this point
+        self.last = self._last_uses()
+        self.outputs = frozenset(o for o in graph.outputs if isinstance(o, str))
+
+    # --- names ---
+
+    def _name(self, buffer: str) -> str:
+        found = self.names.get(buffer)
+        if found is None:
+            found = re.sub(r"\W", "_", buffer)
+            if keyword.iskeyword(found) or not found[0].isalpha() or found in ("call", "inputs", "empty", "torch"):
+                found = f"v_{found}"
+            while found in self.names.values():
+                found += "_"
+            self.names[buffer] = found
+        return found
+
+    def _root(self, buffer: str) -> str:
+        """The storage whose memory a buffer lies in, through views and takeovers."""
+        seen: set[str] = set()
+        while buffer not in seen:
+            seen.add(buffer)
+            owner = self.graph.buffers[buffer].owner
+            buffer = self.graph.reuse.get(owner, owner)
+        return self.graph.buffers[buffer].owner
+
+    def _last_uses(self) -> dict[str, int]:
+        """The last node that uses each buffer's tensor (views and takeovers use what they lie in)."""
+        last: dict[str, int] = {}
+        for position, node in enumerate(self.graph.nodes):
+            for name in self._uses(node):
+                last[name] = position
+        return last
+
+    def _uses(self, node: Node) -> tuple[str, ...]:
+        if isinstance(node, Kernel):
+            return tuple(dict.fromkeys((*node.reads(), *node.writes())))
+        if isinstance(node, Extern):
+            named = (*extern_reads(node), *(o for o in node.outputs if o))
+            owners = tuple(self.graph.buffers[n].owner for n in named)
+            return tuple(dict.fromkeys((*named, *owners)))
+        raise Unsupported(f"{node.name} is not a kernel: the graph was not fused")
+
+    # --- the program ---
+
+    def write(self) -> Source:
+        graph, out = self.graph, self.out
+        out.put(f"# Host program of graph {graph.name}. Written by fuselens.")
+        out.put("# Bound by the runtime: empty, the kernels, the operators (torch.ops.*) and the graph's constants.")
+        out.put()
+        out.open("def call(inputs):")
+        tensors = [self._name(n) for n in graph.inputs]
+        if tensors:
+            out.put(f"{', '.join(tensors)}{',' if len(tensors) == 1 else ''} = inputs")
+        self.made |= set(graph.inputs) | set(graph.constants)
+        for name in graph.constants:
+            self._name(name)
+        for name, (position, dimension) in graph.symbols.items():
+            out.put(f"{name} = {self._symbol_source(position, dimension)}")
+        for position, node in enumerate(graph.nodes):
+            if isinstance(node, Kernel):
+                self._kernel(node)
+            elif isinstance(node, Extern):
+                self._extern(node)
+            else:
+                raise Unsupported(f"{node.name} is not a kernel: the graph was not fused")
+            self._free(node, position)
+        results = [self._output(o) for o in graph.outputs]
+        if any(i.checks_division for i in self.infos.values()) and not self.triton:
+            out.put("check_division()  # an integer was divided by zero: raise what eager raises")
+        out.put(f"return ({', '.join(results)}{',' if len(results) == 1 else ''})")
+        out.close("")
+        return Source("host", out.text(), out.lines(), tuple(self.infos.values()))
+
+    def _symbol_source(self, position: int, dimension: int) -> str:
+        owner = self.graph.inputs[position]
+        if dimension < 0:
+            return self._name(owner)
+        rank = len(self.graph.buffers[owner].sizes)
+        if dimension < rank:
+            return f"{self._name(owner)}.size({dimension})"
+        return f"{self._name(owner)}.stride({dimension - rank})"
+
+    def _tuple(self, values: tuple[Expr, ...]) -> str:
+        texts = [print_index(v, None, PYTHON) for v in values]
+        return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+
+    def _extent(self, buffer: Buffer) -> Expr:
+        """Elements from the start of the storage to the end of the buffer, which is not empty."""
+        total: Expr = sympy.S.One + buffer.offset
+        for size, stride in zip(buffer.sizes, buffer.strides, strict=True):
+            total = total + (size - 1) * stride
+        return total
+
+    def _tensor(self, name: str) -> str:
+        """The variable of a buffer's tensor; makes views when they are first needed."""
+        if name not in self.made:
+            buffer = self.graph.buffers[name]
+            if not buffer.storage:
+                self._allocate(buffer)
+            else:
+                base = self._tensor(buffer.storage)
+                offset = print_index(buffer.offset, None, PYTHON)
+                if buffer.storage in self.graph.inputs or buffer.storage in self.graph.constants:
+                    start = f"{base}.storage_offset()" + ("" if offset == "0" else f" + {offset}")
+                else:
+                    start = offset
+                text = f"{base}.as_strided({self._tuple(buffer.sizes)}, {self._tuple(buffer.strides)}, {start})"
+                self.out.put(f"{self._name(name)} = {text}")
+                self.made.add(name)
+        return self._name(name)
+
+    def _allocate(self, buffer: Buffer) -> None:
+        name, out = self._name(buffer.name), self.out
+        sizes, strides, dtype = self._tuple(buffer.sizes), self._tuple(buffer.strides), TORCH_NAMES[buffer.dtype]
+        self.made.add(buffer.name)
+        earlier = self.graph.reuse.get(buffer.name)
+        if earlier is None:
+            device = "" if buffer.device == "cpu" else f", {buffer.device!r}"
+            out.put(f"{name} = empty({sizes}, {strides}, torch.{dtype}{device})")
+            return
+        old = self.graph.buffers[earlier]
+        base = self._tensor(earlier)
+        same = old.dtype == buffer.dtype
+        if same and (old.sizes, old.strides) == (buffer.sizes, buffer.strides):
+            out.put(f"{name} = {base}  # takes over its memory")
+        elif same:
+            out.put(f"{name} = {base}.as_strided({sizes}, {strides}, 0)  # takes over its memory")
+        else:
+            out.put(f"{name} = reinterpret({base}, {sizes}, {strides}, torch.{dtype})  # takes over its memory")
+
+    def _kernel(self, node: Kernel) -> None:
+        info = self.infos.get(node.name)
+        if info is None:
+            raise Unsupported(f"no kernel was generated for {node.name}")
+        tensors = [self._tensor(s) for s in info.arguments]
+        origins = ", ".join(dict.fromkeys(node.origins))
+        self.out.forget()
+        if origins:
+            self.out.put(f"# {origins}")
+        if self.triton:
+            grid = print_index(info.launch["grid"], None, PYTHON)
+            arguments = ", ".join([*tensors, *info.sizes])
+            self.out.put(
+                f"{node.name}[({grid},)]({arguments}, num_warps={info.launch['warps']})", node.spans
+            )
+            return
+        arguments = ", ".join([*(f"{t}.data_ptr()" for t in tensors), *info.sizes])
+        self.out.put(f"{node.name}({arguments})", node.spans)
+
+    def _extern(self, node: Extern) -> None:
+        arguments = [self._argument(a) for a in node.args]
+        arguments += [f"{k}={self._argument(v)}" for k, v in node.kwargs]
+        call = f"{operator_name(node.target)}({', '.join(arguments)})"
+        out = self.out
+        out.forget()
+        if node.reason:
+            out.put(f"# {node.reason}")
+        targets = [self._name(o) if o else "_" for o in node.outputs]
+        if not any(node.outputs):
+            out.put(call, node.spans)
+        elif len(targets) == 1:
+            out.put(f"{targets[0]} = {call}", node.spans)
+        else:
+            out.put(f"{', '.join(targets)} = {call}", node.spans)
+        for name in node.outputs:
+            if name:
+                self.made.add(name)
+                self._settle(self.graph.buffers[name])
+
+    def _settle(self, buffer: Buffer) -> None:
+        """Kernels index by the declared strides and from the storage's start: an operator may have chosen others."""
+        if buffer.storage or not buffer.sizes:
+            return
+        name = self._name(buffer.name)
+        self.out.put(f"{name} = settled({name}, {self._tuple(buffer.strides)})")
+
+    def _argument(self, value: Any) -> str:
+        if isinstance(value, Ref):
+            return self._tensor(value.name)
+        if isinstance(value, Expr):
+            if value.is_Float or (value.is_Rational and not value.is_Integer):
+                return repr(float(value))
+            return print_index(value, None, PYTHON)
+        if isinstance(value, (tuple, list)):
+            return f"[{', '.join(self._argument(v) for v in value)}]"
+        if value is None or isinstance(value, (bool, int, str)):
+            return repr(value)
+        if isinstance(value, (float, complex)):
+            text = repr(value)
+            return f"float('{text}')" if text in ("inf", "-inf", "nan") else text
+        kind = type(value).__name__
+        if kind in ("dtype", "layout", "memory_format"):
+            return str(value)
+        if kind == "device":
+            return f"torch.device({str(value)!r})"
+        raise Unsupported(f"argument {value!r} of an operator")
+
+    def _free(self, node: Node, position: int) -> None:
+        """Drops tensors that nothing uses any more, so that their memory serves the next allocation."""
+        kept = {self._root(o) for o in self.outputs}
+        dead = []
+        for name in self._uses(node):
+            if name in self.graph.inputs or name in self.graph.constants or name in self.outputs:
+                continue
+            if self.last[name] == position and name in self.made and not self._needed_later(name, position):
+                dead.append(self._name(name))
+        del kept
+        if dead and position + 1 < len(self.graph.nodes):
+            self.out.put(f"del {', '.join(dead)}")
+
+    def _needed_later(self, name: str, position: int) -> bool:
+        """A buffer that is not there yet will be made from this one: a view of it, or one that takes over its memory."""
+        for other in self.graph.buffers.values():
+            if other.name in self.made:
+                continue
+            wanted = self.last.get(other.name, -1) > position or other.name in self.outputs
+            lies_in = other.storage == name or self.graph.reuse.get(other.name) == name
+            if lies_in and (wanted or self._needed_later(other.name, position)):
+                return True
+        return False
+
+    def _output(self, value: Any) -> str:
+        if value is None:
+            return "None"
+        if isinstance(value, str):
+            return self._tensor(value) if value in self.graph.buffers else self._name(value)
+        return print_factor(value, None, PYTHON)
+
+
+def operator_name(target: str) -> str:
+    """How the host program spells an operator: ``torch.ops.aten.mm.default``."""
+    return f"torch.ops.{target}"

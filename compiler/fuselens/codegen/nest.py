@@ -1,0 +1,217 @@
+"""Shapes the loop nest of a kernel before text is printed: fewer and better ordered axes, and where vectors run.
+
+Nothing here changes what is computed. Axes of one point vanish, parallel axes are ordered by the stride of the widest
+access, and neighbours that walk memory as one are merged, so that a contiguous tensor of any rank is one long row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import sympy
+from sympy import Expr
+
+from ..ir.loops import Axis, Graph, Kernel, Op, Phase, symbol
+from .expressions import linear, names_in, set_zero
+
+INDEXED = {"load": 1, "store": 1, "index": 0}  # which argument of an op is the index expression
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A kernel with simplified axes. ``positions`` gives, per phase, the flat row-major position in its original axes."""
+
+    kernel: Kernel
+    positions: tuple[Expr, ...]
+    hint: Callable[[Expr], int]
+
+    def size(self, name: str) -> Expr:
+        for axis in (*self.kernel.axes, *(a for p in self.kernel.phases for a in p.axes)):
+            if axis.name == name:
+                return axis.size
+        raise KeyError(name)
+
+
+def index_of(op: Op) -> Expr | None:
+    """The index expression of a load, store or index op."""
+    place = INDEXED.get(op.op)
+    return sympy.sympify(op.args[place]) if place is not None else None
+
+
+def with_index(op: Op, index: Expr) -> Op:
+    place = INDEXED[op.op]
+    return dataclasses.replace(op, args=(*op.args[:place], index, *op.args[place + 1 :]))
+
+
+def simplify(kernel: Kernel, graph: Graph) -> Nest:
+    """``kernel`` with unit axes dropped, parallel axes ordered by stride, and mergeable neighbours merged."""
+    positions = [_row_major(p.axes) for p in kernel.phases]
+    one = frozenset(a.name for a in _all_axes(kernel) if a.size == 1)
+    if one:
+        kernel = dataclasses.replace(
+            kernel,
+            axes=tuple(a for a in kernel.axes if a.name not in one),
+            phases=tuple(
+                Phase(tuple(a for a in p.axes if a.name not in one), _map(p.body, lambda e: set_zero(e, one)))
+                for p in kernel.phases
+            ),
+        )
+        positions = [set_zero(e, one) for e in positions]
+    everything = [op for p in kernel.phases for op in p.body]
+    axes = _by_stride(kernel.axes, everything, graph)
+    axes, gone = _merge(axes, [e for op in everything if (e := index_of(op)) is not None])
+    phases, flats = [], []
+    for phase, position in zip(kernel.phases, positions, strict=True):
+        body = _map(phase.body, lambda e: set_zero(e, gone))
+        own = _by_stride(phase.axes, body, graph)
+        extra = [position] if any(o.op == "reduce" and o.args[0] in ("argmax", "argmin") for o in body) else []
+        own, inner = _merge(own, [e for op in body if (e := index_of(op)) is not None] + extra)
+        phases.append(Phase(own, _map(body, lambda e, inner=inner: set_zero(e, inner))))
+        flats.append(set_zero(position, inner))
+    return Nest(dataclasses.replace(kernel, axes=axes, phases=tuple(phases)), tuple(flats), graph.hint)
+
+
+def _all_axes(kernel: Kernel) -> tuple[Axis, ...]:
+    return (*kernel.axes, *(a for p in kernel.phases for a in p.axes))
+
+
+def _row_major(axes: tuple[Axis, ...]) -> Expr:
+    total: Expr = sympy.S.Zero
+    for axis in axes:
+        total = total * axis.size + axis.symbol
+    return sympy.expand(total)
+
+
+def _map(body: Iterable[Op], change: Callable[[Expr], Expr]) -> tuple[Op, ...]:
+    return tuple(op if (e := index_of(op)) is None else with_index(op, change(e)) for op in body)
+
+
+def _by_stride(axes: tuple[Axis, ...], ops: Iterable[Op], graph: Graph) -> tuple[Axis, ...]:
+    """``axes`` in the order in which the access that uses most of them walks memory, longest stride first."""
+    if len(axes) < 2:
+        return axes
+    names = frozenset(a.name for a in axes)
+    best: Mapping[str, Expr] = {}
+    for op in ops:
+        if op.op in ("load", "store"):
+            form = linear(sympy.sympify(op.args[1]), names)
+            found = {n: c for n, c in form.coefficients.items() if n not in form.tangled}
+            if len(found) > len(best) or (len(found) == len(best) and op.op == "store"):
+                best = found
+    stride = {n: abs(graph.hint(c)) if not _indirect(c) else 0 for n, c in best.items()}
+    order = sorted(range(len(axes)), key=lambda k: (-stride.get(axes[k].name, 1 << 62), k))
+    return tuple(axes[k] for k in order)
+
+
+def _indirect(e: Expr) -> bool:
+    return any(n.startswith("%") for n in names_in(e))
+
+
+def _merge(axes: tuple[Axis, ...], indices: list[Expr]) -> tuple[tuple[Axis, ...], frozenset[str]]:
+    """Merges neighbours (outer, inner) where every index steps by size(inner) inner steps per outer step.
+
+    Returns the axes and the names of those that vanished: setting them to 0 makes the inner axis count for both.
+    """
+    if len(axes) < 2:
+        return axes, frozenset()
+    names = frozenset(a.name for a in axes)
+    forms = [f for f in (linear(e, names) for e in dict.fromkeys(indices)) if f.coefficients or f.tangled]
+    gone: set[str] = set()
+    out = list(axes)
+    k = len(out) - 2
+    while k >= 0:
+        outer, inner = out[k], out[k + 1]
+        for form in forms:
+            a, b = form.coefficient(outer.name), form.coefficient(inner.name)
+            if a is None or b is None or (a != b * inner.size and sympy.expand(a - b * inner.size) != 0):
+                break
+        else:
+            out[k : k + 2] = [Axis(inner.name, sympy.expand(outer.size * inner.size))]
+            gone.add(outer.name)
+        k -= 1
+    return tuple(out), frozenset(gone)
+
+
+# --- where vectors run ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a nest becomes loops.
+
+    ``layout`` is one of
+
+    * ``points``: no phase has axes of its own; vectors run along ``vector``, a kernel axis ("" for a single point)
+    * ``columns``: vectors run along ``vector``, a kernel axis; phases loop inside, each lane for itself
+    * ``rows``: vectors run along an axis of each phase (``inner``), then lanes are folded
+    * ``whole``: as rows, but there are too few kernel points to share out, so phases run in parallel inside
+    """
+
+    layout: str
+    vector: str
+    inner: tuple[str, ...]  # per phase, its vector axis in rows and whole ("" where it has no axes)
+    wide: bool  # lanes of 64 bits
+
+
+FEW_POINTS = 4
+MUCH_WORK = 1 << 15
+
+
+def plan(nest: Nest) -> Plan:
+    """Chooses the layout from strides and size hints."""
+    kernel = nest.kernel
+    wide = any(o.dtype in ("f64", "i64") for o in kernel.ops() if o.op != "store")
+    phases = [p for p in kernel.phases if p.axes]
+    if not phases:
+        vector = _best_axis(kernel.axes, kernel.ops(), nest)
+        return Plan("points", vector, ("",) * len(kernel.phases), wide)
+    inner = tuple(_best_axis(p.axes, p.body, nest) for p in kernel.phases)
+    by_rows = sum(_score(a, p.body, nest) for a, p in zip(inner, kernel.phases, strict=True) if a)
+    column = _best_axis(kernel.axes, kernel.ops(), nest)
+    if column and nest.hint(nest.size(column)) >= 4:
+        by_columns = sum(_score(column, p.body, nest) for p in phases)
+        if by_columns > by_rows:
+            return Plan("columns", column, ("",) * len(kernel.phases), wide)
+    points = nest.hint(_product(kernel.axes))
+    work = max(nest.hint(_product(p.axes)) for p in phases)
+    if points <= FEW_POINTS and work >= MUCH_WORK:
+        return Plan("whole", "", inner, wide)
+    return Plan("rows", "", inner, wide)
+
+
+def _product(axes: Iterable[Axis]) -> Expr:
+    return sympy.Mul(*(a.size for a in axes))
+
+
+def _best_axis(axes: tuple[Axis, ...], ops: Iterable[Op], nest: Nest) -> str:
+    if not axes:
+        return ""
+    body = tuple(ops)
+    scores = [(_score(a.name, body, nest), nest.hint(a.size) >= 8, k) for k, a in enumerate(axes)]
+    return axes[max(scores)[2]].name
+
+
+def _score(axis: str, body: Iterable[Op], nest: Nest) -> float:
+    """How well vectors run along ``axis``: contiguous accesses count for it, strided and gathered ones against."""
+    score = 0.0
+    for op in body:
+        if op.op not in ("load", "store"):
+            continue
+        index = sympy.sympify(op.args[1])
+        coefficient = linear(index, frozenset((axis,))).coefficient(axis)
+        weight = 1.5 if op.op == "store" else 1.0
+        if coefficient is None:
+            score -= 2 * weight
+        elif coefficient == 1:
+            score += weight
+        elif coefficient != 0:
+            score -= weight
+    if nest.hint(nest.size(axis)) < 4:
+        score -= 1
+    return score
+
+
+def flat_symbols(axes: Iterable[Axis]) -> dict[str, sympy.Symbol]:
+    return {a.name: symbol(a.name) for a in axes}

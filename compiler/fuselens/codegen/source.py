@@ -1,0 +1,104 @@
+"""What a code generator returns: text, the user lines behind each line of it, and what a caller must know to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from sympy import Expr
+
+from ..report import Line, Span
+
+
+class Unsupported(Exception):
+    """The graph holds something this generator cannot express. The message names it; the graph then runs eagerly."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInfo:
+    """How to call one generated kernel.
+
+    ``arguments`` are storage names, in order (pointers or tensors); ``sizes`` are the names of the size symbols that
+    follow them. ``bytes_read``/``bytes_written`` are expressions in the size symbols, per call. ``launch`` holds what
+    the target needs beyond that (Triton: grid, block sizes, warps).
+    """
+
+    name: str
+    kind: str
+    arguments: tuple[str, ...]
+    written: tuple[str, ...]
+    sizes: tuple[str, ...]
+    operations: tuple[str, ...] = ()
+    spans: tuple[Span, ...] = ()
+    bytes_read: Expr | None = None
+    bytes_written: Expr | None = None
+    checks_division: bool = False  # sets the unit's error flag on an integer division by zero
+    launch: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Generated text of ``language`` ("cpp", "triton", "host") with its line map (lines count from 1)."""
+
+    language: str
+    text: str
+    lines: tuple[Line, ...] = ()
+    kernels: tuple[KernelInfo, ...] = ()
+
+    def kernel(self, name: str) -> KernelInfo | None:
+        return next((k for k in self.kernels if k.name == name), None)
+
+
+def user_lines(spans: Iterable[Span]) -> str:
+    """``model.py:12,14`` for a comment: base names and first lines of the spans, each once."""
+    files: dict[str, dict[int, None]] = {}
+    for span in spans:
+        files.setdefault(PurePath(span.file).name, {})[span.line] = None
+    return "; ".join(f"{f}:{','.join(str(l) for l in sorted(ls))}" for f, ls in files.items())
+
+
+class Writer:
+    """Collects indented lines of text, remembering which user spans each came from."""
+
+    def __init__(self, comment: str, indent: str = "  ") -> None:
+        self._comment, self._indent = comment, indent
+        self._lines: list[str] = []
+        self._spans: list[tuple[Span, ...]] = []
+        self._depth = 0
+        self._last = ""
+
+    def put(self, text: str = "", spans: tuple[Span, ...] = (), note: bool = True) -> None:
+        """Appends ``text`` (one or more lines). A comment names the user's lines where they change."""
+        for line in text.split("\n"):
+            where = user_lines(spans) if note else ""
+            if where and where != self._last:
+                line = f"{line}  {self._comment} {where}"
+                self._last = where
+            self._lines.append(self._indent * self._depth + line if line else "")
+            self._spans.append(spans)
+
+    def open(self, text: str, spans: tuple[Span, ...] = ()) -> None:
+        self.put(text, spans, note=False)
+        self._depth += 1
+
+    def close(self, text: str = "}") -> None:
+        self._depth -= 1
+        if text:
+            self.put(text)
+
+    def forget(self) -> None:
+        """The next line is commented with its user lines even if they are those of the line before."""
+        self._last = ""
+
+    def extend(self, text: str) -> None:
+        for line in text.split("\n"):
+            self._lines.append(line)
+            self._spans.append(())
+
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+    def lines(self) -> tuple[Line, ...]:
+        return tuple(Line(i, s) for i, s in enumerate(self._spans, 1) if s)

@@ -1,0 +1,42 @@
+"""How many bytes a kernel moves per call: what the memory-bound limit of its time is computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import sympy
+from sympy import Expr
+
+from ..ir.loops import ITEMSIZE, Axis, Graph, Kernel, indirect_names
+from .expressions import names_in
+
+
+def bytes_moved(kernel: Kernel, graph: Graph) -> tuple[Expr, Expr]:
+    """Bytes read and written per call, each element counted once per access pattern (caches are assumed to work)."""
+    return _bytes(kernel, graph, "load"), _bytes(kernel, graph, "store")
+
+
+def _bytes(kernel: Kernel, graph: Graph, kind: str) -> Expr:
+    most: dict[str, Expr] = {}
+    seen: set[tuple[str, Expr]] = set()
+    for phase in kernel.phases:
+        axes = (*kernel.axes, *phase.axes)
+        for op in phase.body:
+            if op.op != kind:
+                continue
+            storage, index = op.args[0], sympy.sympify(op.args[1])
+            if (storage, index) in seen:
+                continue
+            seen.add((storage, index))
+            buffer = graph.buffers[storage]
+            count = _points(axes, index, bool(indirect_names(index)))
+            total = count * ITEMSIZE[buffer.dtype]
+            known = most.get(storage)
+            # phases name their axes differently, so equal traversals look different: count the largest one
+            most[storage] = total if known is None or graph.hint(total) > graph.hint(known) else known
+    return sympy.Add(*most.values())
+
+
+def _points(axes: Iterable[Axis], index: Expr, indirect: bool) -> Expr:
+    used = names_in(index)
+    return sympy.Mul(*(a.size for a in axes if indirect or a.name in used))

@@ -1,0 +1,219 @@
+"""Compiled against eager: values, types, gradients, and time."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .diagnostics import make
+from .report import RunResult, Span
+
+# relative and absolute tolerances by dtype: twice torch.testing's defaults for float32 allow a different summation order
+TOLERANCE: dict[torch.dtype, tuple[float, float]] = {
+    torch.float64: (1e-7, 1e-9), torch.float32: (2e-5, 2e-5), torch.float16: (2e-3, 2e-3), torch.bfloat16: (2e-2, 2e-2),
+    torch.complex64: (2e-5, 2e-5), torch.complex128: (1e-7, 1e-9),
+}  # fmt: skip
+_BUDGET_SECONDS = 2.0
+_MOST_REPEATS = 200
+
+
+def compare(
+    eager: Callable[..., Any], compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *,
+    function: str, gradients: bool,
+) -> RunResult:  # fmt: skip
+    """Both callables on copies of the inputs, from the same random state; see :class:`RunResult`."""
+    try:
+        expected, expected_gradients = _once(eager, args, kwargs, gradients)
+    except Exception as error:  # noqa: BLE001 - the user's function may raise anything
+        return _raised(function, "eager", error)
+    start = time.perf_counter()
+    try:
+        actual, actual_gradients = _once(compiled, args, kwargs, gradients)
+    except Exception as error:  # noqa: BLE001
+        return _raised(function, "compiled", error)
+    compile_seconds = time.perf_counter() - start
+    worst = [0.0]
+    difference = differ(expected, actual, "result", worst)
+    gradient_difference = differ(expected_gradients, actual_gradients, "gradient", worst) if expected_gradients else None
+    eager_seconds, compiled_seconds = interleaved(lambda: eager(*args, **kwargs), lambda: compiled(*args, **kwargs))
+    detail = difference or gradient_difference or "values, dtypes and shapes agree" + (
+        "; gradients agree" if expected_gradients else ""
+    )
+    return RunResult(
+        function=function, agrees=difference is None and gradient_difference is None, detail=detail,
+        max_error=worst[0], gradients_agree=None if not expected_gradients else gradient_difference is None,
+        eager_seconds=eager_seconds, compiled_seconds=compiled_seconds, compile_seconds=compile_seconds,
+    )  # fmt: skip
+
+
+def _raised(function: str, which: str, error: Exception) -> RunResult:
+    why = f"{type(error).__name__}: {error}".splitlines()[0]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.lineno is not None]
+    span = None
+    if frames:
+        f = frames[-1]
+        span = Span(f.filename, f.lineno or 1, f.colno or 0, f.end_lineno or f.lineno or 1, f.end_colno or 0)
+    return RunResult(
+        function=function, agrees=False, detail=f"the {which} call raised {why}",
+        error=make("FL909", span, what=function, why=why),
+    )  # fmt: skip
+
+
+def _once(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool
+) -> tuple[Any, dict[str, Any]]:
+    module = getattr(getattr(fn, "__fuselens__", None), "target", fn)
+    state = _state_of(module)
+    random = torch.get_rng_state()
+    try:
+        given, given_kwargs = copied(args, gradients), copied(kwargs, gradients)
+        result = fn(*given, **given_kwargs)
+        found: dict[str, Any] = {}
+        if gradients:
+            found = _gradients(module, result, (given, given_kwargs))
+        return _detached(result), found
+    finally:
+        torch.set_rng_state(random)
+        _restore(module, state)
+
+
+def _state_of(module: Any) -> dict[str, Any] | None:
+    return copy.deepcopy(module.state_dict()) if isinstance(module, torch.nn.Module) else None
+
+
+def _restore(module: Any, state: dict[str, Any] | None) -> None:
+    if state is not None:
+        module.load_state_dict(state)
+
+
+def copied(value: Any, gradients: bool) -> Any:
+    """The inputs with tensors cloned; floating leaves require grad when gradients are compared."""
+    if isinstance(value, torch.Tensor):
+        clone = value.detach().clone(memory_format=torch.preserve_format)
+        if clone.stride() != value.stride() and not _overlaps(value):
+            clone = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+            clone.copy_(value.detach())
+        floating = clone.is_floating_point() or clone.is_complex()
+        return clone.requires_grad_(value.requires_grad or gradients) if floating else clone
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(copied(v, gradients) for v in value)
+    if type(value) is dict:
+        return {k: copied(v, gradients) for k, v in value.items()}
+    return value
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def _leaves(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [t for v in value for t in _leaves(v)]
+    return []
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if isinstance(value, dict):
+        return {k: _detached(v) for k, v in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_detached(v) for v in value)
+    return value
+
+
+def _gradients(module: Any, result: Any, inputs: Any) -> dict[str, Any]:
+    outputs = [t for t in _leaves(result) if t.requires_grad and t.grad_fn is not None]
+    if not outputs:
+        return {}
+    named = {f"argument {i}": t for i, t in enumerate(_leaves(inputs)) if t.requires_grad and t.is_leaf}
+    if isinstance(module, torch.nn.Module):
+        named |= {n: p for n, p in module.named_parameters() if p.requires_grad}
+    if not named:
+        return {}
+    seeds = [torch.linspace(0.5, 1.5, t.numel(), dtype=torch.float64).reshape(t.shape).to(t.dtype).to(t.device) for t in outputs]
+    found = torch.autograd.grad(outputs, list(named.values()), seeds, allow_unused=True)
+    return dict(zip(named, found, strict=True))
+
+
+def differ(expected: Any, actual: Any, where: str, worst: list[float] | None = None) -> str | None:
+    """The first difference between two results in words; None when they agree. ``worst[0]`` takes the largest error."""
+    worst = worst if worst is not None else [0.0]
+    if isinstance(expected, torch.Tensor):
+        if not isinstance(actual, torch.Tensor):
+            return f"{where}: eager gives a tensor, compiled a {type(actual).__name__}"
+        return _differ_tensors(expected, actual, where, worst)
+    if type(expected) is not type(actual):
+        return f"{where}: eager gives a {type(expected).__name__}, compiled a {type(actual).__name__}"
+    if isinstance(expected, dict):
+        if list(expected) != list(actual):
+            return f"{where}: keys differ: {list(expected)} and {list(actual)}"
+        pairs = [(f"{where}[{k!r}]", expected[k], actual[k]) for k in expected]
+    elif isinstance(expected, (list, tuple)):
+        if len(expected) != len(actual):
+            return f"{where}: lengths differ: {len(expected)} and {len(actual)}"
+        pairs = [(f"{where}[{i}]", e, a) for i, (e, a) in enumerate(zip(expected, actual, strict=True))]
+    else:
+        try:
+            same = bool(expected == actual) or expected is actual or (expected != expected and actual != actual)
+        except Exception:  # noqa: BLE001 - a user's __eq__ may raise
+            return None
+        return None if same else f"{where}: eager gives {expected!r}, compiled {actual!r}"
+    for name, e, a in pairs:
+        found = differ(e, a, name, worst)
+        if found:
+            return found
+    return None
+
+
+def _differ_tensors(expected: torch.Tensor, actual: torch.Tensor, where: str, worst: list[float]) -> str | None:
+    for what in ("dtype", "shape", "device", "requires_grad"):
+        e, a = getattr(expected, what), getattr(actual, what)
+        if e != a:
+            return f"{where}: {what} differs: eager {e}, compiled {a}"
+    if expected.numel() == 0:
+        return None
+    if expected.dtype in TOLERANCE:
+        relative, absolute = TOLERANCE[expected.dtype]
+        wide = torch.complex128 if expected.is_complex() else torch.float64
+        e, a = expected.detach().to(wide), actual.detach().to(wide)
+        finite = torch.isfinite(e) & torch.isfinite(a)
+        error = (e - a).abs()[finite]
+        if error.numel():
+            worst[0] = max(worst[0], float(error.max()))
+        close = torch.isclose(a, e, rtol=relative, atol=absolute * max(1.0, float(e.abs()[finite].max()) if finite.any() else 1.0),
+                              equal_nan=True)  # fmt: skip
+    else:
+        close = expected == actual
+    if bool(close.all()):
+        return None
+    bad = (~close).nonzero()[0].tolist()
+    at = tuple(bad)
+    return f"{where}: {int((~close).sum())} of {expected.numel()} elements differ, first at {at}: eager {expected[at].item()}, compiled {actual[at].item()}"
+
+
+def interleaved(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[float, float]:
+    """Median seconds of both callables, run in turn, so that a noisy machine disturbs both alike."""
+    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    times: tuple[list[float], list[float]] = ([], [])
+    deadline = time.perf_counter() + _BUDGET_SECONDS
+    for call in (first, second):
+        call()
+    while len(times[0]) < _MOST_REPEATS and (len(times[0]) < 5 or time.perf_counter() < deadline):
+        for call, record in zip((first, second), times, strict=True):
+            synchronize()
+            start = time.perf_counter()
+            call()
+            synchronize()
+            record.append(time.perf_counter() - start)
+    return statistics.median(times[0]), statistics.median(times[1])

@@ -1,0 +1,77 @@
+"""The configuration: one frozen dataclass, passed down. The environment is read in :func:`from_environment` only."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that steers a compilation. Fields with ``cache=True`` metadata enter cache keys."""
+
+    target: str = dataclasses.field(default="auto", metadata={"cache": True})  # "auto", "cpu", "cuda", "cuda:sm_90"
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    mode: str = dataclasses.field(default="default", metadata={"cache": True})
+    backend: str = "fuselens"
+    recompile_limit: int = 8
+    fallback_random: bool = dataclasses.field(default=False, metadata={"cache": True})
+    explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)
+    cache_dir: Path = Path("~/.cache/fuselens")
+    cxx: str = dataclasses.field(default="", metadata={"cache": True})  # empty: $CXX, g++, clang++, first that works
+    cpu_isa: str = dataclasses.field(default="", metadata={"cache": True})  # "", "avx2", "avx512", "neon", "scalar"
+    print_after: tuple[str, ...] = ()
+    dump: Path | None = None
+    strict: bool = False  # raise the compiler's own errors instead of running eagerly (its tests do)
+    triton_text: bool = False  # also generate Triton text for CPU graphs, as a document
+
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_OPTION_FIELDS = frozenset(f.name for f in dataclasses.fields(Config)) - {"backend", "mode", "fullgraph", "dynamic"}
+
+
+def from_environment(environ: Mapping[str, str] | None = None, **changes: Any) -> Config:
+    """The process' configuration: defaults, then ``FUSELENS_*`` variables, then ``changes``."""
+    env = os.environ if environ is None else environ
+    values: dict[str, Any] = {}
+    if env.get("FUSELENS_CACHE_DIR"):
+        values["cache_dir"] = Path(env["FUSELENS_CACHE_DIR"])
+    elif env.get("XDG_CACHE_HOME"):
+        values["cache_dir"] = Path(env["XDG_CACHE_HOME"]) / "fuselens"
+    if env.get("FUSELENS_PRINT_AFTER"):
+        values["print_after"] = tuple(s.strip() for s in env["FUSELENS_PRINT_AFTER"].split(",") if s.strip())
+    if env.get("FUSELENS_DUMP"):
+        values["dump"] = Path(env["FUSELENS_DUMP"])
+    if env.get("FUSELENS_TARGET"):
+        values["target"] = env["FUSELENS_TARGET"]
+    if env.get("FUSELENS_CPU_ISA"):
+        values["cpu_isa"] = env["FUSELENS_CPU_ISA"]
+    if env.get("FUSELENS_STRICT"):
+        values["strict"] = env["FUSELENS_STRICT"] != "0"
+    if env.get("CXX"):
+        values["cxx"] = env["CXX"]
+    values.update(changes)
+    config = Config(**values)
+    return dataclasses.replace(config, cache_dir=config.cache_dir.expanduser())
+
+
+def with_options(config: Config, options: Mapping[str, Any] | None) -> Config:
+    """``config`` changed by the ``options=`` of :func:`fuselens.compile`. Unknown names raise ValueError."""
+    if not options:
+        return config
+    for name in options:
+        if name not in _OPTION_FIELDS:
+            raise ValueError(f"unknown option {name!r}; known options are {', '.join(sorted(_OPTION_FIELDS))}")
+    return dataclasses.replace(config, **dict(options))
+
+
+def cache_key(config: Config) -> dict[str, Any]:
+    """The part of the configuration that changes generated code."""
+    return {
+        f.name: str(getattr(config, f.name)) for f in dataclasses.fields(config) if f.metadata.get("cache")
+    }

@@ -1,0 +1,311 @@
+"""The table of diagnostic codes. One entry per code: title, message and explanation templates, hints, severity.
+
+``FL1xx`` capture and breaks · ``FL2xx`` guards, specialisation, recompiles · ``FL3xx`` autograd · ``FL4xx`` lowering,
+fusion, fallbacks, performance · ``FL5xx`` CUDA graphs · ``FL6xx`` numerics · ``FL9xx`` environment, worker.
+Standard library only: the language server imports it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .report import Diagnostic, Fix, Frame, Severity, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    code: str
+    title: str
+    message: str  # one line; {fields} are filled in by make()
+    explanation: str
+    hints: tuple[str, ...] = ()
+    severity: Severity = "warning"
+
+
+def _e(code: str, title: str, message: str, explanation: str, *hints: str, severity: Severity = "warning") -> Entry:
+    return Entry(code, title, message, explanation, hints, severity)
+
+
+TABLE: dict[str, Entry] = {
+    e.code: e
+    for e in (
+        # --- FL1xx: capture and graph breaks -----------------------------------------------------------------
+        _e(
+            "FL101", "data-dependent branch",
+            "graph break: `{what}` branches on a tensor's value",
+            "The condition is only known when the program runs, so the graph ends here and a new one starts on each side.",
+            "Compute both sides and choose with torch.where(condition, a, b).",
+            "If the condition never depends on data, compute it from Python values or shapes.",
+        ),
+        _e(
+            "FL102", "tensor to Python scalar",
+            "graph break: `{what}` turns a tensor into a Python value",
+            "A Python number is needed before the graph has run, so the graph ends here.",
+            "Keep the value as a zero-dimensional tensor and use tensor arithmetic.",
+        ),
+        _e(
+            "FL103", "output to the terminal",
+            "graph break: `{what}` prints",
+            "Output must appear in program order, so the call runs eagerly between two graphs.",
+            "Remove the call, or guard it with `if not torch.compiler.is_compiling():`.",
+        ),
+        _e(
+            "FL104", "unsupported call",
+            "graph break: call of `{what}` cannot be traced ({why})",
+            "The compiler cannot see into this call, so it runs eagerly between two graphs.",
+            "Move the call out of the compiled function or replace it with tensor operations.",
+        ),
+        _e(
+            "FL105", "unsupported instruction",
+            "graph break: {what} ({why})",
+            "This Python construct is not traced yet, so it runs eagerly between two graphs.",
+        ),
+        _e(
+            "FL106", "unsupported attribute access",
+            "graph break: attribute `{what}` cannot be read while tracing ({why})",
+            "Reading the attribute may run arbitrary code, so it happens eagerly between two graphs.",
+        ),
+        _e(
+            "FL107", "operator failed on example shapes",
+            "graph break: `{what}` raised {why} while tracing",
+            "Executing the operator without data failed. It runs eagerly, so eager's own error appears if there is one.",
+        ),
+        _e(
+            "FL108", "dynamic output shape",
+            "graph break: the output shape of `{what}` depends on data",
+            "The shape is only known when the program runs, so the operator runs eagerly between two graphs.",
+        ),
+        _e(
+            "FL109", "frame runs eagerly",
+            "not compiled: {what} ({why})",
+            "The whole function runs eagerly; functions it calls may still be compiled.",
+        ),
+        _e(
+            "FL110", "mutation that cannot be replayed",
+            "graph break: {what} mutates an object in a way that cannot be replayed ({why})",
+            "The mutation runs eagerly between two graphs.",
+        ),
+        _e(
+            "FL111", "explicit graph break",
+            "graph break: requested by fuselens.graph_break()",
+            "The program asked for a graph break here.",
+            severity="information",
+        ),
+        _e(
+            "FL112", "exception while tracing",
+            "not compiled: {what}",
+            "An internal error stopped the capture; the function runs eagerly and its results are unaffected.",
+            "Please report it with the output of `fuselens explain --dump DIR`.",
+        ),
+        _e(
+            "FL113", "context manager",
+            "graph break: `with {what}` cannot be traced ({why})",
+            "The context manager is entered eagerly and the body is compiled separately.",
+        ),
+        _e(
+            "FL114", "disabled function",
+            "graph break: `{what}` is excluded from compilation",
+            "The function is marked with disable(), so it runs eagerly between two graphs.",
+            severity="information",
+        ),
+        _e(
+            "FL115", "random or time-dependent call",
+            "graph break: `{what}` reads state that changes between calls",
+            "The call must run each time, so it runs eagerly between two graphs.",
+        ),
+        # --- FL2xx: guards and recompiles ---------------------------------------------------------------------
+        _e(
+            "FL201", "recompiled",
+            "recompiled: {what}",
+            "A guard of every earlier compilation failed, so the function was compiled again.",
+            severity="information",
+        ),
+        _e(
+            "FL202", "recompile limit reached",
+            "no longer compiled: {what} was compiled {count} times",
+            "Each call with new types, shapes or values compiles again. After the limit the function runs eagerly.",
+            "Turn the changing Python value into a tensor, or mark the changing dimension dynamic.",
+        ),
+        _e(
+            "FL203", "specialised",
+            "`{what}` was specialised to {value}",
+            "The compiled code is only valid for this value; another one compiles again.",
+            severity="information",
+        ),
+        # --- FL3xx: autograd ----------------------------------------------------------------------------------
+        _e(
+            "FL301", "graph runs eagerly",
+            "this graph runs eagerly: {why}",
+            "Ahead-of-time autograd cannot express this graph yet, so its operations run one by one, with eager's results.",
+        ),
+        _e(
+            "FL302", "double backward",
+            "double backward through a compiled graph",
+            "Second derivatives are recomputed eagerly.",
+        ),
+        # --- FL4xx: lowering, fusion, fallback ----------------------------------------------------------------
+        _e(
+            "FL401", "operator fallback",
+            "`{what}` runs through ATen: {why}",
+            "No loop lowering exists for this operator and these types, so the vendor's operator is called.",
+            severity="hint",
+        ),
+        _e(
+            "FL402", "kernel build failed",
+            "the generated code of {what} could not be built; the graph runs eagerly",
+            "The C++ compiler or Triton refused the generated code: {why}",
+        ),
+        _e(
+            "FL403", "no C++ compiler",
+            "no C++ compiler found; graphs run eagerly",
+            "Looked for {what}.",
+            "Install g++ (Debian: `apt-get install g++`), or set CXX to a C++17 compiler.",
+        ),
+        _e(
+            "FL404", "lowering failed",
+            "this graph runs eagerly: {why}",
+            "The graph could not be lowered to loops; its operations run one by one, with eager's results.",
+        ),
+        _e(
+            "FL405", "corrupt cache entry",
+            "ignored a corrupt cache entry: {what}",
+            "The entry was treated as missing and rebuilt.",
+            severity="information",
+        ),
+        # --- FL9xx: environment and worker --------------------------------------------------------------------
+        _e(
+            "FL901", "no example inputs",
+            "`{what}` has no example inputs, so it was not compiled here",
+            "To compile without running your program, shapes and dtypes must be known.",
+            "Annotate tensors with jaxtyping, e.g. `x: Float32[Tensor, \"batch 64\"]`.",
+            "Or pass `example_inputs=` (a tuple, or a callable returning one) to the decorator.",
+            severity="hint",
+        ),
+        _e(
+            "FL902", "syntax error",
+            "syntax error: {why}",
+            "The file cannot be parsed, so nothing in it was compiled.",
+            severity="error",
+        ),
+        _e(
+            "FL903", "exception at import",
+            "importing this file raised {why}",
+            "The file must be importable to be compiled; it was stopped at this line.",
+            "Guard script code with `if __name__ == \"__main__\":`.",
+            severity="error",
+        ),
+        _e(
+            "FL904", "exit at import",
+            "importing this file called {what}",
+            "The file ended the process while it was imported, so nothing in it was compiled.",
+            "Guard script code with `if __name__ == \"__main__\":`.",
+            severity="error",
+        ),
+        _e(
+            "FL905", "time limit",
+            "checking this file took longer than {limit} s and was stopped{where}",
+            "Nothing was compiled. A loop at import or a very slow function is the usual cause.",
+            "Guard script code with `if __name__ == \"__main__\":`, or raise `fuselens.timeout`.",
+            severity="error",
+        ),
+        _e(
+            "FL906", "process died",
+            "checking this file killed its process ({why}){where}",
+            "The user code ended the process (abort, segmentation fault or memory limit). The server is unaffected.",
+            severity="error",
+        ),
+        _e(
+            "FL907", "torch missing",
+            "the interpreter {what} cannot import torch: {why}",
+            "Fuselens compiles in your own Python environment, which needs torch 2.11 or later.",
+            "Select another interpreter, or install torch and fuselens in this one.",
+            severity="error",
+        ),
+        _e(
+            "FL908", "example inputs failed",
+            "the example inputs of `{what}` could not be made: {why}",
+            "The callable or annotation that describes the inputs raised an exception.",
+            severity="error",
+        ),
+        _e(
+            "FL909", "example call raised",
+            "calling `{what}` on its example inputs raised {why}",
+            "Eager PyTorch raises this too; what was compiled before the exception is still shown.",
+            severity="error",
+        ),
+        _e(
+            "FL910", "memory limit",
+            "checking this file used more than {limit} MiB and was stopped",
+            "Nothing was compiled. Make the example inputs smaller, or raise `fuselens.memoryLimit`.",
+            severity="error",
+        ),
+        _e(
+            "FL911", "fuselens missing",
+            "the interpreter {what} cannot import fuselens: {why}",
+            "Fuselens compiles in your own Python environment and must be installed there.",
+            "Install it: `{what} -m pip install fuselens`.",
+            severity="error",
+        ),
+        _e(
+            "FL912", "function not found",
+            "`{what}` is not defined after importing the file",
+            "The annotated function is created conditionally or was deleted, so it was not compiled.",
+        ),
+        _e(
+            "FL914", "worker cannot start",
+            "the compile worker could not be started with {what}: {why}",
+            "Fuselens compiles in a process of your own Python environment; that process did not come up.",
+            "Select another interpreter (setting `fuselens.interpreter`), then restart the worker.",
+            severity="error",
+        ),
+        _e(
+            "FL913", "prediction",
+            "likely graph break: {what}",
+            "Seen in the source only; saving the file compiles it and confirms or removes this.",
+            severity="hint",
+        ),
+    )
+}
+
+
+def make(
+    code: str,
+    span: Span | None = None,
+    *,
+    stack: tuple[Frame, ...] = (),
+    mode: str = "",
+    cost: str = "",
+    fixes: tuple[Fix, ...] = (),
+    hints: tuple[str, ...] = (),
+    **fields: Any,
+) -> Diagnostic:
+    """A :class:`Diagnostic` of ``code`` with its templates filled from ``fields``. Raises KeyError on unknown codes."""
+    entry = TABLE[code]
+    values = _Fields(fields)
+    return Diagnostic(
+        code=code,
+        message=entry.message.format_map(values),
+        span=span,
+        severity=entry.severity,
+        explanation=entry.explanation.format_map(values),
+        hints=tuple(h.format_map(values) for h in entry.hints) + hints,
+        stack=stack,
+        mode=mode,
+        cost=cost,
+        fixes=fixes,
+    )
+
+
+class _Fields(dict[str, Any]):
+    def __missing__(self, key: str) -> str:
+        return ""
+
+
+def codes_markdown() -> str:
+    """The documentation page of every code, generated from the table."""
+    out = ["# Diagnostic codes", ""]
+    for e in TABLE.values():
+        out += [f"## {e.code}", "", f"**{e.title}** ({e.severity})", "", f"> {e.message}", "", e.explanation, ""]
+        out += [f"- {h}" for h in e.hints] + ([""] if e.hints else [])
+    return "\n".join(out)

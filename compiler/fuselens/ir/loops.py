@@ -1,0 +1,334 @@
+"""The loop IR: buffers, loops, extern calls and fused kernels. The whole of it is this grammar.
+
+::
+
+    Graph   := inputs constants buffers nodes outputs          a straight-line program over buffers
+    Node    := Loop | Extern                                   before fusion
+             | Kernel | Extern                                 after fusion
+    Loop    := axes reduction body                             one ATen operation, writing one buffer
+    Kernel  := axes phases                                     fused loops: for each point of axes, each phase in turn
+    Phase   := axes body                                       the axes it adds to the kernel's, and what it computes
+    Op      := name op args dtype                              one scalar operation, in SSA form
+    Buffer  := name dtype sizes strides offset [storage]       a strided region; ``storage`` names what it is a view of
+
+Everything is frozen plain data. Index expressions are sympy expressions over axis symbols, size symbols and (for
+gathers) the names of earlier integer ops; they count elements from the start of the *storage* that the buffer lies
+in, so a view needs no node of its own. Sizes are sympy expressions too: integers, or symbols of ``Graph.symbols``.
+
+A body is evaluated once for each point of the iteration space. ``reduce`` ops fold over the axes that the phase adds
+(over the reduction axes, in a Loop). In a Loop, ops that depend on a reduce run once per point of ``axes``, after it.
+In a Kernel, a phase never uses the result of a reduce of its own: later phases do, by name. So what crosses phases is
+what has one value per point of the kernel's axes: results of reduces, and of ops in phases without axes of their own.
+Everything else lives inside its phase. The interpretations of a body are handlers (see :func:`interpret`): evaluate,
+print, C++, Triton.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import sympy
+from sympy import Expr
+
+from ..report import Decision, Span
+
+DType = Literal["f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool", "c64", "c128"]
+ITEMSIZE: dict[str, int] = {
+    "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
+    "c64": 8, "c128": 16,
+}  # fmt: skip
+ReduceKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin"]
+
+
+def symbol(name: str) -> sympy.Symbol:
+    """A loop axis or size symbol: an integer, not negative. Equal names are equal symbols."""
+    return sympy.Symbol(name, integer=True, nonnegative=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An iteration variable that runs from 0 to ``size`` - 1."""
+
+    name: str
+    size: Expr
+
+    @property
+    def symbol(self) -> sympy.Symbol:
+        return symbol(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A strided tensor in memory.
+
+    ``storage`` is the name of the buffer that owns the memory ("" when it owns it itself); ``offset`` counts elements
+    from the start of that storage. Index expressions of loads and stores already include strides and offset.
+    """
+
+    name: str
+    dtype: str
+    sizes: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    offset: Expr = sympy.Integer(0)
+    storage: str = ""
+    device: str = "cpu"
+
+    @property
+    def owner(self) -> str:
+        return self.storage or self.name
+
+    def numel(self) -> Expr:
+        return sympy.prod(self.sizes) if self.sizes else sympy.Integer(1)
+
+    def index(self, point: tuple[Expr, ...]) -> Expr:
+        """The element index, within the storage, of the logical position ``point`` (one expression per dimension)."""
+        total = self.offset
+        for p, s in zip(point, self.strides, strict=True):
+            total = total + p * s
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One scalar operation. ``args`` are names of earlier ops (str), sympy expressions, numbers or keywords.
+
+    The forms that are not plain arithmetic (the table of arithmetic is ``ir.ops``):
+
+    ==========  =============================  ============================================================
+    load        (storage, index)               element ``index`` of storage; ``index`` may use earlier op names
+    store       (storage, index, value)        no result; ``name`` is still unique
+    reduce      (kind, value)                  fold over the phase's axes; argmax/argmin give the flat index
+    const       (number,)                      a literal of ``dtype``
+    index       (expression,)                  the value of an index expression as ``dtype`` (i64)
+    cast        (value,)                       convert to ``dtype`` (float to integer truncates, to bool is != 0)
+    bitcast     (value,)                       reinterpret
+    ==========  =============================  ============================================================
+    """
+
+    name: str
+    op: str
+    args: tuple[Any, ...]
+    dtype: str
+    spans: tuple[Span, ...] = ()
+
+    def operands(self) -> tuple[str, ...]:
+        """Names of the ops this one reads, in order, those inside index expressions included."""
+        if self.op == "load":
+            return indirect_names(self.args[1])
+        if self.op == "store":
+            return (*indirect_names(self.args[1]), self.args[2])
+        if self.op == "reduce":
+            return (self.args[1],)
+        if self.op == "index":
+            return indirect_names(self.args[0])
+        if self.op == "const":
+            return ()
+        return tuple(a for a in self.args if isinstance(a, str))
+
+
+def value_symbol(name: str) -> sympy.Symbol:
+    """The symbol by which an index expression uses the value of the integer op ``name`` (a gather). It is ``%name``."""
+    return sympy.Symbol("%" + name, integer=True)
+
+
+def indirect_names(index: Any) -> tuple[str, ...]:
+    """Names of the ops whose values the index expression uses."""
+    if not isinstance(index, Expr):
+        return ()
+    return tuple(sorted(s.name[1:] for s in index.free_symbols if s.name.startswith("%")))
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One operation as a loop nest over ``axes`` (and ``reduction`` axes inside them), writing buffer ``name``."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    reduction: tuple[Axis, ...]
+    body: tuple[Op, ...]
+    origin: str = ""  # the ATen operation, for people
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return "reduction" if self.reduction else "pointwise"
+
+
+@dataclass(frozen=True, slots=True)
+class Extern:
+    """A call of an ATen operator. ``args``/``kwargs`` nest tuples of :class:`Ref`, sympy expressions and constants.
+
+    ``outputs`` are the buffers it makes, in the order of the operator's returns ("" for a return that nobody uses).
+    ``mutates`` names argument buffers that the operator writes into.
+    """
+
+    name: str
+    target: str  # e.g. "aten.addmm.default"
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    outputs: tuple[str, ...]
+    mutates: tuple[str, ...] = ()
+    reason: str = ""  # why it is not loops
+    origin: str = ""
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A buffer as an argument of an extern call."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One traversal of ``axes`` (none: once) inside a kernel's axes. Stores and reductions happen in body order."""
+
+    axes: tuple[Axis, ...]
+    body: tuple[Op, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Fused loops: for each point of ``axes`` (in parallel), every phase in turn."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    phases: tuple[Phase, ...]
+    loops: tuple[str, ...] = ()  # names of the loops it was made from
+    origins: tuple[str, ...] = ()
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return "reduction" if any(o.op == "reduce" for p in self.phases for o in p.body) else "pointwise"
+
+    def ops(self) -> Iterator[Op]:
+        for phase in self.phases:
+            yield from phase.body
+
+    def reads(self) -> tuple[str, ...]:
+        """Storages it loads from, in first-use order, without repetition."""
+        return tuple(dict.fromkeys(o.args[0] for o in self.ops() if o.op == "load"))
+
+    def writes(self) -> tuple[str, ...]:
+        """Storages it stores to, in first-use order, without repetition."""
+        return tuple(dict.fromkeys(o.args[0] for o in self.ops() if o.op == "store"))
+
+    def size_symbols(self) -> tuple[str, ...]:
+        """Names of size symbols that its axes and index expressions use, sorted: integer arguments of the kernel."""
+        bound = {a.name for a in self.axes} | {a.name for p in self.phases for a in p.axes}
+        found: set[str] = set()
+        for axis in (*self.axes, *(a for p in self.phases for a in p.axes)):
+            found |= {s.name for s in axis.size.free_symbols}
+        for op in self.ops():
+            for arg in op.args:
+                if isinstance(arg, Expr):
+                    found |= {s.name for s in arg.free_symbols if not s.name.startswith("%")}
+        return tuple(sorted(found - bound))
+
+
+Node = Loop | Extern | Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A program over buffers.
+
+    ``inputs`` are buffer names in call order; ``outputs`` are buffer names, or None, or sympy expressions (integers).
+    ``symbols`` maps each size symbol to where a call reads it: (input position, dimension). ``reuse`` (after ordering)
+    maps a buffer to the earlier buffer whose memory it takes over.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    buffers: Mapping[str, Buffer]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Any, ...]
+    symbols: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    hints: Mapping[str, int] = field(default_factory=dict)  # example value of each size symbol
+    constants: Mapping[str, Any] = field(default_factory=dict)  # buffer name → tensor, for graph constants
+    reuse: Mapping[str, str] = field(default_factory=dict)
+    decisions: tuple[Decision, ...] = ()
+
+    def replace(self, **changes: Any) -> Graph:
+        return dataclasses.replace(self, **changes)
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        return tuple(n for n in self.nodes if isinstance(n, Kernel))
+
+    def externs(self) -> tuple[Extern, ...]:
+        return tuple(n for n in self.nodes if isinstance(n, Extern))
+
+    def hint(self, expression: Expr | int) -> int:
+        """The example value of a size expression."""
+        if isinstance(expression, int):
+            return expression
+        if expression.is_Integer:
+            return int(expression)
+        return int(expression.subs({symbol(k): v for k, v in self.hints.items()}))
+
+
+def extern_reads(node: Extern) -> tuple[str, ...]:
+    """Buffers that an extern call takes as arguments, in order, without repetition."""
+    found: dict[str, None] = {}
+
+    def visit(value: Any) -> None:
+        if isinstance(value, Ref):
+            found[value.name] = None
+        elif isinstance(value, tuple):
+            for v in value:
+                visit(v)
+
+    visit(node.args)
+    visit(tuple(v for _, v in node.kwargs))
+    return tuple(found)
+
+
+def interpret(body: tuple[Op, ...], handler: Any, values: dict[str, Any]) -> None:
+    """Runs ``body`` under an interpretation.
+
+    ``handler`` has the methods ``load(op, storage, index)``, ``store(op, storage, index, value)``,
+    ``reduce(op, kind, value)``, ``const(op, number)``, ``index(op, expression)`` and ``apply(op, values)`` for all
+    the rest. ``values`` maps op names to the handler's values; results are added to it.
+    """
+    special: dict[str, Callable[[Op], Any]] = {
+        "load": lambda o: handler.load(o, o.args[0], o.args[1]),
+        "store": lambda o: handler.store(o, o.args[0], o.args[1], values[o.args[2]]),
+        "reduce": lambda o: handler.reduce(o, o.args[0], values[o.args[1]]),
+        "const": lambda o: handler.const(o, o.args[0]),
+        "index": lambda o: handler.index(o, o.args[0]),
+    }
+    for op in body:
+        run = special.get(op.op)
+        values[op.name] = run(op) if run else handler.apply(op, [values[a] for a in op.args])
+
+
+def phases_of(node: Loop | Kernel) -> tuple[Phase, ...]:
+    """The phases of a kernel, or those a loop amounts to: its fold, then what depends on a reduce, once per point.
+
+    Constants and index values that both halves use are repeated in the second, under the same names: only what has
+    one value per point of the node's axes crosses phases.
+    """
+    if isinstance(node, Kernel):
+        return node.phases
+    if not node.reduction:
+        return (Phase((), node.body),)
+    by_name = {o.name: o for o in node.body}
+    after: set[str] = set()
+    for op in node.body:
+        if any(d in after or by_name[d].op == "reduce" for d in op.operands()):
+            after.add(op.name)
+    wanted: list[str] = [d for n in after for d in by_name[n].operands()]
+    repeated: set[str] = set()
+    while wanted:
+        name = wanted.pop()
+        if name not in after and name not in repeated and by_name[name].op != "reduce":
+            repeated.add(name)
+            wanted.extend(by_name[name].operands())
+    first = tuple(o for o in node.body if o.name not in after)
+    second = tuple(o for o in node.body if o.name in after or o.name in repeated)
+    return (Phase(node.reduction, first), Phase((), second)) if second else (Phase(node.reduction, first),)

@@ -1,0 +1,58 @@
+"""Dtypes: torch's objects and the IR's names, the type arithmetic runs in, and torch's promotion of mixed operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from fuselens.ir.loops import Buffer
+
+NAMES: dict[torch.dtype, str] = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
+    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
+    torch.complex64: "c64", torch.complex128: "c128",
+}  # fmt: skip
+FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
+HALVES = frozenset({"f16", "bf16"})
+INTEGERS = frozenset({"i64", "i32", "i16", "i8", "u8"})
+LOOP_DTYPES = FLOATS | INTEGERS | {"bool"}  # what loops compute with; the rest (complex) goes through ATen
+
+
+def compute_dtype(dtype: str) -> str:
+    """The type arithmetic runs in: half precision computes in f32."""
+    return "f32" if dtype in HALVES else dtype
+
+
+def _category(dtype: str) -> int:
+    return 3 if dtype.startswith("c") else 2 if dtype in FLOATS else 1 if dtype in INTEGERS else 0
+
+
+def _join(a: str, b: str) -> str:
+    if a == b:
+        return a
+    by_name = {v: k for k, v in NAMES.items()}
+    return NAMES[torch.promote_types(by_name[a], by_name[b])]
+
+
+def _number_dtype(value: Any) -> str:
+    return "bool" if isinstance(value, bool) else "i64" if isinstance(value, int) else "f32"
+
+
+def promote(operands: Iterable[Any]) -> str:
+    """``torch.result_type`` of buffers and Python numbers: tensors with dimensions outrank zero-dimensional ones,
+    which outrank numbers, unless the lower rank has the higher category (float over integer over bool)."""
+    ranked: dict[int, str] = {}
+    for operand in operands:
+        if isinstance(operand, Buffer):
+            rank, dtype = (0 if operand.sizes else 1), operand.dtype
+        else:
+            rank, dtype = 2, _number_dtype(operand)
+        ranked[rank] = _join(ranked[rank], dtype) if rank in ranked else dtype
+    out = ""
+    for rank in sorted(ranked):
+        candidate = ranked[rank]
+        if not out or _category(candidate) > _category(out):
+            out = candidate
+    return out

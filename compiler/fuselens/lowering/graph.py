@@ -1,0 +1,253 @@
+"""From a functional ATen graph to the loop IR: one walk over the nodes, one table of rules.
+
+An operation is, in this order: a number computed from sizes (no node at all), a view (a buffer, no node), loops by its
+rule, or an extern call. Rules decline with :class:`Unsupported`; then, and where no rule exists, ATen's operator is
+called and the reason recorded as FL401. No functional operator is ever refused.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+
+from fuselens.ir.affine import symbol_names
+from fuselens.ir.loops import Buffer, Graph
+from fuselens.lowering import composites, movement, pointwise, reductions
+from fuselens.lowering.builder import Builder, LoweringError, Unsupported, expression
+from fuselens.lowering.views import is_view, lower_view
+from fuselens.report import Span
+from fuselens.torch_private import symint_hint
+
+Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
+RULES: dict[str, Rule] = {**pointwise.RULES, **reductions.RULES, **movement.RULES, **composites.RULES}
+
+# operators that ATen runs better than a loop of ours, by packet: no fallback, a choice
+_VENDOR = "the vendor's library is the better implementation"
+VENDOR: dict[str, str] = dict.fromkeys(
+    (
+        "aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.addbmm", "aten.mv", "aten.addmv", "aten.dot",
+        "aten.vdot", "aten.linear", "aten.convolution", "aten.convolution_backward", "aten._convolution",
+        "aten._scaled_mm", "aten._int_mm",
+        "aten.scaled_dot_product_attention", "aten._scaled_dot_product_flash_attention",
+        "aten._scaled_dot_product_flash_attention_for_cpu", "aten._scaled_dot_product_efficient_attention",
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward", "aten._scaled_dot_product_cudnn_attention",
+        "aten.sort", "aten.topk", "aten._fft_r2c", "aten._fft_c2r", "aten._fft_c2c",
+    ),
+    _VENDOR,
+)  # fmt: skip
+_RANDOM = "its random numbers come from torch's generator, in program order"
+_UNCHECKED = "an index out of range must raise, which loops do not check"
+REASONS: dict[str, str] = {
+    **VENDOR,
+    **dict.fromkeys(
+        ("aten.embedding", "aten.index", "aten.index_select", "aten.gather", "aten.take", "aten.index_put",
+         "aten.scatter", "aten.scatter_add", "aten.embedding_dense_backward", "aten.nll_loss_forward",
+         "aten.index_add", "aten._unsafe_index", "aten.scatter_reduce"),
+        _UNCHECKED,
+    ),
+}  # fmt: skip
+
+
+def lower(gm: fx.GraphModule, *, name: str, device: str | None = None) -> Graph:
+    """The loop IR of a functional ATen graph whose nodes carry ``meta["val"]`` (and ``meta["span"]``, when known).
+
+    With ``device`` every buffer is retargeted to it. Buffers have the strides of the fake tensors; graph inputs count
+    elements from their own first one. Raises :class:`LoweringError` where no graph can be made (data-dependent sizes,
+    higher-order operators).
+    """
+    return _Walk(gm, name, device).run()
+
+
+class _Walk:
+    def __init__(self, gm: fx.GraphModule, name: str, device: str | None) -> None:
+        self.gm = gm
+        self.name = name
+        self.low = Builder(device)
+        self.values: dict[fx.Node, Any] = {}
+        self.inputs: list[str] = []
+        self.symbols: dict[str, tuple[int, int]] = {}
+        self.constants: dict[str, Any] = {}
+        self.outputs: tuple[Any, ...] = ()
+
+    def run(self) -> Graph:
+        steps: dict[str, Callable[[fx.Node], Any]] = {
+            "placeholder": self._placeholder,
+            "get_attr": self._constant,
+            "call_function": self._call,
+            "output": self._output,
+        }
+        for node in self.gm.graph.nodes:
+            step = steps.get(node.op)
+            if step is None:
+                raise LoweringError(f"{node.op} {node.target} is no operation of a functional graph")
+            span = node.meta.get("span")
+            self.low.spans = (span,) if isinstance(span, Span) else tuple(span or ())
+            self.low.origin = str(node.target) if node.op == "call_function" else ""
+            self.values[node] = step(node)
+        self._check_symbols()
+        low = self.low
+        return Graph(
+            self.name, tuple(self.inputs), low.buffers, tuple(low.nodes), self.outputs, symbols=self.symbols,
+            hints={k: v for k, v in low.hints.items() if k in self.symbols}, constants=self.constants,
+            decisions=tuple(low.decisions),
+        )  # fmt: skip
+
+    # --- inputs ------------------------------------------------------------------------------------------------
+
+    def _placeholder(self, node: fx.Node) -> Any:
+        position, value = len(self.inputs), node.meta.get("val")
+        name = self._free_name(node.name)
+        self.inputs.append(name)
+        if isinstance(value, torch.SymInt):
+            return self._bind(value, position, -1)
+        if not isinstance(value, torch.Tensor):
+            return value  # specialised: the value is part of the graph
+        for dimension, size in enumerate((*value.shape, *value.stride())):
+            if isinstance(size, torch.SymInt):
+                self._bind(size, position, dimension)
+        return self.low.like(value, name)
+
+    def _bind(self, value: torch.SymInt, position: int, dimension: int) -> Any:
+        e = expression(value)
+        hint = symint_hint(value)
+        if isinstance(e, sympy.Symbol) and hint is not None:
+            if e.name not in self.symbols:
+                self.symbols[e.name] = (position, dimension)
+            self.low.hints[e.name] = hint
+        return e
+
+    def _free_name(self, wanted: str) -> str:
+        name = "".join(c if c.isalnum() or c == "_" else "_" for c in wanted)
+        # names of axes, ops, sizes and intermediates are the IR's own
+        if (name.rstrip("0123456789") in ("i", "r", "t", "s", "u", "buf") and name[-1].isdigit()) or name == "_":
+            name = f"in_{name}"
+        while name in self.low.buffers or name in self.inputs:
+            name += "_"
+        return name
+
+    def _constant(self, node: fx.Node) -> Buffer:
+        value: Any = self.gm
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            raise LoweringError(f"attribute {node.target} is no tensor")
+        name = self._free_name(str(node.target).replace(".", "_"))
+        self.constants[name] = value
+        return self.low.like(node.meta.get("val", value), name)
+
+    # --- operations --------------------------------------------------------------------------------------------
+
+    def _call(self, node: fx.Node) -> Any:
+        if node.target is operator.getitem:
+            container, position = node.args
+            return self.values[container][position]  # type: ignore[index]
+        meta = node.meta.get("val")
+        if isinstance(meta, (torch.SymInt, torch.SymFloat)):
+            return expression(meta)
+        if isinstance(meta, (int, float)) and not isinstance(meta, bool):
+            return meta
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise LoweringError(f"{node.target} is no ATen operator")
+        args = map_arg(node.args, self._value)
+        kwargs = map_arg(node.kwargs, self._value)
+        return self._operation(node, node.target, meta, self._plain(args), self._plain(kwargs))
+
+    def _operation(self, node: fx.Node, target: Any, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        full = str(target)
+        packet = full.rpartition(".")[0]
+        rule = RULES.get(full) or RULES.get(packet)
+        before, known = len(self.low.nodes), len(self.low.buffers)
+        reason = REASONS.get(packet, "it has no lowering to loops yet")
+        try:
+            if rule is not None and _mutated(target) == ():
+                return rule(self.low, meta, args, kwargs)
+            if is_view(target, packet):
+                return lower_view(self.low, args[0], node.args[0].meta["val"], meta)  # type: ignore[union-attr]
+        except (Unsupported, NotImplementedError) as declined:
+            reason = str(declined)
+            del self.low.nodes[before:]
+            for name in list(self.low.buffers)[known:]:
+                del self.low.buffers[name]
+        return self._extern(node, target, meta, args, kwargs, reason)
+
+    def _extern(self, node: fx.Node, target: Any, meta: Any, args: Any, kwargs: Any, reason: str) -> Any:
+        if torch.Tag.nondeterministic_seeded in target.tags:
+            reason = _RANDOM
+        packet = str(target).rpartition(".")[0]
+        if is_view(target, packet):
+            target = _copying(target)
+        self.low.decide("extern" if packet in VENDOR else "fallback", str(target), reason, operator=str(target))
+        mutated = _mutated(target)
+        if mutated:
+            given = {**dict(zip((a.name for a in target._schema.arguments), args, strict=False)), **kwargs}
+            written = tuple(given[n] for n in mutated if isinstance(given.get(n), Buffer))
+            self.low.extern(target, args, kwargs, None if meta is None else [None] * len(target._schema.returns)
+                            if len(target._schema.returns) > 1 else None, reason,
+                            mutates=tuple(b.name for b in written))  # fmt: skip
+            return written[0] if len(written) == 1 else written
+        if any(isinstance(m, torch.SymInt) for m in (meta if isinstance(meta, (tuple, list)) else (meta,))):
+            raise LoweringError(f"{target} computes a size from data")
+        used: set[Any] | None = None
+        if isinstance(meta, (tuple, list)):
+            used = {u.args[1] for u in node.users if u.target is operator.getitem}  # pyright: ignore
+            if any(u.target is not operator.getitem for u in node.users):
+                used = None
+        return self.low.extern(target, args, kwargs, meta, reason, used=used)
+
+    def _value(self, node: fx.Node) -> Any:
+        return self.values[node]
+
+    def _plain(self, value: Any) -> Any:
+        """fx's immutable containers and sympy integers as plain ones; devices retargeted."""
+        if isinstance(value, (tuple, list)):
+            return tuple(self._plain(v) for v in value)
+        if isinstance(value, dict):
+            return {k: self._plain(v) for k, v in value.items()}
+        if isinstance(value, sympy.Integer):
+            return int(value)
+        if isinstance(value, torch.device) and self.low.device:
+            return torch.device(self.low.device)
+        return value
+
+    # --- outputs -----------------------------------------------------------------------------------------------
+
+    def _output(self, node: fx.Node) -> None:
+        results = node.args[0]
+        flat = results if isinstance(results, (tuple, list)) else (results,)
+        self.outputs = tuple(self._result(r) for r in flat)
+
+    def _result(self, value: Any) -> Any:
+        value = self.values[value] if isinstance(value, fx.Node) else value
+        if isinstance(value, Buffer):
+            return value.name
+        if value is None or isinstance(value, sympy.Expr):
+            return value
+        if isinstance(value, int):
+            return sympy.Integer(value)
+        raise LoweringError(f"the graph returns a {type(value).__name__}")
+
+    def _check_symbols(self) -> None:
+        for buffer in self.low.buffers.values():
+            for e in (*buffer.sizes, *buffer.strides, buffer.offset):
+                missing = symbol_names(e) - self.symbols.keys()
+                if missing:
+                    raise LoweringError(f"the size symbol {min(missing)} is no dimension of an input")
+
+
+def _mutated(target: torch._ops.OpOverload) -> tuple[str, ...]:
+    """Names of the arguments that the operator writes into."""
+    return tuple(a.name for a in target._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+def _copying(target: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    """The variant of a view operator that returns fresh memory, where torch has one: nothing then aliases unseen."""
+    namespace, _, rest = str(target).partition(".")
+    packet, _, overload = rest.rpartition(".")
+    found = getattr(getattr(torch.ops, namespace), f"{packet}_copy", None)
+    return getattr(found, overload, target) if found is not None else target

@@ -1,0 +1,44 @@
+"""Views: new buffers over the same storage. No loop is made, nothing is copied.
+
+One rule serves every operator whose schema says that its result aliases its first argument: sizes and strides are
+those of the fake result, the offset is the argument's plus the difference of the two fake offsets (a graph input
+counts from its own first element, whatever its position in the caller's storage).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fuselens.ir.loops import Buffer
+from fuselens.lowering.builder import Builder, Unsupported, expression, expressions
+from fuselens.lowering.dtypes import NAMES
+
+# functional spellings of views: the graph has no mutation, so sharing memory cannot be told from copying
+_SHARING = frozenset({"aten._unsafe_view", "aten.lift_fresh", "aten.detach", "aten.alias", "prims.view_of"})
+
+
+def is_view(target: torch._ops.OpOverload, packet: str) -> bool:
+    """Whether the operator's results alias its first argument without writing to it."""
+    if packet in _SHARING:
+        return True
+    returns = target._schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def lower_view(low: Builder, base: Buffer, base_meta: torch.Tensor, meta: Any) -> Any:
+    """The view, or the tuple of views, that ``meta`` describes. Raises :class:`Unsupported`."""
+    if isinstance(meta, (tuple, list)):
+        return tuple(lower_view(low, base, base_meta, m) for m in meta)
+    if NAMES.get(meta.dtype) != base.dtype:
+        raise Unsupported("it reinterprets the elements' type")
+    if meta.is_conj() or meta.is_neg():
+        raise Unsupported("it sets a lazy conjugate or negative bit")
+    if meta.storage_offset() is base_meta.storage_offset():
+        offset = base.offset
+    else:
+        offset = base.offset + expression(meta.storage_offset()) - expression(base_meta.storage_offset())
+    if offset.is_negative:
+        raise Unsupported("it reaches before its argument's first element")
+    return low.view(base, expressions(meta.shape), expressions(meta.stride()), offset)

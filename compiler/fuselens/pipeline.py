@@ -1,0 +1,266 @@
+"""The pipeline is this list: what happens to a captured graph, stage by stage.
+
+The runner times, records and (on request) prints or dumps each stage; no stage does that for itself. A stage that
+cannot handle a graph raises a typed refusal; the graph then runs eagerly, as captured, and the report says why.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import fx
+
+from . import report
+from .capture.frame import Captured, Facts
+from .capture.tracer import describe_tensor
+from .config import Config
+from .diagnostics import make
+from .ir import graph_text
+
+STAGES = ("capture", "joint", "forward", "backward", "simplify", "lower", "fuse", "order", "cpp", "triton", "host", "guards")
+log = logging.getLogger("fuselens")
+_numbers = itertools.count()
+
+
+class Recorder:
+    """Collects what the stages say into a :class:`report.Report`."""
+
+    def __init__(self, function: str, file: str, span: report.Span | None, config: Config, texts: bool) -> None:
+        self.report = report.Report(function, file, span, target=config.target)
+        self.config = config
+        self.texts = texts or bool(config.print_after) or config.dump is not None
+        self.progress: Callable[[str], None] | None = None
+        self._seen: set[Any] = set()
+
+    def on_break(self, diagnostic: report.Diagnostic) -> None:
+        key = (diagnostic.code, diagnostic.span)
+        if key not in self._seen:
+            self._seen.add(key)
+            self.report.breaks.append(diagnostic)
+
+    def on_diagnostic(self, diagnostic: report.Diagnostic) -> None:
+        key = (diagnostic.code, diagnostic.span, diagnostic.message)
+        if key not in self._seen:
+            self._seen.add(key)
+            self.report.diagnostics.append(diagnostic)
+
+    def on_frame(self, facts: Facts) -> None:
+        seen = {(g.source, g.expression) for g in self.report.guards}
+        self.report.guards += [g for g in facts.guards if (g.source, g.expression) not in seen]
+        known = {(s.name, s.span) for s in self.report.shapes}
+        for shape in facts.shapes:
+            if (shape.name, shape.span) not in known:
+                known.add((shape.name, shape.span))
+                self.report.shapes.append(shape)
+
+    def finish(self) -> None:
+        """Called when the compilation is over: writes the dump folder that was asked for."""
+        if self.config.dump is not None:
+            from . import views
+
+            views.dump(self.report, self.config.dump)
+
+    def new_graph(self, captured: Captured) -> report.Graph:
+        graph = report.Graph(
+            id=len(self.report.graphs), frame=captured.frame, span=captured.span, operations=captured.operations,
+            inputs=tuple(describe_tensor(f) for f in captured.fakes),
+        )  # fmt: skip
+        self.report.graphs.append(graph)
+        return graph
+
+
+class Run:
+    """One graph going through the stages: times each, keeps its text when somebody wants it."""
+
+    def __init__(self, recorder: Recorder, graph: report.Graph) -> None:
+        self.recorder = recorder
+        self.graph = graph
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        if self.recorder.progress is not None:
+            self.recorder.progress(name)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.graph.timings.append(report.Timing(name, time.perf_counter() - start))
+
+    def record(self, name: str, suffix: str, make_text: Callable[[], tuple[str, tuple[report.Line, ...]]]) -> None:
+        if not self.recorder.texts:
+            return
+        text, lines = make_text()
+        self.keep(report.Stage(name, suffix, text, lines))
+
+    def keep(self, stage: report.Stage) -> None:
+        self.graph.stages.append(stage)
+        wanted = self.recorder.config.print_after
+        base = stage.name.split(".")[0]
+        if stage.name in wanted or base in wanted or "all" in wanted:
+            print(f"# --- graph {self.graph.id}, after {stage.name}\n{stage.text}", file=sys.stderr)
+
+
+def compile_graph(captured: Captured, config: Config, recorder: Recorder) -> Callable[[tuple[Any, ...]], Any]:
+    """The callable (gathered inputs → outputs) for a captured graph. Never fails: what is refused runs eagerly."""
+    from .capture import _hook
+
+    record = recorder.new_graph(captured)
+    run = Run(recorder, record)
+    run.record("capture", "py", lambda: graph_text.show(captured.module.graph, f"graph{record.id}"))
+    output = next(n for n in captured.module.graph.nodes if n.op == "output").args[0]
+    record.outputs = tuple(describe_tensor(n.meta["val"]) for n in output if hasattr(n.meta.get("val"), "stride"))
+    backend = config.backend
+    if backend == "eager":
+        record.fallback = True
+        return _hook.disabled(_eager(captured.module))
+    try:
+        return _hook.disabled(_compile(captured, config, recorder, run, loops=backend == "fuselens"))
+    except Exception as error:  # noqa: BLE001 - a refusal, or a bug of ours: either way the user's program runs
+        diagnostic = _refusal(error, captured)
+        if diagnostic.code == "FL404" and not isinstance(error, _refusals()):
+            log.warning("graph %d of %s runs eagerly", record.id, captured.frame, exc_info=True)
+        if config.strict and not isinstance(error, _refusals()):
+            raise
+        recorder.on_diagnostic(diagnostic)
+        record.fallback = True
+        record.decisions.append(
+            report.Decision(diagnostic.code, "fallback", f"graph {record.id}", diagnostic.message, captured.span)
+        )
+        return _hook.disabled(_eager(captured.module))
+
+
+def _eager(module: fx.GraphModule) -> Callable[[tuple[Any, ...]], Any]:
+    def run(inputs: tuple[Any, ...]) -> Any:
+        return module(*inputs)
+
+    return run
+
+
+def _refusals() -> tuple[type[BaseException], ...]:
+    from .autograd.unsupported import Unsupported
+    from .runtime.build import BuildFailed, NoCompiler
+
+    return (Unsupported, BuildFailed, NoCompiler)
+
+
+def _refusal(error: Exception, captured: Captured) -> report.Diagnostic:
+    from .autograd.unsupported import Unsupported
+    from .runtime.build import BuildFailed, NoCompiler
+
+    where = captured.span
+    if isinstance(error, Unsupported):
+        return make("FL301", error.span or where, why=error.reason)
+    if isinstance(error, NoCompiler):
+        return make("FL403", where, what=str(error))
+    if isinstance(error, BuildFailed):
+        return make("FL402", where, what=f"graph of {captured.frame}", why=str(error)[:2000])
+    return make("FL404", where, why=f"{type(error).__name__}: {str(error)[:500]}")
+
+
+def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *, loops: bool) -> Callable[..., Any]:
+    from .autograd import joint as joint_stage
+    from .autograd import partition as partition_stage
+    from .runtime import autograd_function
+
+    record = run.graph
+    with run.stage("joint"):
+        joint = joint_stage.trace(captured.module, captured.fakes, grad_enabled=captured.grad_enabled)
+    run.record("joint", "py", lambda: graph_text.show(joint.graph, f"joint{record.id}"))
+    eager = _eager(captured.module)
+    record.training = joint.training
+
+    def lower(module: fx.GraphModule, phase: str) -> Callable[..., Any]:
+        return _kernels(module, phase, captured, config, recorder, run) if loops else _aten(module)
+
+    if not joint.training:
+        module = partition_stage.forward_only(joint)
+        return autograd_function.build(joint.signature, lower(module, "forward"))
+    with run.stage("partition"):
+        parts = partition_stage.partition(joint)
+    record.decisions += parts.decisions
+    run.record("forward", "py", lambda: graph_text.show(parts.forward.graph, f"forward{record.id}"))
+    run.record("backward", "py", lambda: graph_text.show(parts.backward.graph, f"backward{record.id}"))
+    forward = lower(parts.forward, "forward")
+
+    def compile_backward() -> Callable[..., Any]:
+        try:
+            return lower(parts.backward, "backward")
+        except Exception as error:  # noqa: BLE001 - see compile_graph
+            if config.strict and not isinstance(error, _refusals()):
+                raise
+            recorder.on_diagnostic(_refusal(error, captured))
+            return _aten(parts.backward)
+
+    ready = compile_backward() if recorder.texts else None
+    return autograd_function.build(
+        parts.signature, forward, saved=parts.saved, backward=ready, compile_backward=compile_backward,
+        eager=eager, on_double_backward=lambda: recorder.on_diagnostic(make("FL302", captured.span)),
+    )  # fmt: skip
+
+
+def _aten(module: fx.GraphModule) -> Callable[[tuple[Any, ...]], Any]:
+    """Runs an ATen graph operator by operator (backend ``aot_eager``, and what could not be lowered)."""
+
+    def run(inputs: tuple[Any, ...]) -> Any:
+        return module(*inputs)
+
+    return run
+
+
+def _kernels(
+    module: fx.GraphModule, phase: str, captured: Captured, config: Config, recorder: Recorder, run: Run
+) -> Callable[[tuple[Any, ...]], Any]:
+    from .ir import text
+    from .lowering.lower import lower
+    from .rewrite.simplify import simplify
+    from .runtime.compile_graph import build
+    from .schedule.fuse import fuse
+    from .schedule.order import order
+
+    record = run.graph
+    suffix = "" if phase == "forward" else ".backward"
+    with run.stage(f"simplify{suffix}"):
+        module = simplify(module)
+    run.record(f"simplify{suffix}", "py", lambda: graph_text.show(module.graph, f"{phase}{record.id}"))
+    with run.stage(f"lower{suffix}"):
+        loops = lower(module, name=f"graph{record.id}{'_backward' if suffix else ''}")
+    run.record(f"lower{suffix}", "loop", lambda: text.show(loops))
+    with run.stage(f"fuse{suffix}"):
+        fused = fuse(loops)
+    run.record(f"fuse{suffix}", "loop", lambda: text.show(fused))
+    with run.stage(f"order{suffix}"):
+        ordered = order(fused)
+    run.record(f"order{suffix}", "loop", lambda: text.show(ordered))
+    with run.stage(f"build{suffix}"):
+        built = build(ordered, config, target_of(captured, config))
+    record.decisions += ordered.decisions
+    record.externs += [e.target for e in ordered.externs()]
+    record.timings += [report.Timing(f"{t.stage}{suffix}", t.seconds) for t in built.timings]
+    record.cached = built.cached if not suffix else record.cached and built.cached
+    for diagnostic in built.diagnostics:
+        recorder.on_diagnostic(diagnostic)
+    record.kernels += [_with_phase(k, phase) for k in built.kernels]
+    if recorder.texts:
+        for stage in built.stages:
+            run.keep(report.Stage(f"{stage.name}{suffix}", stage.suffix, stage.text, stage.lines))
+    return built.call
+
+
+def _with_phase(kernel: report.Kernel, phase: str) -> report.Kernel:
+    import dataclasses
+
+    return dataclasses.replace(kernel, phase=phase)
+
+
+def target_of(captured: Captured, config: Config) -> str:
+    """Where the graph runs: the configured target, or the device of its inputs."""
+    if config.target not in ("", "auto"):
+        return config.target
+    devices = {t.device.type for t in captured.fakes}
+    return "cuda" if "cuda" in devices else "cpu"

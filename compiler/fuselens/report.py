@@ -1,0 +1,302 @@
+"""The one record of a compilation.
+
+A :class:`Report` is plain, serialisable, stdlib-only data. Every view (diagnostics, hovers, lenses, inlay hints,
+virtual documents, ``explain()``, logs, dump folders) is a pure function of it, and nothing else crosses a process
+boundary. This module imports nothing but the standard library, because the language server imports it and must never
+import torch.
+
+Positions follow CPython's ``co_positions``: lines count from 1, columns are UTF-8 *byte* offsets from 0, ends are
+exclusive. The server converts to LSP's UTF-16 units.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+SCHEMA_VERSION = 1
+Severity = Literal["error", "warning", "information", "hint"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """A range of source text. ``line``/``end_line`` count from 1; columns are UTF-8 byte offsets; end exclusive."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column + 1}"
+
+    def covers_line(self, file: str, line: int) -> bool:
+        return self.file == file and self.line <= line <= self.end_line
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One user stack frame: the function's qualified name and the expression being evaluated in it."""
+
+    function: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A textual replacement offered for a diagnostic; ``verified`` when it was compiled and agreed with eager."""
+
+    title: str
+    span: Span
+    replacement: str
+    verified: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """A coded finding at a position. ``mode`` names the compile mode in which it holds (e.g. ``fullgraph=False``)."""
+
+    code: str
+    message: str
+    span: Span | None
+    severity: Severity = "warning"
+    explanation: str = ""
+    hints: tuple[str, ...] = ()
+    stack: tuple[Frame, ...] = ()  # outermost first; the last frame holds ``span``
+    mode: str = ""
+    cost: str = ""  # what it costs, e.g. "splits the function into 2 graphs; 3 operations run eagerly"
+    fixes: tuple[Fix, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Metadata of a tensor: no data. Symbolic sizes print as their symbol ("n"), static ones as integers."""
+
+    dtype: str
+    shape: tuple[str, ...]
+    stride: tuple[str, ...] = ()
+    device: str = "cpu"
+    requires_grad: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(self.shape)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A variable bound to a tensor on a line: the span is the assigned name."""
+
+    name: str
+    span: Span
+    tensor: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A symbolic size: where it comes from, the example value and the range its guards leave open."""
+
+    name: str
+    source: str
+    hint: int | None = None
+    lower: int | None = None
+    upper: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A condition under which compiled code is reused. ``span`` is the line that made it necessary."""
+
+    kind: str  # "TENSOR", "EQUALS", "TYPE", "IS", …
+    source: str  # Python expression of what is checked, e.g. "self.linear.weight"
+    expression: str  # the whole condition as Python text
+    root: str = ""  # the parameter or global it hangs on, e.g. "self"
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a stage's text (counted from 1) and the user spans that it came from."""
+
+    line: int
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What one stage produced, as text. ``suffix`` is the document's extension (py, loop, cpp, txt)."""
+
+    name: str
+    suffix: str
+    text: str
+    lines: tuple[Line, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A choice of the compiler: code, verdict and reason, plus free-form plain fields (bytes saved, rule, …)."""
+
+    code: str
+    verdict: str  # "taken" | "refused" | "saved" | "recomputed" | "fallback" | …
+    subject: str  # what it is about, e.g. "loop3 + loop4"
+    reason: str
+    span: Span | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A generated kernel. ``lines`` are the user lines it implements; ``bytes_read``/``written`` per call."""
+
+    name: str
+    backend: str  # "cpp" | "triton"
+    phase: str  # "forward" | "backward"
+    kind: str  # "pointwise" | "reduction" | …
+    operations: tuple[str, ...]
+    spans: tuple[Span, ...]
+    bytes_read: int | None = None
+    bytes_written: int | None = None
+    resources: dict[str, int] = field(default_factory=dict)  # registers, spills, shared memory, where known
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Wall-clock seconds that a stage took; nested stages are dotted ("build.cpp")."""
+
+    stage: str
+    seconds: float
+
+
+@dataclass(slots=True)
+class Graph:
+    """One captured graph and all that became of it. ``frame`` is the code object's name (resume functions say so)."""
+
+    id: int
+    frame: str
+    span: Span | None
+    operations: int
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    stages: list[Stage] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+    externs: list[str] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
+    training: bool = False
+    cached: bool = False
+    fallback: bool = False  # True when the graph runs eagerly, as captured
+
+    def stage(self, name: str) -> Stage | None:
+        return next((s for s in self.stages if s.name == name), None)
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything that one compilation of one annotated function produced."""
+
+    function: str
+    file: str
+    span: Span | None = None  # the ``def`` line's name
+    mode: str = ""
+    target: str = "cpu"
+    graphs: list[Graph] = field(default_factory=list)
+    breaks: list[Diagnostic] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)  # all but breaks
+    guards: list[Guard] = field(default_factory=list)
+    shapes: list[Shape] = field(default_factory=list)
+    symbols: list[Symbol] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    schema: int = SCHEMA_VERSION
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        return [k for g in self.graphs for k in g.kernels]
+
+    def summary(self) -> str:
+        """The lens text: ``3 graphs · 1 break · 3 kernels``."""
+
+        def count(n: int, noun: str) -> str:
+            return f"{n} {noun}" + ("" if n == 1 else "s")
+
+        return " · ".join(
+            (count(len(self.graphs), "graph"), count(len(self.breaks), "break"), count(len(self.kernels), "kernel"))
+        )
+
+
+@dataclass(slots=True)
+class RunResult:
+    """The outcome of running a function compiled and eagerly on its example inputs. Times are medians, seconds."""
+
+    function: str
+    agrees: bool
+    detail: str  # first difference, or what was compared
+    max_error: float | None = None
+    gradients_agree: bool | None = None
+    eager_seconds: float | None = None
+    compiled_seconds: float | None = None
+    compile_seconds: float | None = None
+    error: Diagnostic | None = None
+
+
+@dataclass(slots=True)
+class FileReport:
+    """What checking one file gave: a report per annotated function, and findings about the file as a whole."""
+
+    file: str
+    functions: list[Report] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses to JSON-ready dicts, lists and scalars; fields at their default are left out."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        out: dict[str, Any] = {}
+        for f in dataclasses.fields(value):
+            v = getattr(value, f.name)
+            if f.default is not dataclasses.MISSING and v == f.default:
+                continue
+            if f.default_factory is not dataclasses.MISSING and not v:
+                continue
+            out[f.name] = to_plain(v)
+        return out
+    if isinstance(value, (list, tuple)):
+        return [to_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    return value
+
+
+def from_plain(cls: type[T], value: Any) -> T:
+    """The inverse of :func:`to_plain` for the dataclass ``cls``. Unknown keys are ignored (newer writers)."""
+    return _convert(cls, value)
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _convert(hint: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        chosen = [a for a in typing.get_args(hint) if a is not type(None)]
+        return _convert(chosen[0], value)
+    if origin is list:
+        (item,) = typing.get_args(hint)
+        return [_convert(item, v) for v in value]
+    if origin is tuple:
+        item = typing.get_args(hint)[0]
+        return tuple(_convert(item, v) for v in value)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        hints = _hints(hint)
+        return hint(**{f.name: _convert(hints[f.name], value[f.name]) for f in dataclasses.fields(hint) if f.name in value})
+    return value

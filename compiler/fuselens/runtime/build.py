@@ -1,0 +1,172 @@
+"""From C++ text to a loaded library: finds a compiler, chooses flags, builds into the cache, loads with ctypes.
+
+OpenMP resolves to the runtime that torch has loaded: g++ links ``libgomp.so.1``, which is torch's own by soname, so
+``torch.set_num_threads`` applies. Clang would link a second runtime (libomp) beside it, so with clang the unit is
+built without OpenMP on Linux.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import platform
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config import Config
+from .cache import Cache, key_of
+
+# -O2 vectorises and inlines what these units need; -O3 costs build time and was not faster (tests/codegen/measure.py).
+# Contraction is off because a * b - a * b must be 0 as in eager; our vector maths asks for fma by name.
+# Signed overflow wraps as torch's integers do. Errno and traps are not observable from a tensor program.
+BASE_FLAGS = (
+    "-std=c++17", "-O2", "-fPIC", "-shared", "-ffp-contract=off", "-fwrapv", "-fno-math-errno", "-fno-trapping-math",
+    "-fno-exceptions", "-fno-rtti", "-fno-plt", "-fvisibility=default", "-fno-asynchronous-unwind-tables",
+    "-fno-stack-protector", "-w", "-nostartfiles",
+)  # fmt: skip
+BUILD_LIMIT = 120.0  # seconds
+
+
+class NoCompiler(Exception):
+    """No C++ compiler was found. ``tried`` are the names that were looked for."""
+
+    def __init__(self, tried: tuple[str, ...]) -> None:
+        super().__init__(f"no C++ compiler found; looked for {', '.join(tried)}")
+        self.tried = tried
+
+
+class BuildFailed(Exception):
+    """The compiler refused generated code. ``stderr`` is what it said."""
+
+    def __init__(self, command: tuple[str, ...], stderr: str) -> None:
+        first = next((l for l in stderr.splitlines() if "error" in l), stderr.strip().split("\n")[0])
+        super().__init__(first or f"{command[0]} failed")
+        self.command, self.stderr = command, stderr
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C++ compiler: absolute path, family ("gcc" or "clang") and the first line of ``--version``."""
+
+    path: str
+    family: str
+    version: str
+
+
+def find_compiler(config: Config) -> Compiler:
+    """The first that works of Config.cxx, g++ and clang++. Raises :class:`NoCompiler`."""
+    tried = (config.cxx,) if config.cxx else ("g++", "clang++")
+    for name in tried:
+        found = shutil.which(name)
+        if found:
+            compiler = _identify(found, os.stat(found).st_mtime_ns)
+            if compiler:
+                return compiler
+    raise NoCompiler(tried)
+
+
+@functools.lru_cache(maxsize=16)
+def _identify(path: str, modified: int) -> Compiler | None:
+    """Asks a compiler for its version; once per process and binary."""
+    del modified  # part of the key: an upgraded compiler is another compiler
+    try:
+        out = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    family = "clang" if "clang" in out else "gcc"
+    return Compiler(path, family, out.split("\n", 1)[0])
+
+
+@functools.cache
+def _machine_isa() -> str:
+    machine = platform.machine().lower()
+    if machine in ("aarch64", "arm64"):
+        return "neon"
+    if machine not in ("x86_64", "amd64"):
+        return "scalar"
+    import torch
+
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability.startswith("AVX512"):
+        return "avx512"
+    return "avx2" if capability == "AVX2" else "sse2"
+
+
+def host_isa(config: Config) -> str:
+    """The instruction set to generate for: Config.cpu_isa, else what torch found this processor to have."""
+    return config.cpu_isa or _machine_isa()
+
+
+def flags_for(compiler: Compiler, isa_flags: tuple[str, ...]) -> tuple[str, ...]:
+    """All compiler flags for an instruction set's own ``isa_flags``."""
+    openmp = ("-fopenmp",) if compiler.family == "gcc" or platform.system() != "Linux" else ()
+    return (*BASE_FLAGS, *isa_flags, *openmp)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A library on disk and in memory."""
+
+    path: Path
+    library: ctypes.CDLL
+    cached: bool
+    seconds: float
+
+
+def build(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache) -> Built:
+    """Builds C++ ``text`` (or finds it built), and loads it. Raises :class:`NoCompiler` and :class:`BuildFailed`.
+
+    The cache entry's key covers the text, the flags and the compiler's version. A library that does not load is
+    rebuilt once.
+    """
+    start = time.perf_counter()
+    compiler = find_compiler(config)
+    flags = flags_for(compiler, isa_flags)
+    key = key_of({"text": text, "flags": flags, "compiler": compiler.version, "machine": platform.machine()})
+    path = cache.path("cpp", key, ".so")
+    if path.exists():
+        try:
+            return Built(path, _load(path), True, time.perf_counter() - start)
+        except OSError:
+            cache.discard(path)
+    path = _compile(text, compiler, flags, path, cache)
+    return Built(path, _load(path), False, time.perf_counter() - start)
+
+
+def _compile(text: str, compiler: Compiler, flags: tuple[str, ...], path: Path, cache: Cache) -> Path:
+    """Runs the compiler in a private directory and moves the library to ``path``."""
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(cache.scratch())
+        made = directory / "kernels.so"
+        # The text goes through a pipe: no source file to write, and error messages say <stdin>:line.
+        command = (compiler.path, "-x", "c++", *flags, "-o", str(made), "-", "-lm")
+        try:
+            done = subprocess.run(
+                command, input=text, capture_output=True, text=True, timeout=BUILD_LIMIT, check=False,
+                env={**os.environ, "LC_ALL": "C", "TMPDIR": str(directory)},
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise BuildFailed(command, f"error: the compiler took longer than {BUILD_LIMIT:.0f} s") from error
+        except OSError as error:
+            raise BuildFailed(command, f"error: {error}") from error
+        if done.returncode != 0 or not made.exists():
+            raise BuildFailed(command, done.stderr or f"error: exit status {done.returncode}")
+        cache.adopt(made, path)
+    return path
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    return ctypes.CDLL(str(path), mode=getattr(os, "RTLD_NOW", 2) | getattr(ctypes, "RTLD_LOCAL", 0))
+
+
+def function(library: ctypes.CDLL, name: str, pointers: int, sizes: int) -> ctypes._NamedFuncPointer:  # pyright: ignore[reportPrivateUsage]
+    """A kernel as a callable of addresses and integers."""
+    found = getattr(library, name)
+    found.restype = None
+    found.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_long] * sizes
+    return found

@@ -1,0 +1,97 @@
+"""The build stage: from generated sources to a callable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import report
+from ..config import Config
+from ..ir.loops import Graph
+from . import memory
+from .build import build as build_library
+from .build import function
+from .cache import Cache
+
+if TYPE_CHECKING:
+    from ..codegen.generate import Generated
+
+Call = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+
+
+@dataclass(slots=True)
+class Built:
+    """A callable graph and what the report says about making it.
+
+    ``call`` takes the graph's inputs as one tuple and returns its outputs. ``cached`` says that no compiler ran.
+    """
+
+    call: Call
+    stages: list[report.Stage] = field(default_factory=list)
+    kernels: list[report.Kernel] = field(default_factory=list)
+    timings: list[report.Timing] = field(default_factory=list)
+    cached: bool = False
+    diagnostics: list[report.Diagnostic] = field(default_factory=list)
+
+
+SUFFIXES = {"cpp": "cpp", "triton": "py", "host": "py"}
+
+
+def build(graph: Graph, generated: Generated, config: Config, target: str = "cpu", phase: str = "forward") -> Built:
+    """Builds the kernels of ``graph``, binds them to the host program and returns the callable.
+
+    Raises :class:`.build.NoCompiler` (FL403) and :class:`.build.BuildFailed` (FL402).
+    """
+    cache = Cache(config.cache_dir)
+    built = Built(call=_unbound)
+    built.stages = [
+        report.Stage(s.language, SUFFIXES[s.language], s.text, s.lines) for s in generated.sources()
+    ]
+    names: dict[str, Any] = {
+        "torch": torch, "empty": memory.empty, "reinterpret": memory.reinterpret, "settled": memory.settled,
+        **graph.constants,
+    }  # fmt: skip
+    built.cached = True
+    if generated.cpp is not None:
+        made = build_library(generated.cpp.text, generated.isa_flags, config, cache)
+        built.timings.append(report.Timing("build.cpp", made.seconds))
+        built.cached = made.cached
+        for info in generated.cpp.kernels:
+            names[info.name] = function(made.library, info.name, len(info.arguments), len(info.sizes))
+        if any(i.checks_division for i in generated.cpp.kernels):
+            names["check_division"] = memory.division_check(made.library)
+    elif generated.triton is not None and target.startswith("cuda"):
+        from .launch import load_triton
+
+        start = time.perf_counter()
+        names |= load_triton(generated.triton, cache)
+        built.timings.append(report.Timing("build.triton", time.perf_counter() - start))
+    start = time.perf_counter()
+    exec(compile(generated.host.text, f"<fuselens host program {graph.name}>", "exec"), names)
+    built.timings.append(report.Timing("build.host", time.perf_counter() - start))
+    built.call = names["call"]
+    built.kernels = _kernels(graph, generated, phase)
+    built.diagnostics = cache.drain()
+    return built
+
+
+def _unbound(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    raise RuntimeError("the graph was not built")
+
+
+def _kernels(graph: Graph, generated: Generated, phase: str) -> list[report.Kernel]:
+    source = generated.cpp or generated.triton
+    if source is None:
+        return []
+    return [
+        report.Kernel(
+            name=k.name, backend=source.language, phase=phase, kind=k.kind, operations=k.operations, spans=k.spans,
+            bytes_read=None if k.bytes_read is None else graph.hint(k.bytes_read),
+            bytes_written=None if k.bytes_written is None else graph.hint(k.bytes_written),
+        )
+        for k in source.kernels
+    ]  # fmt: skip

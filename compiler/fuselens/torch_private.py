@@ -1,0 +1,246 @@
+"""The one module that touches names torch does not document. A new torch release means one file to look at."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# --- capture
+
+FAKE_DATA_ERRORS = (DataDependentOutputException,)
+FAKE_SHAPE_ERRORS = (DynamicOutputShapeException,)
+FAKE_OPERATOR_ERRORS = (UnsupportedOperatorException,)
+
+
+def fake_mode(shape_env: Any | None = None) -> FakeTensorMode:
+    """A fresh fake mode; with ``shape_env`` (see :func:`new_shape_env`) sizes may be symbolic."""
+    return FakeTensorMode(allow_non_fake_inputs=False, shape_env=shape_env)
+
+
+def fake_static(mode: FakeTensorMode, tensor: torch.Tensor) -> FakeTensor:
+    """``tensor``'s metadata as a fake tensor with integer sizes."""
+    return mode.from_tensor(tensor, static_shapes=True)
+
+
+def unwrap_torch_compile(obj: Any) -> Any | None:
+    """The function or module that ``torch.compile`` wrapped into ``obj``; None when it wrapped nothing."""
+    inner = getattr(obj, "_torchdynamo_orig_callable", None)
+    if inner is None and type(obj).__name__ == "OptimizedModule":
+        inner = getattr(obj, "_orig_mod", None)
+    return inner
+
+
+def set_grad_enabled(enabled: bool) -> None:
+    """The function that graphs call to change grad mode (documented spellings are context managers)."""
+    torch._C._set_grad_enabled(enabled)
+
+
+SET_GRAD_ENABLED: Callable[[bool], None] = torch._C._set_grad_enabled
+C_FUNCTION_OWNERS: tuple[Any, ...] = (torch._C._nn, torch._C._special, torch._C._linalg, torch._C._fft)
+VARIABLE_FUNCTIONS = torch._C._VariableFunctions
+TENSOR_BASE = torch._C.TensorBase
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is an ordinary strided tensor: no subclass, no functorch wrapper, no sparse layout."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout is torch.strided
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not tensor.is_quantized
+    )
+
+
+def functorch_active() -> bool:
+    """Whether a functorch transform (vmap, grad) is running around the call."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def dispatch_modes_active() -> bool:
+    """Whether a TorchDispatchMode or TorchFunctionMode of the user surrounds the call."""
+    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0
+
+
+def real_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A real tensor with the metadata of ``tensor``, which may be fake (its data is then unspecified)."""
+    if not isinstance(tensor, FakeTensor):
+        return tensor
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily():
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        return made.requires_grad_(tensor.requires_grad)
+
+
+def propagate(gm: torch.fx.GraphModule, mode: FakeTensorMode, fakes: list[Any]) -> None:
+    """Sets ``meta["val"]`` of every node of ``gm`` by running it on ``fakes``."""
+
+    class Propagate(torch.fx.Interpreter):
+        def run_node(self, n: torch.fx.Node) -> Any:
+            n.meta["val"] = result = super().run_node(n)
+            return result
+
+    with mode:
+        Propagate(gm).run(*fakes)
+
+
+# --- autograd
+
+
+def core_decompositions() -> dict[Any, Callable[..., Any]]:
+    """Torch's core ATen decompositions, overload → function. Imports nothing of the peer compiler."""
+    import torch._decomp
+
+    return torch._decomp._core_aten_decompositions_post_autograd()
+
+
+def decompositions_for(names: list[str]) -> dict[Any, Callable[..., Any]]:
+    """Every registered decomposition of the ATen packets ``names``; unknown names are skipped (older torch)."""
+    import torch._decomp
+
+    packets = [getattr(torch.ops.aten, n) for n in names if hasattr(torch.ops.aten, n)]
+    return torch._decomp.get_decompositions(packets)
+
+
+def is_composite(op: torch._ops.OpOverload) -> bool:
+    """Whether ``op`` is implemented in terms of other operators, autograd included."""
+    if op.namespace == "prim":
+        return False
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+
+
+def is_symbolic_number(value: object) -> bool:
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def to_functional(tensor: torch.Tensor) -> torch.Tensor:
+    """A wrapper of ``tensor`` whose in-place writes become functional operators below autograd."""
+    return torch._to_functional_tensor(tensor)
+
+
+def from_functional(tensor: torch.Tensor) -> torch.Tensor:
+    """The current value of a functional wrapper, pending writes applied; other tensors as they are."""
+    if not torch._is_functional_tensor(tensor):
+        return tensor
+    torch._sync(tensor)
+    return torch._from_functional_tensor(tensor)
+
+
+def is_functional(tensor: torch.Tensor) -> bool:
+    return torch._is_functional_tensor(tensor)
+
+
+@contextlib.contextmanager
+def functionalization() -> Iterator[None]:
+    """Inside, factory functions return functional wrappers and views are replayed, not copied."""
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        yield
+    finally:
+        torch._disable_functionalization()
+
+
+@contextlib.contextmanager
+def without_functionalization() -> Iterator[None]:
+    """Inside :func:`functionalization`: back to plain tensors."""
+    torch._disable_functionalization()
+    try:
+        yield
+    finally:
+        torch._enable_functionalization(reapply_views=True)
+
+
+def python_rules() -> contextlib.AbstractContextManager[Any]:
+    """Torch's Python rules for operators whose C++ form refuses symbolic sizes or hides what it writes. Slower."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    return enable_python_dispatcher()
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Equal for tensors that share storage. Valid while either is alive."""
+    return tensor.untyped_storage()._cdata
+
+
+def tensor_base(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that ``tensor`` is a differentiable view of."""
+    return tensor._base
+
+
+def keeps_graph() -> bool:
+    """Inside a backward: whether the caller asked to keep the graph (retain_graph or create_graph)."""
+    return torch._C._autograd._get_current_graph_task_keep_graph()
+
+
+def fake_mode_of(tensor: torch.Tensor) -> FakeTensorMode | None:
+    return tensor.fake_mode if isinstance(tensor, FakeTensor) else None
+
+
+# --- lowering --------------------------------------------------------------------------------------------------
+
+
+def integer_functions() -> dict[str, Any]:
+    """The sympy functions of torch's size expressions, by class name (FloorDiv, Mod, PythonMod, Max, Min, …).
+
+    They may appear in sizes, strides and indexes of the loop IR, so its text form prints and parses them by name.
+    """
+    from torch.utils._sympy import functions
+
+    names = ("FloorDiv", "CeilDiv", "CleanDiv", "Mod", "PythonMod", "ModularIndexing", "Max", "Min", "PowByNatural",
+             "IntTrueDiv", "FloatTrueDiv", "ToFloat", "TruncToInt", "FloorToInt", "CeilToInt", "Identity")  # fmt: skip
+    return {n: getattr(functions, n) for n in names if hasattr(functions, n)}
+
+
+def real_tensors() -> contextlib.AbstractContextManager[Any]:
+    """Inside, operators compute on real data although a fake mode is active."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    return unset_fake_temporarily()
+
+
+class RecordingMode(TorchDispatchMode):
+    """A dispatch mode whose handler is called as it is (by default torch wraps it, and imports the peer compiler)."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        return True
+
+
+def size_hint(size: Any) -> int:
+    """The example value of a size; 4096 for one that only data decides."""
+    if isinstance(size, int):
+        return size
+    node = size.node
+    hint = node.hint if getattr(node, "has_hint", lambda: True)() else None
+    return 4096 if hint is None else int(hint)
+
+
+def symint_expression(value: Any) -> Any:
+    """The sympy expression behind a SymInt, SymFloat or SymBool."""
+    return value.node.expr
+
+
+def symint_hint(value: Any) -> int | None:
+    """The example value behind a SymInt; None when it depends on data."""
+    hint = value.node.hint
+    return None if hint is None else int(hint)
+
+
+def has_metadata_mutation(tensor: torch.Tensor) -> bool:
+    """Whether a functional wrapper's sizes or strides were changed in place (``t_()``, ``resize_()``)."""
+    return torch._functionalize_has_metadata_mutation(tensor)

@@ -1,0 +1,136 @@
+"""Messages between the language server and the worker in the user's interpreter, and their framing.
+
+Both ends import this module, so it is standard library only. A message is a JSON object behind a four-byte big-endian
+length. The server writes :class:`Request` objects; the worker answers each with any number of ``progress`` events and
+exactly one ``result``, in any order between requests (each compilation is a child process of its own).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Literal
+
+from . import report
+
+PROTOCOL_VERSION = 1
+MAXIMUM_LENGTH = 256 * 1024 * 1024
+_LENGTH = struct.Struct(">I")
+LENGTH_SIZE = _LENGTH.size
+
+Method = Literal["check", "run", "cancel", "shutdown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one compilation may use. A breach kills the child and yields FL905 or FL910."""
+
+    seconds: float = 60.0
+    memory_mib: int = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """``check`` compiles the annotated functions of ``path`` (all, or those named in ``functions`` by qualified name);
+    ``run`` executes one of them compiled and eagerly; ``cancel`` kills the child of request ``target``."""
+
+    id: int
+    method: Method
+    path: str = ""
+    source: str | None = None  # the text to compile; None reads the file
+    functions: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)  # e.g. {"target": "cpu", "gradients": True}
+    limits: Limits = field(default_factory=Limits)
+    target: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What the worker says about request ``id`` (0: about itself).
+
+    kinds: ``ready`` (once; ``message`` is a JSON object of versions, or ``file``'s diagnostics say why there is no
+    torch), ``progress`` (``message`` is a stage), ``result`` (``file`` for check, ``run`` for run; both None when the
+    request was cancelled).
+    """
+
+    id: int
+    kind: Literal["ready", "progress", "result"]
+    message: str = ""
+    file: report.FileReport | None = None
+    run: report.RunResult | None = None
+
+
+class ProtocolError(Exception):
+    """The stream ended inside a message or announced an absurd length."""
+
+
+def encode(message: Request | Event) -> bytes:
+    """One message as it goes over the pipe, length included."""
+    body = json.dumps(report.to_plain(message), separators=(",", ":")).encode()
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode(body: bytes, cls: type[Any]) -> Any:
+    """The message of dataclass ``cls`` (Request or Event) in ``body``, which is without its length."""
+    return report.from_plain(cls, json.loads(body))
+
+
+def body_length(header: bytes) -> int:
+    """The length announced by the ``LENGTH_SIZE`` bytes before a body. Raises ProtocolError when it is absurd."""
+    (length,) = _LENGTH.unpack(header)
+    if length > MAXIMUM_LENGTH:
+        raise ProtocolError(f"message of {length} bytes announced; the limit is {MAXIMUM_LENGTH}")
+    return length
+
+
+class Decoder:
+    """Cuts a byte stream that arrives in arbitrary pieces into frames, for readers that must not block."""
+
+    def __init__(self) -> None:
+        self.rest = bytearray()  # what is not a whole frame yet
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The frames that ``data`` completes, each with its length in front (a body is ``frame[LENGTH_SIZE:]``).
+
+        Raises ProtocolError when an absurd length is announced.
+        """
+        self.rest += data
+        frames: list[bytes] = []
+        while len(self.rest) >= LENGTH_SIZE:
+            end = LENGTH_SIZE + body_length(bytes(self.rest[:LENGTH_SIZE]))
+            if len(self.rest) < end:
+                break
+            frames.append(bytes(self.rest[:end]))
+            del self.rest[:end]
+        return frames
+
+
+def write(stream: BinaryIO, message: Request | Event) -> None:
+    """Writes one message and flushes. Callers serialise writes themselves."""
+    stream.write(encode(message))
+    stream.flush()
+
+
+def read(stream: BinaryIO, cls: type[Any]) -> Any | None:
+    """Reads one message of dataclass ``cls`` (Request or Event); None at a clean end of stream."""
+    header = _read_exactly(stream, LENGTH_SIZE)
+    if header is None:
+        return None
+    body = _read_exactly(stream, body_length(header))
+    if body is None:
+        raise ProtocolError("the stream ended inside a message")
+    return decode(body, cls)
+
+
+def _read_exactly(stream: BinaryIO, n: int) -> bytes | None:
+    chunks, have = [], 0
+    while have < n:
+        chunk = stream.read(n - have)
+        if not chunk:
+            if have:
+                raise ProtocolError("the stream ended inside a message")
+            return None
+        chunks.append(chunk)
+        have += len(chunk)
+    return b"".join(chunks)

@@ -1,0 +1,160 @@
+// The commands on a compiled function. Code lenses pass the file and the qualified name, links in hovers also the document and
+// the line to open; from the palette, the function at the cursor is meant.
+
+import * as vscode from "vscode";
+import { type Notes, show } from "./documents";
+import { SERVER_DOCUMENTS, SERVER_EXPLAIN, SERVER_RUN, type RunResult, type StageDocument } from "./protocol";
+import { details, headline, succeeded } from "./runResult";
+import type { Session } from "./session";
+import { byGraph, isKernel } from "./stages";
+import { parseAddress } from "./uris";
+
+interface Target {
+  file: string;
+  /** undefined: every function of the file. */
+  function: string | undefined;
+  /** One document of it, and a line in it, counted from 1. */
+  document?: string | undefined;
+  line?: number | undefined;
+}
+
+const FUNCTION_COMMANDS = ["fuselens.openDocument", "fuselens.openKernel", "fuselens.runFunction"];
+
+export class FunctionCommands {
+  constructor(
+    private readonly session: Session,
+    private readonly notes: Notes,
+    private readonly output: vscode.LogOutputChannel,
+  ) {}
+
+  register(): vscode.Disposable {
+    const command = (id: string, body: (target: Target) => Promise<void>): vscode.Disposable =>
+      vscode.commands.registerCommand(id, async (file?: string, name?: string, document?: string, line?: number) => {
+        try {
+          const target = await resolveTarget(file, name);
+          if (target !== undefined) {
+            await body({ ...target, document: document ?? undefined, line: line ?? undefined });
+          }
+        } catch (error) {
+          if (!(error instanceof vscode.CancellationError)) {
+            const message = error instanceof Error ? error.message : String(error);
+            this.output.error(`${id}: ${message}`);
+            void vscode.window.showErrorMessage(`Fuselens: ${message}`);
+          }
+        }
+      });
+    return vscode.Disposable.from(
+      command("fuselens.openDocument", (target) => this.open(target, "stages", () => true)),
+      command("fuselens.openKernel", (target) => this.open(target, "kernels", isKernel)),
+      command("fuselens.runFunction", (target) => this.run(target)),
+      command("fuselens.explainFunction", (target) => this.explain(target)),
+    );
+  }
+
+  private async open(target: Target, what: string, wanted: (document: StageDocument) => boolean): Promise<void> {
+    if (target.document !== undefined) {
+      await show(vscode.Uri.parse(target.document), undefined, target.line);
+      return;
+    }
+    const name = target.function ?? null;
+    const listed = await this.session.execute<StageDocument[] | null>(SERVER_DOCUMENTS, [target.file, name]);
+    const documents = (listed ?? []).filter(wanted);
+    if (documents.length === 0) {
+      const reason = (listed ?? []).length > 0 ? `nothing was generated for it` : "it has not been compiled";
+      void vscode.window.showInformationMessage(`Fuselens: ${target.function ?? "this file"} has no ${what}: ${reason}.`);
+      return;
+    }
+    const [first] = documents;
+    const chosen = documents.length === 1 && what === "kernels" ? first : await pick(documents, target);
+    if (chosen !== undefined) {
+      await show(vscode.Uri.parse(chosen.uri), chosen.language);
+    }
+  }
+
+  private async run(target: Target): Promise<void> {
+    const name = target.function ?? (await this.pickFunction(target));
+    if (name === undefined) {
+      return;
+    }
+    const uri = vscode.Uri.parse(target.file);
+    const document = vscode.workspace.textDocuments.find((open) => open.uri.toString() === uri.toString());
+    if (document?.isDirty && !(await document.save())) {
+      return;
+    }
+    const options = { location: vscode.ProgressLocation.Notification, title: `Fuselens: running ${name}`, cancellable: true };
+    const result = await vscode.window.withProgress(options, (_progress, token) =>
+      this.session.execute<RunResult | null>(SERVER_RUN, [target.file, name], token),
+    );
+    if (result) {
+      this.tell(result, uri);
+    }
+  }
+
+  private tell(result: RunResult, file: vscode.Uri): void {
+    const line = headline(result);
+    const text = details(result, file.fsPath);
+    this.output.info(line);
+    this.output.info(text);
+    const note = this.notes.put(`${result.function} run.md`, text);
+    const tell = succeeded(result) ? vscode.window.showInformationMessage : vscode.window.showWarningMessage;
+    void tell(`Fuselens: ${line}`, "Show Details").then((action) => action && show(note, "markdown"));
+  }
+
+  private async explain(target: Target): Promise<void> {
+    const name = target.function ?? (await this.pickFunction(target));
+    if (name !== undefined) {
+      const text = await this.session.execute<string | null>(SERVER_EXPLAIN, [target.file, name]);
+      await show(this.notes.put(`${name} explained.txt`, text || `${name} has not been compiled.\n`));
+    }
+  }
+
+  private async pickFunction(target: Target): Promise<string | undefined> {
+    const documents = await this.session.execute<StageDocument[] | null>(SERVER_DOCUMENTS, [target.file, null]);
+    const names = new Set((documents ?? []).flatMap(({ uri }) => parseAddress(uri)?.function ?? []));
+    if (names.size <= 1) {
+      const [only] = names;
+      if (only === undefined) {
+        void vscode.window.showInformationMessage("Fuselens: this file has no compiled function.");
+      }
+      return only;
+    }
+    return vscode.window.showQuickPick([...names], { placeHolder: "Which function?" });
+  }
+}
+
+/** The function that a lens named, or the one at the cursor; undefined when no Python file is open. */
+async function resolveTarget(file: string | undefined, name: string | undefined): Promise<Target | undefined> {
+  if (typeof file === "string") {
+    return { file, function: name ?? undefined };
+  }
+  const editor = vscode.window.activeTextEditor;
+  if (editor?.document.languageId !== "python") {
+    void vscode.window.showInformationMessage("Fuselens: open a Python file first.");
+    return undefined;
+  }
+  const { document, selection } = editor;
+  const lenses = await vscode.commands.executeCommand<vscode.CodeLens[]>("vscode.executeCodeLensProvider", document.uri, 1000);
+  const ours = (lenses ?? []).filter((lens) => FUNCTION_COMMANDS.includes(lens.command?.command ?? ""));
+  const above = ours.filter((lens) => lens.range.start.line <= selection.active.line);
+  const nearest = above.sort((a, b) => b.range.start.line - a.range.start.line)[0];
+  const argument: unknown = nearest?.command?.arguments?.[1];
+  return { file: document.uri.toString(), function: typeof argument === "string" ? argument : undefined };
+}
+
+async function pick(documents: readonly StageDocument[], target: Target): Promise<StageDocument | undefined> {
+  type Item = vscode.QuickPickItem & { document?: StageDocument };
+  const items: Item[] = byGraph(documents).flatMap(({ title, documents: members }): Item[] => [
+    { label: title, kind: vscode.QuickPickItemKind.Separator },
+    ...members.map((document) => ({
+      label: document.title,
+      description: parseAddress(document.uri)?.name ?? "",
+      document,
+    })),
+  ]);
+  const chosen = await vscode.window.showQuickPick(items, {
+    title: target.function ?? "Fuselens",
+    placeHolder: "What the compiler made, stage by stage",
+    matchOnDescription: true,
+  });
+  return chosen?.document;
+}

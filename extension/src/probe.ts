@@ -1,0 +1,74 @@
+// What an interpreter can do, found out before a server is started in it: a missing package then has a message of its own
+// instead of a server that dies.
+
+import { execFile } from "node:child_process";
+
+export interface Abilities {
+  version: string;
+  /** Packages that cannot be found among those asked for. */
+  missing: string[];
+}
+
+const SCRIPT = `
+import importlib.util, json, sys
+def found(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "missing": [n for n in sys.argv[1:] if not found(n)]}))
+`;
+
+/** Looks for `packages` in `interpreter` without importing them. Rejects with a one-line reason when it cannot run. */
+export function probe(interpreter: string, packages: readonly string[], environment: NodeJS.ProcessEnv): Promise<Abilities> {
+  return new Promise((resolve, reject) => {
+    const options = { env: environment, timeout: 20_000 };
+    execFile(interpreter, ["-c", SCRIPT, ...packages], options, (error, stdout, stderr) => {
+      const abilities = error === null ? parseAbilities(stdout) : undefined;
+      if (abilities !== undefined) {
+        resolve(abilities);
+      } else {
+        reject(new Error(whyNot(interpreter, error, stderr)));
+      }
+    });
+  });
+}
+
+/** The last line that is the script's answer: an interpreter's start-up files may print before it. */
+export function parseAbilities(stdout: string): Abilities | undefined {
+  for (const line of stdout.trim().split("\n").reverse()) {
+    try {
+      const value = JSON.parse(line) as Partial<Abilities>;
+      if (typeof value.version === "string" && Array.isArray(value.missing)) {
+        return { version: value.version, missing: value.missing };
+      }
+    } catch {
+      continue;
+    }
+  }
+  return undefined;
+}
+
+/** The reason why an interpreter cannot host the server; undefined when it can. */
+export function obstacle(interpreter: string, abilities: Abilities): string | undefined {
+  const [major = 0, minor = 0] = abilities.version.split(".").map(Number);
+  if (major !== 3 || minor < 11 || minor > 13) {
+    return `${interpreter} is Python ${abilities.version}; Fuselens supports 3.11, 3.12 and 3.13.`;
+  }
+  if (abilities.missing.length > 0) {
+    return `${interpreter} lacks ${abilities.missing.join(", ")}: install "fuselens[server]" there.`;
+  }
+  return undefined;
+}
+
+function whyNot(interpreter: string, error: Error | null, stderr: string): string {
+  const code = (error as NodeJS.ErrnoException | null)?.code;
+  if (code === "ENOENT") {
+    return `there is no interpreter at ${interpreter}.`;
+  }
+  if (code === "EACCES") {
+    return `${interpreter} may not be executed.`;
+  }
+  const last = stderr.trim().split("\n").pop();
+  return `${interpreter} does not run${last ? `: ${last}` : "."}`;
+}

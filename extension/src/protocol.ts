@@ -1,0 +1,77 @@
+// What passes between the extension and the language server beside the Language Server Protocol.
+
+/** Sent by the server whenever what it is doing changes. */
+export interface ServerStatus {
+  state: "starting" | "ready" | "compiling" | "error";
+  message?: string;
+  torch?: string;
+  interpreter?: string;
+}
+export const STATUS = "fuselens/status";
+
+/** Asks for the text of a virtual document. */
+export interface DocumentContentParams {
+  uri: string;
+}
+export interface DocumentContent {
+  text: string;
+}
+export const DOCUMENT_CONTENT = "fuselens/documentContent";
+
+/** Sent by the server when virtual documents have new text. */
+export interface DocumentsChanged {
+  uris: string[];
+}
+export const DOCUMENTS_CHANGED = "fuselens/documentsChanged";
+
+/** One entry of the list that the command `fuselens.server.documents` returns. */
+export interface StageDocument {
+  uri: string;
+  title: string;
+  kind: string;
+  language?: string;
+}
+
+/** A diagnostic of the compiler, as it appears inside other messages. Fields at their default are left out. */
+export interface CompilerDiagnostic {
+  code: string;
+  message: string;
+  explanation?: string;
+  hints?: string[];
+}
+
+/** What the command `fuselens.server.run` returns. Times are medians in seconds; fields at their default are left out. */
+export interface RunResult {
+  function: string;
+  agrees: boolean;
+  detail: string;
+  max_error?: number | null;
+  gradients_agree?: boolean | null;
+  eager_seconds?: number | null;
+  compiled_seconds?: number | null;
+  compile_seconds?: number | null;
+  error?: CompilerDiagnostic | null;
+}
+
+/** Commands that the server executes. */
+export const SERVER_RUN = "fuselens.server.run";
+export const SERVER_DOCUMENTS = "fuselens.server.documents";
+export const SERVER_EXPLAIN = "fuselens.server.explain";
+
+/** What the server is told when it starts; it asks for the rest ({@link ServerSettings}) and is told when that changes. */
+export interface InitializationOptions {
+  interpreter: string;
+  /** Hovers may link to commands. */
+  commandLinks: true;
+}
+
+/** The answer to `workspace/configuration` for the section `fuselens`. */
+export interface ServerSettings {
+  /** seconds */
+  timeout: number;
+  /** MiB, an integer */
+  memoryLimit: number;
+  /** "" is the compiler's choice. */
+  target: string;
+  codeLens: boolean;
+}

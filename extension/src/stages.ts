@@ -1,0 +1,31 @@
+// The virtual documents of a function, arranged for a picker.
+
+import type { StageDocument } from "./protocol";
+import { parseAddress } from "./uris";
+
+export interface StageGroup {
+  title: string;
+  documents: StageDocument[];
+}
+
+/** Documents by graph, in the server's order; those about the whole function come first. */
+export function byGraph(documents: readonly StageDocument[]): StageGroup[] {
+  const groups = new Map<string, StageDocument[]>();
+  for (const document of documents) {
+    const address = parseAddress(document.uri);
+    const key = address ? `${address.function}\n${address.graph}` : "\n";
+    groups.set(key, [...(groups.get(key) ?? []), document]);
+  }
+  const functions = new Set([...groups.keys()].map((key) => key.split("\n")[0]));
+  return [...groups].map(([key, members]) => {
+    const [name = "", graph = ""] = key.split("\n");
+    const part = graph === "" ? "whole function" : graph.replace(/^graph(\d+)$/, "graph $1");
+    return { title: functions.size > 1 && name !== "" ? `${name} · ${part}` : part, documents: members };
+  });
+}
+
+/** Whether a document is generated kernel source. */
+export function isKernel(document: StageDocument): boolean {
+  const name = parseAddress(document.uri)?.name ?? "";
+  return document.kind === "kernel" || /^(kernel|triton)[^/]*\.(cpp|c|py|ptx)$/.test(name);
+}

@@ -1,0 +1,56 @@
+// What the language status item says.
+
+import type { ServerStatus } from "./protocol";
+
+export interface StatusView {
+  text: string;
+  detail: string;
+  severity: "information" | "error";
+  busy: boolean;
+  /** What a click offers. */
+  action: "showOutput" | "selectInterpreter";
+}
+
+/** `problem` is set when no server runs at all. */
+export function statusView(status: ServerStatus, problem?: string): StatusView {
+  const interpreter = status.interpreter ?? "";
+  if (problem !== undefined) {
+    return { text: "Fuselens: not running", detail: problem, severity: "error", busy: false, action: "selectInterpreter" };
+  }
+  switch (status.state) {
+    case "starting":
+      return view("Fuselens: starting", status.message || interpreter, true);
+    case "compiling":
+      return view(`Fuselens: ${compiling(status.message)}`, interpreter, true);
+    case "ready":
+      return {
+        ...view(status.torch ? `Fuselens: torch ${status.torch}` : "Fuselens: ready", interpreter, false),
+        action: "selectInterpreter",
+      };
+    case "error":
+      return {
+        text: "Fuselens: problem",
+        detail: firstLine(status.message) || "see the output",
+        severity: "error",
+        busy: false,
+        action: "showOutput",
+      };
+  }
+}
+
+function view(text: string, detail: string, busy: boolean): StatusView {
+  return { text, detail, severity: "information", busy, action: "showOutput" };
+}
+
+function compiling(message: string | undefined): string {
+  const what = firstLine(message);
+  return what === "" ? "compiling" : /^compil/i.test(what) ? what : `compiling ${baseName(what)}`;
+}
+
+function firstLine(text: string | undefined): string {
+  return (text ?? "").trim().split("\n", 1)[0] ?? "";
+}
+
+function baseName(path: string): string {
+  return path.split(/[\\/]/).pop() ?? path;
+}

@@ -1,0 +1,71 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { chooseInterpreter, environmentsIn, expandPath, onSearchPath, serverEnvironment, type Source } from "../src/interpreters";
+
+const source = (origin: string, find: () => Promise<string | undefined>): Source => ({ origin, find });
+const never = (): never => assert.fail("no source may fail here");
+
+test("the first source that names an interpreter wins, and later ones are not asked", async () => {
+  const asked: string[] = [];
+  const answer = (origin: string, path: string | undefined): Source =>
+    source(origin, async () => {
+      asked.push(origin);
+      return path;
+    });
+  const sources = [answer("setting", ""), answer("environments", undefined), answer("python", "/py"), answer("path", "/usr/bin/python3")];
+  assert.deepEqual(await chooseInterpreter(sources, never), { path: "/py", origin: "python" });
+  assert.deepEqual(asked, ["setting", "environments", "python"]);
+});
+
+test("a source that fails is reported and passed over", async () => {
+  const failures: string[] = [];
+  const sources = [
+    source("broken extension", () => Promise.reject(new Error("activation failed"))),
+    source("path", async () => "/usr/bin/python3"),
+  ];
+  const chosen = await chooseInterpreter(sources, (origin, error) => failures.push(`${origin}: ${String(error)}`));
+  assert.equal(chosen?.path, "/usr/bin/python3");
+  assert.deepEqual(failures, ["broken extension: Error: activation failed"]);
+});
+
+test("no source, no interpreter", async () => {
+  assert.equal(await chooseInterpreter([source("path", async () => undefined)], never), undefined);
+});
+
+test("variables in a configured path", () => {
+  const variables = { home: "/home/ada", workspaceFolder: "/work/models", environment: { CONDA_PREFIX: "/opt/conda" } };
+  const cases: [string, string][] = [
+    ["", ""],
+    ["/usr/bin/python3", "/usr/bin/python3"],
+    ["  ~/envs/torch/bin/python ", "/home/ada/envs/torch/bin/python"],
+    ["~other/bin/python", "~other/bin/python"],
+    ["${workspaceFolder}/.venv/bin/python", "/work/models/.venv/bin/python"],
+    ["${userHome}/py", "/home/ada/py"],
+    ["${env:CONDA_PREFIX}/bin/python", "/opt/conda/bin/python"],
+    ["${env:UNSET}/bin/python", "/bin/python"],
+    ["${unknown}/python", "${unknown}/python"],
+  ];
+  for (const [text, expected] of cases) {
+    assert.equal(expandPath(text, variables), expected, text);
+  }
+  assert.equal(expandPath("${workspaceFolder}/x", { ...variables, workspaceFolder: undefined }), "${workspaceFolder}/x");
+});
+
+test("a dollar sign in the home folder is not a pattern", () => {
+  assert.equal(expandPath("~/p", { home: "/home/$&", environment: {} }), "/home/$&/p");
+});
+
+test("virtual environments of a workspace folder", () => {
+  assert.deepEqual(environmentsIn("/work", false), ["/work/.venv/bin/python", "/work/venv/bin/python"]);
+  assert.deepEqual(environmentsIn("C:\\work", true), ["C:\\work\\.venv\\Scripts\\python.exe", "C:\\work\\venv\\Scripts\\python.exe"]);
+});
+
+test("python3 anywhere on the search path comes before python", () => {
+  assert.deepEqual(onSearchPath("/a::/b", false), ["/a/python3", "/b/python3", "/a/python", "/b/python"]);
+  assert.deepEqual(onSearchPath("C:\\a;C:\\b", true), ["C:\\a\\python.exe", "C:\\b\\python.exe"]);
+});
+
+test("the server's streams are never unbuffered", () => {
+  const environment = serverEnvironment({ PYTHONUNBUFFERED: "1", HOME: "/home/ada", UNSET: undefined });
+  assert.deepEqual(environment, { HOME: "/home/ada", PYTHONUTF8: "1" });
+});

@@ -1,0 +1,37 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { byGraph, isKernel } from "../src/stages";
+
+const document = (path: string, kind = "stage") => ({ uri: `fuselens://report/${path}?file=x`, title: path, kind });
+
+test("documents are grouped by graph, in the server's order", () => {
+  const groups = byGraph([
+    document("toy/guards.txt"),
+    document("toy/graph0/capture.py"),
+    document("toy/graph1/capture.py"),
+    document("toy/graph0/kernel.cpp"),
+  ]);
+  assert.deepEqual(
+    groups.map(({ title, documents }) => [title, documents.length]),
+    [
+      ["whole function", 1],
+      ["graph 0", 2],
+      ["graph 1", 1],
+    ],
+  );
+});
+
+test("groups of several functions carry the function's name", () => {
+  const titles = byGraph([document("f/graph0/capture.py"), document("g/graph0/capture.py")]).map(({ title }) => title);
+  assert.deepEqual(titles, ["f · graph 0", "g · graph 0"]);
+});
+
+test("kernels by kind or by name", () => {
+  assert.ok(isKernel(document("toy/graph0/anything.txt", "kernel")));
+  for (const name of ["kernel.cpp", "kernel.py", "triton.py", "triton_backward.py", "kernel1.cpp"]) {
+    assert.ok(isKernel(document(`toy/graph0/${name}`)), name);
+  }
+  for (const name of ["graph.py", "joint.py", "fused.loop", "guards.txt"]) {
+    assert.ok(!isKernel(document(`toy/graph0/${name}`)), name);
+  }
+});

@@ -1,0 +1,117 @@
+"""Runs every check and test, says how long each took, and ends with one line: ``N passed, N failed``.
+
+    run_tests.py [NAME ...]      all of them, or those named (--list shows the names)
+
+A step that fails does not keep the later ones from running. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = ROOT / ".venv" / "bin"
+EXTENSION = ROOT / "extension"
+
+
+@dataclass(frozen=True)
+class Count:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        return Count(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+
+    def __str__(self) -> str:
+        skipped = f", {self.skipped} skipped" if self.skipped else ""
+        return f"{self.passed} passed, {self.failed} failed{skipped}"
+
+
+def check(*command: str | Path, cwd: Path = ROOT) -> Callable[[], Count]:
+    """A step that counts as one test."""
+    return lambda: Count(failed=1) if subprocess.run([str(c) for c in command], cwd=cwd).returncode else Count(passed=1)
+
+
+def pytest(*arguments: str) -> Callable[[], Count]:
+    """A step that counts what pytest counts; a run that breaks down (or collects nothing) is one failure."""
+
+    def run() -> Count:
+        with tempfile.TemporaryDirectory() as folder:
+            junit = Path(folder, "junit.xml")
+            command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={junit}", *arguments]
+            status = subprocess.run(command, cwd=ROOT, env=os.environ | {"FUSELENS_E2E": "required"}).returncode
+            count = _junit_count(junit) if junit.is_file() else Count()
+        return count if status == 0 or count.failed else count + Count(failed=1)
+
+    return run
+
+
+def _junit_count(junit: Path) -> Count:
+    total = Count()
+    for suite in ElementTree.parse(junit).getroot().iter("testsuite"):
+        tests, skipped = int(suite.get("tests", 0)), int(suite.get("skipped", 0))
+        failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        total += Count(tests - failed - skipped, failed, skipped)
+    return total
+
+
+def node_tests() -> Count:
+    """The extension's unit tests, counted from the runner's summary."""
+    done = subprocess.run(["npm", "test", "--silent"], cwd=EXTENSION, stdout=subprocess.PIPE, text=True)
+    counts = {name: int(n) for name, n in re.findall(r"^# (pass|fail|skipped) (\d+)$", done.stdout, re.MULTILINE)}
+    if done.returncode:
+        print(done.stdout)
+    failed = counts.get("fail", 0)
+    return Count(counts.get("pass", 0), failed or int(done.returncode != 0), counts.get("skipped", 0))
+
+
+STEPS: dict[str, Callable[[], Count]] = {
+    "ruff": check(BIN / "ruff", "check", "--quiet", "."),
+    "format": check(BIN / "ruff", "format", "--check", "--quiet", "."),
+    "imports": check(BIN / "lint-imports"),
+    "pyright": check(BIN / "pyright"),
+    "tsc": check("npm", "run", "--silent", "check", cwd=EXTENSION),
+    "extension": node_tests,
+    "pytest": pytest("-n", "2", "-m", "not e2e"),
+    "e2e": pytest("-n", "0", "-m", "e2e"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Runs every check and test of the project.")
+    parser.add_argument("steps", nargs="*", metavar="NAME", help=", ".join(STEPS))
+    parser.add_argument("--list", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.list:
+        print("\n".join(STEPS))
+        return 0
+    if unknown := set(arguments.steps) - set(STEPS):
+        parser.error(f"no such step: {', '.join(sorted(unknown))} (one of {', '.join(STEPS)})")
+
+    outcomes: list[tuple[str, Count, float]] = []
+    for name in arguments.steps or STEPS:
+        print(f"\n=== {name} ===", flush=True)
+        started = time.monotonic()
+        outcomes.append((name, STEPS[name](), time.monotonic() - started))
+    total = sum((count for _, count, _ in outcomes), Count())
+
+    print("\n=== summary ===")
+    for name, count, seconds in outcomes:
+        print(f"  {'FAILED' if count.failed else 'ok':<7} {name:<10} {seconds:6.1f} s   {count}")
+    print(total, flush=True)
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""``python -m fuselens_server``: the language server on stdin and stdout."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+
+from .server import create
+
+
+def serve() -> int:
+    """Serves until the client says exit or its end of stdin closes. Returns the exit status that LSP asks for: 0 after
+    a shutdown request, else 1.
+
+    The protocol gets duplicates of descriptors 0 and 1, and the originals lead elsewhere: a stray ``print`` to stdout
+    would end the client's connection, and a child that reads stdin would eat its messages. The duplicate of stdout is
+    buffered, because with PYTHONUNBUFFERED it would be raw, and large messages written in parts."""
+    source = os.fdopen(os.dup(0), "rb")
+    sink = os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    server = create()
+    server.start_io(source, sink)
+    return 0 if server.protocol._shutdown else 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="fuselens_server", description="The Fuselens language server, on stdio.")
+    parser.add_argument("--stdio", action="store_true", help="accepted for editors that pass it; there is no other way")
+    parser.add_argument("--log-level", default="WARNING", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    options = parser.parse_args(arguments)
+    # the level comes first: editors that show the log take each line's level from there
+    logging.basicConfig(stream=sys.stderr, level=options.log_level, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("pygls").setLevel(max(logging.WARNING, logging.getLevelName(options.log_level)))
+    return serve()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

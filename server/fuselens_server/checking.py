@@ -1,0 +1,144 @@
+"""From a saved file to published results: asks the worker, keeps the outcome, tells the client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import PurePath
+from typing import Protocol
+
+from fuselens import diagnostics, wire
+from fuselens.report import Diagnostic, FileReport, RunResult
+
+from .progress import CheckProgress
+from .session import Document, Session, disk_text
+from .settings import Settings
+from .worker_pool import StartError, WorkerDiedError, WorkerPool
+
+logger = logging.getLogger(__name__)
+
+
+class Client(Protocol):
+    """What a check needs of the editor's side."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    async def settled(self) -> Settings:
+        """The settings, once the client has given them."""
+        ...
+
+    def publish(self, document: Document) -> None:
+        """Shows the document's findings as they are now."""
+        ...
+
+    def report_changed(self, document: Document, before: list[str]) -> None:
+        """A new outcome is kept: lenses, hints and the virtual documents (``before``: the old ones) are new."""
+        ...
+
+    def checks_changed(self, running: int) -> None: ...
+
+    def progress(self, title: str, on_cancel: Callable[[], object]) -> CheckProgress: ...
+
+    def document_uris(self, document: Document) -> list[str]: ...
+
+    def interpreter(self) -> str: ...
+
+
+class Checks:
+    """At most one check per document; a newer one replaces the older, whose child in the worker is killed."""
+
+    def __init__(self, client: Client, session: Session, pool: WorkerPool) -> None:
+        self._client = client
+        self._session = session
+        self._pool = pool
+        self._tasks: dict[Document, asyncio.Task[None]] = {}
+
+    def opened(self, document: Document) -> None:
+        """Checks a document just opened, unless it is shown with unsaved changes: only saved code runs."""
+        on_disk = disk_text(document.path)
+        if on_disk is None or _same_text(on_disk, document.text.text):
+            self.saved(document)
+
+    def saved(self, document: Document) -> None:
+        self.cancel(document)
+        task = asyncio.get_running_loop().create_task(self._check(document))
+        self._tasks[document] = task
+        task.add_done_callback(lambda done: self._done(document, done))
+
+    def cancel(self, document: Document) -> None:
+        task = self._tasks.pop(document, None)
+        if task is not None:
+            task.cancel()
+            document.checking = None
+
+    def cancel_all(self) -> None:
+        for document in list(self._tasks):
+            self.cancel(document)
+
+    async def run(self, path: str, source: str | None, qualname: str, progress: Callable[[str], None]) -> RunResult:
+        """Runs a function compiled and eagerly. Environment trouble is the result's ``error``."""
+        settings = await self._client.settled()
+        request = wire.Request(0, "run", path, source, (qualname,), options=settings.options, limits=settings.limits)
+        try:
+            event = await self._pool.submit(self._client.interpreter(), request, progress)
+        except (StartError, WorkerDiedError) as error:
+            finding = _finding(error)
+            return RunResult(qualname, False, finding.message, error=finding)
+        if event.run is None:
+            return RunResult(qualname, False, "cancelled")
+        return event.run
+
+    async def _check(self, document: Document) -> None:
+        before = self._client.document_uris(document)
+        failure = document.parse()
+        if failure is not None:
+            document.fail(failure)
+        elif not document.parsed.functions:
+            document.clear()
+        else:
+            document.begin()
+            self._client.checks_changed(len(self._tasks))
+            await self._ask_worker(document)
+        if self._session.is_open(document):
+            self._client.publish(document)
+            self._client.report_changed(document, before)
+
+    async def _ask_worker(self, document: Document) -> None:
+        settings = await self._client.settled()
+        source = document.checking.origin.text if document.checking else document.text.text
+        request = wire.Request(
+            0, "check", document.path, source.removeprefix("\ufeff"), options=settings.options, limits=settings.limits
+        )
+        async with self._client.progress(
+            f"Fuselens: {PurePath(document.path).name}", lambda: self.cancel(document)
+        ) as p:
+            try:
+                event = await self._pool.submit(self._client.interpreter(), request, p.report)
+            except (StartError, WorkerDiedError) as error:
+                document.fail(_finding(error))
+                return
+        document.finish(event.file or FileReport(document.path))
+
+    def _done(self, document: Document, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(document) is task:
+            del self._tasks[document]
+        self._client.checks_changed(len(self._tasks))
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("checking %s failed", document.path, exc_info=error)
+
+
+def _finding(error: StartError | WorkerDiedError) -> Diagnostic:
+    if isinstance(error, StartError):
+        return error.diagnostic
+    return diagnostics.make("FL906", why=str(error), where="")
+
+
+def _same_text(disk: str, shown: str) -> bool:
+    """Editors hide the byte order mark and may show other line ends than they keep."""
+
+    def plain(text: str) -> str:
+        return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+    return disk == shown or plain(disk) == plain(shown)

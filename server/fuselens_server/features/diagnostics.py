@@ -1,0 +1,141 @@
+"""Diagnostics: findings of the last check at their place in the text as it is now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lsprotocol import types as lsp
+from pygls import uris
+
+from fuselens.discovery import import_span
+from fuselens.report import Diagnostic, Frame, Severity, Span
+from fuselens_server.document_uri import CodeDocument
+from fuselens_server.tracked_text import TrackedText
+from fuselens_server.view import View
+
+SEVERITY: dict[Severity, lsp.DiagnosticSeverity] = {
+    "error": lsp.DiagnosticSeverity.Error,
+    "warning": lsp.DiagnosticSeverity.Warning,
+    "information": lsp.DiagnosticSeverity.Information,
+    "hint": lsp.DiagnosticSeverity.Hint,
+}
+ENVIRONMENT = frozenset({"FL907", "FL911", "FL914"})  # about the interpreter: shown where the file imports the library
+_LIBRARIES = ("torch", "fuselens")
+
+
+def diagnostics(view: View) -> list[lsp.Diagnostic]:
+    """What to publish. A failed check shows its own findings only: earlier ones may be about code that is gone."""
+    if view.failures:
+        return _once(_file_finding(view, view.failed, d) for d in view.failures)
+    if view.report is None:
+        return []
+    found = [_file_finding(view, view.compiled, d) for d in view.report.diagnostics]
+    for report in view.report.functions:
+        found += [_finding(view, d, report.function) for d in (*report.breaks, *report.diagnostics)]
+    return _once(found)
+
+
+def _finding(view: View, diagnostic: Diagnostic, function: str) -> lsp.Diagnostic | None:
+    """A function's finding at its own span; when that is in another file, where this file leads to it."""
+    shown = diagnostic.span
+    if not view.here(shown):
+        shown = next((f.span for f in reversed(diagnostic.stack) if view.here(f.span)), None)
+    if shown is None:
+        place = view.name_range(function) or _line(view.parsed, 1)
+    else:
+        found = view.compiled.range(shown)
+        if found is None:
+            return None  # the text was edited there: the next save tells
+        place = found
+    return _encode(view, view.compiled, diagnostic, place, shown, function)
+
+
+def _file_finding(view: View, text: TrackedText, diagnostic: Diagnostic) -> lsp.Diagnostic | None:
+    shown = diagnostic.span if view.here(diagnostic.span) else None
+    if shown is None:
+        shown = next((f.span for f in reversed(diagnostic.stack) if view.here(f.span)), None)
+    place = text.range(shown) if shown else _best_line(view, diagnostic.code)
+    return _encode(view, text, diagnostic, place, shown, None) if place else None
+
+
+def _best_line(view: View, code: str) -> lsp.Range:
+    """Where a finding about the whole file is read best: the import it is about, else the first annotated function."""
+    if code in ENVIRONMENT:
+        imported = import_span(view.parsed.origin.text, view.path, _LIBRARIES)
+        if imported is not None:
+            return view.parsed.anchor(imported)
+    if view.annotated:
+        return view.parsed.anchor(view.annotated[0].name_span)
+    return _line(view.parsed, 1)
+
+
+def _line(text: TrackedText, number: int) -> lsp.Range:
+    start = text.current.line_start(number)
+    return text.current.range(start, start + len(text.current.line(number)))
+
+
+def _encode(
+    view: View, text: TrackedText, diagnostic: Diagnostic, place: lsp.Range, shown: Span | None, function: str | None
+) -> lsp.Diagnostic:
+    return lsp.Diagnostic(
+        range=place,
+        message=_message(diagnostic),
+        severity=SEVERITY.get(diagnostic.severity, lsp.DiagnosticSeverity.Warning),
+        code=diagnostic.code,
+        code_description=lsp.CodeDescription(str(CodeDocument(diagnostic.code))),
+        source="fuselens",
+        related_information=_related(view, text, diagnostic, shown) or None,
+        data={"function": function, "stale": text.stale},
+    )
+
+
+def _message(diagnostic: Diagnostic) -> str:
+    lines = [diagnostic.message, diagnostic.explanation]
+    if diagnostic.cost:
+        lines.append(f"Cost: {diagnostic.cost}.")
+    if diagnostic.mode:
+        lines.append(f"Holds in: {diagnostic.mode}.")
+    lines += [f"Hint: {hint}" for hint in diagnostic.hints]
+    return "\n".join(line for line in lines if line)
+
+
+def _related(
+    view: View, text: TrackedText, diagnostic: Diagnostic, shown: Span | None
+) -> list[lsp.DiagnosticRelatedInformation]:
+    """The user's stack, outermost first, without the frame at which the diagnostic itself is shown."""
+    frames = [f for f in diagnostic.stack if f.span != shown]
+    if diagnostic.span is not None and diagnostic.span != shown and all(f.span != diagnostic.span for f in frames):
+        frames.append(Frame("", diagnostic.span))
+    related = []
+    for frame in frames:
+        location = _location(view, text, frame.span)
+        if location is not None:
+            what = "here" if frame.span == diagnostic.span else "called here"
+            message = f"in {frame.function}: {what}" if frame.function else what
+            related.append(lsp.DiagnosticRelatedInformation(location, message))
+    return related
+
+
+def _location(view: View, text: TrackedText, span: Span) -> lsp.Location | None:
+    if view.here(span):
+        place = text.range(span)
+        return lsp.Location(view.uri, place) if place else None
+    uri = uris.from_fs_path(span.file)
+    if uri is None or (not span.file.startswith(("/", "\\")) and span.file[1:2] != ":"):
+        return None  # generated code: "<string>", "<eval_with_key>.1"
+    other = view.other_text(span.file)
+    if other is None:
+        start, end = lsp.Position(span.line - 1, span.column), lsp.Position(span.end_line - 1, span.end_column)
+        return lsp.Location(uri, lsp.Range(start, end))
+    return lsp.Location(uri, other.range(*other.offsets(span)))
+
+
+def _once(found: Iterable[lsp.Diagnostic | None]) -> list[lsp.Diagnostic]:
+    """Without repetitions: two functions that inline one helper report its break twice."""
+    out: dict[object, lsp.Diagnostic] = {}
+    for diagnostic in found:
+        if diagnostic is not None:
+            place = diagnostic.range
+            key = (diagnostic.code, diagnostic.message, place.start.line, place.start.character, place.end.line)
+            out.setdefault((*key, place.end.character), diagnostic)
+    return list(out.values())

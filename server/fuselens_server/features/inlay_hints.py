@@ -1,0 +1,66 @@
+"""Inlay hints: the tensor's type and shape after each assigned name."""
+
+from __future__ import annotations
+
+import re
+
+from lsprotocol import types as lsp
+
+from fuselens.report import Shape, Tensor
+from fuselens_server.view import View
+
+_DTYPES = {
+    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
+    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8", "uint8": "u8",
+    "complex64": "c64", "complex128": "c128",
+}  # fmt: skip
+_ANNOTATED = re.compile(r"[ \t]*:(?!=)")
+_MAXIMUM_VARIANTS = 2
+
+
+def tensor_text(tensor: Tensor) -> str:
+    """``f32[n, 64]``"""
+    dtype = tensor.dtype.removeprefix("torch.")
+    return f"{_DTYPES.get(dtype, dtype)}[{', '.join(tensor.shape)}]"
+
+
+def tensor_detail(tensor: Tensor) -> str:
+    """Everything known of a tensor, for a tooltip."""
+    parts = [f"{tensor.dtype.removeprefix('torch.')}[{', '.join(tensor.shape)}]"]
+    if tensor.stride:
+        parts.append(f"stride ({', '.join(tensor.stride)})")
+    parts.append(tensor.device)
+    if tensor.requires_grad:
+        parts.append("requires grad")
+    return ", ".join(parts)
+
+
+def inlay_hints(view: View, visible: lsp.Range) -> list[lsp.InlayHint]:
+    """Hints in ``visible``, one per name; a name that had several shapes (a loop, two callers) shows up to two."""
+    names: dict[tuple[int, int], list[Shape]] = {}
+    for report in view.reports():
+        for shape in report.shapes:
+            if view.here(shape.span):
+                variants = names.setdefault((shape.span.end_line, shape.span.end_column), [])
+                if all(tensor_text(v.tensor) != tensor_text(shape.tensor) for v in variants):
+                    variants.append(shape)
+    hints = []
+    for variants in names.values():
+        place = view.compiled.range(variants[0].span)
+        if place is None or not visible.start.line <= place.end.line <= visible.end.line:
+            continue
+        after = view.compiled.current.offset(place.end)
+        if _ANNOTATED.match(view.compiled.current.text, after):
+            continue  # `x: Tensor = …` says its type already
+        texts = [tensor_text(v.tensor) for v in variants[:_MAXIMUM_VARIANTS]]
+        texts += ["…"] if len(variants) > _MAXIMUM_VARIANTS else []
+        hints.append(
+            lsp.InlayHint(
+                position=place.end,
+                label=": " + " | ".join(texts),
+                kind=lsp.InlayHintKind.Type,
+                tooltip="\n".join(tensor_detail(v.tensor) for v in variants),
+                padding_right=False,
+            )
+        )
+    return sorted(hints, key=lambda hint: (hint.position.line, hint.position.character))

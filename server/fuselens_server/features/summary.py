@@ -1,0 +1,144 @@
+"""The readable account of one function's compilation: its summary document, and what ``explain`` answers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from fuselens.diagnostics import TABLE
+from fuselens.report import Diagnostic, Graph, Kernel, Report, Timing
+
+
+def duration(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
+
+
+def size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def headline(report: Report) -> str:
+    """The counts of a compiled function, or why there are none."""
+    if not report.graphs:
+        for diagnostic in (*report.diagnostics, *report.breaks):
+            entry = TABLE.get(diagnostic.code)
+            return f"not compiled: {entry.title if entry else diagnostic.message}"
+    return report.summary()
+
+
+def stage_times(report: Report) -> list[Timing]:
+    """Seconds per stage over all graphs, in the order in which stages first ran. Nested stages ("build.cpp") follow
+    their parent and are not part of a total."""
+    totals: dict[str, float] = defaultdict(float)
+    for timing in (*report.timings, *(t for g in report.graphs for t in g.timings)):
+        totals[timing.stage] += timing.seconds
+    return [Timing(stage, seconds) for stage, seconds in totals.items()]
+
+
+def total(timings: Iterable[Timing]) -> float:
+    """Seconds of the outermost stages: nested ones are part of their parents when those were timed too."""
+    timings = list(timings)
+    names = {t.stage for t in timings}
+    return sum(t.seconds for t in timings if "." not in t.stage or t.stage.rpartition(".")[0] not in names)
+
+
+def kernel_line(kernel: Kernel) -> str:
+    """``fused_0 (cpp, forward pointwise: div, abs, add; reads 1.0 KiB, writes 512 B)``"""
+    about = f"{kernel.backend}, {kernel.phase} {kernel.kind}"
+    if kernel.operations:
+        about += ": " + ", ".join(kernel.operations)
+    traffic = [
+        f"{verb} {size(count)}"
+        for verb, count in (("reads", kernel.bytes_read), ("writes", kernel.bytes_written))
+        if count is not None
+    ]
+    traffic += [f"{value} {name}" for name, value in kernel.resources.items()]
+    return f"{kernel.name} ({about}{'; ' + ', '.join(traffic) if traffic else ''})"
+
+
+def explain(report: Report, stale: bool = False) -> str:
+    """Everything a person asks about a compilation, as text: breaks, graphs, kernels, decisions, guards, times."""
+    out = [f"{report.function} — {headline(report)}"]
+    where = str(report.span) if report.span else report.file
+    out.append("  ".join(filter(None, (where, f"target {report.target}", report.mode))))
+    if stale:
+        out.append("From the last good check: the file has changed since.")
+    if report.versions:
+        out.append(", ".join(f"{name} {version}" for name, version in report.versions.items()))
+    out += _section("Breaks", (line for d in report.breaks for line in _finding(d)))
+    out += _section("Findings", (line for d in report.diagnostics for line in _finding(d)))
+    for graph in report.graphs:
+        out += _section(f"Graph {graph.id}", _graph(graph))
+    out += _section("Guards", (f"{g.expression}{f'    # {g.span}' if g.span else ''}" for g in report.guards))
+    out += _section("Symbols", (_symbol(s.name, s.source, s.hint, s.lower, s.upper) for s in report.symbols))
+    timings = stage_times(report)
+    if timings:
+        rows = [f"{t.stage:<24}{duration(t.seconds):>12}" for t in timings]
+        out += _section("Time", [*rows, f"{'total':<24}{duration(total(timings)):>12}"])
+    return "\n".join(out) + "\n"
+
+
+def guards(report: Report) -> str:
+    """The guards document: what must hold for the compiled code to be used again, by what it hangs on."""
+    if not report.guards:
+        return f"# {report.function} has no guards.\n"
+    out = [f"# {report.function} is reused while all of these hold; otherwise it is compiled again."]
+    by_root: dict[str, list[str]] = defaultdict(list)
+    for guard in report.guards:
+        because = f"    # line {guard.span.line}" if guard.span else ""
+        by_root[guard.root or guard.source].append(f"{guard.kind:<12} {guard.expression}{because}")
+    for root, lines in by_root.items():
+        out += ["", f"# {root}", *lines]
+    if report.symbols:
+        out += ["", "# symbols", *(_symbol(s.name, s.source, s.hint, s.lower, s.upper) for s in report.symbols)]
+    return "\n".join(out) + "\n"
+
+
+def _section(title: str, lines: Iterable[str]) -> list[str]:
+    body = list(lines)
+    return ["", title, *("  " + line for line in body)] if body else []
+
+
+def _finding(diagnostic: Diagnostic) -> list[str]:
+    where = f"{diagnostic.span}: " if diagnostic.span else ""
+    out = [f"{diagnostic.code} {where}{diagnostic.message}"]
+    if diagnostic.explanation:
+        out.append(f"    {diagnostic.explanation}")
+    if diagnostic.cost:
+        out.append(f"    cost: {diagnostic.cost}")
+    if diagnostic.mode:
+        out.append(f"    holds in: {diagnostic.mode}")
+    out += [f"    hint: {hint}" for hint in diagnostic.hints]
+    if len(diagnostic.stack) > 1:
+        out += [f"    in {frame.function} at {frame.span}" for frame in diagnostic.stack]
+    return out
+
+
+def _graph(graph: Graph) -> list[str]:
+    kind = "forward and backward" if graph.training else "forward only"
+    out = [f"{graph.frame}: {graph.operations} operations, {kind}{', from the cache' if graph.cached else ''}"]
+    if graph.fallback:
+        out.append("runs eagerly, as captured")
+    if graph.inputs or graph.outputs:
+        out.append(
+            f"{', '.join(map(str, graph.inputs)) or 'nothing'} → {', '.join(map(str, graph.outputs)) or 'nothing'}"
+        )
+    out += [f"kernel {kernel_line(kernel)}" for kernel in graph.kernels]
+    out += [f"extern {name}" for name in graph.externs]
+    for decision in graph.decisions:
+        where = f" (line {decision.span.line})" if decision.span else ""
+        out.append(f"{decision.verdict}: {decision.subject}: {decision.reason}{where}")
+    return out
+
+
+def _symbol(name: str, source: str, hint: int | None, lower: int | None, upper: int | None) -> str:
+    low, high = "" if lower is None else f"{lower} ≤ ", "" if upper is None else f" ≤ {upper}"
+    example = "" if hint is None else f" (example {hint})"
+    return f"{low}{name}{high} = {source}{example}"

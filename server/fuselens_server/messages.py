@@ -1,0 +1,51 @@
+"""The custom messages between this server and its clients, beyond LSP.
+
+Requests need attrs classes here: pygls would decode unknown ones into namedtuples with odd keys renamed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+import attrs
+
+DOCUMENT_CONTENT = "fuselens/documentContent"  # request, for clients without workspace/textDocumentContent
+DOCUMENTS_CHANGED = "fuselens/documentsChanged"  # notification: these virtual documents may have new text, or be gone
+STATUS = "fuselens/status"  # notification
+
+RUN = "fuselens.server.run"
+DOCUMENTS = "fuselens.server.documents"
+RESTART_WORKER = "fuselens.server.restartWorker"
+EXPLAIN = "fuselens.server.explain"
+
+
+@attrs.define
+class DocumentContentParams:
+    uri: str
+
+
+@attrs.define
+class DocumentContentRequest:
+    id: int | str
+    params: DocumentContentParams
+    method: str = DOCUMENT_CONTENT
+    jsonrpc: str = "2.0"
+
+
+class DocumentContentResult(TypedDict):
+    text: str
+    language: str
+
+
+class DocumentsChanged(TypedDict):
+    uris: list[str]
+
+
+class Status(TypedDict):
+    state: Literal["starting", "ready", "compiling", "error"]
+    message: str
+    torch: str  # version; empty while unknown
+    interpreter: str
+
+
+REQUEST_TYPES = {DOCUMENT_CONTENT: DocumentContentRequest}

@@ -1,0 +1,436 @@
+"""Wiring: LSP messages to the session, the checks and the features. Handlers decode, call and encode, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import signal
+from collections.abc import Callable, Generator, Iterator
+from importlib import metadata
+from typing import Any
+
+from lsprotocol import types as lsp
+from pygls import uris
+from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
+from pygls.lsp.server import LanguageServer
+from pygls.protocol import LanguageServerProtocol, lsp_method
+
+from fuselens.report import RunResult
+
+from . import messages, settings
+from .checking import Checks
+from .convert import Encoding
+from .document_uri import SCHEME, CodeDocument, ReportDocument, parse
+from .features import code_lens, diagnostics, documents, hover, inlay_hints, summary
+from .progress import CheckProgress
+from .session import Document, Session
+from .settings import Settings
+from .worker_pool import WorkerPool, WorkerStatus
+
+logger = logging.getLogger(__name__)
+
+REPUBLISH_SECONDS = 0.25
+CONFIGURATION_SECONDS = 5.0  # to wait for a client's configuration before going on without
+
+
+class FuselensProtocol(LanguageServerProtocol):
+    """pygls' protocol with our custom requests, LSP 3.18's text document content, which pygls never advertises, and
+    cancellation of commands, which pygls answers but lets run on."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._commands: dict[str | int, asyncio.Task[Any]] = {}
+
+    @contextlib.contextmanager
+    def cancellable(self) -> Iterator[asyncio.Task[Any]]:
+        """While in the block, a cancellation of the request being handled cancels the current task."""
+        task, request = asyncio.current_task(), self.msg_id
+        assert task is not None
+        if request is not None:
+            self._commands[request] = task
+        try:
+            yield task
+        finally:
+            if request is not None:
+                self._commands.pop(request, None)
+
+    def _handle_cancel_notification(self, msg_id: str | int) -> None:
+        task = self._commands.pop(msg_id, None)
+        super()._handle_cancel_notification(msg_id)
+        if task is not None:
+            task.cancel()
+
+    def get_message_type(self, method: str) -> type[Any] | None:
+        return messages.REQUEST_TYPES.get(method) or super().get_message_type(method)
+
+    @lsp_method(lsp.INITIALIZE)
+    def lsp_initialize(self, params: lsp.InitializeParams) -> Generator[Any, Any, lsp.InitializeResult]:
+        result = yield from super().lsp_initialize(params)
+        capabilities = result.capabilities
+        capabilities.workspace = capabilities.workspace or lsp.WorkspaceOptions()
+        capabilities.workspace.text_document_content = lsp.TextDocumentContentOptions([SCHEME])
+        return result
+
+
+class FuselensServer(LanguageServer):
+    """The server's state, and what checks need of the editor's side (:class:`checking.Client`)."""
+
+    protocol: FuselensProtocol
+
+    def __init__(self) -> None:
+        super().__init__(
+            "fuselens",
+            _version(),
+            text_document_sync_kind=lsp.TextDocumentSyncKind.Incremental,
+            protocol_cls=FuselensProtocol,
+        )
+        self.settings = Settings()
+        self.configured = asyncio.Event()
+        self.session = Session()
+        self.pool = WorkerPool(self.worker_changed)
+        self.checks = Checks(self, self.session, self.pool)
+        self.initial_options: Any = None
+        self.worker_status: WorkerStatus | None = None
+        self._served: set[str] = set()  # virtual documents that the client asked for through LSP
+        self._background: set[asyncio.Future[Any]] = set()
+        self._republishing: dict[Document, asyncio.TimerHandle] = {}
+        self._running_checks = 0
+
+    # --- the client's side of checks ---------------------------------------------------------------------------------
+
+    async def settled(self) -> Settings:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.configured.wait(), CONFIGURATION_SECONDS)
+        return self.settings
+
+    def interpreter(self) -> str:
+        return self.settings.python(self.workspace.root_path)
+
+    def publish(self, document: Document) -> None:
+        """Also publishes that there is nothing to say about a checked file, so that a client knows it was looked at."""
+        found = diagnostics.diagnostics(self.session.view(document))
+        if found or document.published or document.checked:
+            self._publish(document, found)
+            document.published = True
+
+    def republish_soon(self, document: Document) -> None:
+        """After edits, shows the findings at their new places, and without those whose text was touched: once typing
+        rests, and not while a check is about to tell better."""
+        self.cancel_republish(document)
+
+        def republish() -> None:
+            del self._republishing[document]
+            if document.published and document.checking is None and self.session.is_open(document):
+                self.publish(document)
+
+        loop = asyncio.get_running_loop()
+        self._republishing[document] = loop.call_later(REPUBLISH_SECONDS, republish)
+
+    def cancel_republish(self, document: Document) -> None:
+        handle = self._republishing.pop(document, None)
+        if handle is not None:
+            handle.cancel()
+
+    def unpublish(self, document: Document) -> None:
+        if document.published:
+            self._publish(document, [])
+            document.published = False
+
+    def report_changed(self, document: Document, before: list[str]) -> None:
+        changed = list(dict.fromkeys([*self.document_uris(document), *before]))
+        if changed:
+            self.protocol.notify(messages.DOCUMENTS_CHANGED, messages.DocumentsChanged(uris=changed))
+        workspace = self.client_capabilities.workspace
+        if workspace is None:
+            return
+        if workspace.code_lens and workspace.code_lens.refresh_support:
+            self._in_background(self.workspace_code_lens_refresh_async(None))
+        if workspace.inlay_hint and workspace.inlay_hint.refresh_support:
+            self._in_background(self.workspace_inlay_hint_refresh_async(None))
+        if workspace.text_document_content:
+            for uri in self._served.intersection(changed):
+                refresh = lsp.TextDocumentContentRefreshParams(uri)
+                self._in_background(self.workspace_text_document_content_refresh_async(refresh))
+
+    def checks_changed(self, running: int) -> None:
+        self._running_checks = running
+        self.send_status()
+
+    def progress(self, title: str, on_cancel: Callable[[], object]) -> CheckProgress:
+        return CheckProgress(self, title, on_cancel)
+
+    def document_uris(self, document: Document) -> list[str]:
+        return [item.uri for item in documents.listings(self.session.view(document))]
+
+    # --- status ------------------------------------------------------------------------------------------------------
+
+    def worker_changed(self, status: WorkerStatus) -> None:
+        self.worker_status = status
+        self.send_status()
+
+    def send_status(self) -> None:
+        """One line of state for the editor's status bar; nothing before there was a worker to speak of."""
+        status = self.worker_status
+        if status is None:
+            return
+        state, message = status.state, status.message
+        if state == "ready" and self._running_checks:
+            state, message = "compiling", f"compiling {self._running_checks} file{'s' * (self._running_checks > 1)}"
+        torch = status.versions.get("torch", "")
+        body = messages.Status(state=state, message=message, torch=torch, interpreter=status.interpreter)
+        self.protocol.notify(messages.STATUS, body)
+
+    # --- settings ----------------------------------------------------------------------------------------------------
+
+    async def load_settings(self) -> None:
+        """The client's configuration section where it has one, under the options it was started with: those name the
+        interpreter that an editor's own environment picker chose."""
+        section: Any = None
+        workspace = self.client_capabilities.workspace
+        if workspace is not None and workspace.configuration:
+            item = lsp.ConfigurationItem(section="fuselens")
+            with contextlib.suppress(JsonRpcException, TimeoutError):
+                asked = self.workspace_configuration_async(lsp.ConfigurationParams([item]))
+                section = next(iter(await asyncio.wait_for(asked, CONFIGURATION_SECONDS)), None)
+        loaded, problems = settings.read(section)
+        loaded, more = settings.read(self.initial_options, loaded)
+        for problem in (*problems, *more):
+            self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, problem))
+        self.settings = loaded
+        self.pool.concurrent = loaded.concurrent_checks
+        self.configured.set()
+
+    async def settings_changed(self) -> None:
+        before = self.settings
+        await self.load_settings()
+        if self.settings != before:
+            await self.restart()
+
+    async def restart(self) -> None:
+        """New workers, and every open document checked again with them."""
+        self.checks.cancel_all()
+        await self.pool.restart()
+        for document in self.session.documents:
+            self.checks.opened(document)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def end_with_loop(self) -> None:
+        """Ties the workers' lives to the event loop's: whatever ends the loop (exit, stdin's end) ends them. SIGTERM
+        leaves at once, because the thread that reads stdin cannot be interrupted."""
+
+        async def watch() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.pool.kill_now()
+
+        def terminate() -> None:
+            self.pool.kill_now()
+            os._exit(128 + signal.SIGTERM)
+
+        self._in_background(watch())
+        with contextlib.suppress(NotImplementedError, ValueError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+
+    def shutdown(self) -> None:
+        self.pool.kill_now()
+        super().shutdown()
+
+    def content(self, uri: str) -> documents.Content:
+        """A virtual document's text. Raises JsonRpcInvalidParams for one that does not exist (any more)."""
+        address = parse(uri)
+        found = None
+        if isinstance(address, CodeDocument):
+            found = documents.code_content(address)
+        elif isinstance(address, ReportDocument):
+            document = self.session.get(address.file)
+            found = documents.report_content(self.session.view(document), address) if document else None
+        if found is None:
+            raise JsonRpcInvalidParams(f"no such document: {uri}")
+        return found
+
+    def served(self, uri: str) -> None:
+        self._served.add(uri)
+
+    def document(self, uri: str) -> Document:
+        """The open document, for commands. Raises JsonRpcInvalidParams."""
+        document = self.session.get(uri)
+        if document is None:
+            raise JsonRpcInvalidParams(f"not an open Python file: {uri}")
+        return document
+
+    def _publish(self, document: Document, found: list[lsp.Diagnostic]) -> None:
+        params = lsp.PublishDiagnosticsParams(document.uri, found, document.version)
+        self.text_document_publish_diagnostics(params)
+
+    def _in_background(self, awaitable: Any) -> None:
+        """Runs without anyone waiting; a client's refusal (of a refresh, say) is not our error."""
+        task = asyncio.ensure_future(awaitable)
+        self._background.add(task)
+
+        def done(finished: asyncio.Future[Any]) -> None:
+            self._background.discard(finished)
+            if not finished.cancelled() and (error := finished.exception()) is not None:
+                logger.info("background request failed: %s", error)
+
+        task.add_done_callback(done)
+
+
+def create() -> FuselensServer:
+    """A server with every handler registered."""
+    server = FuselensServer()
+    _register_lifecycle(server)
+    _register_documents(server)
+    _register_features(server)
+    _register_commands(server)
+    return server
+
+
+def _register_lifecycle(server: FuselensServer) -> None:
+    @server.feature(lsp.INITIALIZE)
+    def initialize(ls: FuselensServer, params: lsp.InitializeParams) -> None:
+        ls.initial_options = params.initialization_options
+        ls.end_with_loop()
+
+    @server.feature(lsp.INITIALIZED)
+    async def initialized(ls: FuselensServer, _: lsp.InitializedParams) -> None:
+        encoding = ls.workspace.position_encoding
+        ls.session.encoding = _encoding(encoding)
+        root = ls.workspace.root_path
+        ls.pool.directory = root if root and os.path.isdir(root) else None  # noqa: PTH112
+        await ls.load_settings()
+        workspace = ls.client_capabilities.workspace
+        if workspace and (change := workspace.did_change_configuration) and change.dynamic_registration:
+            method = lsp.WORKSPACE_DID_CHANGE_CONFIGURATION
+            options = lsp.DidChangeConfigurationRegistrationOptions(section="fuselens")
+            registration = lsp.Registration("fuselens-configuration", method, options)
+            with contextlib.suppress(JsonRpcException):
+                await ls.client_register_capability_async(lsp.RegistrationParams([registration]))
+
+    @server.feature(lsp.WORKSPACE_DID_CHANGE_CONFIGURATION)
+    async def did_change_configuration(ls: FuselensServer, _: lsp.DidChangeConfigurationParams) -> None:
+        await ls.settings_changed()
+
+    @server.feature(lsp.SHUTDOWN)
+    async def shutdown(ls: FuselensServer, _: None) -> None:
+        ls.checks.cancel_all()
+        await ls.pool.close()
+
+
+def _register_documents(server: FuselensServer) -> None:
+    @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
+    def did_open(ls: FuselensServer, params: lsp.DidOpenTextDocumentParams) -> None:
+        item = params.text_document
+        if item.language_id != "python" and not item.uri.endswith(".py"):
+            return
+        ls.session.encoding = _encoding(ls.workspace.position_encoding)
+        document = ls.session.open(item.uri, item.version, item.text)
+        if document is not None:
+            ls.checks.opened(document)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
+    def did_change(ls: FuselensServer, params: lsp.DidChangeTextDocumentParams) -> None:
+        document = ls.session.get(params.text_document.uri)
+        if document is not None:
+            document.change(list(params.content_changes), params.text_document.version)
+            ls.republish_soon(document)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE, lsp.SaveOptions(include_text=False))
+    def did_save(ls: FuselensServer, params: lsp.DidSaveTextDocumentParams) -> None:
+        document = ls.session.get(params.text_document.uri)
+        if document is not None:
+            ls.cancel_republish(document)
+            ls.checks.saved(document)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
+    def did_close(ls: FuselensServer, params: lsp.DidCloseTextDocumentParams) -> None:
+        document = ls.session.close(params.text_document.uri)
+        if document is not None:
+            ls.checks.cancel(document)
+            ls.cancel_republish(document)
+            ls.unpublish(document)
+
+
+def _register_features(server: FuselensServer) -> None:
+    @server.feature(lsp.TEXT_DOCUMENT_HOVER)
+    def hover_(ls: FuselensServer, params: lsp.HoverParams) -> lsp.Hover | None:
+        document = ls.session.get(params.text_document.uri)
+        if document is None:
+            return None
+        return hover.hover(ls.session.view(document), params.position, ls.settings.command_links)
+
+    @server.feature(lsp.TEXT_DOCUMENT_CODE_LENS, lsp.CodeLensOptions(resolve_provider=False))
+    def code_lens_(ls: FuselensServer, params: lsp.CodeLensParams) -> list[lsp.CodeLens]:
+        document = ls.session.get(params.text_document.uri)
+        if document is None or not ls.settings.code_lens:
+            return []
+        return code_lens.code_lenses(ls.session.view(document))
+
+    @server.feature(lsp.TEXT_DOCUMENT_INLAY_HINT)
+    def inlay_hint_(ls: FuselensServer, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
+        document = ls.session.get(params.text_document.uri)
+        if document is None or not ls.settings.inlay_hints:
+            return []
+        return inlay_hints.inlay_hints(ls.session.view(document), params.range)
+
+    @server.feature(lsp.WORKSPACE_TEXT_DOCUMENT_CONTENT)
+    def text_document_content(
+        ls: FuselensServer, params: lsp.TextDocumentContentParams
+    ) -> lsp.TextDocumentContentResult:
+        ls.served(params.uri)
+        return lsp.TextDocumentContentResult(ls.content(params.uri).text)
+
+    @server.feature(messages.DOCUMENT_CONTENT)
+    def document_content(ls: FuselensServer, params: messages.DocumentContentParams) -> messages.DocumentContentResult:
+        content = ls.content(params.uri)
+        return messages.DocumentContentResult(text=content.text, language=content.language)
+
+
+def _register_commands(server: FuselensServer) -> None:
+    """Commands are for any editor; the extension's own have other ids, because languageclient registers these."""
+
+    @server.command(messages.RUN)
+    async def run(ls: FuselensServer, uri: str, qualname: str) -> dict[str, Any]:
+        path = uris.to_fs_path(uri) if uri.startswith("file:") else None
+        if not path:
+            raise JsonRpcInvalidParams(f"not a file: {uri}")
+        with ls.protocol.cancellable() as task:
+            try:
+                async with ls.progress(f"Fuselens: run {qualname}", task.cancel) as progress:
+                    result = await ls.checks.run(path, None, qualname, progress.report)
+            except asyncio.CancelledError:  # by the request or by the progress bar, which must be answered too
+                result = RunResult(qualname, False, "cancelled")
+        return dataclasses.asdict(result)
+
+    @server.command(messages.DOCUMENTS)
+    async def documents_(ls: FuselensServer, uri: str, qualname: str | None = None) -> list[dict[str, Any]]:
+        view = ls.session.view(ls.document(uri))
+        return [dataclasses.asdict(item) for item in documents.listings(view, qualname)]
+
+    @server.command(messages.EXPLAIN)
+    async def explain(ls: FuselensServer, uri: str, qualname: str) -> str:
+        view = ls.session.view(ls.document(uri))
+        report = view.function(qualname)
+        if report is None:
+            raise JsonRpcInvalidParams(f"{qualname} has not been compiled yet")
+        return summary.explain(report, view.stale)
+
+    @server.command(messages.RESTART_WORKER)
+    async def restart_worker(ls: FuselensServer) -> None:
+        await ls.restart()
+
+
+def _encoding(encoding: lsp.PositionEncodingKind | str | None) -> Encoding:
+    known: dict[str, Encoding] = {"utf-8": "utf-8", "utf-16": "utf-16", "utf-32": "utf-32"}
+    return known.get(str(getattr(encoding, "value", encoding)), "utf-16")
+
+
+def _version() -> str:
+    try:
+        return metadata.version("fuselens")
+    except metadata.PackageNotFoundError:
+        return "0"

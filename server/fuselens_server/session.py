@@ -1,0 +1,219 @@
+"""The state of the open documents: their text, and the last good results with the edits made since."""
+
+from __future__ import annotations
+
+import re
+import tokenize
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import unquote
+
+from lsprotocol import types as lsp
+from pygls import uris
+
+from fuselens import diagnostics
+from fuselens.discovery import Annotated, discover
+from fuselens.report import Diagnostic, FileReport, Span
+
+from .convert import Encoding, SourceText
+from .tracked_text import Edit, TrackedText, whole_change
+from .view import View
+
+_MENTIONS = re.compile(r"fuselens|torch\s*\.\s*compile|from\s+torch\s+import")
+LARGEST_OTHER_FILE = 4 * 1024 * 1024  # bytes; larger files are not read for the columns of related information
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The annotated functions, and the text in which they were found."""
+
+    functions: tuple[Annotated, ...]
+    text: TrackedText
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A report, and the text that it is about."""
+
+    report: FileReport
+    text: TrackedText
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Why the last check gave no report, and the text it was about."""
+
+    findings: tuple[Diagnostic, ...]
+    text: TrackedText
+
+
+class Document:
+    """One open file. Every text that results refer to is tracked through :meth:`change`."""
+
+    def __init__(self, uri: str, path: str, version: int | None, text: SourceText) -> None:
+        self.uri = uri
+        self.path = path
+        self.version = version
+        self.text = text
+        self.parsed = Parsed((), TrackedText.unedited(text))
+        self.checked: Checked | None = None
+        self.failed: Failed | None = None
+        self.checking: TrackedText | None = None  # the text of the check in flight
+        self.published = False  # the client was told about this file
+        self._parsed_version: object = None
+
+    def change(self, changes: list[lsp.TextDocumentContentChangeEvent], version: int | None) -> None:
+        for change in changes:
+            if isinstance(change, lsp.TextDocumentContentChangePartial):
+                start = self.text.offset(change.range.start)
+                end = max(start, self.text.offset(change.range.end))
+                edit = Edit(start, end, len(change.text))
+                text = self.text.text[:start] + change.text + self.text.text[end:]
+            else:
+                edit = whole_change(self.text.text, change.text)
+                text = change.text
+            self._apply(edit, SourceText(text, self.text.encoding))
+        self.version = version
+
+    def _apply(self, edit: Edit, text: SourceText) -> None:
+        self.text = text
+        self.parsed = Parsed(self.parsed.functions, self.parsed.text.after(edit, text))
+        if self.checked:
+            self.checked = Checked(self.checked.report, self.checked.text.after(edit, text))
+        if self.failed:
+            self.failed = Failed(self.failed.findings, self.failed.text.after(edit, text))
+        if self.checking:
+            self.checking = self.checking.after(edit, text)
+
+    def parse(self) -> Diagnostic | None:
+        """Finds the annotated functions in the text as it is. On a syntax error the ones found before stay, at their
+        shifted places, and the FL902 for it is returned (None when the file is no business of ours)."""
+        try:
+            functions = discover(self.text.text, self.path)
+        except SyntaxError as error:
+            ours = self.parsed.functions or self.checked or _MENTIONS.search(self.text.text)
+            return _syntax_diagnostic(self, error) if ours else None
+        self.parsed = Parsed(tuple(functions), TrackedText.unedited(self.text))
+        return None
+
+    def annotated(self) -> tuple[Annotated, ...]:
+        """The annotated functions of the text as it is, as far as it parses; found once per version."""
+        if self._parsed_version is not self.text:
+            self._parsed_version = self.text
+            self.parse()
+        return self.parsed.functions
+
+    def begin(self) -> None:
+        self.checking = TrackedText.unedited(self.text)
+
+    def finish(self, report: FileReport) -> None:
+        """Takes a check's outcome. A report without functions but with errors is a failure: the last good one stays."""
+        text, self.checking = self.checking or TrackedText.unedited(self.text), None
+        errors = tuple(d for d in report.diagnostics if d.severity == "error")
+        if errors and not report.functions:
+            self.failed = Failed(errors, text)
+        else:
+            self.checked, self.failed = Checked(report, text), None
+
+    def fail(self, finding: Diagnostic) -> None:
+        text, self.checking = self.checking or TrackedText.unedited(self.text), None
+        self.failed = Failed((finding,), text)
+
+    def clear(self) -> None:
+        """Forgets all results: the file has no annotated functions any more."""
+        self.checked = self.failed = self.checking = None
+
+
+class Session:
+    """The open documents, by URI. URIs are compared decoded, because clients encode them in different ways."""
+
+    def __init__(self) -> None:
+        self.encoding: Encoding = "utf-16"
+        self._documents: dict[str, Document] = {}
+
+    @property
+    def documents(self) -> list[Document]:
+        return list(self._documents.values())
+
+    def open(self, uri: str, version: int | None, text: str) -> Document | None:
+        """A new document; None when it is not a file (there is nothing to compile from)."""
+        path = uris.to_fs_path(uri) if uri.startswith("file:") else None
+        if not path:
+            return None
+        document = Document(uri, path, version, SourceText(text, self.encoding))
+        self._documents[unquote(uri)] = document
+        return document
+
+    def get(self, uri: str) -> Document | None:
+        return self._documents.get(unquote(uri))
+
+    def close(self, uri: str) -> Document | None:
+        return self._documents.pop(unquote(uri), None)
+
+    def is_open(self, document: Document) -> bool:
+        return self.get(document.uri) is document
+
+    def view(self, document: Document) -> View:
+        functions = document.annotated()
+        checked, failed = document.checked, document.failed
+        untouched = TrackedText.unedited(document.text)
+        names = {document.path, _real_path(document.path)}
+        return View(
+            uri=document.uri,
+            path=document.path,
+            names=frozenset(names | ({checked.report.file} if checked else set())),
+            annotated=functions,
+            parsed=document.parsed.text,
+            report=checked.report if checked else None,
+            compiled=checked.text if checked else untouched,
+            failures=failed.findings if failed else (),
+            failed=failed.text if failed else untouched,
+            compiling=document.checking is not None,
+            other_text=self._other_text,
+        )
+
+    def _other_text(self, path: str) -> SourceText | None:
+        for document in self._documents.values():
+            if document.path == path:
+                return document.text
+        text = disk_text(path)
+        return None if text is None else SourceText(text, self.encoding)
+
+
+def disk_text(path: str) -> str | None:
+    """The file's text, decoded as Python would and with its line ends; None when it cannot be read."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > LARGEST_OTHER_FILE:
+            return None
+        with file.open("rb") as stream:
+            encoding, _ = tokenize.detect_encoding(stream.readline)
+        return file.read_bytes().decode(encoding)
+    except (OSError, SyntaxError, ValueError, LookupError):
+        return None
+
+
+@lru_cache(maxsize=256)
+def _real_path(path: str) -> str:
+    return str(Path(path).resolve())
+
+
+def _syntax_diagnostic(document: Document, error: SyntaxError) -> Diagnostic:
+    """FL902 where the parser stopped. A SyntaxError counts lines and *characters* from 1 and may lack its end."""
+    text = document.text
+    line = min(max(error.lineno or 1, 1), text.line_count)
+    start = text.line_start(line) + min(max((error.offset or 1) - 1, 0), len(text.line(line)))
+    end = start
+    if error.end_lineno and error.end_offset and error.end_offset > 0:
+        last = min(error.end_lineno, text.line_count)
+        end = text.line_start(last) + min(error.end_offset - 1, len(text.line(last)))
+    if end <= start:  # a caret: show the character there, or the last one of the line; for indentation, the statement
+        content_end = text.line_start(line) + len(text.line(line).rstrip())
+        start = max(min(start, content_end - 1), text.line_start(line))
+        end = min(start + 1, content_end)
+        while start < content_end - 1 and text.text[start].isspace():
+            start, end = start + 1, content_end
+    (first, column), (last, end_column) = text.bytes_at_offset(start), text.bytes_at_offset(end)
+    span = Span(document.path, first, column, last, end_column)
+    return diagnostics.make("FL902", span, why=error.msg or "invalid syntax")

@@ -1,0 +1,82 @@
+"""The settings a client may give, from initializationOptions and from the ``fuselens`` configuration section."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fuselens.wire import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    interpreter: str = ""  # empty: the server's own
+    timeout: float = 60.0  # seconds for one file
+    memory_limit: int = 8192  # MiB for one file
+    target: str = ""  # "cpu", "cuda:sm_90", …; empty: the compiler's choice
+    code_lens: bool = True
+    inlay_hints: bool = True
+    command_links: bool = False  # the client runs `command:` links in hovers (VS Code, for trusted markdown)
+    concurrent_checks: int = field(default_factory=lambda: max(1, min(4, (os.cpu_count() or 2) // 2)))
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(seconds=self.timeout, memory_mib=self.memory_limit)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"target": self.target} if self.target else {}
+
+    def python(self, workspace: str | None = None) -> str:
+        """The interpreter to run workers with; ``~`` and ``${workspaceFolder}`` are expanded."""
+        path = self.interpreter.replace("${workspaceFolder}", workspace or ".")
+        return str(Path(path).expanduser()) if path else sys.executable
+
+
+_NAMES = {  # the client's names, as documented diagnostics spell them, to fields
+    "interpreter": "interpreter",
+    "timeout": "timeout",
+    "memoryLimit": "memory_limit",
+    "target": "target",
+    "codeLens": "code_lens",
+    "inlayHints": "inlay_hints",
+    "commandLinks": "command_links",
+    "concurrentChecks": "concurrent_checks",
+}
+_ACCEPTED: dict[str, tuple[type, ...]] = {
+    "interpreter": (str,),
+    "timeout": (int, float),
+    "memory_limit": (int,),
+    "target": (str,),
+    "code_lens": (bool,),
+    "inlay_hints": (bool,),
+    "command_links": (bool,),
+    "concurrent_checks": (int,),
+}
+
+
+def read(values: Any, base: Settings | None = None) -> tuple[Settings, list[str]]:
+    """``base`` changed by a client's plain ``values``, and what was wrong with them. Unknown names are for others
+    (the section also holds the extension's own settings); null and empty interpreters mean "not set"."""
+    base = base or Settings()
+    if not isinstance(values, Mapping):
+        return base, []
+    changes: dict[str, Any] = {}
+    problems = []
+    for name, value in values.items():
+        attribute = _NAMES.get(name)
+        if attribute is None or value is None or (attribute == "interpreter" and value == ""):
+            continue
+        accepted = _ACCEPTED[attribute]
+        if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
+            problems.append(f"fuselens.{name}: expected {accepted[-1].__name__}, got {value!r}")
+        elif accepted != (bool,) and accepted != (str,) and value <= 0:
+            problems.append(f"fuselens.{name}: must be positive, got {value!r}")
+        else:
+            changes[attribute] = value
+    return dataclasses.replace(base, **changes), problems

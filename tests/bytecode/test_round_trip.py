@@ -1,0 +1,110 @@
+"""Decoding and assembling code of the standard library gives the same bytes, and micros the same stack depths.
+
+`FUSELENS_ALL_STDLIB=1` takes every module instead of a sample.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sysconfig
+import types
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fuselens.capture import bytecode as bc
+
+ROOT = Path(sysconfig.get_path("stdlib"))
+JUMPS = {"JUMP", "POP_JUMP_IF", "JUMP_IF_OR_POP", "FOR_ITER", "SEND"}
+
+
+def nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from nested(const)
+
+
+def compiled(path: Path) -> Iterator[types.CodeType]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield from nested(compile(path.read_bytes(), str(path), "exec"))
+        except (SyntaxError, ValueError, UnicodeDecodeError):
+            return
+
+
+def sample() -> list[types.CodeType]:
+    paths = sorted(p for p in ROOT.rglob("*.py") if "site-packages" not in p.parts and "lib2to3" not in p.parts)
+    # the trap that other assemblers fall into, generators and patterns in plenty, then a seeded sample
+    wanted = {"test_exceptions.py", "test_asyncgen.py", "test_patma.py", "test_contextlib.py", "dataclasses.py"}
+    first = [p for p in paths if p.name in wanted]
+    rest = [p for p in paths if p.name not in wanted]
+    random.Random(20).shuffle(rest)
+    everything = os.environ.get("FUSELENS_ALL_STDLIB") == "1"
+    codes: list[types.CodeType] = []
+    for path in [*first, *rest]:
+        if not everything and len(codes) > 3500:
+            break
+        codes.extend(compiled(path))
+    return codes
+
+
+@pytest.fixture(scope="module")
+def codes() -> list[types.CodeType]:
+    return sample()
+
+
+def where(code: types.CodeType) -> str:
+    return f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}"
+
+
+def test_bytes_are_the_same(codes: list[types.CodeType]) -> None:
+    for code in codes:
+        decoded = bc.decode(code)
+        again = bc.assemble(code, decoded.instructions, decoded.handlers)
+        for field in ("co_code", "co_exceptiontable", "co_consts", "co_names", "co_varnames", "co_cellvars", "co_freevars"):
+            assert getattr(again, field) == getattr(code, field), f"{field} of {where(code)}"
+        assert list(again.co_positions()) == list(code.co_positions()), where(code)
+        assert again.co_stacksize <= code.co_stacksize, where(code)  # less where CPython counted dead code
+
+
+def test_layout_does_not_need_the_hints(codes: list[types.CodeType]) -> None:
+    """With raw arguments forgotten, everything is found again by what it is."""
+    for code in codes[::5]:
+        decoded = bc.decode(code)
+        for it in decoded.instructions:
+            if it.argval is not None and not it.flag:
+                it.arg = None
+        again = bc.decode(bc.assemble(code, decoded.instructions, decoded.handlers))
+        for a, b in zip(decoded.instructions, again.instructions, strict=True):
+            assert (a.op, a.flag) == (b.op, b.flag)
+            assert a.argval is b.argval or a.argval == b.argval or a.op == "FOR_ITER", where(code)
+
+
+def target_of(micro: bc.Micro) -> bc.Instruction:
+    return micro.arg[1] if micro.op in ("POP_JUMP_IF", "JUMP_IF_OR_POP") else micro.arg[0] if micro.op == "SEND" else micro.arg
+
+
+def test_micros_have_the_depth_of_the_interpreters_table(codes: list[types.CodeType]) -> None:
+    for code in codes:
+        decoded = bc.decode(code)
+        depths = bc.stack_depths(decoded)
+        following = dict(zip(decoded.instructions, decoded.instructions[1:], strict=False))
+        for it, depth in depths.items():
+            for micro in bc.normalise(it):
+                assert micro.op in bc.MICRO_OPS and micro.op != "UNSUPPORTED", it
+                if micro.op in JUMPS and target_of(micro) in depths:
+                    assert depth + bc.effect(micro, jump=True) == depths[target_of(micro)], (it, where(code))
+                depth += bc.effect(micro)
+            after = following.get(it)
+            if after in depths and it.op not in bc._TERMINAL and it.op not in bc._UNCONDITIONAL:
+                assert depth == depths[after], (it, where(code))
+
+
+def test_documented_micros() -> None:
+    words = {word.strip(",") for word in (bc.__doc__ or "").split()}
+    assert bc.MICRO_OPS <= words

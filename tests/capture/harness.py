@@ -1,0 +1,54 @@
+"""Compiled against eager in value, type, aliasing, output and exception."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import fuselens
+from fuselens import comparison
+from fuselens.report import Report
+
+STRICT = {"strict": True}
+
+
+def run(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, str, BaseException | None, tuple[Any, ...]]:
+    """(result, what it printed, what it raised, the arguments afterwards) of a call on copies of ``args``."""
+    given = copy.deepcopy(args)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            result, error = fn(*given), None
+        except Exception as e:  # noqa: BLE001 - the comparison is about exceptions too
+            result, error = None, e
+    return result, out.getvalue(), error, given
+
+
+def check(fn: Callable[..., Any], *calls: tuple[Any, ...], backend: str = "eager", breaks: int | None = None,
+          graphs: int | None = None, **options: Any) -> Report:  # fmt: skip
+    """Calls ``fn`` eagerly and compiled with each argument tuple, twice over (the second time from the cache)."""
+    compiled = fuselens.compile(fn, backend=backend, options=None, **options)
+    report = compiled.__fuselens__.recorder.report
+    for args in calls * 2:
+        state = torch.get_rng_state()
+        expected, printed, error, after = run(fn, args)
+        torch.set_rng_state(state)
+        actual, printed_too, error_too, after_too = run(compiled, args)
+        if error is not None or error_too is not None:
+            assert type(error) is type(error_too), f"eager raised {error!r}, compiled {error_too!r}"
+            assert str(error) == str(error_too)
+        difference = comparison.differ(expected, actual, "result")
+        assert difference is None, difference
+        assert printed == printed_too
+        difference = comparison.differ(after, after_too, "arguments afterwards")
+        assert difference is None, difference
+    if breaks is not None:
+        assert len(report.breaks) == breaks, [f"{b.span}: {b.message}" for b in report.breaks]
+    if graphs is not None:
+        assert len(report.graphs) == graphs, report.summary()
+    return report

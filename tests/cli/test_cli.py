@@ -1,0 +1,249 @@
+"""The command line in processes of its own: what it prints, and its exit status, for good and bad files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuselens import cli, diagnostics
+
+GOOD = """import fuselens
+from jaxtyping import Float32
+from torch import Tensor
+
+@fuselens.compile
+def double(x: Float32[Tensor, "n"]):
+    return x * 2
+"""
+PRINTS = GOOD.replace("    return x * 2", "    y = x + 1\n    print('here')\n    return y * 2")
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "good.py"
+    path.write_text(GOOD)
+    return path
+
+
+def fuselens(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "fuselens.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env=os.environ | environment,
+        check=False,
+    )
+
+
+# --- check ----------------------------------------------------------------------------------------------------------
+
+
+def test_check(good: Path) -> None:
+    done = fuselens("check", good)
+    assert done.returncode == 0, done.stderr
+    assert f"{good}:6:5: double: 1 graph · 0 breaks · " in done.stdout
+
+
+def test_check_shows_breaks_with_an_excerpt(tmp_path: Path) -> None:
+    path = tmp_path / "prints.py"
+    path.write_text(PRINTS)
+    done = fuselens("check", path)
+    assert done.returncode == 0
+    assert "warning FL103" in done.stdout
+    assert "^^^" in done.stdout
+    assert fuselens("check", path, "--fail-on-break").returncode == 1
+
+
+def test_check_directory_with_every_kind_of_bad_file(good: Path) -> None:
+    """One file per bad input: each costs its own diagnostic and none the others."""
+    bad = {
+        "aborts": ("import os; os.abort()\n", "FL906"),
+        "exits": ("import sys; sys.exit()\n", "FL904"),
+        "loops": ("while True: pass\n", "FL905"),
+        "prints": ("print('x' * 3_000_000)\n", ""),
+        "raises": ("raise ValueError('bad')\n", "FL903"),
+        "syntax": ("def f(:\n", "FL902"),
+    }
+    for name, (body, _) in bad.items():
+        (good.parent / f"{name}.py").write_text(GOOD + body)
+    (good.parent / "lonely.py").write_text("import fuselens\n@fuselens.compile\ndef lonely(x): ...\n")
+    (good.parent / "unrelated.py").write_text("raise SystemExit\n")
+    (good.parent / ".hidden").mkdir()
+    (good.parent / ".hidden" / "h.py").write_text(GOOD)
+    done = fuselens("check", good.parent, "--timeout", 1, "-j", 2)
+    assert done.returncode == 1
+    assert len(done.stderr) < 200_000
+    for name, (_, code) in bad.items():
+        line = f"{good.parent / name}.py:8:" if code else f"{good.parent / name}.py:6:5: double: 1 graph"
+        assert any(text.startswith(line) and code in text for text in done.stdout.splitlines()), (name, done.stdout)
+    assert "good.py:6:5: double: 1 graph" in done.stdout
+    assert "hint FL901: `lonely`" in done.stdout
+    assert "unrelated" not in done.stdout
+    assert "hidden" not in done.stdout
+
+
+def test_check_json_and_sarif(good: Path) -> None:
+    (file,) = json.loads(fuselens("check", "--json", good).stdout)
+    assert file["functions"][0]["function"] == "double"
+    done = fuselens("check", "--sarif", good)
+    assert json.loads(done.stdout)["runs"][0]["results"] == []
+
+
+def test_output_of_the_file_does_not_mix_with_json(good: Path) -> None:
+    good.write_text(GOOD + "print('noise')\n")
+    done = fuselens("check", "--json", good)
+    assert json.loads(done.stdout)
+    assert "noise" in done.stderr
+
+
+def test_check_file_without_annotated_functions(tmp_path: Path) -> None:
+    path = tmp_path / "plain.py"
+    path.write_text("x = 1\n")
+    done = fuselens("check", path)
+    assert (done.returncode, done.stdout) == (0, f"{path}: no annotated functions\n")
+
+
+def test_imports_from_the_working_directory(good: Path) -> None:
+    (good.parent / "deep").mkdir()
+    (good.parent / "at_the_root.py").write_text("X = 1\n")
+    (good.parent / "deep" / "f.py").write_text("import at_the_root\n" + GOOD)
+    done = fuselens("check", "deep/f.py", cwd=good.parent)
+    assert done.returncode == 0, done.stdout
+
+
+# --- explain and run ------------------------------------------------------------------------------------------------
+
+
+def test_explain(good: Path, tmp_path: Path) -> None:
+    dumped = tmp_path / "dumped"
+    done = fuselens("explain", f"{good}::double", "--print-after=capture", "--dump", dumped)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"double  {good}:6:5\n1 graph")
+    assert "--- double · graph 0" in done.stdout
+    assert (dumped / "double" / "graph0" / "00_capture.py").exists()
+    assert (dumped / "double" / "report.json").exists()
+
+
+def test_run(good: Path) -> None:
+    done = fuselens("run", good)
+    assert done.returncode == 0, done.stderr
+    assert "double: agrees with eager" in done.stdout
+    assert "compiled" in done.stdout
+
+
+def test_run_that_fails(good: Path) -> None:
+    good.write_text(GOOD + "raise ValueError\n")
+    done = fuselens("run", f"{good}::double")
+    assert done.returncode == 1
+    assert "FL903" in done.stdout
+
+
+# --- usage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["check", "{dir}/nothing.py"], "no such file or directory"),
+        (["check", "{dir}"], "no annotated functions"),
+        (["check", "{dir}/notes.txt"], "is not a Python file"),
+        (["check", "{dir}::f"], "is a directory"),
+        (["check", "{dir}/two.py::third"], "no annotated function 'third'; it has first, second"),
+        (
+            ["check", "{dir}/two.py", "--print-after", "capture,nonsense"],
+            "unknown stage 'nonsense'; stages are capture",
+        ),
+        (["explain", "{dir}/nothing.py::f"], "no such file"),
+        (["run", "{dir}/none.py"], "has no annotated functions"),
+        (["codes", "FL999"], "unknown code"),
+    ],
+)
+def test_wrong_usage(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if arguments[1] != "{dir}":
+        (tmp_path / "two.py").write_text(
+            "import torch\n@torch.compile\ndef first(): ...\n@torch.compile\ndef second(): ...\n"
+        )
+    (tmp_path / "none.py").write_text("x = 1\n")
+    (tmp_path / "notes.txt").write_text("")
+    assert cli.main([a.format(dir=tmp_path) for a in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("fuselens: ")
+    assert message in err
+
+
+def test_no_command() -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([])
+    assert caught.value.code == 2
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("fuselens ")
+
+
+def test_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["codes"]) == 0
+    listed = capsys.readouterr().out
+    assert all(code in listed for code in diagnostics.TABLE)
+    assert cli.main(["codes", "fl101"]) == 0
+    assert "torch.where" in capsys.readouterr().out
+
+
+def test_light_commands_do_not_import_torch() -> None:
+    code = "import sys; from fuselens import cli; cli.main(['codes']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, other = tmp_path / "fuselens", tmp_path / "precious"
+    for directory in (mine, other):
+        directory.mkdir()
+        (directory / "f").write_bytes(b"x" * 2048)
+    monkeypatch.setenv("FUSELENS_CACHE_DIR", str(mine))
+    assert cli.main(["cache"]) == 0
+    assert capsys.readouterr().out == f"{mine}: 1 files, 2 KiB\n"
+    assert cli.main(["cache", "--clear"]) == 0
+    assert not mine.exists()
+    assert cli.main(["cache", "--clear"]) == 0
+    monkeypatch.setenv("FUSELENS_CACHE_DIR", str(other))
+    assert cli.main(["cache", "--clear"]) == 2
+    assert (other / "f").exists()
+
+
+def test_serve_without_pygls(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
+    assert cli.main(["serve"]) == 2
+    assert "fuselens[server]" in capsys.readouterr().err
+
+
+def test_without_torch(good: Path, tmp_path: Path) -> None:
+    (tmp_path / "shadow").mkdir()
+    (tmp_path / "shadow" / "torch.py").write_text("raise ImportError('no torch here')\n")
+    done = fuselens("check", good, PYTHONPATH=os.pathsep.join([str(tmp_path / "shadow"), *sys.path]))
+    assert done.returncode == 2
+    assert "FL907" in done.stderr
+    assert "no torch here" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_closed_pipe(good: Path) -> None:
+    command = f"{sys.executable} -P -m fuselens.cli codes | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.stderr == ""

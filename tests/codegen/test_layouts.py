@@ -1,0 +1,332 @@
+"""Kernels over every memory layout: broadcast, transposed, gathered, strided, views, halves, symbolic and empty sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fuselens.codegen.generate import generate
+from fuselens.ir.text import parse
+
+from .graphs import DTYPES, ISA, check, compiled
+
+
+@pytest.mark.parametrize("isa", [ISA, "scalar"])
+def test_broadcast_and_transpose(isa: str) -> None:
+    text = """graph g symbols [s0 = arg0.0 hint 64, s1 = arg0.1 hint 32]
+  input arg0: f32[s0, s1] strides [1, s0]
+  input arg1: f32[s1] strides [1]
+  input arg2: f32[s0, 1] strides [1, 1]
+  input arg3: f32[] strides []
+  buffer buf0: f32[s0, s1] strides [s1, 1]
+  kernel kernel0 [i0 < s0, i1 < s1] from [aten.add.Tensor, aten.mul.Tensor]
+    phase []
+      a = load arg0[i0 + s0*i1] : f32
+      b = load arg1[i1] : f32
+      c = load arg2[i0] : f32
+      d = load arg3[0] : f32
+      e = mul a, b : f32
+      f = sub e, c : f32
+      g = div f, d : f32
+      store buf0[s1*i0 + i1] = g
+  return buf0
+"""
+    for s0, s1 in ((1, 1), (3, 5), (64, 33), (7, 8), (0, 4), (200, 300)):
+        x = torch.randn(s1, s0).t()
+        check(text, [x, torch.randn(s1), torch.randn(s0, 1), torch.tensor(0.3)], isa, 1e-6, 1e-6)
+
+
+def test_channels_last_is_one_row() -> None:
+    text = """graph g
+  input arg0: f32[2, 3, 5, 7] strides [105, 1, 21, 3]
+  buffer buf0: f32[2, 3, 5, 7] strides [105, 1, 21, 3]
+  kernel kernel0 [i0 < 2, i1 < 3, i2 < 5, i3 < 7] from [aten.neg.default]
+    phase []
+      a = load arg0[105*i0 + i1 + 21*i2 + 3*i3] : f32
+      b = neg a : f32
+      store buf0[105*i0 + i1 + 21*i2 + 3*i3] = b
+  return buf0
+"""
+    check(text, [torch.randn(2, 5, 7, 3).permute(0, 3, 1, 2)])
+    source = generate(parse(text), "cpu", "avx2").cpp
+    assert source is not None
+    assert "const long n = 210;" in source.text
+
+
+def test_batch_norm_statistics_over_three_axes() -> None:
+    text = """graph g symbols [s0 = arg0.0 hint 4]
+  input arg0: f32[s0, 6, 5, 7] strides [210, 35, 7, 1]
+  buffer buf0: f32[6] strides [1]
+  buffer buf1: i64[6] strides [1]
+  kernel kernel0 [i1 < 6] from [aten.mean.dim, aten.argmax.default]
+    phase [i0 < s0, i2 < 5, i3 < 7]
+      a = load arg0[210*i0 + 35*i1 + 7*i2 + i3] : f32
+      s = reduce sum a : f32
+      m = reduce argmax a : i64
+    phase []
+      n = index (35*s0) : i64
+      c = cast n : f32
+      d = div s, c : f32
+      store buf0[i1] = d
+      store buf1[i1] = m
+  return buf0, buf1
+"""
+    for n in (1, 4, 9):
+        check(text, [torch.randn(n, 6, 5, 7)], rtol=1e-5, atol=1e-6)
+
+
+LAYER_NORM = """graph g symbols [s0 = arg0.0 hint 64, s1 = arg0.1 hint 768]
+  input arg0: {d}[s0, s1] strides [s1, 1]
+  input arg1: f32[s1] strides [1]
+  buffer buf0: {d}[s0, s1] strides [s1, 1]
+  buffer buf1: f32[s0] strides [1]
+  kernel kernel0 [i0 < s0] from [aten.native_layer_norm.default]
+    phase [i1 < s1]
+      x = load arg0[s1*i0 + i1] : {d}
+      a = cast x : f32
+      s = reduce sum a : f32
+    phase []
+      n = index (s1) : i64
+      nf = cast n : f32
+      mean = div s, nf : f32
+      store buf1[i0] = mean
+    phase [i2 < s1]
+      x2 = load arg0[s1*i0 + i2] : {d}
+      a2 = cast x2 : f32
+      c2 = sub a2, mean : f32
+      q2 = mul c2, c2 : f32
+      v = reduce sum q2 : f32
+    phase []
+      n4 = index (s1) : i64
+      nf4 = cast n4 : f32
+      var = div v, nf4 : f32
+      eps = const 1e-05 : f32
+      ve = add var, eps : f32
+      r = rsqrt ve : f32
+    phase [i3 < s1]
+      x3 = load arg0[s1*i0 + i3] : {d}
+      a3 = cast x3 : f32
+      c3 = sub a3, mean : f32
+      w3 = load arg1[i3] : f32
+      y3 = mul c3, r : f32
+      z3 = mul y3, w3 : f32
+      o3 = cast z3 : {d}
+      store buf0[s1*i0 + i3] = o3
+  return buf0, buf1
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "f16"])
+def test_layer_norm(dtype: str) -> None:
+    text = LAYER_NORM.format(d=dtype)
+    if dtype == "f32":
+        text = "\n".join(l for l in text.split("\n") if " cast x" not in l and "cast z3" not in l)
+        for a, b in (("a2", "x2"), ("a3", "x3"), ("a", "x"), ("o3", "z3")):
+            text = text.replace(f"sub {a},", f"sub {b},").replace(f"sum {a} ", f"sum {b} ").replace(f"= {a}\n", f"= {b}\n")
+    for s0, s1 in ((1, 1), (5, 768), (3, 1001), (70, 20)):
+        x = torch.randn(s0, s1).to(DTYPES[dtype])
+        tolerance = {"f32": 1e-5, "f64": 1e-5, "bf16": 8e-3, "f16": 1e-3}[dtype]
+        check(text, [x, torch.randn(s1)], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", [(1, 200_003), (3, 70_000), (300, 40)])
+def test_softmax_with_few_and_many_rows(shape: tuple[int, int]) -> None:
+    rows, columns = shape
+    text = f"""graph g
+  input arg0: f32[{rows}, {columns}] strides [{columns}, 1]
+  buffer buf0: f32[{rows}, {columns}] strides [{columns}, 1]
+  kernel kernel0 [i0 < {rows}] from [aten._softmax.default]
+    phase [i1 < {columns}]
+      a = load arg0[{columns}*i0 + i1] : f32
+      m = reduce max a : f32
+    phase [i2 < {columns}]
+      b = load arg0[{columns}*i0 + i2] : f32
+      c = sub b, m : f32
+      e = exp c : f32
+      s = reduce sum e : f32
+      store buf0[{columns}*i0 + i2] = e
+    phase [i3 < {columns}]
+      f = load buf0[{columns}*i0 + i3] : f32
+      g = div f, s : f32
+      store buf0[{columns}*i0 + i3] = g
+  return buf0
+"""
+    check(text, [torch.randn(rows, columns)], rtol=1e-5, atol=1e-9)
+
+
+def test_gather_and_scatter() -> None:
+    text = """graph g symbols [s0 = arg0.0 hint 64]
+  input arg0: i64[s0] strides [1]
+  input arg1: f32[50, 20] strides [20, 1]
+  input arg2: f32[50] strides [1]
+  buffer buf0: f32[s0, 20] strides [20, 1]
+  buffer buf1: f32[s0] strides [1]
+  buffer buf2: f32[s0] strides [1]
+  kernel kernel0 [i0 < s0, i1 < 20] from [aten.embedding.default]
+    phase []
+      k = load arg0[i0] : i64
+      a = load arg1[i1 + 20*%k] : f32
+      store buf0[20*i0 + i1] = a
+  kernel kernel1 [i0 < s0] from [aten.index.Tensor]
+    phase []
+      k = load arg0[i0] : i64
+      a = load arg2[%k] : f32
+      p = index (s0 - i0 - 1) : i64
+      store buf1[%p] = a
+      q = index (2*i0 + 3) : i64
+      qf = cast q : f32
+      store buf2[i0] = qf
+  return buf0, buf1, buf2
+"""
+    for n in (1, 5, 16, 103):
+        check(text, [torch.randint(0, 50, (n,)), torch.randn(50, 20), torch.randn(50)])
+
+
+def test_indices_with_division_and_remainder() -> None:
+    text = """graph g
+  input arg0: f32[6, 10] strides [10, 1]
+  buffer buf0: f32[60] strides [1]
+  buffer buf1: i64[60] strides [1]
+  kernel kernel0 [i0 < 60] from [aten.repeat.default]
+    phase []
+      a = load arg0[10*(i0 % 6) + (i0 // 6)] : f32
+      store buf0[i0] = a
+      b = index ((i0 // 7) + 3*(i0 % 4)) : i64
+      store buf1[i0] = b
+  return buf0, buf1
+"""
+    check(text, [torch.randn(6, 10)])
+
+
+@pytest.mark.parametrize("source", list(DTYPES))
+def test_casts_loads_and_stores_of_every_dtype(source: str) -> None:
+    """Through a contiguous and a strided load, for vectors and for single lanes, against torch's conversions."""
+    casts = "\n".join(f"      c_{d} = cast x : {d}\n      store out_{d}[i0] = c_{d}" for d in DTYPES if d != source)
+    buffers = "\n".join(f"  buffer out_{d}: {d}[s0] strides [1]" for d in DTYPES)
+    strided = "\n".join(f"      y_{k} = load arg1[{k}*i0] : {source}\n      store out_s{k}[i0] = y_{k}" for k in (2, 3))
+    text = f"""graph g symbols [s0 = arg0.0 hint 64]
+  input arg0: {source}[s0] strides [1]
+  input arg1: {source}[1000] strides [1]
+{buffers}
+  buffer out_s2: {source}[s0] strides [1]
+  buffer out_s3: {source}[2*s0] strides [1]
+  kernel kernel0 [i0 < s0]
+    phase []
+      x = load arg0[i0] : {source}
+{casts}
+      store out_{source}[i0] = x
+  kernel kernel1 [i0 < s0]
+    phase []
+      y_2 = load arg1[2*i0] : {source}
+      store out_s2[i0] = y_2
+      y_3 = load arg1[3*i0 + 1] : {source}
+      store out_s3[2*i0] = y_3
+      y_4 = load arg1[3*i0 + 2] : {source}
+      store out_s3[2*i0 + 1] = y_4
+  return {", ".join("out_" + d for d in DTYPES)}, out_s2, out_s3
+"""
+    del strided
+    for n in (1, 8, 21, 64):
+        if DTYPES[source].is_floating_point:
+            x, y = torch.randn(n, dtype=torch.float64) * 5, torch.randn(1000, dtype=torch.float64)
+            if n == 64:
+                x[:6] = torch.tensor([torch.nan, 0.0, -0.0, 3.00390625, 1e-3, 100.5])
+            x[n // 2] = 2.0
+        else:
+            x, y = torch.randint(0, 100, (n,)), torch.randint(0, 100, (1000,))
+        x, y = x.to(DTYPES[source]), y.to(DTYPES[source])
+        if DTYPES[source].is_floating_point and n == 64:
+            clean = x.nan_to_num()
+            _same_floats(text, x, y)
+            x = clean
+        if DTYPES[source].is_floating_point:
+            x = x.abs()  # negative floats to unsigned integers are undefined in torch
+        for isa in (ISA, "scalar"):
+            check(text, [x, y], isa, 0, 0)
+
+
+def _same_floats(text: str, x: torch.Tensor, y: torch.Tensor) -> None:
+    """NaN and negative values through the conversions between floats."""
+    found = compiled(parse(text)).call((x, y))
+    for d, f in zip(DTYPES, found[: len(DTYPES)], strict=True):
+        if DTYPES[d].is_floating_point:
+            torch.testing.assert_close(f, x.to(DTYPES[d]), equal_nan=True, rtol=0, atol=0)
+
+
+def test_views_reuse_and_operators() -> None:
+    text = """graph g symbols [s0 = arg0.0 hint 64]
+  input arg0: f32[s0, 8] strides [8, 1]
+  input arg1: f32[8, 8] strides [8, 1]
+  view part: f32[s0, 4] strides [8, 1] offset 4 of arg0
+  buffer buf0: f32[s0, 8] strides [8, 1]
+  buffer buf1: f32[s0, 8] strides [8, 1]
+  view half: f32[s0, 4] strides [8, 1] offset 2 of buf1
+  buffer buf2: f32[s0, 8] strides [8, 1]
+  buffer buf3: i32[s0, 4] strides [4, 1]
+  kernel kernel0 [i0 < s0, i1 < 8] from [aten.relu.default]
+    phase []
+      a = load arg0[8*i0 + i1] : f32
+      z = const 0.0 : f32
+      b = max a, z : f32
+      store buf0[8*i0 + i1] = b
+  extern extern0 [buf1] = aten.mm.default(buf0, arg1)
+  kernel kernel1 [i0 < s0, i1 < 8] from [aten.exp.default]
+    phase []
+      a = load buf1[8*i0 + i1] : f32
+      p = load buf0[8*i0 + i1] : f32
+      b = exp a : f32
+      c = add b, p : f32
+      store buf2[8*i0 + i1] = c
+  kernel kernel2 [i0 < s0, i1 < 4] from [aten.to.dtype]
+    phase []
+      a = load buf1[8*i0 + i1 + 2] : f32
+      b = cast a : i32
+      store buf3[4*i0 + i1] = b
+  reuse buf2 = buf0
+  return buf2, part, half, buf3, s0 + 1, None
+"""
+    for n in (1, 20):
+        check(text, [torch.randn(n, 8), torch.randn(8, 8)], rtol=1e-5, atol=1e-5)
+
+
+def test_input_that_is_a_view_with_an_offset() -> None:
+    text = """graph g
+  input arg0: f32[4, 5] strides [10, 2]
+  view v: f32[5] strides [2] offset 10 of arg0
+  buffer buf0: f32[4, 5] strides [5, 1]
+  kernel kernel0 [i0 < 4, i1 < 5] from [aten.neg.default]
+    phase []
+      a = load arg0[10*i0 + 2*i1] : f32
+      b = neg a : f32
+      store buf0[5*i0 + i1] = b
+  return buf0, v
+"""
+    check(text, [torch.randn(100).as_strided((4, 5), (10, 2), 7)])
+
+
+def test_user_lines_are_named_and_mapped() -> None:
+    import dataclasses
+
+    from fuselens.ir.loops import Kernel
+    from fuselens.report import Span
+
+    graph = parse("""graph g
+  input arg0: f32[64] strides [1]
+  buffer buf0: f32[64] strides [1]
+  kernel kernel0 [i0 < 64] from [aten.neg.default]
+    phase []
+      a = load arg0[i0] : f32
+      b = neg a : f32
+      store buf0[i0] = b
+  return buf0
+""")
+    span = Span("/home/someone/model.py", 12, 4, 12, 9)
+    (kernel,) = graph.kernels()
+    phase = dataclasses.replace(kernel.phases[0], body=tuple(dataclasses.replace(o, spans=(span,)) for o in kernel.phases[0].body))
+    marked = graph.replace(nodes=(dataclasses.replace(kernel, phases=(phase,), spans=(span,)),))
+    assert isinstance(marked.nodes[0], Kernel)
+    source = generate(marked, "cpu", "avx2").cpp
+    assert source is not None
+    text = source.text.split("\n")
+    assert any("= -a" in text[l.line - 1] and l.spans == (span,) for l in source.lines)
+    assert any("// model.py:12" in l for l in text)

@@ -1,0 +1,118 @@
+"""Reductions of every kind, over every position and size that takes another path through the loops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .graphs import DTYPES, ISA, check
+
+KINDS = ["sum", "prod", "max", "min", "argmax", "argmin"]
+SIZES = [1, 7, 8, 9, 31, 1000, 4097]
+
+
+def reduction(kind: str, dtype: str, layout: str) -> str:
+    """A graph with symbolic sizes [s0, s1] that reduces rows, columns or everything."""
+    result = "i64" if kind.startswith("arg") else dtype
+    kept = {"rows": "i0 < s0", "columns": "i1 < s1", "all": ""}[layout]
+    folded = {"rows": "i1 < s1", "columns": "i0 < s0", "all": "i0 < s0, i1 < s1"}[layout]
+    shape = {"rows": "[s0] strides [1]", "columns": "[s1] strides [1]", "all": "[] strides []"}[layout]
+    place = {"rows": "i0", "columns": "i1", "all": "0"}[layout]
+    return f"""graph g symbols [s0 = arg0.0 hint 64, s1 = arg0.1 hint 1000]
+  input arg0: {dtype}[s0, s1] strides [s1, 1]
+  buffer buf0: {result}{shape}
+  kernel kernel0 [{kept}]
+    phase [{folded}]
+      t0 = load arg0[s1*i0 + i1] : {dtype}
+      t1 = reduce {kind} t0 : {result}
+    phase []
+      store buf0[{place}] = t1
+  return buf0
+"""
+
+
+def sample(dtype: str, sizes: tuple[int, ...], kind: str) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(sizes))
+    if dtype == "bool":
+        return torch.rand(sizes, generator=generator) < (0.02 if kind == "any" else 0.98)
+    if dtype in ("f32", "f64"):
+        x = torch.randn(sizes, generator=generator, dtype=DTYPES[dtype])
+        return 1 + x * 0.01 if kind == "prod" else x.round(decimals=1)  # equal values, for ties
+    low, high = (1, 3) if kind == "prod" else (-50, 50)
+    return torch.randint(low, high, sizes, generator=generator).to(DTYPES[dtype])
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns", "all"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_f32(kind: str, layout: str) -> None:
+    for n in SIZES:
+        for shape in ((n, 3), (3, n), (n, 17)):
+            check(reduction(kind, "f32", layout), [sample("f32", shape, kind)], rtol=3e-6, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [("f64", "sum"), ("f64", "argmin"), ("i64", "sum"), ("i64", "max"), ("i64", "argmax"), ("i32", "min"), ("i8", "max"),
+     ("u8", "min"), ("i16", "argmin"), ("i64", "prod"), ("bool", "any"), ("bool", "all")],
+)  # fmt: skip
+def test_other_dtypes(dtype: str, kind: str) -> None:
+    for layout in ("rows", "columns", "all"):
+        for shape in ((1, 1), (9, 7), (3, 1000)):
+            check(reduction(kind, dtype, layout), [sample(dtype, shape, kind)])
+
+
+@pytest.mark.parametrize("kind", ["max", "min", "argmax", "argmin"])
+def test_not_a_number_wins_and_ties_go_to_the_lowest_index(kind: str) -> None:
+    for position in (0, 5, 8, 99):
+        x = torch.zeros(4, 100)
+        x[1, position] = torch.nan
+        x[1, 99] = torch.nan
+        x[2, position] = -torch.inf
+        x[3, position:] = 1
+        for layout in ("rows", "columns", "all"):
+            check(reduction(kind, "f32", layout), [x])
+
+
+def test_nothing_to_fold() -> None:
+    for layout in ("rows", "columns"):
+        check(reduction("sum", "f32", layout), [torch.zeros(0, 5)])
+        check(reduction("prod", "f32", layout), [torch.zeros(5, 0)])
+    check(reduction("sum", "i64", "all"), [torch.zeros(0, 0, dtype=torch.int64)])
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns", "all"])
+def test_long_sums_are_as_accurate_as_eager(layout: str) -> None:
+    n = 300_001
+    x = torch.rand((1, n) if layout == "rows" else (n, 1), generator=torch.Generator().manual_seed(1))
+    (found,) = check(reduction("sum", "f32", layout), [x], rtol=1e-5, atol=0)
+    exact = x.double().sum()
+    assert abs(found.double().sum() - exact) <= 2e-7 * exact
+
+
+def test_results_do_not_depend_on_threads() -> None:
+    x = torch.randn(1, 1_000_003)
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append(check(reduction("sum", "f32", "all"), [x], rtol=1e-3, atol=1e-3)[0].item())
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns", "all"])
+def test_one_lane_agrees_with_vectors(layout: str) -> None:
+    x = sample("f32", (33, 70), "max")
+    for kind in ("max", "argmax", "sum"):
+        check(reduction(kind, "f32", layout), [x], isa="scalar", rtol=3e-6, atol=1e-5)
+        check(reduction(kind, "f32", layout), [x], isa=ISA, rtol=3e-6, atol=1e-5)
+
+
+def test_infinite_sums() -> None:
+    x = torch.ones(3, 20_000)
+    x[0, 9] = torch.inf
+    x[1, 9], x[1, 8000] = torch.inf, -torch.inf
+    for layout in ("rows", "columns", "all"):
+        check(reduction("sum", "f32", layout), [x])

@@ -1,0 +1,59 @@
+// Chromium as a process that answers requests: one JSON object a line on standard input, one answer a line on standard output.
+//   {"id": 1, "method": "click", "arguments": ["a.button"]}  →  {"id": 1, "result": …} or {"id": 1, "error": "…"}
+
+import { createInterface } from "node:readline";
+import { chromium } from "playwright-core";
+
+const [executablePath] = process.argv.slice(2);
+const browser = await chromium.launch({
+  executablePath,
+  headless: true,
+  args: [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+  ],
+});
+const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, locale: "en-GB" });
+await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+const page = await context.newPage();
+const messages = [];
+page.on("console", (message) => message.type() === "error" && messages.push(message.text()));
+page.on("pageerror", (error) => messages.push(String(error)));
+
+/** The first element of `selector`, of those that hold `text` when it is given. */
+function locate(selector, text) {
+  const all = page.locator(selector);
+  return (text ? all.filter({ hasText: text }) : all).first();
+}
+
+const methods = {
+  goto: (url) => page.goto(url, { waitUntil: "domcontentloaded" }).then(() => null),
+  wait: (selector, text, timeout, state) => locate(selector, text).waitFor({ timeout, state }).then(() => null),
+  click: (selector, text, timeout) => locate(selector, text).click({ timeout }),
+  hover: (selector, text, timeout) => locate(selector, text).hover({ timeout }),
+  texts: (selector) => page.locator(selector).allInnerTexts(),
+  box: (selector, text) => locate(selector, text).boundingBox(),
+  move: (x, y) => page.mouse.move(x, y, { steps: 4 }),
+  press: (keys) => page.keyboard.press(keys),
+  type: (text) => page.keyboard.type(text),
+  evaluate: (source, argument) => page.evaluate(`(${source})(${JSON.stringify(argument ?? null)})`),
+  screenshot: (path) => page.screenshot({ path, animations: "disabled", caret: "initial" }).then(() => null),
+  messages: () => messages.splice(0),
+};
+
+const answer = (value) => process.stdout.write(`${JSON.stringify(value)}\n`);
+answer({ id: 0, result: await browser.version() });
+for await (const line of createInterface({ input: process.stdin })) {
+  const { id, method, arguments: given } = JSON.parse(line);
+  try {
+    answer({ id, result: (await methods[method](...given)) ?? null });
+  } catch (error) {
+    answer({ id, error: String(error.message ?? error) });
+  }
+}
+await browser.close();

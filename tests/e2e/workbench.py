@@ -1,0 +1,317 @@
+"""The editor under test, from both sides: what a person sees and does (:class:`Workbench`, through Chromium) and what the
+editor's own interface says (:class:`Probe`, through an extension in its extension host)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+HERE = Path(__file__).resolve().parent
+PATIENCE = 60.0  # seconds for whatever involves a compilation on a busy machine
+
+
+def until(what: str, attempt: Callable[[], T], seconds: float = PATIENCE) -> T:
+    """The first truthy value of ``attempt``. Raises AssertionError with the last one when there is none in time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = attempt()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {seconds:.0f} s still no {what}; last seen: {value!r}")
+        time.sleep(0.15)
+
+
+class Chromium:
+    """A page in a browser, driven through ``driver.mjs``. A refused request raises AssertionError."""
+
+    def __init__(self, executable: str) -> None:
+        self.process = subprocess.Popen(
+            ["node", "driver.mjs", executable],
+            cwd=HERE,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={k: v for k, v in os.environ.items() if k != "NODE_OPTIONS"},
+        )
+        self._answers: Queue[dict[str, Any] | None] = Queue()
+        self._next = 1
+        threading.Thread(target=self._read, daemon=True).start()
+        self.version = self._answer(0)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._answers.put(json.loads(line))
+        self._answers.put(None)
+
+    def _answer(self, number: int) -> Any:
+        while True:
+            try:
+                answer = self._answers.get(timeout=120)
+            except Empty:
+                raise AssertionError("the browser does not answer") from None
+            if answer is None:
+                raise AssertionError("the browser's driver ended")
+            if answer["id"] == number:
+                if "error" in answer:
+                    raise AssertionError(answer["error"])
+                return answer["result"]
+
+    def __call__(self, method: str, *arguments: Any) -> Any:
+        number, self._next = self._next, self._next + 1
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"id": number, "method": method, "arguments": arguments}) + "\n")
+        self.process.stdin.flush()
+        return self._answer(number)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+class Probe:
+    """JavaScript in the extension host. ``argument`` is passed as JSON; the value comes back the same way."""
+
+    def __init__(self, port_file: Path) -> None:
+        self.port_file = port_file
+
+    def __call__(self, source: str, argument: Any = None) -> Any:
+        port = int(self.port_file.read_text())
+        body = json.dumps({"source": source, "argument": argument}).encode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", body, timeout=120) as response:
+            answer = json.loads(response.read())
+        if "error" in answer:
+            raise AssertionError(answer["error"])
+        return answer["result"]
+
+    def ready(self) -> bool:
+        try:
+            return self("return 1") == 1
+        except (OSError, ValueError):
+            return False
+
+    # --- what the language server told the editor --------------------------------------------------------------------
+
+    def diagnostics(self, path: Path) -> list[Diagnostic]:
+        found = self(
+            """
+            return vscode.languages.getDiagnostics(vscode.Uri.file(argument))
+                .filter((d) => d.source === "fuselens")
+                .map((d) => ({
+                    code: String(d.code?.value ?? d.code), message: d.message, severity: d.severity,
+                    line: d.range.start.line, column: d.range.start.character,
+                    endLine: d.range.end.line, endColumn: d.range.end.character,
+                    related: (d.relatedInformation ?? []).map((r) => r.message),
+                }));
+            """,
+            str(path),
+        )
+        return [Diagnostic(text=_cut(path.read_text(), d), **d) for d in found]
+
+    def lenses(self, path: Path) -> list[dict[str, Any]]:
+        """Code lenses in order: {title, command, line}."""
+        return self(
+            """
+            const uri = vscode.Uri.file(argument);
+            const lenses = await vscode.commands.executeCommand("vscode.executeCodeLensProvider", uri, 1000);
+            return lenses.map((l) => ({title: l.command?.title, command: l.command?.command, line: l.range.start.line}))
+                .sort((a, b) => a.line - b.line);
+            """,
+            str(path),
+        )
+
+    def lens_titles(self, path: Path) -> list[str]:
+        return [lens["title"] for lens in self.lenses(path)]
+
+    def hints(self, path: Path) -> list[tuple[int, str]]:
+        """Inlay hints as (line counted from 0, text)."""
+        found = self(
+            """
+            const uri = vscode.Uri.file(argument);
+            const range = new vscode.Range(0, 0, 100000, 0);
+            const hints = await vscode.commands.executeCommand("vscode.executeInlayHintProvider", uri, range);
+            const text = (l) => (typeof l === "string" ? l : l.map((p) => p.value).join(""));
+            return hints.map((h) => [h.position.line, text(h.label)]);
+            """,
+            str(path),
+        )
+        return [(line, text) for line, text in found]
+
+    def hover(self, path: Path, line: int, column: int) -> str:
+        """The Markdown of all hovers at a position (counted from 0)."""
+        return self(
+            """
+            const [file, line, column] = argument;
+            const position = new vscode.Position(line, column);
+            const hovers = await vscode.commands.executeCommand("vscode.executeHoverProvider", vscode.Uri.file(file), position);
+            return hovers.flatMap((h) => h.contents).map((c) => c.value ?? c).join("\\n---\\n");
+            """,
+            [str(path), line, column],
+        )
+
+    def documents(self, path: Path, function: str | None = None) -> list[dict[str, Any]]:
+        return self(
+            """
+            const [file, name] = argument;
+            return vscode.commands.executeCommand("fuselens.server.documents", vscode.Uri.file(file).toString(), name);
+            """,
+            [str(path), function],
+        )
+
+    def text(self, uri: str) -> str:
+        return self("return (await vscode.workspace.openTextDocument(vscode.Uri.parse(argument))).getText()", uri)
+
+    # --- what a person would do, where how they do it is not the point -----------------------------------------------
+
+    def open(self, path: Path) -> None:
+        """Opens a file in the first group, and closes every other tab."""
+        self(
+            """
+            await vscode.commands.executeCommand("workbench.action.closeAllEditors");
+            await vscode.window.showTextDocument(vscode.Uri.file(argument), { viewColumn: 1, preview: false });
+            """,
+            str(path),
+        )
+
+    def rewrite(self, path: Path, text: str) -> None:
+        """Replaces an open file's whole text and saves it."""
+        self(
+            """
+            const [file, text] = argument;
+            const document = await vscode.workspace.openTextDocument(vscode.Uri.file(file));
+            const edit = new vscode.WorkspaceEdit();
+            edit.replace(document.uri, new vscode.Range(0, 0, document.lineCount, 0), text);
+            await vscode.workspace.applyEdit(edit);
+            await document.save();
+            """,
+            [str(path), text],
+        )
+
+    def setting(self, name: str, value: Any) -> None:
+        """Sets (or with None clears) a user setting."""
+        self(
+            "await vscode.workspace.getConfiguration().update(argument[0], argument[1] ?? undefined, true)",
+            [name, value],
+        )
+
+    def command(self, name: str, *arguments: Any) -> Any:
+        return self("return vscode.commands.executeCommand(argument[0], ...argument[1])", [name, arguments])
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """A diagnostic of Fuselens; positions count from 0, ``text`` is what it underlines."""
+
+    code: str
+    message: str
+    severity: int
+    line: int
+    column: int
+    endLine: int
+    endColumn: int
+    related: list[str]
+    text: str
+
+
+def _cut(text: str, place: dict[str, Any]) -> str:
+    """The text of a range; columns are taken as characters, which is right outside the astral planes."""
+    lines = text.split("\n")[place["line"] : place["endLine"] + 1]
+    if not lines:
+        return ""
+    lines[-1] = lines[-1][: place["endColumn"]]
+    lines[0] = lines[0][place["column"] :]
+    return "\n".join(lines)
+
+
+class Workbench:
+    """What is on the screen."""
+
+    def __init__(self, page: Chromium, probe: Probe, pictures: Path) -> None:
+        self.page, self.probe, self.pictures = page, probe, pictures
+
+    def screenshot(self, name: str) -> None:
+        self.pictures.mkdir(parents=True, exist_ok=True)
+        self.page("screenshot", str(self.pictures / f"{name}.png"))
+
+    def visible(self, selector: str, text: str | None = None, seconds: float = PATIENCE) -> None:
+        self.page("wait", selector, text, seconds * 1000, "visible")
+
+    def texts(self, selector: str) -> list[str]:
+        return [_plain(text) for text in self.page("texts", selector)]
+
+    def lines(self, editor: str = ".editor-instance") -> list[str]:
+        """The lines that the first matching editor shows, top to bottom, inlay hints included."""
+        source = """
+        (selector) => [...document.querySelector(selector).querySelectorAll(".view-lines > .view-line")]
+            .map((line) => [parseFloat(line.style.top), line.innerText])
+            .sort((a, b) => a[0] - b[0]).map(([, text]) => text)
+        """
+        return [_plain(text) for text in self.page("evaluate", source, editor)]
+
+    def shown_lenses(self) -> list[str]:
+        return [text for text in self.texts(".codelens-decoration a") if text]
+
+    def notification(self, containing: str, seconds: float = PATIENCE) -> str:
+        """The text of a notification on the screen."""
+        selector = ".notification-toast .notification-list-item-message"
+        self.visible(selector, containing, seconds)
+        return next(text for text in self.texts(selector) if containing in text)
+
+    def close_notifications(self) -> None:
+        self.probe.command("notifications.clearAll")
+
+    def run(self, command: str) -> None:
+        """Runs a command by its title, from the palette."""
+        self.page("press", "F1")
+        self.visible(".quick-input-widget input")
+        self.page("type", command)
+        self.visible(".quick-input-list .monaco-list-row", command.split(": ")[-1])
+        self.page("press", "Enter")
+
+    def save(self) -> None:
+        self.page("press", "Control+s")
+
+    def go_to(self, path: Path, text: str, occurrence: int = 0) -> tuple[int, int]:
+        """Puts the cursor on the first character of ``text`` in an open file; returns its position, counted from 0."""
+        offset = -1
+        source = path.read_text()
+        for _ in range(occurrence + 1):
+            offset = source.index(text, offset + 1)
+        line = source.count("\n", 0, offset)
+        column = offset - (source.rfind("\n", 0, offset) + 1)
+        self.probe(
+            """
+            const [file, line, column] = argument;
+            const editor = await vscode.window.showTextDocument(vscode.Uri.file(file), { viewColumn: 1, preview: false });
+            editor.selection = new vscode.Selection(line, column, line, column);
+            editor.revealRange(editor.selection, vscode.TextEditorRevealType.InCenterIfOutsideViewport);
+            """,
+            [str(path), line, column],
+        )
+        return line, column
+
+    def hover_at_cursor(self) -> str:
+        """Shows the hover at the cursor and returns its text."""
+        self.probe.command("editor.action.showHover")
+        self.visible(".monaco-hover:not(.hidden) .hover-row")
+        return "\n".join(self.texts(".monaco-hover:not(.hidden) .hover-row"))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[\u00a0\u2007\u202f]", " ", text)

@@ -1,0 +1,319 @@
+"""Every feature over stdio, against the real worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from lsprotocol import types as lsp
+from pygls.exceptions import JsonRpcException
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def codes(found: Sequence[lsp.Diagnostic]) -> list[object]:
+    """The codes, without those about lowering: what a graph becomes is not what is tested here."""
+    return [d.code for d in found if not str(d.code).startswith("FL4")]
+
+
+async def test_capabilities(editor):
+    capabilities = editor.initialized.capabilities
+    assert capabilities.hover_provider
+    assert capabilities.code_lens_provider
+    assert capabilities.inlay_hint_provider
+    assert capabilities.workspace.text_document_content.schemes == ("fuselens",)
+    assert set(capabilities.execute_command_provider.commands) == {
+        "fuselens.server.run", "fuselens.server.documents", "fuselens.server.restartWorker", "fuselens.server.explain",
+    }  # fmt: skip
+
+
+async def test_open_shows_everything(editor, tmp_path, good):
+    file, found = await editor.open(tmp_path / "shown.py", good)
+    broken = [d for d in found if d.code == "FL101"]
+    assert [file.at(d.range) for d in broken] == ["b.sum() < 0"]
+    assert editor.diagnostics[file.uri].version == 1
+    titles = await file.titles()
+    assert "1 break" in titles[0]
+    assert {"Open kernel", "Run"} <= set(titles)
+    hints = await file.hints()
+    assert ": f32[8]" in [h.label for h in hints]
+    on_line = await file.hover("x = a")
+    assert on_line is not None
+    assert "f32[8]" in on_line
+    on_name = await file.hover("toy(a, b)")
+    assert on_name is not None
+    assert "1 break" in on_name
+    assert await file.hover("import torch") is None
+    assert {lsp.WORKSPACE_CODE_LENS_REFRESH, lsp.WORKSPACE_INLAY_HINT_REFRESH} <= set(editor.requests)
+    states = [s.state for s in editor.notifications["fuselens/status"]]
+    assert states[0] == "starting"
+    assert "compiling" in states
+    last = editor.notifications["fuselens/status"][-1]
+    assert last.torch.startswith("2.")
+    file.close()
+
+
+async def test_virtual_documents(editor, tmp_path, good):
+    file, _ = await editor.open(tmp_path / "documents é.py", good)
+    listed = await editor.execute("fuselens.server.documents", file.uri, "toy")
+    kinds = {item["kind"] if isinstance(item, dict) else item.kind for item in listed}
+    assert {"summary", "guards", "loop", "kernel"} <= kinds
+    for item in listed:
+        plain = item if isinstance(item, dict) else item._asdict()
+        answer = await editor.client.protocol.send_request_async("fuselens/documentContent", {"uri": plain["uri"]})
+        assert answer.language == plain["language"]
+        content = await editor.client.workspace_text_document_content_async(lsp.TextDocumentContentParams(plain["uri"]))
+        assert content.text == answer.text
+    assert len(await editor.execute("fuselens.server.documents", file.uri, None)) == len(listed)
+    await file.save()  # the client has seen them all: each is refreshed
+    await editor.until(lambda: editor.requests.count(lsp.WORKSPACE_TEXT_DOCUMENT_CONTENT_REFRESH) >= len(listed))
+    changed = editor.notifications["fuselens/documentsChanged"][-1].uris
+    assert len(changed) == len(listed)
+    file.close()
+
+
+async def test_a_code_page(editor):
+    uri = "fuselens://codes/FL101.md"
+    answer = await editor.client.protocol.send_request_async("fuselens/documentContent", {"uri": uri})
+    assert answer.language == "markdown"
+    assert "data-dependent branch" in answer.text
+
+
+@pytest.mark.parametrize("uri", ["fuselens://codes/FL000.md", "fuselens://report/x/guards.txt?file=f", "file:///x", ""])
+async def test_unknown_documents_are_errors(editor, uri):
+    with pytest.raises(JsonRpcException, match="no such document"):
+        await editor.client.protocol.send_request_async("fuselens/documentContent", {"uri": uri})
+
+
+async def test_edits_shift_what_is_shown(editor, tmp_path, good):
+    file, _ = await editor.open(tmp_path / "shifted.py", good)
+    before = await file.lenses()
+    hints = await file.hints()
+    file.insert(1, "# a comment 😀\n\n")
+    after = await file.lenses()
+    assert [lens.range.start.line for lens in after] == [lens.range.start.line + 2 for lens in before]
+    assert after[0].command.title.endswith(" · stale")
+    assert [h.position.line for h in await file.hints()] == [h.position.line + 2 for h in hints]
+    hover = await file.hover("x = a")
+    assert hover is not None
+    assert "the file has changed since" in hover
+    found = await file.save()
+    assert [file.at(d.range) for d in found if d.code == "FL101"] == ["b.sum() < 0"]
+    assert not (await file.titles())[0].endswith("stale")
+    file.close()
+
+
+async def test_awkward_text_round_trip(editor, tmp_path, good):
+    text = good.replace("b.sum() < 0", "(b.sum() * len('é😀')) < 0").replace("    ", "\t").replace("\n", "\r\n")
+    file, found = await editor.open(tmp_path / "awkward.py", text)
+    assert [file.at(d.range) for d in found if d.code == "FL101"] == ["(b.sum() * len('é😀')) < 0"]
+    file.close()
+
+
+async def test_the_newest_of_many_saves_wins(editor, tmp_path, good):
+    file, _ = await editor.open(tmp_path / "many.py", good)
+    slow = "import time\ntime.sleep(30)\n" + good
+    for n in range(20):
+        file.replace(slow + f"# {n}\n")
+        file.path.write_text(file.text)
+        editor.client.text_document_did_save(lsp.DidSaveTextDocumentParams(file.identifier))
+    found = await asyncio.wait_for(file.save(good), 25)
+    assert codes(found) == ["FL101"]
+    file.close()
+
+
+async def test_close_clears(editor, tmp_path, good):
+    file, found = await editor.open(tmp_path / "closed.py", good)
+    assert found
+    assert await editor.published(file.uri, file.close) == []
+    assert await file.lenses() == []
+
+
+async def test_functions_removed_clear_everything(editor, tmp_path, good):
+    file, found = await editor.open(tmp_path / "removed.py", good)
+    assert found
+    assert await file.save("x = 1\n") == []
+    assert await file.lenses() == []
+    file.close()
+
+
+async def test_a_file_without_functions_says_nothing(editor, tmp_path):
+    path = tmp_path / "plain.py"
+    path.write_text("x = (\n")  # also not about syntax: it is none of ours
+    file = editor.show(path)
+    assert await file.lenses() == []
+    assert file.uri not in editor.diagnostics
+    file.close()
+
+
+async def test_unsaved_text_is_not_run(editor, tmp_path, good):
+    path, marker = tmp_path / "unsaved.py", tmp_path / "ran"
+    path.write_text(good)
+    file = editor.show(path, good + f"open({str(marker)!r}, 'w')\n")
+    assert await file.titles() == ["not compiled yet"]
+    await asyncio.sleep(0.3)
+    assert not marker.exists()
+    assert codes(await file.save()) == ["FL101"]
+    assert marker.exists()
+    file.close()
+
+
+async def test_commands(editor, tmp_path, good):
+    file, _ = await editor.open(tmp_path / "commands.py", good)
+    result = await editor.execute("fuselens.server.run", file.uri, "toy")
+    plain = result if isinstance(result, dict) else result._asdict()
+    assert plain["function"] == "toy"
+    assert plain["agrees"] is True, plain
+    assert plain["error"] is None
+    assert (await editor.execute("fuselens.server.explain", file.uri, "toy")).startswith("toy — ")
+    for command, arguments in (
+        ("fuselens.server.explain", (file.uri, "none")),
+        ("fuselens.server.explain", (file.uri,)),
+        ("fuselens.server.documents", ("file:///nowhere.py", None)),
+        ("fuselens.server.run", ("untitled:x", "toy")),
+    ):
+        with pytest.raises(JsonRpcException):
+            await editor.execute(command, *arguments)
+    file.close()
+
+
+async def test_a_run_is_cancelled(editor, tmp_path, good):
+    """pygls answers a cancelled command but lets it run: the child must be gone, and the next check not wait for it."""
+    pid = tmp_path / "pid"
+    path = tmp_path / "endless.py"
+    path.write_text(f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)\n" + good)
+    arguments = {"command": "fuselens.server.run", "arguments": [path.as_uri(), "toy"]}
+    running = editor.client.protocol.send_request_async("workspace/executeCommand", arguments, msg_id="run-1")
+    waiting = asyncio.ensure_future(running)
+    await editor.until(lambda: pid.exists() and pid.read_text())
+    editor.client.cancel_request(lsp.CancelParams("run-1"))
+    with pytest.raises(JsonRpcException):
+        await asyncio.wait_for(waiting, 10)
+    await editor.until(lambda: not alive(int(pid.read_text())), 10)
+    file, found = await editor.open(tmp_path / "next.py", good)
+    assert codes(found) == ["FL101"]
+    file.close()
+
+
+async def test_an_edited_finding_vanishes_without_a_save(editor, tmp_path, good):
+    file, found = await editor.open(tmp_path / "touched.py", good)
+    assert codes(found) == ["FL101"]
+    after = await editor.published(file.uri, lambda: file.replace(good.replace("b.sum()", "b.mean()")))
+    assert after == []
+    assert editor.diagnostics[file.uri].version == 2
+    assert codes(await file.save()) == ["FL101"]
+    file.close()
+
+
+async def test_progress_of_a_slow_check(editor, tmp_path, good):
+    editor.progress.clear()
+    file, _ = await editor.open(tmp_path / "slow.py", "import time\ntime.sleep(1.5)\n" + good)
+    await editor.until(lambda: any("end" in str(p) for p in editor.progress))
+    kinds = [p.kind if not isinstance(p, dict) else p["kind"] for p in editor.progress]
+    assert kinds[0] == "begin"
+    assert kinds[-1] == "end"
+    file.close()
+
+
+async def test_worker_killed_in_mid_check_is_retried(editor, tmp_path, good):
+    file, _ = await editor.open(tmp_path / "killed.py", good)
+    (pid,) = editor.worker_pids()
+    saving = asyncio.create_task(file.save("import time\ntime.sleep(1)\n" + good))
+    await asyncio.sleep(0.5)
+    os.kill(pid, signal.SIGKILL)
+    assert codes(await saving) == ["FL101"]
+    assert editor.worker_pids() != [pid]
+    file.close()
+
+
+async def test_worker_killed_while_idle_is_replaced(editor, tmp_path, good):
+    file, _ = await editor.open(tmp_path / "idle.py", good)
+    (pid,) = editor.worker_pids()
+    os.kill(pid, signal.SIGKILL)
+    assert codes(await file.save()) == ["FL101"]
+    file.close()
+
+
+async def test_user_code_that_always_kills_the_worker_gets_the_blame(editor, tmp_path, good):
+    text = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nimport time; time.sleep(60)\n" + good
+    file, found = await editor.open(tmp_path / "murder.py", text)
+    assert codes(found) == ["FL906"]
+    assert codes(await file.save(good)) == ["FL101"]
+    file.close()
+
+
+async def test_restart_command_checks_open_files_again(editor, tmp_path, good):
+    file, _ = await editor.open(tmp_path / "restart.py", good)
+    (pid,) = editor.worker_pids()
+    restarting: list[asyncio.Task[object]] = []
+
+    def restart() -> None:
+        restarting.append(asyncio.create_task(editor.execute("fuselens.server.restartWorker")))
+
+    found = await editor.published(file.uri, restart)
+    await restarting[0]
+    assert codes(found) == ["FL101"]
+    assert editor.worker_pids() != [pid]
+    file.close()
+
+
+async def test_malformed_requests_do_not_end_the_session(editor, tmp_path, good):
+    writer = editor.client.protocol.writer
+    for body in (b"{", b"[]", b'{"jsonrpc":"2.0"}', b'{"jsonrpc":"2.0","method":"no/such"}',
+                 b'{"jsonrpc":"2.0","method":"textDocument/didOpen","params":{}}'):  # fmt: skip
+        writer.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+    file, found = await editor.open(tmp_path / "after.py", good)
+    assert codes(found) == ["FL101"]
+    editor.shown.clear()  # the complaints about these messages are right
+    file.close()
+
+
+# --- life and death of the processes ---------------------------------------------------------------------------------
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    return False
+
+
+@pytest.mark.parametrize("end", ["exit", "stdin", "sigterm", "sigkill"])
+async def test_nothing_is_orphaned(new_editor, tmp_path, good, end):
+    editor = await new_editor().start(tmp_path)
+    sleeping = "import fuselens, time, os\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(300)\n" + good
+    (tmp_path / "first.py").write_text(sleeping.replace("'pid'", repr(str(tmp_path / "pid"))))
+    editor.show(tmp_path / "first.py")
+    await editor.until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), 60)
+    pids = [*editor.worker_pids(), int((tmp_path / "pid").read_text())]
+    assert len(pids) == 2
+    if end == "exit":
+        await editor.stop()
+        assert editor.exit_code == 0
+    elif end == "stdin":
+        editor.process.stdin.close()
+        assert await asyncio.wait_for(editor.process.wait(), 10) == 1
+    else:
+        number = {"sigterm": signal.SIGTERM, "sigkill": signal.SIGKILL}[end]
+        editor.process.send_signal(number)
+        await asyncio.wait_for(editor.process.wait(), 10)
+    await editor.until(lambda: not any(map(alive, pids)), 10)
+
+
+async def test_configuration_chooses_the_interpreter(new_editor, tmp_path, good):
+    editor = new_editor()
+    editor.configuration = {"interpreter": "${workspaceFolder}/none/python", "timeout": "soon"}
+    await editor.start(tmp_path)
+    file, found = await editor.open(tmp_path / "configured.py", good)
+    assert codes(found) == ["FL914"]
+    assert str(tmp_path / "none/python") in found[0].message
+    assert editor.shown == ["fuselens.timeout: expected float, got 'soon'"]
+    editor.configuration = {"interpreter": None}
+    changed = lsp.DidChangeConfigurationParams(settings=None)
+    found = await editor.published(file.uri, lambda: editor.client.workspace_did_change_configuration(changed))
+    assert codes(found) == ["FL101"]
+    await editor.stop()
