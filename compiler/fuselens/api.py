@@ -102,7 +102,7 @@ def compile(  # noqa: A001 - torch's own name for it
 
 def wrap(
     fn: Any, config: Config, example_inputs: Examples = None, backend: Callable[..., Any] | None = None,
-    recorder: Recorder | None = None, owner: Any = None,
+    recorder: Recorder | None = None, owner: Any = None, axes: Mapping[str, Mapping[int, str]] | None = None,
 ) -> Any:  # fmt: skip
     """The compiled counterpart of ``fn`` under ``config``. ``owner`` separates compilations that must not be shared."""
     inner = getattr(fn, "__fuselens__", None)
@@ -111,6 +111,8 @@ def wrap(
     if recorder is None:
         recorder = Recorder(getattr(fn, "__qualname__", type(fn).__name__), _file_of(fn), None, config, texts=False)
     compiler = FrameCompiler(config, _graph_compiler(config, recorder, backend), recorder, root_code(fn))
+    if axes and compiler.root is not None:
+        compiler.axes[compiler.root] = {name: dict(dims) for name, dims in axes.items()}
     annotation = Annotation(fn, config, example_inputs, recorder)
     target = fn
     if isinstance(fn, (types.BuiltinFunctionType, types.BuiltinMethodType)):
@@ -308,8 +310,11 @@ def inspect(
     function: str,
     span: Span | None,
     progress: Callable[[str], None] | None = None,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
 ) -> Report:
     """Compiles ``fn`` and runs it once on the inputs, both sides of data-dependent branches; never raises for user code.
+
+    ``dynamic`` names sizes that callers vary: tensor parameter → dimension → axis name (jaxtyping's named axes).
 
     An exception that the call raises is recorded as FL909; what was compiled before it is in the report all the same.
     """
@@ -318,7 +323,7 @@ def inspect(
     recorder.report.mode = _mode_text(config)
     recorder.report.versions = {"torch": torch.__version__}
     start = time.perf_counter()
-    compiled = wrap(fn, config, recorder=recorder, owner=object())
+    compiled = wrap(fn, config, recorder=recorder, owner=object(), axes=dynamic)
     token = explore_state.visited.set(set())
     try:
         compiled(*args, **dict(kwargs))

@@ -96,7 +96,7 @@ def _not_run(qualname: str, error: Diagnostic) -> RunResult:
 # --- opening a file -------------------------------------------------------------------------------------------------
 
 
-class FileRefused(Exception):  # noqa: N818  a condition, not an error
+class FileRefused(Exception):
     """The file as a whole could not be read, parsed or imported; ``diagnostic`` says why."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:

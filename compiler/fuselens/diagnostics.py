@@ -144,6 +144,18 @@ TABLE: dict[str, Entry] = {
             "double backward through a compiled graph",
             "Second derivatives are recomputed eagerly.",
         ),
+        _e(
+            "FL310", "saved for backward",
+            "`{what}` is kept for the backward ({bytes} bytes)",
+            "{why}",
+            severity="information",
+        ),
+        _e(
+            "FL311", "recomputed in backward",
+            "`{what}` is computed again in the backward",
+            "{why}",
+            severity="information",
+        ),
         # --- FL4xx: lowering, fusion, fallback ----------------------------------------------------------------
         _e(
             "FL401", "operator fallback",

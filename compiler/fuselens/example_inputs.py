@@ -35,11 +35,11 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 Origin = Literal["fuselens.example", "example_inputs", "annotations", "defaults"]
 
 
-class NoExampleInputs(Exception):  # noqa: N818  a condition, not an error
+class NoExampleInputs(Exception):
     """The source does not say what the inputs look like. The message names the parameter and what is missing."""
 
 
-class ExampleInputsFailed(Exception):  # noqa: N818
+class ExampleInputsFailed(Exception):
     """What the source says about the inputs raised an exception (``__cause__``) or makes no sense."""
 
 

@@ -43,6 +43,7 @@ FORKS = sys.platform == "linux"
 _POLL_SECONDS = 0.05  # how often deaths and memory are looked at; results arrive at once
 _GRACE_SECONDS = 0.5  # for the child to say where it hangs before it is killed
 _SETTLE_SECONDS = 0.03  # a traceback that has not grown for so long is whole
+_LAST_READS = 64
 _START_SECONDS = 120.0  # for a new interpreter to import torch, from a cold network disk
 _OUTPUT_KEPT = 64 * 1024
 _READ = 256 * 1024
@@ -123,7 +124,7 @@ class _Child:
     pid: int
     started: float
     popen: subprocess.Popen[bytes] | None = None
-    decoder: wire.Decoder = field(default_factory=wire.Decoder)
+    decoder: wire.Decoder | None = field(default_factory=wire.Decoder)  # None once the result is there
     trace: bytearray = field(default_factory=bytearray)
     output: bytearray = field(default_factory=bytearray)
     dropped: int = 0
@@ -308,6 +309,8 @@ class Supervisor:
             source.close()
 
     def _on_events(self, child: _Child, data: bytes) -> None:
+        if child.decoder is None:
+            return None
         try:
             frames = child.decoder.feed(data)
         except wire.ProtocolError:
@@ -403,6 +406,11 @@ class Supervisor:
         self._finish(child, wire.encode(result_event(request, found, time.monotonic() - child.started)))
 
     def _finish(self, child: _Child, result: bytes) -> None:
+        child.decoder = None
+        for source in list(child.readers):  # what it printed before; a process that it started may print for ever
+            for _ in range(_LAST_READS):
+                if not self._receive(child, source):
+                    break
         self._end(child)
         child.deliver(result)
 

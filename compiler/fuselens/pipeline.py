@@ -53,6 +53,7 @@ class Recorder:
     def on_frame(self, facts: Facts) -> None:
         seen = {(g.source, g.expression) for g in self.report.guards}
         self.report.guards += [g for g in facts.guards if (g.source, g.expression) not in seen]
+        self.report.symbols += [s for s in facts.symbols if s not in self.report.symbols]
         known = {(s.name, s.span) for s in self.report.shapes}
         for shape in facts.shapes:
             if (shape.name, shape.span) not in known:
@@ -69,7 +70,7 @@ class Recorder:
     def new_graph(self, captured: Captured) -> report.Graph:
         graph = report.Graph(
             id=len(self.report.graphs), frame=captured.frame, span=captured.span, operations=captured.operations,
-            inputs=tuple(describe_tensor(f) for f in captured.fakes),
+            inputs=tuple(describe_tensor(f, captured.sizes) for f in captured.fakes),
         )  # fmt: skip
         self.report.graphs.append(graph)
         return graph
@@ -78,9 +79,10 @@ class Recorder:
 class Run:
     """One graph going through the stages: times each, keeps its text when somebody wants it."""
 
-    def __init__(self, recorder: Recorder, graph: report.Graph) -> None:
+    def __init__(self, recorder: Recorder, graph: report.Graph, sizes: Any = None) -> None:
         self.recorder = recorder
         self.graph = graph
+        self.sizes = sizes
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -96,6 +98,8 @@ class Run:
         if not self.recorder.texts:
             return
         text, lines = make_text()
+        if self.sizes is not None:
+            text = self.sizes.rename(text)
         self.keep(report.Stage(name, suffix, text, lines))
 
     def keep(self, stage: report.Stage) -> None:
@@ -111,10 +115,10 @@ def compile_graph(captured: Captured, config: Config, recorder: Recorder) -> Cal
     from .capture import _hook
 
     record = recorder.new_graph(captured)
-    run = Run(recorder, record)
+    run = Run(recorder, record, captured.sizes)
     run.record("capture", "py", lambda: graph_text.show(captured.module.graph, f"graph{record.id}"))
     output = next(n for n in captured.module.graph.nodes if n.op == "output").args[0]
-    record.outputs = tuple(describe_tensor(n.meta["val"]) for n in output if hasattr(n.meta.get("val"), "stride"))
+    record.outputs = tuple(describe_tensor(n.meta["val"], captured.sizes) for n in output if hasattr(n.meta.get("val"), "stride"))
     backend = config.backend
     if backend == "eager":
         record.fallback = True
@@ -216,9 +220,11 @@ def _aten(module: fx.GraphModule) -> Callable[[tuple[Any, ...]], Any]:
 def _kernels(
     module: fx.GraphModule, phase: str, captured: Captured, config: Config, recorder: Recorder, run: Run
 ) -> Callable[[tuple[Any, ...]], Any]:
+    from .codegen.generate import generate
     from .ir import text
     from .lowering.lower import lower
     from .rewrite.simplify import simplify
+    from .runtime.build import host_isa
     from .runtime.compile_graph import build
     from .schedule.fuse import fuse
     from .schedule.order import order
@@ -237,25 +243,22 @@ def _kernels(
     with run.stage(f"order{suffix}"):
         ordered = order(fused)
     run.record(f"order{suffix}", "loop", lambda: text.show(ordered))
+    target = target_of(captured, config)
+    with run.stage(f"generate{suffix}"):
+        generated = generate(ordered, target, host_isa(config), config.triton_text and not suffix)
     with run.stage(f"build{suffix}"):
-        built = build(ordered, config, target_of(captured, config))
+        built = build(ordered, generated, config, target, phase)
     record.decisions += ordered.decisions
     record.externs += [e.target for e in ordered.externs()]
     record.timings += [report.Timing(f"{t.stage}{suffix}", t.seconds) for t in built.timings]
     record.cached = built.cached if not suffix else record.cached and built.cached
     for diagnostic in built.diagnostics:
         recorder.on_diagnostic(diagnostic)
-    record.kernels += [_with_phase(k, phase) for k in built.kernels]
+    record.kernels += built.kernels
     if recorder.texts:
         for stage in built.stages:
             run.keep(report.Stage(f"{stage.name}{suffix}", stage.suffix, stage.text, stage.lines))
     return built.call
-
-
-def _with_phase(kernel: report.Kernel, phase: str) -> report.Kernel:
-    import dataclasses
-
-    return dataclasses.replace(kernel, phase=phase)
 
 
 def target_of(captured: Captured, config: Config) -> str:

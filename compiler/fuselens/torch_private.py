@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,6 +33,110 @@ def fake_mode(shape_env: Any | None = None) -> FakeTensorMode:
 def fake_static(mode: FakeTensorMode, tensor: torch.Tensor) -> FakeTensor:
     """``tensor``'s metadata as a fake tensor with integer sizes."""
     return mode.from_tensor(tensor, static_shapes=True)
+
+
+def new_shape_env() -> Any:
+    """Torch's reasoning about symbolic sizes."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return ShapeEnv()
+
+
+class _Text(str):
+    """A source's name: torch 2.13 reads it as an attribute, earlier versions call it."""
+
+    def __call__(self) -> str:
+        return str(self)
+
+
+@functools.cache
+def _source_class() -> type:
+    from torch._guards import GuardSource, Source
+
+    class Named(Source):  # type: ignore[misc]
+        """Where an input came from, as far as shape reasoning wants to know: a name."""
+
+        def __init__(self, text: str) -> None:
+            object.__setattr__(self, "text", text)
+            object.__setattr__(self, "name", _Text(text))
+            object.__setattr__(self, "guard_source", _GuardSource(GuardSource.LOCAL))
+
+        def __hash__(self) -> int:
+            return hash(self.text)  # type: ignore[attr-defined]
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Named) and other.text == self.text  # type: ignore[attr-defined]
+
+    return Named
+
+
+class _GuardSource:
+    """torch's GuardSource member, readable both as an attribute and as the result of a call."""
+
+    def __init__(self, member: Any) -> None:
+        self.member = member
+
+    def __call__(self) -> Any:
+        return self.member
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.member, name)
+
+
+def fake_symbolic(mode: FakeTensorMode, tensor: torch.Tensor, dims: set[int], name: str) -> FakeTensor:
+    """``tensor`` as a fake of ``mode`` whose ``dims`` are symbols, equal sizes one symbol; sizes 0 and 1 stay."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    context = StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.DUCK if d in dims else DimDynamic.STATIC for d in range(tensor.dim())],
+        constraint_sizes=[None] * tensor.dim(),
+    )
+    return mode.from_tensor(tensor, symbolic_context=context, source=_source_class()(name))
+
+
+def size_expression(size: Any) -> Any:
+    """The sympy expression of a size after what was learnt about it; an integer's for an int."""
+    import sympy
+
+    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
+def raw_expression(size: Any) -> Any:
+    """The sympy expression that a size was created with."""
+    import sympy
+
+    return size.node._expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
+def simplified(env: Any, symbol: Any) -> Any:
+    """What ``symbol`` was found to equal; itself when nothing was."""
+    return env.replacements.get(symbol, symbol)
+
+
+def shape_guards(env: Any) -> list[Any]:
+    """The conditions on symbols that were decided with example values."""
+    return [g.expr for g in env.guards]
+
+
+def symbol_hint(env: Any, symbol: Any) -> int | None:
+    table = getattr(env, "backed_var_to_val", None) or env.var_to_val
+    value = table.get(symbol)
+    return None if value is None else int(value)
+
+
+def bounds(env: Any, symbol: Any) -> tuple[int | None, int | None]:
+    """The least and greatest value that ``symbol`` may have; None for no bound."""
+    found = env.var_to_range.get(symbol)
+    if found is None:
+        return None, None
+    lower = int(found.lower) if found.lower.is_Integer else None
+    upper = int(found.upper) if found.upper.is_Integer and int(found.upper) < 2**62 else None
+    return lower, upper
+
+
+def rename_symbols(text: str, names: dict[str, str]) -> str:
+    """``text`` with symbol names (s77) replaced."""
+    return re.sub(r"\b[su]\d+\b", lambda m: names.get(m[0], m[0]), text) if names else text
 
 
 def unwrap_torch_compile(obj: Any) -> Any | None:

@@ -49,7 +49,10 @@ class CheckProgress:
         await asyncio.sleep(DELAY_SECONDS)
         progress = self._server.work_done_progress
         with contextlib.suppress(JsonRpcException):
-            await progress.create_async(self._token)
+            # Shielded, as every request of ours whose wait may be given up: cancelling it would cancel pygls' future,
+            # which then fails on the client's late answer and shows that to the user.
+            parameters = lsp.WorkDoneProgressCreateParams(self._token)
+            await asyncio.shield(self._server.window_work_done_progress_create_async(parameters))
             begin = lsp.WorkDoneProgressBegin(title=self._title, message=self._stage or None, cancellable=True)
             progress.begin(self._token, begin)
             self._begun = True

@@ -194,7 +194,7 @@ class FuselensServer(LanguageServer):
             item = lsp.ConfigurationItem(section="fuselens")
             with contextlib.suppress(JsonRpcException, TimeoutError):
                 asked = self.workspace_configuration_async(lsp.ConfigurationParams([item]))
-                section = next(iter(await asyncio.wait_for(asked, CONFIGURATION_SECONDS)), None)
+                section = next(iter(await asyncio.wait_for(asyncio.shield(asked), CONFIGURATION_SECONDS)), None)
         loaded, problems = settings.read(section)
         loaded, more = settings.read(self.initial_options, loaded)
         for problem in (*problems, *more):
@@ -301,7 +301,7 @@ def _register_lifecycle(server: FuselensServer) -> None:
         encoding = ls.workspace.position_encoding
         ls.session.encoding = _encoding(encoding)
         root = ls.workspace.root_path
-        ls.pool.directory = root if root and os.path.isdir(root) else None  # noqa: PTH112
+        ls.pool.directory = root if root and os.path.isdir(root) else None
         await ls.load_settings()
         workspace = ls.client_capabilities.workspace
         if workspace and (change := workspace.did_change_configuration) and change.dynamic_registration:

@@ -22,7 +22,7 @@ class Settings:
     code_lens: bool = True
     inlay_hints: bool = True
     command_links: bool = False  # the client runs `command:` links in hovers (VS Code, for trusted markdown)
-    concurrent_checks: int = field(default_factory=lambda: max(1, min(4, (os.cpu_count() or 2) // 2)))
+    concurrent_checks: int = field(default_factory=lambda: max(2, min(4, os.cpu_count() or 2)))
 
     @property
     def limits(self) -> Limits:

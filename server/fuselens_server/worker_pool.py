@@ -27,7 +27,7 @@ from fuselens.report import Diagnostic
 logger = logging.getLogger(__name__)
 
 READY_SECONDS = 180.0  # for the worker to import torch, from a cold network disk
-GRACE_SECONDS = 30.0  # beyond a request's own limit, which the worker enforces
+GRACE_SECONDS = 30.0  # beyond twice a request's own limit, which the worker enforces once it has started it
 LONGEST_BACKOFF = 10.0
 STABLE_SECONDS = 30.0  # a worker that lived this long did not fail at its start
 _LARGE_BODY = 256 * 1024  # bytes; larger messages are decoded off the event loop
@@ -120,7 +120,7 @@ class Worker:
         self._pending[request.id] = (answer, progress)
         try:
             await self._send(request)
-            return await asyncio.wait_for(asyncio.shield(answer), request.limits.seconds + GRACE_SECONDS)
+            return await asyncio.wait_for(asyncio.shield(answer), 2 * request.limits.seconds + GRACE_SECONDS)
         except TimeoutError as error:
             self.kill_now()
             raise WorkerDiedError("it stopped answering") from error

@@ -50,7 +50,7 @@ def of_module(name: str, module: Callable[[], nn.Module], *args: Callable[[], An
     names = [n for n, _ in reference.named_parameters()] + [n for n, _ in reference.named_buffers()]
 
     def fn(*tensors: Any) -> Any:
-        return functional_call(reference, dict(zip(names, tensors, strict=False)), tuple(tensors[len(names):]))
+        return functional_call(reference, dict(zip(names, tensors, strict=False)), tuple(tensors[len(names) :]))
 
     def make() -> list[Any]:
         state = [p.detach().clone().requires_grad_() for p in reference.parameters()]
@@ -59,12 +59,23 @@ def of_module(name: str, module: Callable[[], nn.Module], *args: Callable[[], An
     add(name, fn, make, **options)
 
 
-# --- pointwise, reductions, matmuls -------------------------------------------------------------------------------
+# --- pointwise, reductions, matmuls ---------------------------------------------------------------------------------
 for fn in (torch.sin, torch.exp, torch.tanh, torch.sigmoid, torch.relu, torch.erf, torch.abs, torch.neg, torch.square):
     add(f"pointwise-{fn.__name__}", lambda x, fn=fn: fn(x) * 2 + 1, one)
 for fn in (torch.log, torch.sqrt, torch.rsqrt, torch.reciprocal, torch.log1p, torch.log2):
     add(f"pointwise-{fn.__name__}", lambda x, fn=fn: fn(x), lambda: [positive(4, 6)])
-for fn in (F.gelu, F.silu, F.hardswish, F.elu, F.leaky_relu, F.softplus, F.mish, F.hardtanh, F.hardsigmoid, F.logsigmoid):
+for fn in (
+    F.gelu,
+    F.silu,
+    F.hardswish,
+    F.elu,
+    F.leaky_relu,
+    F.softplus,
+    F.mish,
+    F.hardtanh,
+    F.hardsigmoid,
+    F.logsigmoid,
+):
     add(f"activation-{fn.__name__}", lambda x, fn=fn: fn(x * 3), one)
 add("activation-gelu-tanh", lambda x: F.gelu(x, approximate="tanh"), one)
 add("toy", lambda a, b: a / (a.abs() + 1) * b, two)
@@ -98,6 +109,7 @@ add("addmm", lambda b, x, w: torch.addmm(b, x, w, beta=0.5, alpha=2), lambda: [l
 add("complex", lambda x: (torch.complex(x, x * 2) * (1 + 2j)).abs(), one)
 add("float64", lambda x: x.sin().exp(), lambda: [leaf(4, 6, dtype=torch.float64)])
 
+
 class _Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -107,43 +119,94 @@ class _Tied(nn.Module):
         return F.linear(self.embedding(tokens), self.embedding.weight)
 
 
-# --- layers and losses -----------------------------------------------------------------------------------------------
+# --- layers and losses ----------------------------------------------------------------------------------------------
 of_module("mlp", lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), lambda: torch.randn(4, 6))
 of_module("mlp-grad-input", lambda: nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3)), lambda: leaf(4, 6))
 of_module("layernorm", lambda: nn.LayerNorm(6), lambda: leaf(4, 6))
-of_module("layernorm-residual", lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6), nn.GELU(), nn.LayerNorm(6)), lambda: leaf(2, 4, 6))
+of_module(
+    "layernorm-residual",
+    lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6), nn.GELU(), nn.LayerNorm(6)),
+    lambda: leaf(2, 4, 6),
+)
 of_module("rmsnorm", lambda: nn.RMSNorm(6), lambda: leaf(4, 6))
 of_module("groupnorm", lambda: nn.GroupNorm(2, 4), lambda: leaf(2, 4, 3, 3))
 of_module("batchnorm-train", lambda: nn.BatchNorm1d(6), lambda: leaf(8, 6))
 of_module("batchnorm-eval", lambda: nn.BatchNorm1d(6).eval(), lambda: leaf(8, 6))
 of_module("batchnorm-no-affine", lambda: nn.BatchNorm1d(6, affine=False), lambda: leaf(8, 6))
 of_module("batchnorm-no-stats", lambda: nn.BatchNorm1d(6, track_running_stats=False), lambda: leaf(8, 6))
-of_module("batchnorm2d-conv", lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True)), lambda: leaf(2, 2, 6, 6), tolerance=1e-4)
+of_module(
+    "batchnorm2d-conv",
+    lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True)),
+    lambda: leaf(2, 2, 6, 6),
+    tolerance=1e-4,
+)
 of_module("instancenorm", lambda: nn.InstanceNorm2d(2, affine=True, track_running_stats=True), lambda: leaf(2, 2, 4, 4))
 of_module("conv1d", lambda: nn.Conv1d(2, 4, 3, padding=1), lambda: leaf(2, 2, 8))
 of_module("conv2d-strided", lambda: nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=2), lambda: leaf(2, 2, 8, 8))
 of_module("conv-transpose", lambda: nn.ConvTranspose2d(2, 3, 3, stride=2), lambda: leaf(2, 2, 4, 4))
-of_module("conv-channels-last", lambda: nn.Conv2d(3, 4, 3), lambda: torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last).requires_grad_(), tolerance=1e-4)
+of_module(
+    "conv-channels-last",
+    lambda: nn.Conv2d(3, 4, 3),
+    lambda: torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last).requires_grad_(),
+    tolerance=1e-4,
+)
 of_module("maxpool", lambda: nn.MaxPool2d(2), lambda: leaf(2, 2, 8, 8))
 of_module("avgpool", lambda: nn.AvgPool2d(2), lambda: leaf(2, 2, 8, 8))
 of_module("adaptive-pool", lambda: nn.AdaptiveAvgPool2d(1), lambda: leaf(2, 2, 8, 8))
 of_module("upsample", lambda: nn.Upsample(scale_factor=2), lambda: leaf(2, 2, 4, 4))
 of_module("embedding", lambda: nn.Embedding(10, 4), lambda: torch.randint(0, 10, (3, 5)))
 of_module("embedding-padding", lambda: nn.Embedding(10, 4, padding_idx=0), lambda: torch.tensor([[0, 1, 1], [2, 0, 9]]))
-of_module("attention-layer", lambda: nn.MultiheadAttention(8, 2, batch_first=True), *([lambda: leaf(2, 5, 8)] * 3), tolerance=1e-4)
-of_module("encoder-layer", lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, activation="gelu"), lambda: leaf(2, 5, 8), tolerance=1e-4)
+of_module(
+    "attention-layer",
+    lambda: nn.MultiheadAttention(8, 2, batch_first=True),
+    *([lambda: leaf(2, 5, 8)] * 3),
+    tolerance=1e-4,
+)
+of_module(
+    "encoder-layer",
+    lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, activation="gelu"),
+    lambda: leaf(2, 5, 8),
+    tolerance=1e-4,
+)
 of_module("dropout-train", lambda: nn.Dropout(0.3), lambda: leaf(16, 16))
 of_module("dropout-eval", lambda: nn.Dropout(0.3).eval(), lambda: leaf(4, 4))
-of_module("dropout-mlp", lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.ReLU(), nn.Dropout(0.2)), lambda: leaf(4, 6))
+of_module(
+    "dropout-mlp",
+    lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.ReLU(), nn.Dropout(0.2)),
+    lambda: leaf(4, 6),
+)
 of_module("dropout2d", lambda: nn.Dropout2d(0.5), lambda: leaf(4, 6, 3, 3))
 of_module("prelu", lambda: nn.PReLU(), lambda: leaf(4, 6))
 of_module("tied", lambda: _Tied(), lambda: torch.randint(0, 10, (3, 5)))
-add("sdpa", F.scaled_dot_product_attention, lambda: [leaf(2, 2, 8, 4), leaf(2, 2, 8, 4), leaf(2, 2, 8, 4)], tolerance=1e-4)
-add("sdpa-causal", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), lambda: [leaf(2, 2, 8, 4) for _ in range(3)], tolerance=1e-4)
-add("sdpa-mask", lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), lambda: [*[leaf(2, 2, 8, 4) for _ in range(3)], torch.rand(8, 8) > 0.2], tolerance=1e-4)
+add(
+    "sdpa",
+    F.scaled_dot_product_attention,
+    lambda: [leaf(2, 2, 8, 4), leaf(2, 2, 8, 4), leaf(2, 2, 8, 4)],
+    tolerance=1e-4,
+)
+add(
+    "sdpa-causal",
+    lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+    lambda: [leaf(2, 2, 8, 4) for _ in range(3)],
+    tolerance=1e-4,
+)
+add(
+    "sdpa-mask",
+    lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m),
+    lambda: [*[leaf(2, 2, 8, 4) for _ in range(3)], torch.rand(8, 8) > 0.2],
+    tolerance=1e-4,
+)
 add("cross-entropy", F.cross_entropy, lambda: [leaf(8, 5), torch.randint(0, 5, (8,))])
-add("cross-entropy-ignore", lambda x, t: F.cross_entropy(x, t, ignore_index=2), lambda: [leaf(8, 5), torch.randint(0, 5, (8,))])
-add("cross-entropy-smooth", lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1), lambda: [leaf(8, 5), torch.randint(0, 5, (8,))])
+add(
+    "cross-entropy-ignore",
+    lambda x, t: F.cross_entropy(x, t, ignore_index=2),
+    lambda: [leaf(8, 5), torch.randint(0, 5, (8,))],
+)
+add(
+    "cross-entropy-smooth",
+    lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1),
+    lambda: [leaf(8, 5), torch.randint(0, 5, (8,))],
+)
 add("cross-entropy-2d", F.cross_entropy, lambda: [leaf(2, 5, 3, 3), torch.randint(0, 5, (2, 3, 3))])
 add("mse", F.mse_loss, two)
 add("l1", F.l1_loss, two)
@@ -154,11 +217,15 @@ add("glu", lambda x: F.glu(x), one)
 add("cosine", lambda x, y: F.cosine_similarity(x, y), two)
 
 
-# --- indexing and views inside -------------------------------------------------------------------------------------
+# --- indexing and views inside --------------------------------------------------------------------------------------
 add("index-list", lambda x: x[[0, 2, 2]] * 2, one)
 add("index-tensor", lambda x, i: x[i] + x[:, i].t(), lambda: [leaf(5, 5), torch.tensor([0, 3, 3])])
 add("gather", lambda x, i: x.gather(1, i), lambda: [leaf(4, 6), torch.randint(0, 6, (4, 3))])
-add("scatter-add", lambda x, i: torch.zeros(4, 6).scatter_add(1, i, x), lambda: [leaf(4, 6), torch.randint(0, 6, (4, 6))])
+add(
+    "scatter-add",
+    lambda x, i: torch.zeros(4, 6).scatter_add(1, i, x),
+    lambda: [leaf(4, 6), torch.randint(0, 6, (4, 6))],
+)
 add("index-select", lambda x, i: x.index_select(0, i), lambda: [leaf(4, 6), torch.tensor([1, 1, 3])])
 add("masked-fill", lambda x: x.masked_fill(x > 0, 0.5), one)
 add("slice-cat", lambda x: torch.cat([x[:, :2] * 2, x[:, 3:]], 1), one)
@@ -174,7 +241,7 @@ add("topk-sort", lambda x: x.topk(2).values.sum() + x.sort(1).values[:, 0].sum()
 add("as-strided", lambda x: x.as_strided((3, 2), (2, 1), 1) * 2, one)
 add("diagonal", lambda x: x.diagonal().exp(), one)
 
-# --- in-place work on intermediates ------------------------------------------------------------------------------------
+# --- in-place work on intermediates ---------------------------------------------------------------------------------
 add("inplace-intermediate", lambda x: x.sin().add_(1).mul_(2), one)
 add("inplace-relu", lambda x: F.relu(x + 1, inplace=True), one)
 
@@ -322,9 +389,23 @@ add("mutate-adam", _adam, lambda: [leaf(5), torch.zeros(5), torch.zeros(5), torc
 add("mutate-detached", _detached_write, two, _nonleaf)
 add("mutate-integers", lambda n, x: (n.add_(1), x * 2)[1], lambda: [torch.zeros(3, dtype=torch.int64), leaf(3)])
 add("mutate-copy-input", lambda b, x: (b.copy_(x.detach()), x * 2)[1], _plain)
-add("mutate-swap", lambda a, b: (lambda t: (a.copy_(b), b.copy_(t), a * 2)[2])(a.clone()), lambda: [torch.randn(3), torch.randn(3)])
-add("mutate-noncontiguous", lambda b, x: (b.add_(1), x * b)[1], lambda: [torch.randn(6, 4), leaf(4, 6)], lambda b, x: [b.t(), x])
-add("mutate-slice-input", lambda b, x: (b.add_(1), x * b)[1], lambda: [torch.randn(4, 9), leaf(4, 6)], lambda b, x: [b[:, 2:8], x])
+add(
+    "mutate-swap",
+    lambda a, b: (lambda t: (a.copy_(b), b.copy_(t), a * 2)[2])(a.clone()),
+    lambda: [torch.randn(3), torch.randn(3)],
+)
+add(
+    "mutate-noncontiguous",
+    lambda b, x: (b.add_(1), x * b)[1],
+    lambda: [torch.randn(6, 4), leaf(4, 6)],
+    lambda b, x: [b.t(), x],
+)
+add(
+    "mutate-slice-input",
+    lambda b, x: (b.add_(1), x * b)[1],
+    lambda: [torch.randn(4, 9), leaf(4, 6)],
+    lambda b, x: [b[:, 2:8], x],
+)
 add("mutate-only", lambda b: b.add_(1), lambda: [torch.randn(4)])
 add("mutate-returned-view", lambda b, x: (b.add_(1)[0], x * 2), _plain)
 
@@ -352,7 +433,11 @@ add("return-transposed", lambda x: (x * 2).t(), one)
 add("return-noop-cast", lambda x, y: (x.to(torch.float32), x.contiguous(), x * y), two)
 add("return-dropout-eval", lambda x, y: (F.dropout(x, 0.5, training=False), x * y), two)
 add("return-view-dtype", lambda b, x: (b.view(torch.int32), x * 2), _plain)
-add("return-view-as-real", lambda c, x: (torch.view_as_real(c), x * 2), lambda: [leaf(4, dtype=torch.complex64), leaf(4)])
+add(
+    "return-view-as-real",
+    lambda c, x: (torch.view_as_real(c), x * 2),
+    lambda: [leaf(4, dtype=torch.complex64), leaf(4)],
+)
 add("return-none-and-numbers", lambda x: (x * 2, None, 3, x.shape[0]), one)
 add("return-nothing", lambda x: (), one)
 add("return-integers", lambda x: ((x > 0).sum(), x.argmax(), x * 2), one)
@@ -368,7 +453,8 @@ def _no_grad_view(h: Tensor) -> Tensor:
 add("return-no-grad-view-of-intermediate", lambda x: _no_grad_view(x * 2), one)
 add("return-no-grad-view-and-base", lambda x: (lambda y: (_no_grad_view(y), y))(x * 2), one)
 
-# --- grad mode, detach, inputs that do not require grad -----------------------------------------------------------------
+
+# --- grad mode, detach, inputs that do not require grad -------------------------------------------------------------
 def _no_grad_region(x: Tensor, y: Tensor) -> Tensor:
     with torch.no_grad():
         scale = (x * y).mean()
@@ -403,7 +489,11 @@ add("overlapping-inputs", lambda a, b: a.sin() * b, one, lambda x: [x[:, :3], x[
 add("input-of-input", lambda a, b: a * b, one, lambda x: [x, x.exp()])
 add("zero-size", lambda x: (x * 2).sum(1), lambda: [leaf(0, 3)])
 add("zero-dimensional", lambda x: x * x.exp(), lambda: [torch.tensor(2.0, requires_grad=True)])
-add("channels-last", lambda x: F.relu(x) * 2, lambda: [torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last).requires_grad_()])
+add(
+    "channels-last",
+    lambda x: F.relu(x) * 2,
+    lambda: [torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last).requires_grad_()],
+)
 add("tensor-constant", lambda x: x * torch.tensor([1.0, 2.0, 3.0]) + torch.tensor(5.0), lambda: [leaf(4, 3)])
 add("inner-autograd-grad", lambda x: _inner_grad(x), one)
 
@@ -414,9 +504,11 @@ def _inner_grad(x: Tensor) -> Tensor:
     return g * x
 
 
-# --- random numbers -----------------------------------------------------------------------------------------------------
+# --- random numbers -------------------------------------------------------------------------------------------------
 add("random-order", lambda x: x * torch.rand(4, 6) + torch.randn_like(x) * F.dropout(x, 0.5), one)
 add("bernoulli-inplace", lambda x: x * torch.empty(4, 6).bernoulli_(0.5), one)
 add("random-unused", lambda x: (torch.rand(3), x * torch.rand(4, 6))[1], one)
 add("normal-uniform", lambda x: x + torch.empty(4, 6).normal_() * torch.empty(4, 6).uniform_(1, 2), one)
-add("randint-multinomial", lambda x: x[torch.randint(0, 4, (3,))] + torch.multinomial(x.detach().softmax(1), 1)[:3], one)
+add(
+    "randint-multinomial", lambda x: x[torch.randint(0, 4, (3,))] + torch.multinomial(x.detach().softmax(1), 1)[:3], one
+)

@@ -1,7 +1,8 @@
 """A small torch-level capture, and the comparison of a traced, partitioned, interpreted graph with eager.
 
 The capture records every torch function call of a Python function run on fake tensors (a TorchFunctionMode sees them,
-``torch.no_grad()`` included), so graphs have in-place operators, views and grad-mode switches as the real capture's have.
+``torch.no_grad()`` included), so graphs have in-place operators, views and grad-mode switches as the real capture's
+have.
 """
 
 from __future__ import annotations
@@ -149,11 +150,19 @@ def compile_case(
     return compiled
 
 
+def _address(t: torch.Tensor) -> int:
+    return t.untyped_storage().data_ptr()
+
+
+def _labelled(label: str) -> Callable[[str], str]:
+    return lambda message: f"{label}: {message}"
+
+
 def _structure(values: Sequence[Any]) -> list[Any]:
     """Which values are the same object, and which share storage."""
     same = [[a is b for b in values] for a in values if isinstance(a, torch.Tensor)]
     storage = [
-        [isinstance(b, torch.Tensor) and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for b in values]
+        [isinstance(b, torch.Tensor) and _address(a) == _address(b) for b in values]
         for a in values if isinstance(a, torch.Tensor) and a.numel()
     ]  # fmt: skip
     offsets = [
@@ -163,7 +172,9 @@ def _structure(values: Sequence[Any]) -> list[Any]:
     return [same, storage, offsets]
 
 
-def _observe(fn: Function, make: Callable[[], tuple[list[Any], list[Any]]], seed: int, backward: bool) -> dict[str, Any]:
+def _observe(
+    fn: Function, make: Callable[[], tuple[list[Any], list[Any]]], seed: int, backward: bool
+) -> dict[str, Any]:
     torch.manual_seed(seed)
     leaves, inputs = make()
     versions = [t._version if isinstance(t, torch.Tensor) else None for t in inputs]
@@ -202,7 +213,7 @@ def check(
     tolerance: float = 1e-5,
     strides: bool = True,
 ) -> Compiled:
-    """Compiled and eager agree in values, gradients, mutation, aliasing, requires_grad and layout. ``make`` gives leaves,
+    """Compiled and eager agree in values, gradients, mutation, aliasing, requires_grad, layout. ``make`` gives leaves,
     ``prepare`` turns them into the function's inputs."""
 
     def both() -> tuple[list[Any], list[Any]]:
@@ -221,7 +232,7 @@ def check(
             for i, (g, w) in enumerate(zip(got, want, strict=True)):
                 assert type(g) is type(w) or isinstance(g, torch.Tensor) == isinstance(w, torch.Tensor), (key, i, g, w)
                 if isinstance(w, torch.Tensor):
-                    torch.testing.assert_close(g, w, rtol=tolerance, atol=tolerance, msg=lambda m: f"{key}[{i}]: {m}")
+                    torch.testing.assert_close(g, w, rtol=tolerance, atol=tolerance, msg=_labelled(f"{key}[{i}]"))
                 else:
                     assert g == w, (key, i)
         elif key == "written":  # eager's batch norm writes without counting versions; ours counts

@@ -72,7 +72,7 @@ def with_suppress() -> list[str]:
 def comprehensions(n: int) -> Any:
     x = "outer"
     table = {i: [x * i for x in range(i) if x] for i in range(n)}
-    late = [lambda: i for i in range(3)]
+    late = [lambda: i for i in range(3)]  # noqa: B023
     nested = [[(lambda: (i, j))() for i in range(2)] for j in range(2)]
     return table, [f() for f in late], x, nested, {*range(3)}, *(i for i in range(2))
 
@@ -129,7 +129,7 @@ class Base:
 
 class Derived(Base):
     def f(self, v: int) -> int:
-        return super().f(v) + super(Derived, self).f(v)
+        return super().f(v) + super(Derived, self).f(v)  # noqa: UP008
 
 
 def generator(n: int) -> Any:
@@ -196,7 +196,24 @@ def run(body: list[bc.Instruction], args: dict[str, Any] | None = None, handlers
 
 def test_constants_are_told_apart() -> None:
     marker = object()
-    values: list[Any] = [1, 1.0, True, 0.0, -0.0, "1", b"1", (1,), (1.0,), (True,), 1j, marker, [], None, ..., frozenset({1})]
+    values: list[Any] = [
+        1,
+        1.0,
+        True,
+        0.0,
+        -0.0,
+        "1",
+        b"1",
+        (1,),
+        (1.0,),
+        (True,),
+        1j,
+        marker,
+        [],
+        None,
+        ...,
+        frozenset({1}),
+    ]
     body = [it for v in values for it in bc.load_const(v)]
     got = run([*body, *bc.build_list(len(values)), *bc.return_value()])
     assert [(type(v), repr(v)) for v in got] == [(type(v), repr(v)) for v in values]
@@ -209,7 +226,10 @@ def test_calls() -> None:
 
     one, two = bc.load_const(1), bc.load_const(2)
     assert run([*bc.prepare_call(bc.load_const(f)), *one, *two, *bc.call(2), *bc.return_value()]) == ((1, 2), {})
-    assert run([*bc.prepare_call(bc.load_const(f)), *one, *two, *bc.call(2, ("k",)), *bc.return_value()]) == ((1,), {"k": 2})
+    assert run([*bc.prepare_call(bc.load_const(f)), *one, *two, *bc.call(2, ("k",)), *bc.return_value()]) == (
+        (1,),
+        {"k": 2},
+    )
     body = [*bc.load_const(f), *one, *two, *bc.prepare_call_below(3)]
     assert run([*body, *bc.call(2), *bc.return_value()]) == ((1, 2), {})
     top = [*bc.load_const(f), *bc.prepare_call_below(1), *one, *bc.call(1), *bc.return_value()]
@@ -252,7 +272,14 @@ def test_closures_and_handlers() -> None:
 
     start, target = bc.load_const(None)[0], bc.nop()[0]
     raising = [start, *bc.load_const(KeyError), *bc.raise_varargs(1)]
-    caught = [target, bc.Instruction("PUSH_EXC_INFO"), *bc.pop_top(), bc.Instruction("POP_EXCEPT"), *bc.load_const("c"), *bc.return_value()]
+    caught = [
+        target,
+        bc.Instruction("PUSH_EXC_INFO"),
+        *bc.pop_top(),
+        bc.Instruction("POP_EXCEPT"),
+        *bc.load_const("c"),
+        *bc.return_value(),
+    ]
     assert run([*raising, *caught], handlers=(bc.Handler(start, raising[-1], target, 0, False),)) == "c"
 
 

@@ -189,9 +189,9 @@ def test_indices_with_division_and_remainder() -> None:
   buffer buf1: i64[60] strides [1]
   kernel kernel0 [i0 < 60] from [aten.repeat.default]
     phase []
-      a = load arg0[10*(i0 % 6) + (i0 // 6)] : f32
+      a = load arg0[10*Mod(i0, 6) + FloorDiv(i0, 6)] : f32
       store buf0[i0] = a
-      b = index ((i0 // 7) + 3*(i0 % 4)) : i64
+      b = index (FloorDiv(i0, 7) + 3*Mod(i0, 4)) : i64
       store buf1[i0] = b
   return buf0, buf1
 """
@@ -263,6 +263,7 @@ def test_views_reuse_and_operators() -> None:
   view half: f32[s0, 4] strides [8, 1] offset 2 of buf1
   buffer buf2: f32[s0, 8] strides [8, 1]
   buffer buf3: i32[s0, 4] strides [4, 1]
+  buffer buf4: f32[s0, 8] strides [8, 1]
   kernel kernel0 [i0 < s0, i1 < 8] from [aten.relu.default]
     phase []
       a = load arg0[8*i0 + i1] : f32
@@ -282,8 +283,13 @@ def test_views_reuse_and_operators() -> None:
       a = load buf1[8*i0 + i1 + 2] : f32
       b = cast a : i32
       store buf3[4*i0 + i1] = b
+  kernel kernel3 [i0 < s0, i1 < 8] from [aten.neg.default]
+    phase []
+      a = load buf2[8*i0 + i1] : f32
+      b = neg a : f32
+      store buf4[8*i0 + i1] = b
   reuse buf2 = buf0
-  return buf2, part, half, buf3, s0 + 1, None
+  return buf4, part, half, buf3, s0 + 1, None
 """
     for n in (1, 20):
         check(text, [torch.randn(n, 8), torch.randn(8, 8)], rtol=1e-5, atol=1e-5)

@@ -62,7 +62,7 @@ def chromium_path() -> str:
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of examples/, so that tests may edit."""
     folder = tmp_path_factory.mktemp("editor") / "examples"
-    shutil.copytree(os.environ.get("FUSELENS_E2E_EXAMPLES", ROOT / "examples"), folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "examples", folder, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 

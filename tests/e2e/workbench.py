@@ -1,5 +1,5 @@
-"""The editor under test, from both sides: what a person sees and does (:class:`Workbench`, through Chromium) and what the
-editor's own interface says (:class:`Probe`, through an extension in its extension host)."""
+"""The editor under test, from both sides: what a person sees and does (:class:`Workbench`, through Chromium) and what
+the editor's own interface says (:class:`Probe`, through an extension in its extension host)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 HERE = Path(__file__).resolve().parent
-PATIENCE = 60.0  # seconds for whatever involves a compilation on a busy machine
+PATIENCE = float(os.environ.get("FUSELENS_E2E_PATIENCE", "60"))  # seconds, for what involves a compilation
 
 
 def until(what: str, attempt: Callable[[], T], seconds: float = PATIENCE) -> T:
@@ -159,7 +159,8 @@ class Probe:
             """
             const [file, line, column] = argument;
             const position = new vscode.Position(line, column);
-            const hovers = await vscode.commands.executeCommand("vscode.executeHoverProvider", vscode.Uri.file(file), position);
+            const uri = vscode.Uri.file(file);
+            const hovers = await vscode.commands.executeCommand("vscode.executeHoverProvider", uri, position);
             return hovers.flatMap((h) => h.contents).map((c) => c.value ?? c).join("\\n---\\n");
             """,
             [str(path), line, column],
@@ -298,7 +299,8 @@ class Workbench:
         self.probe(
             """
             const [file, line, column] = argument;
-            const editor = await vscode.window.showTextDocument(vscode.Uri.file(file), { viewColumn: 1, preview: false });
+            const options = { viewColumn: 1, preview: false };
+            const editor = await vscode.window.showTextDocument(vscode.Uri.file(file), options);
             editor.selection = new vscode.Selection(line, column, line, column);
             editor.revealRange(editor.selection, vscode.TextEditorRevealType.InCenterIfOutsideViewport);
             """,

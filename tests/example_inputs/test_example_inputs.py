@@ -1,4 +1,4 @@
-# ruff: noqa: F722, F821, UP037, UP045  jaxtyping puts axes, not code, into strings
+# ruff: noqa: UP037, UP045  jaxtyping puts axes, not code, into strings
 """Example inputs: every way to state them, the axis grammar, and messages that name the parameter."""
 
 from __future__ import annotations

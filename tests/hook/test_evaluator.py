@@ -198,8 +198,7 @@ def test_generators_coroutines_and_module_code_run_as_they_are() -> None:
         names.append(code.co_name)
 
     def gen(n: int) -> Iterator[int]:
-        for i in range(n):
-            yield i
+        yield from range(n)
 
     async def coro() -> int:
         return 5
@@ -450,7 +449,7 @@ def test_deep_data_stacks_fall_back_rarely_and_rightly() -> None:
     exec("def small(x, depth):\n    return down(x, depth - 1) if depth else ('small', 0)\n", space)
     small = space["down"] = space["small"]
     region = h.Region(small, lambda func, code, args, misses: entry(space["big"]) if code is small.__code__ else None)
-    for depth in range(0, 400):
+    for depth in range(400):
         assert region(0, depth) in (("big", total), ("small", 0))
     stats = h.stats()
     assert stats["hits"] > 70_000 and stats["chunk_fallbacks"] < 10
@@ -540,7 +539,7 @@ def test_regions_are_collected() -> None:
     owner.region = h.Region(lambda: owner, lambda *_: owner)  # type: ignore[attr-defined]
     owner.off = h.disabled(lambda: owner)  # type: ignore[attr-defined]
     ref = weakref.ref(owner)
-    del owner
+    owner = None
     gc.collect()
     assert ref() is None
 
@@ -550,8 +549,7 @@ def test_tracing_sees_replaced_frames() -> None:
         return x
 
     def g(x: Any) -> Any:
-        y = -x
-        return y
+        return -x
 
     h.add_entry(f, entry(g))
     seen: list[str] = []
@@ -562,6 +560,33 @@ def test_tracing_sees_replaced_frames() -> None:
     finally:
         sys.setprofile(None)
     assert seen[:2] == ["call g", "return g"]
+
+
+def test_callback_errors_while_tracing() -> None:
+    """Leaving an unstarted frame with an error must not upset trace and profile functions."""
+
+    def f(x: Any) -> Any:
+        return x
+
+    def raising(*_: Any) -> None:
+        raise KeyError
+
+    def trace(frame: types.FrameType, event: str, arg: Any) -> Any:
+        events.append(event)
+        _ = frame.f_lineno, frame.f_locals, frame.f_lasti
+        return trace
+
+    events: list[str] = []
+    region = h.Region(f, raising)
+    for setter in (sys.setprofile, sys.settrace):
+        setter(trace)
+        try:
+            for _ in range(20):
+                with pytest.raises(KeyError):
+                    region(1)
+        finally:
+            setter(None)
+    assert events
 
 
 def test_interpreter_exit_inside_a_region() -> None:

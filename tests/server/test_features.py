@@ -10,7 +10,21 @@ import pytest
 from lsprotocol import types as lsp
 
 from fuselens import diagnostics as codes
-from fuselens.report import Diagnostic, FileReport, Frame, Guard, Report, Shape, Span, Symbol, Tensor
+from fuselens.report import (
+    Diagnostic,
+    FileReport,
+    Frame,
+    Graph,
+    Guard,
+    Line,
+    Report,
+    Shape,
+    Span,
+    Stage,
+    Symbol,
+    Tensor,
+    Timing,
+)
 from fuselens_server.convert import SourceText
 from fuselens_server.document_uri import CodeDocument, ReportDocument, parse
 from fuselens_server.features import code_lens, diagnostics, documents, hover, inlay_hints, summary
@@ -129,6 +143,18 @@ def test_a_finding_without_span_is_at_the_function_name(toy):
     (found,) = diagnostics.diagnostics(view)
     assert text_in(view, found.range) == "toy"
     assert found.severity == lsp.DiagnosticSeverity.Hint
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [(3, "toy"), (4, "toy"), (5, "x = a / (a.abs() + 1)"), (11, "return x * b"), (2, "")],
+)
+def test_an_empty_span_is_made_visible(toy, line, shown):
+    """A code object's first line is all that is known about a graph as a whole."""
+    report = Report("toy", toy.path, diagnostics=[codes.make("FL404", Span(toy.path, line, 0, line, 0))])
+    view = toy.view(report=FileReport(toy.path, [report]))
+    (found,) = diagnostics.diagnostics(view)
+    assert text_in(view, found.range) == shown
 
 
 def test_the_same_finding_of_two_functions_is_shown_once(toy):
@@ -255,7 +281,7 @@ def test_hints_only_in_the_visible_range(view):
 
 
 def test_hint_tooltip_has_everything(view):
-    assert inlay_hints.inlay_hints(view, EVERYTHING)[1].tooltip == "float32[n], stride (1), cpu, requires grad"
+    assert inlay_hints.inlay_hints(view, EVERYTHING)[1].tooltip == "f32[n], stride (1), cpu, requires grad"
 
 
 @pytest.mark.parametrize(
@@ -313,6 +339,28 @@ def test_hover_on_the_name_is_a_summary(toy, view):
     assert "| build | 50.0 ms |" in text
     assert "| **total** | **53.0 ms** |" in text  # build.cpp is part of build
     assert "[cpp](fuselens://report/toy/graph0/cpp.cpp?file=file%3A%2F%2F%2Fproject%2Ftoy.py)" in text
+
+
+def test_a_measured_total_is_used(toy):
+    report = toy.report()
+    report.timings.append(Timing("total", 0.5))
+    text = hovered(toy.view(report=FileReport(toy.path, [report])), at(toy, "toy("))
+    assert text is not None
+    assert "| **total** | **500.0 ms** |" in text
+    assert "| total |" not in text
+
+
+def test_hover_excerpt_is_plain_and_cut(toy):
+    line = toy.span(toy.text, "a / (a.abs() + 1)")
+    loops = "".join(f"    t{i} = x  # toy.py:5:9\n" for i in range(20))
+    graph = Graph(
+        0, "toy", None, 1, stages=[Stage("fuse", "loop", loops, tuple(Line(i, (line,)) for i in range(1, 21)))]
+    )
+    report = Report("toy", toy.path, graphs=[graph])
+    text = hovered(toy.view(report=FileReport(toy.path, [report])), at(toy, "x = a"))
+    assert text is not None
+    assert "```text\nt0 = x\nt1 = x\n" in text
+    assert "… 8 more lines\n```" in text
 
 
 def test_hover_on_a_parameter_shows_its_guards(toy, view):

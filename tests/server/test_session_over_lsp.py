@@ -187,7 +187,7 @@ async def test_a_run_is_cancelled(editor, tmp_path, good):
     pid = tmp_path / "pid"
     path = tmp_path / "endless.py"
     path.write_text(f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)\n" + good)
-    arguments = {"command": "fuselens.server.run", "arguments": [path.as_uri(), "toy"]}
+    arguments = lsp.ExecuteCommandParams("fuselens.server.run", [path.as_uri(), "toy"])
     running = editor.client.protocol.send_request_async("workspace/executeCommand", arguments, msg_id="run-1")
     waiting = asyncio.ensure_future(running)
     await editor.until(lambda: pid.exists() and pid.read_text())
@@ -204,7 +204,7 @@ async def test_an_edited_finding_vanishes_without_a_save(editor, tmp_path, good)
     file, found = await editor.open(tmp_path / "touched.py", good)
     assert codes(found) == ["FL101"]
     after = await editor.published(file.uri, lambda: file.replace(good.replace("b.sum()", "b.mean()")))
-    assert after == []
+    assert codes(after) == []
     assert editor.diagnostics[file.uri].version == 2
     assert codes(await file.save()) == ["FL101"]
     file.close()

@@ -49,7 +49,7 @@ class Client:
         while data := os.read(self.process.stderr.fileno(), 1 << 16):
             self.errors += data
 
-    def event(self, timeout: float = 60) -> wire.Event | None:
+    def event(self, timeout: float = 150) -> wire.Event | None:
         return self.events.get(timeout=timeout)
 
     def send(self, method: str, path: Path | str = "", source: str | None = None, **fields: Any) -> int:
@@ -79,7 +79,7 @@ class Client:
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
-            self.process.wait(10)
+            self.process.wait(120)
         finally:
             self.process.kill()
             self.process.wait()
@@ -125,9 +125,9 @@ def text_under() -> Callable[[str, Diagnostic], str]:
 
 @pytest.fixture
 def eventually() -> Callable[..., None]:
-    """``eventually(condition)`` waits for up to ten seconds."""
+    """``eventually(condition)`` waits for up to 30 seconds."""
 
-    def wait(condition: Callable[[], bool], seconds: float = 10) -> None:
+    def wait(condition: Callable[[], bool], seconds: float = 30) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, "still not so"

@@ -95,7 +95,7 @@ def test_endless_loop_at_import(shared: Client, text_under: Under) -> None:
     source = GOOD + LOOP
     started = time.monotonic()
     found = only(shared.check(PATH, source, limits=wire.Limits(seconds=0.5)))
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert found.code == "FL905"
     assert "0.5 s" in found.message
     assert found.span.line in (7, 8)
@@ -129,7 +129,7 @@ def test_megabyte_on_stdout_and_stderr(shared: Client) -> None:
     file = shared.check(PATH, GOOD + body)
     assert file.diagnostics == []
     assert len(file.functions) == 1
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     assert len(shared.errors) - before < 200_000
     assert_works(shared)
 
@@ -161,7 +161,7 @@ def test_threads_and_processes_of_the_file_do_not_delay_or_survive(shared: Clien
     body += "threading.Thread(target=time.sleep, args=(987,)).start()\n"
     started = time.monotonic()
     assert shared.check(PATH, GOOD + body).diagnostics == []
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     eventually(lambda: not any(p.info["cmdline"] == ["sleep", "987"] for p in psutil.process_iter(["cmdline"])))
 
 
@@ -213,7 +213,7 @@ def test_ends_with_stdin_and_takes_its_children(own: Callable[..., Client], even
     client.event()
     (child,) = psutil.Process(client.process.pid).children()
     client.process.stdin.close()
-    assert client.process.wait(10) == 0
+    assert client.process.wait(120) == 0
     eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
@@ -231,7 +231,7 @@ def test_killed_worker_takes_its_children(own: Callable[..., Client], eventually
 def test_shutdown_request(own: Callable[..., Client]) -> None:
     client = own()
     client.send("shutdown")  # before it is ready: nothing is lost
-    assert client.process.wait(10) == 0
+    assert client.process.wait(120) == 0
 
 
 def test_without_torch(own: Callable[..., Client], tmp_path: Path, text_under: Under) -> None:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import torch
-
 from fuselens import torch_private
 
 Decompositions = Mapping[Any, Callable[..., Any]]
@@ -40,7 +38,6 @@ _KEPT = frozenset({
     "clone", "fill", "scalar_tensor", "empty_like", "detach", "alias", "nonzero", "bucketize",
     "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
     "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_nearest2d", "upsample_bilinear2d",
-    "native_group_norm_backward_never",
 })  # fmt: skip
 
 

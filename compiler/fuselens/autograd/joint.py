@@ -1,24 +1,26 @@
 """From a captured torch-level graph to one functional ATen graph of its forward and backward.
 
-One pass over the captured graph does everything: its nodes are interpreted on functional wrappers of fake tensors, so that
-autograd (above functionalization) sees exactly the program that eager runs, and the :class:`Recorder` (below both) sees
-functional operators only. What the graph mutates and which outputs alias what is read off the wrappers when the forward has
-run; then tangents are added as new inputs and ``torch.autograd.grad`` records the backward into the same graph.
+One pass over the captured graph does everything: its nodes are interpreted on functional wrappers of fake tensors, so
+that autograd (above functionalization) sees exactly the program that eager runs, and the :class:`Recorder` (below both)
+sees functional operators only. What the graph mutates and which outputs alias what is read off the wrappers when the
+forward has run; then tangents are added as new inputs and ``torch.autograd.grad`` records the backward into the same
+graph.
 
 Invariants of the graph that comes out:
 
 - every node has ``meta["val"]``; nodes made by a captured node carry its ``span`` (and ``stack`` if it had one) and its
-  name as ``captured``; backward nodes have ``backward=True`` and the captured node they derive from as ``forward_node``;
+  name as ``captured``; backward nodes have ``backward=True`` and the captured node they derive from as
+  ``forward_node``;
 - no operator writes to an operand; random operators carry ``random=True`` and keep eager's order;
-- results never alias inputs or each other, have the sizes and strides of their ``meta["val"]``, and start at any offset;
-  new values of mutated inputs may be an input itself; gradients may alias tangents and each other.
+- results never alias inputs or each other, have the sizes and strides of their ``meta["val"]``, and start at any
+  offset; new values of mutated inputs may be an input itself; gradients may alias tangents and each other.
 """
 
 from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -328,7 +330,8 @@ class _Trace:
     def _view(self, t: torch.Tensor, base: torch.Tensor) -> View:
         if t.is_conj() != base.is_conj() or t.is_neg() != base.is_neg():
             raise Unsupported("an output is a lazily conjugated or negated view")
-        reinterpret, start = "", base.storage_offset()
+        reinterpret = ""
+        start: Any = base.storage_offset()
         if t.dtype != base.dtype:
             if base.dtype.is_complex and not t.dtype.is_complex:
                 reinterpret, start = "view_as_real", start * 2
@@ -397,7 +400,7 @@ class _Trace:
         return nodes, gradients
 
     def _refuse_foreign_leaves(self, roots: list[torch.Tensor]) -> None:
-        """Gradients of leaves made inside the graph (``requires_grad_()``) would be lost: refuse. Labels what is left."""
+        """Gradients of leaves made inside the graph (``requires_grad_()``) would be lost: refuse them."""
         known = {id(t) for t in self.leaves if t is not None}
         stack = [t.grad_fn for t in roots]
         for t in roots:
@@ -450,6 +453,7 @@ class _Trace:
                 if i not in wanted and i not in self.integers and _is_floating(n.meta["val"])
             ),
             integers=tuple(self.integers),
+            views=tuple(i for i, n in enumerate(self.results) if i not in self.integers and _storage_root(n) is not n),
             random=self.recorder.random,
             detached=self.training and not differentiable,
             replayable=self._replayable(mutations, present),
@@ -465,7 +469,7 @@ class _Trace:
         return Tangent(result, name, tuple(value.shape), tuple(value.stride()))
 
     def _replayable(self, mutations: list[Mutation], gradients: list[fx.Node]) -> bool:
-        """Whether no output or gradient reads the old value of an input that is written without autograd's knowledge."""
+        """Whether no output or gradient reads the old value of an input that is overwritten."""
         if any(m.differentiable for m in mutations):
             return False
         written = {m.result for m in mutations}

@@ -1,19 +1,19 @@
 """Splitting a joint graph into forward and backward, choosing what to save between them.
 
-What the backward needs of the forward is either saved (memory held from forward to backward) or recomputed. The choice is a
-minimum cut: every forward value is an edge whose capacity is its bytes, operators that must not run twice are tied to the
-source, operators that depend on tangents to the sink; the cut edges are the saved values. Inputs cost nothing: they are
-alive anyway. The maximum flow is networkx's, exact on integers.
+What the backward needs of the forward is either saved (memory held from forward to backward) or recomputed. The choice
+is a minimum cut: every forward value is an edge whose capacity is its bytes, operators that must not run twice are tied
+to the source, operators that depend on tangents to the sink; the cut edges are the saved values. Inputs cost nothing:
+they are alive anyway. The maximum flow is networkx's, exact on integers.
 
 Rules, in the words of the decisions:
 
-- matmuls, convolutions, attention, reductions, scatters, sorts and random draws are not repeated; pointwise work, views,
-  casts and index expressions are, because they fuse into the kernel that reads them;
-- a value that both a forward and a backward vendor call read is saved: it exists in memory already, and recomputing it would
-  need a kernel of its own (at ``memory_budget=1``);
+- matmuls, convolutions, attention, reductions, scatters, sorts and random draws are not repeated; pointwise work,
+  views, casts and index expressions are, because they fuse into the kernel that reads them;
+- a value that both a forward and a backward vendor call read is saved: it exists in memory already, and recomputing it
+  would need a kernel of its own (at ``memory_budget=1``);
 - symbolic sizes are always passed on, as integers;
-- ``memory_budget`` b < 1 lowers the bytes saved to b × the default choice where it can, by allowing more operators to run
-  twice, those first that give most bytes for their work. Random draws are never repeated.
+- ``memory_budget`` b < 1 lowers the bytes saved to b × the default choice where it can, by allowing more operators to
+  run twice, those first that give most bytes for their work. Random draws are never repeated.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ _REDUCTIONS = frozenset({
     "max", "min", "sort", "topk", "logcumsumexp", "cummax", "cummin", "linalg_vector_norm", "median", "kthvalue",
 })  # fmt: skip
 _SCATTERS = frozenset({
-    "scatter", "scatter_add", "scatter_reduce", "index_put", "_unsafe_index_put", "index_add", "embedding_dense_backward",
+    "scatter", "scatter_add", "scatter_reduce", "index_put", "_unsafe_index_put", "index_add",
+    "embedding_dense_backward",
 })  # fmt: skip
 
 Source = Literal["input", "result", "extra"]
@@ -59,8 +60,8 @@ Source = Literal["input", "result", "extra"]
 class SavedValue:
     """One value kept from forward to backward.
 
-    ``source``: ``input`` (inputs[index]), ``result`` (a result that the caller gets as well) or ``extra`` (returned by the
-    forward graph for this purpose; index counts all outputs of the forward graph). ``bytes`` are 0 for inputs.
+    ``source``: ``input`` (inputs[index]), ``result`` (a result that the caller gets as well) or ``extra`` (returned by
+    the forward graph for this purpose; index counts all outputs of the forward graph). ``bytes`` are 0 for inputs.
     """
 
     name: str

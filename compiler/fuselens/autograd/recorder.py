@@ -1,11 +1,11 @@
 """Recording of ATen operators into an fx graph, below autograd and functionalization.
 
 The recorder is a dispatch mode above a fake mode. For every operator it looks up one rule: decompose, treat as the
-identity, or record. It also numbers values: the same pure operator on the same operands is recorded (and its fake kernel
-run) once, which halves the work on backward graphs that repeat transposes and masks.
+identity, or record. It also numbers values: the same pure operator on the same operands is recorded (and its fake
+kernel run) once, which halves the work on backward graphs that repeat transposes and masks.
 
-Compared with ``make_fx`` it needs no second tracker for symbolic numbers (sizes are rebuilt from their expressions when an
-operator needs one), imports nothing of torch's compiler, and is several times faster.
+Compared with ``make_fx`` it needs no second tracker for symbolic numbers (sizes are rebuilt from their expressions when
+an operator needs one), imports nothing of torch's compiler, and is several times faster.
 """
 
 from __future__ import annotations
@@ -104,11 +104,13 @@ class Recorder(torch_private.RecordingMode):
         self._bind(tensor, node)
 
     def _bind_sizes(self, tensor: torch.Tensor, node: fx.Node) -> None:
+        extents: Any
         for op, extents in ((aten.sym_size.int, tensor.shape), (aten.sym_stride.int, _strides(tensor))):
             for dim, extent in enumerate(extents):
                 if torch_private.is_symbolic_number(extent):
                     self._sizes.setdefault(extent.node.expr, _size_maker(self, op, node, dim, extent))
-        if tensor.layout is torch.strided and torch_private.is_symbolic_number(offset := tensor.storage_offset()):
+        offset: Any = tensor.storage_offset() if tensor.layout is torch.strided else 0
+        if torch_private.is_symbolic_number(offset):
             self._sizes.setdefault(
                 offset.node.expr, _size_maker(self, aten.sym_storage_offset.default, node, None, offset)
             )

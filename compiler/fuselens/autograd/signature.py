@@ -4,8 +4,8 @@ The compiled graphs are functional: they read inputs and return new tensors. Eve
 to inputs, returning an input, returning two views of one tensor) is described here and carried out by
 ``runtime/autograd_function.py``. Standard library only.
 
-Words: an *input* is a placeholder of the captured graph; a *result* is a value returned by the forward graph (before the
-saved values); an *output* is what the captured graph returned.
+Words: an *input* is a placeholder of the captured graph; a *result* is a value returned by the forward graph (before
+the saved values); an *output* is what the captured graph returned.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ class Signature:
     duplicates: tuple[tuple[int, int], ...] = ()  # (input, earlier input): the same tensor object
     non_differentiable: tuple[int, ...] = ()  # floating results without a tangent
     integers: tuple[int, ...] = ()  # results that are Python integers, not tensors
+    views: tuple[int, ...] = ()  # results that the graph computes as views of values it does not return
     random: bool = False  # the graph draws random numbers
     detached: bool = False  # inputs require grad and grad mode is on, but no result does: run under no_grad
     replayable: bool = True  # outputs and gradients do not depend on the old value of an input that is overwritten

@@ -140,7 +140,7 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
     for i, cell in enumerate(function.__closure__ or ()):
         name = function.__code__.co_freevars[i]
         cell_source = src.item(src.part(base, _hook.FUNC_CLOSURE, "__closure__"), i)
-        closure.append(CellValue(name, None, cell_source, cell))
+        closure.append(m.tracer.cell(cell, name, cell_source))
     defaults = [
         m.tracer.lazy(d, src.item(src.part(base, _hook.FUNC_DEFAULTS, "__defaults__"), i)) if source else _default(m, d, base, i)
         for i, d in enumerate(function.__defaults__ or ())

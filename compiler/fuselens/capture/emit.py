@@ -130,6 +130,7 @@ class Emitter:
         self.out: list[Instruction] = []
         self.temporaries: dict[int, str] = {}
         self.temporary_names: list[str] = []
+        self.resumed: list[tuple[types.CodeType, dict[str, Value]]] = []  # resume functions, and what they are given
         self.cell_names = set(self.code.co_cellvars) | set(self.code.co_freevars)
 
     # --- whole programs ------------------------------------------------------------------------------------
@@ -293,6 +294,7 @@ class Emitter:
 
     def _make_resume(self, target: Instruction, slots: list[str], names: list[str], eager: bool = False) -> list[Instruction]:
         code = resume_code(self.m, target, slots, names)
+        self.resumed.append((code, {n: self.m.locals[n] for n in names}))
         if eager:
             _hook.skip(code)
         return bytecode.make_function(code, closure=code.co_freevars)

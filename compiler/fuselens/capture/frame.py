@@ -17,14 +17,15 @@ from torch import fx
 from .. import torch_private
 from ..config import Config
 from ..diagnostics import make
-from ..report import Diagnostic, Guard, Shape, Span
+from ..report import Diagnostic, Guard, Shape, Span, Symbol
 from . import _hook, classify, tensor_layout
 from . import sources as src
 from .breaks import Break, FrameUnsupported, GraphBreakError
 from .emit import RESUME_MARK, Emitter, live_values, needed_nodes
 from .machine import Machine
+from .symbols import NotGuardable, Sizes
 from .tracer import Tracer
-from .values import CellValue, Lazy, Value
+from .values import Lazy, TensorValue, Value
 
 log = logging.getLogger("fuselens")
 
@@ -44,6 +45,7 @@ class Captured:
     span: Span | None
     operations: int
     fake_mode: Any
+    sizes: Sizes | None = None
 
 
 @dataclass(slots=True)
@@ -53,6 +55,14 @@ class Facts:
     frame: str
     guards: list[Guard] = field(default_factory=list)
     shapes: list[Shape] = field(default_factory=list)
+    symbols: list[Symbol] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class EntryInfo:
+    """What is remembered of an entry: its guards, by check index, for explaining misses."""
+
+    guards: list[Guard]
 
 
 class Recorder(Protocol):
@@ -74,7 +84,9 @@ class FrameCompiler:
         self.compile_graph = compile_graph
         self.recorder = recorder
         self.root = root
+        self.axes: dict[types.CodeType, dict[str, dict[int, str]]] = {}  # code → tensor variable → symbolic dimensions
         self._warned: set[Any] = set()
+        self._seen_sizes: dict[types.CodeType, dict[str, list[tuple[int, ...]]]] = {}
 
     @property
     def mode(self) -> str:
@@ -128,7 +140,7 @@ class FrameCompiler:
 
     def _recompiled(self, code: types.CodeType, misses: tuple[Any, ...]) -> None:
         entry, index = misses[0]
-        guards: list[Guard] = entry.info or []
+        guards: list[Guard] = entry.info.guards if entry.info is not None else []
         reason = guards[index].expression if 0 <= index < len(guards) else "a guard"
         span = guards[index].span if 0 <= index < len(guards) else None
         self.recorder.on_diagnostic(
@@ -138,11 +150,21 @@ class FrameCompiler:
     # --- one frame -----------------------------------------------------------------------------------------
 
     def _capture(self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]) -> _hook.Entry | None:
+        if self.config.dynamic is not False and (self.config.dynamic or self.axes.get(code) or self._seen_sizes.get(code)):
+            try:
+                return self._capture_with(function, code, args, symbolic=True)
+            except NotGuardable as reason:
+                log.debug("%s is compiled with static sizes: %s", code.co_qualname, reason)
+        return self._capture_with(function, code, args, symbolic=False)
+
+    def _capture_with(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], symbolic: bool
+    ) -> _hook.Entry | None:
         stop_at, found = -1, None
         grad_enabled = torch.is_grad_enabled()
         while True:
             torch_private.set_grad_enabled(grad_enabled)
-            tracer, machine = self._machine(function, code, args)
+            tracer, machine = self._machine(function, code, args, symbolic)
             try:
                 finished = machine.run(stop_at)
                 break
@@ -163,6 +185,7 @@ class FrameCompiler:
         graph = self._graph(tracer, machine, outputs, grad_enabled)
         emitter = Emitter(machine, outputs, graph, len(tracer.inputs))
         replacement = emitter.returning(machine.result) if machine.result is not None else emitter.breaking(self.config.explore)
+        facts = Facts(code.co_name)
         if tracer.inputs or tracer.operations:
             tracer.guards.check_state(
                 _hook.GRAD_MODE, grad_enabled, name="GRAD_MODE", text=f"torch.is_grad_enabled() is {grad_enabled}", span=None
@@ -170,23 +193,51 @@ class FrameCompiler:
             tracer.guards.check_state(
                 _hook.GLOBAL_CALL, _autocast_disabled, name="AUTOCAST", text="autocast is off", span=None
             )
+        if tracer.sizes is not None:
+            facts.symbols = tracer.sizes.add_guards(tracer.guards)
+            for resumed, variables in emitter.resumed:
+                self.axes[resumed] = _symbolic_axes(tracer, variables)
         entry = _hook.Entry(tracer.guards.build(), replacement.code, replacement.gather_slot)
-        entry.info = tracer.guards.records
-        self.recorder.on_frame(Facts(code.co_name, list(tracer.guards.records), list(tracer.shapes)))
+        entry.info = EntryInfo(tracer.guards.records)
+        self._remember_sizes(code, tracer)
+        facts.guards, facts.shapes = list(tracer.guards.records), list(tracer.shapes)
+        self.recorder.on_frame(facts)
         return entry
 
-    def _machine(self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]) -> tuple[Tracer, Machine]:
+    def _machine(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], symbolic: bool
+    ) -> tuple[Tracer, Machine]:
         tensor_layout.ensure()
-        tracer = Tracer(self.config, function.__globals__)
+        axes = self.axes.get(code, {})
+        sizes = Sizes(axes) if symbolic else None
+        tracer = Tracer(self.config, function.__globals__, sizes, lambda source, t: self._dynamic_dims(code, source, t))
         names = code.co_varnames
         locals_: dict[str, Value] = {
             names[i]: Lazy(value, src.local(i, names[i]), _first_span(code)) for i, value in enumerate(args)
         }
         free = [
-            CellValue(name, None, src.closure_cell(i, name), cell)
+            tracer.cell(cell, name, src.closure_cell(i, name))
             for i, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__ or (), strict=True))
         ]
         return tracer, Machine(tracer, code, locals_, free, function.__globals__, src.frame_globals())
+
+    def _dynamic_dims(self, code: types.CodeType, source: src.Source, tensor: torch.Tensor) -> set[int]:
+        """Dimensions of an input that become symbols: named ones, all with ``dynamic=True``, and those that changed."""
+        if isinstance(tensor, torch.nn.Parameter) or tensor._base is not None or not _is_dense(tensor):
+            return set()
+        dims = set(self.axes.get(code, {}).get(source.text, ()))
+        if self.config.dynamic:
+            dims |= set(range(tensor.dim()))
+        for earlier in self._seen_sizes.get(code, {}).get(source.text, ()):
+            if len(earlier) == tensor.dim():
+                dims |= {d for d in range(tensor.dim()) if earlier[d] != tensor.shape[d]}
+        return {d for d in dims if tensor.shape[d] > 1}
+
+    def _remember_sizes(self, code: types.CodeType, tracer: Tracer) -> None:
+        seen = self._seen_sizes.setdefault(code, {})
+        for source, tensor in tracer.inputs:
+            if not isinstance(tensor, torch.nn.Parameter):
+                seen.setdefault(source.text, []).append(tuple(tensor.shape))
 
     def _record_break(self, found: Break, tracer: Tracer) -> None:
         cost = f"{tracer.operations} operation{'' if tracer.operations == 1 else 's'} compiled before it; the rest starts a new graph"
@@ -214,6 +265,7 @@ class FrameCompiler:
             span=_first_span(machine.code),
             operations=tracer.operations,
             fake_mode=tracer.fake_mode,
+            sizes=tracer.sizes,
         )
         return self.compile_graph(captured)
 
@@ -224,6 +276,31 @@ def _autocast_enabled() -> bool:
 
 def _autocast_disabled() -> bool:
     return not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the tensor fills its memory without gaps or overlap, so that its strides follow from its sizes."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def _symbolic_axes(tracer: Tracer, variables: dict[str, Value]) -> dict[str, dict[int, str]]:
+    """Which sizes of the tensors that a resume function is given are symbolic, under the names they have here."""
+    found: dict[str, dict[int, str]] = {}
+    for name, value in variables.items():
+        used = value.realised if isinstance(value, Lazy) else value
+        if isinstance(used, TensorValue) and tracer.sizes is not None:
+            for d, size in enumerate(used.fake.shape):
+                if isinstance(size, torch.SymInt):
+                    found.setdefault(name, {})[d] = tracer.sizes.rename(str(size))
+        elif isinstance(value, Lazy) and value.source is not None and tracer.sizes is not None and value.source.text in tracer.sizes.axes:
+            found[name] = dict(tracer.sizes.axes[value.source.text])
+    return found
 
 
 def _first_span(code: types.CodeType) -> Span:

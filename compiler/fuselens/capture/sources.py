@@ -158,6 +158,15 @@ class GuardProgram:
         self.checks.append((0, kind, *operands))
         self.records.append(Guard(name, "", text, "", span))
 
+    def check_shape(self, variables: tuple[Any, ...], program: tuple[Any, ...], text: str, span: Span | None) -> None:
+        """Adds a condition on sizes and strides: a postfix program over ``variables`` ((node, dimension), …)."""
+        key = ("shape", variables, program)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        self.checks.append((0, _hook.SHAPE, variables, program))
+        self.records.append(Guard("SHAPE", "", text, "", span))
+
     def gather(self, source: Source) -> int:
         """The position, in the gathered tuple, of the object at ``source``."""
         return self._gathered.setdefault(self.node(source), len(self._gathered))

@@ -8,10 +8,10 @@ One :class:`Tracer` serves one frame and everything inlined into it. It turns ob
 from __future__ import annotations
 
 import enum
-import math
 import operator
 import types
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,12 +19,14 @@ from torch import fx
 
 from .. import torch_private
 from ..config import Config
-from ..report import Frame, Shape, Span, Tensor
+from ..report import Shape, Span, Tensor
 from . import _hook, classify, tensor_layout
 from . import sources as src
 from .breaks import Break
 from .sources import GuardProgram, Source
+from .symbols import Sizes
 from .values import (
+    CellValue,
     Constant,
     FunctionValue,
     Known,
@@ -44,18 +46,22 @@ CONSTANT_TYPES: tuple[type, ...] = (
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
 EQUALITY_GUARDED: tuple[type, ...] = (bool, int, float, complex, str, bytes, type(None))
-MISSING = object()
+DynamicDims = Callable[[Source, torch.Tensor], set[int]]
 
 
 class Tracer:
     """State of one capture: ``graph`` grows, ``guards`` collect, ``shapes`` remember what assignments bound."""
 
-    def __init__(self, config: Config, globals_: dict[str, Any]) -> None:
+    def __init__(
+        self, config: Config, globals_: dict[str, Any], sizes: Sizes | None = None, dynamic_dims: DynamicDims | None = None
+    ) -> None:
         self.config = config
         self.globals = globals_
         self.graph = fx.Graph()
         self.guards = GuardProgram()
-        self.fake_mode = torch_private.fake_mode()
+        self.sizes = sizes
+        self.dynamic_dims = dynamic_dims
+        self.fake_mode = torch_private.fake_mode(sizes.env if sizes is not None else None)
         self.inputs: list[tuple[Source, torch.Tensor]] = []
         self.shapes: list[Shape] = []
         self.spans: dict[fx.Node, Span | None] = {}
@@ -65,7 +71,6 @@ class Tracer:
         self._keep: list[Any] = []  # ids above stay valid while these live
         self._last_placeholder: fx.Node | None = None
         self.span: Span | None = None  # of the instruction being executed, in user code
-        self.mutates_inputs = False
 
     # --- objects to values --------------------------------------------------------------------------------
 
@@ -102,6 +107,18 @@ class Tracer:
         self._objects[id(obj)] = value
         self._keep.append(obj)
         return value
+
+    def cell(self, cell: types.CellType, name: str, source: Source) -> CellValue:
+        """The tracked value of an existing closure cell: one for each cell, however it is reached."""
+        known = self._objects.get(id(cell))
+        if isinstance(known, CellValue):
+            if known.source is not None and known.source != source:
+                self._same(source, known.source)
+            return known
+        made = CellValue(name, None, source, cell)
+        self._objects[id(cell)] = made
+        self._keep.append(cell)
+        return made
 
     def _same(self, source: Source, other: Source) -> None:
         node = self.guards.node(other)
@@ -163,18 +180,21 @@ class Tracer:
                 "FL105", what=f"`{source}` is a {type(obj).__name__} that is not a plain strided tensor",
                 why="tensor subclasses and special layouts are not traced",
             )  # fmt: skip
-        spec = tensor_layout.spec(obj)
-        shape = ", ".join(map(str, obj.shape))
+        dims = self.dynamic_dims(source, obj) if self.sizes is not None and self.dynamic_dims is not None else set()
+        spec = tensor_layout.spec(obj, frozenset(dims))
+        shape = ", ".join("*" if d in dims else str(s) for d, s in enumerate(obj.shape))
         dtype = str(obj.dtype).removeprefix("torch.")
-        text = f"{source}: {dtype}[{shape}] on {obj.device}, strides {tuple(obj.stride())}" + (
-            ", requires grad" if obj.requires_grad else ""
-        )
+        text = f"{source}: {dtype}[{shape}] on {obj.device}, strides {tuple(obj.stride())}" if not dims else f"{source}: {dtype}[{shape}] on {obj.device}"
+        text += ", requires grad" if obj.requires_grad else ""
         self.guard(source, _hook.TENSOR, spec, name="TENSOR", text=text)
-        return self.add_input(obj, source)
+        return self.add_input(obj, source, dims)
 
-    def add_input(self, obj: torch.Tensor, source: Source) -> TensorValue:
-        """A placeholder for ``obj``; the same tensor twice is one input."""
-        fake = torch_private.fake_static(self.fake_mode, obj)
+    def add_input(self, obj: torch.Tensor, source: Source, dims: set[int]) -> TensorValue:
+        """A placeholder for ``obj``, its sizes ``dims`` symbolic."""
+        if dims and self.sizes is not None:
+            fake = self.sizes.fake(self.fake_mode, obj, dims, source, self.span)
+        else:
+            fake = torch_private.fake_static(self.fake_mode, obj)
         anchor = self._last_placeholder
         with self.graph.inserting_after(anchor) if anchor is not None else self.graph.inserting_before(_first(self.graph)):
             node = self.graph.placeholder(_placeholder_name(source, len(self.inputs)))
@@ -280,15 +300,19 @@ class Tracer:
     def remember_shape(self, name: str, span: Span | None, value: Value) -> None:
         """Records what an assignment to ``name`` bound, for inlay hints."""
         if span is not None and isinstance(value, TensorValue) and not name.startswith("__"):
-            self.shapes.append(Shape(name, span, describe_tensor(value.fake)))
+            self.shapes.append(Shape(name, span, describe_tensor(value.fake, self.sizes)))
 
 
-def describe_tensor(fake: torch.Tensor) -> Tensor:
-    """The plain record of a tensor's metadata."""
+def describe_tensor(fake: torch.Tensor, sizes: Sizes | None = None) -> Tensor:
+    """The plain record of a tensor's metadata; symbols by the names that the user gave them."""
+
+    def show(size: Any) -> str:
+        return str(size) if sizes is None else sizes.rename(str(size))
+
     return Tensor(
         dtype=SHORT_DTYPES.get(fake.dtype, str(fake.dtype).removeprefix("torch.")),
-        shape=tuple(str(s) for s in fake.shape),
-        stride=tuple(str(s) for s in fake.stride()) if fake.layout is torch.strided else (),
+        shape=tuple(show(s) for s in fake.shape),
+        stride=tuple(show(s) for s in fake.stride()) if fake.layout is torch.strided else (),
         device=str(fake.device),
         requires_grad=fake.requires_grad,
     )
@@ -358,13 +382,3 @@ def mutates(kind: str, target: Any, kwargs: dict[str, Any]) -> bool:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
-
-
-def constant_number(value: Value) -> bool:
-    return isinstance(value, Constant) and type(value.value) in (int, float, bool) and not (
-        type(value.value) is float and math.isnan(value.value)
-    )
-
-
-def frames(stack: list[tuple[str, Span | None]]) -> tuple[Frame, ...]:
-    return tuple(Frame(name, span) for name, span in stack if span is not None)

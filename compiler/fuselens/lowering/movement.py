@@ -113,7 +113,7 @@ def _stack(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
     out = low.like(meta)
     dim %= len(out.sizes)
-    for position, tensor in enumerate(args[0]):
+    for position, tensor in enumerate(args[0]):  # pyright: ignore[reportGeneralTypeIssues]
         whole = region(low, out, dim, sympy.Integer(position), sympy.Integer(1))
         sizes = (*tensor.sizes[:dim], sympy.Integer(1), *tensor.sizes[dim:])
         strides = (*tensor.strides[:dim], ZERO, *tensor.strides[dim:])

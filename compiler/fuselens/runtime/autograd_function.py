@@ -1,13 +1,13 @@
 """Running a compiled graph as one node of autograd, with what eager would have done to inputs and outputs.
 
-:func:`build` turns compiled forward and backward callables and the graph's signature into a function of the graph's inputs.
-The compiled callables are functional; here are the things that are not: writing to mutated inputs, returning inputs or
-views of them, views of one another, gradients that nobody asked for, and second derivatives.
+:func:`build` turns compiled forward and backward callables and the graph's signature into a function of the graph's
+inputs. The compiled callables are functional; here are the things that are not: writing to mutated inputs, returning
+inputs or views of them, views of one another, gradients that nobody asked for, and second derivatives.
 
 Contracts of the callables:
 
-- ``forward(inputs) -> results + extra saved values``, tuples. It runs with grad mode off. Results are fresh tensors with the
-  sizes and strides that were traced.
+- ``forward(inputs) -> results + extra saved values``, tuples. It runs with grad mode off. Results are fresh tensors
+  with the sizes and strides that were traced.
 - ``backward(saved + tangents) -> gradients``. Tangents come with the traced dtype, sizes and strides; undefined ones as
   zeros. It is built by ``compile_backward()`` at the first backward unless given as ``backward``.
 - ``eager(inputs) -> outputs``: the captured graph, for second derivatives.
@@ -45,8 +45,8 @@ def build(
 ) -> Callable[[Values], Values]:
     """``inputs -> outputs`` with eager's effects. ``saved`` comes from the partition; without tangents it is unused.
 
-    ``on_double_backward`` is called each time second derivatives are recomputed eagerly (FL302). Without ``eager``, asking
-    for them raises RuntimeError.
+    ``on_double_backward`` is called each time second derivatives are recomputed eagerly (FL302). Without ``eager``,
+    asking for them raises RuntimeError.
     """
     if signature.training:
         if backward is None and compile_backward is None:
@@ -114,10 +114,10 @@ def _differentiable(
     tangents = signature.tangents
     pick_tangents = _picker([t.result for t in tangents])
     symbolic = any(t.size is None for t in tangents)
-    pick_gradients = _picker([len(signature.tangents) if g is None else g for g in signature.gradients])
     none_position = max((g for g in signature.gradients if g is not None), default=-1) + 1
     pick_gradients = _picker([none_position if g is None else g for g in signature.gradients])
     non_differentiable = _picker(list(signature.non_differentiable))
+    views = signature.views
     has_non_differentiable = bool(signature.non_differentiable)
     unsaved = [i for i in range(signature.inputs) if i not in set(saved_inputs)] if eager is not None else []
     random = signature.random and eager is not None
@@ -132,6 +132,8 @@ def _differentiable(
             if random:
                 ctx.random_state = _random_state(inputs)
             values = tuple(forward(inputs))
+            if views:
+                values = _unlinked(values, views)
             ctx.save_for_backward(*pick_inputs(inputs), *pick_values(values))
             ctx.numbers = (
                 tuple([inputs[s.index] if s.source == "input" else values[s.index] for s in numbers]) if numbers else ()
@@ -143,7 +145,7 @@ def _differentiable(
                 ctx.unsaved = tuple([inputs[i] for i in unsaved])
                 ctx.versions = tuple([t._version if isinstance(t, torch.Tensor) else 0 for t in ctx.unsaved])
             if symbolic:
-                ctx.layouts = [(tuple(values[t.result].shape), values[t.result].stride()) for t in tangents]
+                ctx.layouts = [_dense_layout(values[t.result]) for t in tangents]
             if not devices:
                 devices.extend(values[t.result].device for t in tangents)
             return values[:count] if len(values) != count else values
@@ -174,23 +176,24 @@ def _differentiable(
     def _second_order(ctx: Any, kept: Values, grads: Values) -> Values:
         """Gradients as differentiable functions of inputs and tangents, through the captured graph."""
         if eager is None:
-            raise RuntimeError("second derivatives of this compiled graph are not available (no captured graph was kept)")
+            raise RuntimeError("second derivatives are not available: the captured graph was not kept")
         if not signature.replayable:
             raise RuntimeError(
                 "second derivatives: the graph overwrote an input that its outputs depend on, so it cannot be run again"
             )
-        if len(ctx.unsaved) != len(unsaved):
+        rest, versions = (ctx.unsaved, ctx.versions) if unsaved else ((), ())
+        if len(rest) != len(unsaved):
             raise RuntimeError(
                 "Trying to backward through the graph a second time: specify retain_graph=True at the first backward"
             )
-        if any(t._version != v for t, v in zip(ctx.unsaved, ctx.versions, strict=True) if isinstance(t, torch.Tensor)):
+        if any(t._version != v for t, v in zip(rest, versions, strict=True) if isinstance(t, torch.Tensor)):
             raise RuntimeError(
                 "second derivatives: one of the graph's inputs has been modified by an inplace operation since"
             )
         if on_double_backward is not None:
             on_double_backward()
         inputs: list[Any] = [None] * signature.inputs
-        for i, t in zip(unsaved, ctx.unsaved, strict=True):
+        for i, t in zip(unsaved, rest, strict=True):
             inputs[i] = t
         for i, t in zip(saved_inputs, kept, strict=False):
             inputs[i] = t
@@ -204,6 +207,14 @@ def _differentiable(
     return run
 
 
+def _unlinked(values: Values, views: Sequence[int]) -> Values:
+    """Views made inside the node would refuse in-place writes by the caller: hand them out as tensors of their own."""
+    changed = list(values)
+    for i in views:
+        changed[i] = values[i].detach()
+    return tuple(changed)
+
+
 def _picker(positions: list[int]) -> Callable[[Sequence[Any]], Values]:
     """``values -> tuple(values[p] for p in positions)`` without a Python loop."""
     if not positions:
@@ -214,12 +225,18 @@ def _picker(positions: list[int]) -> Callable[[Sequence[Any]], Values]:
     return itemgetter(*positions)
 
 
+def _dense_layout(value: torch.Tensor) -> tuple[Any, Any]:
+    """The size and strides that the tangent of a result with symbolic sizes was traced with."""
+    stride = value.stride() if value.is_contiguous() else torch.empty_like(value, device="meta").stride()
+    return value.shape, stride
+
+
 def _laid_out(g: torch.Tensor, layout: Any, dtype: torch.dtype) -> torch.Tensor:
     """``g`` with the strides that the compiled backward was built for; itself where it has them already."""
     size, stride = layout
-    if g.layout is torch.strided and g.dtype == dtype and not g.is_conj() and not g.is_neg():
-        if all(n == 1 or a == b for n, a, b in zip(size, g.stride(), stride, strict=True)):
-            return g
+    ordinary = g.layout is torch.strided and g.dtype == dtype and not g.is_conj() and not g.is_neg()
+    if ordinary and all(n == 1 or a == b for n, a, b in zip(size, g.stride(), stride, strict=True)):
+        return g
     if g.layout is not torch.strided:
         g = g.to_dense()
     return torch.empty_strided(size, stride, dtype=dtype, device=g.device).copy_(g)
@@ -349,7 +366,7 @@ def _output_maker(output: Output) -> Callable[[Values, Values, list[Any]], Any]:
 
 
 def _regenerated(base: torch.Tensor, view: View, values: Values) -> torch.Tensor:
-    """The view of ``base`` that eager would have returned, made outside of the autograd node so that autograd sees it."""
+    """The view of ``base`` that eager would have returned; made outside of the autograd node, which would hide it."""
     if view.link == "no_grad":
         with torch.no_grad():
             return _strided(base, view, values)

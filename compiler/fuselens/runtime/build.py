@@ -27,7 +27,7 @@ from .cache import Cache, key_of
 BASE_FLAGS = (
     "-std=c++17", "-O2", "-fPIC", "-shared", "-ffp-contract=off", "-fwrapv", "-fno-math-errno", "-fno-trapping-math",
     "-fno-exceptions", "-fno-rtti", "-fno-plt", "-fvisibility=default", "-fno-asynchronous-unwind-tables",
-    "-fno-stack-protector", "-w", "-nostartfiles",
+    "-fno-stack-protector", "-w", "-nostdlib",
 )  # fmt: skip
 BUILD_LIMIT = 120.0  # seconds
 
@@ -144,7 +144,8 @@ def _compile(text: str, compiler: Compiler, flags: tuple[str, ...], path: Path, 
         directory = stack.enter_context(cache.scratch())
         made = directory / "kernels.so"
         # The text goes through a pipe: no source file to write, and error messages say <stdin>:line.
-        command = (compiler.path, "-x", "c++", *flags, "-o", str(made), "-", "-lm")
+        libraries = ("-lgomp", "-lm", "-lgcc") if "-fopenmp" in flags else ("-lm",)
+        command = (compiler.path, "-x", "c++", *flags, "-o", str(made), "-", "-Wl,--as-needed", *libraries)
         try:
             done = subprocess.run(
                 command, input=text, capture_output=True, text=True, timeout=BUILD_LIMIT, check=False,

@@ -40,21 +40,42 @@ def _finding(view: View, diagnostic: Diagnostic, function: str) -> lsp.Diagnosti
     shown = diagnostic.span
     if not view.here(shown):
         shown = next((f.span for f in reversed(diagnostic.stack) if view.here(f.span)), None)
-    if shown is None:
+    if shown is None or _in_header(view, shown, function):
         place = view.name_range(function) or _line(view.parsed, 1)
     else:
-        found = view.compiled.range(shown)
+        found = view.compiled.range(_visible(view.compiled, shown))
         if found is None:
             return None  # the text was edited there: the next save tells
         place = found
     return _encode(view, view.compiled, diagnostic, place, shown, function)
 
 
+def _in_header(view: View, span: Span, function: str) -> bool:
+    """Whether ``span`` is an empty one in the function's decorators or ``def`` line: about the function as a whole."""
+    if (span.line, span.column) != (span.end_line, span.end_column):
+        return False
+    spans = [(a.decorator_span.line, a.name_span.line) for a in view.annotated if a.qualname == function]
+    return any(first <= span.line <= last for first, last in spans)
+
+
+def _visible(text: TrackedText, span: Span) -> Span:
+    """``span``, or what is on its line when it is empty: editors show nothing for an empty range."""
+    if (span.line, span.column) != (span.end_line, span.end_column):
+        return span
+    content = text.origin.line(span.line)
+    start = text.origin.line_start(span.line) + len(content) - len(content.lstrip())
+    (line, column), (_, end) = (
+        text.origin.bytes_at_offset(start),
+        text.origin.bytes_at_offset(text.origin.line_start(span.line) + len(content.rstrip())),
+    )
+    return Span(span.file, line, column, line, end)
+
+
 def _file_finding(view: View, text: TrackedText, diagnostic: Diagnostic) -> lsp.Diagnostic | None:
     shown = diagnostic.span if view.here(diagnostic.span) else None
     if shown is None:
         shown = next((f.span for f in reversed(diagnostic.stack) if view.here(f.span)), None)
-    place = text.range(shown) if shown else _best_line(view, diagnostic.code)
+    place = text.range(_visible(text, shown)) if shown else _best_line(view, diagnostic.code)
     return _encode(view, text, diagnostic, place, shown, None) if place else None
 
 

@@ -15,10 +15,11 @@ from fuselens.report import Decision, Graph, Report, Shape, Span, Stage
 from fuselens_server.document_uri import ReportDocument
 from fuselens_server.features import documents, summary
 from fuselens_server.features.code_lens import OPEN_DOCUMENT
-from fuselens_server.features.inlay_hints import tensor_detail, tensor_text
+from fuselens_server.features.inlay_hints import tensor_layout, tensor_text
 from fuselens_server.view import View
 
 _WORD = re.compile(r"\w+")
+_PLACE = re.compile(r"\s+# (?:\S+:\d+:\d+|line \d+)$")  # where an IR line comes from: the line hovered over
 _MAXIMUM_FUNCTIONS = 3  # a helper inlined by many functions shows the first ones
 _MAXIMUM_EXCERPT = 12  # lines of loop IR
 _MAXIMUM_LINES = 12  # of guards, decisions, shapes
@@ -82,7 +83,7 @@ def _function(view: View, report: Report, link: Links) -> list[str]:
     timings = summary.stage_times(report)
     if timings:
         rows = [f"| {_escape(t.stage)} | {summary.duration(t.seconds)} |" for t in timings]
-        rows.append(f"| **total** | **{summary.duration(summary.total(timings))}** |")
+        rows.append(f"| **total** | **{summary.duration(summary.total_time(report))}** |")
         parts.append("\n".join(["| stage | time |", "| :-- | --: |", *rows]))
     names = [link(name, ReportDocument(view.uri, report.function, name, "txt")) for name in ("summary", "guards")]
     parts.append(" · ".join(names))
@@ -111,7 +112,7 @@ def _parameter(view: View, function: Annotated, parameter: Parameter) -> list[st
     shapes = [s for s in report.shapes if s.name == parameter.name]
     own = [s for s in shapes if s.span.line <= parameter.span.end_line] or shapes
     if own:
-        parts.append(f"`{tensor_text(own[0].tensor)}` — {_escape(tensor_detail(own[0].tensor))}")
+        parts.append(f"`{tensor_text(own[0].tensor)}` — {_escape(tensor_layout(own[0].tensor))}")
     symbols = [s for s in report.symbols if named.search(s.source)]
     if symbols:
         parts.append(_bullets([f"`{s.name}` = `{s.source}`{_range(s.lower, s.upper, s.hint)}" for s in symbols]))
@@ -162,7 +163,7 @@ def _shapes(view: View, report: Report, line: int, word: str) -> list[str]:
     used = _latest(view, report, line, word)
     if used and all(s.name != word for s in shapes):
         shapes = [used, *shapes]
-    seen = dict.fromkeys(f"`{s.name}: {tensor_text(s.tensor)}` — {_escape(tensor_detail(s.tensor))}" for s in shapes)
+    seen = dict.fromkeys(f"`{s.name}: {tensor_text(s.tensor)}` — {_escape(tensor_layout(s.tensor))}" for s in shapes)
     return [_bullets(list(seen))] if seen else []
 
 
@@ -206,15 +207,15 @@ def _excerpt(view: View, stage: Stage, line: int) -> list[str]:
     for index, number in enumerate(wanted[:_MAXIMUM_EXCERPT]):
         if index and wanted[index - 1] != number - 1:
             out.append("…")
-        out.append(text[number - 1])
+        out.append(_PLACE.sub("", text[number - 1]))
     if len(wanted) > _MAXIMUM_EXCERPT:
         out.append(f"… {len(wanted) - _MAXIMUM_EXCERPT} more lines")
     return _dedent(out)
 
 
 def _dedent(lines: list[str]) -> list[str]:
-    indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip() and line != "…"), default=0)
-    return [line if line == "…" else line[indent:] for line in lines]
+    indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip() and line[0] != "…"), default=0)
+    return [line if line.startswith("…") else line[indent:] for line in lines]
 
 
 def _decision(decision: Decision) -> str:

@@ -24,11 +24,9 @@ def tensor_text(tensor: Tensor) -> str:
     return f"{_DTYPES.get(dtype, dtype)}[{', '.join(tensor.shape)}]"
 
 
-def tensor_detail(tensor: Tensor) -> str:
-    """Everything known of a tensor, for a tooltip."""
-    parts = [f"{tensor.dtype.removeprefix('torch.')}[{', '.join(tensor.shape)}]"]
-    if tensor.stride:
-        parts.append(f"stride ({', '.join(tensor.stride)})")
+def tensor_layout(tensor: Tensor) -> str:
+    """What :func:`tensor_text` leaves out."""
+    parts = [f"stride ({', '.join(tensor.stride)})"] if tensor.stride else []
     parts.append(tensor.device)
     if tensor.requires_grad:
         parts.append("requires grad")
@@ -59,7 +57,7 @@ def inlay_hints(view: View, visible: lsp.Range) -> list[lsp.InlayHint]:
                 position=place.end,
                 label=": " + " | ".join(texts),
                 kind=lsp.InlayHintKind.Type,
-                tooltip="\n".join(tensor_detail(v.tensor) for v in variants),
+                tooltip="\n".join(f"{tensor_text(v.tensor)}, {tensor_layout(v.tensor)}" for v in variants),
                 padding_right=False,
             )
         )

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from fuselens.diagnostics import TABLE
 from fuselens.report import Diagnostic, Graph, Kernel, Report, Timing
 
+_TOTAL = "total"  # the timing of the whole compilation, which holds the stages'
+
 
 def duration(seconds: float) -> str:
     if seconds >= 1:
@@ -38,13 +40,18 @@ def stage_times(report: Report) -> list[Timing]:
     their parent and are not part of a total."""
     totals: dict[str, float] = defaultdict(float)
     for timing in (*report.timings, *(t for g in report.graphs for t in g.timings)):
-        totals[timing.stage] += timing.seconds
+        if timing.stage != _TOTAL:
+            totals[timing.stage] += timing.seconds
     return [Timing(stage, seconds) for stage, seconds in totals.items()]
 
 
-def total(timings: Iterable[Timing]) -> float:
-    """Seconds of the outermost stages: nested ones are part of their parents when those were timed too."""
-    timings = list(timings)
+def total_time(report: Report) -> float:
+    """The compilation's seconds: as measured around it, else the sum of its outermost stages (nested ones are part of
+    their parents when those were timed too)."""
+    measured = [t.seconds for t in report.timings if t.stage == _TOTAL]
+    if measured:
+        return measured[0]
+    timings = stage_times(report)
     names = {t.stage for t in timings}
     return sum(t.seconds for t in timings if "." not in t.stage or t.stage.rpartition(".")[0] not in names)
 
@@ -81,7 +88,7 @@ def explain(report: Report, stale: bool = False) -> str:
     timings = stage_times(report)
     if timings:
         rows = [f"{t.stage:<24}{duration(t.seconds):>12}" for t in timings]
-        out += _section("Time", [*rows, f"{'total':<24}{duration(total(timings)):>12}"])
+        out += _section("Time", [*rows, f"{'total':<24}{duration(total_time(report)):>12}"])
     return "\n".join(out) + "\n"
 
 

@@ -14,6 +14,7 @@ They rely on ``-ffp-contract=off`` and on IEEE semantics (never ``-ffast-math``)
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from .isa import Isa
@@ -285,12 +286,6 @@ UNIT["half_scalar"] = Part("half_scalar", _HALF_SCALAR)
 def _conversions(width: int, isa: Isa) -> list[Part]:
     """Widening and narrowing between bytes in memory and lanes of 32 bits."""
     x86 = isa.name in ("avx2", "avx512")
-    narrow = {
-        8: "  typedef short v8 __attribute__((vector_size(16)));\n"
-        "  struct { int lo __attribute__((vector_size(16))), hi __attribute__((vector_size(16))); } h;\n"
-        "  __builtin_memcpy(&h, &v, sizeof v);\n",
-    }
-
     def extend(source: str, result: str, gcc: dict[int, str]) -> str:
         plain = f"{result} r; for (int l = 0; l < @W; ++l) r[l] = h[l]; return r;"
         if not x86 or width not in gcc:
@@ -344,7 +339,6 @@ def _conversions(width: int, isa: Isa) -> list[Part]:
             ("types",),
         ),
     ]
-    del narrow
     lanes_half = (
         "static inline @f half_to_float(u16x@W h) { @f r; for (int l = 0; l < @W; ++l) r[l] = half_value(h[l]); return r; }\n"
         "static inline u16x@W float_to_half(@f v) { u16x@W r; for (int l = 0; l < @W; ++l) r[l] = half_bits(v[l]); return r; }"
@@ -496,7 +490,7 @@ static inline @f log10(@f x) {
   @f k, f, t = log_split(x, &k, &f);
   t = fma(f, splat(x, 1.00890175e-08f), t * 0.434294492f);
   t = fma(k, splat(x, 7.90374682e-07f), t);
-  t = fma(f, splat(x, 0.434294492f - 1.0f + 1.0f), t);
+  t = fma(f, splat(x, 0.434294492f), t);
   return log_edges(x, fma(k, splat(x, 0.301029205f), t));
 }
 """.strip()
@@ -698,7 +692,33 @@ def _argument(kind: str, name: str, token: str, width: int, wide: bool) -> Part:
     return Part(f"arg.{kind}.{name}", text, ("types",))
 
 
-def _maths(width: int, wide: bool) -> list[Part]:
+# GCC turns a loop over lanes into the instruction, but that costs a third of the build time of a unit full of maths.
+_FMA_BUILTINS: dict[tuple[str, int], str] = {
+    ("@f", 4): "__builtin_ia32_vfmaddps(x, y, z)",
+    ("@f", 8): "__builtin_ia32_vfmaddps256(x, y, z)",
+    ("@f", 16): "__builtin_ia32_vfmaddps512_mask(x, y, z, -1, 4)",
+    ("@d", 4): "__builtin_ia32_vfmaddpd256(x, y, z)",
+    ("@d", 8): "__builtin_ia32_vfmaddpd512_mask(x, y, z, -1, 4)",
+}
+
+
+def _fused(width: int, isa: Isa) -> str:
+    """x * y + z, rounded once."""
+    out = []
+    for token, scalar in (("@f", "__builtin_fmaf"), ("@d", "__builtin_fma")):
+        plain = _by_lanes("fma", token, scalar, 3)
+        builtin = _FMA_BUILTINS.get((token, width)) if isa.name in ("avx2", "avx512") else None
+        if builtin is None or (token == "@d" and width * 8 > isa.register):
+            out.append(plain)
+        else:
+            out.append(
+                f"#ifdef __clang__\n{plain}\n#else\n"
+                f"static inline {token} fma({token} x, {token} y, {token} z) {{ return {builtin}; }}\n#endif"
+            )
+    return "\n".join(out)
+
+
+def _maths(width: int, wide: bool, isa: Isa) -> list[Part]:
     splat = "\n".join(
         f"static inline {t} splat({t}, {s} x) {{ return {t}{{{_lanes(width, 'x')}}}; }}"
         for t, s in (("@f", "float"), ("@d", "double"), ("@i", "int"), ("@l", "long"))
@@ -713,11 +733,7 @@ def _maths(width: int, wide: bool) -> list[Part]:
         ),
         Part("bits", _BIT_CASTS, ("types",)),
         Part("max", _MAX, ("types",)),
-        Part(
-            "fma",
-            _by_lanes("fma", "@f", "__builtin_fmaf", 3) + "\n" + _by_lanes("fma", "@d", "__builtin_fma", 3),
-            ("types",),
-        ),
+        Part("fma", _fused(width, isa), ("types",)),
     ]
     for name in ("floor", "ceil", "trunc", "rint", "sqrt"):
         text = _by_lanes(name, "@f", f"__builtin_{name}f") + "\n" + _by_lanes(name, "@d", f"__builtin_{name}")
@@ -728,7 +744,7 @@ def _maths(width: int, wide: bool) -> list[Part]:
         "expm1": (_EXPM1, ("exp_reduce",)),
         "log": (_LOG, ("log_split",)),
         "log2": (_LOG2, ("log_split",)),
-        "log10": (_LOG10.replace("0.434294492f - 1.0f + 1.0f", "0.434294492f"), ("log_split",)),
+        "log10": (_LOG10, ("log_split",)),
         "log1p": (_LOG1P, ("log.f32",)),
         "sin": (_SIN, ("sin_cos", "libm.sinf")),
         "cos": (_COS, ("sin_cos", "libm.cosf")),
@@ -762,8 +778,7 @@ def _maths(width: int, wide: bool) -> list[Part]:
         names = ("div_floor", "div_trunc", "mod_floor", "mod_trunc", "int_pow")
         text = "\n".join(_by_lanes(n, token, f"::{n}", 2) for n in names)
         parts.append(Part(f"int_division.{kind}", text, ("types", f"division.{kind}")))
-        top, unsigned = ("31", "u32") if kind == "i32" else ("63", "u64")
-        del unsigned
+        top = "31" if kind == "i32" else "63"
         parts.append(
             Part(
                 f"shift.{kind}",
@@ -791,6 +806,7 @@ static inline @f round_bf16(@f x) {
 }""".strip()
 
 
+@functools.cache
 def parts_of(width: int, wide: bool, isa: Isa) -> dict[str, Part]:
     """All parts for vectors of ``width`` lanes, in printing order."""
     mask = "long" if wide else "int"
@@ -798,7 +814,7 @@ def parts_of(width: int, wide: bool, isa: Isa) -> dict[str, Part]:
     parts += _conversions(width, isa)
     for dtype in C_TYPES:
         parts += _memory(dtype, width, wide)
-    parts += _maths(width, wide)
+    parts += _maths(width, wide, isa)
     parts.append(Part("round_bf16", _BF16, ("types",)))
     parts.append(
         Part(
@@ -807,7 +823,6 @@ def parts_of(width: int, wide: bool, isa: Isa) -> dict[str, Part]:
             ("half",),
         )
     )
-    # When the mask and a 32-bit integer are the same type, overloads for both would clash.
     def fill(text: str) -> str:
         names = {"@f": f"f32x{width}", "@d": f"f64x{width}", "@i": f"i32x{width}", "@l": f"i64x{width}"}
         names |= {"@m": f"maskx{width}", "@M": mask, "@u": f"u32x{width}", "@W": str(width)}

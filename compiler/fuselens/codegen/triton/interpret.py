@@ -1,0 +1,75 @@
+"""Runs Triton kernels on the CPU under Triton's interpreter, in a process of its own.
+
+``TRITON_INTERPRET`` takes effect when triton is imported, so the kernels run in a fresh process:
+``python -m fuselens.codegen.triton.interpret JOB``, where JOB is a file that holds the sources and the arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..source import Source
+
+
+@dataclass(slots=True)
+class Job:
+    """A kernel launch: the kernel's name, its tensors by storage (flat, modified in place) and its sizes."""
+
+    source: Source
+    kernel: str
+    tensors: dict[str, Any]
+    sizes: dict[str, int]
+    grid: int
+
+
+def interpret(jobs: Sequence[Job], timeout: float = 120) -> list[dict[str, Any]]:
+    """The tensors of each job after its kernel ran. Raises RuntimeError with the child's stderr."""
+    import torch
+
+    with tempfile.TemporaryDirectory(prefix="fuselens-interpret-") as directory:
+        place = Path(directory)
+        torch.save(list(jobs), place / "jobs")
+        environment = {
+            **os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        }  # fmt: skip
+        command = [sys.executable, "-m", __name__, str(place / "jobs"), str(place / "results")]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr[-4000:])
+        return torch.load(place / "results", weights_only=False)
+
+
+def main(job_file: str, result_file: str) -> None:
+    import torch
+
+    from .offline import load_module
+
+    modules: dict[str, Any] = {}
+    results = []
+    jobs: list[Job] = torch.load(job_file, weights_only=False)
+    for number, job in enumerate(jobs):
+        module = modules.get(job.source.text)
+        if module is None:
+            module = modules[job.source.text] = load_module(job.source, Path(job_file).parent / f"m{number}")
+        info = job.source.kernel(job.kernel)
+        assert info is not None
+        tensors = [job.tensors[a] for a in info.arguments]
+        try:
+            if job.grid:
+                getattr(module, job.kernel)[(job.grid,)](*tensors, *(job.sizes[s] for s in info.sizes))
+        except Exception as error:
+            raise RuntimeError(f"job {number}, {job.kernel}:\n{job.source.text}") from error
+        results.append(job.tensors)
+    torch.save(results, result_file)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

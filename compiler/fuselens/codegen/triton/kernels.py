@@ -1,0 +1,572 @@
+"""Kernels as a Triton module: one ``@triton.jit`` function per kernel, the same loop nests as in C++.
+
+A program computes a block of the kernel's points, ``XBLOCK`` of them. Phases with axes of their own add ``RBLOCK``
+columns: at once when the whole axis fits (a persistent reduction), else in a loop with one accumulator per column.
+Pointwise kernels whose loads disagree about which axis is contiguous use two-dimensional tiles, so that Triton
+transposes through shared memory instead of reading strided.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from dataclasses import dataclass
+
+import sympy
+from sympy import Expr
+
+from ...ir.loops import Axis, Graph, Kernel, Op, Phase, indirect_names
+from ..cpu.scalar_ops import Value
+from ..expressions import TRITON, linear, names_in, print_factor, print_index
+from ..nest import Nest, simplify
+from ..source import KernelInfo, Source, Unsupported, Writer
+from ..traffic import bytes_moved
+from .scalar_ops import FUNCTION_NEEDS, FUNCTIONS, TABLE, TYPES, bitcast, cast, literal
+
+POINTS = 1024  # points of a one-dimensional block
+TILE = 32  # edge of a two-dimensional block
+PERSISTENT = 8192  # longest reduction that stays in registers
+LOOPED = 2048  # columns of a block when the reduction loops
+_RESERVED = frozenset({"tl", "triton", "libdevice", "float", "x", "xmask", "y", "ymask", "program", "range", *FUNCTIONS})
+
+
+def to_triton(graph: Graph, target: str = "cuda") -> Source:
+    """All kernels of ``graph`` as the text of a Python module. Raises Unsupported.
+
+    ``KernelInfo.launch`` holds ``grid`` (programs, an expression in the size symbols), ``warps``, ``blocks`` (the
+    block sizes, which are also the defaults of the kernel's constexpr parameters), ``signature`` (argument types for
+    the offline compiler) and ``interpretable`` (False where libdevice is needed).
+    """
+    out = Writer("#", "    ")
+    unit = _Unit(graph)
+    infos = [_KernelWriter(unit, k, out).write() for k in graph.kernels()]
+    head = Writer("#", "    ")
+    head.put(f'"""Kernels of graph {graph.name}. Written by fuselens for {target}."""')
+    head.put()
+    head.put("import triton")
+    head.put("import triton.language as tl")
+    if "libdevice" in unit.functions:
+        head.put("from triton.language.extra import libdevice")
+    wanted = unit.functions | {n for f in unit.functions for n in FUNCTION_NEEDS.get(f, ())}
+    for name, text in FUNCTIONS.items():
+        if name in wanted:
+            head.put()
+            head.put(text.strip())
+    offset = head.text().count("\n")
+    lines = tuple(type(l)(l.line + offset, l.spans) for l in out.lines())
+    return Source("triton", head.text() + out.text(), lines, tuple(infos))
+
+
+class _Unit:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.functions: set[str] = set()
+
+
+def next_power_of_two(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+@dataclass(slots=True)
+class _Slot:
+    value: Value
+    inside: bool  # defined inside a phase's loop (depends on the phase's axes)
+
+
+class _KernelWriter:
+    def __init__(self, unit: _Unit, kernel: Kernel, out: Writer) -> None:
+        self.unit, self.source, self.out = unit, kernel, out
+        self.nest: Nest = simplify(kernel, unit.graph)
+        self.kernel = self.nest.kernel
+        self.names: dict[str, str] = {}
+        self.slots: dict[str, _Slot] = {}
+        self.blocks: dict[str, int] = {}
+        self.uses_libdevice = False
+        self.rank = 1
+        # 32-bit indices are faster; symbolic sizes may grow beyond them
+        sizes = [b.numel() for n, b in unit.graph.buffers.items() if n in (*kernel.reads(), *kernel.writes())]
+        self.wide = any(not s.is_Integer or int(s) >= 2**31 for s in sizes)
+
+    # --- the emitter interface of scalar_ops ---
+
+    def need(self, *functions: str) -> None:
+        self.unit.functions |= set(functions)
+        self.uses_libdevice |= "libdevice" in functions
+
+    def full(self, text: str, dtype: str) -> str:
+        return f"tl.full([{', '.join(['1'] * self.rank)}], {text}, {TYPES[dtype]})"
+
+    # --- the whole kernel ---
+
+    def write(self) -> KernelInfo:
+        kernel, out = self.kernel, self.out
+        arguments = tuple(dict.fromkeys((*self.source.reads(), *self.source.writes())))
+        sizes = self.source.size_symbols()
+        for name in (*arguments, *sizes):
+            self._claim(name)
+        for axis in (*kernel.axes, *(a for p in kernel.phases for a in p.axes)):
+            self._claim(axis.name)
+        folding = any(p.axes for p in kernel.phases)
+        tile = None if folding else self._tile_axes()
+        body = Writer("#", "    ")
+        self.out = body
+        body.open("pass")  # only for the indentation
+        if folding:
+            grid, warps = self._rows()
+        elif tile:
+            grid, warps = self._tiles(*tile)
+        else:
+            grid, warps = self._points()
+        body.close("")
+        self.out = out
+        blocks = [f"{n}: tl.constexpr = {v}" for n, v in self.blocks.items()]
+        parameters = ", ".join([*(self.names[n] for n in (*arguments, *sizes)), *blocks])
+        out.forget()
+        out.put()
+        out.put()
+        out.put("@triton.jit", self.source.spans, note=False)
+        out.put(f"def {self.source.name}({parameters}):", self.source.spans, note=False)
+        origins = ", ".join(dict.fromkeys(self.source.origins)) or self.source.kind
+        out.open(f'"""{origins}"""')
+        out.close("")
+        spans = {l.line: l.spans for l in body.lines()}
+        for number, line in enumerate(body.text().rstrip("\n").split("\n")[1:], 2):
+            out.put(line, spans.get(number, ()), note=False)
+        read, written = bytes_moved(self.source, self.unit.graph)
+        signature = {self.names[n]: "*" + _pointee(self.unit.graph.buffers[n].dtype) for n in arguments}
+        signature |= {self.names[s]: "i64" for s in sizes}
+        return KernelInfo(
+            name=self.source.name, kind=self.source.kind, arguments=arguments, written=tuple(self.source.writes()),
+            sizes=sizes, operations=self.source.origins, spans=self.source.spans, bytes_read=read, bytes_written=written,
+            launch={
+                "grid": grid, "warps": warps, "blocks": dict(self.blocks), "signature": signature,
+                "interpretable": not self.uses_libdevice,
+            },
+        )  # fmt: skip
+
+    def _claim(self, name: str) -> str:
+        text = re.sub(r"\W", "_", name)
+        if text in _RESERVED or keyword.iskeyword(text) or not text[0].isalpha():
+            text = f"v_{text}"
+        while text in self.names.values() and self.names.get(name) != text:
+            text += "_"
+        self.names[name] = text
+        return text
+
+    # --- blocks ---
+
+    def _program(self) -> str:
+        return "tl.program_id(0).to(tl.int64)" if self.wide else "tl.program_id(0)"
+
+    def _decode(self, axes: tuple[Axis, ...], flat: str) -> None:
+        rest = flat
+        for k, axis in enumerate(reversed(axes)):
+            size = print_factor(axis.size, self.names, TRITON)
+            last = k == len(axes) - 1
+            self.out.put(f"{self.names[axis.name]} = {rest}" if last else f"{self.names[axis.name]} = {rest} % {size}")
+            rest = f"({rest}) // {size}" if k else f"{rest} // {size}"
+
+    def _points(self) -> tuple[Expr, int]:
+        axes, out = self.kernel.axes, self.out
+        total = sympy.Mul(*(a.size for a in axes))
+        block = POINTS
+        if total.is_Integer:
+            block = min(block, max(16, next_power_of_two(int(total))))
+        self.blocks["XBLOCK"] = block
+        out.put(f"x = {self._program()} * XBLOCK + tl.arange(0, XBLOCK)")
+        exact = total.is_Integer and int(total) % block == 0
+        self.mask = "" if exact else "xmask"
+        if not exact:
+            out.put(f"xmask = x < {print_factor(total, self.names, TRITON)}")
+        self.spread = "tl.zeros([XBLOCK], tl.int32)"
+        self.shape_names = frozenset(a.name for a in axes)
+        self._decode(axes, "x")
+        self._straight([op for p in self.kernel.phases for op in p.body])
+        return _ceiling(total, block), 4 if block >= 512 else 1
+
+    def _tile_axes(self) -> tuple[Axis, Axis] | None:
+        """(outer, inner) axes of a two-dimensional tile, where some access is contiguous along each."""
+        axes = self.kernel.axes
+        if len(axes) < 2:
+            return None
+        names = frozenset(a.name for a in axes)
+        contiguous: dict[str, int] = {}
+        for op in self.kernel.ops():
+            if op.op not in ("load", "store"):
+                continue
+            form = linear(sympy.sympify(op.args[1]), names)
+            for name, step in form.coefficients.items():
+                if step == 1 and name not in form.tangled and len(form.coefficients) > 1:
+                    contiguous[name] = contiguous.get(name, 0) + (2 if op.op == "store" else 1)
+        candidates = [a for a in axes if a.name in contiguous and self.nest.hint(a.size) >= 16]
+        if len(candidates) < 2:
+            return None
+        candidates.sort(key=lambda a: contiguous[a.name])
+        return candidates[-2], candidates[-1]
+
+    def _tiles(self, outer: Axis, inner: Axis) -> tuple[Expr, int]:
+        out = self.out
+        self.rank = 2
+        self.blocks |= {"YBLOCK": TILE, "XBLOCK": TILE}
+        rest = tuple(a for a in self.kernel.axes if a.name not in (outer.name, inner.name))
+        across, down = _ceiling(inner.size, TILE), _ceiling(outer.size, TILE)
+        out.put(f"program = {self._program()}")
+        columns, rows = print_factor(across, self.names, TRITON), print_factor(down, self.names, TRITON)
+        x, y = self.names[inner.name], self.names[outer.name]
+        out.put(f"{x} = program % {columns} * XBLOCK + tl.arange(0, XBLOCK)[None, :]")
+        row = f"(program // {columns})" if not rest else f"(program // {columns} % {rows})"
+        out.put(f"{y} = {row} * YBLOCK + tl.arange(0, YBLOCK)[:, None]")
+        if rest:
+            out.put(f"block = program // {columns} // {rows}")
+            self._decode(rest, "block")
+        out.put(
+            f"xmask = ({x} < {print_factor(inner.size, self.names, TRITON)})"
+            f" & ({y} < {print_factor(outer.size, self.names, TRITON)})"
+        )
+        self.mask = "xmask"
+        self.spread = "tl.zeros([YBLOCK, XBLOCK], tl.int32)"
+        self.shape_names = frozenset({outer.name, inner.name})
+        self._straight([op for p in self.kernel.phases for op in p.body])
+        return across * down * sympy.Mul(*(a.size for a in rest)), 4
+
+    def _rows(self) -> tuple[Expr, int]:
+        """Programs over blocks of kernel points, with phases that run over axes of their own."""
+        kernel, out = self.kernel, self.out
+        self.rank = 2
+        total = sympy.Mul(*(a.size for a in kernel.axes))
+        lengths = [sympy.Mul(*(a.size for a in p.axes)) for p in kernel.phases if p.axes]
+        longest = max(self.nest.hint(n) for n in lengths)
+        fits = all(n.is_Integer for n in lengths) and longest <= PERSISTENT
+        columns = self._contiguous_along_points()
+        if fits:
+            widest = next_power_of_two(longest)
+            xblock = max(1, min(POINTS * 2 // widest, 64))
+            warps = 4 if widest * xblock <= 2048 else 8 if widest <= 4096 else 16
+            if columns and xblock < 32:
+                fits = False
+        if not fits:
+            xblock, widest = (64, 32) if columns else (1, min(LOOPED, next_power_of_two(longest)))
+            warps = 8
+        if total.is_Integer:
+            xblock = min(xblock, next_power_of_two(int(total)))
+        self.blocks["XBLOCK"] = xblock
+        out.put(f"x = {self._program()} * XBLOCK + tl.arange(0, XBLOCK)[:, None]")
+        self.point_mask = "" if total.is_Integer and int(total) % xblock == 0 else "xmask"
+        if self.point_mask:
+            out.put(f"xmask = x < {print_factor(total, self.names, TRITON)}")
+        self._decode(kernel.axes, "x")
+        stored: set[str] = set()
+        for number, (phase, position) in enumerate(zip(kernel.phases, self.nest.positions, strict=True)):
+            loads = {o.args[0] for o in phase.body if o.op == "load"}
+            if loads & stored:
+                out.put("tl.debug_barrier()  # other threads of this program wrote what is read next")
+                stored.clear()
+            if phase.axes:
+                self._phase(number, phase, position, fits, widest)
+            else:
+                self.mask = self.point_mask
+                self.spread = "tl.zeros([XBLOCK, 1], tl.int32)"
+                self.shape_names = frozenset(a.name for a in kernel.axes)
+                self._straight(phase.body)
+            stored |= {o.args[0] for o in phase.body if o.op == "store"}
+        return _ceiling(total, xblock), warps
+
+    def _contiguous_along_points(self) -> bool:
+        """True where memory is contiguous along a kernel axis rather than along the phases' axes."""
+        inner = outer = 0
+        points = frozenset(a.name for a in self.kernel.axes)
+        for phase in self.kernel.phases:
+            own = frozenset(a.name for a in phase.axes)
+            if not own:
+                continue
+            for op in phase.body:
+                if op.op in ("load", "store"):
+                    form = linear(sympy.sympify(op.args[1]), own | points)
+                    inner += any(form.coefficients.get(n) == 1 for n in own)
+                    outer += any(form.coefficients.get(n) == 1 for n in points)
+        return outer > inner
+
+    # --- phases with axes ---
+
+    def _phase(self, number: int, phase: Phase, position: Expr, persistent: bool, widest: int) -> None:
+        out = self.out
+        length = sympy.Mul(*(a.size for a in phase.axes))
+        block = f"RBLOCK{number}"
+        width = next_power_of_two(int(length)) if persistent else widest
+        self.blocks[block] = width
+        r = f"r{number}"
+        size = print_factor(length, self.names, TRITON)
+        exact = length.is_Integer and int(length) % width == 0
+        inside = self._inside(phase)
+        folds = [op for op in phase.body if op.op == "reduce"]
+        self.shape_names = frozenset(a.name for a in self.kernel.axes)
+        self.mask, self.spread = self.point_mask, "tl.zeros([XBLOCK, 1], tl.int32)"
+        self._straight([op for op in phase.body if op.name not in inside])
+        self.shape_names |= {a.name for a in phase.axes}
+        self.mask = " & ".join(m for m in (self.point_mask, "" if exact else f"{r}mask") if m)
+        self.fold_mask = "" if exact else f"{r}mask"
+        self.spread = f"tl.zeros([XBLOCK, {block}], tl.int32)"
+        self.block = block
+        body = [op for op in phase.body if op.name in inside]
+        if persistent:
+            out.put(f"{r} = tl.arange(0, {block})[None, :]")
+            if not exact:
+                out.put(f"{r}mask = {r} < {size}")
+            self._decode(phase.axes, r)
+            for op in body:
+                if op.op == "reduce":
+                    self._fold_at_once(op, position)
+                else:
+                    self._op(op)
+            return
+        for op in folds:
+            self._start(op)
+        out.open(f"for start in range(0, {size}, {block}):")
+        out.put(f"{r} = start + tl.arange(0, {block})[None, :]")
+        if not exact:
+            out.put(f"{r}mask = {r} < {size}")
+        self._decode(phase.axes, r)
+        for op in body:
+            if op.op == "reduce":
+                self._accumulate(op, position)
+            else:
+                self._op(op)
+        out.close("")
+        for op in folds:
+            self._finish(op)
+
+    def _inside(self, phase: Phase) -> set[str]:
+        """Ops of the phase that depend on its axes (reduces and stores belong there too)."""
+        own = {a.name for a in phase.axes}
+        written = set(self.kernel.writes())
+        inside: set[str] = set()
+        for op in phase.body:
+            index = op.args[1] if op.op in ("load", "store") else op.args[0] if op.op == "index" else None
+            depends = index is not None and bool(names_in(sympy.sympify(index)) & own)
+            if (
+                depends
+                or op.op in ("store", "reduce")
+                or any(n in inside for n in op.operands())
+                or (op.op == "load" and op.args[0] in written)
+            ):
+                inside.add(op.name)
+        return inside
+
+    def _identity(self, kind: str, dtype: str) -> str:
+        if kind in ("sum", "any"):
+            return literal(0, dtype)
+        if kind in ("prod", "all"):
+            return literal(1, dtype)
+        low = kind in ("max", "argmax")
+        if dtype[0] == "f" or dtype == "bf16":
+            return 'float("-inf")' if low else 'float("inf")'
+        if dtype == "bool":
+            return literal(not low, dtype)
+        bits = {"i64": 64, "i32": 32, "i16": 16, "i8": 8, "u8": 8}[dtype]
+        if dtype == "u8":
+            return "0" if low else "255"
+        return str(-(2 ** (bits - 1)) if low else 2 ** (bits - 1) - 1)
+
+    def _kept(self, op: Op) -> tuple[str, str]:
+        """The folded value with masked columns at the identity, as a full block; and its dtype."""
+        kind, name = op.args
+        value = self.slots[name].value
+        text, dtype = value.text, value.dtype
+        if dtype == "bool":
+            text, dtype = f"{text}.to(tl.int32)", "i32"
+        text = f"tl.broadcast_to({text}, [XBLOCK, {self.block}])"
+        if self.fold_mask:
+            text = f"tl.where({self.fold_mask}, {text}, {self._identity(kind, dtype)})"
+        return text, dtype
+
+    def _folded(self, kind: str, text: str) -> str:
+        """A block folded over its columns, as a column."""
+        if kind == "sum":
+            return f"tl.sum({text}, 1)[:, None]"
+        if kind in ("any", "all"):
+            return f"tl.{'max' if kind == 'any' else 'min'}({text}, 1)[:, None]"
+        self.need(f"fold_{kind}")
+        return f"tl.reduce({text}, 1, fold_{kind})[:, None]"
+
+    def _fold_at_once(self, op: Op, position: Expr) -> None:
+        kind = op.args[0]
+        text, dtype = self._kept(op)
+        if kind in ("argmax", "argmin"):
+            at = self._claim(op.name + "_at")
+            self.out.put(f"{op.name}_all = {text}")
+            self.out.put(f"{at} = tl.broadcast_to({self._index(position)}, [XBLOCK, {self.block}]).to(tl.int64)")
+            if self.fold_mask:
+                self.out.put(f"{at} = tl.where({self.fold_mask}, {at}, 9223372036854775807)")
+            self._define(op, self._place(kind, f"{op.name}_all", at))
+            return
+        folded = self._folded(kind, text)
+        self._define(op, f"{folded} != 0" if op.dtype == "bool" else folded)
+        del dtype
+
+    def _place(self, kind: str, values: str, at: str) -> str:
+        """The lowest index among the columns that hold the best value; NaN counts as best."""
+        best = self._folded(kind[3:], values)
+        name = f"{values}_best"
+        self.out.put(f"{name} = {best}")
+        chosen = f"({values} == {name}) | (({values} != {values}) & ({name} != {name}))"
+        return f"tl.min(tl.where({chosen}, {at}, 9223372036854775807), 1)[:, None]"
+
+    def _start(self, op: Op) -> None:
+        kind, name = op.args
+        dtype = next((o.dtype for o in self.kernel.ops() if o.name == name), "f32")
+        dtype = "i32" if dtype == "bool" else dtype
+        shape = f"[XBLOCK, {self.block}]"
+        self.out.put(f"{op.name}_all = tl.full({shape}, {self._identity(kind, dtype)}, {TYPES[dtype]})", op.spans)
+        if kind in ("argmax", "argmin"):
+            self.out.put(f"{op.name}_at = tl.full({shape}, 9223372036854775807, tl.int64)")
+
+    def _accumulate(self, op: Op, position: Expr) -> None:
+        kind, out = op.args[0], self.out
+        text, dtype = self._kept(op)
+        total = f"{op.name}_all"
+        if kind == "sum":
+            out.put(f"{total} += {text}", op.spans)
+        elif kind == "prod":
+            out.put(f"{total} *= {text}", op.spans)
+        elif kind in ("argmax", "argmin"):
+            sign = ">" if kind == "argmax" else "<"
+            out.put(f"{op.name}_new = {text}", op.spans)
+            new, at = f"{op.name}_new", f"{op.name}_at"
+            out.put(f"{op.name}_now = tl.broadcast_to({self._index(position)}, [XBLOCK, {self.block}]).to(tl.int64)")
+            now = f"{op.name}_now"
+            better = f"({new} {sign} {total}) | (({new} == {total}) & ({now} < {at}))"
+            if dtype in ("f32", "f64"):
+                better += f" | (({new} != {new}) & ({total} == {total}))"
+            if self.fold_mask:
+                better = f"({better}) & {self.fold_mask}"
+            out.put(f"{op.name}_better = {better}")
+            out.put(f"{total} = tl.where({op.name}_better, {new}, {total})")
+            out.put(f"{at} = tl.where({op.name}_better, {now}, {at})")
+        elif kind in ("any", "all"):
+            out.put(f"{total} = {total} {'|' if kind == 'any' else '&'} {text}", op.spans)
+        else:
+            function = "maximum" if kind == "max" else "minimum"
+            nan = ", propagate_nan=tl.PropagateNan.ALL" if dtype in ("f32", "f64") else ""
+            out.put(f"{total} = tl.{function}({total}, {text}{nan})", op.spans)
+
+    def _finish(self, op: Op) -> None:
+        kind, total = op.args[0], f"{op.name}_all"
+        if kind in ("argmax", "argmin"):
+            self._define(op, self._place(kind, total, f"{op.name}_at"))
+        else:
+            folded = self._folded(kind, total)
+            self._define(op, f"{folded} != 0" if op.dtype == "bool" else folded)
+
+    # --- single ops ---
+
+    def _straight(self, body: list[Op] | tuple[Op, ...]) -> None:
+        for op in body:
+            self._op(op)
+
+    def _define(self, op: Op, text: str) -> None:
+        name = self._claim(op.name)
+        self.out.put(f"{name} = {text}", op.spans)
+        self.slots[op.name] = _Slot(Value(name, op.dtype), True)
+
+    def _index(self, expression: Expr) -> str:
+        names = dict(self.names)
+        for indirect in indirect_names(expression):
+            names["%" + indirect] = self.slots[indirect].value.text
+        text = print_index(expression, names, TRITON)
+        for name in ("floor_div", "floor_mod"):
+            if f"{name}(" in text:
+                self.need(name)
+        return text
+
+    def _op(self, op: Op) -> None:
+        if op.op == "load":
+            self._load(op)
+        elif op.op == "store":
+            self._store(op)
+        elif op.op == "const":
+            number = op.args[0]
+            if not isinstance(number, (int, float)):
+                raise Unsupported(f"constant {number!r}")
+            text = literal(number, op.dtype)
+            infix = "" if op.dtype == "bool" or not text[0].isdigit() or op.dtype == "f64" else text
+            self.slots[op.name] = _Slot(Value(self.full(text, op.dtype), op.dtype, number, infix), False)
+        elif op.op == "index":
+            expression = sympy.sympify(op.args[0])
+            text = self._index(expression)
+            if expression.is_Integer:
+                self._define(op, self.full(text, op.dtype))
+            elif not (names_in(expression) & self.shape_names) and not indirect_names(expression):
+                zero = self.full("0", op.dtype)
+                self._define(op, f"({text}) + {zero}")
+            else:
+                self._define(op, f"({text}).to({TYPES[op.dtype]})")
+        else:
+            values = [self.slots[a].value if isinstance(a, str) else self._number(a, op) for a in op.args]
+            if op.op == "cast":
+                text = cast(self, op, values[0])
+            elif op.op == "bitcast":
+                text = bitcast(self, op, values[0])
+            elif op.op in TABLE:
+                text = TABLE[op.op](self, op, values)
+            else:
+                raise Unsupported(f"operation {op.op}")
+            self._define(op, text)
+
+    def _number(self, number: object, op: Op) -> Value:
+        if isinstance(number, (int, float)):
+            text = literal(number, op.dtype)
+            return Value(self.full(text, op.dtype), op.dtype, number)
+        raise Unsupported(f"operand {number!r} of {op.op}")
+
+    def _varies(self, index: Expr) -> bool:
+        return bool(names_in(index) & self.shape_names) or bool(indirect_names(index))
+
+    def _load(self, op: Op) -> None:
+        storage, index = op.args[0], sympy.sympify(op.args[1])
+        dtype = self.unit.graph.buffers[storage].dtype
+        if dtype not in TYPES:
+            raise Unsupported(f"load of {dtype}")
+        pointer = self.names[storage]
+        address = pointer if index == 0 else f"{pointer} + ({self._index(index)})" if " - " in self._index(index) else f"{pointer} + {self._index(index)}"
+        mask = f", {self.mask}, other=0" if self.mask and self._varies(index) else ""
+        text = f"tl.load({address}{mask})"
+        if not self._varies(index):
+            text = f"{text} + {self.full('0', dtype)}" if False else text
+        if dtype == "bool":
+            text += ".to(tl.int1)"
+        self._define(op, text)
+
+    def _store(self, op: Op) -> None:
+        storage, index = op.args[0], sympy.sympify(op.args[1])
+        value = self.slots[op.args[2]].value.text
+        text = self._index(index)
+        offset = self.spread if index == 0 else f"({text}) + {self.spread}" if not self._full_shape(index) else text
+        mask = f", {self.mask}" if self.mask else ""
+        self.out.put(f"tl.store({self.names[storage]} + {offset}, {value}{mask})", op.spans)
+
+    def _full_shape(self, index: Expr) -> bool:
+        """True when the index's own shape is the block's."""
+        if indirect_names(index):
+            return False
+        used = names_in(index)
+        if self.rank == 1:
+            return bool(used & self.shape_names)
+        points = {a.name for a in self.kernel.axes}
+        inner = self.shape_names - points
+        if not inner:
+            return self.shape_names <= used if self.spread.startswith("tl.zeros([Y") else bool(used & self.shape_names)
+        return bool(used & inner) and bool(used & points or not points)
+
+
+def _pointee(dtype: str) -> str:
+    names = {"f64": "fp64", "f32": "fp32", "f16": "fp16", "bool": "i1"}
+    return names.get(dtype, dtype)
+
+
+def _ceiling(total: Expr, block: int) -> Expr:
+    """The number of blocks that cover ``total`` points."""
+    if block == 1:
+        return sympy.sympify(total)
+    if total.is_Integer:
+        return sympy.Integer(-(-int(total) // block))
+    return sympy.floor((total + block - 1) / block)

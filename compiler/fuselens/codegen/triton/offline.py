@@ -1,0 +1,86 @@
+"""Compiles generated Triton for a GPU architecture without a GPU, a driver or the CUDA toolkit.
+
+Triton bundles ptxas; its compiler only needs to be told the target. Launching needs a device, compiling does not.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..source import KernelInfo, Source
+
+
+def load_module(source: Source, directory: Path | None = None) -> ModuleType:
+    """Imports the module text. Triton reads kernels' source from files, so it is written to one first."""
+    place = directory or Path(tempfile.mkdtemp(prefix="fuselens-triton-"))
+    place.mkdir(parents=True, exist_ok=True)
+    name = f"fuselens_kernels_{abs(hash(source.text)):x}"
+    path = place / f"{name}.py"
+    path.write_text(source.text)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def compile_offline(source: Source, kernel: str, arch: int = 90) -> dict[str, Any]:
+    """``kernel`` of ``source`` compiled for ``sm_<arch>``.
+
+    Returns ``ptx`` and the other texts (``ttir``, ``ttgir``, ``llir``), ``cubin``, and the numbers ``registers``,
+    ``spills`` (bytes of local memory) and ``shared`` (bytes). Raises KeyError for an unknown kernel.
+    """
+    info = source.kernel(kernel)
+    if info is None:
+        raise KeyError(kernel)
+    return compile_kernel(load_module(source), info, arch)
+
+
+def compile_kernel(module: ModuleType, info: KernelInfo, arch: int) -> dict[str, Any]:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature = {**info.launch["signature"], **dict.fromkeys(info.launch["blocks"], "constexpr")}
+    # tensors from torch's allocator are aligned, so pointers are assumed to be multiples of 16 bytes
+    attributes = {(k,): [["tt.divisibility", 16]] for k in range(len(info.arguments))}
+    unit = ASTSource(
+        fn=getattr(module, info.name), signature=signature, constexprs=dict(info.launch["blocks"]), attrs=attributes
+    )
+    compiled = triton.compile(
+        unit, target=GPUTarget("cuda", arch, 32), options={"num_warps": info.launch["warps"]}
+    )
+    out: dict[str, Any] = {k: v for k, v in compiled.asm.items() if k in ("ptx", "cubin", "ttir", "ttgir", "llir")}
+    out["shared"] = compiled.metadata.shared
+    return out | resource_usage(out["cubin"])
+
+
+@functools.cache
+def _cuobjdump() -> Path | None:
+    import triton
+
+    found = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    return found if found.exists() else None
+
+
+def resource_usage(cubin: bytes) -> dict[str, int]:
+    """``registers`` per thread and ``spills`` (bytes of stack per thread) of a compiled kernel; 0 where unknown."""
+    tool = _cuobjdump()
+    if tool is None:
+        return {"registers": 0, "spills": 0}
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([str(tool), "-res-usage", file.name], capture_output=True, text=True, check=False).stdout
+    registers, stack = re.search(r"REG:(\d+)", text), re.search(r"STACK:(\d+)", text)
+    return {"registers": int(registers[1]) if registers else 0, "spills": int(stack[1]) if stack else 0}

@@ -1,0 +1,306 @@
+"""Scalar operations as Triton expressions: one table entry per operation of ``ir.ops``.
+
+Whatever ``tl`` can express is written with it, because ``libdevice`` does not exist under Triton's interpreter; only
+the operations in :data:`LIBDEVICE` need a GPU (or the offline compiler).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ...ir.loops import Op
+from ..cpu.scalar_ops import Value, rounded
+from ..source import Unsupported
+
+TYPES: dict[str, str] = {
+    "f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16", "i64": "tl.int64",
+    "i32": "tl.int32", "i16": "tl.int16", "i8": "tl.int8", "u8": "tl.uint8", "bool": "tl.int1",
+}  # fmt: skip
+BITS = {"f64": "i64", "f32": "i32", "i64": "f64", "i32": "f32", "f16": "i16", "bf16": "i16", "i16": "f16"}
+
+# No form in plain tl: these come from libdevice and cannot run under the interpreter.
+LIBDEVICE = frozenset(
+    "tan asin acos atan atan2 sinh cosh asinh acosh atanh erfc lgamma hypot nextafter pow".split()
+)  # fmt: skip
+
+FUNCTIONS: dict[str, str] = {
+    "trunc": """
+@triton.jit
+def trunc(x):
+    return tl.where(x < 0, tl.ceil(x), tl.floor(x))
+""",
+    "round_even": """
+@triton.jit
+def round_even(x):
+    low = tl.floor(x)
+    rest = x - low
+    odd = low - 2 * tl.floor(low * 0.5)
+    up = (rest > 0.5) | ((rest == 0.5) & (odd != 0))
+    return tl.where(up, low + 1, low)
+""",
+    "tanh": """
+@triton.jit
+def tanh(x):
+    a = tl.abs(x)
+    u = x * x
+    near = x + x * u * (-0.333332837 + u * (0.133314863 + u * (-0.0537431724 + u * (0.0206497088 - u * 0.00571620278))))
+    far = 1 - 2 / (tl.exp(2 * a) + 1)
+    far = tl.where(x < 0, -far, far)
+    return tl.where(a < 0.625, near, far)
+""",
+    "tanh_f64": """
+@triton.jit
+def tanh_f64(x):
+    a = tl.abs(x)
+    e = expm1(-2 * a)
+    y = -e / (2 + e)
+    return tl.where(x < 0, -y, y)
+""",
+    "log1p": """
+@triton.jit
+def log1p(x):
+    u = 1 + x
+    lost = x - (u - 1)  # what rounding 1 + x dropped
+    y = tl.log(u) + lost / u
+    y = tl.where((u == float("inf")) | (u <= 0), tl.log(u), y)
+    return tl.where(x == 0, x, y)
+""",
+    "expm1": """
+@triton.jit
+def expm1(x):
+    # (e - 1) x / log(e) cancels the rounding error of e = exp(x) (Kahan)
+    e = tl.exp(x)
+    y = (e - 1) * (x / tl.log(e))
+    y = tl.where(tl.abs(x) > 30, e - 1, y)
+    return tl.where(e == 1, x, y)
+""",
+    "copysign": """
+@triton.jit
+def copysign(x, y, BITS: tl.constexpr, SIGN: tl.constexpr):
+    sign = y.to(BITS, bitcast=True) & SIGN
+    return ((x.to(BITS, bitcast=True) & ~SIGN) | sign).to(x.dtype, bitcast=True)
+""",
+    "mod_floor": """
+@triton.jit
+def mod_floor(a, b):
+    r = a % b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+""",
+    "div_floor": """
+@triton.jit
+def div_floor(a, b):  # integers
+    q = a // b
+    return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)
+""",
+    "div_floor_float": """
+@triton.jit
+def div_floor_float(a, b):
+    r = a % b
+    q = (a - r) / b
+    q = tl.where((r != 0) & ((r < 0) != (b < 0)), q - 1, q)
+    f = tl.floor(q)
+    f = tl.where(q - f > 0.5, f + 1, f)
+    return tl.where(b == 0, a / b, f)
+""",
+    "floor_div": """
+@triton.jit
+def floor_div(a, b):  # of index expressions that may be negative
+    q = a // b
+    return q - ((a % b != 0) & ((a < 0) != (b < 0)))
+""",
+    "floor_mod": """
+@triton.jit
+def floor_mod(a, b):
+    r = a % b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+""",
+    "int_pow": """
+@triton.jit
+def int_pow(a, b):
+    r = tl.where(b < 0, tl.where(a == 1, 1, tl.where(a == -1, 1 - 2 * (b & 1), 0)), 1).to(a.dtype)
+    n = tl.where(b < 0, 0, b)
+    for _ in range(63):
+        r = tl.where((n & 1) != 0, r * a, r)
+        a = a * a
+        n = n >> 1
+    return r
+""",
+    "fold_max": """
+@triton.jit
+def fold_max(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "fold_min": """
+@triton.jit
+def fold_min(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "fold_prod": """
+@triton.jit
+def fold_prod(a, b):
+    return a * b
+""",
+}
+FUNCTION_NEEDS = {"tanh_f64": ("expm1",)}
+
+
+class Emitter(Protocol):
+    def need(self, *functions: str) -> None: ...
+    def full(self, literal: str, dtype: str) -> str: ...
+
+
+Entry = Callable[[Emitter, Op, Sequence[Value]], str]
+
+
+def literal(number: float | int | bool, dtype: str) -> str:
+    """A Python literal of ``dtype``."""
+    if dtype == "bool":
+        return "True" if number else "False"
+    if dtype[0] in "iu":
+        return str(int(number))
+    value = float(number)
+    value = rounded(value, dtype) if dtype != "f64" else value
+    if math.isnan(value) or math.isinf(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def _infix(sign: str) -> Entry:
+    def entry(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+        left = v[0].text if v[1].literal else v[0].infix
+        return f"{left} {sign} {v[1].infix}"
+
+    return entry
+
+
+def _call(function: str) -> Entry:
+    return lambda e, op, v: f"{function}({', '.join(x.text for x in v)})"
+
+
+def _own(name: str) -> Entry:
+    def entry(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+        e.need(name)
+        return f"{name}({', '.join(x.text for x in v)})"
+
+    return entry
+
+
+def _libdevice(name: str) -> Entry:
+    def entry(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+        e.need("libdevice")
+        return f"libdevice.{name}({', '.join(x.text for x in v)})"
+
+    return entry
+
+
+def _extreme(name: str, nan: str) -> Entry:
+    def entry(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+        if op.dtype == "bool":
+            return f"{v[0].text} {'|' if name == 'maximum' else '&'} {v[1].text}"
+        if op.dtype in ("f32", "f64"):
+            return f"tl.{name}({v[0].text}, {v[1].text}, propagate_nan=tl.PropagateNan.{nan})"
+        return f"tl.{name}({v[0].text}, {v[1].text})"
+
+    return entry
+
+
+def _sign(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+    x, t = v[0].text, TYPES[op.dtype]
+    return f"({x} > 0).to({t}) - ({x} < 0).to({t})"
+
+
+def _signbit(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+    if v[0].dtype in ("f32", "f64"):
+        return f"{v[0].text}.to({TYPES[BITS[v[0].dtype]]}, bitcast=True) < 0"
+    return f"{v[0].text} < 0"
+
+
+def _copysign(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+    e.need("copysign")
+    sign = "-2147483648" if op.dtype == "f32" else "-9223372036854775808"
+    return f"copysign({v[0].text}, {v[1].text}, {TYPES[BITS[op.dtype]]}, {sign})"
+
+
+def _pow(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+    x = v[0].text
+    if op.dtype[0] in "iu":
+        e.need("int_pow")
+        return f"int_pow({x}, {v[1].text})"
+    forms = {1: "{x}", 2: "{x} * {x}", 3: "{x} * {x} * {x}", -1: "1 / {x}", -2: "1 / ({x} * {x})"}
+    forms |= {0.5: "tl.sqrt({x})", -0.5: "1 / tl.sqrt({x})"}
+    if v[1].number in forms:
+        return forms[v[1].number].format(x=x)
+    return _libdevice("pow")(e, op, v)
+
+
+def _shift(sign: str) -> Entry:
+    def entry(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+        bits = {"i64": 64, "i32": 32, "i16": 16, "i8": 8, "u8": 8}[op.dtype]
+        a, b = v[0].text, v[1].text
+        outside = f"({b} < 0) | ({b} >= {bits})"
+        if sign == "<<":
+            return f"tl.where({outside}, {a} - {a}, {a} << ({b} & {bits - 1}))"
+        rest = f"{a} - {a}" if op.dtype == "u8" else f"{a} >> {bits - 1}"
+        return f"tl.where({outside}, {rest}, {a} >> ({b} & {bits - 1}))"
+
+    return entry
+
+
+def _floordiv(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+    return _own("div_floor_float" if op.dtype[0] == "f" else "div_floor")(e, op, v)
+
+
+def _truncdiv(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+    if op.dtype[0] == "f":
+        e.need("trunc")
+        return f"trunc({v[0].text} / {v[1].text})"
+    return f"{v[0].text} // {v[1].text}"
+
+
+def _tanh(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+    return _own("tanh_f64" if op.dtype == "f64" else "tanh")(e, op, v)
+
+
+def _fma(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+    return f"tl.fma({v[0].text}, {v[1].text}, {v[2].text})"
+
+
+TABLE: dict[str, Entry] = {
+    "add": _infix("+"), "sub": _infix("-"), "mul": _infix("*"), "div": _infix("/"),
+    "floordiv": _floordiv, "truncdiv": _truncdiv, "mod": _own("mod_floor"), "fmod": _infix("%"),
+    "neg": lambda e, op, v: f"-{v[0].text}", "abs": _call("tl.abs"), "sign": _sign, "fma": _fma,
+    "max": _extreme("maximum", "ALL"), "min": _extreme("minimum", "ALL"),
+    "fmax": _extreme("maximum", "NONE"), "fmin": _extreme("minimum", "NONE"),
+    "eq": _infix("=="), "ne": _infix("!="), "lt": _infix("<"), "le": _infix("<="), "gt": _infix(">"), "ge": _infix(">="),
+    "isnan": lambda e, op, v: f"{v[0].text} != {v[0].text}",
+    "isinf": lambda e, op, v: f'tl.abs({v[0].text}) == float("inf")', "signbit": _signbit,
+    "and": _infix("&"), "or": _infix("|"), "xor": _infix("^"),
+    "not": lambda e, op, v: f"{v[0].text} == 0" if op.dtype == "bool" else f"~{v[0].text}",
+    "shl": _shift("<<"), "shr": _shift(">>"), "where": _call("tl.where"),
+    "floor": _call("tl.floor"), "ceil": _call("tl.ceil"), "trunc": _own("trunc"), "round": _own("round_even"),
+    "sqrt": lambda e, op, v: f"tl.sqrt_rn({v[0].text})" if op.dtype == "f32" else f"tl.sqrt({v[0].text})",
+    "rsqrt": _call("tl.rsqrt"), "reciprocal": lambda e, op, v: f"1 / {v[0].text}", "pow": _pow,
+    "exp": _call("tl.exp"), "exp2": _call("tl.exp2"), "expm1": _own("expm1"), "log": _call("tl.log"),
+    "log2": _call("tl.log2"), "log10": lambda e, op, v: f"tl.log({v[0].text}) * 0.4342944819032518",
+    "log1p": _own("log1p"), "sin": _call("tl.sin"), "cos": _call("tl.cos"), "tanh": _tanh,
+    "sigmoid": lambda e, op, v: f"1 / (1 + tl.exp(-{v[0].text}))", "erf": _call("tl.erf"), "copysign": _copysign,
+    **{name: _libdevice(name) for name in LIBDEVICE - {"pow"}},
+}  # fmt: skip
+
+
+def cast(e: Emitter, op: Op, value: Value) -> str:
+    if value.dtype == op.dtype:
+        return value.text
+    if op.dtype == "bool":
+        return f"{value.text} != 0"
+    if op.dtype not in TYPES:
+        raise Unsupported(f"cast to {op.dtype}")
+    if value.dtype in ("f32", "f64", "f16", "bf16") and op.dtype in ("i8", "i16", "u8"):
+        return f"{value.text}.to(tl.int32).to({TYPES[op.dtype]})"  # as torch: through a wider integer
+    return f"{value.text}.to({TYPES[op.dtype]})"
+
+
+def bitcast(e: Emitter, op: Op, value: Value) -> str:
+    return f"{value.text}.to({TYPES[op.dtype]}, bitcast=True)"

@@ -1,0 +1,1 @@
+def order(gm): return gm

@@ -1,0 +1,138 @@
+"""What is saved, what is recomputed, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from autograd_cases import CASES
+from harness import check, compile_case
+from torch import Tensor
+
+from fuselens.autograd.partition import Partition, packet, partition
+
+
+def leaf(*shape: int) -> Tensor:
+    return torch.randn(*shape).requires_grad_()
+
+
+def parts(fn: Any, inputs: list[Any], budget: float = 1.0) -> Partition:
+    found = compile_case(fn, inputs, budget=budget).parts
+    assert found is not None
+    return found
+
+
+def deep(x: Tensor, *weights: Tensor) -> Tensor:
+    for w in weights:
+        x = F.gelu(x @ w).sin()
+    return x
+
+
+def test_pointwise_chain_saves_its_inputs_only() -> None:
+    p = parts(lambda x, y: (x.sin() * y.exp()).tanh().cos(), [leaf(8, 8), leaf(8, 8)])
+    assert p.bytes_saved == 0
+    assert {s.source for s in p.saved} == {"input"}
+    assert any(d.code == "FL311" and d.verdict == "recomputed" for d in p.decisions)
+
+
+def test_relu_between_matmuls_is_saved_once() -> None:
+    p = parts(lambda x, v, w: F.relu(x @ v) @ w, [leaf(8, 6), leaf(6, 4), leaf(4, 3)])
+    assert [s.name for s in p.saved if s.source != "input"] == ["relu"]
+    assert p.bytes_saved == 8 * 4 * 4
+
+
+def test_mask_is_saved_rather_than_the_value() -> None:
+    p = parts(lambda x, w: F.relu(x @ w) * 2, [leaf(64, 16), leaf(16, 32)])
+    assert p.bytes_saved == 64 * 32  # booleans
+
+
+def test_matmuls_and_random_numbers_are_never_repeated() -> None:
+    p = parts(lambda x, w: F.dropout((x @ w).tanh(), 0.5), [leaf(8, 6), leaf(6, 4)])
+    targets = [packet(n) for n in p.backward.graph.nodes]
+    assert "bernoulli" not in targets and targets.count("mm") == 2
+    with_mask = parts(lambda x, w: F.dropout((x @ w).tanh(), 0.5), [leaf(8, 6), leaf(6, 4)], budget=0.0)
+    assert "bernoulli" not in [packet(n) for n in with_mask.backward.graph.nodes]
+
+
+def test_every_decision_has_a_reason_and_a_span() -> None:
+    p = parts(deep, [leaf(8, 8), leaf(8, 8), leaf(8, 8)])
+    assert {d.code for d in p.decisions} == {"FL310", "FL311"}
+    for d in p.decisions:
+        assert d.reason and d.span is not None and d.data["shape"].startswith("float32[")
+    assert len([d for d in p.decisions if d.code == "FL310"]) == len(p.saved)
+
+
+def test_budget_lowers_what_is_saved() -> None:
+    inputs = [leaf(32, 16)] + [leaf(16, 16) for _ in range(5)]
+    saved = [parts(deep, inputs, b).bytes_saved for b in (1.0, 0.7, 0.5, 0.3, 0.0)]
+    assert saved == sorted(saved, reverse=True)
+    assert saved[2] <= saved[0] / 2 and saved[4] == 0
+
+
+def test_budget_outside_its_range() -> None:
+    compiled = compile_case(deep, [leaf(4, 4), leaf(4, 4)])
+    with pytest.raises(ValueError, match="memory_budget"):
+        partition(compiled.joint, memory_budget=1.5)
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.5])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mlp",
+        "layernorm-residual",
+        "encoder-layer",
+        "dropout-mlp",
+        "batchnorm2d-conv",
+        "cross-entropy",
+        "sdpa",
+        "mutate-used-by-backward",
+        "inplace-on-view",
+        "random-order",
+        "embedding",
+        "return-view-and-base",
+    ],
+)
+def test_agrees_at_every_budget(name: str, budget: float) -> None:
+    case = next(c for c in CASES if c.name == name)
+    check(case.fn, case.make, case.prepare, budget=budget, **case.options)
+
+
+def test_cut_is_minimal_on_small_graphs() -> None:
+    """Against exhaustive search over sets of forward values."""
+    import itertools
+
+    from fuselens.autograd.partition import _Cut, is_number
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        h = x @ w
+        a = h.exp()
+        b = (a + h).sum(1, keepdim=True)
+        return (a / b).tanh() @ w.t()
+
+    joint = compile_case(fn, [leaf(8, 6), leaf(6, 6)]).joint
+    cut = _Cut(joint)
+    chosen = cut.solve(cut.banned)
+    candidates = [n for n in cut.nodes if n in cut.needed and n not in cut.inputs and cut._capacity(n) is not None]
+
+    def valid(saved: set[Any]) -> bool:
+        stack = [a for n in cut.backward for a in n.all_input_nodes if a not in cut.backward]
+        while stack:
+            node = stack.pop()
+            if node in saved or node in cut.inputs:
+                continue
+            if node in cut.banned:
+                return False
+            stack += node.all_input_nodes
+        return True
+
+    best = min(
+        sum(cut._capacity(n) for n in s)
+        for k in range(len(candidates) + 1)
+        for s in map(set, itertools.combinations(candidates, k))
+        if valid(s)
+    )
+    ours = sum(cut._capacity(n) for n in chosen.saved if n not in cut.inputs and not is_number(n))
+    assert ours == best
