@@ -118,7 +118,7 @@ def wrap(
     if isinstance(fn, (types.BuiltinFunctionType, types.BuiltinMethodType)):
         target = _python_frame(fn)
         compiler.root = target.__code__
-    region = _hook.Region(target, compiler)
+    region = _hook.Region(target, compiler, owner if owner is not None else compiler if backend is not None else _owner(config))
     if isinstance(fn, torch.nn.Module):
         return _compiled_module(fn, region, annotation)
     functools.update_wrapper(region, fn, updated=())

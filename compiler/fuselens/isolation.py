@@ -77,7 +77,7 @@ def preload() -> wire.Event:
         importlib.import_module("fuselens.check")
     except BaseException as error:  # noqa: BLE001
         return _not_ready("FL911", error)
-    package = importlib.import_module(__package__)
+    package = importlib.import_module("fuselens")
     ours = [m.name for m in pkgutil.walk_packages(package.__path__, "fuselens.", onerror=lambda _: None)]
     for name in (*_PRELOADED, *(n for n in ours if not n.startswith(_NOT_PRELOADED))):
         with contextlib.suppress(ImportError):

@@ -20,12 +20,14 @@ import sys
 import sysconfig
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 from . import discovery, isolation, wire
 
+_RETRY_SECONDS = 3.0
 _OURS = frozenset({"torch", "fuselens", "fuselens_server"})
 
 
@@ -125,6 +127,7 @@ class Worker:
         self._supervisor = isolation.Supervisor(jobs=jobs, echo=lambda data: _write(2, data))
         self._supervisor.private |= {requests, events}
         self._problem: wire.Event | None = None
+        self._started = time.monotonic()
 
     def serve(self, *, resumed: bytes = b"", announce: bool = True) -> None:
         """Works until stdin ends or a shutdown request. ``resumed`` is unread input of a predecessor."""
@@ -166,13 +169,17 @@ class Worker:
             request: wire.Request = wire.decode(frame[wire.LENGTH_SIZE :], wire.Request)
             if request.method in ("check", "run"):
                 stale = isolation.FORKS and self._preloads.stale()
-                if stale and not self._supervisor.busy:
+                if (stale or self._may_be_repaired()) and not self._supervisor.busy:
                     self._restart(b"".join(frames[position:]) + bytes(self._decoder.rest))
                 self._submit(request, fresh=stale)
             elif request.method == "cancel":
                 self._supervisor.cancel(request.target)
             else:
                 self._open = False
+
+    def _may_be_repaired(self) -> bool:
+        """Without torch, every request after a while is a new try: it may have been installed since."""
+        return self._problem is not None and time.monotonic() - self._started > _RETRY_SECONDS
 
     def _submit(self, request: wire.Request, *, fresh: bool) -> None:
         if self._problem is not None and self._problem.file is not None:

@@ -92,7 +92,7 @@ export class FunctionCommands {
 
   private tell(result: RunResult, file: vscode.Uri): void {
     const line = headline(result);
-    const text = details(result, file.fsPath);
+    const text = details(result, vscode.workspace.asRelativePath(file));
     this.output.info(line);
     this.output.info(text);
     const note = this.notes.put(`${result.function} run.md`, text);

@@ -213,7 +213,7 @@ def check(
     tolerance: float = 1e-5,
     strides: bool = True,
 ) -> Compiled:
-    """Compiled and eager agree in values, gradients, mutation, aliasing, requires_grad, layout. ``make`` gives leaves,
+    """Compiled and eager agree in values, gradients, mutation, aliasing and layout. ``make`` gives leaves,
     ``prepare`` turns them into the function's inputs."""
 
     def both() -> tuple[list[Any], list[Any]]:

@@ -268,11 +268,11 @@ class Workbench:
     def shown_lenses(self) -> list[str]:
         return [text for text in self.texts(".codelens-decoration a") if text]
 
-    def notification(self, containing: str, seconds: float = PATIENCE) -> str:
-        """The text of a notification on the screen."""
+    def notification(self, containing: str) -> str:
+        """The text of a notification on the screen, once there is one with these words."""
         selector = ".notification-toast .notification-list-item-message"
-        self.visible(selector, containing, seconds)
-        return next(text for text in self.texts(selector) if containing in text)
+        found = until(f"notification with {containing!r}", lambda: [t for t in self.texts(selector) if containing in t])
+        return found[0]
 
     def close_notifications(self) -> None:
         self.probe.command("notifications.clearAll")
@@ -306,13 +306,22 @@ class Workbench:
             """,
             [str(path), line, column],
         )
+        place = f"Ln {line + 1}, Col {column + 1}"
+        until(f"cursor at {place}", lambda: place in self.texts("#status\\.editor\\.selection"), 10)
         return line, column
 
-    def hover_at_cursor(self) -> str:
-        """Shows the hover at the cursor and returns its text."""
+    def hover_at_cursor(self, containing: str) -> str:
+        """Shows the hover at the cursor, and returns its text once these words are in it."""
+        rows = ".monaco-hover:not(.hidden) .hover-row"
+        self.page("press", "Escape")
+        until("no hover", lambda: not self.texts(rows), 10)
         self.probe.command("editor.action.showHover")
-        self.visible(".monaco-hover:not(.hidden) .hover-row")
-        return "\n".join(self.texts(".monaco-hover:not(.hidden) .hover-row"))
+
+        def shown() -> str:
+            text = "\n".join(self.texts(rows))
+            return text if containing in text else ""
+
+        return until(f"hover with {containing!r}", shown, 15)
 
 
 def _plain(text: str) -> str:

@@ -127,6 +127,16 @@ async def test_the_newest_of_many_saves_wins(editor, tmp_path, good):
     file.close()
 
 
+async def test_a_slow_file_does_not_hold_up_another(editor, tmp_path, good):
+    (tmp_path / "asleep.py").write_text("import time\ntime.sleep(300)\n" + good)
+    asleep = editor.show(tmp_path / "asleep.py")
+    file, found = await editor.open(tmp_path / "awake.py", good)
+    assert codes(found) == ["FL101"]
+    assert await asleep.titles() == ["compiling…"]
+    asleep.close()  # ends its check
+    file.close()
+
+
 async def test_close_clears(editor, tmp_path, good):
     file, found = await editor.open(tmp_path / "closed.py", good)
     assert found

@@ -245,6 +245,9 @@ def test_without_torch(own: Callable[..., Client], tmp_path: Path, text_under: U
         assert "no torch here" in found.message
     run = client.result(client.send("run", PATH, GOOD, functions=("double",))).run
     assert run.error.code == "FL907"
+    (tmp_path / "torch.py").unlink()
+    time.sleep(4)  # the person installs it
+    assert_works(client)
 
 
 def test_workspace_file_named_like_the_library(own: Callable[..., Client], tmp_path: Path) -> None:

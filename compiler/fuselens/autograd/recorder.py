@@ -239,6 +239,8 @@ class Recorder(torch_private.RecordingMode):
         if func is aten.t.default and node_args[0].target is aten.t.default:
             return node_args[0].args[0].meta["val"]  # backward formulas transpose what the forward transposed
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()} if kwargs else {}
+        if func is aten.copy.default and _same_layout(args[0], args[1]):
+            return args[1]  # a whole overwrite: the new value is the source
         kind = _kind(func)
         number = None
         if kind == _PURE:
@@ -269,12 +271,7 @@ class Recorder(torch_private.RecordingMode):
         """Views that change nothing (`x.expand_as(x)`, `x.view(x.shape)`) are left out."""
         if func not in _VIEW_NOOPS or id(args[0]) not in self._nodes:
             return False
-        return (
-            out.dtype == args[0].dtype
-            and _same(out.shape, args[0].shape)
-            and _same(out.stride(), args[0].stride())
-            and _same((out.storage_offset(),), (args[0].storage_offset(),))
-        )
+        return _same_layout(out, args[0]) and _same((out.storage_offset(),), (args[0].storage_offset(),))
 
     def _bind_result(self, out: Any, node: fx.Node) -> None:
         if isinstance(out, torch.Tensor):
@@ -346,6 +343,10 @@ def _same(a: Any, b: Any) -> bool:
         (x.node.expr if isinstance(x, torch.SymInt) else x) == (y.node.expr if isinstance(y, torch.SymInt) else y)
         for x, y in zip(a, b, strict=True)
     )
+
+
+def _same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and a.device == b.device and _same(a.shape, b.shape) and _same(a.stride(), b.stride())
 
 
 def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -88,6 +88,8 @@ static struct {
 
 /* initial-exec: one load instead of a call; the few bytes fit in the room that dlopen keeps for it. */
 static __thread PyObject *tls_callback __attribute__((tls_model("initial-exec")));  /* strong */
+/* Whose entries apply: those made under the same owner (an object compared by identity). The region keeps it alive. */
+static __thread PyObject *tls_owner __attribute__((tls_model("initial-exec")));
 static __thread Frame *tls_chained __attribute__((tls_model("initial-exec")));
 static __thread int tls_active __attribute__((tls_model("initial-exec")));
 static __thread int tls_manual __attribute__((tls_model("initial-exec")));
@@ -1032,7 +1034,7 @@ typedef struct {
     PyObject_HEAD
     Guards *guards;
     PyCodeObject *code;
-    PyObject *info, *weakrefs;
+    PyObject *info, *weakrefs, *owner;  /* owner: of the region in which it was made, or NULL */
     unsigned long long hits;
     int gather_slot;
     char alive;
@@ -1063,6 +1065,7 @@ static int Entry_traverse(Entry *e, visitproc visit, void *arg) {
     Py_VISIT(e->guards);
     Py_VISIT(e->code);
     Py_VISIT(e->info);
+    Py_VISIT(e->owner);
     return 0;
 }
 static int Entry_clear(Entry *e) {
@@ -1074,6 +1077,7 @@ static void Entry_dealloc(Entry *e) {
     PyObject_GC_UnTrack(e);
     if (e->weakrefs) PyObject_ClearWeakRefs((PyObject *)e);
     Py_CLEAR(e->info);
+    Py_CLEAR(e->owner);
     Py_CLEAR(e->guards);
     Py_CLEAR(e->code);
     Py_TYPE(e)->tp_free((PyObject *)e);
@@ -1085,6 +1089,7 @@ static PyMemberDef Entry_members[] = {{"guards", T_OBJECT, offsetof(Entry, guard
                                       {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY},
                                       {"alive", T_BOOL, offsetof(Entry, alive), 0},
                                       {"info", T_OBJECT, offsetof(Entry, info), 0},
+                                      {"owner", T_OBJECT, offsetof(Entry, owner), READONLY},
                                       {"__weaklistoffset__", T_PYSSIZET, offsetof(Entry, weakrefs), READONLY},
                                       {NULL}};
 static PyTypeObject EntryType = {
@@ -1321,7 +1326,7 @@ static __attribute__((noinline)) Entry *find_entry(Table *t, Frame *f, PyFunctio
     }
     for (Py_ssize_t i = 0; i < n; i++) {
         Entry *e = t->entries[i];
-        if (UNLIKELY(!e->alive)) continue;
+        if (UNLIKELY(!e->alive || e->owner != tls_owner)) continue;
         Py_INCREF(e);
         int check;
         if (LIKELY(guards_run(e->guards, func, f->localsplus, &check, gathered))) {
@@ -1392,6 +1397,7 @@ static __attribute__((noinline)) PyObject *miss(PyThreadState *ts, Frame *f, PyF
         Py_DECREF(e);
         return evaluate(ts, f, 0);
     }
+    if (e->owner == NULL) e->owner = Py_XNewRef(tls_owner);
     if (table_add(code, e) < 0) goto error;
     return run_entry(ts, f, old_size, e, gathered);
 error:
@@ -1430,16 +1436,18 @@ static PyObject *hook(PyThreadState *ts, Frame *f, int throwflag) {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
-    PyObject *fn, *callback, *dict, *weakrefs;  /* callback is NULL for Disabled */
+    PyObject *fn, *callback, *owner, *dict, *weakrefs;  /* callback and owner are NULL for Disabled */
 } Region;
 
 static PyObject *region_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     Region *r = (Region *)self;
-    PyObject *saved = tls_callback;
+    PyObject *saved = tls_callback, *saved_owner = tls_owner;
     tls_callback = Py_NewRef(r->callback);
+    tls_owner = r->owner;
     enter_region();
     PyObject *result = PyObject_Vectorcall(r->fn, args, nargsf, kwnames);
     leave_region();
+    tls_owner = saved_owner;
     if (LIKELY(tls_callback == r->callback && tls_callback != NULL)) {  /* the region keeps it: this drop runs nothing */
         Py_DECREF(tls_callback);
         tls_callback = saved;
@@ -1457,10 +1465,10 @@ static PyObject *disabled_call(PyObject *self, PyObject *const *args, size_t nar
 }
 
 static PyObject *Region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *region_names[] = {"fn", "callback", NULL}, *disabled_names[] = {"fn", NULL};
-    PyObject *fn, *callback = NULL;
+    static char *region_names[] = {"fn", "callback", "owner", NULL}, *disabled_names[] = {"fn", NULL};
+    PyObject *fn, *callback = NULL, *owner = NULL;
     int is_region = type == &RegionType;
-    if (is_region ? !PyArg_ParseTupleAndKeywords(args, kwargs, "OO:Region", region_names, &fn, &callback)
+    if (is_region ? !PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:Region", region_names, &fn, &callback, &owner)
                   : !PyArg_ParseTupleAndKeywords(args, kwargs, "O:disabled", disabled_names, &fn)) return NULL;
     if (!PyCallable_Check(fn) || (is_region && !PyCallable_Check(callback))) {
         PyErr_Format(PyExc_TypeError, "%R is not callable", PyCallable_Check(fn) ? callback : fn);
@@ -1471,12 +1479,14 @@ static PyObject *Region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     r->call = is_region ? region_call : disabled_call;
     r->fn = Py_NewRef(fn);
     r->callback = Py_XNewRef(callback);
+    r->owner = Py_XNewRef(owner);
     return (PyObject *)r;
 }
 
 static int Region_traverse(Region *r, visitproc visit, void *arg) {
     Py_VISIT(r->fn);
     Py_VISIT(r->callback);
+    Py_VISIT(r->owner);
     Py_VISIT(r->dict);
     return 0;
 }
@@ -1489,6 +1499,7 @@ static int Region_clear(Region *r) {
     r->call = cleared_call;
     Py_CLEAR(r->fn);
     Py_CLEAR(r->callback);
+    Py_CLEAR(r->owner);
     Py_CLEAR(r->dict);
     return 0;
 }
@@ -1506,6 +1517,7 @@ static PyObject *Region_repr(Region *r) { return PyUnicode_FromFormat("<%s of %R
 
 static PyMemberDef Region_members[] = {{"fn", T_OBJECT_EX, offsetof(Region, fn), READONLY},
                                        {"callback", T_OBJECT, offsetof(Region, callback), READONLY},
+                                       {"owner", T_OBJECT, offsetof(Region, owner), READONLY},
                                        {NULL}};
 static PyGetSetDef Region_getset[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict}, {NULL}};
 
@@ -1520,7 +1532,7 @@ static PyGetSetDef Region_getset[] = {{"__dict__", PyObject_GenericGetDict, PyOb
         .tp_getset = Region_getset, .tp_dictoffset = offsetof(Region, dict),                                       \
         .tp_weaklistoffset = offsetof(Region, weakrefs),                                                           \
     }
-static PyTypeObject RegionType = REGION_TYPE("Region", "Region(fn, callback): calls fn with capture on.");
+static PyTypeObject RegionType = REGION_TYPE("Region", "Region(fn, callback, owner=None): calls fn with capture on.");
 static PyTypeObject DisabledType = REGION_TYPE("disabled", "disabled(fn): calls fn with capture off.");
 
 /* ----------------------------------------------------------------------------------------------- functions */

@@ -162,6 +162,8 @@ class Entry:
     hits: int
     alive: bool
     """Set to False to invalidate: passed over from now on, removed at the next miss."""
+    owner: Any
+    """That of the region in which the callback gave it; None for one that was added by hand."""
     info: Any
     """Whatever the owner likes; None at first."""
     def __new__(cls, guards: Guards, code: CodeType, gather_slot: int = -1) -> Entry: ...
@@ -176,7 +178,8 @@ class Region:
     fn: Callable[..., Any]
     callback: Callback
     __dict__: dict[str, Any]
-    def __new__(cls, fn: Callable[..., Any], callback: Callback) -> Region: ...
+    owner: Any
+    def __new__(cls, fn: Callable[..., Any], callback: Callback, owner: Any = ...) -> Region: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __get__(self, instance: object, owner: type | None = None, /) -> Any: ...
 

@@ -8,6 +8,7 @@ transposes through shared memory instead of reading strided.
 
 from __future__ import annotations
 
+import dataclasses
 import keyword
 import re
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import sympy
 from sympy import Expr
 
-from ...ir.loops import Axis, Graph, Kernel, Op, Phase, indirect_names
+from ...ir.loops import Axis, Graph, Kernel, Op, Phase, indirect_names, value_symbol
 from ..cpu.scalar_ops import Value
 from ..expressions import TRITON, linear, names_in, print_factor, print_index
 from ..nest import Nest, simplify
@@ -82,6 +83,7 @@ class _KernelWriter:
         self.slots: dict[str, _Slot] = {}
         self.blocks: dict[str, int] = {}
         self.uses_libdevice = False
+        self.held: dict[tuple[str, tuple[Expr, ...], Expr], str] = {}  # stored elements still in registers
         self.rank = 1
         # 32-bit indices are faster; symbolic sizes may grow beyond them
         sizes = [b.numel() for n, b in unit.graph.buffers.items() if n in (*kernel.reads(), *kernel.writes())]
@@ -127,8 +129,7 @@ class _KernelWriter:
         out.put("@triton.jit", self.source.spans, note=False)
         out.put(f"def {self.source.name}({parameters}):", self.source.spans, note=False)
         origins = ", ".join(dict.fromkeys(self.source.origins)) or self.source.kind
-        out.open(f'"""{origins}"""')
-        out.close("")
+        out.put(f'    """{origins}"""')
         spans = {l.line: l.spans for l in body.lines()}
         for number, line in enumerate(body.text().rstrip("\n").split("\n")[1:], 2):
             out.put(line, spans.get(number, ()), note=False)
@@ -257,6 +258,8 @@ class _KernelWriter:
         self._decode(kernel.axes, "x")
         stored: set[str] = set()
         for number, (phase, position) in enumerate(zip(kernel.phases, self.nest.positions, strict=True)):
+            if fits:
+                phase = self._forwarded(phase)
             loads = {o.args[0] for o in phase.body if o.op == "load"}
             if loads & stored:
                 out.put("tl.debug_barrier()  # other threads of this program wrote what is read next")
@@ -270,6 +273,31 @@ class _KernelWriter:
                 self._straight(phase.body)
             stored |= {o.args[0] for o in phase.body if o.op == "store"}
         return _ceiling(total, xblock), warps
+
+    def _forwarded(self, phase: Phase) -> Phase:
+        """The phase without loads of elements that an earlier phase of this program stored: it still holds them.
+
+        Also notes what this phase stores. Holds for persistent phases, whose columns are the same threads' registers.
+        """
+        names = {a.symbol: sympy.Symbol(f"@{k}", integer=True, nonnegative=True) for k, a in enumerate(phase.axes)}
+        sizes = tuple(a.size for a in phase.axes)
+        renamed: dict[str, str] = {}
+        body: list[Op] = []
+        for op in phase.body:
+            op = _renamed(op, renamed)
+            if op.op in ("load", "store"):
+                index = sympy.sympify(op.args[1])
+                key = (op.args[0], sizes, index.xreplace(names))
+                if op.op == "load" and key in self.held:
+                    renamed[op.name] = self.held[key]
+                    continue
+                if op.op == "store":
+                    for other in [k for k in self.held if k[0] == op.args[0] and k != key]:
+                        del self.held[other]
+                    if not indirect_names(index):
+                        self.held[key] = op.args[2]
+            body.append(op)
+        return Phase(phase.axes, tuple(body))
 
     def _contiguous_along_points(self) -> bool:
         """True where memory is contiguous along a kernel axis rather than along the phases' axes."""
@@ -294,7 +322,7 @@ class _KernelWriter:
         block = f"RBLOCK{number}"
         width = next_power_of_two(int(length)) if persistent else widest
         self.blocks[block] = width
-        r = f"r{number}"
+        r = self._claim(f"column{number or ''}")
         size = print_factor(length, self.names, TRITON)
         exact = length.is_Integer and int(length) % width == 0
         inside = self._inside(phase)
@@ -390,7 +418,7 @@ class _KernelWriter:
 
     def _fold_at_once(self, op: Op, position: Expr) -> None:
         kind = op.args[0]
-        text, dtype = self._kept(op)
+        text, _ = self._kept(op)
         if kind in ("argmax", "argmin"):
             at = self._claim(op.name + "_at")
             self.out.put(f"{op.name}_all = {text}")
@@ -401,7 +429,6 @@ class _KernelWriter:
             return
         folded = self._folded(kind, text)
         self._define(op, f"{folded} != 0" if op.dtype == "bool" else folded)
-        del dtype
 
     def _place(self, kind: str, values: str, at: str) -> str:
         """The lowest index among the columns that hold the best value; NaN counts as best."""
@@ -527,11 +554,10 @@ class _KernelWriter:
         if dtype not in TYPES:
             raise Unsupported(f"load of {dtype}")
         pointer = self.names[storage]
-        address = pointer if index == 0 else f"{pointer} + ({self._index(index)})" if " - " in self._index(index) else f"{pointer} + {self._index(index)}"
+        offset = self._index(index)
+        address = pointer if index == 0 else f"{pointer} + ({offset})" if " - " in offset else f"{pointer} + {offset}"
         mask = f", {self.mask}, other=0" if self.mask and self._varies(index) else ""
         text = f"tl.load({address}{mask})"
-        if not self._varies(index):
-            text = f"{text} + {self.full('0', dtype)}" if False else text
         if dtype == "bool":
             text += ".to(tl.int1)"
         self._define(op, text)
@@ -556,6 +582,21 @@ class _KernelWriter:
         if not inner:
             return self.shape_names <= used if self.spread.startswith("tl.zeros([Y") else bool(used & self.shape_names)
         return bool(used & inner) and bool(used & points or not points)
+
+
+def _renamed(op: Op, names: dict[str, str]) -> Op:
+    """``op`` reading other values."""
+    if not names or not any(n in names for n in op.operands()):
+        return op
+    change = {value_symbol(a): value_symbol(b) for a, b in names.items()}
+    arguments = []
+    for position, arg in enumerate(op.args):
+        if isinstance(arg, str) and not (op.op in ("load", "store", "reduce") and position == 0):
+            arg = names.get(arg, arg)
+        elif isinstance(arg, Expr):
+            arg = arg.xreplace(change)
+        arguments.append(arg)
+    return dataclasses.replace(op, args=tuple(arguments))
 
 
 def _pointee(dtype: str) -> str:

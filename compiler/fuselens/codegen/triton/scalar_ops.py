@@ -195,12 +195,20 @@ def _libdevice(name: str) -> Entry:
     return entry
 
 
-def _extreme(name: str, nan: str) -> Entry:
+def _other_than_nan(sign: str) -> Entry:
+    def entry(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+        a, b = v[0].text, v[1].text
+        return f"tl.where(({a} {sign} {b}) | ({b} != {b}), {a}, {b})"
+
+    return entry
+
+
+def _extreme(name: str) -> Entry:
     def entry(e: Emitter, op: Op, v: Sequence[Value]) -> str:
         if op.dtype == "bool":
             return f"{v[0].text} {'|' if name == 'maximum' else '&'} {v[1].text}"
         if op.dtype in ("f32", "f64"):
-            return f"tl.{name}({v[0].text}, {v[1].text}, propagate_nan=tl.PropagateNan.{nan})"
+            return f"tl.{name}({v[0].text}, {v[1].text}, propagate_nan=tl.PropagateNan.ALL)"
         return f"tl.{name}({v[0].text}, {v[1].text})"
 
     return entry
@@ -271,8 +279,8 @@ TABLE: dict[str, Entry] = {
     "add": _infix("+"), "sub": _infix("-"), "mul": _infix("*"), "div": _infix("/"),
     "floordiv": _floordiv, "truncdiv": _truncdiv, "mod": _own("mod_floor"), "fmod": _infix("%"),
     "neg": lambda e, op, v: f"-{v[0].text}", "abs": _call("tl.abs"), "sign": _sign, "fma": _fma,
-    "max": _extreme("maximum", "ALL"), "min": _extreme("minimum", "ALL"),
-    "fmax": _extreme("maximum", "NONE"), "fmin": _extreme("minimum", "NONE"),
+    "max": _extreme("maximum"), "min": _extreme("minimum"),
+    "fmax": _other_than_nan(">"), "fmin": _other_than_nan("<"),
     "eq": _infix("=="), "ne": _infix("!="), "lt": _infix("<"), "le": _infix("<="), "gt": _infix(">"), "ge": _infix(">="),
     "isnan": lambda e, op, v: f"{v[0].text} != {v[0].text}",
     "isinf": lambda e, op, v: f'tl.abs({v[0].text}) == float("inf")', "signbit": _signbit,

@@ -1,0 +1,145 @@
+"""Which point of one iteration space belongs to which point of another: solving index equations.
+
+Two loops meet at memory: one touches element ``G(j)``, the other ``F(d)`` of a storage. :func:`solve` finds ``j`` as
+expressions of ``d`` with ``G(j) = F(d)`` by reading ``F`` in the mixed radix that the strides of ``G`` form; where a
+digit of ``F`` is too coarse, its axis is split. Guesses use example sizes, but every answer is checked symbolically,
+so that it holds for all sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import sympy
+from sympy import Expr
+
+from fuselens.ir.affine import ZERO, Affine, bounds, divide, integer_value, linear, substitute, symbol_names
+from fuselens.ir.loops import symbol
+
+Hints = Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Solution:
+    """``values``: each solved axis as an expression. ``splits``: axes of the known side that had to be split, each as
+    (outer name, inner name, inner size); ``sizes``: the known side's axes after splitting, in order."""
+
+    values: dict[str, Expr]
+    sizes: dict[str, Expr]
+    splits: dict[str, Expr] = field(default_factory=dict)
+
+
+def solve(
+    unknown: Affine, unknown_sizes: Mapping[str, Expr], known: Affine, known_sizes: Mapping[str, Expr], hints: Hints,
+    *, split: bool = False,
+) -> Solution | None:  # fmt: skip
+    """Axes of ``unknown`` that occur in its form, as expressions of the known axes; None where there is no answer.
+
+    With ``split`` the known axes may be split; ``Solution.splits`` then maps the old axes to expressions of new ones.
+    """
+    digits = sorted(((integer_value(c, hints), a, c) for a, c in unknown.terms), key=lambda d: -d[0])
+    sizes = dict(known_sizes)
+    splits: dict[str, Expr] = {}
+    parts: dict[str, list[Expr]] = {a: [] for a, _ in unknown.terms}
+    work = list(known.terms)
+    while work:
+        axis, coefficient = work.pop()
+        size = sizes[axis]
+        found = _digit(coefficient, digits, hints)
+        if found is None:
+            return None
+        digit, quotient = found
+        room = unknown_sizes[digit]
+        if split and quotient.is_positive and integer_value(quotient * size, hints) > integer_value(room, hints):
+            inner = divide(room, quotient)
+            outer = divide(size, inner) if inner is not None and inner != 0 else None
+            if inner is None or outer is None or inner == 1:
+                return None
+            names = _fresh(sizes, axis)
+            sizes = {k: v for old, s in sizes.items() for k, v in (
+                [(names[0], outer), (names[1], inner)] if old == axis else [(old, s)])}  # fmt: skip
+            whole = symbol(names[0]) * inner + symbol(names[1])
+            splits = {k: substitute(v, {axis: whole}) for k, v in splits.items()} | {axis: whole}
+            parts = {k: [substitute(p, {axis: whole}) for p in v] for k, v in parts.items()}
+            work += [(names[0], coefficient * inner), (names[1], coefficient)]
+            continue
+        parts[digit].append(quotient * symbol(axis))
+    rest = known.constant - unknown.constant
+    for value, axis, stride in digits:
+        if rest == 0:
+            break
+        step = _constant_digit(rest, value, stride, hints)
+        if step != 0:
+            parts[axis].append(step)
+            rest = rest - step * stride
+    values = {a: sympy.Add(*p) if p else ZERO for a, p in parts.items()}
+    return _checked(unknown, unknown_sizes, known, values, sizes, splits, hints)
+
+
+def _digit(coefficient: Expr, digits: list[tuple[int, str, Expr]], hints: Hints) -> tuple[str, Expr] | None:
+    """The digit of the largest stride that the coefficient is a multiple of."""
+    size = abs(integer_value(coefficient, hints))
+    for value, axis, stride in digits:
+        if 0 < value <= size:
+            quotient = divide(coefficient, stride)
+            if quotient is not None:
+                return axis, quotient
+    return None
+
+
+def _constant_digit(rest: Expr, value: int, stride: Expr, hints: Hints) -> Expr:
+    if isinstance(rest, sympy.Integer) and isinstance(stride, sympy.Integer):
+        return sympy.Integer(int(rest) // int(stride))
+    total = integer_value(rest, hints)
+    if value == 0 or abs(total) < abs(value):
+        return ZERO
+    return divide(rest, stride) or ZERO
+
+
+def _checked(
+    unknown: Affine, unknown_sizes: Mapping[str, Expr], known: Affine, values: dict[str, Expr],
+    sizes: dict[str, Expr], splits: dict[str, Expr], hints: Hints,
+) -> Solution | None:  # fmt: skip
+    total = sympy.Add(unknown.constant, *(substitute(c * symbol(a), values) for a, c in unknown.terms))
+    expected = substitute(known.expression(), splits) if splits else known.expression()
+    if total != expected and sympy.expand(total - expected) != 0:
+        return None
+    names = frozenset(sizes)
+    reach = {a: integer_value(s, hints) for a, s in sizes.items()}
+    for axis, value in values.items():
+        form = linear(value, names)
+        limits = bounds(form, reach, hints) if form else None
+        if limits is None or limits[0] < 0 or limits[1] >= integer_value(unknown_sizes[axis], hints):
+            return None
+    return Solution(values, sizes, splits)
+
+
+def _fresh(sizes: Mapping[str, Expr], axis: str) -> tuple[str, str]:
+    count = 0
+    while f"{axis}_{count}" in sizes or f"{axis}_{count + 1}" in sizes:
+        count += 1
+    return f"{axis}_{count}", f"{axis}_{count + 1}"
+
+
+def covers(value: Expr, size: Expr, sizes: Mapping[str, Expr]) -> bool:
+    """Whether ``value`` runs through 0 .. size - 1 exactly once as its axes run: a mixed-radix number without gaps."""
+    form = linear(value, frozenset(sizes))
+    if form is None or form.constant != 0:
+        return False
+    remaining = dict(form.terms)
+    step: Expr = sympy.Integer(1)
+    while remaining:
+        axis = next((a for a, c in remaining.items() if c == step), None)
+        if axis is None:
+            return False
+        step = step * sizes[axis]
+        del remaining[axis]
+    return step == size or sympy.expand(step - size) == 0
+
+
+def axes_in(values: Mapping[str, Expr], names: frozenset[str]) -> frozenset[str]:
+    out: frozenset[str] = frozenset()
+    for value in values.values():
+        out |= symbol_names(value) & names
+    return out
