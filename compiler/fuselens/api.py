@@ -244,7 +244,6 @@ def disable(fn: Any = None, recursive: bool = True) -> Any:
         raise TypeError(f"fuselens.disable expects a function, got {type(fn).__name__}")
     wrapped = _hook.disabled(fn)
     functools.update_wrapper(wrapped, fn, updated=())
-    wrapped.__dict__["__fuselens_disabled__"] = True
     return wrapped
 
 
@@ -255,6 +254,10 @@ def graph_break() -> None:
 def is_compiling() -> bool:
     """True while the surrounding function is being traced, False when it runs as plain Python."""
     return False
+
+
+graph_break.__fuselens_special__ = "graph_break"  # type: ignore[attr-defined]
+is_compiling.__fuselens_special__ = "is_compiling"  # type: ignore[attr-defined]
 
 
 def reset() -> None:

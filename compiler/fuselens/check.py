@@ -363,6 +363,7 @@ def _check(file: OpenFile, annotated: Annotated, config: Config | None, progress
             function=name,
             span=annotated.name_span,
             progress=lambda stage: say(f"{name}: {stage}"),
+            dynamic=inputs.dynamic,
         )
     except SystemExit as error:
         stack = user_stack(error, file.path)

@@ -147,6 +147,14 @@ def unwrap_torch_compile(obj: Any) -> Any | None:
     return inner
 
 
+def disabled_function(fn: Any) -> Any | None:
+    """The function that ``torch.compiler.disable`` wrapped into ``fn``; None when it did not."""
+    if getattr(fn, "_torchdynamo_disable", False):
+        inner = getattr(fn, "_torchdynamo_orig_callable", fn)
+        return inner if hasattr(inner, "__code__") else fn
+    return None
+
+
 def set_grad_enabled(enabled: bool) -> None:
     """The function that graphs call to change grad mode (documented spellings are context managers)."""
     torch._C._set_grad_enabled(enabled)
@@ -202,6 +210,8 @@ def propagate(gm: torch.fx.GraphModule, mode: FakeTensorMode, fakes: list[Any]) 
 
 
 # --- autograd
+
+OpOverload = torch._ops.OpOverload
 
 
 def core_decompositions() -> dict[Any, Callable[..., Any]]:

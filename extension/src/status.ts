@@ -2,6 +2,8 @@
 
 import type { ServerStatus } from "./protocol";
 
+const MAXIMUM_DETAIL = 60;
+
 export interface StatusView {
   text: string;
   detail: string;
@@ -15,7 +17,7 @@ export interface StatusView {
 export function statusView(status: ServerStatus, problem?: string): StatusView {
   const interpreter = status.interpreter ?? "";
   if (problem !== undefined) {
-    return { text: "Fuselens: not running", detail: problem, severity: "error", busy: false, action: "selectInterpreter" };
+    return { text: "Fuselens: not running", detail: shortened(problem), severity: "error", busy: false, action: "selectInterpreter" };
   }
   switch (status.state) {
     case "starting":
@@ -30,7 +32,7 @@ export function statusView(status: ServerStatus, problem?: string): StatusView {
     case "error":
       return {
         text: "Fuselens: problem",
-        detail: firstLine(status.message) || "see the output",
+        detail: shortened(firstLine(status.message)) || "see the output",
         severity: "error",
         busy: false,
         action: "showOutput",
@@ -45,6 +47,11 @@ function view(text: string, detail: string, busy: boolean): StatusView {
 function compiling(message: string | undefined): string {
   const what = firstLine(message);
   return what === "" ? "compiling" : /^compil/i.test(what) ? what : `compiling ${baseName(what)}`;
+}
+
+/** The item is one line; the notification and the output have the whole text. */
+function shortened(text: string): string {
+  return text.length <= MAXIMUM_DETAIL ? text : `${text.slice(0, MAXIMUM_DETAIL - 1).trimEnd()}…`;
 }
 
 function firstLine(text: string | undefined): string {

@@ -26,3 +26,9 @@ test("no server at all leads to the interpreter", () => {
   const view = statusView({ state: "error" }, "there is no interpreter at /py.");
   assert.deepEqual([view.text, view.detail, view.action], ["Fuselens: not running", "there is no interpreter at /py.", "selectInterpreter"]);
 });
+
+test("a long reason is cut", () => {
+  const { detail } = statusView({ state: "error" }, `there is no interpreter at ${"/deep".repeat(40)}.`);
+  assert.equal(detail.length, 60);
+  assert.ok(detail.endsWith("…"));
+});

@@ -425,6 +425,8 @@ add("return-view-and-base", lambda x: (lambda y: (y.view(-1), y, y[2]))(x * 2), 
 add("return-same-twice", lambda x: (lambda y: (y, y))(x * 2), one)
 add("return-equal-twice", lambda x: (x * 2, x * 2), one)
 add("return-input-copy", lambda x: (x.clone(), torch.empty_like(x).copy_(x)), one)
+add("return-clone-of-output", lambda x: (lambda y: (y, y.clone(), y.clone().view(-1)))(x * 2), one)
+add("return-clone-of-slice", lambda x: (x[1:].clone(), x[1:].clone().as_strided((2,), (1,), 1), x * 2), one)
 add("return-unbind", lambda x: tuple((x * 2).unbind(0)), one)
 add("return-split", lambda x: tuple((x * 2).split(2, 1)), one)
 add("return-split-input", lambda x, y: (*x.split(2, 1), y * 2), two)

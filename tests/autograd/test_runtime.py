@@ -372,3 +372,24 @@ def test_training_curve_matches_eager() -> None:
         return losses
 
     torch.testing.assert_close(train(True), train(False), rtol=1e-5, atol=1e-6)
+
+
+def test_autocast_around_the_graph() -> None:
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        return F.layer_norm((x @ w).relu(), (5,)) @ w.t()
+
+    torch.manual_seed(0)
+    x, w = leaf(4, 6), leaf(6, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        compiled = compile_case(fn, [x, w])
+        (actual,) = compiled.run((x, w))
+        expected = fn(x, w)
+    assert actual.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(actual, expected, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(
+        torch.autograd.grad(actual.float().square().sum(), [x, w]),
+        torch.autograd.grad(expected.float().square().sum(), [x, w]),
+        rtol=5e-2,
+        atol=5e-2,
+    )
+    assert any(n.meta["val"].dtype == torch.bfloat16 for n in compiled.joint.graph.nodes if n.name.startswith("mm"))

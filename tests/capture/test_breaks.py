@@ -356,3 +356,88 @@ def test_traceback_points_at_the_user_line():
         compiled(t(3))
     assert any(e.lineno is not None and "raise ValueError" in e.lineno.__class__.__name__ or "raise" in str(e.statement)
                for e in caught.traceback)  # fmt: skip
+
+
+# --- effects on existing objects are replayed, without a break
+
+
+class Holder:
+    def __init__(self):
+        self.n = 1
+        self.log = []
+        self.state = None
+
+
+def appends(items, x):
+    items.append(x * 2)
+    items[0] = items[0] + 1
+    items += [x]
+    return items[-1] * len(items)
+
+
+def updates(d, x):
+    d["new"] = x + d["old"]
+    d.pop("old")
+    return d["new"] * 2
+
+
+def assigns(holder, x):
+    holder.n += 1
+    holder.state = x * holder.n
+    holder.log.append(holder.state)
+    return holder.state + 1
+
+
+def shared_list(x):
+    holder = HOLDER
+    holder.log.append(x)
+    print("n", len(holder.log))
+    holder.log.append(x + 1)
+    return len(holder.log)
+
+
+HOLDER = Holder()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_effects_on_arguments(backend):
+    check(appends, ([t(3)], t(3)), breaks=0, backend=backend)
+    check(updates, ({"old": t(3)}, t(3)), breaks=0, backend=backend)
+
+
+def test_effects_on_objects():
+    eager, compiled = Holder(), Holder()
+    fn = fuselens.compile(assigns, backend="eager")
+    for i in range(3):
+        torch.testing.assert_close(fn(compiled, t(3)), assigns(eager, t(3)))
+        assert compiled.n == eager.n == i + 2
+        assert len(compiled.log) == i + 1
+        assert compiled.log[-1] is compiled.state
+    assert not fn.__fuselens__.recorder.report.breaks
+
+
+def test_effects_before_a_break():
+    HOLDER.log.clear()
+    expected = shared_list(t(2))
+    HOLDER.log.clear()
+    assert fuselens.compile(shared_list, backend="eager")(t(2)) == expected == 2
+
+
+@fuselens.disable
+def secret(x):
+    assert not fuselens.is_compiling()
+    return x * 2
+
+
+def uses_disabled(x):
+    y = secret(x + 1)
+    fuselens.graph_break()
+    return (y + 1, fuselens.is_compiling())
+
+
+def test_disable_and_graph_break():
+    fn = fuselens.compile(uses_disabled, backend="eager")
+    y, compiling = fn(t(3))
+    torch.testing.assert_close(y, uses_disabled(t(3))[0])
+    assert compiling
+    assert [b.code for b in fn.__fuselens__.recorder.report.breaks] == ["FL114", "FL111"]

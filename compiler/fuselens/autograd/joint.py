@@ -243,7 +243,10 @@ class _Trace:
 
     def _mutations(self) -> list[Mutation]:
         found: list[Mutation] = []
-        storages = [torch_private.storage_key(t) if isinstance(t, torch.Tensor) else None for t in self.fakes]
+        sharing: dict[int, list[int]] = {}
+        for i, t in enumerate(self.fakes):
+            if isinstance(t, torch.Tensor) and i not in self.duplicates:
+                sharing.setdefault(torch_private.storage_key(t), []).append(i)
         for i, (fake, wrapper) in enumerate(zip(self.fakes, self.wrappers, strict=True)):
             state = self.initial[i]
             if wrapper is None or state is None or i in self.duplicates:
@@ -257,8 +260,7 @@ class _Trace:
             node = self.recorder.node_of(value)
             if node is self.placeholders[i]:
                 continue
-            others = [j for j, s in enumerate(storages) if s == storages[i] and j not in (i, *self.duplicates)]
-            if others:
+            if len(sharing[torch_private.storage_key(fake)]) > 1:
                 raise Unsupported("an input is written to that shares memory with another input")
             visible = self.training and wrapper.requires_grad and wrapper.grad_fn is not grad_fn
             position = self._add_result(node, wrapper if visible else None)
@@ -384,7 +386,9 @@ class _Trace:
         wanted = [i for i, t in enumerate(self.leaves) if _requires_grad(t) and i not in self.duplicates]
         self.recorder.meta = {"backward": True}
         try:
-            with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else contextlib.nullcontext():
+            with contextlib.ExitStack() as stack:
+                for device in _autocast_devices():  # eager's backward runs outside of the user's autocast
+                    stack.enter_context(torch.autocast(device, enabled=False))
                 found = torch.autograd.grad(
                     roots, [self.leaves[i] for i in wanted], tangents, allow_unused=True, materialize_grads=False
                 )
@@ -456,6 +460,7 @@ class _Trace:
             views=tuple(i for i, n in enumerate(self.results) if i not in self.integers and _storage_root(n) is not n),
             random=self.recorder.random,
             detached=self.training and not differentiable,
+            autocast=_autocast_devices(),
             replayable=self._replayable(mutations, present),
         )
         return Joint(graph, self.recorder.root, signature, self.placeholders, tangents, self.results, present)
@@ -574,6 +579,10 @@ def _may_write(gm: fx.GraphModule) -> bool:
         if name in ("batch_norm", "instance_norm", "relu", "dropout", "leaky_relu", "elu", "hardtanh", "silu", "apply"):
             return True
     return False
+
+
+def _autocast_devices() -> tuple[str, ...]:
+    return tuple(d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d))
 
 
 def _needs_python_rules(gm: fx.GraphModule) -> bool:

@@ -210,7 +210,7 @@ class _Cut:
             return f"{name} is a reduction: small to keep, a pass over its operand to repeat"
         if name in _SCATTERS:
             return f"{name} is not computed twice"
-        if node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload):
+        if node.op == "call_function" and not isinstance(node.target, torch_private.OpOverload):
             return "" if node.target is operator.getitem else "not an ATen operator"
         if not is_view(node) and node in self.forward and self._in_memory_anyway(node):
             return "a vendor call reads it in forward and in backward: it is in memory already"

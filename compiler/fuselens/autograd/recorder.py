@@ -211,7 +211,7 @@ class Recorder(torch_private.RecordingMode):
             return "identity", None
         if func in _LIFTS:
             return "lift", None
-        if isinstance(func, torch._ops.OpOverload):
+        if isinstance(func, torch_private.OpOverload):
             if func.namespace == "prim" or func is aten._local_scalar_dense.default:
                 return "unrecorded", None
             if torch_private.is_composite(func):
@@ -268,8 +268,11 @@ class Recorder(torch_private.RecordingMode):
         return out
 
     def _is_noop(self, func: Any, args: Any, out: Any) -> bool:
-        """Views that change nothing (`x.expand_as(x)`, `x.view(x.shape)`) are left out."""
-        if func not in _VIEW_NOOPS or id(args[0]) not in self._nodes:
+        """Views and copies that change nothing are left out: a functional graph cannot tell them from their source.
+
+        (Results that must own their memory are copied when they are added, see ``_add_result``.)
+        """
+        if func not in _MAYBE_NOOPS or id(args[0]) not in self._nodes:
             return False
         return _same_layout(out, args[0]) and _same((out.storage_offset(),), (args[0].storage_offset(),))
 
@@ -308,9 +311,9 @@ class Recorder(torch_private.RecordingMode):
             self.paused = False
 
 
-_VIEW_NOOPS = frozenset({
+_MAYBE_NOOPS = frozenset({
     aten.view.default, aten.expand.default, aten._unsafe_view.default, aten.as_strided.default, aten.slice.Tensor,
-    aten._reshape_alias.default, aten.permute.default, aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default,
+    aten._reshape_alias.default, aten.clone.default, aten.permute.default, aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default,
 })  # fmt: skip
 
 

@@ -95,6 +95,7 @@ class Signature:
     views: tuple[int, ...] = ()  # results that the graph computes as views of values it does not return
     random: bool = False  # the graph draws random numbers
     detached: bool = False  # inputs require grad and grad mode is on, but no result does: run under no_grad
+    autocast: tuple[str, ...] = ()  # device types whose autocast surrounded the trace: its casts are in the graph
     replayable: bool = True  # outputs and gradients do not depend on the old value of an input that is overwritten
 
     @property

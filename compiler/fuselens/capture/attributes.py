@@ -200,6 +200,9 @@ def _object(m: Machine, value: ObjectValue, name: str) -> Value:
     kind = type(obj)
     if name == "__class__":
         return Known(kind)
+    assigned = m.tracer.attributes.get((id(obj), name))
+    if assigned is not None:
+        return m.use(assigned[1])
     if class_attribute(kind, "__getattribute__") is not object.__dict__["__getattribute__"]:
         raise Break("FL106", what=f"{source}.{name}", why=f"{kind.__name__} defines __getattribute__")
     found = class_attribute(kind, name)
@@ -234,6 +237,30 @@ def _object(m: Machine, value: ObjectValue, name: str) -> Value:
     if type(getter) is types.FunctionType and not isinstance(obj, torch.nn.Module):
         return m.call(FunctionValue(getter, None), [value, Constant(name)], {})
     raise Break("FL106", what=f"{source}.{name}", why="there is no such attribute")
+
+
+def store(m: Machine, owner: Value, name: str, value: Value) -> None:
+    """``owner.name = value`` on an existing object, where that only fills its ``__dict__``; replayed after the graph."""
+    what = f"assignment to `{owner.describe()}.{name}`"
+    if not isinstance(owner, ObjectValue):
+        raise Break("FL110", what=what, why="attributes of such objects are written eagerly")
+    obj, kind = owner.value, type(owner.value)
+    setter = class_attribute(kind, "__setattr__")
+    module = isinstance(obj, torch.nn.Module) and setter is torch.nn.Module.__setattr__
+    if setter is not object.__dict__["__setattr__"] and not module:
+        raise Break("FL110", what=what, why=f"{kind.__name__} defines __setattr__")
+    found = class_attribute(kind, name)
+    if (found is not ABSENT and hasattr(type(found), "__set__")) or not hasattr(obj, "__dict__"):
+        raise Break("FL110", what=what, why="it is a descriptor that runs code")
+    if module:
+        used = m.use(value)
+        plain = isinstance(used, (Constant, SequenceValue, DictValue)) or (
+            isinstance(used, TensorValue) and not issubclass(used.kind, torch.nn.Parameter)
+        )
+        if not plain or any(name in (vars(obj).get(table) or ()) for table in _MODULE_TABLES):
+            raise Break("FL110", what=what, why="parameters, buffers and submodules are assigned eagerly")
+    m.tracer.attributes.pop((id(obj), name), None)
+    m.tracer.attributes[id(obj), name] = (owner, value)
 
 
 def bind(m: Machine, found: Any, receiver: Value, name: str) -> Value:

@@ -109,7 +109,14 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
     code = classify.breaking_code(function)
     if code is not None:
         raise Break(code, what=function.__qualname__, why="it must run each time")
-    if getattr(function, "__fuselens_disabled__", False):
+    special = getattr(function, "__fuselens_special__", None)
+    if special == "graph_break":
+        raise Break("FL111")
+    if special == "is_compiling":
+        return Constant(True)
+    excluded = torch_private.disabled_function(function)
+    if excluded is not None:
+        _hook.skip(excluded.__code__, recursive=True)
         raise Break("FL114", what=function.__qualname__)
     if classify.is_graph_callable(function):
         return m.tracer.call("call_function", function, tuple(args), kwargs, _torch_name(function))
@@ -284,6 +291,8 @@ def _object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str,
         head = iterate(m, m.use(m.tracer.lazy(obj.args, src.generic_attribute(value.source, "args"))))
         base = _dict_items(m, m.tracer.lazy(obj.keywords, src.generic_attribute(value.source, "keywords")))
         return call(m, function, [*head, *args], {**base, **kwargs})
+    if isinstance(obj, _hook.disabled):
+        raise Break("FL114", what=getattr(obj, "__qualname__", "the function"))
     inner = getattr(obj, "__fuselens__", None)
     if inner is not None and type(inner.target) is types.FunctionType:
         # a compiled function called from compiled code is inlined like any other
@@ -401,8 +410,7 @@ def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) ->
     if isinstance(left, SequenceValue):
         if symbol in ("+", "+=") and isinstance(right, SequenceValue) and (left.kind, right.kind) in _JOINABLE:
             if symbol == "+=" and left.kind is list:
-                if left.source is not None:
-                    raise Break("FL110", what=left.describe(), why="lists from outside are mutated eagerly")
+                m.tracer.mutate(left)
                 left.items.extend(right.items)
                 return left
             kind = tuple if left.kind is torch.Size and right.kind is not torch.Size else left.kind
@@ -518,23 +526,24 @@ def store_subscript(m: Machine, container: Value, key: Value, value: Value) -> N
     if isinstance(container, TensorValue):
         m.tracer.call("call_function", operator.setitem, (container, m.use(key), m.use(value)), {}, "setitem", keep=True)
         return
-    if container.source is not None:
-        raise Break("FL110", what=container.describe(), why="containers from outside are mutated eagerly")
     if isinstance(container, DictValue):
+        m.tracer.mutate(container)
         container.items[key_of(m, key)] = value
         return
     if isinstance(container, SequenceValue) and container.kind is list and isinstance(m.use(key), Constant):
         index = key.value  # type: ignore[attr-defined]
         if type(index) is int and -len(container.items) <= index < len(container.items):
+            m.tracer.mutate(container)
             container.items[index] = value
             return
     raise Break("FL105", what="item assignment", why=f"into {container.describe()}")
 
 
 def delete_subscript(m: Machine, container: Value, key: Value) -> None:
-    if isinstance(container, DictValue) and container.source is None:
+    if isinstance(container, DictValue):
         wanted = key_of(m, key)
         if wanted in container.items:
+            m.tracer.mutate(container)
             del container.items[wanted]
             return
     raise Break("FL105", what="del", why=f"of an item of {container.describe()}")
@@ -584,8 +593,8 @@ def named_method(m: Machine, method: NamedMethod, args: list[Value], kwargs: dic
     if isinstance(receiver, TensorValue):
         return _tensor_method(m, receiver, name, args, kwargs)
     if isinstance(receiver, SequenceValue) and receiver.kind is list and name in _LIST_METHODS:
-        if receiver.source is not None and name in _LIST_MUTATORS:
-            raise Break("FL110", what=receiver.describe(), why="lists from outside are mutated eagerly")
+        if name in _LIST_MUTATORS:
+            m.tracer.mutate(receiver)
         return _LIST_METHODS[name](m, receiver, args, kwargs)
     if isinstance(receiver, SequenceValue) and name in ("index", "count", "__len__", "numel"):
         if name == "__len__":
@@ -594,8 +603,8 @@ def named_method(m: Machine, method: NamedMethod, args: list[Value], kwargs: dic
         if known is not UNKNOWN:
             return fold(m, getattr(known, name), args, kwargs, name)
     if isinstance(receiver, DictValue) and name in _DICT_METHODS:
-        if receiver.source is not None and name in _DICT_MUTATORS:
-            raise Break("FL110", what=receiver.describe(), why="dictionaries from outside are mutated eagerly")
+        if name in _DICT_MUTATORS:
+            m.tracer.mutate(receiver)
         return _DICT_METHODS[name](m, receiver, [m.use(a) for a in args])
     if isinstance(receiver, Constant) and isinstance(receiver.value, (str, bytes, int, float, complex, bool, range)):
         return fold(m, getattr(receiver.value, name), args, kwargs, f"{receiver.python_type.__name__}.{name}")
@@ -789,7 +798,7 @@ def _hasattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 def _has_attribute(m: Machine, owner: Value, name: str) -> bool:
     if isinstance(owner, (ObjectValue, Known, Constant)):
-        found = hasattr(owner.value, name)
+        found = hasattr(owner.value, name) or (id(owner.value), name) in m.tracer.attributes
         if not found and isinstance(owner, ObjectValue) and owner.source is not None and hasattr(owner.value, "__dict__"):
             m.tracer.guard(
                 src.instance_dict(owner.source), _hook.MISSING, name, name="MISSING",

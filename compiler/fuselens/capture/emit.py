@@ -136,6 +136,7 @@ class Emitter:
     # --- whole programs ------------------------------------------------------------------------------------
 
     def returning(self, value: Value) -> Replacement:
+        self._replay()
         self._store_cells(only_written=True)
         self.value(value)
         self._emit(bytecode.return_value())
@@ -145,6 +146,7 @@ class Emitter:
         """After the graph: the instruction at which the machine stopped, in plain bytecode, then a resume function."""
         index = self.m.at
         instruction = self.m.instruction
+        self._replay()
         self._store_cells(only_written=False)
         if condition_of(instruction) is not None:
             self._conditional(index, explore)
@@ -153,6 +155,18 @@ class Emitter:
         else:
             self._rest_eagerly(index)
         return self._finish()
+
+    def _replay(self) -> None:
+        """Brings existing containers and objects to the state that tracing left them in."""
+        for container in self.m.tracer.mutated.values():
+            if isinstance(container, SequenceValue):
+                self._call_constant(_refill_list, container, SequenceValue(list(container.items), list))
+            else:
+                self._call_constant(_refill_dict, container, DictValue(dict(container.items)))
+            self._emit(bytecode.pop_top())
+        for (_, name), (owner, value) in self.m.tracer.attributes.items():
+            self._call_constant(setattr, owner, Constant(name), value)
+            self._emit(bytecode.pop_top())
 
     def _prologue(self) -> None:
         """What the original code begins with (cells, RESUME), then the call of the graph."""
@@ -423,6 +437,24 @@ class Emitter:
         if flags_parts:
             raise FrameUnsupported("FL109", None, what=value.describe(), why="a nested function with defaults leaves the frame")
         self._emit(bytecode.make_function(value.code, closure=[cell.name for cell in value.closure]))
+
+
+def _refill_list(target: list[Any], items: list[Any]) -> None:
+    target[:] = items
+
+
+def _refill_dict(target: dict[Any, Any], items: dict[Any, Any]) -> None:
+    if list(target) != list(items):
+        target.clear()
+    target.update(items)
+
+
+def effects(machine: Machine) -> list[Value]:
+    """Values that existing objects must receive after the graph, whatever else the frame does."""
+    found: list[Value] = [value for _, value in machine.tracer.attributes.values()]
+    for container in machine.tracer.mutated.values():
+        found += list(container.items if isinstance(container, SequenceValue) else container.items.values())
+    return found
 
 
 def _rest(iterator: Value) -> Value:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import linecache
 import logging
+import re
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +23,7 @@ from ..report import Diagnostic, Guard, Shape, Span, Symbol
 from . import _hook, classify, tensor_layout
 from . import sources as src
 from .breaks import Break, FrameUnsupported, GraphBreakError
-from .emit import RESUME_MARK, Emitter, live_values, needed_nodes
+from .emit import RESUME_MARK, Emitter, effects, live_values, needed_nodes
 from .machine import Machine
 from .symbols import NotGuardable, Sizes
 from .tracer import Tracer
@@ -180,6 +182,7 @@ class FrameCompiler:
             _hook.skip(code)
             return None
         values = [machine.result] if machine.result is not None else live_values(machine)
+        values += effects(machine)
         values += [c.contents for c in machine.cells.values() if c.contents is not None]
         outputs = needed_nodes([v for v in values if v is not None])
         graph = self._graph(tracer, machine, outputs, grad_enabled)
@@ -304,6 +307,17 @@ def _symbolic_axes(tracer: Tracer, variables: dict[str, Value]) -> dict[str, dic
 
 
 def _first_span(code: types.CodeType) -> Span:
-    return Span(code.co_filename, code.co_firstlineno, 0, code.co_firstlineno, 0)
+    """The function's name on its ``def`` line; the first line when there is no such thing (a lambda)."""
+    first = code.co_firstlineno
+    for line in range(first, first + 50):  # decorators come before
+        text = linecache.getline(code.co_filename, line)
+        found = _DEF.match(text)
+        if found:
+            start = len(text[: found.start(1)].encode())
+            return Span(code.co_filename, line, start, line, start + len(found[1].encode()))
+        if not text:
+            break
+    return Span(code.co_filename, first, 0, first, len(linecache.getline(code.co_filename, first).rstrip().encode()))
 
 
+_DEF = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")

@@ -663,8 +663,8 @@ def _super_attribute(m: Machine, name: str) -> Value:
 
 @handles("STORE_ATTR")
 def _store_attr(m: Machine, name: str) -> None:
-    owner, _value = m.pop(), m.take()
-    raise Break("FL110", what=f"assignment to `{owner.describe()}.{name}`", why="attributes are written eagerly")
+    owner, value = m.pop(), m.take()
+    attributes.store(m, owner, name, value)
 
 
 @handles("DELETE_ATTR")

@@ -66,7 +66,8 @@ class Tracer:
         self.shapes: list[Shape] = []
         self.spans: dict[fx.Node, Span | None] = {}
         self.operations = 0
-        self._tensors: dict[int, TensorValue] = {}
+        self.mutated: dict[int, SequenceValue | DictValue] = {}  # existing containers whose contents changed, by value id
+        self.attributes: dict[tuple[int, str], tuple[ObjectValue, Value]] = {}  # assigned on existing objects, in order
         self._objects: dict[int, Value] = {}
         self._keep: list[Any] = []  # ids above stay valid while these live
         self._last_placeholder: fx.Node | None = None
@@ -296,6 +297,11 @@ class Tracer:
         if isinstance(value, Known) and isinstance(value.value, (type, torch.dtype)):
             return value.value
         raise Break("FL104", what=f"a torch operation with {value.describe()}", why="the argument is not traced")
+
+    def mutate(self, value: SequenceValue | DictValue) -> None:
+        """Notes that an existing container differs from the object it stands for; the emitted code brings that up to date."""
+        if value.source is not None:
+            self.mutated[id(value)] = value
 
     def remember_shape(self, name: str, span: Span | None, value: Value) -> None:
         """Records what an assignment to ``name`` bound, for inlay hints."""

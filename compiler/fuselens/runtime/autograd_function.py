@@ -48,6 +48,8 @@ def build(
     ``on_double_backward`` is called each time second derivatives are recomputed eagerly (FL302). Without ``eager``,
     asking for them raises RuntimeError.
     """
+    if signature.autocast:
+        forward = _without_autocast(forward, signature.autocast)
     if signature.training:
         if backward is None and compile_backward is None:
             raise ValueError("a graph with gradients needs backward or compile_backward")
@@ -71,6 +73,18 @@ def _without_grad(forward: Compiled) -> Callable[[Values], Values]:
             return tuple(forward(inputs))
 
     return run
+
+
+def _without_autocast(run: Compiled, devices: Sequence[str]) -> Compiled:
+    """The graph holds the casts that autocast made; ATen calls must not make others."""
+
+    def plain(inputs: Values) -> Sequence[Any]:
+        with contextlib.ExitStack() as stack:
+            for device in devices:
+                stack.enter_context(torch.autocast(device, enabled=False))
+            return run(inputs)
+
+    return plain
 
 
 class _Lazy:

@@ -61,7 +61,7 @@ def analyse(graph: Graph, loop: Loop, position: int) -> Item:
     stores = [o for o in loop.body if o.op == "store"]
     if len(stores) != 1:
         raise ValueError(f"loop {loop.name} stores {len(stores)} times")
-    before, after = (phases[0].body, phases[1].body) if len(phases) > 1 else (phases[0].body, ())
+    before, after = (phases[0].body, phases[1].body) if len(phases) > 1 else (phases[0].body, ())  # pyright: ignore
     target = graph.buffers[loop.name]
     sizes = {a.name: a.size for a in (*loop.axes, *loop.reduction)}
     return Item(

@@ -22,6 +22,8 @@ PARALLEL_WORK = 1 << 15  # weighted elements below which threads cost more than 
 PIECE = 4096  # elements of a row that one thread takes at a time where rows are shared between threads
 TILE = 128  # vectors added up before the partial sum joins the total: bounds the rounding error
 CHUNKS = 256  # at most so many partial results of a reduction that threads share
+UNROLL = 4  # independent accumulators of a reduction whose body is too short to hide an addition's latency
+LIGHT = 12  # operations of such a body
 
 HEAVY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh sigmoid erf"
@@ -113,6 +115,7 @@ class _Fold:
     register: str  # of the folded values
     dtype: str
     name: str
+    into: str = ""  # the accumulator that the body now being printed adds to
 
 
 class _KernelWriter:
@@ -130,6 +133,9 @@ class _KernelWriter:
         self.names: dict[str, str] = {}
         self.written = frozenset(self.kernel.writes())
         self.checks = False
+        self.left = str(self.width)
+        self.looping = False
+        self.across = 1  # vectors side by side that a unit of a columns kernel computes
         self.axis_names = frozenset(a.name for a in self.kernel.axes) | {
             a.name for p in self.kernel.phases for a in p.axes
         }
@@ -251,6 +257,10 @@ class _KernelWriter:
         if size.is_Integer:
             blocks = str(-(-int(size) // self.width))
         if layout == "columns":
+            wide = self.width * self._side_by_side()
+            blocks = f"({print_factor(size, self.names)} + {wide - 1}) / {wide}" if wide > 1 else print_factor(size, self.names)
+            if size.is_Integer:
+                blocks = str(-(-int(size) // wide))
             text = f"({blocks})" if " " in blocks else blocks
             return (f"{row_text} * {text}" if outer else blocks), lambda loop: self._column_units(outer, vector, text)
         if not outer:
@@ -295,17 +305,49 @@ class _KernelWriter:
         self._phases(("lo", "hi"))
         out.close()
 
+    def _side_by_side(self) -> int:
+        """How many vectors a unit of a columns kernel takes: short bodies read whole cache lines, and more."""
+        heavy = any(o.op in HEAVY for o in self.kernel.ops())
+        size = self.nest.size(self.plan.vector)
+        count = 2 if heavy else UNROLL
+        return count if self.nest.hint(size) >= count * self.width and self.width > 1 else 1
+
     def _column_units(self, outer: list[Axis], vector: str, blocks: str) -> None:
         out, name = self.out, self.names[vector]
+        size, count = self.nest.size(vector), self._side_by_side()
+        hi = print_factor(size, self.names)
+        first = f"{name}_first" if count > 1 else name
         out.open("for (long unit = begin; unit < end; ++unit) {")
         if outer:
-            out.put(f"const long row = unit / {blocks}, {name} = unit % {blocks} * {self.width};")
+            out.put(f"const long row = unit / {blocks}, {first} = unit % {blocks} * {count * self.width};")
             self._decode(outer, "row")
         else:
-            out.put(f"const long {name} = unit * {self.width};")
-        self._left(self.nest.size(vector), name, print_factor(self.nest.size(vector), self.names))
-        self._phases()
+            out.put(f"const long {first} = unit * {count * self.width};")
+        if count == 1:
+            self._left(size, name, hi)
+            self._phases()
+        else:
+            even = size.is_Integer and int(size) % (count * self.width) == 0
+            if not even:
+                out.open(f"if ({first} + {count * self.width} <= {hi}) {{")
+            self.across, self.left = count, str(self.width)
+            self._phases()
+            self.across = 1
+            if not even:
+                out.close("} else {")
+                out.open(f"  for (long {name} = {first}; {name} < {hi}; {name} += {self.width}) {{")
+                self._left(size, name, hi)
+                self._phases()
+                out.close("  }")
+                out.put("}")
         out.close()
+
+    def _open_across(self) -> None:
+        """The loop over the vectors that lie side by side; the compiler unrolls it and keeps arrays in registers."""
+        name = self.names[self.plan.vector]
+        self.out.put(f"#pragma GCC unroll {self.across}")
+        self.out.open(f"for (long u = 0; u < {self.across}; ++u) {{")
+        self.out.put(f"const long {name} = {name}_first + u * {self.width};")
 
     def _left(self, size: Expr, name: str, hi: str) -> None:
         """Declares how many lanes exist from here on; constant where every vector is full."""
@@ -347,11 +389,19 @@ class _KernelWriter:
         levels = self._levels(body, depth, vector, len(loops))
         folds = [self._fold(op) for op in body if op.op == "reduce"]
         scoped = bool(loops) and bool(body)
+        self.looping = bool(loops)
         for fold in folds:
             self._declare(fold)
         if scoped and len(self.kernel.phases) > 1 and self.plan.layout != "points":
             self.out.open("{")
+        if self.across > 1 and not loops:
+            for op in body:
+                if op.op not in ("store", "const"):
+                    self.out.put(f"{self.vector(REGISTER[op.dtype])} {self._claim(op.name)}[{self.across}];")
+            self._open_across()
         self._level(0, body, levels, loops, folds, vector, position)
+        if self.across > 1 and not loops:
+            self.out.close()
         if scoped and len(self.kernel.phases) > 1 and self.plan.layout != "points":
             self.out.close()
         for fold in folds:
@@ -379,6 +429,8 @@ class _KernelWriter:
                 op.op == "load" and any(self.unit.same_memory(op.args[0], w) for w in self.written)
             ):
                 level = last
+            if self.across > 1:
+                level = last  # inside the loop over the vectors side by side
             levels[op.name] = level
             self.slots[op.name] = _Slot(Value("", op.dtype), level, varying)
         return levels
@@ -396,32 +448,92 @@ class _KernelWriter:
             return
         loop = loops[k]
         name = self.names[loop.axis.name]
-        sums = [f for f in folds if f.kind == "sum" and f.register in ("f32", "f64")] if k == len(loops) - 1 else []
+        innermost = k == len(loops) - 1
+        sums = [f for f in folds if f.kind == "sum" and f.register in ("f32", "f64")] if innermost else []
         lanes = self.width if loop.vector else 1
         size = loop.axis.size
         tiled = bool(sums) and (len(loops) > 1 or not (size.is_Integer and int(size) <= TILE * lanes))
-        lo, hi = loop.lo, loop.hi
-        step = f"{name} += {lanes}" if lanes > 1 else f"++{name}"
+        lo, end = loop.lo, loop.hi
         if tiled:
             tile = f"{name}_tile"
-            out.open(f"for (long {tile} = {lo}; {tile} < {hi}; {tile} += {TILE * lanes}) {{")
-            out.put(f"const long {name}_end = {tile} + {TILE * lanes} < {hi} ? {tile} + {TILE * lanes} : {hi};")
-            for f in sums:
-                out.put(f"{self.vector(f.register)} {f.name}_tile = {{}};")
+            out.open(f"for (long {tile} = {lo}; {tile} < {end}; {tile} += {TILE * lanes}) {{")
+            out.put(f"const long {name}_end = {tile} + {TILE * lanes} < {end} ? {tile} + {TILE * lanes} : {end};")
             lo, end = tile, f"{name}_end"
+        for f in folds if innermost else ():
+            f.into = f.name
+            if tiled and f in sums:
+                f.into += "_tile"
+                out.put(f"{self.vector(f.register)} {f.into}{f'[{self.across}]' if self.across > 1 else ''} = {{}};")
+        if innermost and loop.vector and self._worth_unrolling(body, size, folds):
+            self._unrolled(k, body, levels, loops, folds, vector, position, lo, end)
         else:
-            end = hi
-        out.open(f"for (long {name} = {lo}; {name} < {end}; {step}) {{")
-        if loop.vector:
-            self._left(size, name, hi)
-        self.tiled = {f.op.name for f in sums} if tiled else set()
-        self._level(k + 1, body, levels, loops, folds, vector, position)
-        out.close()
+            step = f"{name} += {lanes}" if lanes > 1 else f"++{name}"
+            out.open(f"for (long {name} = {lo}; {name} < {end}; {step}) {{")
+            if loop.vector:
+                self._left(size, name, loop.hi)
+            side = innermost and self.across > 1
+            if side:
+                self._open_across()
+            for f in folds if side else ():
+                f.into += "[u]"
+            self._level(k + 1, body, levels, loops, folds, vector, position)
+            if side:
+                out.close()
+            out.close()
         if tiled:
             for f in sums:
                 self.need(f"add_carry.{f.register}")
-                out.put(f"{f.name} = add_carry({f.name}, {f.name}_tile, &{f.name}_carry);")
+                if self.across > 1:
+                    out.put(f"for (long u = 0; u < {self.across}; ++u)")
+                at = "[u]" if self.across > 1 else ""
+                out.put(f"{f.name}{at} = add_carry({f.name}{at}, {f.name}_tile{at}, &{f.name}_carry{at});")
             out.close()
+
+    def _worth_unrolling(self, body: tuple[Op, ...], size: Expr, folds: list[_Fold]) -> bool:
+        """A short reduction waits for its own accumulator: several of them keep the adders busy."""
+        light = len(body) <= LIGHT and not any(o.op in HEAVY for o in body)
+        return bool(folds) and light and self.width > 1 and self.nest.hint(size) >= 2 * UNROLL * self.width
+
+    def _unrolled(
+        self, k: int, body: tuple[Op, ...], levels: dict[str, int], loops: list[_Loop], folds: list[_Fold],
+        vector: str, position: Expr, lo: str, end: str,
+    ) -> None:  # fmt: skip
+        """The innermost loop with ``UNROLL`` accumulators per reduction, then what is left over, one vector at a time."""
+        out, loop = self.out, loops[k]
+        name, stride = self.names[loop.axis.name], UNROLL * self.width
+        size = loop.axis.size
+        even = loop.lo == "0" and size.is_Integer and int(size) % stride == 0
+        first = f"{name}_first"
+        whole = [f.into for f in folds]
+        for f in folds:
+            out.put(f"{self._accumulator(f)} {f.into}_u[{UNROLL}] = {{{', '.join([self._start(f)] * UNROLL)}}};")
+            f.into += "_u[u]"
+        if even:
+            out.open(f"for (long {first} = {lo}; {first} < {end}; {first} += {stride}) {{")
+        else:
+            out.put(f"long {first} = {lo};")
+            out.open(f"for (; {first} + {stride} <= {end}; {first} += {stride}) {{")
+        out.put(f"#pragma GCC unroll {UNROLL}")
+        out.open(f"for (long u = 0; u < {UNROLL}; ++u) {{")
+        out.put(f"const long {name} = {first} + u * {self.width};")
+        self.left = str(self.width)
+        self._level(k + 1, body, levels, loops, folds, vector, position)
+        out.close()
+        out.close()
+        for f, into in zip(folds, whole, strict=True):
+            f.into = into
+        if not even:
+            out.open(f"for (long {name} = {first}; {name} < {end}; {name} += {self.width}) {{")
+            self._left(size, name, loop.hi)
+            self._level(k + 1, body, levels, loops, folds, vector, position)
+            out.close()
+        for f in folds:
+            for u in range(UNROLL):
+                part = f"{f.into}_u[{u}]"
+                if f.kind in ("argmax", "argmin"):
+                    out.put(f"arg_{f.kind[3:]}(&{f.into}, {part}.best, {part}.at);")
+                else:
+                    out.put(self._combine(f, f.into, part))
 
     # --- reductions ---
 
@@ -444,29 +556,33 @@ class _KernelWriter:
             return literal(0 if low else 255, dtype)
         return literal(-(2 ** (bits - 1)) if low else 2 ** (bits - 1) - 1, dtype)
 
-    def _declare(self, fold: _Fold, suffix: str = "") -> None:
-        """The running result, started at the identity."""
-        vector, name = self.vector(fold.register), fold.name + suffix
+    def _accumulator(self, fold: _Fold) -> str:
+        """The C++ type of a running result."""
         if fold.kind in ("argmax", "argmin"):
-            self.need(f"arg.{fold.kind[3:]}.{fold.register}", "splat")
-            struct = f"arg_{fold.kind[3:]}_{fold.register}_{self.width}"
-            self.out.put(
-                f"{struct} {name} = {{splat({vector}{{}}, {self._identity(fold)}),"
-                f" splat({self.vector('i64')}{{}}, 0x7fffffffffffffffL)}};",
-                fold.op.spans,
-            )
-            return
-        identity = self._identity(fold)
-        zero = identity in ("0", "0L", "0.0f", "0.0", "0f")
-        if not zero:
-            self._splat_part(fold.register)
-        start = "{}" if zero else self._splat(fold.register, identity)
-        self.out.put(f"{vector} {name} = {start};", fold.op.spans)
-        if fold.kind == "sum" and fold.register in ("f32", "f64"):
-            self.out.put(f"{vector} {name}_carry = {{}};")
+            self.need(f"arg.{fold.kind[3:]}.{fold.register}")
+            return f"arg_{fold.kind[3:]}_{fold.register}_{self.width}"
+        return self.vector(fold.register)
 
-    def _splat_part(self, register: str) -> None:
-        self.need("splat")
+    def _start(self, fold: _Fold) -> str:
+        """The initialiser of a running result: the identity."""
+        identity = self._identity(fold)
+        if fold.kind in ("argmax", "argmin"):
+            return f"{{{self._splat(fold.register, identity)}, {self._splat('i64', '0x7fffffffffffffffL')}}}"
+        if identity in ("0", "0L", "0.0f", "0.0"):
+            return "{}"
+        if fold.register == "mask":
+            return f"({self.vector('mask')}{{}} + ({identity}))"
+        return self._splat(fold.register, identity)
+
+    def _declare(self, fold: _Fold) -> None:
+        """The running result (one per vector side by side), and the carry of a compensated sum."""
+        kind, name, start = self._accumulator(fold), fold.name, self._start(fold)
+        many = f"[{self.across}]" if self.across > 1 else ""
+        if self.across > 1:
+            start = f"{{{', '.join([start] * self.across)}}}"
+        self.out.put(f"{kind} {name}{many} = {start};", fold.op.spans)
+        if fold.kind == "sum" and fold.register in ("f32", "f64"):
+            self.out.put(f"{kind} {name}_carry{many} = {{}};")
 
     def _splat(self, register: str, text: str) -> str:
         self.need("splat")
@@ -475,7 +591,7 @@ class _KernelWriter:
     def _combine(self, fold: _Fold, into: str, value: str) -> str:
         kind = fold.kind
         if kind == "sum":
-            return wrap_statement(f"{into} += {value};")
+            return f"{into} += {value};"
         if kind == "prod":
             return f"{into} *= {value};"
         if kind in ("any", "all"):
@@ -504,22 +620,28 @@ class _KernelWriter:
             if cut:
                 self.need("keep.i64")
                 at = f"keep({at}, left, 0x7fffffffffffffffL)"
-            self.out.put(f"arg_{fold.kind[3:]}(&{fold.name}, {value}, {at});", op.spans)
+            self.out.put(f"arg_{fold.kind[3:]}(&{fold.into}, {value}, {at});", op.spans)
             return
-        into = fold.name + ("_tile" if op.name in self.tiled else "")
-        self.out.put(self._combine(fold, into, value), op.spans)
+        self.out.put(self._combine(fold, fold.into, value), op.spans)
 
     def _finish(self, fold: _Fold, across: bool) -> None:
         """Declares the result under the op's own name; across lanes when they were partial results of one point."""
         name = self._claim(fold.op.name)
         register = REGISTER[fold.op.dtype]
-        text = fold.name
+        text = fold.name + ("[u]" if self.across > 1 else "")
         if fold.kind in ("argmax", "argmin"):
             text = f"fold_arg_{fold.kind[3:]}({text})" if across else f"{text}.at"
         elif across and self.width > 1:
             self.need(f"fold.{fold.kind}.{fold.register}")
             text = f"fold_{fold.kind}({text})"
-        self.out.put(f"const {self.vector(register)} {name} = {wrap(text, fold.op.dtype) if register == 'i32' else text};", fold.op.spans)
+        if register == "i32":
+            text = wrap(text, fold.op.dtype)
+        if self.across > 1:
+            self.out.put(f"{self.vector(register)} {name}[{self.across}];", fold.op.spans)
+            self.out.put(f"for (long u = 0; u < {self.across}; ++u) {name}[u] = {text};", fold.op.spans)
+            name = f"{name}[u]"
+        else:
+            self.out.put(f"const {self.vector(register)} {name} = {text};", fold.op.spans)
         self.slots[fold.op.name] = _Slot(Value(name, fold.op.dtype), 0, not across and self.plan.layout == "columns")
 
     # --- single ops ---
@@ -537,7 +659,11 @@ class _KernelWriter:
     def _define(self, op: Op, text: str) -> None:
         register = REGISTER[op.dtype]
         name = self._claim(op.name)
-        self.out.put(f"const {self.vector(register)} {name} = {text};", op.spans)
+        if self.across > 1 and not self.looping:
+            self.out.put(f"{name}[u] = {text};", op.spans)  # later phases use it
+            name = f"{name}[u]"
+        else:
+            self.out.put(f"const {self.vector(register)} {name} = {text};", op.spans)
         self.slots[op.name].value = Value(name, op.dtype)
 
     def _op(self, op: Op, vector: str, position: Expr, folds: list[_Fold]) -> None:
@@ -720,12 +846,7 @@ class _KernelWriter:
         out.put(f"const long step = share > {least} ? share : {least};")
         out.put(f"const long chunks = ({size} + step - 1) / step;")
         for fold in folds:
-            struct = (
-                f"arg_{fold.kind[3:]}_{fold.register}_{self.width}"
-                if fold.kind in ("argmax", "argmin")
-                else self.vector(fold.register)
-            )
-            out.put(f"{struct} {fold.name}_parts[{CHUNKS}];")
+            out.put(f"{self._accumulator(fold)} {fold.name}_parts[{CHUNKS}];")
         others = sympy.Mul(*(l.axis.size for l in loops))
         heavy = 1 + 6 * sum(o.op in HEAVY for o in body)
         out.put(f"#pragma omp parallel for schedule(static) if ({print_factor(others, self.names)} * {heavy} >= {PARALLEL_WORK})")
@@ -757,10 +878,6 @@ class _KernelWriter:
         out.close()
         for fold in folds:
             self._finish(fold, across=True)
-
-
-def wrap_statement(text: str) -> str:
-    return text
 
 
 def _signed(text: str) -> str:

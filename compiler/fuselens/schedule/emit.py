@@ -1,0 +1,109 @@
+"""Writing bodies: ops of several loops re-expressed over one iteration space, each computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from sympy import Expr
+
+from fuselens.ir.affine import substitute
+from fuselens.ir.loops import Op, indirect_names, value_symbol
+from fuselens.report import Span
+
+Resolve = Callable[["Scope", str, Expr, Op], str]  # storage and index to the name of the value
+_HALVES = ("f16", "bf16")
+
+
+class Scope:
+    """The body of one phase. Equal ops are emitted once; names come from ``names``, shared by a kernel's phases."""
+
+    def __init__(self, names: Iterator[str], unrounded: dict[str, tuple[str, str]] | None = None) -> None:
+        self.ops: list[Op] = []
+        self.values: dict[tuple[str, Expr], str] = {}  # elements whose value this phase has already
+        self._names = names
+        self._known: dict[tuple[Any, ...], int] = {}
+        # half-precision results of casts that only exist because eager stores there → (f32 name, its dtype)
+        self.unrounded: dict[str, tuple[str, str]] = {} if unrounded is None else unrounded
+
+    def emit(self, op: str, args: tuple[Any, ...], dtype: str, spans: tuple[Span, ...]) -> str:
+        key = (op, repr(args[0]), dtype) if op == "const" else (op, args, dtype)
+        found = self._known.get(key)
+        if found is not None:
+            known = self.ops[found]
+            if spans and known.spans != spans:
+                merged = tuple(dict.fromkeys((*known.spans, *spans)))
+                self.ops[found] = Op(known.name, known.op, known.args, known.dtype, merged)
+            return known.name
+        name = next(self._names)
+        self._known[key] = len(self.ops)
+        self.ops.append(Op(name, op, args, dtype, spans))
+        return name
+
+    def store(self, storage: str, index: Expr, value: str, dtype: str, spans: tuple[Span, ...]) -> None:
+        self.ops.append(Op(next(self._names), "store", (storage, index, value), dtype, spans))
+
+
+def translate(
+    scope: Scope, ops: Iterable[Op], mapping: Mapping[str, Expr], resolve: Resolve, names: dict[str, str],
+    *, folded: Callable[[Op, str], str] | None = None,
+) -> None:  # fmt: skip
+    """Appends ``ops`` to the scope with axes replaced by ``mapping`` and loads answered by ``resolve``.
+
+    ``names`` maps the ops' own names to the scope's and grows. Stores are left out; ``folded`` answers reduces.
+    """
+    for op in ops:
+        if op.op == "store" or op.name in names:
+            continue
+        if op.op == "load":
+            names[op.name] = resolve(scope, op.args[0], _index(op.args[1], mapping, names), op)
+        elif op.op == "index":
+            names[op.name] = scope.emit("index", (_index(op.args[0], mapping, names),), op.dtype, op.spans)
+        elif op.op == "const":
+            names[op.name] = scope.emit("const", op.args, op.dtype, op.spans)
+        elif op.op == "reduce":
+            value = names[op.args[1]]
+            names[op.name] = (
+                folded(op, value) if folded else scope.emit("reduce", (op.args[0], value), op.dtype, op.spans)
+            )
+        elif op.op == "cast":
+            value = names[op.args[0]]
+            source, dtype = scope.unrounded.get(value, ("", ""))
+            names[op.name] = (
+                source if dtype == op.dtype else scope.emit("cast", (value,), op.dtype, op.spans)
+            )
+        else:
+            args = tuple(names[a] if isinstance(a, str) else a for a in op.args)
+            names[op.name] = scope.emit(op.op, args, op.dtype, op.spans)
+
+
+def _index(index: Expr, mapping: Mapping[str, Expr], names: Mapping[str, str]) -> Expr:
+    indirect = indirect_names(index)
+    if mapping:
+        index = substitute(index, mapping)
+    if indirect:
+        index = index.xreplace({value_symbol(n): value_symbol(names[n]) for n in indirect})  # pyright: ignore
+    return index
+
+
+def remember_unrounded(scope: Scope, ops: Iterable[Op], value: str, names: Mapping[str, str]) -> None:
+    """Notes that the value of a loop is a cast to half precision that fused consumers need not see."""
+    for op in ops:
+        if op.name == value and op.op == "cast" and op.dtype in _HALVES:
+            dtype = next((o.dtype for o in ops if o.name == op.args[0]), "")
+            if dtype == "f32":
+                scope.unrounded[names[value]] = (names[op.args[0]], dtype)
+
+
+def without_dead(phases: list[list[Op]]) -> list[list[Op]]:
+    """The phases' ops that a store needs, in order."""
+    needed: set[str] = set()
+    out: list[list[Op]] = []
+    for body in reversed(phases):
+        kept: list[Op] = []
+        for op in reversed(body):
+            if op.op == "store" or op.name in needed:
+                needed.update(op.operands())
+                kept.append(op)
+        out.append(kept[::-1])
+    return out[::-1]

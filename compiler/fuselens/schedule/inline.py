@@ -1,0 +1,154 @@
+"""Before grouping: cheap producers move into the loops that read them, so that nothing is stored for their sake.
+
+A pointwise loop is inlined into every loop that reads it when that costs less than a store and a load: it reads
+nothing (constants, ranges), or it is a few cheap operations and either several loops read it or they read it at more
+points than it has (a broadcast vector). Externs and outputs still get the stored buffer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+from sympy import Expr
+
+from fuselens.ir.affine import linear
+from fuselens.ir.loops import Extern, Graph, Loop, Node, Op, extern_reads, indirect_names
+from fuselens.report import Decision
+from fuselens.schedule.emit import Scope, remember_unrounded, translate, without_dead
+from fuselens.schedule.items import Item, analyse, bytes_of, points
+from fuselens.schedule.matching import solve
+
+CHEAP = 5  # operations (ir cost units) that are recomputed rather than stored
+
+
+def inline(graph: Graph) -> tuple[Graph, list[Decision]]:
+    """The graph with cheap producers inlined and loops that nobody reads any more left out."""
+    readers = _readers(graph)
+    fixed = fixed_storages(graph)
+    writers: dict[str, int] = {}
+    for node in graph.nodes:
+        if isinstance(node, Loop):
+            owner = graph.buffers[node.name].owner
+            writers[owner] = writers.get(owner, 0) + 1
+    chosen: dict[str, Item] = {}
+    decisions: list[Decision] = []
+    nodes: list[Node] = []
+    for position, node in enumerate(graph.nodes):
+        if not isinstance(node, Loop):
+            nodes.append(node)
+            continue
+        if any(o.op == "load" and o.args[0] in chosen for o in node.body):
+            node = _with_inlined(graph, node, chosen)
+        item = analyse(graph, node, position)
+        reason = _reason(graph, item, readers.get(item.storage, []))
+        if reason and writers[item.storage] == 1:
+            chosen[item.storage] = item
+            if item.storage not in fixed:
+                decisions.append(_decision(item, readers.get(item.storage, []), reason))
+        nodes.append(node)
+    return graph.replace(nodes=tuple(_needed(graph, nodes, fixed))), decisions
+
+
+def _decision(item: Item, readers: list[Loop], reason: str) -> Decision:
+    span = item.loop.spans[0] if item.loop.spans else None
+    subject = f"{item.loop.name} into {', '.join(r.name for r in readers[:4])}" + (", …" if len(readers) > 4 else "")
+    return Decision("FL410", "taken", subject, reason, span, {"bytes_saved": 2 * item.bytes, "rule": "inline"})
+
+
+def _reason(graph: Graph, item: Item, readers: list[Loop]) -> str:
+    """Why the loop should be recomputed where it is read; "" when it should not."""
+    if item.reduction or not readers or any(indirect_names(o.args[1]) for o in item.loads):
+        return ""
+    if not item.loads:
+        return "a constant or a range is computed where it is used"
+    if item.cost > CHEAP + len(item.loads) or len(item.loads) > 3:
+        return ""
+    own = points(graph, item.sizes.values())
+    wider = all(points(graph, (a.size for a in (*r.axes, *r.reduction))) > own for r in readers)
+    if wider:
+        return "it is cheap and its readers broadcast it"
+    read = sum({o.args[0]: bytes_of(graph, graph.buffers[o.args[0]]) for o in item.loads}.values())
+    if len(readers) > 1 and read <= item.bytes:
+        return "reading its operand again costs no more than reading its result"
+    return ""
+
+
+def _readers(graph: Graph) -> dict[str, list[Loop]]:
+    readers: dict[str, list[Loop]] = {}
+    for node in graph.nodes:
+        if isinstance(node, Loop):
+            for storage in dict.fromkeys(o.args[0] for o in node.body if o.op == "load"):
+                readers.setdefault(storage, []).append(node)
+    return readers
+
+
+def fixed_storages(graph: Graph) -> set[str]:
+    """Storages that must be in memory whatever is fused: outputs and what externs read or write."""
+    fixed = {graph.buffers[o].owner for o in graph.outputs if isinstance(o, str)}
+    for node in graph.nodes:
+        if isinstance(node, Extern):
+            fixed.update(graph.buffers[n].owner for n in (*extern_reads(node), *node.mutates))
+    return fixed
+
+
+def _with_inlined(graph: Graph, node: Loop, chosen: dict[str, Item]) -> Loop:
+    sizes = {a.name: a.size for a in (*node.axes, *node.reduction)}
+    scope = Scope(fresh_names(node))
+
+    def resolve(scope: Scope, storage: str, index: Expr, op: Op) -> str:
+        item = chosen.get(storage)
+        mapping = solved(graph, item, index, sizes) if item else None
+        if item is None or mapping is None:
+            return scope.emit("load", (storage, index), op.dtype, op.spans)
+        names: dict[str, str] = {}
+        translate(scope, item.loop.body, mapping, resolve, names)
+        if not item.rounds:
+            remember_unrounded(scope, item.loop.body, item.value, names)
+        return names[item.value]
+
+    names: dict[str, str] = {}
+    translate(scope, node.body, {}, resolve, names)
+    for op in node.body:
+        if op.op == "store":
+            index = op.args[1]
+            scope.ops.append(Op(op.name, "store", (op.args[0], index, names[op.args[2]]), op.dtype, op.spans))
+    spans = tuple(dict.fromkeys((*node.spans, *(s for o in scope.ops for s in o.spans)))) if node.spans else ()
+    return dataclasses.replace(node, body=tuple(without_dead([scope.ops])[0]), spans=spans)
+
+
+def fresh_names(node: Loop) -> Iterator[str]:
+    """Names for ops that no store of the loop has."""
+    taken = {o.name for o in node.body if o.op == "store"}
+    return (n for n in (f"t{k}" for k in itertools.count()) if n not in taken)
+
+
+def solved(graph: Graph, item: Item, index: Expr, sizes: dict[str, Expr]) -> dict[str, Expr] | None:
+    """The producer's axes at the point where its element ``index`` is read; None when that cannot be told."""
+    if indirect_names(index):
+        return None
+    if index == item.store.args[1] and all(sizes.get(a) == s for a, s in item.sizes.items()):
+        return {}
+    store = item.form(item.store.args[1])
+    read = linear(index, frozenset(sizes))
+    if store is None or read is None:
+        return None
+    solution = solve(store, item.sizes, read, sizes, graph.hints)
+    if solution is None or len(solution.values) != len(item.sizes):
+        return None
+    return solution.values
+
+
+def _needed(graph: Graph, nodes: list[Node], fixed: set[str]) -> Iterator[Node]:
+    """Loops whose storage somebody still reads, in order."""
+    read = set(fixed)
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if isinstance(node, Loop):
+            if graph.buffers[node.name].owner not in read:
+                continue
+            read.update(o.args[0] for o in node.body if o.op == "load")
+        kept.append(node)
+    return reversed(kept)
+
