@@ -242,7 +242,7 @@ class _Trace:
     # --- what the forward did
 
     def _mutations(self) -> list[Mutation]:
-        found: list[Mutation] = []
+        found: list[tuple[int, fx.Node, bool]] = []
         sharing: dict[int, list[int]] = {}
         for i, t in enumerate(self.fakes):
             if isinstance(t, torch.Tensor) and i not in self.duplicates:
@@ -263,9 +263,16 @@ class _Trace:
             if len(sharing[torch_private.storage_key(fake)]) > 1:
                 raise Unsupported("an input is written to that shares memory with another input")
             visible = self.training and wrapper.requires_grad and wrapper.grad_fn is not grad_fn
-            position = self._add_result(node, wrapper if visible else None)
-            found.append(Mutation(i, position, visible))
-        return found
+            found.append((i, node, visible))
+        written = {self.placeholders[i] for i, _, _ in found}
+        mutations = []
+        for i, node, visible in found:
+            # The run time copies results to inputs one after the other: none may be an input that is overwritten. An
+            # autograd node may not return one tensor at two positions.
+            owned = self.training or _storage_root(node) in written
+            position = self._add_result(node, self.wrappers[i] if visible else None, owned=owned)
+            mutations.append(Mutation(i, position, visible))
+        return mutations
 
     def _describe_outputs(self, outputs: list[Any], mutated: set[int]) -> list[Output]:
         """How to rebuild each output from the results; adds the results that are needed."""

@@ -313,7 +313,8 @@ class Recorder(torch_private.RecordingMode):
 
 _MAYBE_NOOPS = frozenset({
     aten.view.default, aten.expand.default, aten._unsafe_view.default, aten.as_strided.default, aten.slice.Tensor,
-    aten._reshape_alias.default, aten.clone.default, aten.permute.default, aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default,
+    aten._reshape_alias.default, aten.permute.default, aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default,
+    aten.clone.default,
 })  # fmt: skip
 
 

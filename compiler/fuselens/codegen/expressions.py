@@ -183,7 +183,7 @@ def _quotient(e: Expr, names: Mapping[str, str], syntax: Syntax) -> tuple[str, i
 def _divide(a: Expr, b: Expr, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
     texts = print_factor(a, names, syntax), print_factor(b, names, syntax)
     if a.is_nonnegative and b.is_nonnegative:
-        return syntax.divide(*texts), _MULTIPLY - 1 if syntax is not C else _MULTIPLY - 1
+        return syntax.divide(*texts), _ADD  # so that a factor gets parentheses
     return syntax.floor_divide(*texts), _ATOM if syntax is not PYTHON else _ADD
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import sympy
 from sympy import Expr
 
-from ...ir.loops import ITEMSIZE, Axis, Graph, Kernel, Op, indirect_names
-from ..expressions import C, linear, names_in, print_factor, print_index, set_zero
+from ...ir.loops import Axis, Graph, Kernel, Op, indirect_names
+from ..expressions import C, linear, names_in, print_factor, print_index
 from ..nest import Nest, Plan, plan, simplify
 from ..source import KernelInfo, Source, Unsupported, Writer
 from ..traffic import bytes_moved
 from .isa import ISAS, Isa
-from .prelude import C_TYPES, REGISTER, REGISTER_C, UNIT, parts_of, print_prelude
-from .scalar_ops import TABLE, Value, bitcast, cast, condition, literal, wrap
+from .prelude import C_TYPES, REGISTER, UNIT, parts_of, print_prelude
+from .scalar_ops import TABLE, Value, bitcast, cast, literal, wrap
 
 PARALLEL_WORK = 1 << 15  # weighted elements below which threads cost more than they bring
 PIECE = 4096  # elements of a row that one thread takes at a time where rows are shared between threads
@@ -244,7 +244,7 @@ class _KernelWriter:
 
     # --- units: what threads share ---
 
-    def _units(self):  # noqa: ANN202 - a count and the printer of the part function's body
+    def _units(self) -> tuple[str, Callable[[bool], None]]:
         """The number of units (C++ text) and a function that prints their loop."""
         layout, vector = self.plan.layout, self.plan.vector
         outer = [a for a in self.kernel.axes if a.name != vector]
@@ -291,7 +291,7 @@ class _KernelWriter:
         size = print_index(self.nest.size(vector), self.names)
         out = self.out
         step = f" * {self.width}" if self.width > 1 else ""
-        out.put(f"const long n = {size};" if not size.isidentifier() else f"const long n = {size};")
+        out.put(f"const long n = {size};")
         out.put(f"const long lo = begin{step}, hi = end{step} < n ? end{step} : n;")
         self._phases(("lo", "hi"))
 
