@@ -185,6 +185,24 @@ TABLE: dict[str, Entry] = {
             "The entry was treated as missing and rebuilt.",
             severity="information",
         ),
+        _e(
+            "FL410", "fused",
+            "fused {what}: {why}",
+            "Operations that share memory traffic run in one kernel, which saves loading and storing in between.",
+            severity="information",
+        ),
+        _e(
+            "FL411", "not fused",
+            "{what} stay apart: {why}",
+            "Each of them loads and stores its operands on its own.",
+            severity="information",
+        ),
+        _e(
+            "FL412", "memory plan",
+            "{what}: {why}",
+            "Buffers of intermediate results take over the memory of earlier ones that are no longer needed.",
+            severity="information",
+        ),
         # --- FL9xx: environment and worker --------------------------------------------------------------------
         _e(
             "FL901", "no example inputs",

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import re
+import sys
+import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,12 +31,93 @@ FAKE_OPERATOR_ERRORS = (UnsupportedOperatorException,)
 
 def fake_mode(shape_env: Any | None = None) -> FakeTensorMode:
     """A fresh fake mode; with ``shape_env`` (see :func:`new_shape_env`) sizes may be symbolic."""
-    return FakeTensorMode(allow_non_fake_inputs=False, shape_env=shape_env)
+    with _without_peer_import():
+        return _FakeMode(allow_non_fake_inputs=False, shape_env=shape_env)
 
 
-def fake_static(mode: FakeTensorMode, tensor: torch.Tensor) -> FakeTensor:
-    """``tensor``'s metadata as a fake tensor with integer sizes."""
-    return mode.from_tensor(tensor, static_shapes=True)
+class _FakeMode(FakeTensorMode):
+    """torch's fake mode with its handler called as it is (torch wraps it, and imports the peer compiler to do so)."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    __torch_dispatch__ = getattr(FakeTensorMode.__torch_dispatch__, "__wrapped__", FakeTensorMode.__torch_dispatch__)
+
+
+# What fake modes read of the peer compiler's settings, at their defaults.
+_PEER_SETTINGS = {
+    "fake_tensor_cache_enabled": True, "fake_tensor_cache_crosscheck_enabled": False, "_custom_ops_profile": None,
+}  # fmt: skip
+
+
+class _LazyModule(types.ModuleType):
+    """Stands for a module of the peer compiler until somebody wants more of it than the settings above.
+
+    Fake modes read those on every operator, and the first read imports the whole peer (1.1 s of processor time). torch
+    loads that package on first attribute access anyway; this only makes the three settings not count as one.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) in (None, self):
+            if self.__name__ == "torch._dynamo" and name == "config":
+                return _PEER_CONFIG
+            if self.__name__ == "torch._dynamo.config" and name in _PEER_SETTINGS:
+                return _PEER_SETTINGS[name]
+        return getattr(importlib.import_module(self.__name__), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(importlib.import_module(self.__name__), name, value)
+
+
+_PEER_CONFIG = _LazyModule("torch._dynamo.config")
+
+
+@contextlib.contextmanager
+def _without_peer_import() -> Iterator[None]:
+    """Makes fake modes find the peer's settings without importing it; does nothing once it is imported."""
+    if "torch._dynamo" in sys.modules:
+        yield
+        return
+    torch.__dict__.setdefault("_dynamo", _LazyModule("torch._dynamo"))
+    with _import_lock:  # the constructor has an import statement, which looks here first
+        sys.modules["torch._dynamo.config"] = _PEER_CONFIG
+        try:
+            yield
+        finally:
+            if sys.modules.get("torch._dynamo.config") is _PEER_CONFIG:
+                del sys.modules["torch._dynamo.config"]
+
+
+_import_lock = threading.Lock()
+
+
+def fake_static(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor``'s metadata as a fake tensor with integer sizes.
+
+    Made directly: torch's converter logs a symbolised stack on its first use, which imports the peer compiler.
+    """
+    if tensor.is_conj() or tensor.is_neg() or (tensor.requires_grad and not tensor.is_leaf and not is_dense(tensor)):
+        return mode.from_tensor(tensor, static_shapes=True, source=_source_class()("input"))
+    with mode:
+        fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        if tensor.requires_grad:
+            fake.requires_grad_()
+            if not tensor.is_leaf:
+                with torch.enable_grad():
+                    fake = fake.clone(memory_format=torch.preserve_format)
+    return fake
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the tensor fills its memory without gaps or overlap, so that its strides follow from its sizes."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
 
 
 def new_shape_env() -> Any:
@@ -360,3 +445,60 @@ def symint_hint(value: Any) -> int | None:
 def has_metadata_mutation(tensor: torch.Tensor) -> bool:
     """Whether a functional wrapper's sizes or strides were changed in place (``t_()``, ``resize_()``)."""
     return torch._functionalize_has_metadata_mutation(tensor)
+
+
+@functools.cache
+def bypass_peer_wrappers() -> None:
+    """Call fake kernels and decompositions directly while the peer compiler is not loaded.
+
+    Torch wraps some of them in a decorator that imports the peer (1.3 s) at the first call, to keep itself out of its
+    graphs. Until something else loads the peer, its wrapped functions are called as they are; from then on torch's own
+    wrapper works as if nothing had happened. Takes 10 ms; does nothing where torch has no such decorator.
+    """
+    import torch._decomp
+    import torch._prims
+    import torch._refs
+
+    codes = getattr(getattr(torch._compile._disable_dynamo, "__code__", None), "co_consts", ())
+    wrapper = next((c for c in codes if isinstance(c, types.CodeType) and c.co_name == "inner"), None)
+    if wrapper is None or _peer_loaded():
+        return
+    places = ("torch._refs", "torch._decomp", "torch._prims", "torch._meta_registrations", "torch._subclasses")
+    stack: list[Any] = [FakeTensorMode.__torch_dispatch__]
+    for name, module in list(sys.modules.items()):
+        if name.startswith(places):
+            stack += [v for v in vars(module).values() if isinstance(v, types.FunctionType)]
+    for rules in torch._decomp.global_decomposition_table.values():
+        stack += rules.values()
+    seen: set[int] = set()
+    while stack:
+        f = stack.pop()
+        if not isinstance(f, types.FunctionType) or id(f) in seen:
+            continue
+        seen.add(id(f))
+        cells = [c.cell_contents for c in f.__closure__ or () if _is_filled(c)]
+        if f.__code__ is wrapper:
+            for raw in cells:
+                if isinstance(raw, types.FunctionType) and not hasattr(raw, "__dynamo_disable"):
+                    raw.__dynamo_disable = _direct_until_peer_loads(raw)  # type: ignore[attr-defined]
+        stack += [*cells, getattr(f, "__wrapped__", None)]
+
+
+def _peer_loaded() -> bool:
+    return "__file__" in vars(sys.modules.get("torch._dynamo", types.SimpleNamespace()))  # a stand-in has none
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _direct_until_peer_loads(raw: Any) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _peer_loaded() and hasattr(raw, "__dynamo_disable"):
+            del raw.__dynamo_disable
+        return raw(*args, **kwargs)
+
+    return call

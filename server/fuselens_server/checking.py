@@ -39,7 +39,7 @@ class Client(Protocol):
 
     def checks_changed(self, running: int) -> None: ...
 
-    def progress(self, title: str, on_cancel: Callable[[], object]) -> CheckProgress: ...
+    def show_progress(self, title: str, on_cancel: Callable[[], object]) -> CheckProgress: ...
 
     def document_uris(self, document: Document) -> list[str]: ...
 
@@ -111,7 +111,7 @@ class Checks:
         request = wire.Request(
             0, "check", document.path, source.removeprefix("\ufeff"), options=settings.options, limits=settings.limits
         )
-        async with self._client.progress(
+        async with self._client.show_progress(
             f"Fuselens: {PurePath(document.path).name}", lambda: self.cancel(document)
         ) as p:
             try:

@@ -18,6 +18,8 @@ DOCUMENTS = "fuselens.server.documents"
 RESTART_WORKER = "fuselens.server.restartWorker"
 EXPLAIN = "fuselens.server.explain"
 
+State = Literal["starting", "ready", "compiling", "error"]
+
 
 @attrs.define
 class DocumentContentParams:
@@ -42,7 +44,7 @@ class DocumentsChanged(TypedDict):
 
 
 class Status(TypedDict):
-    state: Literal["starting", "ready", "compiling", "error"]
+    state: State
     message: str
     torch: str  # version; empty while unknown
     interpreter: str

@@ -63,7 +63,7 @@ class FuselensProtocol(LanguageServerProtocol):
         if task is not None:
             task.cancel()
 
-    def get_message_type(self, method: str) -> type[Any] | None:
+    def get_message_type(self, method: str) -> type[Any] | None:  # type: ignore[override]  # pygls caches its own
         return messages.REQUEST_TYPES.get(method) or super().get_message_type(method)
 
     @lsp_method(lsp.INITIALIZE)
@@ -159,7 +159,7 @@ class FuselensServer(LanguageServer):
         self._running_checks = running
         self.send_status()
 
-    def progress(self, title: str, on_cancel: Callable[[], object]) -> CheckProgress:
+    def show_progress(self, title: str, on_cancel: Callable[[], object]) -> CheckProgress:
         return CheckProgress(self, title, on_cancel)
 
     def document_uris(self, document: Document) -> list[str]:
@@ -176,7 +176,8 @@ class FuselensServer(LanguageServer):
         status = self.worker_status
         if status is None:
             return
-        state, message = status.state, status.message
+        state: messages.State = status.state
+        message = status.message
         if state == "ready" and self._running_checks:
             state, message = "compiling", f"compiling {self._running_checks} file{'s' * (self._running_checks > 1)}"
         torch = status.versions.get("torch", "")
@@ -400,7 +401,7 @@ def _register_commands(server: FuselensServer) -> None:
             raise JsonRpcInvalidParams(f"not a file: {uri}")
         with ls.protocol.cancellable() as task:
             try:
-                async with ls.progress(f"Fuselens: run {qualname}", task.cancel) as progress:
+                async with ls.show_progress(f"Fuselens: run {qualname}", task.cancel) as progress:
                     result = await ls.checks.run(path, None, qualname, progress.report)
             except asyncio.CancelledError:  # by the request or by the progress bar, which must be answered too
                 result = RunResult(qualname, False, "cancelled")

@@ -75,7 +75,7 @@ def read(values: Any, base: Settings | None = None) -> tuple[Settings, list[str]
         accepted = _ACCEPTED[attribute]
         if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
             problems.append(f"fuselens.{name}: expected {accepted[-1].__name__}, got {value!r}")
-        elif accepted != (bool,) and accepted != (str,) and value <= 0:
+        elif isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
             problems.append(f"fuselens.{name}: must be positive, got {value!r}")
         else:
             changes[attribute] = value

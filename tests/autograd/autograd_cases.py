@@ -358,6 +358,14 @@ def _mutate_twice(b: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return c, b * 2
 
 
+def _rotate(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    kept = a.clone()
+    a.copy_(b)
+    b.copy_(c)
+    c.copy_(kept)
+    return a + 1
+
+
 def _step(p: Tensor, g: Tensor) -> None:
     with torch.no_grad():
         p.add_(g, alpha=-0.1)
@@ -406,6 +414,10 @@ add(
     lambda: [torch.randn(4, 9), leaf(4, 6)],
     lambda b, x: [b[:, 2:8], x],
 )
+add("mutate-copy-of-output", lambda b, x: (lambda y: (b.copy_(y.detach()), y)[1])(x * 2), _plain)
+add("mutate-with-output", lambda b, x: (lambda y: (b.copy_(y), y)[1])(x * 2), _plain)
+add("mutate-by-input-with-grad", lambda b, x: (b.copy_(x), x * 2)[1], _plain)
+add("mutate-cycle", _rotate, lambda: [torch.randn(3), torch.randn(3), torch.randn(3)])
 add("mutate-only", lambda b: b.add_(1), lambda: [torch.randn(4)])
 add("mutate-returned-view", lambda b, x: (b.add_(1)[0], x * 2), _plain)
 

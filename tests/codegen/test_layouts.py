@@ -336,3 +336,38 @@ def test_user_lines_are_named_and_mapped() -> None:
     text = source.text.split("\n")
     assert any("= -a" in text[l.line - 1] and l.spans == (span,) for l in source.lines)
     assert any("// model.py:12" in l for l in text)
+
+
+@pytest.mark.parametrize("n", [1, 5, 8, 9, 16, 40])
+@pytest.mark.parametrize("isa", [ISA, "scalar"])
+def test_static_sizes_from_one_block_up(n: int, isa: str) -> None:
+    text = f"""graph g
+  input arg0: f32[3, {n}] strides [{n}, 1]
+  input arg1: f32[{n}] strides [1]
+  buffer buf0: f32[{n}] strides [1]
+  buffer buf1: f32[{n}] strides [1]
+  buffer buf2: f32[3, {n}] strides [{n}, 1]
+  kernel kernel0 [i0 < {n}] from [aten.neg.default]
+    phase []
+      a = load arg1[i0] : f32
+      b = neg a : f32
+      store buf0[i0] = b
+  kernel kernel1 [i0 < {n}] from [aten.sum.dim_IntList]
+    phase [r0 < 3]
+      a = load arg0[{n}*r0 + i0] : f32
+      b = load arg1[i0] : f32
+      c = mul a, b : f32
+      s = reduce sum c : f32
+      m = reduce max a : f32
+    phase []
+      h = const 0.5 : f32
+      t = mul s, h : f32
+      u = sub t, m : f32
+      store buf1[i0] = u
+    phase [r1 < 3]
+      d = load arg0[{n}*r1 + i0] : f32
+      e = sub d, u : f32
+      store buf2[{n}*r1 + i0] = e
+  return buf0, buf1, buf2
+"""
+    check(text, [torch.randn(3, n), torch.randn(n)], isa, 1e-6, 1e-6)

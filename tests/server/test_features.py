@@ -479,6 +479,16 @@ def test_every_listed_document_has_content(view):
         assert content.text.endswith("\n")
 
 
+@pytest.mark.parametrize(
+    ("name", "suffix", "kind"),
+    [("capture", "py", "graph"), ("fuse.backward", "loop", "loop"), ("cpp", "cpp", "kernel"),
+     ("triton", "py", "kernel"), ("cpp.backward", "cpp", "kernel"), ("host", "cpp", "host"),
+     ("host.backward", "py", "host"), ("x", "txt", "text")],
+)  # fmt: skip
+def test_kinds_of_stages(name, suffix, kind):
+    assert documents.kind(Stage(name, suffix, "")) == kind
+
+
 def test_listings_of_a_file_name_the_function(toy):
     view = toy.view(report=FileReport(toy.path, [toy.report(), dataclasses.replace(toy.report(), function="other")]))
     assert documents.listings(view)[0].title == "toy · summary"

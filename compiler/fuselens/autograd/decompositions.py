@@ -44,6 +44,7 @@ _KEPT = frozenset({
 @functools.cache
 def table() -> Decompositions:
     """Operator overload → decomposition, built once per process (about 60 ms). Read-only."""
+    torch_private.bypass_peer_wrappers()
     chosen = {
         op: rule for op, rule in torch_private.core_decompositions().items()
         if _packet(op) not in _KEPT

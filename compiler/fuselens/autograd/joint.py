@@ -68,10 +68,12 @@ def trace(
     *,
     grad_enabled: bool,
     decompositions: Decompositions | None = None,
+    overlapping: Sequence[Sequence[int]] = (),
 ) -> Joint:
     """The joint graph of ``gm`` on ``fake_inputs`` (fake tensors of one mode, or Python/symbolic numbers).
 
-    Without an input that requires grad, or with ``grad_enabled`` False, there is no backward. Raises Unsupported.
+    Without an input that requires grad, or with ``grad_enabled`` False, there is no backward. ``overlapping`` lists
+    groups of inputs whose real tensors share memory, where the fakes' storages do not tell. Raises Unsupported.
     """
     mode = next((m for m in map(torch_private.fake_mode_of, fake_inputs) if m is not None), None)
     if mode is None:
@@ -85,13 +87,21 @@ def trace(
             stack.enter_context(torch_private.python_rules())
         stack.enter_context(recorder)
         stack.enter_context(torch_private.functionalization())
-        return _Trace(gm, fake_inputs, recorder, mode).run()
+        return _Trace(gm, fake_inputs, recorder, mode, overlapping).run()
 
 
 class _Trace:
     """The state of one tracing: wrappers of the inputs, provenance of autograd nodes, and the results so far."""
 
-    def __init__(self, gm: fx.GraphModule, fake_inputs: Sequence[Any], recorder: Recorder, mode: Any) -> None:
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        fake_inputs: Sequence[Any],
+        recorder: Recorder,
+        mode: Any,
+        overlapping: Sequence[Sequence[int]] = (),
+    ) -> None:
+        self.overlapping = {i for group in overlapping if len(group) > 1 for i in group}
         self.gm = gm
         self.recorder = recorder
         self.mode = mode
@@ -260,7 +270,7 @@ class _Trace:
             node = self.recorder.node_of(value)
             if node is self.placeholders[i]:
                 continue
-            if len(sharing[torch_private.storage_key(fake)]) > 1:
+            if i in self.overlapping or len(sharing[torch_private.storage_key(fake)]) > 1:
                 raise Unsupported("an input is written to that shares memory with another input")
             visible = self.training and wrapper.requires_grad and wrapper.grad_fn is not grad_fn
             found.append((i, node, visible))

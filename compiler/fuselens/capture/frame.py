@@ -226,7 +226,7 @@ class FrameCompiler:
 
     def _dynamic_dims(self, code: types.CodeType, source: src.Source, tensor: torch.Tensor) -> set[int]:
         """Dimensions of an input that become symbols: named ones, all with ``dynamic=True``, and those that changed."""
-        if isinstance(tensor, torch.nn.Parameter) or tensor._base is not None or not _is_dense(tensor):
+        if isinstance(tensor, torch.nn.Parameter) or tensor._base is not None or not torch_private.is_dense(tensor):
             return set()
         dims = set(self.axes.get(code, {}).get(source.text, ()))
         if self.config.dynamic:
@@ -279,17 +279,6 @@ def _autocast_enabled() -> bool:
 
 def _autocast_disabled() -> bool:
     return not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the tensor fills its memory without gaps or overlap, so that its strides follow from its sizes."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
 
 
 def _symbolic_axes(tracer: Tracer, variables: dict[str, Value]) -> dict[str, dict[int, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import sympy
 from sympy import Expr
@@ -26,8 +27,8 @@ class Linear:
 
 
 @functools.lru_cache(maxsize=8192)
-def linear(expression: Expr, axes: frozenset[str]) -> Linear:
-    """``expression`` seen as a linear form of ``axes``; every other symbol counts as a constant."""
+def linear(expression: Any, axes: frozenset[str]) -> Linear:
+    """``expression`` (an Expr) seen as a linear form of ``axes``; every other symbol counts as a constant."""
     if not expression.is_Add and not expression.is_Mul and not expression.is_Symbol:
         inside = frozenset(s.name for s in expression.free_symbols) & axes
         return Linear({}, inside, expression)
@@ -36,7 +37,8 @@ def linear(expression: Expr, axes: frozenset[str]) -> Linear:
     coefficients: dict[str, Expr] = {}
     tangled: set[str] = set()
     rest: list[Expr] = []
-    for term in sympy.Add.make_args(expression):
+    terms: tuple[Any, ...] = sympy.Add.make_args(expression)
+    for term in terms:
         inside = {s.name for s in term.free_symbols} & axes
         if not inside:
             rest.append(term)
@@ -45,7 +47,7 @@ def linear(expression: Expr, axes: frozenset[str]) -> Linear:
             rest.append(term)
         else:
             (name,) = inside
-            factors = sympy.Mul.make_args(term)
+            factors: tuple[Any, ...] = sympy.Mul.make_args(term)
             others = [f for f in factors if not (f.is_Symbol and f.name == name)]
             if len(others) == len(factors) - 1 and not any(
                 name == s.name for f in others for s in f.free_symbols
@@ -58,13 +60,13 @@ def linear(expression: Expr, axes: frozenset[str]) -> Linear:
     return Linear(coefficients, frozenset(tangled), sympy.Add(*rest))
 
 
-def set_zero(expression: Expr, names: frozenset[str]) -> Expr:
+def set_zero(expression: Any, names: frozenset[str]) -> Expr:
     """``expression`` with the symbols of these names set to 0."""
     zero = {s: sympy.S.Zero for s in expression.free_symbols if s.name in names}
     return expression.xreplace(zero) if zero else expression
 
 
-def names_in(expression: Expr) -> frozenset[str]:
+def names_in(expression: Any) -> frozenset[str]:
     return frozenset(s.name for s in expression.free_symbols)
 
 
@@ -123,8 +125,8 @@ def print_factor(expression: Expr | int, names: Mapping[str, str] | None = None,
     return text if level == _ATOM else f"({text})"
 
 
-def _print(e: Expr, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
-    def at(x: Expr, level: int) -> str:
+def _print(e: Any, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
+    def at(x: Any, level: int) -> str:
         text, found = _print(x, names, syntax)
         return text if found >= level else f"({text})"
 
@@ -168,26 +170,26 @@ def _print(e: Expr, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]
     raise Unsupported(f"index expression {e} ({kind})")
 
 
-def _magnitude(term: Expr) -> int:
+def _magnitude(term: Any) -> int:
     number = next((f for f in sympy.Mul.make_args(term) if f.is_Integer), None)
     return abs(int(number)) if number is not None else 1
 
 
-def _quotient(e: Expr, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
+def _quotient(e: Any, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
     numerator, denominator = e.as_numer_denom()
     if denominator == 1:
         return _print(numerator, names, syntax)
     return _divide(numerator, denominator, names, syntax)
 
 
-def _divide(a: Expr, b: Expr, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
+def _divide(a: Any, b: Any, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
     texts = print_factor(a, names, syntax), print_factor(b, names, syntax)
     if a.is_nonnegative and b.is_nonnegative:
         return syntax.divide(*texts), _ADD  # so that a factor gets parentheses
     return syntax.floor_divide(*texts), _ATOM if syntax is not PYTHON else _ADD
 
 
-def _modulo(a: Expr, b: Expr, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
+def _modulo(a: Any, b: Any, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
     texts = print_factor(a, names, syntax), print_factor(b, names, syntax)
     if a.is_nonnegative and b.is_nonnegative:
         return syntax.modulo(*texts), _ADD

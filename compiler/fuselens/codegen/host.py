@@ -1,8 +1,7 @@
 """The host program: readable Python that allocates, calls kernels and ATen operators in order, and returns.
 
 It is a document people open, so it says what it does: shapes, which operations each kernel came from, what is freed
-when. Every name it uses that it does not define (kernels, operators, constants, ``empty``) is bound by
-``runtime.compile_graph``.
+when. Every name it uses that it does not define (kernels, constants, ``new_f32``) is bound by ``runtime.compile_graph``.
 
 Pointers: index expressions count from the start of a storage. A storage that is a graph input starts at that tensor's
 ``data_ptr()``; a view of it has an ``offset`` relative to that.
@@ -37,6 +36,9 @@ def to_host(graph: Graph, sources: Mapping[str, Source]) -> Source:
     return _Host(graph, sources).write()
 
 
+_RESERVED = frozenset({"call", "inputs", "torch", "reinterpret", "settled", "check_division"})
+
+
 class _Host:
     def __init__(self, graph: Graph, sources: Mapping[str, Source]) -> None:
         self.graph = graph
@@ -45,6 +47,7 @@ class _Host:
         self.infos: dict[str, KernelInfo] = {k.name: k for k in kernels.kernels} if kernels else {}
         self.out = Writer("#", "    ")
         self.names: dict[str, str] = {}
+        self.makers: dict[str, tuple[str, str]] = {}  # what the runtime binds: name → dtype, device
         self.made: set[str] = set()  # buffers that exist as tensors at this point
         self.last = self._last_uses()
         self.outputs = frozenset(o for o in graph.outputs if isinstance(o, str))
@@ -55,7 +58,7 @@ class _Host:
         found = self.names.get(buffer)
         if found is None:
             found = re.sub(r"\W", "_", buffer)
-            if keyword.iskeyword(found) or not found[0].isalpha() or found in ("call", "inputs", "empty", "torch"):
+            if keyword.iskeyword(found) or not found[0].isalpha() or found in _RESERVED:
                 found = f"v_{found}"
             while found in self.names.values():
                 found += "_"
@@ -93,7 +96,8 @@ class _Host:
     def write(self) -> Source:
         graph, out = self.graph, self.out
         out.put(f"# Host program of graph {graph.name}. Written by fuselens.")
-        out.put("# Bound by the runtime: empty, the kernels, the operators (torch.ops.*) and the graph's constants.")
+        out.put("# Bound by the runtime: the kernels, the graph's constants, and new_<dtype>(sizes, strides), which makes an")
+        out.put("# uninitialised tensor.")
         out.put()
         out.open("def call(inputs):")
         tensors = [self._name(n) for n in graph.inputs]
@@ -117,7 +121,8 @@ class _Host:
             out.put("check_division()  # an integer was divided by zero: raise what eager raises")
         out.put(f"return ({', '.join(results)}{',' if len(results) == 1 else ''})")
         out.close("")
-        return Source("host", out.text(), out.lines(), tuple(self.infos.values()))
+        constants = {self._name(c): c for c in graph.constants}
+        return Source("host", out.text(), out.lines(), tuple(self.infos.values()), dict(self.makers), constants)
 
     def _symbol_source(self, position: int, dimension: int) -> str:
         owner = self.graph.inputs[position]
@@ -163,8 +168,8 @@ class _Host:
         self.made.add(buffer.name)
         earlier = self.graph.reuse.get(buffer.name)
         if earlier is None:
-            device = "" if buffer.device == "cpu" else f", {buffer.device!r}"
-            out.put(f"{name} = empty({sizes}, {strides}, torch.{dtype}{device})")
+            self.makers[maker_name(buffer)] = (buffer.dtype, buffer.device)
+            out.put(f"{name} = {maker_name(buffer)}({sizes}, {strides})")
             return
         old = self.graph.buffers[earlier]
         base = self._tensor(earlier)
@@ -273,6 +278,12 @@ class _Host:
         if isinstance(value, str):
             return self._tensor(value) if value in self.graph.buffers else self._name(value)
         return print_factor(value, None, PYTHON)
+
+
+def maker_name(buffer: Buffer) -> str:
+    """The function that makes tensors of a buffer's dtype on its device: ``new_f32``, ``new_f32_cuda0``."""
+    device = re.sub(r"\W", "", buffer.device)
+    return f"new_{buffer.dtype}" + ("" if device == "cpu" else f"_{device}")
 
 
 def operator_name(target: str) -> str:

@@ -46,6 +46,8 @@ class Source:
     text: str
     lines: tuple[Line, ...] = ()
     kernels: tuple[KernelInfo, ...] = ()
+    makers: dict[str, tuple[str, str]] = field(default_factory=dict)  # host: allocation functions → (dtype, device)
+    constants: dict[str, str] = field(default_factory=dict)  # host: variables of graph constants → their buffers
 
     def kernel(self, name: str) -> KernelInfo | None:
         return next((k for k in self.kernels if k.name == name), None)

@@ -248,7 +248,7 @@ _SPECIAL_DTYPES: dict[str, Callable[[Graph, Op, dict[str, str]], str]] = {
 @dataclasses.dataclass(slots=True)
 class _Access:
     op: Op
-    phase: int
+    order: int  # place in the kernel's bodies
     index: Expr  # with the phase's axes renamed by position, so that phases compare
     bounds: tuple[int, int] | None
 
@@ -263,13 +263,15 @@ def _extent(graph: Graph, buffer: Buffer) -> int:
 
 def _accesses(graph: Graph, node: Loop | Kernel, phases: tuple[Phase, ...]) -> Iterator[_Access]:
     outer = {a.name: integer_value(a.size, graph.hints) for a in node.axes}
-    for number, phase in enumerate(phases):
+    order = 0
+    for phase in phases:
         sizes = outer | {a.name: integer_value(a.size, graph.hints) for a in phase.axes}
         axes = frozenset(sizes)
         rename = {a.name: symbol(f"_r{k}") for k, a in enumerate(phase.axes) if isinstance(node, Kernel)}
         if 0 in sizes.values():
             continue
         for op in phase.body:
+            order += 1
             if op.op not in ("load", "store"):
                 continue
             form = None if indirect_names(op.args[1]) else linear(op.args[1], axes)
@@ -280,7 +282,7 @@ def _accesses(graph: Graph, node: Loop | Kernel, phases: tuple[Phase, ...]) -> I
                 idle = [a for a, n in sizes.items() if n > 1 and a not in used]
                 if idle:
                     raise IRError(node.name, "stores", f"{show_op(op)}: every point of {idle[0]} writes one element")
-            yield _Access(op, number, substitute(op.args[1], rename), extremes)
+            yield _Access(op, order, substitute(op.args[1], rename), extremes)
 
 
 def _check_bounds(graph: Graph, node: Node, op: Op, extremes: tuple[int, int] | None) -> None:
@@ -304,6 +306,9 @@ def _check_memory(graph: Graph, node: Loop | Kernel, phases: tuple[Phase, ...]) 
                 not _same_region(read, w) and not _disjoint(read, w) for w in writes
             ):
                 raise IRError(node.name, "races", f"{show_op(read.op)} reads what {show_op(writes[0].op)} may write")
+            early = next((w for w in writes if w.op.args[0] != read.op.args[0] and w.order < read.order), None)
+            if early is not None:
+                raise IRError(node.name, "races", f"{show_op(read.op)} comes after {show_op(early.op)} in its memory")
 
 
 def _root(graph: Graph, storage: str) -> str:

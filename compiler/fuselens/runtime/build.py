@@ -129,7 +129,7 @@ def build(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache) -
     flags = flags_for(compiler, isa_flags)
     key = key_of({"text": text, "flags": flags, "compiler": compiler.version, "machine": platform.machine()})
     path = cache.path("cpp", key, ".so")
-    if path.exists():
+    if cache.holds(path):
         try:
             return Built(path, _load(path), True, time.perf_counter() - start)
         except OSError:

@@ -2,8 +2,8 @@
 
 An entry is a file ``<kind>/<key prefix>/<key><suffix>``; its key is a hash over everything that determines its content.
 Writers make a private file beside it and rename it into place, so a reader sees a whole entry or none; two writers of
-one key write the same content, and the later rename wins. Text and byte entries end in a checksum: an entry that was
-damaged is removed, counts as a miss and leaves an FL405 record, never an error.
+one key write the same content, and the later rename wins. Every entry ends in a checksum: an entry that was damaged
+is removed, counts as a miss and leaves an FL405 record, never an error (loading half a library kills the process).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -54,7 +53,13 @@ class Cache:
 
     def get(self, kind: str, key: str, suffix: str = "") -> bytes | None:
         """The content of an entry, or None. A damaged entry is removed and recorded."""
-        path = self.path(kind, key, suffix)
+        return self._read(self.path(kind, key, suffix))
+
+    def holds(self, path: Path) -> bool:
+        """True when the entry is there and whole. A damaged one is removed and recorded."""
+        return self._read(path) is not None
+
+    def _read(self, path: Path) -> bytes | None:
         try:
             data = path.read_bytes()
         except OSError:
@@ -68,15 +73,20 @@ class Cache:
     def put(self, kind: str, key: str, content: bytes, suffix: str = "") -> Path:
         """Stores ``content``. A directory that cannot be written is no error: the entry is then simply not kept."""
         path = self.path(kind, key, suffix)
-        digest = hashlib.sha256(content).hexdigest().encode()
         with contextlib.suppress(OSError), self.scratch() as directory:
             made = directory / "entry"
-            made.write_bytes(content + _MARK + digest)
+            made.write_bytes(content)
             self.adopt(made, path)
         return path
 
     def adopt(self, made: Path, path: Path) -> None:
-        """Moves a finished file into place, whole or not at all. Raises OSError."""
+        """Seals a finished file with its checksum and moves it into place, whole or not at all. Raises OSError.
+
+        Loaders of shared libraries ignore bytes after the last section, so libraries are sealed like the rest.
+        """
+        digest = hashlib.sha256(made.read_bytes()).hexdigest().encode()
+        with made.open("ab") as file:
+            file.write(_MARK + digest)
         path.parent.mkdir(parents=True, exist_ok=True)
         made.replace(path)
 
@@ -118,10 +128,3 @@ class Cache:
             return [d for d in self.root.iterdir() if d.is_dir() and not d.name.startswith(".")]
         except OSError:
             return []
-
-
-def default_umask_directory(path: Path) -> None:
-    """Makes ``path`` private to its owner if it exists with wider permissions."""
-    with contextlib.suppress(OSError):
-        if path.stat().st_mode & 0o077 and path.stat().st_uid == os.getuid():
-            path.chmod(0o700)

@@ -52,8 +52,9 @@ def build(graph: Graph, generated: Generated, config: Config, target: str = "cpu
         report.Stage(s.language, SUFFIXES[s.language], s.text, s.lines) for s in generated.sources()
     ]
     names: dict[str, Any] = {
-        "torch": torch, "empty": memory.empty, "reinterpret": memory.reinterpret, "settled": memory.settled,
-        **graph.constants,
+        "torch": torch, "reinterpret": memory.reinterpret, "settled": memory.settled,
+        **{name: graph.constants[buffer] for name, buffer in generated.host.constants.items()},
+        **{name: memory.maker(*made) for name, made in generated.host.makers.items()},
     }  # fmt: skip
     built.cached = True
     if generated.cpp is not None:

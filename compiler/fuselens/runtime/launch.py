@@ -23,11 +23,12 @@ def load_triton(source: Source, cache: Cache) -> dict[str, Any]:
     """
     key = key_of({"triton": source.text})
     path = cache.path("triton", key, ".py")
-    if _read(path) != source.text:
+    if _read(path) != source.text:  # no checksum at its end: it must stay Python
         with cache.scratch() as directory:
             made = directory / "kernels.py"
             made.write_text(source.text)
-            cache.adopt(made, path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            made.replace(path)
     try:
         module = _import(f"fuselens_kernels_{key}", path)
     except ImportError as error:

@@ -8,12 +8,20 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-empty_strided = torch.empty_strided
+DTYPES: dict[str, torch.dtype] = {
+    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
+    "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
+    "c64": torch.complex64, "c128": torch.complex128,
+}  # fmt: skip
 
 
-def empty(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: str = "cpu") -> Tensor:
-    """An uninitialised tensor."""
-    return empty_strided(sizes, strides, dtype=dtype, device=device)
+def maker(dtype: str, device: str) -> Callable[[tuple[int, ...], tuple[int, ...]], Tensor]:
+    """A function of sizes and strides that makes an uninitialised tensor.
+
+    The method of a tensor that has the dtype and device already takes two thirds of the time of
+    ``torch.empty_strided``, whose keywords are parsed at each call.
+    """
+    return torch.empty(0, dtype=DTYPES[dtype], device=device).new_empty_strided
 
 
 def reinterpret(tensor: Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -1,1 +1,373 @@
-def fuse(gm): return gm
+"""Fusion: loops become kernels. What is legal follows from memory accesses, what is worth it from bytes saved.
+
+1. Cheap producers are inlined into their readers (``inline``).
+2. Loops are visited in order. Each tries to merge with the groups it reads from and with recent groups that read the
+   same memory, most bytes saved first. Merging needs corresponding points (``groups``) and no path between the two
+   through a third node.
+3. Buffers that only loops of other groups read are computed again there when that moves fewer bytes than storing.
+4. Each group is written as a kernel (``kernels``); what nobody outside reads is not stored.
+
+Every merge taken is a decision FL410, every one refused FL411, with the rule and the bytes at stake. Work per loop is
+bounded, so time grows linearly with the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from fuselens.ir.affine import integer_value
+from fuselens.ir.loops import Buffer, Extern, Graph, Kernel, Loop, Node, extern_reads, indirect_names
+from fuselens.report import Decision
+from fuselens.schedule.groups import RECOMPUTE, Group, Refused, merged, single
+from fuselens.schedule.inline import fixed_storages, inline, solved
+from fuselens.schedule.items import Item, analyse, bytes_of
+from fuselens.schedule.kernels import Plan, Unbuildable, build
+
+NEIGHBOURS = 3  # groups tried for each storage that is read
+CANDIDATES = 8  # groups tried for each loop
+SEARCH = 400  # groups looked at when proving that a merge makes no cycle
+
+
+def fuse(graph: Graph) -> Graph:
+    """The graph with its loops fused into kernels."""
+    graph, decisions = inline(graph)
+    fusion = _Fusion(graph)
+    fusion.run()
+    kernels, more = _kernels(graph, fusion)
+    nodes = tuple(kernels)
+    return graph.replace(
+        nodes=nodes,
+        buffers=_used_buffers(graph, nodes),
+        decisions=(*graph.decisions, *decisions, *fusion.decisions.values(), *more),
+    )
+
+
+@dataclass(slots=True)
+class _Fusion:
+    graph: Graph
+    groups: dict[int, Group] = field(default_factory=dict)  # by number; externs have groups without members
+    parent: dict[int, int] = field(default_factory=dict)
+    spans: dict[int, tuple[int, int]] = field(default_factory=dict)  # first and last position of each group
+    writers: dict[str, list[int]] = field(default_factory=dict)
+    touched: dict[str, list[int]] = field(default_factory=dict)  # storage → recent readers
+    reductions: dict[str, list[Item]] = field(default_factory=dict)  # storage → reductions that read it
+    items: dict[str, Item] = field(default_factory=dict)
+    readers: dict[str, set[int]] = field(default_factory=dict)
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    fixed: set[str] = field(default_factory=set)
+
+    def run(self) -> None:
+        self.fixed = fixed_storages(self.graph)
+        for position, node in enumerate(self.graph.nodes):
+            if isinstance(node, Loop):
+                item = analyse(self.graph, node, position)
+                self.items[item.storage] = item
+                for storage in {o.args[0] for o in item.loads}:
+                    self.readers.setdefault(storage, set()).add(position)
+                    if item.reduction:
+                        self.reductions.setdefault(storage, []).append(item)
+        analysed = {i.position: i for i in self._all_items()}
+        for position, node in enumerate(self.graph.nodes):
+            self.parent[position] = position
+            self.spans[position] = (position, position)
+            if isinstance(node, Loop):
+                self._visit(analysed[position])
+            elif isinstance(node, Extern):
+                self._visit_extern(position, node)
+
+    def _all_items(self) -> Iterator[Item]:
+        for position, node in enumerate(self.graph.nodes):
+            if isinstance(node, Loop):
+                found = self.items[self.graph.buffers[node.name].owner]
+                yield found if found.loop is node else analyse(self.graph, node, position)
+
+    # --- the graph of groups -----------------------------------------------------------------------------------
+
+    def find(self, number: int) -> int:
+        while self.parent[number] != number:
+            self.parent[number] = self.parent[self.parent[number]]
+            number = self.parent[number]
+        return number
+
+    def bytes(self, storage: str) -> int:
+        found = self.sizes.get(storage)
+        if found is None:
+            found = self.sizes[storage] = bytes_of(self.graph, self.graph.buffers[storage])
+        return found
+
+    def _visit_extern(self, position: int, node: Extern) -> None:
+        buffers = self.graph.buffers
+        reads = {buffers[n].owner for n in extern_reads(node)}
+        writes = {buffers[n].owner for n in (*node.outputs, *node.mutates) if n}
+        group = Group(position, {}, None, [])
+        group.deps = {w for s in reads | writes for w in self.writers.get(s, ())}
+        for storage in (buffers[n].owner for n in node.mutates):  # earlier readers come before the write
+            group.deps |= set(self.touched.get(storage, ()))
+        self.groups[position] = group
+        for storage in reads:
+            self.touched.setdefault(storage, []).append(position)
+        for storage in writes:
+            self.writers.setdefault(storage, []).append(position)
+
+    def _visit(self, item: Item) -> None:
+        group = single(item.position, item)
+        group.deps = {w for s in group.read for w in self.writers.get(s, ())}
+        group.several = len(self.writers.get(item.storage, ())) > 0 or item is not self.items[item.storage]
+        self.groups[item.position] = group
+        self._merge_with_neighbours(item)
+        self.writers.setdefault(item.storage, []).append(item.position)
+        for storage in {o.args[0] for o in item.loads}:
+            self.touched.setdefault(storage, []).append(item.position)
+
+    def _merge_with_neighbours(self, item: Item) -> None:
+        scores: dict[int, tuple[int, str]] = {}
+        for storage in dict.fromkeys(o.args[0] for o in item.loads):
+            wrote = self.writers.get(storage, ())
+            size = self.bytes(storage)
+            alone = storage not in self.fixed and self.readers[storage] == {item.position}
+            for position in wrote:
+                self._score(scores, position, size * (2 if alone else 1), storage)
+            for position in self.touched.get(storage, ())[-NEIGHBOURS:]:
+                self._score(scores, position, size, storage)
+        ranked = sorted(scores.items(), key=lambda s: (-s[1][0], -s[0]))[:CANDIDATES]
+        for number, (score, storage) in ranked:
+            self._try(number, item, score, storage)
+
+    def _score(self, scores: dict[int, tuple[int, str]], position: int, size: int, storage: str) -> None:
+        number = self.find(position)
+        if self.groups[number].members:
+            known, best = scores.get(number, (0, storage))
+            scores[number] = (known + size, best)
+
+    def _try(self, number: int, item: Item, score: int, storage: str) -> None:
+        other, own = self.groups[self.find(number)], self.groups[self.find(item.position)]
+        if other is own:
+            return
+        subject = f"{_name(other)} + {item.loop.name}"
+        refused = self._refused(other, own, item, score, storage)
+        result = refused or merged(self.graph, other, own)
+        if isinstance(result, Refused):
+            self._decide("FL411", "refused", subject, item, result.reason, score, result.rule)
+            return
+        result.deps -= {m.item.position for m in result.members}
+        self.parent[self.find(own.id)] = other.id
+        self.groups[other.id] = result
+        del self.groups[own.id]
+        first, last = self.spans[other.id], self.spans[own.id]
+        self.spans[other.id] = (min(first[0], last[0]), max(first[1], last[1]))
+        rule, reason = _kind(other, own, self.graph.buffers[storage].owner)
+        self._decide("FL410", "taken", subject, item, reason, score, rule)
+
+    def _decide(self, code: str, verdict: str, subject: str, item: Item, reason: str, score: int, rule: str) -> None:
+        span = item.loop.spans[0] if item.loop.spans else None
+        self.decisions[subject] = Decision(code, verdict, subject, reason, span, {"bytes_saved": score, "rule": rule})
+
+    def _refused(self, a: Group, b: Group, item: Item, score: int, storage: str) -> Refused | None:
+        if storage in b.read and storage not in a.produced and score * 4 < min(self._traffic(a), self._traffic(b)):
+            return Refused("score", "they share too little memory traffic")
+        for group in (a, b):
+            if group.several and any(s in group.produced for s in (b if group is a else a).read):
+                return Refused("pieces", "it reads a buffer that several loops write")
+        if self._waits_for_rows(a, b) or self._waits_for_rows(b, a):
+            return Refused("rows first", "a reduction along the rows of the same data saves more")
+        if self._cyclic(a, b):
+            return Refused("cycle", "another operation must run between them")
+        return None
+
+    def _traffic(self, group: Group) -> int:
+        return sum(self.bytes(s) for s in {*group.read, *group.produced})
+
+    def _waits_for_rows(self, pointwise: Group, columns: Group) -> bool:
+        """Whether merging would tie pointwise work to a column reduction although a row reduction reads it, too."""
+        if pointwise.inner is not None or not columns.inner:
+            return False
+        if not any(m.item.reduction and not _along_rows(self.graph, m.item) for m in columns.members):
+            return False
+        return any(
+            _along_rows(self.graph, r) for s in pointwise.produced for r in self.reductions.get(s, ())
+        )  # fmt: skip
+
+    def _cyclic(self, a: Group, b: Group) -> bool:
+        """Whether a third group lies on a path between the two. Gives up, as if so, after ``SEARCH`` groups."""
+        ends = {a.id, b.id}
+        start = min(self.spans[a.id][0], self.spans[b.id][0])
+        seen: set[int] = set()
+        work = [g for g in map(self.find, (*a.deps, *b.deps)) if g not in ends]
+        while work:
+            number = work.pop()
+            if number in seen or self.spans[number][1] < start:
+                continue
+            seen.add(number)
+            if len(seen) > SEARCH:
+                return True
+            for dep in self.groups[number].deps:
+                dep = self.find(dep)
+                if dep in ends:
+                    return True
+                if dep not in seen and dep != number:
+                    work.append(dep)
+        return False
+
+
+def _name(group: Group) -> str:
+    return group.members[-1].item.loop.name
+
+
+def _kind(a: Group, b: Group, storage: str) -> tuple[str, str]:
+    if storage in a.produced:
+        if a.produced[storage].item.reduction:
+            return "epilogue", f"the result of the reduction {storage} is used while its row is at hand"
+        return "vertical", f"{storage} is {'folded' if b.inner else 'used'} where it is computed"
+    return "horizontal", f"both read {storage}"
+
+
+def _along_rows(graph: Graph, item: Item) -> bool:
+    """Whether the reduction folds the axis that is contiguous in what it reads."""
+    folded = {a.name for a in item.loop.reduction}
+    for op in item.loads:
+        form = item.form(op.args[1])
+        if form is None or not form.terms or len(form.terms) < len(item.sizes):
+            continue
+        nearest = min(form.terms, key=lambda t: abs(integer_value(t[1], graph.hints)))
+        return nearest[0] in folded
+    return True
+
+
+# --- from groups to kernels ------------------------------------------------------------------------------------
+
+
+def _kernels(graph: Graph, fusion: _Fusion) -> tuple[list[Node], list[Decision]]:
+    groups = fusion.groups
+    stored = set(fusion.fixed) | {s for s, w in fusion.writers.items() if len(w) > 1}
+    for group in groups.values():
+        for storage in group.read:
+            if storage not in group.produced:
+                stored.add(storage)
+    # a loop that nobody reads stays: it was kept because its storage is an output or an argument
+    plan = Plan(graph, stored, {s: i for s, i in fusion.items.items() if len(fusion.writers[s]) == 1})
+    decisions = list(_recompute(graph, fusion, plan))
+    nodes: list[Node] = []
+    count = 0
+    built: dict[int, list[Kernel]] = {}
+    order = _ordered(fusion)
+    # readers first: a kernel that keeps a row in memory adds to what is stored, which its own body only sees
+    for number in order:
+        group = groups[number]
+        if not group.members:
+            continue
+        try:
+            kernels = [build(plan, group, f"kernel{count}")]
+        except Unbuildable as problem:
+            kernels = _separately(plan, group, count)
+            decisions.append(Decision("FL411", "refused", _name(group), str(problem), None, {"rule": "build"}))
+        built[number] = [k for k in kernels if k.phases]
+        count += len(built[number])
+    for number in order:
+        node = graph.nodes[number]
+        if groups[number].members:
+            nodes.extend(built[number])
+        else:
+            nodes.append(node)
+    return nodes, decisions
+
+
+def _separately(plan: Plan, group: Group, count: int) -> list[Kernel]:
+    plan.stored |= set(group.produced)
+    return [
+        build(plan, single(m.item.position, m.item), f"kernel{count + k}") for k, m in enumerate(group.members)
+    ]  # fmt: skip
+
+
+def _recompute(graph: Graph, fusion: _Fusion, plan: Plan) -> Iterable[Decision]:
+    """Drops stored buffers that their readers in other kernels had better compute themselves."""
+    outside: dict[str, list[Group]] = {}
+    for group in fusion.groups.values():
+        for storage in group.read:
+            if storage not in group.produced:
+                outside.setdefault(storage, []).append(group)
+    for storage, item in fusion.items.items():
+        if storage in fusion.fixed or storage not in plan.stored or storage not in plan.items or item.reduction:
+            continue
+        readers = outside.get(storage, [])
+        cone = _cone(fusion, plan, item)
+        if cone is None or not readers:
+            continue
+        cost, loads = cone
+        saved = fusion.bytes(storage) * (1 + len(readers))
+        spent = sum(fusion.bytes(s) for g in readers for s in loads if s not in g.read and s not in g.produced)
+        if cost > RECOMPUTE or spent >= saved or not all(_solvable(graph, g, storage, item) for g in readers):
+            continue
+        plan.stored.discard(storage)
+        span = item.loop.spans[0] if item.loop.spans else None
+        yield Decision(
+            "FL410", "taken", item.loop.name, "its readers compute it again, which moves fewer bytes than storing it",
+            span, {"bytes_saved": saved - spent, "rule": "recompute"},
+        )  # fmt: skip
+
+
+def _cone(fusion: _Fusion, plan: Plan, item: Item) -> tuple[int, set[str]] | None:
+    """Cost of computing one element from memory, and the storages that takes; None when it takes a reduction."""
+    loads: set[str] = set()
+    cost = 0
+    work, seen = [item], {item.storage}
+    while work:
+        current = work.pop()
+        cost += current.cost
+        if current.reduction or cost > RECOMPUTE:
+            return None
+        for op in current.loads:
+            storage = op.args[0]
+            if indirect_names(op.args[1]):
+                return None
+            if storage in plan.stored or storage not in plan.items:
+                loads.add(storage)
+            elif storage not in seen:
+                producer = plan.items[storage]
+                if producer.reduction or solved(fusion.graph, producer, op.args[1], dict(current.sizes)) is None:
+                    return None
+                seen.add(storage)
+                work.append(producer)
+    return cost, loads
+
+
+def _solvable(graph: Graph, group: Group, storage: str, item: Item) -> bool:
+    """Whether every read of the storage in the group tells the point of the loop that computes it."""
+    for member in group.members:
+        for op in member.item.loads:
+            if op.args[0] == storage and solved(graph, item, op.args[1], dict(member.item.sizes)) is None:
+                return False
+    return True
+
+
+def _ordered(fusion: _Fusion) -> list[int]:
+    """Groups in dependency order, otherwise by the position of their last node."""
+    order: list[int] = []
+    state: dict[int, int] = {}
+    for root in sorted(fusion.groups, key=lambda g: fusion.spans[g][1]):
+        work = [(root, False)]
+        while work:
+            number, leaving = work.pop()
+            if leaving:
+                order.append(number)
+                continue
+            if state.get(number):
+                continue
+            state[number] = 1
+            work.append((number, True))
+            deps = {fusion.find(d) for d in fusion.groups[number].deps} - {number}
+            work.extend((d, False) for d in sorted(deps, reverse=True) if not state.get(d))
+    return order
+
+
+def _used_buffers(graph: Graph, nodes: tuple[Node, ...]) -> dict[str, Buffer]:
+    used: set[str] = {*graph.inputs, *graph.constants}
+    used.update(o for o in graph.outputs if isinstance(o, str))
+    for node in nodes:
+        if isinstance(node, Extern):
+            used.update(n for n in (*node.outputs, *node.mutates, *extern_reads(node)) if n)
+        elif isinstance(node, Kernel):
+            used.update((*node.reads(), *node.writes()))
+    used |= {graph.buffers[n].owner for n in used if n in graph.buffers}
+    return {n: b for n, b in graph.buffers.items() if n in used}

@@ -136,7 +136,9 @@ def _attempt(graph: Graph, a: Group, b: Group, anchor: Anchor) -> Group | Refuse
     b_members = [_moved(m, values, b_rows) for m in b.members]
     problem = _parallel(graph, axes, inner, [*a_members, *b_members])
     problem = problem or _order_of_folds([*a_members, *b_members], axes, inner)
-    problem = problem or _reads(graph, a_members, b_members, axes) or _reads(graph, b_members, a_members, axes)
+    own = {m.item.storage for m in (*a_members, *b_members)}
+    problem = problem or _reads(graph, a_members, b_members, axes, own)
+    problem = problem or _reads(graph, b_members, a_members, axes, own)
     if problem:
         return problem
     members = sorted((*a_members, *b_members), key=lambda m: m.item.position)
@@ -257,7 +259,9 @@ def _order_of_folds(members: list[Member], axes: Mapping[str, Expr], inner: froz
     return None
 
 
-def _reads(graph: Graph, readers: list[Member], writers: list[Member], axes: Mapping[str, Expr]) -> Refused | None:
+def _reads(
+    graph: Graph, readers: list[Member], writers: list[Member], axes: Mapping[str, Expr], own: set[str]
+) -> Refused | None:
     """Whether every element that readers take from writers is at hand at their point, or cheap to compute again."""
     produced = {m.item.storage: m for m in writers}
     for reader in readers:
@@ -273,7 +277,7 @@ def _reads(graph: Graph, readers: list[Member], writers: list[Member], axes: Map
             name = writer.item.loop.name
             if writer.row or writer.item.reduction:
                 return Refused("rows", f"the results of {name} for other rows are needed")
-            if any(o.op == "load" and o.args[0] in produced for o in writer.item.loop.body):
+            if any(o.args[0] in own for o in writer.item.loads):
                 return Refused("points", f"other points of {name} are read, which depend on more of the kernel")
             if writer.item.cost > RECOMPUTE:
                 return Refused("points", f"other points of {name} are read, too expensive to compute again")

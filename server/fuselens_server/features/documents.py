@@ -22,7 +22,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One document as a picker shows it. ``kind`` is summary, guards, graph, loop, kernel or text."""
+    """One document as a picker shows it. ``kind`` is summary, guards, graph, loop, kernel, host or text."""
 
     uri: str
     title: str
@@ -36,6 +36,8 @@ def language(suffix: str) -> str:
 
 def kind(stage: Stage) -> str:
     """What a reader would call the document. Triton kernels are Python, so their stage's name tells them."""
+    if stage.name.partition(".")[0] == "host":
+        return "host"  # the program that calls the kernels, which may be C++ as well
     if stage.suffix in KERNEL_SUFFIXES or "triton" in stage.name or "kernel" in stage.name:
         return "kernel"
     return {"py": "graph", "loop": "loop"}.get(stage.suffix, "text")

@@ -15,7 +15,7 @@ from ..nest import Nest, Plan, plan, simplify
 from ..source import KernelInfo, Source, Unsupported, Writer
 from ..traffic import bytes_moved
 from .isa import ISAS, Isa
-from .prelude import C_TYPES, REGISTER, UNIT, parts_of, print_prelude
+from .prelude import C_TYPES, LIBM, REGISTER, UNIT, parts_of, print_prelude
 from .scalar_ops import TABLE, Value, bitcast, cast, literal, wrap
 
 PARALLEL_WORK = 1 << 15  # weighted elements below which threads cost more than they bring
@@ -29,13 +29,17 @@ HEAVY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh sigmoid erf"
     " erfc lgamma hypot pow fmod mod floordiv".split()
 )
-_RESERVED = frozenset(
+_KEYWORDS = (
     "asm auto bool break case char class const continue default delete do double else enum extern float for goto if"
     " inline int long namespace new operator private public register return short signed sizeof static struct switch"
-    " template this throw try typedef union unsigned using void volatile while and or not xor left begin end unit lo hi"
-    " main step chunk chunks exp log sin cos tan sqrt floor ceil trunc abs max min pow erf fma load store each put keep"
-    .split()
-)  # fmt: skip
+    " template this throw try typedef union unsigned using void volatile while and or not xor main bf16 f16"
+)
+_OURS = (
+    "left begin end unit units row lo hi n u l step share chunk chunks thread threads splat keep copy_edge add_carry"
+    " to_i32 to_i64 bits round_even div_floor div_trunc mod_floor mod_trunc int_pow shift_left shift_right floor_div"
+    " floor_mod least greatest"
+)
+_RESERVED = frozenset((_KEYWORDS + " " + _OURS).split()) | frozenset(TABLE) | frozenset(LIBM)
 
 
 def to_cpp(graph: Graph, isa: str) -> Source:
@@ -176,6 +180,8 @@ class _KernelWriter:
             units, begin = self._units()
             if units == "1":
                 out.open(f'extern "C" void {self.source.name}({parameters}) {{', self.source.spans)
+                if self.plan.vector:
+                    out.put("const long begin = 0, end = 1;")
                 begin(False)
                 out.close()
             else:
@@ -585,7 +591,7 @@ class _KernelWriter:
             self.out.put(f"{kind} {name}_carry{many} = {{}};")
 
     def _splat(self, register: str, text: str) -> str:
-        self.need("splat")
+        self.need(f"splat.{register}")
         return f"splat({self.vector(register)}{{}}, {text})"
 
     def _combine(self, fold: _Fold, into: str, value: str) -> str:
@@ -596,7 +602,7 @@ class _KernelWriter:
             return f"{into} *= {value};"
         if kind in ("any", "all"):
             return f"{into} {'|' if kind == 'any' else '&'}= {value};"
-        self.need("max")
+        self.need(f"{kind}.{fold.register}")
         return f"{into} = {kind}({into}, {value});"
 
     def _accumulate(self, op: Op, vector: str, position: Expr, folds: list[_Fold]) -> None:
@@ -704,16 +710,16 @@ class _KernelWriter:
         splat = f"({self.vector('mask')}{{}} + ({text}))" if register == "mask" else self._splat(register, text)
         self.slots[op.name].value = Value(splat, op.dtype, number, "" if register == "mask" else _signed(text))
 
-    def _lanes_of(self, index: Expr, vector: str) -> tuple[str, Expr | None]:
-        """How lanes of an access are laid out: "each", "next", "strided" (with the step) or "gather"."""
+    def _lanes_of(self, index: Expr, vector: str) -> tuple[str, Expr]:
+        """How lanes of an access are laid out: "each", "next", "strided" or "gather"; and the step between lanes."""
         indirect = any(self.slots[n].varying for n in indirect_names(index))
         if indirect:
-            return "gather", None
+            return "gather", sympy.S.Zero
         if not vector or vector not in names_in(index):
-            return "each", None
+            return "each", sympy.S.Zero
         step = linear(index, frozenset((vector,))).coefficient(vector)
         if step is None:
-            return "gather", None
+            return "gather", sympy.S.Zero
         return ("next", step) if step == 1 else ("strided", step)
 
     def _offsets(self, op: Op, index: Expr, vector: str) -> str:
@@ -794,7 +800,6 @@ class _KernelWriter:
         index = sympy.sympify(op.args[0])
         self._index_parts(index)
         way, step = self._lanes_of(index, vector)
-        longs = self.vector("i64")
         if way == "each":
             text = self._splat("i64", self._index(index))
         elif way in ("next", "strided"):
@@ -807,7 +812,6 @@ class _KernelWriter:
         register = REGISTER[op.dtype]
         if register != "i64":
             text = f"__builtin_convertvector({text}, {self.vector(register)})"
-        del longs
         self._define(op, text)
 
     # --- few points, much work: threads share each phase ---

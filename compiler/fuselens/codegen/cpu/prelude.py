@@ -364,32 +364,64 @@ def _by_lanes(name: str, token: str, call: str, arity: int = 1) -> str:
     return f"static inline {token} {name}({arguments}) {{ {token} r; for (int l = 0; l < @W; ++l) r[l] = {call}({passed}); return r; }}"
 
 
-_BIT_CASTS = """
-static inline @i bits(@f x) { return (@i)x; }
-static inline @l bits(@d x) { return (@l)x; }
-static inline @f abs(@f x) { return (@f)((@i)x & 0x7fffffff); }
-static inline @d abs(@d x) { return (@d)((@l)x & 0x7fffffffffffffffL); }
-static inline @i abs(@i x) { return x < 0 ? -x : x; }
-static inline @l abs(@l x) { return x < 0 ? -x : x; }
-static inline @f copysign(@f x, @f y) { return (@f)(((@i)x & 0x7fffffff) | ((@i)y & (int)0x80000000)); }
-static inline @d copysign(@d x, @d y) { return (@d)(((@l)x & 0x7fffffffffffffffL) | ((@l)y & (long)0x8000000000000000L)); }
-""".strip()
+_BITS: dict[str, tuple[str, str, str]] = {  # float kind: integer of its width, all bits but the sign, the sign
+    "@f": ("@i", "0x7fffffff", "(int)0x80000000"),
+    "@d": ("@l", "0x7fffffffffffffffL", "(long)0x8000000000000000L"),
+}
 
-# NaN when either operand is: a when a is NaN, b when b is (the comparison is false).
-_MAX = """
-static inline @f max(@f a, @f b) { return (a > b) | (a != a) ? a : b; }
-static inline @d max(@d a, @d b) { return (a > b) | (a != a) ? a : b; }
-static inline @i max(@i a, @i b) { return a > b ? a : b; }
-static inline @l max(@l a, @l b) { return a > b ? a : b; }
-static inline @f min(@f a, @f b) { return (a < b) | (a != a) ? a : b; }
-static inline @d min(@d a, @d b) { return (a < b) | (a != a) ? a : b; }
-static inline @i min(@i a, @i b) { return a < b ? a : b; }
-static inline @l min(@l a, @l b) { return a < b ? a : b; }
-static inline @f fmax(@f a, @f b) { return (a > b) | (b != b) ? a : b; }
-static inline @d fmax(@d a, @d b) { return (a > b) | (b != b) ? a : b; }
-static inline @f fmin(@f a, @f b) { return (a < b) | (b != b) ? a : b; }
-static inline @d fmin(@d a, @d b) { return (a < b) | (b != b) ? a : b; }
-""".strip()
+
+def _sign_parts() -> list[Part]:
+    parts = []
+    for kind, token in (("f32", "@f"), ("f64", "@d")):
+        bits, rest, sign = _BITS[token]
+        absolute = f"static inline {token} abs({token} x) {{ return ({token})(({bits})x & {rest}); }}"
+        parts.append(Part(f"bits.{kind}", f"static inline {bits} bits({token} x) {{ return ({bits})x; }}", ("types",)))
+        parts.append(Part(f"abs.{kind}", absolute, ("types",)))
+        parts.append(
+            Part(
+                f"copysign.{kind}",
+                f"static inline {token} copysign({token} x, {token} y)"
+                f" {{ return ({token})((({bits})x & {rest}) | (({bits})y & {sign})); }}",
+                ("types",),
+            )
+        )
+    for kind, token in (("i32", "@i"), ("i64", "@l")):
+        parts.append(Part(f"abs.{kind}", f"static inline {token} abs({token} x) {{ return x < 0 ? -x : x; }}", ("types",)))
+    return parts
+
+
+# The x86 instructions return their second operand when either is NaN; a comparison with NaN is false.
+_EXTREME_BUILTINS: dict[tuple[str, int], str] = {
+    ("@f", 4): "__builtin_ia32_%sps(a, b)",
+    ("@f", 8): "__builtin_ia32_%sps256(a, b)",
+    ("@f", 16): "__builtin_ia32_%sps512_mask(a, b, a, -1, 4)",
+    ("@d", 4): "__builtin_ia32_%spd256(a, b)",
+    ("@d", 8): "__builtin_ia32_%spd512_mask(a, b, a, -1, 4)",
+}
+
+
+def _extremes(width: int, isa: Isa) -> list[Part]:
+    """``max`` and ``min`` give NaN when either operand is; ``fmax`` and ``fmin`` only when both are."""
+    parts = []
+    for name, sign in (("max", ">"), ("min", "<")):
+        for kind, token in (("f32", "@f"), ("f64", "@d")):
+            builtin = _EXTREME_BUILTINS.get((token, width)) if isa.name in ("avx2", "avx512") else None
+            fits = width * int(kind[1:]) // 8 <= isa.register
+            # b when either is NaN, so: a when a is
+            chosen = f"a != a ? a : {builtin % name}" if builtin and fits else f"(a {sign} b) | (a != a) ? a : b"
+            plain = f"(a {sign} b) | (a != a) ? a : b"
+            text = f"static inline {token} {name}({token} a, {token} b) {{ return {chosen}; }}"
+            if chosen != plain and width >= 8 and isa.register == 64:
+                safe = f"static inline {token} {name}({token} a, {token} b) {{ return {plain}; }}"
+                text = f"#ifdef __clang__\n{safe}\n#else\n{text}\n#endif"
+            parts.append(Part(f"{name}.{kind}", text, ("types",)))
+            other = f"static inline {token} f{name}({token} a, {token} b) {{ return (a {sign} b) | (b != b) ? a : b; }}"
+            parts.append(Part(f"f{name}.{kind}", other, ("types",)))
+        for kind, token in (("i32", "@i"), ("i64", "@l")):
+            text = f"static inline {token} {name}({token} a, {token} b) {{ return a {sign} b ? a : b; }}"
+            parts.append(Part(f"{name}.{kind}", text, ("types",)))
+    return parts
+
 
 _EXP_REDUCE = """
 // exp(x) = 2^k (1 + q) with |r| <= ln(2)/2 and q = r + r^2 P(r)
@@ -639,7 +671,7 @@ def _folds(width: int, token: str, name: str) -> list[Part]:
         Part(
             f"fold.{kind}.{name}",
             f"static inline {token} fold_{kind}({token} v) {{\n{_halvings(width, body)}\n  return v;\n}}",
-            ("types", *(("max",) if kind in ("max", "min") else ())),
+            ("types", *((f"{kind}.{name}",) if kind in ("max", "min") else ())),
         )
         for kind, body in kinds.items()
     ]
@@ -702,42 +734,37 @@ _FMA_BUILTINS: dict[tuple[str, int], str] = {
 }
 
 
-def _fused(width: int, isa: Isa) -> str:
+def _fused(width: int, isa: Isa, token: str) -> str:
     """x * y + z, rounded once."""
-    out = []
-    for token, scalar in (("@f", "__builtin_fmaf"), ("@d", "__builtin_fma")):
-        plain = _by_lanes("fma", token, scalar, 3)
-        builtin = _FMA_BUILTINS.get((token, width)) if isa.name in ("avx2", "avx512") else None
-        if builtin is None or (token == "@d" and width * 8 > isa.register):
-            out.append(plain)
-        else:
-            out.append(
-                f"#ifdef __clang__\n{plain}\n#else\n"
-                f"static inline {token} fma({token} x, {token} y, {token} z) {{ return {builtin}; }}\n#endif"
-            )
-    return "\n".join(out)
+    plain = _by_lanes("fma", token, "__builtin_fmaf" if token == "@f" else "__builtin_fma", 3)
+    builtin = _FMA_BUILTINS.get((token, width)) if isa.name in ("avx2", "avx512") else None
+    if builtin is None or (token == "@d" and width * 8 > isa.register):
+        return plain
+    return (
+        f"#ifdef __clang__\n{plain}\n#else\n"
+        f"static inline {token} fma({token} x, {token} y, {token} z) {{ return {builtin}; }}\n#endif"
+    )
 
 
 def _maths(width: int, wide: bool, isa: Isa) -> list[Part]:
-    splat = "\n".join(
-        f"static inline {t} splat({t}, {s} x) {{ return {t}{{{_lanes(width, 'x')}}}; }}"
-        for t, s in (("@f", "float"), ("@d", "double"), ("@i", "int"), ("@l", "long"))
-    )
-    tools = "types", "splat", "bits"
+    tools = "types", "splat.f32", "abs.f32", "copysign.f32"
     parts = [
-        Part("splat", splat, ("types",)),
         Part(
             "iota",
             f"static inline @l iota@W(long start, long step) {{ return @l{{{_lanes(width, 'start + # * step')}}}; }}",
             ("types",),
         ),
-        Part("bits", _BIT_CASTS, ("types",)),
-        Part("max", _MAX, ("types",)),
-        Part("fma", _fused(width, isa), ("types",)),
     ]
+    for kind, token, scalar in (("f32", "@f", "float"), ("f64", "@d", "double"), ("i32", "@i", "int"), ("i64", "@l", "long")):
+        text = f"static inline {token} splat({token}, {scalar} x) {{ return {token}{{{_lanes(width, 'x')}}}; }}"
+        parts.append(Part(f"splat.{kind}", text, ("types",)))
+    parts += _sign_parts()
+    parts += _extremes(width, isa)
+    parts += [Part(f"fma.{kind}", _fused(width, isa, token), ("types",)) for kind, token in (("f32", "@f"), ("f64", "@d"))]
     for name in ("floor", "ceil", "trunc", "rint", "sqrt"):
-        text = _by_lanes(name, "@f", f"__builtin_{name}f") + "\n" + _by_lanes(name, "@d", f"__builtin_{name}")
-        parts.append(Part("round" if name == "rint" else name, text.replace(" rint(", " round_even("), ("types",)))
+        ours = "round_even" if name == "rint" else name
+        parts.append(Part(f"{ours}.f32", _by_lanes(ours, "@f", f"__builtin_{name}f"), ("types",)))
+        parts.append(Part(f"{ours}.f64", _by_lanes(ours, "@d", f"__builtin_{name}"), ("types",)))
     own: dict[str, tuple[str, tuple[str, ...]]] = {
         "exp": (_EXP, ("exp_reduce",)),
         "exp2": (_EXP2, ("exp_reduce",)),
@@ -752,11 +779,11 @@ def _maths(width: int, wide: bool, isa: Isa) -> list[Part]:
         "erf": (_ERF, ("exp.f32",)),
     }
     parts += [
-        Part("exp_reduce", _EXP_REDUCE, (*tools, "fma")),
-        Part("log_split", _LOG_SPLIT, (*tools, "fma")),
-        Part("sin_cos", _SIN_COS, (*tools, "fma")),
+        Part("exp_reduce", _EXP_REDUCE, (*tools, "fma.f32")),
+        Part("log_split", _LOG_SPLIT, (*tools, "fma.f32")),
+        Part("sin_cos", _SIN_COS, (*tools, "fma.f32")),
     ]
-    parts += [Part(f"{name}.f32", text, (*tools, "fma", *needs)) for name, (text, needs) in own.items()]
+    parts += [Part(f"{name}.f32", text, (*tools, "fma.f32", *needs)) for name, (text, needs) in own.items()]
     for name, arity in LIBM.items():
         for kind, token, suffix in (("f32", "@f", "f"), ("f64", "@d", "")):
             if kind == "f32" and name in own:
@@ -770,7 +797,7 @@ def _maths(width: int, wide: bool, isa: Isa) -> list[Part]:
             Part(
                 f"division.{kind}",
                 _FLOAT_DIVISION.replace("@T", token).replace("@S", scalar),
-                (f"fmod.{kind}", "trunc", "floor", "bits"),
+                (f"fmod.{kind}", f"trunc.{kind}", f"floor.{kind}", f"copysign.{kind}"),
             )
         )
         parts.append(Part(f"add_carry.{kind}", _KAHAN.replace("@T", token), ("types",)))

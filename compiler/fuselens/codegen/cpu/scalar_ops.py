@@ -123,11 +123,11 @@ def _comparison(sign: str, on_masks: str) -> Entry:
     return entry
 
 
-def _function(name: str, part: str = "") -> Entry:
-    """A call ``name(…)`` of the prelude part ``part`` (default: one per register kind)."""
+def _function(name: str) -> Entry:
+    """A call ``name(…)`` of a prelude part, which exists per register kind."""
 
     def entry(e: Emitter, op: Op, v: Sequence[Value]) -> str:
-        e.need(part or f"{name}.{REGISTER[op.dtype]}")
+        e.need(f"{name}.{REGISTER[op.dtype]}")
         return f"{name}({', '.join(x.text for x in v)})"
 
     return entry
@@ -137,7 +137,7 @@ def _extreme(name: str) -> Entry:
     def entry(e: Emitter, op: Op, v: Sequence[Value]) -> str:
         if op.dtype == "bool":
             return f"{v[0].text} {'|' if name == 'max' else '&'} {v[1].text}"
-        e.need("max")
+        e.need(f"{name}.{REGISTER[op.dtype]}")
         return f"{name}({v[0].text}, {v[1].text})"
 
     return entry
@@ -178,21 +178,21 @@ def _sign(e: Emitter, op: Op, v: Sequence[Value]) -> str:
 
 
 def _abs(e: Emitter, op: Op, v: Sequence[Value]) -> str:
-    e.need("bits")
+    e.need(f"abs.{REGISTER[op.dtype]}")
     return wrap(f"abs({v[0].text})", op.dtype) if op.dtype != "u8" else v[0].text
 
 
 def _signbit(e: Emitter, op: Op, v: Sequence[Value]) -> str:
     register = REGISTER[v[0].dtype]
     if register in ("f32", "f64"):
-        e.need("bits")
+        e.need(f"bits.{register}")
         return _mask(e, f"(bits({v[0].text}) < 0)", register)
     return _mask(e, f"({v[0].text} < 0)", register)
 
 
 def _isinf(e: Emitter, op: Op, v: Sequence[Value]) -> str:
-    e.need("bits")
     register = REGISTER[v[0].dtype]
+    e.need(f"abs.{register}")
     return _mask(e, f"(abs({v[0].text}) == {literal(math.inf, v[0].dtype)})", register)
 
 
@@ -215,7 +215,7 @@ def _pow(e: Emitter, op: Op, v: Sequence[Value]) -> str:
         return wrap(f"int_pow({x}, {v[1].text})", op.dtype)
     if v[1].number in (1, 2, 3, -1, -2, 0.5, -0.5):  # what torch does for scalar exponents
         if v[1].number in (0.5, -0.5):
-            e.need("sqrt")
+            e.need(f"sqrt.{register}")
         forms = {1: "{x}", 2: "{x} * {x}", 3: "{x} * {x} * {x}", -1: "1 / {x}", -2: "1 / ({x} * {x})"}
         forms |= {0.5: "sqrt({x})", -0.5: "1 / sqrt({x})"}
         return forms[v[1].number].format(x=x)
@@ -228,19 +228,19 @@ TABLE: dict[str, Entry] = {
     "floordiv": _division("div_floor"), "truncdiv": _division("div_trunc"),
     "mod": _division("mod_floor"), "fmod": _division("mod_trunc"),
     "neg": lambda e, op, v: wrap(f"-{v[0].text}", op.dtype), "abs": _abs, "sign": _sign,
-    "fma": _function("fma", "fma"),
-    "max": _extreme("max"), "min": _extreme("min"), "fmax": _function("fmax", "max"), "fmin": _function("fmin", "max"),
+    "fma": _function("fma"),
+    "max": _extreme("max"), "min": _extreme("min"), "fmax": _function("fmax"), "fmin": _function("fmin"),
     "eq": _comparison("==", "~({a} ^ {b})"), "ne": _comparison("!=", "{a} ^ {b}"),
     "lt": _comparison("<", "~{a} & {b}"), "le": _comparison("<=", "~{a} | {b}"),
     "gt": _comparison(">", "{a} & ~{b}"), "ge": _comparison(">=", "{a} | ~{b}"),
     "isnan": _isnan, "isinf": _isinf, "signbit": _signbit,
     "and": _bitwise("&"), "or": _bitwise("|"), "xor": _bitwise("^"), "not": _not,
     "shl": _shift("shift_left"), "shr": _shift("shift_right"), "where": _where,
-    "floor": _function("floor", "floor"), "ceil": _function("ceil", "ceil"), "trunc": _function("trunc", "trunc"),
-    "round": _function("round_even", "round"), "sqrt": _function("sqrt", "sqrt"),
-    "rsqrt": lambda e, op, v: (e.need("sqrt"), f"1 / sqrt({v[0].text})")[1],
+    "floor": _function("floor"), "ceil": _function("ceil"), "trunc": _function("trunc"),
+    "round": _function("round_even"), "sqrt": _function("sqrt"),
+    "rsqrt": lambda e, op, v: (e.need(f"sqrt.{REGISTER[op.dtype]}"), f"1 / sqrt({v[0].text})")[1],
     "reciprocal": lambda e, op, v: f"1 / {v[0].text}",
-    "pow": _pow, "copysign": _function("copysign", "bits"), "sigmoid": _function("sigmoid"),
+    "pow": _pow, "copysign": _function("copysign"), "sigmoid": _function("sigmoid"),
     **{name: _function(name) for name in LIBM if name not in ("pow", "fmod")},
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ import dataclasses
 import keyword
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import sympy
 from sympy import Expr
@@ -545,7 +546,7 @@ class _KernelWriter:
             return Value(self.full(text, op.dtype), op.dtype, number)
         raise Unsupported(f"operand {number!r} of {op.op}")
 
-    def _varies(self, index: Expr) -> bool:
+    def _varies(self, index: Any) -> bool:
         return bool(names_in(index) & self.shape_names) or bool(indirect_names(index))
 
     def _load(self, op: Op) -> None:

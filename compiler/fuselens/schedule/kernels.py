@@ -1,0 +1,382 @@
+"""Writing the kernel of a group: phases, forwarding of values, recomputation, row scratch, merged axes.
+
+A member runs at a level: after as many passes over the inner axes as reductions stand before it. Each level is a phase
+over the inner axes (folds, stores of elements) and one without axes (what has one value per outer point). Phases are
+written on demand from what must leave them: a store, a fold. A value that was made in the same phase is forwarded; one
+of an earlier pass is computed again, or kept in memory when that is dearer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sympy import Expr
+
+from fuselens.ir.affine import ZERO, linear, substitute, symbol_names
+from fuselens.ir.loops import Axis, Graph, Kernel, Op, Phase, symbol
+from fuselens.ir.ops import OPS
+from fuselens.report import Span
+from fuselens.schedule.emit import Scope, remember_unrounded, translate, without_dead
+from fuselens.schedule.groups import RECOMPUTE, Group, Member
+from fuselens.schedule.inline import solved
+from fuselens.schedule.items import Item
+
+
+class Unbuildable(Exception):
+    """A group turned out to need a value that is not at hand where it is read."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """What holds for the whole graph: which storages are kept in memory, and the loops behind those that are not."""
+
+    graph: Graph
+    stored: set[str]
+    items: Mapping[str, Item]
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Where an inner value that later passes need lies in memory, and the level that stores it."""
+
+    storage: str
+    index: Expr
+    level: int
+    dtype: str
+
+
+def build(plan: Plan, group: Group, name: str) -> Kernel:
+    """The kernel of ``group``. Storages that end up as row scratch are added to ``plan.stored``."""
+    return _Builder(plan, group, name).kernel()
+
+
+@dataclass(slots=True)
+class _Builder:
+    plan: Plan
+    group: Group
+    name: str
+    members: dict[str, Member] = field(default_factory=dict)
+    levels: dict[str, int] = field(default_factory=dict)
+    kept: dict[str, _Kept] = field(default_factory=dict)
+    crossing: dict[str, str] = field(default_factory=dict)
+    folds: dict[str, dict[str, str]] = field(default_factory=dict)
+    inlined: dict[str, Item] = field(default_factory=dict)
+    sizes: dict[str, Expr] = field(default_factory=dict)
+    level: int = 0
+
+    def kernel(self) -> Kernel:
+        outer, inner = self._final_axes()
+        self.sizes = {a.name: a.size for a in (*outer, *inner)}
+        self._set_levels()
+        self._keep_values(inner)
+        names = (f"v{k}" for k in itertools.count())
+        unrounded: dict[str, tuple[str, str]] = {}
+        phases: list[tuple[tuple[Axis, ...], list[Op]]] = []
+        for level in range(-1, max(self.levels.values(), default=0) + 1):
+            self.level = level
+            if inner:
+                scope = Scope(names, unrounded)
+                self._inner_phase(scope, level)
+                phases.append((inner, scope.ops))
+            scope = Scope(names, unrounded)
+            self._outer_phase(scope, level, everything=not inner)
+            phases.append(((), scope.ops))
+        bodies = without_dead([ops for _, ops in phases])
+        merged = _merge_axes(outer, [(axes, body) for (axes, _), body in zip(phases, bodies, strict=True) if body])
+        return self._finish(*merged)
+
+    # --- the space ---------------------------------------------------------------------------------------------
+
+    def _final_axes(self) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
+        """Outer axes become i0, i1, …, inner ones r0, r1, …; members' maps follow."""
+        group = self.group
+        inner_names = group.inner or frozenset()
+        rename: dict[str, Expr] = {}
+        outer: list[Axis] = []
+        inner: list[Axis] = []
+        for old, size in group.axes.items():
+            kind, axes = ("r", inner) if old in inner_names else ("i", outer)
+            axes.append(Axis(f"{kind}{len(axes)}", size))
+            rename[old] = axes[-1].symbol
+        moving = {old: new for old, new in rename.items() if symbol(old) != new}
+        for member in group.members:
+            mapping = {}
+            for axis in member.item.sizes:
+                value = member.mapping.get(axis, symbol(axis))
+                value = substitute(value, moving) if moving else value
+                if value != symbol(axis):
+                    mapping[axis] = value
+            self.members[member.item.storage] = Member(member.item, mapping, member.row)
+        return tuple(outer), tuple(inner)
+
+    def _set_levels(self) -> None:
+        """Passes that must be over before a member runs; -1 is before the first, for values per outer point."""
+        for storage, member in self.members.items():
+            level = -1 if member.row else 0
+            for op in member.item.loads:
+                source = self.members.get(op.args[0])
+                if source is None:
+                    continue
+                known = self.levels[op.args[0]]
+                once = source.row or source.item.reduction
+                level = max(level, known if member.row or not once else known + 1)
+            self.levels[storage] = level
+
+    def _keep_values(self, inner: tuple[Axis, ...]) -> None:
+        """Chooses inner values that stay in memory between passes, because computing them again costs more."""
+        if not inner:
+            return
+        demands: dict[str, set[int]] = {}
+        costs = self._cone_costs()
+        spare = self._spare_outputs()
+        for storage, member in reversed(self.members.items()):
+            level = self.levels[storage]
+            if member.row:
+                continue
+            wanted = demands.get(storage, set())
+            stored = storage in self.plan.stored
+            later = {k for k in wanted if k > level}
+            if not member.item.reduction and later:
+                if stored:
+                    self.kept[storage] = _Kept(storage, member.target, level, member.item.store.dtype)
+                elif costs[storage] * len(later) > RECOMPUTE + 4:
+                    self._keep(storage, member, level, max(later), spare)
+                    stored = True
+            runs_at = {level} if stored or member.item.reduction else wanted
+            for op in member.item.loads:
+                if op.args[0] in self.members:
+                    demands.setdefault(op.args[0], set()).update(runs_at)
+
+    def _keep(self, storage: str, member: Member, level: int, last: int, spare: list[Member]) -> None:
+        """In the kernel's own output of the last pass that needs it, where there is one; else in its own storage."""
+        dtype = member.item.store.dtype
+        for output in spare:
+            if output.item.store.dtype == dtype and self.levels[output.item.storage] >= last:
+                spare.remove(output)
+                self.kept[storage] = _Kept(output.item.storage, output.target, level, dtype)
+                return
+        self.plan.stored.add(storage)
+        self.kept[storage] = _Kept(storage, member.target, level, dtype)
+
+    def _spare_outputs(self) -> list[Member]:
+        return [
+            m for s, m in self.members.items()
+            if s in self.plan.stored and not m.row and not m.item.reduction and self.levels[s] > 0
+            and self._fills(m)
+        ]  # fmt: skip
+
+    def _fills(self, member: Member) -> bool:
+        """Whether no later pass reads the output back, and it is the only loop that writes its storage."""
+        storage = member.item.storage
+        readers = [m for m in self.members.values() if any(o.args[0] == storage for o in m.item.loads)]
+        return not self.group.several and all(self.levels[r.item.storage] == self.levels[storage] for r in readers)
+
+    def _cone_costs(self) -> dict[str, int]:
+        costs: dict[str, int] = {}
+        for storage, member in self.members.items():
+            total = member.item.cost
+            for op in member.item.loads:
+                source = self.members.get(op.args[0])
+                if source is not None and not source.row and not source.item.reduction:
+                    total += costs[op.args[0]]
+            costs[storage] = min(total, 1 << 20)
+        return costs
+
+    # --- phases ------------------------------------------------------------------------------------------------
+
+    def _inner_phase(self, scope: Scope, level: int) -> None:
+        for kept in self.kept.values():
+            # an output that doubles as scratch is read before this pass overwrites it
+            if kept.level < level and kept.storage in self.members and self.levels[kept.storage] == level:
+                scope.emit("load", (kept.storage, kept.index), kept.dtype, ())
+        for storage, member in self.members.items():
+            if member.row or self.levels[storage] != level:
+                continue
+            if member.item.reduction:
+                names: dict[str, str] = {}
+                translate(scope, member.item.before, member.mapping, self._resolve, names)
+                self.folds[storage] = names
+            else:
+                self._store(scope, storage, member)
+
+    def _outer_phase(self, scope: Scope, level: int, *, everything: bool) -> None:
+        for storage, member in self.members.items():
+            if self.levels[storage] != level:
+                continue
+            if member.item.reduction:
+                self._after_fold(scope, storage, member)
+            elif member.row:
+                self.crossing[storage] = self._value(scope, member)
+                self._store_value(scope, member, self.crossing[storage])
+            elif everything:
+                self._store(scope, storage, member)
+
+    def _after_fold(self, scope: Scope, storage: str, member: Member) -> None:
+        item = member.item
+        folded = {o.name: self.folds[storage][o.name] for o in item.before if o.op == "reduce"}
+        translate(scope, item.after, member.mapping, self._resolve, folded)
+        remember_unrounded(scope, item.loop.body, item.value, folded)
+        self.crossing[storage] = folded[item.value]
+        self._store_value(scope, member, folded[item.value])
+
+    def _store(self, scope: Scope, storage: str, member: Member) -> None:
+        kept = self.kept.get(storage)
+        if storage in self.plan.stored:
+            self._store_value(scope, member, self._value(scope, member))
+        elif kept is not None:
+            scope.store(kept.storage, kept.index, self._value(scope, member), kept.dtype, member.item.store.spans)
+
+    def _store_value(self, scope: Scope, member: Member, value: str) -> None:
+        if member.item.storage in self.plan.stored:
+            store = member.item.store
+            scope.store(store.args[0], member.target, value, store.dtype, store.spans)
+
+    # --- values ------------------------------------------------------------------------------------------------
+
+    def _value(self, scope: Scope, member: Member) -> str:
+        """The member's value at the phase's own point."""
+        key = (member.item.storage, member.target)
+        found = scope.values.get(key)
+        if found is None:
+            found = scope.values[key] = self._inline(scope, member.item, member.mapping)
+        return found
+
+    def _inline(self, scope: Scope, item: Item, mapping: Mapping[str, Expr]) -> str:
+        names: dict[str, str] = {}
+        translate(scope, item.loop.body, mapping, self._resolve, names)
+        if not item.rounds:
+            remember_unrounded(scope, item.loop.body, item.value, names)
+        return names[item.value]
+
+    def _resolve(self, scope: Scope, storage: str, index: Expr, op: Op) -> str:
+        """The value of an element: forwarded, carried from an earlier phase, computed, or loaded."""
+        member = self.members.get(storage)
+        if member is None:
+            if storage in self.plan.stored or storage not in self.plan.items:
+                return scope.emit("load", (storage, index), op.dtype, op.spans)
+            self.inlined[storage] = self.plan.items[storage]
+            return self._elsewhere(scope, self.plan.items[storage], index)
+        if member.row or member.item.reduction:
+            if index != member.target or storage not in self.crossing:
+                raise Unbuildable(f"{storage} is not at hand where it is read")
+            return self.crossing[storage]
+        if index != member.target:
+            return self._elsewhere(scope, member.item, index)
+        kept = self.kept.get(storage)
+        if kept is not None and kept.level < self.level:
+            return scope.emit("load", (kept.storage, kept.index), kept.dtype, op.spans)
+        return self._value(scope, member)
+
+    def _elsewhere(self, scope: Scope, item: Item, index: Expr) -> str:
+        """Computes an element of a loop that does not run at this point."""
+        key = (item.storage, index)
+        found = scope.values.get(key)
+        if found is None:
+            mapping = solved(self.plan.graph, item, index, self.sizes)
+            if mapping is None or item.reduction:
+                raise Unbuildable(f"{item.storage} cannot be computed where it is read")
+            found = scope.values[key] = self._inline(scope, item, mapping)
+        return found
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def _finish(self, outer: tuple[Axis, ...], phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> Kernel:
+        items = [m.item for m in self.members.values()] + list(self.inlined.values())
+        items.sort(key=lambda i: i.position)
+        spans: dict[Span, None] = {}
+        for item in items:
+            spans.update(dict.fromkeys(item.loop.spans))
+        return Kernel(
+            self.name, outer, tuple(Phase(a, tuple(b)) for a, b in _renamed(phases)),
+            tuple(i.loop.name for i in items), tuple(dict.fromkeys(i.loop.origin for i in items if i.loop.origin)),
+            tuple(spans),
+        )  # fmt: skip
+
+
+def _renamed(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> Iterator[tuple[tuple[Axis, ...], list[Op]]]:
+    """Ops numbered in order; stores as the text form names them."""
+    names: dict[str, str] = {}
+    values, stores = itertools.count(), itertools.count()
+    for axes, body in phases:
+        out: list[Op] = []
+        for op in body:
+            new = names[op.name] = f"store{next(stores)}" if op.op == "store" else f"t{next(values)}"
+            out.append(Op(new, op.op, _renamed_args(op, names), op.dtype, op.spans))
+        yield axes, out
+
+
+def _renamed_args(op: Op, names: Mapping[str, str]) -> tuple[object, ...]:
+    if op.op in OPS or op.op in ("cast", "bitcast"):
+        return tuple(names.get(a, a) if isinstance(a, str) else a for a in op.args)
+    if op.op == "reduce":
+        return (op.args[0], names[op.args[1]])
+    if op.op == "store":
+        return (op.args[0], _renamed_index(op.args[1], names), names[op.args[2]])
+    if op.op == "load":
+        return (op.args[0], _renamed_index(op.args[1], names))
+    if op.op == "index":
+        return (_renamed_index(op.args[0], names),)
+    return op.args
+
+
+def _renamed_index(index: Expr, names: Mapping[str, str]) -> Expr:
+    from fuselens.ir.loops import indirect_names, value_symbol
+
+    found = indirect_names(index)
+    return index.xreplace({value_symbol(n): value_symbol(names[n]) for n in found}) if found else index  # pyright: ignore
+
+
+def _merge_axes(
+    outer: tuple[Axis, ...], phases: list[tuple[tuple[Axis, ...], list[Op]]]
+) -> tuple[tuple[Axis, ...], list[tuple[tuple[Axis, ...], list[Op]]]]:
+    """Neighbouring axes that every access walks as one become one: longer inner loops, fewer of them."""
+    everything = [op for _, body in phases for op in body]
+    outer, replaced = _merged(outer, everything)
+    out = []
+    for axes, body in phases:
+        axes, own = _merged(axes, body)
+        mapping = {**replaced, **own}
+        if mapping:
+            body = [Op(o.name, o.op, tuple(substitute(a, mapping) if isinstance(a, Expr) else a for a in o.args),
+                       o.dtype, o.spans) for o in body]  # fmt: skip
+        out.append((axes, body))
+    return outer, out
+
+
+def _merged(axes: tuple[Axis, ...], body: list[Op]) -> tuple[tuple[Axis, ...], dict[str, Expr]]:
+    if len(axes) < 2:
+        return axes, {}
+    names = frozenset(a.name for a in axes)
+    forms = []
+    tangled: set[str] = set()
+    for expression in dict.fromkeys(a for op in body for a in op.args if isinstance(a, Expr)):
+        form = linear(expression, names)
+        if form is None:
+            tangled |= symbol_names(expression) & names
+        else:
+            forms.append(dict(form.terms))
+    groups: list[list[Axis]] = [[axes[0]]]
+    for axis in axes[1:]:
+        previous = groups[-1][-1]
+        together = not tangled & {previous.name, axis.name} and all(
+            f.get(previous.name, ZERO) == f.get(axis.name, ZERO) * axis.size for f in forms
+        )
+        if together:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    if len(groups) == len(axes):
+        return axes, {}
+    prefix = axes[0].name[0]
+    merged: list[Axis] = []
+    mapping: dict[str, Expr] = {}
+    for group in groups:
+        size = group[0].size
+        for axis in group[1:]:
+            size = size * axis.size
+        merged.append(Axis(f"{prefix}{len(merged)}", size))
+        mapping |= dict.fromkeys((a.name for a in group[:-1]), ZERO)
+        mapping[group[-1].name] = merged[-1].symbol
+    return tuple(merged), mapping
