@@ -65,8 +65,8 @@ def installed(home: Path = CACHE) -> CodeServer | None:
 def install(home: Path = CACHE) -> CodeServer:
     """Installs code-server from npm (about 310 MB). Raises subprocess.CalledProcessError with npm's own message shown.
 
-    No package's install script runs: those of code-server build or download native modules that are not needed here, and
-    refuse other versions of Node than they know. The two modules that a person would miss are built afterwards.
+    No package's install script runs: those of code-server build or download native modules that are not needed here,
+    and refuse other versions of Node than they know. The two modules that a person would miss are built afterwards.
     """
     if (found := installed(home)) is not None:
         return found

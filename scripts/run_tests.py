@@ -84,7 +84,7 @@ STEPS: dict[str, Callable[[], Count]] = {
     "tsc": check("npm", "run", "--silent", "check", cwd=EXTENSION),
     "extension": node_tests,
     "pytest": pytest("-n", "2", "-m", "not e2e"),
-    "e2e": pytest("-n", "0", "-m", "e2e"),
+    "e2e": pytest("-n", "0", "tests/e2e"),
 }
 
 

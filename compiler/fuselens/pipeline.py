@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import fx
 
-from . import report
+from . import report, torch_private
 from .capture.frame import Captured, Facts
 from .capture.tracer import describe_tensor
 from .config import Config
@@ -174,7 +175,9 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
 
     record = run.graph
     with run.stage("joint"):
-        joint = joint_stage.trace(captured.module, captured.fakes, grad_enabled=captured.grad_enabled)
+        joint = joint_stage.trace(
+            captured.module, captured.fakes, grad_enabled=captured.grad_enabled, overlapping=_overlapping(captured.inputs)
+        )
     run.record("joint", "py", lambda: graph_text.show(joint.graph, f"joint{record.id}"))
     eager = _eager(captured.module)
     record.training = joint.training
@@ -182,9 +185,11 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     def lower(module: fx.GraphModule, phase: str) -> Callable[..., Any]:
         return _kernels(module, phase, captured, config, recorder, run) if loops else _aten(module)
 
+    written = tuple(m.input for m in joint.signature.mutations)
     if not joint.training:
         module = partition_stage.forward_only(joint)
-        return autograd_function.build(joint.signature, lower(module, "forward"))
+        ready = autograd_function.build(joint.signature, lower(module, "forward"))
+        return _guard_overlap(ready, eager, written, captured.arguments)
     with run.stage("partition"):
         parts = partition_stage.partition(joint)
     record.decisions += parts.decisions
@@ -201,11 +206,39 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
             recorder.on_diagnostic(_refusal(error, captured))
             return _aten(parts.backward)
 
-    ready = compile_backward() if recorder.texts else None
-    return autograd_function.build(
-        parts.signature, forward, saved=parts.saved, backward=ready, compile_backward=compile_backward,
-        eager=eager, on_double_backward=lambda: recorder.on_diagnostic(make("FL302", captured.span)),
+    ready = autograd_function.build(
+        parts.signature, forward, saved=parts.saved, backward=compile_backward() if recorder.texts else None,
+        compile_backward=compile_backward, eager=eager,
+        on_double_backward=lambda: recorder.on_diagnostic(make("FL302", captured.span)),
     )  # fmt: skip
+    return _guard_overlap(ready, eager, written, captured.arguments)
+
+
+def _overlapping(inputs: list[torch.Tensor]) -> list[list[int]]:
+    """Groups of inputs that share memory."""
+    groups: dict[int, list[int]] = {}
+    for i, tensor in enumerate(inputs):
+        groups.setdefault(torch_private.storage_key(tensor), []).append(i)
+    return [g for g in groups.values() if len(g) > 1]
+
+
+def _guard_overlap(
+    ready: Callable[..., Any], eager: Callable[..., Any], written: tuple[int, ...], arguments: tuple[int, ...]
+) -> Callable[..., Any]:
+    """``ready``, but eager on calls in which an argument shares memory with an input that the graph writes to."""
+    pairs = sorted({(min(w, o), max(w, o)) for w in written for o in arguments if w != o})
+    pairs += [(w, v) for w in written if w in arguments for v in written if v > w and v not in arguments]
+    if not pairs:
+        return ready
+    key = torch_private.storage_key
+
+    def run(inputs: tuple[Any, ...]) -> Any:
+        for a, b in pairs:
+            if key(inputs[a]) == key(inputs[b]):
+                return eager(inputs)
+        return ready(inputs)
+
+    return run
 
 
 def _aten(module: fx.GraphModule) -> Callable[[tuple[Any, ...]], Any]:

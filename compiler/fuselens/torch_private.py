@@ -31,6 +31,7 @@ FAKE_OPERATOR_ERRORS = (UnsupportedOperatorException,)
 
 def fake_mode(shape_env: Any | None = None) -> FakeTensorMode:
     """A fresh fake mode; with ``shape_env`` (see :func:`new_shape_env`) sizes may be symbolic."""
+    bypass_peer_wrappers()
     with _without_peer_import():
         return _FakeMode(allow_non_fake_inputs=False, shape_env=shape_env)
 

@@ -1,12 +1,13 @@
 // The commands on a compiled function. Code lenses pass the file and the qualified name, links in hovers also the document and
 // the line to open; from the palette, the function at the cursor is meant.
 
+import { posix } from "node:path";
 import * as vscode from "vscode";
 import { type Notes, show } from "./documents";
 import { SERVER_DOCUMENTS, SERVER_EXPLAIN, SERVER_RUN, type RunResult, type StageDocument } from "./protocol";
 import { details, headline, succeeded } from "./runResult";
 import type { Session } from "./session";
-import { byGraph, isKernel } from "./stages";
+import { byGraph, isKernel, kernelLine } from "./stages";
 import { parseAddress } from "./uris";
 
 interface Target {
@@ -16,6 +17,8 @@ interface Target {
   /** One document of it, and a line in it, counted from 1. */
   document?: string | undefined;
   line?: number | undefined;
+  /** Where the cursor was when no lens was clicked: "toy.py:12". */
+  place?: string | undefined;
 }
 
 const FUNCTION_COMMANDS = ["fuselens.openDocument", "fuselens.openKernel", "fuselens.runFunction"];
@@ -53,7 +56,7 @@ export class FunctionCommands {
 
   private async open(target: Target, what: string, wanted: (document: StageDocument) => boolean): Promise<void> {
     if (target.document !== undefined) {
-      await show(vscode.Uri.parse(target.document), undefined, target.line);
+      await show(vscode.Uri.parse(target.document), undefined, () => target.line);
       return;
     }
     const name = target.function ?? null;
@@ -67,7 +70,7 @@ export class FunctionCommands {
     const [first] = documents;
     const chosen = documents.length === 1 && what === "kernels" ? first : await pick(documents, target);
     if (chosen !== undefined) {
-      await show(vscode.Uri.parse(chosen.uri), chosen.language);
+      await show(vscode.Uri.parse(chosen.uri), chosen.language, (text) => kernelLine(text, target.place));
     }
   }
 
@@ -138,7 +141,11 @@ async function resolveTarget(file: string | undefined, name: string | undefined)
   const above = ours.filter((lens) => lens.range.start.line <= selection.active.line);
   const nearest = above.sort((a, b) => b.range.start.line - a.range.start.line)[0];
   const argument: unknown = nearest?.command?.arguments?.[1];
-  return { file: document.uri.toString(), function: typeof argument === "string" ? argument : undefined };
+  return {
+    file: document.uri.toString(),
+    function: typeof argument === "string" ? argument : undefined,
+    place: `${posix.basename(document.uri.path)}:${selection.active.line + 1}`,
+  };
 }
 
 async function pick(documents: readonly StageDocument[], target: Target): Promise<StageDocument | undefined> {

@@ -69,8 +69,11 @@ export class Notes implements vscode.TextDocumentContentProvider, vscode.Disposa
   }
 }
 
-/** Opens a virtual document beside the code, in the same group as the one opened before. `line` counts from 1. */
-export async function show(uri: vscode.Uri, language?: string, line?: number): Promise<vscode.TextEditor> {
+/** The line of a document to show, counted from 1. */
+export type Line = (text: string) => number | undefined;
+
+/** Opens a virtual document beside the code, in the same group as the one opened before. */
+export async function show(uri: vscode.Uri, language?: string, lineOf?: Line): Promise<vscode.TextEditor> {
   let document = await vscode.workspace.openTextDocument(uri);
   if (language !== undefined && document.languageId !== language) {
     const known = await vscode.languages.getLanguages();
@@ -82,9 +85,12 @@ export async function show(uri: vscode.Uri, language?: string, line?: number): P
     ({ document: { uri: other } }) => other.scheme === SCHEME || other.scheme === NOTE_SCHEME,
   );
   const viewColumn = shown?.viewColumn ?? vscode.ViewColumn.Beside;
-  const options: vscode.TextDocumentShowOptions = { viewColumn, preview: true, preserveFocus: false };
+  const line = lineOf?.(document.getText());
+  const editor = await vscode.window.showTextDocument(document, { viewColumn, preview: true, preserveFocus: false });
   if (line !== undefined) {
-    options.selection = document.lineAt(Math.min(line, document.lineCount) - 1).range;
+    const { range } = document.lineAt(Math.min(line, document.lineCount) - 1);
+    editor.selection = new vscode.Selection(range.start, range.start);
+    editor.revealRange(range, vscode.TextEditorRevealType.AtTop);
   }
-  return vscode.window.showTextDocument(document, options);
+  return editor;
 }

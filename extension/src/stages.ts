@@ -29,3 +29,18 @@ export function isKernel(document: StageDocument): boolean {
   const name = parseAddress(document.uri)?.name ?? "";
   return document.kind === "kernel" || /^(kernel|triton)[^/]*\.(cpp|c|py|ptx)$/.test(name);
 }
+
+/**
+ * Where to look first in generated source, counted from 1: at the line that came from `place` ("toy.py:12"), if there is one, else
+ * at the first kernel, past what every file begins with. undefined when the text has no kernel.
+ */
+export function kernelLine(text: string, place?: string): number | undefined {
+  const lines = text.split("\n");
+  const from = place === undefined ? -1 : lines.findIndex((line) => new RegExp(`\\b${escaped(place)}(?!\\d)`).test(line));
+  const found = from >= 0 ? from : lines.findIndex((line) => /^(?:\/\/|#) kernel\w*:|^extern "C" void kernel|^@triton\.jit/.test(line));
+  return found >= 0 ? found + 1 : undefined;
+}
+
+function escaped(text: string): string {
+  return text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+}

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { byGraph, isKernel } from "../src/stages";
+import { byGraph, isKernel, kernelLine } from "../src/stages";
 
 const document = (path: string, kind = "stage") => ({ uri: `fuselens://report/${path}?file=x`, title: path, kind });
 
@@ -34,4 +34,20 @@ test("kernels by kind or by name", () => {
   for (const name of ["graph.py", "joint.py", "fused.loop", "guards.txt"]) {
     assert.ok(!isKernel(document(`toy/graph0/${name}`)), name);
   }
+});
+
+test("a kernel's source opens at the kernel, not at what every file begins with", () => {
+  const cpp = [
+    "// Kernels of graph graph0.",
+    "typedef float f32x8;",
+    "",
+    "// kernel0: aten.abs.default  // toy.py:12",
+    'extern "C" void kernel0() {}',
+    "// kernel1: aten.sum.default  // toy.py:13, toy.py:130",
+  ].join("\n");
+  assert.equal(kernelLine(cpp), 4);
+  assert.equal(kernelLine(cpp, "toy.py:13"), 6);
+  assert.equal(kernelLine(cpp, "toy.py:1"), 4, "a line's number is compared as a whole");
+  assert.equal(kernelLine("import triton\n\n@triton.jit\ndef kernel0(): ..."), 3);
+  assert.equal(kernelLine("graph graph0\n"), undefined);
 });

@@ -441,3 +441,21 @@ def test_disable_and_graph_break():
     torch.testing.assert_close(y, uses_disabled(t(3))[0])
     assert compiling
     assert [b.code for b in fn.__fuselens__.recorder.report.breaks] == ["FL114", "FL111"]
+
+
+def writes_first(x, y):
+    x.add_(1)
+    return x * y
+
+
+def test_overlapping_arguments():
+    fn = fuselens.compile(writes_first, backend="aot_eager")
+    for same in (False, True, False):
+        base, other = t(6), t(6)
+        args = (base[:4], base[2:]) if same else (base[:4], other[2:])
+        base_too, other_too = t(6), t(6)
+        args_too = (base_too[:4], base_too[2:]) if same else (base_too[:4], other_too[2:])
+        torch.testing.assert_close(fn(*args), writes_first(*args_too))
+        torch.testing.assert_close(base, base_too)
+    x, z = t(3), t(3)
+    torch.testing.assert_close(fn(x, x), writes_first(z, z))

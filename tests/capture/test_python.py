@@ -334,3 +334,9 @@ def test_one_graph(fn, args):
 @pytest.mark.parametrize(("fn", "args"), CASES, ids=lambda v: getattr(v, "__name__", ""))
 def test_through_autograd(fn, args):
     check(fn, args, backend="aot_eager", breaks=0)
+
+
+@pytest.mark.parametrize(("fn", "args"), CASES, ids=lambda v: getattr(v, "__name__", ""))
+def test_through_kernels(fn, args):
+    report = check(fn, args, backend="fuselens", breaks=0)
+    assert not [d for d in report.diagnostics if d.code in ("FL301", "FL404", "FL402")], report.diagnostics

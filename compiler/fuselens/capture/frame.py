@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import logging
 import re
@@ -25,7 +26,7 @@ from . import sources as src
 from .breaks import Break, FrameUnsupported, GraphBreakError
 from .emit import RESUME_MARK, Emitter, effects, live_values, needed_nodes
 from .machine import Machine
-from .symbols import NotGuardable, Sizes
+from .symbols import NotGuardable, Sizes, SizesChanged
 from .tracer import Tracer
 from .values import Lazy, TensorValue, Value
 
@@ -48,6 +49,7 @@ class Captured:
     operations: int
     fake_mode: Any
     sizes: Sizes | None = None
+    arguments: tuple[int, ...] = ()  # inputs that the caller passed as such, and that may therefore share memory
 
 
 @dataclass(slots=True)
@@ -152,21 +154,26 @@ class FrameCompiler:
     # --- one frame -----------------------------------------------------------------------------------------
 
     def _capture(self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]) -> _hook.Entry | None:
-        if self.config.dynamic is not False and (self.config.dynamic or self.axes.get(code) or self._seen_sizes.get(code)):
+        """Static sizes at first; symbolic where the user named them, asked for them, or they changed."""
+        if self.config.dynamic is not True and not self.axes.get(code):
             try:
-                return self._capture_with(function, code, args, symbolic=True)
-            except NotGuardable as reason:
-                log.debug("%s is compiled with static sizes: %s", code.co_qualname, reason)
-        return self._capture_with(function, code, args, symbolic=False)
+                return self._capture_with(function, code, args, "static")
+            except SizesChanged:
+                pass
+        try:
+            return self._capture_with(function, code, args, "symbolic")
+        except NotGuardable as reason:
+            log.debug("%s is compiled with static sizes: %s", code.co_qualname, reason)
+        return self._capture_with(function, code, args, "exact")
 
     def _capture_with(
-        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], symbolic: bool
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str
     ) -> _hook.Entry | None:
         stop_at, found = -1, None
         grad_enabled = torch.is_grad_enabled()
         while True:
             torch_private.set_grad_enabled(grad_enabled)
-            tracer, machine = self._machine(function, code, args, symbolic)
+            tracer, machine = self._machine(function, code, args, sizes_are)
             try:
                 finished = machine.run(stop_at)
                 break
@@ -208,12 +215,13 @@ class FrameCompiler:
         return entry
 
     def _machine(
-        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], symbolic: bool
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str
     ) -> tuple[Tracer, Machine]:
         tensor_layout.ensure()
         axes = self.axes.get(code, {})
-        sizes = Sizes(axes) if symbolic else None
-        tracer = Tracer(self.config, function.__globals__, sizes, lambda source, t: self._dynamic_dims(code, source, t))
+        sizes = Sizes(axes) if sizes_are == "symbolic" else None
+        dims = None if sizes_are == "exact" else functools.partial(self._dynamic_dims, code)
+        tracer = Tracer(self.config, function.__globals__, sizes, dims)
         names = code.co_varnames
         locals_: dict[str, Value] = {
             names[i]: Lazy(value, src.local(i, names[i]), _first_span(code)) for i, value in enumerate(args)
@@ -226,6 +234,8 @@ class FrameCompiler:
 
     def _dynamic_dims(self, code: types.CodeType, source: src.Source, tensor: torch.Tensor) -> set[int]:
         """Dimensions of an input that become symbols: named ones, all with ``dynamic=True``, and those that changed."""
+        if self.config.dynamic is False:
+            return set()
         if isinstance(tensor, torch.nn.Parameter) or tensor._base is not None or not torch_private.is_dense(tensor):
             return set()
         dims = set(self.axes.get(code, {}).get(source.text, ()))
@@ -269,6 +279,7 @@ class FrameCompiler:
             operations=tracer.operations,
             fake_mode=tracer.fake_mode,
             sizes=tracer.sizes,
+            arguments=tuple(i for i, (source, _) in enumerate(tracer.inputs) if _is_argument(source)),
         )
         return self.compile_graph(captured)
 
@@ -279,6 +290,14 @@ def _autocast_enabled() -> bool:
 
 def _autocast_disabled() -> bool:
     return not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
+
+
+def _is_argument(source: src.Source) -> bool:
+    """Whether a tensor was passed to the frame, itself or inside plain containers; not found in a module or global."""
+    step: src.Source | None = source
+    while step is not None and step.kind in (_hook.SEQ_ITEM, _hook.DICT_ITEM):
+        step = step.base
+    return step is not None and step.kind == _hook.ROOT_LOCAL
 
 
 def _symbolic_axes(tracer: Tracer, variables: dict[str, Value]) -> dict[str, dict[int, str]]:

@@ -24,6 +24,10 @@ class NotGuardable(Exception):
     """A condition on sizes that guards cannot express: the frame is traced again with static sizes."""
 
 
+class SizesChanged(Exception):
+    """An input's size differs from an earlier call's: the frame is traced again with that size symbolic."""
+
+
 class Sizes:
     """The symbolic sizes of one capture. ``axes`` names dimensions that the user named: source text → {dim: name}."""
 

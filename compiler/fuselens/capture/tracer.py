@@ -24,7 +24,7 @@ from . import _hook, classify, tensor_layout
 from . import sources as src
 from .breaks import Break
 from .sources import GuardProgram, Source
-from .symbols import Sizes
+from .symbols import Sizes, SizesChanged
 from .values import (
     CellValue,
     Constant,
@@ -181,7 +181,9 @@ class Tracer:
                 "FL105", what=f"`{source}` is a {type(obj).__name__} that is not a plain strided tensor",
                 why="tensor subclasses and special layouts are not traced",
             )  # fmt: skip
-        dims = self.dynamic_dims(source, obj) if self.sizes is not None and self.dynamic_dims is not None else set()
+        dims = self.dynamic_dims(source, obj) if self.dynamic_dims is not None else set()
+        if dims and self.sizes is None:
+            raise SizesChanged
         spec = tensor_layout.spec(obj, frozenset(dims))
         shape = ", ".join("*" if d in dims else str(s) for d, s in enumerate(obj.shape))
         dtype = str(obj.dtype).removeprefix("torch.")

@@ -26,6 +26,7 @@ print, C++, Triton.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -43,6 +44,7 @@ ITEMSIZE: dict[str, int] = {
 ReduceKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin"]
 
 
+@functools.cache  # sympy takes 10 µs to make one, and passes ask for the same few thousands of times
 def symbol(name: str) -> sympy.Symbol:
     """A loop axis or size symbol: an integer, not negative. Equal names are equal symbols."""
     return sympy.Symbol(name, integer=True, nonnegative=True)
@@ -129,11 +131,13 @@ class Op:
         return tuple(a for a in self.args if isinstance(a, str))
 
 
+@functools.lru_cache(1 << 14)
 def value_symbol(name: str) -> sympy.Symbol:
     """The symbol by which an index expression uses the value of the integer op ``name`` (a gather). It is ``%name``."""
     return sympy.Symbol("%" + name, integer=True)
 
 
+@functools.lru_cache(1 << 15)
 def indirect_names(index: Any) -> tuple[str, ...]:
     """Names of the ops whose values the index expression uses."""
     if not isinstance(index, Expr):

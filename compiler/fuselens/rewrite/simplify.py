@@ -88,7 +88,7 @@ class _Walk:
         output = next(n for n in reversed(self.graph.nodes) if n.op == "output")
         self.escaping = {self._root(n) for n in output.all_input_nodes}
 
-    def _root(self, node: Any) -> fx.Node:
+    def _root(self, node: Any) -> Any:
         return self.roots.get(node, node)
 
     # --- rules -------------------------------------------------------------------------------------------------
@@ -128,7 +128,8 @@ class _Walk:
             return None
         if packet not in _FOLDED or not node.all_input_nodes:
             return None
-        if not all(n in self.fills for n in node.all_input_nodes) or any(isinstance(s, torch.SymInt) for s in value.shape):
+        symbolic = any(isinstance(s, torch.SymInt) for s in value.shape)
+        if symbolic or not all(n in self.fills for n in node.all_input_nodes):
             return None
         kwargs = {k: v for k, v in node.kwargs.items() if k not in ("device", "memory_format", "layout", "pin_memory")}
 
@@ -169,11 +170,11 @@ class _Walk:
         if not isinstance(inner, fx.Node):
             return source
         first, middle = inner.meta.get("val"), source.meta.get("val")
-        if isinstance(first, torch.Tensor) and isinstance(middle, torch.Tensor):
-            if first.dtype != middle.dtype and torch.promote_types(first.dtype, middle.dtype) == middle.dtype:
-                exact = first.is_floating_point() == middle.is_floating_point()
-                return inner if exact and first.dtype == node.meta["val"].dtype else source
-        return source
+        if not isinstance(first, torch.Tensor) or not isinstance(middle, torch.Tensor):
+            return source
+        widens = first.dtype != middle.dtype and torch.promote_types(first.dtype, middle.dtype) == middle.dtype
+        exact = widens and first.is_floating_point() == middle.is_floating_point()
+        return inner if exact and first.dtype == node.meta["val"].dtype else source
 
     def _may_share(self, node: fx.Node, source: fx.Node) -> bool:
         """Whether a copy may become its operand: no result of the caller gains an alias, nothing writes to either."""

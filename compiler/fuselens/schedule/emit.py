@@ -13,6 +13,11 @@ from fuselens.report import Span
 
 Resolve = Callable[["Scope", str, Expr, Op], str]  # storage and index to the name of the value
 _HALVES = ("f16", "bf16")
+_NEUTRAL = {"mul": 1, "div": 1, "sub": 0}
+
+
+def _is(value: Any, number: int) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == number and str(value)[0] != "-"
 
 
 class Scope:
@@ -23,10 +28,14 @@ class Scope:
         self.values: dict[tuple[str, Expr], str] = {}  # elements whose value this phase has already
         self._names = names
         self._known: dict[tuple[Any, ...], int] = {}
+        self._numbers: dict[str, Any] = {}
         # half-precision results of casts that only exist because eager stores there → (f32 name, its dtype)
         self.unrounded: dict[str, tuple[str, str]] = {} if unrounded is None else unrounded
 
     def emit(self, op: str, args: tuple[Any, ...], dtype: str, spans: tuple[Span, ...]) -> str:
+        same = self._neutral(op, args)
+        if same is not None:
+            return same
         key = (op, repr(args[0]), dtype) if op == "const" else (op, args, dtype)
         found = self._known.get(key)
         if found is not None:
@@ -38,7 +47,20 @@ class Scope:
         name = next(self._names)
         self._known[key] = len(self.ops)
         self.ops.append(Op(name, op, args, dtype, spans))
+        if op == "const":
+            self._numbers[name] = args[0]
         return name
+
+    def _neutral(self, op: str, args: tuple[Any, ...]) -> str | None:
+        """The operand that the op gives back bit for bit, if it does: x * 1, x / 1, x - 0, where(c, x, x)."""
+        if op == "where":
+            return args[1] if args[1] == args[2] else None
+        neutral = _NEUTRAL.get(op)
+        if neutral is None:
+            return None
+        if _is(self._numbers.get(args[1]), neutral):
+            return args[0]
+        return args[1] if op == "mul" and _is(self._numbers.get(args[0]), 1) else None
 
     def store(self, storage: str, index: Expr, value: str, dtype: str, spans: tuple[Span, ...]) -> None:
         self.ops.append(Op(next(self._names), "store", (storage, index, value), dtype, spans))

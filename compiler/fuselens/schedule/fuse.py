@@ -26,6 +26,7 @@ from fuselens.schedule.kernels import Plan, Unbuildable, build
 
 NEIGHBOURS = 3  # groups tried for each storage that is read
 CANDIDATES = 8  # groups tried for each loop
+SMALL = 8  # a buffer this many times smaller than another is stored for its sake
 SEARCH = 400  # groups looked at when proving that a merge makes no cycle
 
 
@@ -294,12 +295,13 @@ def _recompute(graph: Graph, fusion: _Fusion, plan: Plan) -> Iterable[Decision]:
         cone = _cone(fusion, plan, item)
         if cone is None or not readers:
             continue
-        cost, loads = cone
+        cost, loads, rows = cone
         saved = fusion.bytes(storage) * (1 + len(readers))
         spent = sum(fusion.bytes(s) for g in readers for s in loads if s not in g.read and s not in g.produced)
         if cost > RECOMPUTE or spent >= saved or not all(_solvable(graph, g, storage, item) for g in readers):
             continue
         plan.stored.discard(storage)
+        plan.stored |= rows
         span = item.loop.spans[0] if item.loop.spans else None
         yield Decision(
             "FL410", "taken", item.loop.name, "its readers compute it again, which moves fewer bytes than storing it",
@@ -307,9 +309,11 @@ def _recompute(graph: Graph, fusion: _Fusion, plan: Plan) -> Iterable[Decision]:
         )  # fmt: skip
 
 
-def _cone(fusion: _Fusion, plan: Plan, item: Item) -> tuple[int, set[str]] | None:
-    """Cost of computing one element from memory, and the storages that takes; None when it takes a reduction."""
+def _cone(fusion: _Fusion, plan: Plan, item: Item) -> tuple[int, set[str], set[str]] | None:
+    """Cost of computing one element from memory, the storages that takes, and those among them (small results of
+    reductions) that are not stored yet; None when it cannot be done."""
     loads: set[str] = set()
+    rows: set[str] = set()
     cost = 0
     work, seen = [item], {item.storage}
     while work:
@@ -325,11 +329,15 @@ def _cone(fusion: _Fusion, plan: Plan, item: Item) -> tuple[int, set[str]] | Non
                 loads.add(storage)
             elif storage not in seen:
                 producer = plan.items[storage]
+                if producer.bytes * SMALL <= item.bytes:
+                    rows.add(storage)
+                    loads.add(storage)
+                    continue
                 if producer.reduction or solved(fusion.graph, producer, op.args[1], dict(current.sizes)) is None:
                     return None
                 seen.add(storage)
                 work.append(producer)
-    return cost, loads
+    return cost, loads, rows
 
 
 def _solvable(graph: Graph, group: Group, storage: str, item: Item) -> bool:

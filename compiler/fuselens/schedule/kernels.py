@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from sympy import Expr
 
 from fuselens.ir.affine import ZERO, linear, substitute, symbol_names
-from fuselens.ir.loops import Axis, Graph, Kernel, Op, Phase, symbol
+from fuselens.ir.loops import Axis, Graph, Kernel, Op, Phase, indirect_names, symbol, value_symbol
 from fuselens.ir.ops import OPS
 from fuselens.report import Span
 from fuselens.schedule.emit import Scope, remember_unrounded, translate, without_dead
-from fuselens.schedule.groups import RECOMPUTE, Group, Member
+from fuselens.schedule.groups import Group, Member
 from fuselens.schedule.inline import solved
 from fuselens.schedule.items import Item
+
+KEEP = 20  # cost (ir units, all passes together) above which a value is kept in memory between passes
 
 
 class Unbuildable(Exception):
@@ -83,6 +85,9 @@ class _Builder:
             scope = Scope(names, unrounded)
             self._outer_phase(scope, level, everything=not inner)
             phases.append(((), scope.ops))
+        if inner:
+            _hoist(phases)
+            _share(phases)
         bodies = without_dead([ops for _, ops in phases])
         merged = _merge_axes(outer, [(axes, body) for (axes, _), body in zip(phases, bodies, strict=True) if body])
         return self._finish(*merged)
@@ -125,29 +130,48 @@ class _Builder:
             self.levels[storage] = level
 
     def _keep_values(self, inner: tuple[Axis, ...]) -> None:
-        """Chooses inner values that stay in memory between passes, because computing them again costs more."""
+        """Chooses inner values that stay in memory between passes, because computing them again costs more.
+
+        Candidates are values that a loop of a later pass reads; what only they are made from follows from them.
+        """
         if not inner:
             return
-        demands: dict[str, set[int]] = {}
-        costs = self._cone_costs()
+        demands = self._demands()
         spare = self._spare_outputs()
-        for storage, member in reversed(self.members.items()):
-            level = self.levels[storage]
-            if member.row:
+        costs: dict[str, int] = {}
+        for storage, member in self.members.items():
+            if member.row or member.item.reduction:
                 continue
-            wanted = demands.get(storage, set())
+            level = self.levels[storage]
+            later = {k for k in demands.get(storage, ()) if k > level}
             stored = storage in self.plan.stored
-            later = {k for k in wanted if k > level}
-            if not member.item.reduction and later:
-                if stored:
-                    self.kept[storage] = _Kept(storage, member.target, level, member.item.store.dtype)
-                elif costs[storage] * len(later) > RECOMPUTE + 4:
-                    self._keep(storage, member, level, max(later), spare)
-                    stored = True
-            runs_at = {level} if stored or member.item.reduction else wanted
+            sources = (self.members.get(o.args[0]) for o in member.item.loads)
+            costs[storage] = member.item.cost + sum(
+                1 if m.item.storage in self.kept else costs[m.item.storage]
+                for m in sources if m is not None and m.item.storage in costs
+            )  # fmt: skip
+            if not later:
+                continue
+            if stored:
+                self.kept[storage] = _Kept(storage, member.target, level, member.item.store.dtype)
+            elif self._read_later(storage, level) and costs[storage] * len(later) > KEEP:
+                self._keep(storage, member, level, max(later), spare)
+
+    def _demands(self) -> dict[str, set[int]]:
+        """For each member the levels of the passes that need its values, if nothing but stored ones is kept."""
+        demands: dict[str, set[int]] = {}
+        for storage, member in reversed(self.members.items()):
+            once = member.row or member.item.reduction or storage in self.plan.stored
+            runs_at = {self.levels[storage]} if once else demands.get(storage, set())
             for op in member.item.loads:
                 if op.args[0] in self.members:
                     demands.setdefault(op.args[0], set()).update(runs_at)
+        return demands
+
+    def _read_later(self, storage: str, level: int) -> bool:
+        return any(
+            self.levels[s] > level for s, m in self.members.items() if any(o.args[0] == storage for o in m.item.loads)
+        )
 
     def _keep(self, storage: str, member: Member, level: int, last: int, spare: list[Member]) -> None:
         """In the kernel's own output of the last pass that needs it, where there is one; else in its own storage."""
@@ -172,17 +196,6 @@ class _Builder:
         storage = member.item.storage
         readers = [m for m in self.members.values() if any(o.args[0] == storage for o in m.item.loads)]
         return not self.group.several and all(self.levels[r.item.storage] == self.levels[storage] for r in readers)
-
-    def _cone_costs(self) -> dict[str, int]:
-        costs: dict[str, int] = {}
-        for storage, member in self.members.items():
-            total = member.item.cost
-            for op in member.item.loads:
-                source = self.members.get(op.args[0])
-                if source is not None and not source.row and not source.item.reduction:
-                    total += costs[op.args[0]]
-            costs[storage] = min(total, 1 << 20)
-        return costs
 
     # --- phases ------------------------------------------------------------------------------------------------
 
@@ -295,6 +308,65 @@ class _Builder:
         )  # fmt: skip
 
 
+def _hoist(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> None:
+    """Moves what does not vary along an inner pass into the phase without axes before it.
+
+    Phases come in pairs (pass, no axes), the first pair is the work before the first pass. What a hoisted op uses
+    crosses phases already; constants are repeated where they are used.
+    """
+    written = {o.args[0] for _, body in phases for o in body if o.op == "store"}
+    crossing: set[str] = set()
+    for position, (axes, body) in enumerate(phases):
+        if not axes:
+            crossing |= {o.name for o in body if o.op != "store"}
+            continue
+        inner = {a.name for a in axes}
+        constants = {o.name: o for o in body if o.op == "const"}
+        fixed: list[Op] = []
+        rest: list[Op] = []
+        names: set[str] = set()
+        for op in body:
+            if op.op in ("store", "reduce", "const") or (op.op == "load" and op.args[0] in written):
+                rest.append(op)
+                continue
+            operands = op.operands()
+            varies = any(isinstance(a, Expr) and inner & symbol_names(a) for a in op.args)
+            if not varies and all(n in crossing or n in names or n in constants for n in operands) and (
+                operands or op.op == "load"
+            ) and not all(n in constants for n in operands if operands):
+                fixed.append(op)
+                names.add(op.name)
+            else:
+                rest.append(op)
+        if fixed and position > 0:
+            repeated = {n: f"{n}_" for n in dict.fromkeys(n for o in fixed for n in o.operands() if n in constants)}
+            target = phases[position - 1][1]
+            target += [Op(new, "const", constants[n].args, constants[n].dtype, constants[n].spans)
+                       for n, new in repeated.items()]  # fmt: skip
+            target += [Op(o.name, o.op, _renamed_args(o, repeated), o.dtype, o.spans) for o in fixed]
+            phases[position] = (axes, rest)
+            crossing |= names
+        crossing |= {o.name for o in body if o.op == "reduce"}
+
+
+def _share(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> None:
+    """Equal ops of phases without axes are computed in the first of them only: their values cross phases."""
+    known: dict[tuple[object, ...], str] = {}
+    names: dict[str, str] = {}
+    for position, (axes, body) in enumerate(phases):
+        out: list[Op] = []
+        for op in body:
+            args = _renamed_args(op, names) if names else op.args
+            if not axes and op.op not in ("store", "load"):
+                key = (op.op, repr(args[0]) if op.op == "const" else args, op.dtype)
+                found = known.setdefault(key, op.name)
+                if found != op.name:
+                    names[op.name] = found
+                    continue
+            out.append(op if args is op.args else Op(op.name, op.op, args, op.dtype, op.spans))
+        phases[position] = (axes, out)
+
+
 def _renamed(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> Iterator[tuple[tuple[Axis, ...], list[Op]]]:
     """Ops numbered in order; stores as the text form names them."""
     names: dict[str, str] = {}
@@ -311,9 +383,9 @@ def _renamed_args(op: Op, names: Mapping[str, str]) -> tuple[object, ...]:
     if op.op in OPS or op.op in ("cast", "bitcast"):
         return tuple(names.get(a, a) if isinstance(a, str) else a for a in op.args)
     if op.op == "reduce":
-        return (op.args[0], names[op.args[1]])
+        return (op.args[0], names.get(op.args[1], op.args[1]))
     if op.op == "store":
-        return (op.args[0], _renamed_index(op.args[1], names), names[op.args[2]])
+        return (op.args[0], _renamed_index(op.args[1], names), names.get(op.args[2], op.args[2]))
     if op.op == "load":
         return (op.args[0], _renamed_index(op.args[1], names))
     if op.op == "index":
@@ -322,9 +394,7 @@ def _renamed_args(op: Op, names: Mapping[str, str]) -> tuple[object, ...]:
 
 
 def _renamed_index(index: Expr, names: Mapping[str, str]) -> Expr:
-    from fuselens.ir.loops import indirect_names, value_symbol
-
-    found = indirect_names(index)
+    found = [n for n in indirect_names(index) if n in names]
     return index.xreplace({value_symbol(n): value_symbol(names[n]) for n in found}) if found else index  # pyright: ignore
 
 
