@@ -107,7 +107,8 @@ def wrap(
     """The compiled counterpart of ``fn`` under ``config``. ``owner`` separates compilations that must not be shared."""
     inner = getattr(fn, "__fuselens__", None)
     if isinstance(inner, Annotation):
-        fn = inner.target
+        # a bound method shows the annotation of its function
+        fn = types.MethodType(inner.target, fn.__self__) if isinstance(fn, types.MethodType) else inner.target
     if recorder is None:
         recorder = Recorder(getattr(fn, "__qualname__", type(fn).__name__), _file_of(fn), None, config, texts=False)
     compiler = FrameCompiler(config, _graph_compiler(config, recorder, backend), recorder, root_code(fn))

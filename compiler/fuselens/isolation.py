@@ -82,6 +82,8 @@ def preload() -> wire.Event:
     for name in (*_PRELOADED, *(n for n in ours if not n.startswith(_NOT_PRELOADED))):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    with contextlib.suppress(Exception):  # what it would have filled, each child fills for itself
+        importlib.import_module("fuselens.pipeline").warm()
     gc.collect()
     gc.freeze()  # the collector of a child does not touch, and so does not copy, what it inherited
     versions = {"python": platform.python_version(), "torch": str(torch.__version__), "executable": sys.executable}

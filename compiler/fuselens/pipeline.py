@@ -142,7 +142,7 @@ def compile_graph(captured: Captured, config: Config, recorder: Recorder) -> Cal
 
 def _eager(module: fx.GraphModule) -> Callable[[tuple[Any, ...]], Any]:
     def run(inputs: tuple[Any, ...]) -> Any:
-        return module(*inputs)
+        return module.forward(*inputs)  # not module(...): global module hooks are for the user's modules
 
     return run
 
@@ -245,7 +245,7 @@ def _aten(module: fx.GraphModule) -> Callable[[tuple[Any, ...]], Any]:
     """Runs an ATen graph operator by operator (backend ``aot_eager``, and what could not be lowered)."""
 
     def run(inputs: tuple[Any, ...]) -> Any:
-        return module(*inputs)
+        return module.forward(*inputs)  # not module(...): global module hooks are for the user's modules
 
     return run
 
@@ -300,3 +300,39 @@ def target_of(captured: Captured, config: Config) -> str:
         return config.target
     devices = {t.device.type for t in captured.fakes}
     return "cuda" if "cuda" in devices else "cpu"
+
+
+def warm() -> None:
+    """Fills what every compilation needs (tables, torch's and sympy's caches) without computing on real tensors.
+
+    The worker calls it once before it forks; a process that forks must not have started OpenMP threads.
+    """
+    from .autograd import joint as joint_stage
+    from .autograd import partition as partition_stage
+    from .capture import classify, tensor_layout
+    from .capture.sources import local
+    from .capture.symbols import Sizes
+    from .codegen.generate import generate
+    from .config import from_environment
+    from .lowering.lower import lower
+    from .rewrite.simplify import simplify
+    from .runtime.build import host_isa
+    from .schedule.fuse import fuse
+    from .schedule.order import order
+
+    tensor_layout.ensure()
+    classify.is_graph_callable(torch.relu)
+    for axes in ({}, {"x": {0: "n"}}):
+        sizes = Sizes(axes)
+        mode = torch_private.fake_mode(sizes.env)
+        real = torch.empty(4, 8, requires_grad=True)
+        fake = sizes.fake(mode, real, {0}, local(0, "x"), None) if axes else torch_private.fake_static(mode, real)
+        graph = fx.Graph()
+        x = graph.placeholder("x")
+        y = graph.call_function(torch.softmax, (graph.call_function(torch.relu, (x,)), -1))
+        graph.output((graph.call_method("sum", (y, 0)),))
+        module = fx.GraphModule(torch.nn.Module(), graph)
+        torch_private.propagate(module, mode, [fake])
+        parts = partition_stage.partition(joint_stage.trace(module, [fake], grad_enabled=True))
+        for part in (parts.forward, parts.backward):
+            generate(order(fuse(lower(simplify(part), name="warm"))), "cpu", host_isa(from_environment()), False)

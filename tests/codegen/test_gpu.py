@@ -49,7 +49,8 @@ def test_reductions() -> None:
 def test_norms() -> None:
     for dtype in ("bf16", "f16"):
         text = LAYER_NORM.format(d=dtype)
-        static = text.replace(" symbols [s0 = arg0.0 hint 64, s1 = arg0.1 hint 768]", "").replace("s0", "5").replace("s1", "300")
+        static = text.replace(" symbols [s0 = arg0.0 hint 64, s1 = arg0.1 hint 768]", "")
+        static = static.replace("s0", "5").replace("s1", "300")
         x = torch.randn(5, 300).to(torch.bfloat16 if dtype == "bf16" else torch.float16)
         for form in (text, static):
             check(form, [x, torch.randn(300)], 1e-2)

@@ -48,7 +48,8 @@ def graphs(draw: st.DrawFn) -> Graph:
     body: list[Op] = []
     for k, name in enumerate(inputs):
         b = buffers[name]
-        point = tuple(a.symbol if s != 1 or a.size == 1 else sympy.Integer(0) for a, s in zip(axes, b.sizes, strict=True))
+        pairs = zip(axes, b.sizes, strict=True)
+        point = tuple(a.symbol if s != 1 or a.size == 1 else sympy.Integer(0) for a, s in pairs)
         body.append(Op(f"x{k}", "load", (name, b.index(point)), dtype))
     names = [o.name for o in body]
     floating = dtype in ("f32", "f64")
@@ -67,7 +68,8 @@ def graphs(draw: st.DrawFn) -> Graph:
             body += [Op(f"k{k}", "const", (number,), dtype), Op(name, "mul", (a, f"k{k}"), dtype)]
         else:
             c = draw(st.sampled_from(names))
-            body += [Op(f"c{k}", draw(st.sampled_from(COMPARE)), (a, b), "bool"), Op(name, "where", (f"c{k}", a, c), dtype)]
+            body.append(Op(f"c{k}", draw(st.sampled_from(COMPARE)), (a, b), "bool"))
+            body.append(Op(name, "where", (f"c{k}", a, c), dtype))
         names.append(name)
     result = names[-1]
     phases: list[Phase] = []

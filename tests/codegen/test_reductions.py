@@ -52,8 +52,8 @@ def test_f32(kind: str, layout: str) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "kind"),
-    [("f64", "sum"), ("f64", "argmin"), ("i64", "sum"), ("i64", "max"), ("i64", "argmax"), ("i32", "min"), ("i8", "max"),
-     ("u8", "min"), ("i16", "argmin"), ("i64", "prod"), ("bool", "any"), ("bool", "all")],
+    [("f64", "sum"), ("f64", "argmin"), ("i64", "sum"), ("i64", "max"), ("i64", "argmax"), ("i32", "min"),
+     ("i8", "max"), ("u8", "min"), ("i16", "argmin"), ("i64", "prod"), ("bool", "any"), ("bool", "all")],
 )  # fmt: skip
 def test_other_dtypes(dtype: str, kind: str) -> None:
     for layout in ("rows", "columns", "all"):
@@ -116,3 +116,11 @@ def test_infinite_sums() -> None:
     x[1, 9], x[1, 8000] = torch.inf, -torch.inf
     for layout in ("rows", "columns", "all"):
         check(reduction("sum", "f32", layout), [x])
+
+
+@pytest.mark.parametrize("kind", ["sum", "max", "argmax"])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 20), (20, 1)])
+def test_axes_of_one_point(kind: str, shape: tuple[int, int]) -> None:
+    for layout in ("rows", "columns", "all"):
+        text = reduction(kind, "f32", layout).replace(" symbols [s0 = arg0.0 hint 64, s1 = arg0.1 hint 1000]", "")
+        check(text.replace("s0", str(shape[0])).replace("s1", str(shape[1])), [sample("f32", shape, kind)])

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fuselens.codegen.source import KernelInfo
 from fuselens.codegen.triton.interpret import Job, interpret
@@ -19,6 +21,7 @@ from fuselens.ir.ops import OPS, torch_meaning
 from fuselens.ir.text import parse
 
 from .test_layouts import LAYER_NORM
+from .test_random_bodies import arguments, graphs
 from .test_reductions import reduction, sample
 from .test_scalar_ops import all_ops_graph, cases, difference, operands
 
@@ -68,14 +71,16 @@ def test_reductions_under_the_interpreter() -> None:
                         text = text.replace(" symbols [s0 = arg0.0 hint 64, s1 = arg0.1 hint 1000]", "")
                         text = text.replace("s0", str(shape[0])).replace("s1", str(shape[1]))
                     graphs.append((text, [x]))
-    for dtype, kind in (("i64", "sum"), ("i32", "max"), ("bool", "any"), ("bool", "all"), ("u8", "min"), ("f64", "argmax")):
+    others = [("i64", "sum"), ("i32", "max"), ("bool", "any"), ("bool", "all"), ("u8", "min"), ("f64", "argmax")]
+    for dtype, kind in others:
         graphs += [(reduction(kind, dtype, layout), [sample(dtype, (9, 33), kind)]) for layout in ("rows", "all")]
     check_all(graphs)
 
 
 def test_layouts_under_the_interpreter() -> None:
     norm = LAYER_NORM.format(d="bf16")
-    static = norm.replace(" symbols [s0 = arg0.0 hint 64, s1 = arg0.1 hint 768]", "").replace("s0", "5").replace("s1", "300")
+    static = norm.replace(" symbols [s0 = arg0.0 hint 64, s1 = arg0.1 hint 768]", "")
+    static = static.replace("s0", "5").replace("s1", "300")
     transpose = """graph g
   input arg0: f32[50, 70] strides [1, 50]
   input arg1: f32[70] strides [1]
@@ -180,6 +185,21 @@ def test_operations_under_the_interpreter(dtype: str) -> None:
         if problem:
             wrong.append(problem)
     assert not wrong, "\n".join(wrong)
+
+
+def test_random_kernels_under_the_interpreter() -> None:
+    collected: list[tuple[str | Graph, list[Any]]] = []
+
+    @settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(graphs(), st.integers(0, 1000))
+    def collect(graph: Graph, seed: int) -> None:
+        used = {o.op for k in graph.kernels() for o in k.ops()}
+        if not used & LIBDEVICE:
+            collected.append((graph, arguments(graph, seed)))
+
+    collect()
+    assert len(collected) > 10
+    check_all(collected, 1e-4, 1e-4)
 
 
 def test_compiles_for_sm_90_without_a_gpu() -> None:

@@ -16,8 +16,9 @@ STATUS = ".monaco-hover .hover-language-status"
 def restored(workbench: Workbench):
     yield
     workbench.close_notifications()
-    workbench.probe.setting("fuselens.interpreter", sys.executable)
+    workbench.probe.setting("fuselens.interpreter", None)
     workbench.probe.setting("fuselens.serverInterpreter", None)
+    workbench.probe.command("test.selectEnvironment", sys.executable)
     until("server again", lambda: _compiles(workbench, workbench.toy))
 
 
@@ -34,16 +35,7 @@ def test_the_status_item_names_torch(workbench: Workbench) -> None:
     workbench.screenshot("30-status")
 
 
-def test_the_python_extension_is_asked_when_nothing_is_set(workbench: Workbench) -> None:
-    workbench.probe.setting("fuselens.interpreter", None)
-    until(
-        "server from the Python extension's interpreter", lambda: any(sys.executable in t for t in _status(workbench))
-    )
-    until("compiled file", lambda: _compiles(workbench, workbench.toy))
-
-
 def test_another_environment_in_the_python_extension_restarts_the_server(workbench: Workbench, tmp_path: Path) -> None:
-    workbench.probe.setting("fuselens.interpreter", None)
     until("compiled file", lambda: _compiles(workbench, workbench.toy))
     workbench.close_notifications()
     absent = tmp_path / "gone" / "python"
@@ -55,6 +47,13 @@ def test_another_environment_in_the_python_extension_restarts_the_server(workben
     finally:
         workbench.probe.command("test.selectEnvironment", sys.executable)
     until("compiled file", lambda: _compiles(workbench, workbench.toy))
+
+
+def test_the_setting_comes_before_the_python_extension(workbench: Workbench, tmp_path: Path) -> None:
+    workbench.probe.setting("fuselens.interpreter", sys.executable)
+    workbench.probe.command("test.selectEnvironment", str(tmp_path / "gone" / "python"))
+    until("compiled file", lambda: _compiles(workbench, workbench.toy))
+    until("interpreter in the status item", lambda: any(sys.executable in text for text in _status(workbench)))
 
 
 def test_an_environment_without_the_server_says_what_to_install(workbench: Workbench, bare: Path) -> None:
@@ -82,6 +81,23 @@ def test_restarting_by_command_compiles_again(workbench: Workbench) -> None:
     until("compiled file", lambda: _compiles(workbench, workbench.toy))
 
 
+def test_another_target_generates_triton_without_a_gpu(workbench: Workbench, workspace: Path) -> None:
+    path = workspace / "bias_relu_mul.py"
+    workbench.probe.open(path)
+    until("compiled file", lambda: _compiles(workbench, path))
+    workbench.probe.setting("fuselens.target", "cuda:sm_90")
+    try:
+        until("Triton kernels", lambda: "triton" in _kernels(workbench, path))
+        workbench.visible(".codelens-decoration a", "1 graph · 0 breaks · 1 kernel")
+        workbench.page("click", ".codelens-decoration a", "Open kernel", 10_000)
+        until("kernel beside the code", lambda: "@triton.jit" in _second_editor(workbench))
+        workbench.screenshot("33-triton")
+    finally:
+        workbench.probe.setting("fuselens.target", None)
+        workbench.probe.command("workbench.action.closeActiveEditor")
+    until("C++ kernels again", lambda: "cpp" in _kernels(workbench, path))
+
+
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An interpreter with nothing installed."""
@@ -92,6 +108,18 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _compiles(workbench: Workbench, path: Path) -> bool:
     return any("graph" in title for title in workbench.probe.lens_titles(path))
+
+
+def _kernels(workbench: Workbench, path: Path) -> str:
+    """The addresses of a file's kernels, in one string."""
+    documents = workbench.probe.documents(path) or []
+    return " ".join(document["uri"] for document in documents if document["kind"] == "kernel")
+
+
+def _second_editor(workbench: Workbench) -> str:
+    return workbench.probe(
+        "return vscode.window.visibleTextEditors.find((e) => e.viewColumn === 2)?.document.getText() ?? ''"
+    )
 
 
 def _status(workbench: Workbench) -> list[str]:

@@ -48,6 +48,35 @@ def class_attribute(kind: type, name: str) -> Any:
     return ABSENT
 
 
+def class_member(m: Machine, kind: type, name: str, after: type | None = None) -> tuple[Any, src.Source | None]:
+    """:func:`class_attribute` (of the classes that follow ``after``), with guards that it is found in the same place,
+    and where that is; None for library classes, which do not change."""
+    order = kind.__mro__
+    for cls in order[order.index(after) + 1 if after is not None else 0 :]:
+        namespace = None if classify.is_library_module(cls.__module__) else src.instance_dict(src.constant(cls, cls.__qualname__))
+        if name in cls.__dict__:
+            return cls.__dict__[name], namespace and src.dict_item(namespace, name, f"{cls.__qualname__}.{name}")
+        if namespace is not None:
+            m.tracer.guard(
+                namespace, _hook.MISSING, name, name="MISSING", text=f"{cls.__qualname__} does not define {name}"
+            )
+    return ABSENT, None
+
+
+def _function(m: Machine, found: types.FunctionType, source: src.Source | None) -> Value:
+    """A function that a class defines."""
+    return FunctionValue(found, None) if source is None else m.tracer.wrap(found, source)
+
+
+def _unwrapped(m: Machine, found: Any, source: src.Source | None, part: str) -> Value:
+    """What a staticmethod, classmethod or property wraps: its attribute ``part``."""
+    inner = getattr(found, part)
+    if source is None:
+        return static_value(inner)
+    m.tracer.guard_type(source, type(found))
+    return m.use(m.tracer.lazy(inner, src.generic_attribute(source, part)))
+
+
 def static_value(obj: Any) -> Value:
     """A value for an object that cannot change under the program: a builtin, a library's function or class."""
     if type(obj) is types.FunctionType:
@@ -152,7 +181,7 @@ def _known(m: Machine, value: Known, name: str) -> Value:
             found = getattr(obj, name)
         except AttributeError:
             raise Break("FL106", what=f"{obj.__name__}.{name}", why="the module has no such attribute") from None
-        library = classify.is_library_file(getattr(obj, "__file__", None) or "<builtin>")
+        library = classify.is_library_module(obj.__name__)
         if library and not isinstance(found, (torch.Tensor, dict, list, set)):
             return static_value(found)
         if name not in vars(obj):
@@ -162,14 +191,22 @@ def _known(m: Machine, value: Known, name: str) -> Value:
     if isinstance(obj, type):
         if name in ("__name__", "__qualname__", "__module__"):
             return Constant(getattr(obj, name))
-        found = class_attribute(obj, name)
+        found, source = class_member(m, obj, name)
         if found is ABSENT:
             raise Break("FL106", what=f"{obj.__name__}.{name}", why="the class has no such attribute")
+        if hasattr(type(class_attribute(type(obj), name)), "__set__"):
+            raise Break("FL106", what=f"{obj.__name__}.{name}", why="its metaclass has a descriptor of that name")
         if isinstance(found, staticmethod):
-            return static_value(found.__func__)
+            return _unwrapped(m, found, source, "__func__")
         if isinstance(found, classmethod):
-            return MethodValue(static_value(found.__func__), value)
-        if type(found) is types.FunctionType or type(found) in CONSTANT_TYPES or classify.is_library_callable(found):
+            return MethodValue(_unwrapped(m, found, source, "__func__"), value)
+        if type(found) is types.FunctionType:
+            return _function(m, found, source)
+        if source is not None and not hasattr(type(found), "__get__"):
+            return m.use(m.tracer.lazy(found, source))
+        if source is not None:
+            m.tracer.guard_identity(source, found)
+        if type(found) in CONSTANT_TYPES or classify.is_library_callable(found):
             return static_value(found)
         if isinstance(found, type):
             return Known(found)
@@ -205,11 +242,9 @@ def _object(m: Machine, value: ObjectValue, name: str) -> Value:
         return m.use(assigned[1])
     if class_attribute(kind, "__getattribute__") is not object.__dict__["__getattribute__"]:
         raise Break("FL106", what=f"{source}.{name}", why=f"{kind.__name__} defines __getattribute__")
-    found = class_attribute(kind, name)
+    found, place = class_member(m, kind, name)
     if isinstance(found, property):
-        if type(found.fget) is not types.FunctionType:
-            raise Break("FL106", what=f"{source}.{name}", why="the property is not a Python function")
-        return m.call(FunctionValue(found.fget, None), [value], {})
+        return bind(m, found, value, name, place)
     if isinstance(found, types.MemberDescriptorType):
         return _generic(m, obj, source, name)
     instance: dict[str, Any] | None = getattr(obj, "__dict__", None)
@@ -217,7 +252,7 @@ def _object(m: Machine, value: ObjectValue, name: str) -> Value:
     if data_descriptor and name != "__dict__":
         raise Break("FL106", what=f"{source}.{name}", why="it is a descriptor that runs Python code")
     if name == "__dict__" and instance is not None:
-        return m.use(m.tracer.lazy(instance, src.instance_dict(source)))
+        raise Break("FL106", what=f"{source}.__dict__", why="attributes are tracked one by one")
     if instance is not None and name in instance:
         return m.use(m.tracer.lazy(instance[name], src.attribute(source, name)))
     if found is not ABSENT:
@@ -226,16 +261,21 @@ def _object(m: Machine, value: ObjectValue, name: str) -> Value:
                 src.instance_dict(source), _hook.MISSING, name, name="MISSING",
                 text=f"{name!r} not in {source}.__dict__",
             )  # fmt: skip
-        return bind(m, found, value, name)
+        return bind(m, found, value, name, place)
     if isinstance(obj, torch.nn.Module) and class_attribute(kind, "__getattr__") is torch.nn.Module.__getattr__:
         for table in _MODULE_TABLES:
             members = obj.__dict__.get(table)
             if members is not None and name in members:
                 container = src.attribute(source, table)
                 return m.use(m.tracer.lazy(members[name], src.dict_item(container, name, f"{source}.{name}")))
-    getter = class_attribute(kind, "__getattr__")
+    getter, place = class_member(m, kind, "__getattr__")
     if type(getter) is types.FunctionType and not isinstance(obj, torch.nn.Module):
-        return m.call(FunctionValue(getter, None), [value, Constant(name)], {})
+        if instance is not None:
+            m.tracer.guard(
+                src.instance_dict(source), _hook.MISSING, name, name="MISSING",
+                text=f"{name!r} not in {source}.__dict__",
+            )  # fmt: skip
+        return m.call(_function(m, getter, place), [value, Constant(name)], {})
     raise Break("FL106", what=f"{source}.{name}", why="there is no such attribute")
 
 
@@ -263,18 +303,21 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
     m.tracer.attributes[id(obj), name] = (owner, value)
 
 
-def bind(m: Machine, found: Any, receiver: Value, name: str) -> Value:
-    """What the class attribute ``found`` is on an instance."""
+def bind(m: Machine, found: Any, receiver: Value, name: str, place: src.Source | None) -> Value:
+    """What the class attribute ``found``, read at ``place``, is on an instance."""
     if type(found) is types.FunctionType:
-        return MethodValue(FunctionValue(found, None), receiver)
+        return MethodValue(_function(m, found, place), receiver)
     if isinstance(found, staticmethod):
-        return static_value(found.__func__)
+        return _unwrapped(m, found, place, "__func__")
     if isinstance(found, classmethod):
-        return MethodValue(static_value(found.__func__), Known(receiver.python_type))
+        return MethodValue(_unwrapped(m, found, place, "__func__"), Known(receiver.python_type))
     if isinstance(found, property):
-        if type(found.fget) is not types.FunctionType:
+        getter = _unwrapped(m, found, place, "fget")
+        if not isinstance(getter, FunctionValue):
             raise Break("FL106", what=name, why="the property is not a Python function")
-        return m.call(FunctionValue(found.fget, None), [receiver], {})
+        return m.call(getter, [receiver], {})
+    if place is not None and hasattr(type(found), "__get__"):
+        m.tracer.guard_identity(place, found)
     if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)):
         return NamedMethod(receiver, name)
     if hasattr(type(found), "__get__"):
@@ -293,8 +336,17 @@ def _generic(m: Machine, obj: Any, source: src.Source, name: str) -> Value:
 
 
 def _super(m: Machine, value: SuperValue, name: str) -> Value:
-    order = m.use(value.receiver).python_type.__mro__
-    for cls in order[order.index(value.cls) + 1 :]:
-        if name in cls.__dict__:
-            return bind(m, cls.__dict__[name], m.use(value.receiver), name)
-    raise Break("FL106", what=f"super().{name}", why="no parent class has it")
+    receiver = m.use(value.receiver)
+    kind = receiver.value if isinstance(receiver, Known) and isinstance(receiver.value, type) else receiver.python_type
+    if value.cls not in kind.__mro__:
+        raise Break("FL106", what=f"super().{name}", why="the receiver is no instance of the class")
+    found, place = class_member(m, kind, name, after=value.cls)
+    if found is ABSENT:
+        raise Break("FL106", what=f"super().{name}", why="no parent class has it")
+    if kind is not receiver.python_type and not isinstance(found, (staticmethod, classmethod)):
+        raise Break("FL106", what=f"super().{name}", why="it is read on a class")
+    if isinstance(found, classmethod) and isinstance(receiver, Known):
+        return MethodValue(_unwrapped(m, found, place, "__func__"), receiver)
+    if isinstance(receiver, ObjectValue) and not hasattr(type(found), "__get__"):
+        raise Break("FL106", what=f"super().{name}", why="it is no function")  # the instance may have one of its own
+    return bind(m, found, receiver, name, place)

@@ -283,7 +283,8 @@ def _construct(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value
 def _object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     obj = value.value
     kind = type(obj)
-    if isinstance(obj, torch.nn.Module) and kind.__call__ is torch.nn.Module.__call__ and "__call__" not in vars(obj):
+    method, place = attributes.class_member(m, kind, "__call__")
+    if isinstance(obj, torch.nn.Module) and method is torch.nn.Module.__dict__["__call__"]:
         return _module(m, value, args, kwargs)
     if isinstance(obj, functools.partial):
         assert value.source is not None
@@ -299,9 +300,8 @@ def _object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str,
         assert value.source is not None
         m.tracer.guard_identity(value.source, obj)
         return _function(m, FunctionValue(inner.target, None), args, kwargs)
-    method = attributes.class_attribute(kind, "__call__")
     if type(method) is types.FunctionType:
-        return call(m, attributes.load(m, value, "__call__"), args, kwargs)
+        return call(m, attributes.bind(m, method, value, "__call__", place), args, kwargs)
     raise Break("FL104", what=kind.__qualname__, why="its call is implemented in C")
 
 
@@ -424,9 +424,9 @@ def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) ->
     for a, b, prefix in ((left, right, ""), (right, left, "r")):
         if isinstance(a, ObjectValue):
             name = f"__{prefix}{_INPLACE.get(function, function).__name__.strip('_')}__"
-            method = attributes.class_attribute(type(a.value), name)
+            method, place = attributes.class_member(m, type(a.value), name)
             if type(method) is types.FunctionType and function not in _INPLACE:
-                return call(m, attributes.bind(m, method, a, name), [b], {})
+                return call(m, attributes.bind(m, method, a, name, place), [b], {})
             raise Break("FL105", what=f"operator {symbol}", why=f"on {a.describe()}")
     return fold(m, _INPLACE.get(function, function), [left, right], {}, f"operator {symbol}")
 
@@ -569,9 +569,9 @@ def iterate(m: Machine, value: Value) -> list[Value]:
         assert isinstance(unbound, SequenceValue)
         return list(unbound.items)
     if isinstance(value, ObjectValue):
-        method = attributes.class_attribute(type(value.value), "__iter__")
+        method, place = attributes.class_member(m, type(value.value), "__iter__")
         if type(method) is types.FunctionType:
-            return iterate(m, call(m, attributes.bind(m, method, value, "__iter__"), [], {}))
+            return iterate(m, call(m, attributes.bind(m, method, value, "__iter__", place), [], {}))
     raise Break("FL105", what="iteration", why=f"over {value.describe()}")
 
 
@@ -797,17 +797,43 @@ def _hasattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 def _has_attribute(m: Machine, owner: Value, name: str) -> bool:
-    if isinstance(owner, (ObjectValue, Known, Constant)):
-        found = hasattr(owner.value, name) or (id(owner.value), name) in m.tracer.attributes
-        if not found and isinstance(owner, ObjectValue) and owner.source is not None and hasattr(owner.value, "__dict__"):
-            m.tracer.guard(
-                src.instance_dict(owner.source), _hook.MISSING, name, name="MISSING",
-                text=f"not hasattr({owner.source}, {name!r})",
-            )  # fmt: skip
+    if isinstance(owner, ObjectValue):
+        if (id(owner.value), name) in m.tracer.attributes:
+            return True
+        getter = attributes.class_attribute(owner.python_type, "__getattr__")
+        if type(getter) is types.FunctionType and not isinstance(owner.value, torch.nn.Module):
+            raise Break("FL104", what="hasattr", why=f"{owner.python_type.__name__} defines __getattr__")
+    if isinstance(owner, (ObjectValue, Known, FunctionValue)):
+        obj = owner.function if isinstance(owner, FunctionValue) else owner.value
+        found = hasattr(obj, name)
+        source = owner.source or (
+            src.constant(obj, obj.__qualname__)
+            if isinstance(obj, (type, types.FunctionType)) and not classify.is_library_module(obj.__module__)
+            else None
+        )
+        if source is not None:
+            m.tracer.guard(source, _hook.CALL, _Has(name, found), name="HAS", text=f"hasattr({source}, {name!r}) is {found}")
         return found
     if isinstance(owner, TensorValue):
+        if attributes.class_attribute(torch.Tensor, name) is attributes.ABSENT and owner.source is not None:
+            raise Break("FL104", what="hasattr", why="a tensor's own attributes are looked up eagerly")
         return hasattr(owner.fake, name)
+    if isinstance(owner, Constant):
+        return hasattr(owner.value, name)
     return hasattr(owner.python_type, name)
+
+
+class _Has:
+    """A guard on whether an object has an attribute."""
+
+    __slots__ = ("name", "found")
+
+    def __init__(self, name: str, found: bool) -> None:
+        self.name = name
+        self.found = found
+
+    def __call__(self, obj: Any) -> bool:
+        return hasattr(obj, self.name) is self.found
 
 
 @rule(range)
@@ -973,7 +999,13 @@ def _is_grad_enabled(m: Machine, args: list[Value], kwargs: dict[str, Value]) ->
     return Constant(torch.is_grad_enabled())
 
 
-@rule(torch.is_inference_mode_enabled, torch.compiler.is_exporting, torch.jit.is_scripting, torch.jit.is_tracing)
+@rule(torch.is_inference_mode_enabled)
+def _is_inference_mode_enabled(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    m.tracer.guard_ambient()
+    return Constant(torch.is_inference_mode_enabled())
+
+
+@rule(torch.compiler.is_exporting, torch.jit.is_scripting, torch.jit.is_tracing)
 def _false(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(False)
 
@@ -985,7 +1017,7 @@ def _true(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @rule(torch.get_default_dtype)
 def _get_default_dtype(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    m.tracer.guard_default_dtype()
+    m.tracer.guard_ambient()
     return Constant(torch.get_default_dtype())
 
 

@@ -125,6 +125,14 @@ def is_library_file(filename: str) -> bool:
     )
 
 
+def is_library_module(name: str) -> bool:
+    """Modules whose functions, classes and constants are taken as they are, without guards."""
+    return name.partition(".")[0] in _LIBRARY_ROOTS
+
+
+_LIBRARY_ROOTS = frozenset(sys.stdlib_module_names) | {"torch", "fuselens"}
+
+
 def frame_is_captured(code: types.CodeType) -> bool:
     """Whether a frame of ``code`` that is called on its own is worth tracing (it may still be inlined if not)."""
     if code.co_name in _COMPREHENSIONS:

@@ -177,7 +177,8 @@ class Emitter:
         if self.graph is None:
             return
         self._emit(bytecode.prepare_call(bytecode.load_const(self.graph)))
-        self._emit(bytecode.load_fast(GATHERED))
+        # a frame whose guards gather nothing is given no tuple
+        self._emit(bytecode.load_fast(GATHERED) if self.m.tracer.guards.gathered else bytecode.load_const(()))
         if self.m.tracer.guards.gathered != self.n_inputs:
             self._emit(bytecode.load_const(slice(0, self.n_inputs)))
             self._emit(bytecode.binary_subscr())

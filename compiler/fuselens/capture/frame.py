@@ -102,7 +102,7 @@ class FrameCompiler:
         if code is not self.root and not classify.frame_is_captured(code):
             _hook.skip(code)
             return None
-        if torch_private.functorch_active() or torch_private.dispatch_modes_active() or _autocast_enabled():
+        if torch_private.functorch_active() or torch_private.dispatch_modes_active() or torch_private.autocast_active():
             return None
         if classify.frame_reads_itself(code):
             self._once(code, make("FL109", _first_span(code), what=code.co_qualname, why="it reads its own frame", mode=self.mode))
@@ -196,13 +196,12 @@ class FrameCompiler:
         emitter = Emitter(machine, outputs, graph, len(tracer.inputs))
         replacement = emitter.returning(machine.result) if machine.result is not None else emitter.breaking(self.config.explore)
         facts = Facts(code.co_name)
+        tracer.guards.check_state(
+            _hook.GRAD_MODE, grad_enabled, name="GRAD_MODE", text=f"torch.is_grad_enabled() is {grad_enabled}", span=None
+        )
         if tracer.inputs or tracer.operations:
-            tracer.guards.check_state(
-                _hook.GRAD_MODE, grad_enabled, name="GRAD_MODE", text=f"torch.is_grad_enabled() is {grad_enabled}", span=None
-            )
-            tracer.guards.check_state(
-                _hook.GLOBAL_CALL, _autocast_disabled, name="AUTOCAST", text="autocast is off", span=None
-            )
+            tracer.guard_ambient()
+        tracer.guard_distinct()
         if tracer.sizes is not None:
             facts.symbols = tracer.sizes.add_guards(tracer.guards)
             for resumed, variables in emitter.resumed:
@@ -282,14 +281,6 @@ class FrameCompiler:
             arguments=tuple(i for i, (source, _) in enumerate(tracer.inputs) if _is_argument(source)),
         )
         return self.compile_graph(captured)
-
-
-def _autocast_enabled() -> bool:
-    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-
-
-def _autocast_disabled() -> bool:
-    return not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
 
 
 def _is_argument(source: src.Source) -> bool:

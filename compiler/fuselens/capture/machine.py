@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..report import Frame, Span
-from . import attributes, bytecode, calls, classify
+from . import _hook, attributes, bytecode, calls, classify
 from . import sources as src
 from .breaks import Break, ConditionBreak, FrameUnsupported
 from .sources import Source
@@ -251,7 +251,7 @@ class Machine:
         if isinstance(value, ObjectValue):
             kind = type(value.value)
             for name in ("__bool__", "__len__"):
-                method = attributes.class_attribute(kind, name)
+                method, _ = attributes.class_member(self, kind, name)
                 if method is not attributes.ABSENT:
                     result = self.call(attributes.load(self, value, name), [], {})
                     return self.truth(result)
@@ -379,7 +379,13 @@ def _load_global(m: Machine, name: str) -> None:
     table = builtins_.__dict__ if isinstance(builtins_, types.ModuleType) else builtins_
     if name not in table:
         raise Break("FL105", what=f"global `{name}`", why="it is not defined")
-    m.push(attributes.static_value(table[name]))
+    found = table[name]
+    if not m.program.library:
+        m.tracer.guard(
+            m.globals_source, _hook.MISSING, name, name="MISSING", text=f"no global is named like the builtin {name}"
+        )
+        m.tracer.guard_identity(src.dict_item(src.frame_builtins(), name, f"builtins.{name}"), found)
+    m.push(attributes.static_value(found))
 
 
 @handles("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_NAME", "DELETE_NAME")

@@ -71,6 +71,7 @@ class Tracer:
         self._objects: dict[int, Value] = {}
         self._keep: list[Any] = []  # ids above stay valid while these live
         self._last_placeholder: fx.Node | None = None
+        self.ambient = torch_private.Ambient()
         self.span: Span | None = None  # of the instruction being executed, in user code
 
     # --- objects to values --------------------------------------------------------------------------------
@@ -169,11 +170,19 @@ class Tracer:
         name = function.__qualname__
         self.guard(code, _hook.IS, function.__code__, name="CODE", text=f"{source}.__code__ is that of {name}")
 
-    def guard_default_dtype(self) -> None:
-        dtype = torch.get_default_dtype()
-        self.guards.check_state(
-            _hook.GLOBAL_CALL, _DefaultDtype(dtype), name="DEFAULT_DTYPE", text=f"the default dtype is {dtype}", span=self.span
-        )
+    def guard_ambient(self) -> None:
+        """Default dtype, inference mode, autocast and modes are as they are now."""
+        self.guards.check_state(_hook.GLOBAL_CALL, self.ambient, name="AMBIENT", text=str(self.ambient), span=None)
+
+    def guard_distinct(self) -> None:
+        """What was written under one name was not read under another: written objects differ from those like them."""
+        written = [*self.mutated.values(), *(owner for owner, _ in self.attributes.values())]
+        for kind in dict.fromkeys(v.python_type for v in written):
+            alike = [v.source for v in self._objects.values() if v.source is not None and v.python_type is kind]
+            if len(alike) > 1:
+                nodes = tuple(self.guards.node(s) for s in alike)
+                text = f"{', '.join(map(str, alike))} are different objects"
+                self.guards.check_state(_hook.DISTINCT, nodes, name="DISTINCT", text=text, span=None)
 
     def _wrap_tensor(self, obj: torch.Tensor, source: Source) -> Value:
         if not torch_private.is_plain(obj):
@@ -331,18 +340,6 @@ SHORT_DTYPES = {
     torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
     torch.complex64: "c64", torch.complex128: "c128",
 }  # fmt: skip
-
-
-class _DefaultDtype:
-    """A guard on the default dtype."""
-
-    __slots__ = ("dtype",)
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-
-    def __call__(self) -> bool:
-        return torch.get_default_dtype() is self.dtype
 
 
 _PLAIN_DICTS = (dict, OrderedDict)

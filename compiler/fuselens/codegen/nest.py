@@ -59,6 +59,7 @@ def simplify(kernel: Kernel, graph: Graph) -> Nest:
             ),
         )
         positions = [set_zero(e, one) for e in positions]
+    kernel = dataclasses.replace(kernel, phases=tuple(p if p.axes else _without_folds(p) for p in kernel.phases))
     everything = [op for p in kernel.phases for op in p.body]
     axes = _by_stride(kernel.axes, everything, graph)
     axes, gone = _merge(axes, [e for op in everything if (e := index_of(op)) is not None])
@@ -71,6 +72,18 @@ def simplify(kernel: Kernel, graph: Graph) -> Nest:
         phases.append(Phase(own, _map(body, lambda e, inner=inner: set_zero(e, inner))))
         flats.append(set_zero(position, inner))
     return Nest(dataclasses.replace(kernel, axes=axes, phases=tuple(phases)), tuple(flats), graph.hint)
+
+
+def _without_folds(phase: Phase) -> Phase:
+    """A phase whose axes all had one point: each reduction is its only value, at position 0."""
+    body = []
+    for op in phase.body:
+        if op.op == "reduce":
+            kind, value = op.args
+            place = kind in ("argmax", "argmin")
+            op = dataclasses.replace(op, op="const" if place else "cast", args=(0,) if place else (value,))
+        body.append(op)
+    return Phase((), tuple(body))
 
 
 def _all_axes(kernel: Kernel) -> tuple[Axis, ...]:

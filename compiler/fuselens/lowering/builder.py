@@ -23,7 +23,7 @@ from fuselens.torch_private import symint_expression
 Sizes = tuple[Expr, ...]
 
 
-class Unsupported(Exception):  # noqa: N818 - a verdict of a rule, not an error
+class Unsupported(Exception):
     """A rule declines an operation: it becomes an extern call, for the reason given."""
 
 
@@ -131,13 +131,20 @@ class Builder:
             point[d] = axis.symbol
         return axes, tuple(point)
 
-    def load(self, body: Body, buffer: Buffer, point: Sizes) -> Scalar:
-        """The element of ``buffer`` at the logical ``point``, broadcast from the right."""
+    def load(self, body: Body, buffer: Buffer, point: Sizes, sizes: Sizes) -> Scalar:
+        """The element of ``buffer`` at the logical ``point`` of a space of ``sizes``, broadcast from the right."""
         if buffer.dtype not in LOOP_DTYPES:
             raise Unsupported(f"loops do not compute with {buffer.dtype}")
-        aligned = point[len(point) - len(buffer.sizes) :]
-        aligned = tuple(ZERO if size == 1 else p for p, size in zip(aligned, buffer.sizes, strict=True))
+        missing = len(point) - len(buffer.sizes)
+        aligned = tuple(
+            ZERO if self._broadcasts(own, size) else p
+            for p, own, size in zip(point[missing:], buffer.sizes, sizes[missing:], strict=True)
+        )
         return body.load(buffer.owner, element_index(buffer.offset, buffer.strides, aligned), buffer.dtype)
+
+    def _broadcasts(self, own: Expr, size: Expr) -> bool:
+        """Whether a dimension repeats its one element. Tracing may have found (and guarded) that an expression is 1."""
+        return own == 1 or (own != size and not isinstance(own, sympy.Integer) and self.hint(own) == 1)
 
     def pointwise(
         self,
@@ -159,7 +166,7 @@ class Builder:
         values = []
         for operand in operands:
             if isinstance(operand, Buffer):
-                operand = self.load(body, operand, point)
+                operand = self.load(body, operand, point, out.sizes)
                 operand = operand.cast(wanted) if wanted else operand
             values.append(operand)
         result = compute(*values)
@@ -213,7 +220,7 @@ class Builder:
         for axis, d in zip(reduction, varying, strict=True):
             point[d] = axis.symbol
         wanted = compute_dtype(out.dtype) if dtype is None else dtype
-        values = [self.load(body, s, tuple(point)).cast(wanted) for s in sources]
+        values = [self.load(body, s, tuple(point), shape).cast(wanted) for s in sources]
         value = before(*values) if before else values[0]
         if reduction:
             value = body.reduce(kind, value)

@@ -20,27 +20,32 @@ from fuselens.ir.affine import integer_value
 from fuselens.ir.loops import Buffer, Extern, Graph, Kernel, Loop, Node, extern_reads, indirect_names
 from fuselens.report import Decision
 from fuselens.schedule.groups import RECOMPUTE, Group, Refused, merged, single
-from fuselens.schedule.inline import fixed_storages, inline, solved
+from fuselens.schedule.inline import fixed_storages, inline, needed, solved, with_inlined
 from fuselens.schedule.items import Item, analyse, bytes_of
 from fuselens.schedule.kernels import Plan, Unbuildable, build
 
 NEIGHBOURS = 3  # groups tried for each storage that is read
 CANDIDATES = 8  # groups tried for each loop
 SMALL = 8  # a buffer this many times smaller than another is stored for its sake
+EVEN = 1.125  # traffic of recomputing against storing that still counts as even: recomputing lets readers meet
 SEARCH = 400  # groups looked at when proving that a merge makes no cycle
 
 
 def fuse(graph: Graph) -> Graph:
     """The graph with its loops fused into kernels."""
     graph, decisions = inline(graph)
-    fusion = _Fusion(graph)
-    fusion.run()
-    kernels, more = _kernels(graph, fusion)
-    nodes = tuple(kernels)
+    fusion, plan = _grouped(graph)
+    again = list(_recompute(graph, fusion, plan))
+    if again:
+        # readers now compute those values themselves: they may meet other groups, so grouping starts over
+        graph = _spread(graph, fusion, plan)
+        fusion, plan = _grouped(graph)
+        again += _recompute(graph, fusion, plan)
+    nodes, refused = _kernels(fusion, plan)
     return graph.replace(
         nodes=nodes,
         buffers=_used_buffers(graph, nodes),
-        decisions=(*graph.decisions, *decisions, *fusion.decisions.values(), *more),
+        decisions=(*graph.decisions, *decisions, *fusion.decisions.values(), *again, *refused),
     )
 
 
@@ -239,39 +244,53 @@ def _along_rows(graph: Graph, item: Item) -> bool:
 # --- from groups to kernels ------------------------------------------------------------------------------------
 
 
-def _kernels(graph: Graph, fusion: _Fusion) -> tuple[list[Node], list[Decision]]:
-    groups = fusion.groups
+def _grouped(graph: Graph) -> tuple[_Fusion, Plan]:
+    """The groups, and what must be stored given them: results, and what one group makes and another reads."""
+    fusion = _Fusion(graph)
+    fusion.run()
     stored = set(fusion.fixed) | {s for s, w in fusion.writers.items() if len(w) > 1}
-    for group in groups.values():
-        for storage in group.read:
-            if storage not in group.produced:
-                stored.add(storage)
-    # a loop that nobody reads stays: it was kept because its storage is an output or an argument
-    plan = Plan(graph, stored, {s: i for s, i in fusion.items.items() if len(fusion.writers[s]) == 1})
-    decisions = list(_recompute(graph, fusion, plan))
+    for group in fusion.groups.values():
+        stored.update(s for s in group.read if s not in group.produced)
+    return fusion, Plan(graph, stored, {s: i for s, i in fusion.items.items() if len(fusion.writers[s]) == 1})
+
+
+def _spread(graph: Graph, fusion: _Fusion, plan: Plan) -> Graph:
+    """Loops that read, from another group, what is not stored any more, rewritten to compute it."""
     nodes: list[Node] = []
+    for position, node in enumerate(graph.nodes):
+        if isinstance(node, Loop):
+            group = fusion.groups[fusion.find(position)]
+            wanted = {
+                o.args[0] for o in node.body
+                if o.op == "load" and o.args[0] not in plan.stored and o.args[0] not in group.produced
+                and o.args[0] in plan.items
+            }  # fmt: skip
+            if wanted:
+                node = with_inlined(graph, node, {s: i for s, i in plan.items.items() if s not in plan.stored})
+        nodes.append(node)
+    return graph.replace(nodes=tuple(needed(graph, nodes, fusion.fixed)))
+
+
+def _kernels(fusion: _Fusion, plan: Plan) -> tuple[tuple[Node, ...], list[Decision]]:
+    """The program after fusion, in dependency order."""
+    nodes: list[Node] = []
+    refused: list[Decision] = []
     count = 0
-    built: dict[int, list[Kernel]] = {}
     order = _ordered(fusion)
-    # readers first: a kernel that keeps a row in memory adds to what is stored, which its own body only sees
     for number in order:
-        group = groups[number]
+        group = fusion.groups[number]
         if not group.members:
+            nodes.append(plan.graph.nodes[number])
             continue
         try:
             kernels = [build(plan, group, f"kernel{count}")]
         except Unbuildable as problem:
             kernels = _separately(plan, group, count)
-            decisions.append(Decision("FL411", "refused", _name(group), str(problem), None, {"rule": "build"}))
-        built[number] = [k for k in kernels if k.phases]
-        count += len(built[number])
-    for number in order:
-        node = graph.nodes[number]
-        if groups[number].members:
-            nodes.extend(built[number])
-        else:
-            nodes.append(node)
-    return nodes, decisions
+            refused.append(Decision("FL411", "refused", _name(group), str(problem), None, {"rule": "build"}))
+        kernels = [k for k in kernels if k.phases]
+        count += len(kernels)
+        nodes.extend(kernels)
+    return tuple(nodes), refused
 
 
 def _separately(plan: Plan, group: Group, count: int) -> list[Kernel]:
@@ -298,13 +317,13 @@ def _recompute(graph: Graph, fusion: _Fusion, plan: Plan) -> Iterable[Decision]:
         cost, loads, rows = cone
         saved = fusion.bytes(storage) * (1 + len(readers))
         spent = sum(fusion.bytes(s) for g in readers for s in loads if s not in g.read and s not in g.produced)
-        if cost > RECOMPUTE or spent >= saved or not all(_solvable(graph, g, storage, item) for g in readers):
+        if cost > RECOMPUTE or spent > EVEN * saved or not all(_solvable(graph, g, storage, item) for g in readers):
             continue
         plan.stored.discard(storage)
         plan.stored |= rows
         span = item.loop.spans[0] if item.loop.spans else None
         yield Decision(
-            "FL410", "taken", item.loop.name, "its readers compute it again, which moves fewer bytes than storing it",
+            "FL410", "taken", item.loop.name, "its readers compute it from what they read anyway; it is not stored",
             span, {"bytes_saved": saved - spent, "rule": "recompute"},
         )  # fmt: skip
 

@@ -21,7 +21,7 @@ from fuselens.schedule.items import Item, points
 from fuselens.schedule.matching import axes_in, covers, solve
 
 MAX_MEMBERS = 96  # loops of one kernel: compilers of generated code slow down on longer bodies
-MAX_STORAGES = 64  # arguments of one kernel
+MAX_STORAGES = 64  # buffers that one kernel reads from outside
 RECOMPUTE = 16  # cost (ir units) up to which an element is computed again where other points read it
 SERIAL = 4096  # elements that one thread may go through when a fused kernel has nothing else to run in parallel
 
@@ -110,8 +110,8 @@ def merged(graph: Graph, a: Group, b: Group, limit: int = 4) -> Group | Refused:
     """One group of both, with the axes of ``a`` (split where ``b`` needs it). ``a`` and ``b`` stay as they are."""
     if len(a.members) + len(b.members) > MAX_MEMBERS:
         return Refused("size", f"a kernel takes at most {MAX_MEMBERS} operations")
-    if len({*a.produced, *a.read, *b.produced, *b.read}) > MAX_STORAGES:
-        return Refused("size", f"a kernel takes at most {MAX_STORAGES} buffers")
+    if len((a.read.keys() | b.read.keys()) - a.produced.keys() - b.produced.keys()) > MAX_STORAGES:
+        return Refused("size", f"a kernel reads at most {MAX_STORAGES} buffers")
     refused = Refused("unrelated", "they share no memory")
     for _, anchor in zip(range(limit), anchors(a, b), strict=False):
         result = _attempt(graph, a, b, anchor)

@@ -40,7 +40,7 @@ def inline(graph: Graph) -> tuple[Graph, list[Decision]]:
             nodes.append(node)
             continue
         if any(o.op == "load" and o.args[0] in chosen for o in node.body):
-            node = _with_inlined(graph, node, chosen)
+            node = with_inlined(graph, node, chosen)
         item = analyse(graph, node, position)
         reason = _reason(graph, item, readers.get(item.storage, []))
         if reason and writers[item.storage] == 1:
@@ -48,7 +48,7 @@ def inline(graph: Graph) -> tuple[Graph, list[Decision]]:
             if item.storage not in fixed:
                 decisions.append(_decision(item, readers.get(item.storage, []), reason))
         nodes.append(node)
-    return graph.replace(nodes=tuple(_needed(graph, nodes, fixed))), decisions
+    return graph.replace(nodes=tuple(needed(graph, nodes, fixed))), decisions
 
 
 def _decision(item: Item, readers: list[Loop], reason: str) -> Decision:
@@ -93,7 +93,8 @@ def fixed_storages(graph: Graph) -> set[str]:
     return fixed
 
 
-def _with_inlined(graph: Graph, node: Loop, chosen: dict[str, Item]) -> Loop:
+def with_inlined(graph: Graph, node: Loop, chosen: dict[str, Item]) -> Loop:
+    """The loop with its loads of the chosen items' storages replaced by what those compute."""
     sizes = {a.name: a.size for a in (*node.axes, *node.reduction)}
     scope = Scope(fresh_names(node))
 
@@ -140,7 +141,7 @@ def solved(graph: Graph, item: Item, index: Expr, sizes: dict[str, Expr]) -> dic
     return solution.values
 
 
-def _needed(graph: Graph, nodes: list[Node], fixed: set[str]) -> Iterator[Node]:
+def needed(graph: Graph, nodes: list[Node], fixed: set[str]) -> Iterator[Node]:
     """Loops whose storage somebody still reads, in order."""
     read = set(fixed)
     kept: list[Node] = []

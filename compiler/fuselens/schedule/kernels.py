@@ -59,7 +59,8 @@ class _Builder:
     plan: Plan
     group: Group
     name: str
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)  # by loop
+    sources: dict[str, Member] = field(default_factory=dict)  # by storage, where one loop of the group writes it all
     levels: dict[str, int] = field(default_factory=dict)
     kept: dict[str, _Kept] = field(default_factory=dict)
     crossing: dict[str, str] = field(default_factory=dict)
@@ -113,21 +114,30 @@ class _Builder:
                 value = substitute(value, moving) if moving else value
                 if value != symbol(axis):
                     mapping[axis] = value
-            self.members[member.item.storage] = Member(member.item, mapping, member.row)
+            moved = Member(member.item, mapping, member.row)
+            self.members[member.item.loop.name] = moved
+            if member.item.storage in self.plan.items:
+                self.sources[member.item.storage] = moved
         return tuple(outer), tuple(inner)
 
     def _set_levels(self) -> None:
         """Passes that must be over before a member runs; -1 is before the first, for values per outer point."""
-        for storage, member in self.members.items():
+        for name, member in self.members.items():
             level = -1 if member.row else 0
-            for op in member.item.loads:
-                source = self.members.get(op.args[0])
-                if source is None:
-                    continue
-                known = self.levels[op.args[0]]
+            for source in self._sources(member):
+                known = self.levels[source.item.loop.name]
                 once = source.row or source.item.reduction
                 level = max(level, known if member.row or not once else known + 1)
-            self.levels[storage] = level
+            self.levels[name] = level
+
+    def _sources(self, member: Member) -> Iterator[Member]:
+        """Members of the kernel whose values the member reads."""
+        for storage in dict.fromkeys(o.args[0] for o in member.item.loads):
+            if storage in self.sources:
+                yield self.sources[storage]
+
+    def _level(self, member: Member) -> int:
+        return self.levels[member.item.loop.name]
 
     def _keep_values(self, inner: tuple[Axis, ...]) -> None:
         """Chooses inner values that stay in memory between passes, because computing them again costs more.
@@ -139,45 +149,41 @@ class _Builder:
         demands = self._demands()
         spare = self._spare_outputs()
         costs: dict[str, int] = {}
-        for storage, member in self.members.items():
+        for storage, member in self.sources.items():
             if member.row or member.item.reduction:
                 continue
-            level = self.levels[storage]
+            level = self._level(member)
             later = {k for k in demands.get(storage, ()) if k > level}
-            stored = storage in self.plan.stored
-            sources = (self.members.get(o.args[0]) for o in member.item.loads)
-            costs[storage] = member.item.cost + sum(
-                1 if m.item.storage in self.kept else costs[m.item.storage]
-                for m in sources if m is not None and m.item.storage in costs
-            )  # fmt: skip
+            below = (m.item.storage for m in self._sources(member))
+            costs[storage] = member.item.cost + sum(1 if s in self.kept else costs.get(s, 0) for s in below)
             if not later:
                 continue
-            if stored:
+            if storage in self.plan.stored:
                 self.kept[storage] = _Kept(storage, member.target, level, member.item.store.dtype)
             elif self._read_later(storage, level) and costs[storage] * len(later) > KEEP:
                 self._keep(storage, member, level, max(later), spare)
 
     def _demands(self) -> dict[str, set[int]]:
-        """For each member the levels of the passes that need its values, if nothing but stored ones is kept."""
+        """For each storage the levels of the passes that need its values, if nothing but stored ones is kept."""
         demands: dict[str, set[int]] = {}
-        for storage, member in reversed(self.members.items()):
+        for member in reversed(self.members.values()):
+            storage = member.item.storage
             once = member.row or member.item.reduction or storage in self.plan.stored
-            runs_at = {self.levels[storage]} if once else demands.get(storage, set())
-            for op in member.item.loads:
-                if op.args[0] in self.members:
-                    demands.setdefault(op.args[0], set()).update(runs_at)
+            runs_at = {self._level(member)} if once else demands.get(storage, set())
+            for source in self._sources(member):
+                demands.setdefault(source.item.storage, set()).update(runs_at)
         return demands
 
     def _read_later(self, storage: str, level: int) -> bool:
         return any(
-            self.levels[s] > level for s, m in self.members.items() if any(o.args[0] == storage for o in m.item.loads)
+            self._level(m) > level for m in self.members.values() if any(o.args[0] == storage for o in m.item.loads)
         )
 
     def _keep(self, storage: str, member: Member, level: int, last: int, spare: list[Member]) -> None:
         """In the kernel's own output of the last pass that needs it, where there is one; else in its own storage."""
         dtype = member.item.store.dtype
         for output in spare:
-            if output.item.store.dtype == dtype and self.levels[output.item.storage] >= last:
+            if output.item.store.dtype == dtype and self._level(output) >= last:
                 spare.remove(output)
                 self.kept[storage] = _Kept(output.item.storage, output.target, level, dtype)
                 return
@@ -185,58 +191,54 @@ class _Builder:
         self.kept[storage] = _Kept(storage, member.target, level, dtype)
 
     def _spare_outputs(self) -> list[Member]:
+        """Stored outputs of later passes that no pass after their own reads back."""
         return [
-            m for s, m in self.members.items()
-            if s in self.plan.stored and not m.row and not m.item.reduction and self.levels[s] > 0
-            and self._fills(m)
+            m for s, m in self.sources.items()
+            if s in self.plan.stored and not m.row and not m.item.reduction and self._level(m) > 0
+            and not self._read_later(s, self._level(m))
         ]  # fmt: skip
-
-    def _fills(self, member: Member) -> bool:
-        """Whether no later pass reads the output back, and it is the only loop that writes its storage."""
-        storage = member.item.storage
-        readers = [m for m in self.members.values() if any(o.args[0] == storage for o in m.item.loads)]
-        return not self.group.several and all(self.levels[r.item.storage] == self.levels[storage] for r in readers)
 
     # --- phases ------------------------------------------------------------------------------------------------
 
     def _inner_phase(self, scope: Scope, level: int) -> None:
         for kept in self.kept.values():
             # an output that doubles as scratch is read before this pass overwrites it
-            if kept.level < level and kept.storage in self.members and self.levels[kept.storage] == level:
-                scope.emit("load", (kept.storage, kept.index), kept.dtype, ())
-        for storage, member in self.members.items():
-            if member.row or self.levels[storage] != level:
+            output = self.sources.get(kept.storage)
+            if kept.level < level and output is not None and self._level(output) == level:
+                scope.emit("load", (kept.storage, kept.index), kept.dtype, output.item.store.spans)
+        for name, member in self.members.items():
+            if member.row or self.levels[name] != level:
                 continue
             if member.item.reduction:
                 names: dict[str, str] = {}
                 translate(scope, member.item.before, member.mapping, self._resolve, names)
-                self.folds[storage] = names
+                self.folds[name] = names
             else:
-                self._store(scope, storage, member)
+                self._store(scope, member)
 
     def _outer_phase(self, scope: Scope, level: int, *, everything: bool) -> None:
-        for storage, member in self.members.items():
-            if self.levels[storage] != level:
+        for name, member in self.members.items():
+            if self.levels[name] != level:
                 continue
             if member.item.reduction:
-                self._after_fold(scope, storage, member)
+                self._after_fold(scope, name, member)
             elif member.row:
-                self.crossing[storage] = self._value(scope, member)
-                self._store_value(scope, member, self.crossing[storage])
+                self.crossing[member.item.storage] = self._value(scope, member)
+                self._store_value(scope, member, self.crossing[member.item.storage])
             elif everything:
-                self._store(scope, storage, member)
+                self._store(scope, member)
 
-    def _after_fold(self, scope: Scope, storage: str, member: Member) -> None:
+    def _after_fold(self, scope: Scope, name: str, member: Member) -> None:
         item = member.item
-        folded = {o.name: self.folds[storage][o.name] for o in item.before if o.op == "reduce"}
+        folded = {o.name: self.folds[name][o.name] for o in item.before if o.op == "reduce"}
         translate(scope, item.after, member.mapping, self._resolve, folded)
         remember_unrounded(scope, item.loop.body, item.value, folded)
-        self.crossing[storage] = folded[item.value]
+        self.crossing[item.storage] = folded[item.value]
         self._store_value(scope, member, folded[item.value])
 
-    def _store(self, scope: Scope, storage: str, member: Member) -> None:
-        kept = self.kept.get(storage)
-        if storage in self.plan.stored:
+    def _store(self, scope: Scope, member: Member) -> None:
+        kept = self.kept.get(member.item.storage)
+        if member.item.storage in self.plan.stored:
             self._store_value(scope, member, self._value(scope, member))
         elif kept is not None:
             scope.store(kept.storage, kept.index, self._value(scope, member), kept.dtype, member.item.store.spans)
@@ -265,7 +267,7 @@ class _Builder:
 
     def _resolve(self, scope: Scope, storage: str, index: Expr, op: Op) -> str:
         """The value of an element: forwarded, carried from an earlier phase, computed, or loaded."""
-        member = self.members.get(storage)
+        member = self.sources.get(storage)
         if member is None:
             if storage in self.plan.stored or storage not in self.plan.items:
                 return scope.emit("load", (storage, index), op.dtype, op.spans)
@@ -331,9 +333,9 @@ def _hoist(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> None:
                 continue
             operands = op.operands()
             varies = any(isinstance(a, Expr) and inner & symbol_names(a) for a in op.args)
-            if not varies and all(n in crossing or n in names or n in constants for n in operands) and (
-                operands or op.op == "load"
-            ) and not all(n in constants for n in operands if operands):
+            ready = all(n in crossing or n in names or n in constants for n in operands)
+            trivial = op.op != "load" and all(n in constants for n in operands)
+            if ready and not varies and not trivial:
                 fixed.append(op)
                 names.add(op.name)
             else:
@@ -351,13 +353,14 @@ def _hoist(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> None:
 
 def _share(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> None:
     """Equal ops of phases without axes are computed in the first of them only: their values cross phases."""
+    written = {o.args[0] for _, body in phases for o in body if o.op == "store"}
     known: dict[tuple[object, ...], str] = {}
     names: dict[str, str] = {}
     for position, (axes, body) in enumerate(phases):
         out: list[Op] = []
         for op in body:
             args = _renamed_args(op, names) if names else op.args
-            if not axes and op.op not in ("store", "load"):
+            if not axes and op.op != "store" and not (op.op == "load" and op.args[0] in written):
                 key = (op.op, repr(args[0]) if op.op == "const" else args, op.dtype)
                 found = known.setdefault(key, op.name)
                 if found != op.name:
@@ -401,18 +404,24 @@ def _renamed_index(index: Expr, names: Mapping[str, str]) -> Expr:
 def _merge_axes(
     outer: tuple[Axis, ...], phases: list[tuple[tuple[Axis, ...], list[Op]]]
 ) -> tuple[tuple[Axis, ...], list[tuple[tuple[Axis, ...], list[Op]]]]:
-    """Neighbouring axes that every access walks as one become one: longer inner loops, fewer of them."""
+    """Neighbouring axes that every access walks as one become one: longer inner loops, fewer of them.
+
+    The passes of a kernel have the same axes and stay alike: one may read what another stored.
+    """
     everything = [op for _, body in phases for op in body]
     outer, replaced = _merged(outer, everything)
-    out = []
-    for axes, body in phases:
-        axes, own = _merged(axes, body)
-        mapping = {**replaced, **own}
-        if mapping:
-            body = [Op(o.name, o.op, tuple(substitute(a, mapping) if isinstance(a, Expr) else a for a in o.args),
-                       o.dtype, o.spans) for o in body]  # fmt: skip
-        out.append((axes, body))
-    return outer, out
+    inner, own = _merged(next((axes for axes, _ in phases if axes), ()), everything)
+    mapping = {**replaced, **own}
+    if not mapping:
+        return outer, phases
+    return outer, [
+        (
+            inner if axes else (),
+            [Op(o.name, o.op, tuple(substitute(a, mapping) if isinstance(a, Expr) else a for a in o.args), o.dtype,
+                o.spans) for o in body],
+        )
+        for axes, body in phases
+    ]  # fmt: skip
 
 
 def _merged(axes: tuple[Axis, ...], body: list[Op]) -> tuple[tuple[Axis, ...], dict[str, Expr]]:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from ...ir.loops import Op
 from ..source import Unsupported
-from .prelude import LIBM, REGISTER
+from .parts import LIBM, REGISTER
 
 
 @dataclass(frozen=True, slots=True)

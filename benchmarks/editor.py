@@ -1,0 +1,92 @@
+"""Save → diagnostics, over LSP, with a real server and a warm worker.
+
+    python -m benchmarks.editor [--saves 20] [FILE ...]
+
+Each save changes a comment at the end of the file (so the text is new and the code is not) or, with ``--fresh``, a
+constant (so kernels are built anew). The time runs from the didSave notification to the publishDiagnostics that follows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from lsprotocol import types as lsp
+from pygls.lsp.client import LanguageClient
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+async def measure(files: list[Path], saves: int, fresh: bool) -> dict[str, list[float]]:
+    """File name → seconds of each save; the first (which may wait for the worker to import torch) comes first."""
+    client = LanguageClient("benchmark", "1")
+    published: dict[str, asyncio.Event] = {}
+
+    @client.feature(lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
+    def publish(params: lsp.PublishDiagnosticsParams) -> None:
+        published.setdefault(params.uri, asyncio.Event()).set()
+
+    await client.start_io(sys.executable, "-m", "fuselens_server")
+    times: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        await client.initialize_async(lsp.InitializeParams(lsp.ClientCapabilities(), root_uri=Path(folder).as_uri()))
+        client.initialized(lsp.InitializedParams())
+        for original in files:
+            path = Path(shutil.copy(original, folder))
+            uri, text = path.as_uri(), path.read_text()
+            event = published.setdefault(uri, asyncio.Event())
+            start = time.perf_counter()
+            client.text_document_did_open(lsp.DidOpenTextDocumentParams(lsp.TextDocumentItem(uri, "python", 1, text)))
+            await asyncio.wait_for(event.wait(), 120)
+            times[path.name] = [time.perf_counter() - start]
+            for i in range(saves):
+                text = _edited(text, i, fresh)
+                path.write_text(text)
+                client.text_document_did_change(
+                    lsp.DidChangeTextDocumentParams(
+                        lsp.VersionedTextDocumentIdentifier(i + 2, uri), [lsp.TextDocumentContentChangeWholeDocument(text)]
+                    )
+                )
+                await asyncio.sleep(0.4)  # what typing publishes by itself is over
+                event.clear()
+                start = time.perf_counter()
+                client.text_document_did_save(lsp.DidSaveTextDocumentParams(lsp.TextDocumentIdentifier(uri)))
+                await asyncio.wait_for(event.wait(), 120)
+                times[path.name].append(time.perf_counter() - start)
+        await client.shutdown_async(None)
+        client.exit(None)
+        await client.stop()
+    return times
+
+
+def _edited(text: str, i: int, fresh: bool) -> str:
+    if fresh:
+        return text.replace("+ 1)", f"+ {i + 2})").replace(f"+ {i + 1})", f"+ {i + 2})")
+    return text + f"# save {i}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.editor", description=__doc__)
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--saves", type=int, default=15)
+    parser.add_argument("--fresh", action="store_true", help="change a constant with every save")
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)  # pygls says of every notification of ours that it does not know it
+    files = options.files or sorted(EXAMPLES.glob("*.py"))
+    times = asyncio.run(measure(files, options.saves, options.fresh))
+    print(f"{'file':26}{'open ms':>10}{'save p50':>10}{'save p95':>10}")
+    for name, (first, *rest) in times.items():
+        ordered = sorted(rest)
+        p95 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
+        print(f"{name:26}{first * 1e3:10.0f}{statistics.median(rest) * 1e3:10.0f}{p95 * 1e3:10.0f}")
+
+
+if __name__ == "__main__":
+    main()

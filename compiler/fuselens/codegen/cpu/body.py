@@ -1,0 +1,622 @@
+"""Prints the phases of a kernel: bodies inside their loops, reductions, and single operations.
+
+Each operation is printed at the outermost loop level where its operands exist. Values that differ between lanes are
+vectors; those that do not are vectors with equal lanes, so that one table of operations serves both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sympy
+from sympy import Expr
+
+from ...ir.loops import Axis, Graph, Kernel, Op, indirect_names
+from ..expressions import C, linear, names_in, print_factor, print_index
+from ..nest import Nest, Plan, plan, simplify
+from ..source import Unsupported, Writer
+from .isa import Isa
+from .parts import LIBM, REGISTER, UNIT
+from .prelude import parts_of
+from .scalar_ops import TABLE, Value, bitcast, cast, literal, wrap
+
+TILE = 128  # vectors added up before the partial sum joins the total: bounds the rounding error
+UNROLL = 4  # independent accumulators of a reduction whose body is too short to hide an addition's latency
+LIGHT = 12  # operations of such a body
+
+HEAVY = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh sigmoid erf"
+    " erfc lgamma hypot pow fmod mod floordiv".split()
+)
+_KEYWORDS = (
+    "asm auto bool break case char class const continue default delete do double else enum extern float for goto if"
+    " inline int long namespace new operator private public register return short signed sizeof static struct switch"
+    " template this throw try typedef union unsigned using void volatile while and or not xor main bf16 f16"
+)
+_OURS = (
+    "left begin end unit units row lo hi n u l step share chunk chunks thread threads splat keep copy_edge add_carry"
+    " to_i32 to_i64 bits round_even div_floor div_trunc mod_floor mod_trunc int_pow shift_left shift_right floor_div"
+    " floor_mod least greatest"
+)
+_RESERVED = frozenset((_KEYWORDS + " " + _OURS).split()) | frozenset(TABLE) | frozenset(LIBM)
+
+
+class Unit:
+    """What the kernels of one translation unit share: the prelude parts in use."""
+
+    def __init__(self, graph: Graph, isa: Isa) -> None:
+        self.graph, self.isa = graph, isa
+        self.parts: dict[tuple[int, bool], set[str]] = {}
+        self.lane_free: set[str] = {"omp"}
+        self._known: dict[tuple[int, bool], dict[str, object]] = {}
+
+    def need(self, width: int, wide: bool, names: Sequence[str]) -> None:
+        known = self._known.get((width, wide))
+        if known is None:
+            known = self._known[width, wide] = dict(parts_of(width, wide, self.isa))
+        for name in names:
+            if name in known:
+                self.parts.setdefault((width, wide), set()).add(name)
+            elif name in UNIT:
+                self.lane_free.add(name)
+            else:
+                raise Unsupported(f"{name} has no vector form")
+
+    def same_memory(self, a: str, b: str) -> bool:
+        return self._root(a) == self._root(b)
+
+    def _root(self, name: str) -> str:
+        seen = set()
+        while name in self.graph.reuse and name not in seen:
+            seen.add(name)
+            name = self.graph.buffers[self.graph.reuse[name]].owner
+        return name
+
+
+@dataclass(slots=True)
+class BodyLoop:
+    """A loop of a phase: its axis, C++ variable, bounds, and whether it steps by vectors."""
+
+    axis: Axis
+    lo: str
+    hi: str
+    vector: bool
+
+
+@dataclass(slots=True)
+class Slot:
+    """Where a value lives: its text, dtype, the loop level that defines it, and whether lanes differ."""
+
+    value: Value
+    level: int
+    varying: bool
+
+
+@dataclass(slots=True)
+class Fold:
+    """A reduction under way: variable names and how partial results combine."""
+
+    op: Op
+    kind: str
+    register: str  # of the folded values
+    dtype: str
+    name: str
+    into: str = ""  # the accumulator that the body now being printed adds to
+
+
+class BodyWriter:
+    """Prints phases of one kernel into ``out``. A kernel writer decides which loops they run in, and on which threads."""
+
+    def __init__(self, unit: Unit, kernel: Kernel, out: Writer) -> None:
+        self.unit, self.source, self.out = unit, kernel, out
+        self.nest: Nest = simplify(kernel, unit.graph)
+        self.kernel = self.nest.kernel
+        self.plan: Plan = plan(self.nest)
+        self.wide = self.plan.wide or unit.isa.register == 0
+        self.width = unit.isa.lanes(self.wide)
+        self.slots: dict[str, Slot] = {}
+        self.pointers: dict[str, str] = {}
+        self.names: dict[str, str] = {}
+        self.written = frozenset(self.kernel.writes())
+        self.checks = False
+        self.left = str(self.width)
+        self.looping = False
+        self.across = 1  # vectors side by side that a unit of a columns kernel computes
+        self.axis_names = frozenset(a.name for a in self.kernel.axes) | {
+            a.name for p in self.kernel.phases for a in p.axes
+        }
+
+    # --- the emitter interface of scalar_ops ---
+
+    def need(self, *parts: str) -> None:
+        self.checks |= any(p.startswith("int_division") for p in parts)
+        self.unit.need(self.width, self.wide, parts)
+
+    def vector(self, register: str) -> str:
+        return f"{register}x{self.width}"
+
+    def claim(self, name: str, suffix: str = "") -> str:
+        """A C++ identifier for an IR name."""
+        text = re.sub(r"\W", "_", name) + suffix
+        if text in _RESERVED or not text[0].isalpha():
+            text = f"v_{text}"
+        while text in self.names.values() and self.names.get(name) != text:
+            text += "_"
+        self.names[name + suffix] = text
+        return text
+
+    def _open_across(self) -> None:
+        """The loop over the vectors that lie side by side; the compiler unrolls it and keeps arrays in registers."""
+        name = self.names[self.plan.vector]
+        self.out.put(f"#pragma GCC unroll {self.across}")
+        self.out.open(f"for (long u = 0; u < {self.across}; ++u) {{")
+        self.out.put(f"const long {name} = {name}_first + u * {self.width};")
+
+    def _left(self, size: Expr, name: str, hi: str) -> None:
+        """Declares how many lanes exist from here on; constant where every vector is full."""
+        if self.width == 1 or (size.is_Integer and int(size) % self.width == 0):
+            self.left = str(self.width)
+        else:
+            self.left = "left"
+            self.out.put(f"const long left = {hi} - {name};")
+
+    # --- phases ---
+
+    def _phases(self, bounds: tuple[str, str] | None = None) -> None:
+        """All phases of one unit. ``bounds`` limit the vector loop of a points kernel."""
+        kernel, layout = self.kernel, self.plan.layout
+        if layout == "points":
+            body = tuple(o for p in kernel.phases for o in p.body)
+            loops = []
+            if self.plan.vector:
+                axis = next(a for a in kernel.axes if a.name == self.plan.vector)
+                lo, hi = bounds or ("0", print_factor(axis.size, self.names))
+                loops = [BodyLoop(axis, lo, hi, True)]
+            self._nest(body, loops, self.plan.vector, sympy.S.Zero)
+            return
+        for phase, inner, position in zip(kernel.phases, self.plan.inner, self.nest.positions, strict=True):
+            if layout == "columns":
+                loops = [self._loop(a, False) for a in phase.axes]
+                self._nest(phase.body, loops, self.plan.vector, position)
+            else:
+                loops = [self._loop(a, False) for a in phase.axes if a.name != inner]
+                loops += [self._loop(a, True) for a in phase.axes if a.name == inner]
+                self._nest(phase.body, loops, inner, position)
+
+    def _loop(self, axis: Axis, vector: bool) -> BodyLoop:
+        return BodyLoop(axis, "0", print_factor(axis.size, self.names), vector)
+
+    def _nest(self, body: tuple[Op, ...], loops: list[BodyLoop], vector: str, position: Expr) -> None:
+        """Prints a body inside its loops: each op at the outermost level where its operands exist."""
+        depth = {l.axis.name: k + 1 for k, l in enumerate(loops)}
+        levels = self._levels(body, depth, vector, len(loops))
+        folds = [self._fold(op) for op in body if op.op == "reduce"]
+        scoped = bool(loops) and bool(body)
+        self.looping = bool(loops)
+        for fold in folds:
+            self._declare(fold)
+        if scoped and len(self.kernel.phases) > 1 and self.plan.layout != "points":
+            self.out.open("{")
+        if self.across > 1 and not loops:
+            for op in body:
+                if op.op not in ("store", "const"):
+                    self.out.put(f"{self.vector(REGISTER[op.dtype])} {self.claim(op.name)}[{self.across}];")
+            self._open_across()
+        self._level(0, body, levels, loops, folds, vector, position)
+        if self.across > 1 and not loops:
+            self.out.close()
+        if scoped and len(self.kernel.phases) > 1 and self.plan.layout != "points":
+            self.out.close()
+        for fold in folds:
+            self._finish(fold, across=bool(loops) and loops[-1].vector)
+
+    def _levels(self, body: tuple[Op, ...], depth: dict[str, int], vector: str, last: int) -> dict[str, int]:
+        """For each op the loop depth it belongs to. Also decides which values differ between lanes."""
+        levels: dict[str, int] = {}
+        for op in body:
+            level, varying = 0, False
+            for name in op.operands():
+                slot = self.slots.get(name)
+                level = max(level, levels.get(name, 0))
+                varying |= slot.varying if slot else False
+            index = None
+            if op.op in ("load", "store"):
+                index = sympy.sympify(op.args[1])
+            elif op.op == "index":
+                index = sympy.sympify(op.args[0])
+            if index is not None:
+                used = names_in(index)
+                level = max([level, *(depth.get(n, 0) for n in used)])
+                varying |= vector in used
+            if op.op in ("store", "reduce") or (
+                op.op == "load" and any(self.unit.same_memory(op.args[0], w) for w in self.written)
+            ):
+                level = last
+            if self.across > 1:
+                level = last  # inside the loop over the vectors side by side
+            levels[op.name] = level
+            self.slots[op.name] = Slot(Value("", op.dtype), level, varying)
+        return levels
+
+    def _level(
+        self, k: int, body: tuple[Op, ...], levels: dict[str, int], loops: list[BodyLoop], folds: list[Fold],
+        vector: str, position: Expr,
+    ) -> None:  # fmt: skip
+        """Prints the ops of depth ``k`` and the loops inside it."""
+        out = self.out
+        for op in body:
+            if levels[op.name] == k:
+                self._op(op, vector, position, folds)
+        if k == len(loops):
+            return
+        loop = loops[k]
+        name = self.names[loop.axis.name]
+        innermost = k == len(loops) - 1
+        sums = [f for f in folds if f.kind == "sum" and f.register in ("f32", "f64")] if innermost else []
+        lanes = self.width if loop.vector else 1
+        size = loop.axis.size
+        tiled = bool(sums) and (len(loops) > 1 or not (size.is_Integer and int(size) <= TILE * lanes))
+        lo, end = loop.lo, loop.hi
+        if tiled:
+            tile = f"{name}_tile"
+            out.open(f"for (long {tile} = {lo}; {tile} < {end}; {tile} += {TILE * lanes}) {{")
+            out.put(f"const long {name}_end = {tile} + {TILE * lanes} < {end} ? {tile} + {TILE * lanes} : {end};")
+            lo, end = tile, f"{name}_end"
+        for f in folds if innermost else ():
+            f.into = f.name
+            if tiled and f in sums:
+                f.into += "_tile"
+                out.put(f"{self.vector(f.register)} {f.into}{f'[{self.across}]' if self.across > 1 else ''} = {{}};")
+        if innermost and loop.vector and self._worth_unrolling(body, size, folds):
+            self._unrolled(k, body, levels, loops, folds, vector, position, lo, end)
+        else:
+            step = f"{name} += {lanes}" if lanes > 1 else f"++{name}"
+            out.open(f"for (long {name} = {lo}; {name} < {end}; {step}) {{")
+            if loop.vector:
+                self._left(size, name, loop.hi)
+            side = innermost and self.across > 1
+            if side:
+                self._open_across()
+            for f in folds if side else ():
+                f.into += "[u]"
+            self._level(k + 1, body, levels, loops, folds, vector, position)
+            if side:
+                out.close()
+            out.close()
+        if tiled:
+            for f in sums:
+                self.need(f"add_carry.{f.register}")
+                if self.across > 1:
+                    out.put(f"for (long u = 0; u < {self.across}; ++u)")
+                at = "[u]" if self.across > 1 else ""
+                out.put(f"{f.name}{at} = add_carry({f.name}{at}, {f.name}_tile{at}, &{f.name}_carry{at});")
+            out.close()
+
+    def _worth_unrolling(self, body: tuple[Op, ...], size: Expr, folds: list[Fold]) -> bool:
+        """A short reduction waits for its own accumulator: several of them keep the adders busy."""
+        light = len(body) <= LIGHT and not any(o.op in HEAVY for o in body)
+        return bool(folds) and light and self.width > 1 and self.nest.hint(size) >= 2 * UNROLL * self.width
+
+    def _unrolled(
+        self, k: int, body: tuple[Op, ...], levels: dict[str, int], loops: list[BodyLoop], folds: list[Fold],
+        vector: str, position: Expr, lo: str, end: str,
+    ) -> None:  # fmt: skip
+        """The innermost loop with ``UNROLL`` accumulators per reduction, then what is left over, one vector at a time."""
+        out, loop = self.out, loops[k]
+        name, stride = self.names[loop.axis.name], UNROLL * self.width
+        size = loop.axis.size
+        even = loop.lo == "0" and size.is_Integer and int(size) % stride == 0
+        first = f"{name}_first"
+        whole = [f.into for f in folds]
+        for f in folds:
+            out.put(f"{self._accumulator(f)} {f.into}_u[{UNROLL}] = {{{', '.join([self._start(f)] * UNROLL)}}};")
+            f.into += "_u[u]"
+        if even:
+            out.open(f"for (long {first} = {lo}; {first} < {end}; {first} += {stride}) {{")
+        else:
+            out.put(f"long {first} = {lo};")
+            out.open(f"for (; {first} + {stride} <= {end}; {first} += {stride}) {{")
+        out.put(f"#pragma GCC unroll {UNROLL}")
+        out.open(f"for (long u = 0; u < {UNROLL}; ++u) {{")
+        out.put(f"const long {name} = {first} + u * {self.width};")
+        self.left = str(self.width)
+        self._level(k + 1, body, levels, loops, folds, vector, position)
+        out.close()
+        out.close()
+        for f, into in zip(folds, whole, strict=True):
+            f.into = into
+        if not even:
+            out.open(f"for (long {name} = {first}; {name} < {end}; {name} += {self.width}) {{")
+            self._left(size, name, loop.hi)
+            self._level(k + 1, body, levels, loops, folds, vector, position)
+            out.close()
+        for f in folds:
+            for u in range(UNROLL):
+                part = f"{f.into}_u[{u}]"
+                if f.kind in ("argmax", "argmin"):
+                    out.put(f"arg_{f.kind[3:]}(&{f.into}, {part}.best, {part}.at);")
+                else:
+                    out.put(self._combine(f, f.into, part))
+
+    # --- reductions ---
+
+    def _fold(self, op: Op) -> Fold:
+        kind, value = op.args
+        dtype = self.slots[value].value.dtype
+        return Fold(op, kind, REGISTER[dtype], dtype, self.claim(op.name, "_all"))
+
+    def _identity(self, fold: Fold) -> str:
+        kind, dtype = fold.kind, fold.dtype
+        if kind in ("any", "all"):
+            return literal(kind == "all", "bool")
+        if kind in ("sum", "prod"):
+            return literal(0 if kind == "sum" else 1, dtype)
+        low = kind in ("max", "argmax")
+        if dtype in ("f64", "f32", "f16", "bf16"):
+            return literal(float("-inf") if low else float("inf"), dtype)
+        bits = {"i64": 64, "i32": 32, "i16": 16, "i8": 8, "u8": 8}[dtype]
+        if dtype == "u8":
+            return literal(0 if low else 255, dtype)
+        return literal(-(2 ** (bits - 1)) if low else 2 ** (bits - 1) - 1, dtype)
+
+    def _accumulator(self, fold: Fold) -> str:
+        """The C++ type of a running result."""
+        if fold.kind in ("argmax", "argmin"):
+            self.need(f"arg.{fold.kind[3:]}.{fold.register}")
+            return f"arg_{fold.kind[3:]}_{fold.register}_{self.width}"
+        return self.vector(fold.register)
+
+    def _start(self, fold: Fold) -> str:
+        """The initialiser of a running result: the identity."""
+        identity = self._identity(fold)
+        if fold.kind in ("argmax", "argmin"):
+            return f"{{{self._splat(fold.register, identity)}, {self._splat('i64', '0x7fffffffffffffffL')}}}"
+        if identity in ("0", "0L", "0.0f", "0.0"):
+            return "{}"
+        if fold.register == "mask":
+            return f"({self.vector('mask')}{{}} + ({identity}))"
+        return self._splat(fold.register, identity)
+
+    def _declare(self, fold: Fold) -> None:
+        """The running result (one per vector side by side), and the carry of a compensated sum."""
+        kind, name, start = self._accumulator(fold), fold.name, self._start(fold)
+        many = f"[{self.across}]" if self.across > 1 else ""
+        if self.across > 1:
+            start = f"{{{', '.join([start] * self.across)}}}"
+        self.out.put(f"{kind} {name}{many} = {start};", fold.op.spans)
+        if fold.kind == "sum" and fold.register in ("f32", "f64"):
+            self.out.put(f"{kind} {name}_carry{many} = {{}};")
+
+    def _splat(self, register: str, text: str) -> str:
+        self.need(f"splat.{register}")
+        return f"splat({self.vector(register)}{{}}, {text})"
+
+    def _combine(self, fold: Fold, into: str, value: str) -> str:
+        kind = fold.kind
+        if kind == "sum":
+            return f"{into} += {value};"
+        if kind == "prod":
+            return f"{into} *= {value};"
+        if kind in ("any", "all"):
+            return f"{into} {'|' if kind == 'any' else '&'}= {value};"
+        self.need(f"{kind}.{fold.register}")
+        return f"{into} = {kind}({into}, {value});"
+
+    def _accumulate(self, op: Op, vector: str, position: Expr, folds: list[Fold]) -> None:
+        fold = next(f for f in folds if f.op is op)
+        value = self._text(op.args[1])
+        rows = bool(vector) and self.plan.layout in ("rows", "whole")
+        cut = rows and self.left != str(self.width)
+        if cut:
+            self.need(f"keep.{fold.register}")
+            value = f"keep({value}, left, {self._identity(fold)})"
+        if fold.kind in ("argmax", "argmin"):
+            self.need("iota")
+            form = linear(position, frozenset((vector,))) if rows else None
+            if form is None:
+                at = self._splat("i64", self._index(position))
+            else:
+                step = form.coefficient(vector)
+                if step is None:
+                    raise Unsupported(f"{fold.kind} over tangled axes")
+                at = f"iota{self.width}({self._index(position)}, {print_index(step, self.names)})"
+            if cut:
+                self.need("keep.i64")
+                at = f"keep({at}, left, 0x7fffffffffffffffL)"
+            self.out.put(f"arg_{fold.kind[3:]}(&{fold.into}, {value}, {at});", op.spans)
+            return
+        self.out.put(self._combine(fold, fold.into, value), op.spans)
+
+    def _finish(self, fold: Fold, across: bool) -> None:
+        """Declares the result under the op's own name; across lanes when they were partial results of one point."""
+        name = self.claim(fold.op.name)
+        register = REGISTER[fold.op.dtype]
+        text = fold.name + ("[u]" if self.across > 1 else "")
+        if fold.kind in ("argmax", "argmin"):
+            text = f"fold_arg_{fold.kind[3:]}({text})" if across else f"{text}.at"
+        elif across and self.width > 1:
+            self.need(f"fold.{fold.kind}.{fold.register}")
+            text = f"fold_{fold.kind}({text})"
+        if register == "i32":
+            text = wrap(text, fold.op.dtype)
+        if self.across > 1:
+            self.out.put(f"{self.vector(register)} {name}[{self.across}];", fold.op.spans)
+            self.out.put(f"for (long u = 0; u < {self.across}; ++u) {name}[u] = {text};", fold.op.spans)
+            name = f"{name}[u]"
+        else:
+            self.out.put(f"const {self.vector(register)} {name} = {text};", fold.op.spans)
+        self.slots[fold.op.name] = Slot(Value(name, fold.op.dtype), 0, not across and self.plan.layout == "columns")
+
+    # --- single ops ---
+
+    def _text(self, name: str) -> str:
+        return self.slots[name].value.text
+
+    def _index(self, expression: Expr) -> str:
+        """An index expression as a scalar; gathered indices that are the same in every lane are read from lane 0."""
+        names = dict(self.names)
+        for indirect in indirect_names(expression):
+            names["%" + indirect] = f"{self._text(indirect)}[0]"
+        return print_index(expression, names, C)
+
+    def _define(self, op: Op, text: str) -> None:
+        register = REGISTER[op.dtype]
+        name = self.claim(op.name)
+        if self.across > 1 and not self.looping:
+            self.out.put(f"{name}[u] = {text};", op.spans)  # later phases use it
+            name = f"{name}[u]"
+        else:
+            self.out.put(f"const {self.vector(register)} {name} = {text};", op.spans)
+        self.slots[op.name].value = Value(name, op.dtype)
+
+    def _op(self, op: Op, vector: str, position: Expr, folds: list[Fold]) -> None:
+        if op.op == "load":
+            self._load(op, vector)
+        elif op.op == "store":
+            self._store(op, vector)
+        elif op.op == "reduce":
+            self._accumulate(op, vector, position, folds)
+        elif op.op == "const":
+            self._constant(op)
+        elif op.op == "index":
+            self._index_value(op, vector)
+        else:
+            values = [self.slots[a].value if isinstance(a, str) else self._number(a, op) for a in op.args]
+            if op.op == "cast":
+                text = cast(self, op, values[0])
+            elif op.op == "bitcast":
+                text = bitcast(self, op, values[0])
+            elif op.op in TABLE:
+                text = TABLE[op.op](self, op, values)
+            else:
+                raise Unsupported(f"operation {op.op}")
+            self._define(op, text)
+
+    def _number(self, number: object, op: Op) -> Value:
+        if isinstance(number, (int, float)):
+            text = literal(number, op.dtype)
+            return Value(self._splat(REGISTER[op.dtype], text), op.dtype, number, text)
+        raise Unsupported(f"operand {number!r} of {op.op}")
+
+    def _constant(self, op: Op) -> None:
+        number = op.args[0]
+        if isinstance(number, complex) or not isinstance(number, (int, float)):
+            raise Unsupported(f"constant {number!r}")
+        text = literal(number, op.dtype)
+        register = REGISTER[op.dtype]
+        splat = f"({self.vector('mask')}{{}} + ({text}))" if register == "mask" else self._splat(register, text)
+        self.slots[op.name].value = Value(splat, op.dtype, number, "" if register == "mask" else _signed(text))
+
+    def _lanes_of(self, index: Expr, vector: str) -> tuple[str, Expr]:
+        """How lanes of an access are laid out: "each", "next", "strided" or "gather"; and the step between lanes."""
+        indirect = any(self.slots[n].varying for n in indirect_names(index))
+        if indirect:
+            return "gather", sympy.S.Zero
+        if not vector or vector not in names_in(index):
+            return "each", sympy.S.Zero
+        step = linear(index, frozenset((vector,))).coefficient(vector)
+        if step is None:
+            return "gather", sympy.S.Zero
+        return ("next", step) if step == 1 else ("strided", step)
+
+    def _offsets(self, op: Op, index: Expr, vector: str) -> str:
+        """Declares an array with one element index per lane."""
+        name = self.claim(op.name, "_at")
+        names = dict(self.names)
+        for indirect in indirect_names(index):
+            names["%" + indirect] = f"{self._text(indirect)}[l]"
+        out = self.out
+        out.put(f"long {name}[{self.width}];", op.spans)
+        if vector and vector in names_in(index):
+            lane = self.claim(op.name, "_lane")
+            names[vector] = lane
+            inside = "l" if self.left == str(self.width) else "(l < left ? l : 0)"
+            out.open(f"for (long l = 0; l < {self.width}; ++l) {{")
+            out.put(f"const long {lane} = {self.names[vector]} + {inside};")
+            out.put(f"{name}[l] = {print_index(index, names, C)};")
+            out.close()
+        else:
+            out.put(f"for (long l = 0; l < {self.width}; ++l) {name}[l] = {print_index(index, names, C)};")
+        self._index_parts(index)
+        return name
+
+    def _index_parts(self, index: Expr) -> None:
+        """Scalar helpers that an index expression's text may use."""
+        if index.atoms(sympy.Function):
+            self.unit.lane_free |= {"floor_div", "min_max"}
+
+    def _load(self, op: Op, vector: str) -> None:
+        storage, index = op.args[0], sympy.sympify(op.args[1])
+        dtype = self.unit.graph.buffers[storage].dtype
+        pointer, way = self.pointers[storage], self._lanes_of(index, vector)
+        self._index_parts(index)
+        w = self.width
+        if way[0] == "each":
+            self.need(f"each.{dtype}")
+            self._define(op, f"each{w}({self._address(pointer, index)})")
+        elif way[0] == "next":
+            self.need(f"load.{dtype}")
+            self._define(op, f"load{w}({self._address(pointer, index)}, {self.left})")
+        elif way[0] == "strided":
+            self.need(f"strided.{dtype}")
+            step = print_index(way[1], self.names)
+            self._define(op, f"load_strided{w}({self._address(pointer, index)}, {step}, {self.left})")
+        else:
+            self.need(f"gather.{dtype}")
+            at = self._offsets(op, index, vector)
+            self._define(op, f"gather{w}({pointer}, {at})")
+
+    def _address(self, pointer: str, index: Expr) -> str:
+        return pointer if index == 0 else f"{pointer} + {self._index(index)}"
+
+    def _store(self, op: Op, vector: str) -> None:
+        storage, index, value = op.args[0], sympy.sympify(op.args[1]), self.slots[op.args[2]].value
+        dtype = self.unit.graph.buffers[storage].dtype
+        pointer, way = self.pointers[storage], self._lanes_of(index, vector)
+        self._index_parts(index)
+        w, out = self.width, self.out
+        if way[0] == "each":
+            self.need(f"put.{dtype}")
+            if self.slots[op.args[2]].varying and self.plan.layout != "rows":
+                raise Unsupported(f"store of a value that varies along {vector} to one element")
+            out.put(f"put{w}({self._address(pointer, index)}, {_lane_zero(value)});", op.spans)
+        elif way[0] == "next":
+            self.need(f"store.{dtype}")
+            out.put(f"store{w}({self._address(pointer, index)}, {value.text}, {self.left});", op.spans)
+        elif way[0] == "strided":
+            self.need(f"store_strided.{dtype}")
+            step = print_index(way[1], self.names)
+            out.put(f"store_strided{w}({self._address(pointer, index)}, {step}, {value.text}, {self.left});", op.spans)
+        else:
+            self.need(f"scatter.{dtype}")
+            at = self._offsets(op, index, vector)
+            out.put(f"scatter{w}({pointer}, {at}, {value.text}, {self.left});", op.spans)
+
+    def _index_value(self, op: Op, vector: str) -> None:
+        """The value of an index expression, lane by lane where it varies."""
+        index = sympy.sympify(op.args[0])
+        self._index_parts(index)
+        way, step = self._lanes_of(index, vector)
+        if way == "each":
+            text = self._splat("i64", self._index(index))
+        elif way in ("next", "strided"):
+            self.need("iota")
+            text = f"iota{self.width}({self._index(index)}, {print_index(step, self.names)})"
+        else:
+            at = self._offsets(op, index, vector)
+            self.need("load.i64")
+            text = f"load{self.width}({at}, {self.width})"
+        register = REGISTER[op.dtype]
+        if register != "i64":
+            text = f"__builtin_convertvector({text}, {self.vector(register)})"
+        self._define(op, text)
+
+
+def _signed(text: str) -> str:
+    return f"({text})" if text.startswith("-") else text
+
+
+def _lane_zero(value: Value) -> str:
+    return f"({value.text})[0]" if "(" in value.text else f"{value.text}[0]"

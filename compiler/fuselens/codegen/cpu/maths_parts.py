@@ -1,0 +1,256 @@
+"""Prelude parts that compute: vector maths, division, reductions and their last folds across lanes."""
+
+from __future__ import annotations
+
+from . import vector_maths as maths
+from .isa import Isa
+from .parts import LIBM, REGISTER_C, TOKEN, Part, by_lanes, lanes
+
+_BITS: dict[str, tuple[str, str, str]] = {  # float kind: integer of its width, all bits but the sign, the sign
+    "@f": ("@i", "0x7fffffff", "(int)0x80000000"),
+    "@d": ("@l", "0x7fffffffffffffffL", "(long)0x8000000000000000L"),
+}
+
+
+def _sign_parts() -> list[Part]:
+    parts = []
+    for kind, token in (("f32", "@f"), ("f64", "@d")):
+        bits, rest, sign = _BITS[token]
+        absolute = f"static inline {token} abs({token} x) {{ return ({token})(({bits})x & {rest}); }}"
+        parts.append(Part(f"bits.{kind}", f"static inline {bits} bits({token} x) {{ return ({bits})x; }}", ("types",)))
+        parts.append(Part(f"abs.{kind}", absolute, ("types",)))
+        parts.append(
+            Part(
+                f"copysign.{kind}",
+                f"static inline {token} copysign({token} x, {token} y)"
+                f" {{ return ({token})((({bits})x & {rest}) | (({bits})y & {sign})); }}",
+                ("types",),
+            )
+        )
+    for kind, token in (("i32", "@i"), ("i64", "@l")):
+        parts.append(Part(f"abs.{kind}", f"static inline {token} abs({token} x) {{ return x < 0 ? -x : x; }}", ("types",)))
+    return parts
+
+
+# The x86 instructions return their second operand when either is NaN; a comparison with NaN is false.
+_EXTREME_BUILTINS: dict[tuple[str, int], str] = {
+    ("@f", 4): "__builtin_ia32_%sps(a, b)",
+    ("@f", 8): "__builtin_ia32_%sps256(a, b)",
+    ("@f", 16): "__builtin_ia32_%sps512_mask(a, b, a, -1, 4)",
+    ("@d", 4): "__builtin_ia32_%spd256(a, b)",
+    ("@d", 8): "__builtin_ia32_%spd512_mask(a, b, a, -1, 4)",
+}
+
+
+def _extremes(width: int, isa: Isa) -> list[Part]:
+    """``max`` and ``min`` give NaN when either operand is; ``fmax`` and ``fmin`` only when both are."""
+    parts = []
+    for name, sign in (("max", ">"), ("min", "<")):
+        for kind, token in (("f32", "@f"), ("f64", "@d")):
+            builtin = _EXTREME_BUILTINS.get((token, width)) if isa.name in ("avx2", "avx512") else None
+            fits = width * int(kind[1:]) // 8 <= isa.register
+            # b when either is NaN, so: a when a is
+            chosen = f"a != a ? a : {builtin % name}" if builtin and fits else f"(a {sign} b) | (a != a) ? a : b"
+            plain = f"(a {sign} b) | (a != a) ? a : b"
+            text = f"static inline {token} {name}({token} a, {token} b) {{ return {chosen}; }}"
+            if chosen != plain and width >= 8 and isa.register == 64:
+                safe = f"static inline {token} {name}({token} a, {token} b) {{ return {plain}; }}"
+                text = f"#ifdef __clang__\n{safe}\n#else\n{text}\n#endif"
+            parts.append(Part(f"{name}.{kind}", text, ("types",)))
+            other = f"static inline {token} f{name}({token} a, {token} b) {{ return (a {sign} b) | (b != b) ? a : b; }}"
+            parts.append(Part(f"f{name}.{kind}", other, ("types",)))
+        for kind, token in (("i32", "@i"), ("i64", "@l")):
+            text = f"static inline {token} {name}({token} a, {token} b) {{ return a {sign} b ? a : b; }}"
+            parts.append(Part(f"{name}.{kind}", text, ("types",)))
+    return parts
+
+
+_KEEP = """
+// Lanes beyond the end of a row take no part in a reduction.
+static inline {v} keep({v} x, long left, {s} identity) {
+  if (__builtin_expect(left < @W, 0))
+    for (long l = left; l < @W; ++l) x[l] = identity;
+  return x;
+}""".strip()
+
+_KAHAN = """
+// total + x with the rounding error of earlier additions carried along
+static inline @T add_carry(@T total, @T x, @T* carry) {
+  @T y = x - *carry;
+  @T t = total + y;
+  @T c = (t - total) - y;
+  *carry = c == c ? c : @T{};  // infinities do not leave a NaN behind
+  return t;
+}""".strip()
+
+
+def _halvings(width: int, body: str) -> str:
+    """``body`` for each halving shuffle of ``v``: after them every lane holds the combination of all lanes."""
+    out, step = [], width // 2
+    while step:
+        order = ", ".join(str(l ^ step) for l in range(width))
+        out.append("  " + body.replace("%v", f"__builtin_shufflevector(v, v, {order})"))
+        step //= 2
+    return "\n".join(out)
+
+
+def _folds(width: int, token: str, name: str) -> list[Part]:
+    bits = name == "mask"
+    kinds = {"any": "v = v | %v;", "all": "v = v & %v;"} if bits else {
+        "sum": "v = v + %v;", "prod": "v = v * %v;", "max": "v = max(v, %v);", "min": "v = min(v, %v);",
+    }  # fmt: skip
+    return [
+        Part(
+            f"fold.{kind}.{name}",
+            f"static inline {token} fold_{kind}({token} v) {{\n{_halvings(width, body)}\n  return v;\n}}",
+            ("types", *((f"{kind}.{name}",) if kind in ("max", "min") else ())),
+        )
+        for kind, body in kinds.items()
+    ]
+
+
+_ARG = """
+struct arg_@N@W { @T best; @l at; };
+// the {word} value and its lowest index; NaN wins
+static inline void arg_{kind}(arg_@N@W* a, @T x, @l at) {
+  @m better = {better};
+  a->best = {pick} ? x : a->best;
+  a->at = to_i64(better) ? at : a->at;
+}
+static inline @l fold_arg_{kind}(arg_@N@W a) {
+  arg_@N@W r = a;
+{steps}
+  return r.at;
+}""".strip()
+
+
+def _argument(kind: str, name: str, token: str, width: int, wide: bool) -> Part:
+    """argmax or argmin of values of register kind ``name``, with indices in i64 lanes."""
+    floating = name in ("f32", "f64")
+    sign = ">" if kind == "max" else "<"
+    tie = "to_native(at < a->at)"
+    if floating:
+        better = f"(x {sign} a->best) | ((x != x) & (a->best == a->best)) | (((x == a->best) | ((x != x) & (a->best != a->best))) & {tie})"
+    else:
+        better = f"(x {sign} a->best) | ((x == a->best) & {tie})"
+    native32 = name in ("f32", "i32")
+    better = better.replace("to_native", "to_i32" if native32 else "to_i64")
+    mask = "to_i64" if wide else "to_i32"
+    pick = "to_i32(better)" if native32 else "to_i64(better)"
+    steps, step = [], width // 2
+    while step:
+        order = ", ".join(str(l ^ step) for l in range(width))
+        steps.append(
+            f"  arg_{kind}(&r, __builtin_shufflevector(r.best, r.best, {order}), __builtin_shufflevector(r.at, r.at, {order}));"
+        )
+        step //= 2
+    text = (
+        _ARG.replace("{kind}", kind)
+        .replace("{word}", "greatest" if kind == "max" else "least")
+        .replace("{better}", f"{mask}({better})")
+        .replace("{pick}", pick)
+        .replace("{steps}", "\n".join(steps))
+        .replace("@N", f"{kind}_{name}_")
+        .replace("@T", token)
+    )
+    return Part(f"arg.{kind}.{name}", text, ("types",))
+
+
+# GCC turns a loop over lanes into the instruction, but that costs a third of the build time of a unit full of maths.
+_FMA_BUILTINS: dict[tuple[str, int], str] = {
+    ("@f", 4): "__builtin_ia32_vfmaddps(x, y, z)",
+    ("@f", 8): "__builtin_ia32_vfmaddps256(x, y, z)",
+    ("@f", 16): "__builtin_ia32_vfmaddps512_mask(x, y, z, -1, 4)",
+    ("@d", 4): "__builtin_ia32_vfmaddpd256(x, y, z)",
+    ("@d", 8): "__builtin_ia32_vfmaddpd512_mask(x, y, z, -1, 4)",
+}
+
+
+def _fused(width: int, isa: Isa, token: str) -> str:
+    """x * y + z, rounded once."""
+    plain = by_lanes("fma", token, "__builtin_fmaf" if token == "@f" else "__builtin_fma", 3)
+    builtin = _FMA_BUILTINS.get((token, width)) if isa.name in ("avx2", "avx512") else None
+    if builtin is None or (token == "@d" and width * 8 > isa.register):
+        return plain
+    return (
+        f"#ifdef __clang__\n{plain}\n#else\n"
+        f"static inline {token} fma({token} x, {token} y, {token} z) {{ return {builtin}; }}\n#endif"
+    )
+
+
+def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
+    tools = "types", "splat.f32", "abs.f32", "copysign.f32"
+    parts = [
+        Part(
+            "iota",
+            f"static inline @l iota@W(long start, long step) {{ return @l{{{lanes(width, 'start + # * step')}}}; }}",
+            ("types",),
+        ),
+    ]
+    for kind, token, scalar in (("f32", "@f", "float"), ("f64", "@d", "double"), ("i32", "@i", "int"), ("i64", "@l", "long")):
+        text = f"static inline {token} splat({token}, {scalar} x) {{ return {token}{{{lanes(width, 'x')}}}; }}"
+        parts.append(Part(f"splat.{kind}", text, ("types",)))
+    parts += _sign_parts()
+    parts += _extremes(width, isa)
+    parts += [Part(f"fma.{kind}", _fused(width, isa, token), ("types",)) for kind, token in (("f32", "@f"), ("f64", "@d"))]
+    for name in ("floor", "ceil", "trunc", "rint", "sqrt"):
+        ours = "round_even" if name == "rint" else name
+        parts.append(Part(f"{ours}.f32", by_lanes(ours, "@f", f"__builtin_{name}f"), ("types",)))
+        parts.append(Part(f"{ours}.f64", by_lanes(ours, "@d", f"__builtin_{name}"), ("types",)))
+    own: dict[str, tuple[str, tuple[str, ...]]] = {
+        "exp": (maths.EXP, ("exp_reduce",)),
+        "exp2": (maths.EXP2, ("exp_reduce",)),
+        "expm1": (maths.EXPM1, ("exp_reduce",)),
+        "log": (maths.LOG, ("log_split",)),
+        "log2": (maths.LOG2, ("log_split",)),
+        "log10": (maths.LOG10, ("log_split",)),
+        "log1p": (maths.LOG1P, ("log.f32",)),
+        "sin": (maths.SIN, ("sin_cos", "libm.sinf")),
+        "cos": (maths.COS, ("sin_cos", "libm.cosf")),
+        "tanh": (maths.TANH, ("exp.f32",)),
+        "erf": (maths.ERF, ("exp.f32",)),
+    }
+    parts += [
+        Part("exp_reduce", maths.EXP_REDUCE, (*tools, "fma.f32")),
+        Part("log_split", maths.LOG_SPLIT, (*tools, "fma.f32")),
+        Part("sin_cos", maths.SIN_COS, (*tools, "fma.f32", "is_far")),
+    ]
+    parts += [Part(f"{name}.f32", text, (*tools, "fma.f32", *needs)) for name, (text, needs) in own.items()]
+    for name, arity in LIBM.items():
+        for kind, token, suffix in (("f32", "@f", "f"), ("f64", "@d", "")):
+            if kind == "f32" and name in own:
+                continue
+            text = by_lanes(name, token, f"::{name}{suffix}", arity)
+            parts.append(Part(f"{name}.{kind}", text, ("types", f"libm.{name}{suffix}")))
+    for kind, token, scalar in (("f32", "@f", "float"), ("f64", "@d", "double")):
+        sigmoid = f"static inline {token} sigmoid({token} x) {{ return 1 / (1 + exp(-x)); }}"
+        parts.append(Part(f"sigmoid.{kind}", sigmoid, (f"exp.{kind}",)))
+        parts.append(
+            Part(
+                f"division.{kind}",
+                maths.FLOAT_DIVISION.replace("@T", token).replace("@S", scalar),
+                (f"fmod.{kind}", f"trunc.{kind}", f"floor.{kind}", f"copysign.{kind}"),
+            )
+        )
+        parts.append(Part(f"add_carry.{kind}", _KAHAN.replace("@T", token), ("types",)))
+    for kind, token in (("i32", "@i"), ("i64", "@l")):
+        names = ("div_floor", "div_trunc", "mod_floor", "mod_trunc", "int_pow")
+        text = "\n".join(by_lanes(n, token, f"::{n}", 2) for n in names)
+        parts.append(Part(f"int_division.{kind}", text, ("types", f"division.{kind}")))
+        top = "31" if kind == "i32" else "63"
+        parts.append(
+            Part(
+                f"shift.{kind}",
+                f"static inline {token} shift_left({token} a, {token} b) {{ return (b < 0) | (b > {top}) ? {token}{{}} : a << (b & {top}); }}\n"
+                f"static inline {token} shift_right({token} a, {token} b) {{ return a >> ((b < 0) | (b > {top}) ? {token}{{}} + {top} : b); }}",
+                ("types",),
+            )
+        )
+    for name, token in TOKEN.items():
+        parts.append(
+            Part(f"keep.{name}", _KEEP.replace("{v}", token).replace("{s}", REGISTER_C[name]), ("types",))
+        )
+        parts += _folds(width, token, name)
+        if name != "mask":
+            parts += [_argument(kind, name, token, width, wide) for kind in ("max", "min")]
+    return parts

@@ -1,0 +1,222 @@
+"""Prelude parts that move data: loads and stores of every dtype, and conversions between bytes and lanes."""
+
+from __future__ import annotations
+
+from .isa import Isa
+from .parts import C_TYPES, REGISTER, REGISTER_C, TOKEN, UNIT, Part, lanes
+
+# Bytes to lanes. x86 has instructions that GCC's __builtin_convertvector does not find.
+_LOAD: dict[str, str] = {
+    "f64": "@d r; __builtin_memcpy(&r, p, sizeof r); return r;",
+    "f32": "@f r; __builtin_memcpy(&r, p, sizeof r); return r;",
+    "i64": "@l r; __builtin_memcpy(&r, p, sizeof r); return r;",
+    "i32": "@i r; __builtin_memcpy(&r, p, sizeof r); return r;",
+    "bf16": "u16x@W h; __builtin_memcpy(&h, p, sizeof h); return (@f)(zero_extend(h) << 16);",
+    "f16": "u16x@W h; __builtin_memcpy(&h, p, sizeof h); return half_to_float(h);",
+    "i16": "i16x@W h; __builtin_memcpy(&h, p, sizeof h); return sign_extend(h);",
+    "i8": "i8x@W h; __builtin_memcpy(&h, p, sizeof h); return sign_extend(h);",
+    "u8": "u8x@W h; __builtin_memcpy(&h, p, sizeof h); return (@i)zero_extend(h);",
+    "bool": "u8x@W h; __builtin_memcpy(&h, p, sizeof h); return to_@Mbits(-(@i)zero_extend(h));",
+}
+_STORE: dict[str, str] = {
+    "f64": "__builtin_memcpy(p, &v, sizeof v);",
+    "f32": "__builtin_memcpy(p, &v, sizeof v);",
+    "i64": "__builtin_memcpy(p, &v, sizeof v);",
+    "i32": "__builtin_memcpy(p, &v, sizeof v);",
+    "bf16": "u16x@W h = narrow16((@i)((@u)v >> 16)); __builtin_memcpy(p, &h, sizeof h);",
+    "f16": "u16x@W h = float_to_half(v); __builtin_memcpy(p, &h, sizeof h);",
+    "i16": "u16x@W h = narrow16(v); __builtin_memcpy(p, &h, sizeof h);",
+    "i8": "u8x@W h = narrow8(v); __builtin_memcpy(p, &h, sizeof h);",
+    "u8": "u8x@W h = narrow8(v); __builtin_memcpy(p, &h, sizeof h);",
+    "bool": "u8x@W h = narrow8(to_i32(v) & 1); __builtin_memcpy(p, &h, sizeof h);",
+}
+_VALUE: dict[str, str] = {
+    "f64": "return x;",
+    "f32": "return x;",
+    "i64": "return x;",
+    "i32": "return x;",
+    "bf16": "unsigned b = (unsigned)x.bits << 16; float r; __builtin_memcpy(&r, &b, 4); return r;",
+    "f16": "return half_value(x.bits);",
+    "i16": "return x;",
+    "i8": "return x;",
+    "u8": "return x;",
+    "bool": "return -(@M)x;",
+}
+_PUT: dict[str, str] = {
+    "f64": "*p = x;",
+    "f32": "*p = x;",
+    "i64": "*p = x;",
+    "i32": "*p = x;",
+    "bf16": "unsigned b; __builtin_memcpy(&b, &x, 4); p->bits = b >> 16;",
+    "f16": "p->bits = half_bits(x);",
+    "i16": "*p = (short)x;",
+    "i8": "*p = (signed char)x;",
+    "u8": "*p = (unsigned char)x;",
+    "bool": "*p = x & 1;",
+}
+_BYTES: dict[str, tuple[str, ...]] = {
+    "bf16": ("extend.u16", "narrow16"), "f16": ("half",), "i16": ("extend.i16", "narrow16"),
+    "i8": ("extend.i8", "narrow8"), "u8": ("extend.u8", "narrow8"), "bool": ("extend.u8", "narrow8"),
+}  # fmt: skip
+
+
+def memory_parts(dtype: str, width: int, wide: bool) -> list[Part]:
+    """Access to elements of ``dtype``: contiguous, strided, gathered and broadcast loads, and the stores."""
+    c, token = C_TYPES[dtype], TOKEN[REGISTER[dtype]]
+    scalar = REGISTER_C[REGISTER[dtype]]
+    unit = (dtype,) if dtype in ("bf16", "f16") else ()
+    base = ("types", *unit, *_BYTES.get(dtype, ()))
+    load = _LOAD[dtype].replace("to_@Mbits", "to_i64" if wide else "to_i32")
+    return [
+        Part(
+            f"load.{dtype}",
+            f"static inline {token} load@W(const {c}* p, long left) {{\n"
+            f"  {c} edge[@W];\n"
+            f"  if (__builtin_expect(left < @W, 0)) p = copy_edge(edge, p, left, @W);\n"
+            f"  {load}\n}}",
+            (*base, "copy_edge"),
+        ),
+        Part(f"value.{dtype}", f"static inline {scalar} value@W({c} x) {{ {_VALUE[dtype]} }}", base),
+        Part(
+            f"put.{dtype}",
+            f"static inline void put@W({c}* p, {scalar} x) {{ {_PUT[dtype]} }}",
+            base,
+        ),
+        Part(
+            f"each.{dtype}",
+            f"static inline {token} each@W(const {c}* p) {{  // the same element in every lane\n"
+            f"  {scalar} x = value@W(*p);\n  return {token}{{{lanes(width, 'x')}}};\n}}",
+            (f"value.{dtype}",),
+        ),
+        Part(
+            f"strided.{dtype}",
+            f"static inline {token} load_strided@W(const {c}* p, long s, long left) {{\n"
+            f"  if (__builtin_expect(left >= @W, 1)) return {token}{{{lanes(width, 'value@W(p[# * s])')}}};\n"
+            f"  {token} r = each@W(p);\n"
+            f"  for (long l = 1; l < left; ++l) r[l] = value@W(p[l * s]);\n  return r;\n}}",
+            (f"value.{dtype}", f"each.{dtype}"),
+        ),
+        Part(
+            f"gather.{dtype}",
+            f"static inline {token} gather@W(const {c}* p, const long* at) {{\n"
+            f"  return {token}{{{lanes(width, 'value@W(p[at[#]])')}}};\n}}",
+            (f"value.{dtype}",),
+        ),
+        Part(
+            f"store.{dtype}",
+            f"static inline void store@W({c}* p, {token} v, long left) {{\n"
+            f"  if (__builtin_expect(left < @W, 0)) {{\n"
+            f"    for (long l = 0; l < left; ++l) put@W(p + l, v[l]);\n    return;\n  }}\n"
+            f"  {_STORE[dtype]}\n}}",
+            (*base, f"put.{dtype}"),
+        ),
+        Part(
+            f"scatter.{dtype}",
+            f"static inline void scatter@W({c}* p, const long* at, {token} v, long left) {{\n"
+            f"  for (long l = 0; l < (left < @W ? left : @W); ++l) put@W(p + at[l], v[l]);\n}}",
+            (f"put.{dtype}",),
+        ),
+        Part(
+            f"store_strided.{dtype}",
+            f"static inline void store_strided@W({c}* p, long s, {token} v, long left) {{\n"
+            f"  for (long l = 0; l < (left < @W ? left : @W); ++l) put@W(p + l * s, v[l]);\n}}",
+            (f"put.{dtype}",),
+        ),
+    ]
+
+
+_COPY_EDGE = """
+// The last lanes of a row: elements that exist, then repetitions of the first, so that every lane holds valid data.
+template <class T>
+static __attribute__((noinline, cold)) const T* copy_edge(T* edge, const T* p, long left, long lanes) {
+  for (long l = 0; l < lanes; ++l) edge[l] = p[l < left ? l : 0];
+  return edge;
+}""".strip()
+UNIT["copy_edge"] = Part("copy_edge", _COPY_EDGE)
+
+_HALF_SCALAR = """
+static inline float half_value(unsigned short h) { _Float16 x; __builtin_memcpy(&x, &h, 2); return (float)x; }
+static inline unsigned short half_bits(float x) { _Float16 h = (_Float16)x; unsigned short r; __builtin_memcpy(&r, &h, 2); return r; }
+""".strip()
+UNIT["half_scalar"] = Part("half_scalar", _HALF_SCALAR)
+
+
+def conversion_parts(width: int, isa: Isa) -> list[Part]:
+    """Widening and narrowing between bytes in memory and lanes of 32 bits."""
+    x86 = isa.name in ("avx2", "avx512")
+    def extend(source: str, result: str, gcc: dict[int, str]) -> str:
+        plain = f"{result} r; for (int l = 0; l < @W; ++l) r[l] = h[l]; return r;"
+        if not x86 or width not in gcc:
+            return plain
+        vector, builtin = gcc[width].split()
+        size = {"v16qi": 16, "v8hi": 16, "v16hi": 32}[vector]
+        element = "char" if vector == "v16qi" else "short"
+        return (
+            f"\n#ifdef __clang__\n  return __builtin_convertvector(h, {result});\n#else\n"
+            f"  {element} q __attribute__((vector_size({size}))) = {{}}; __builtin_memcpy(&q, &h, sizeof h);\n"
+            f"  return ({result}){builtin};\n#endif\n"
+        )
+
+    def narrow(element: str, ratio: int) -> str:
+        """The low bytes of each lane: on x86 one byte shuffle instead of masking and packing."""
+        if not x86:
+            return f"{element}x@W r; for (int l = 0; l < @W; ++l) r[l] = v[l]; return r;"
+        c = {"u16": "unsigned short", "u8": "unsigned char"}[element]
+        order = ", ".join(str(l * ratio) for l in range(width))
+        wide = f"typedef {c} all __attribute__((vector_size(4 * @W)))"
+        return f"{wide}; return __builtin_shufflevector((all)v, (all)v, {order});"
+
+    parts = [
+        Part(
+            "extend.u16",
+            "static inline @u zero_extend(u16x@W h) { "
+            + extend("u16", "@u", {4: "v8hi __builtin_ia32_pmovzxwd128(q)", 8: "v8hi __builtin_ia32_pmovzxwd256(q)"})
+            + " }",
+            ("types",),
+        ),
+        Part(
+            "extend.i16",
+            "static inline @i sign_extend(i16x@W h) { "
+            + extend("i16", "@i", {4: "v8hi __builtin_ia32_pmovsxwd128(q)", 8: "v8hi __builtin_ia32_pmovsxwd256(q)"})
+            + " }",
+            ("types",),
+        ),
+        Part(
+            "extend.u8",
+            "static inline @u zero_extend(u8x@W h) { "
+            + extend("u8", "@u", {4: "v16qi __builtin_ia32_pmovzxbd128(q)", 8: "v16qi __builtin_ia32_pmovzxbd256(q)"})
+            + " }",
+            ("types",),
+        ),
+        Part(
+            "extend.i8",
+            "static inline @i sign_extend(i8x@W h) { "
+            + extend("i8", "@i", {4: "v16qi __builtin_ia32_pmovsxbd128(q)", 8: "v16qi __builtin_ia32_pmovsxbd256(q)"})
+            + " }",
+            ("types",),
+        ),
+        Part(
+            "narrow16",
+            "static inline u16x@W narrow16(@i v) { " + narrow("u16", 2) + " }",
+            ("types",),
+        ),
+        Part(
+            "narrow8",
+            "static inline u8x@W narrow8(@i v) { " + narrow("u8", 4) + " }",
+            ("types",),
+        ),
+    ]
+    lanes_half = (
+        "static inline @f half_to_float(u16x@W h) { @f r; for (int l = 0; l < @W; ++l) r[l] = half_value(h[l]); return r; }\n"
+        "static inline u16x@W float_to_half(@f v) { u16x@W r; for (int l = 0; l < @W; ++l) r[l] = half_bits(v[l]); return r; }"
+    )
+    if x86 and width == 8:
+        half = (
+            "typedef short half_lanes@W __attribute__((vector_size(16)));\n"
+            "static inline @f half_to_float(u16x@W h) { return __builtin_ia32_vcvtph2ps256((half_lanes@W)h); }\n"
+            "static inline u16x@W float_to_half(@f v) { return (u16x@W)__builtin_ia32_vcvtps2ph256(v, 0); }"
+        )
+    else:
+        half = lanes_half
+    parts.append(Part("half", half, ("types", "half_scalar")))
+    return parts

@@ -1,0 +1,122 @@
+"""Pieces of prelude: what one is, how values look in memory and in registers, and the pieces without lanes.
+
+See :mod:`.prelude` for the template tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of prelude. ``needs`` are parts that must come with it (they are printed in table order)."""
+
+    name: str
+    text: str
+    needs: tuple[str, ...] = ()
+
+
+C_TYPES: dict[str, str] = {
+    "f64": "double", "f32": "float", "f16": "f16", "bf16": "bf16", "i64": "long", "i32": "int", "i16": "short",
+    "i8": "signed char", "u8": "unsigned char", "bool": "bool",
+}  # fmt: skip
+
+# What a memory element looks like in a register.
+REGISTER: dict[str, str] = {
+    "f64": "f64", "f32": "f32", "f16": "f32", "bf16": "f32", "i64": "i64", "i32": "i32", "i16": "i32", "i8": "i32",
+    "u8": "i32", "bool": "mask",
+}  # fmt: skip
+REGISTER_C: dict[str, str] = {"f64": "double", "f32": "float", "i64": "long", "i32": "int", "mask": "@M"}
+TOKEN: dict[str, str] = {"f64": "@d", "f32": "@f", "i64": "@l", "i32": "@i", "mask": "@m"}
+
+
+def lanes(width: int, item: str, separator: str = ", ") -> str:
+    """``item`` once per lane, ``#`` replaced by the lane number."""
+    return separator.join(item.replace("#", str(l)) for l in range(width))
+
+
+def vector_type(register: str, width: int) -> str:
+    """The C++ name of a vector of ``width`` lanes of a register kind."""
+    return f"{register}x{width}"
+
+
+# --- scalars and types, once per unit ------------------------------------------------------------------------------
+
+UNIT: dict[str, Part] = {
+    p.name: p
+    for p in (
+        Part("bf16", "struct bf16 { unsigned short bits; };  // the upper half of a float"),
+        Part("f16", "struct f16 { unsigned short bits; };  // IEEE binary16"),
+        Part(
+            "error",
+            'extern "C" { int fuselens_error = 0; }  // set to 1 by an integer division by zero; the host program raises',
+        ),
+        Part(
+            "floor_div",
+            "static inline long floor_div(long a, long b) { long q = a / b; return q - ((a % b != 0) & ((a < 0) != (b < 0))); }\n"
+            "static inline long floor_mod(long a, long b) { long r = a % b; return r + (r != 0 && (r < 0) != (b < 0) ? b : 0); }",
+        ),
+        Part(
+            "min_max",
+            "static inline long least(long a, long b) { return a < b ? a : b; }\n"
+            "static inline long greatest(long a, long b) { return a > b ? a : b; }",
+        ),
+        Part("is_far", "static inline int is_far(float x) { return __builtin_fabsf(x) > 10000.0f; }"),
+        Part(
+            "omp",
+            'extern "C" int omp_get_thread_num();\n'
+            'extern "C" int omp_get_num_threads();\n'
+            'extern "C" int omp_get_max_threads();',
+        ),
+    )
+}
+
+_DIVISION = """
+static inline {t} div_floor({t} a, {t} b) {
+  if (b == 0) { fuselens_error = 1; return 0; }
+  if (b == -1) return ({t})(0 - (unsigned {t})a);  // the quotient of the least integer wraps instead of trapping
+  {t} q = a / b;
+  return q - ((a % b != 0) & ((a < 0) != (b < 0)));
+}
+static inline {t} div_trunc({t} a, {t} b) {
+  if (b == 0) { fuselens_error = 1; return 0; }
+  return b == -1 ? ({t})(0 - (unsigned {t})a) : a / b;
+}
+static inline {t} mod_floor({t} a, {t} b) {
+  if (b == 0) { fuselens_error = 1; return 0; }
+  {t} r = b == -1 ? 0 : a % b;
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+static inline {t} mod_trunc({t} a, {t} b) {
+  if (b == 0) { fuselens_error = 1; return 0; }
+  return b == -1 ? 0 : a % b;
+}
+static inline {t} int_pow({t} a, {t} b) {  // as torch: a negative exponent gives 0, except for bases 1 and -1
+  if (b < 0) return a == 1 ? 1 : a == -1 ? (b % 2 ? -1 : 1) : 0;
+  {t} r = 1;
+  for (; b; b >>= 1, a = ({t})((unsigned {t})a * (unsigned {t})a))
+    if (b & 1) r = ({t})((unsigned {t})r * (unsigned {t})a);
+  return r;
+}""".strip()
+UNIT["division.i32"] = Part("division.i32", _DIVISION.replace("{t}", "int"), ("error",))
+UNIT["division.i64"] = Part("division.i64", _DIVISION.replace("{t}", "long"), ("error",))
+
+# libm, by lanes. (name, arguments)
+LIBM: dict[str, int] = {
+    "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1, "sin": 1, "cos": 1, "tan": 1,
+    "asin": 1, "acos": 1, "atan": 1, "atan2": 2, "sinh": 1, "cosh": 1, "tanh": 1, "asinh": 1, "acosh": 1, "atanh": 1,
+    "erf": 1, "erfc": 1, "lgamma": 1, "hypot": 2, "nextafter": 2, "pow": 2, "fmod": 2,
+}  # fmt: skip
+for _name, _arity in LIBM.items():
+    for _suffix, _type in (("f", "float"), ("", "double")):
+        _arguments = ", ".join([_type] * _arity)
+        UNIT[f"libm.{_name}{_suffix}"] = Part(
+            f"libm.{_name}{_suffix}", f'extern "C" {_type} {_name}{_suffix}({_arguments}) noexcept;'
+        )
+
+
+def by_lanes(name: str, token: str, call: str, arity: int = 1) -> str:
+    arguments = ", ".join(f"{token} {v}" for v in "xyz"[:arity])
+    passed = ", ".join(f"{v}[l]" for v in "xyz"[:arity])
+    return f"static inline {token} {name}({arguments}) {{ {token} r; for (int l = 0; l < @W; ++l) r[l] = {call}({passed}); return r; }}"

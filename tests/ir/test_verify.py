@@ -1,0 +1,121 @@
+"""Each rule of the loop IR, by a program that breaks it and one that does not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from fuselens.ir.loops import Op
+from fuselens.ir.text import parse
+from fuselens.ir.verify import IRError, verify
+from fuselens.report import Span
+
+HEAD = """\
+graph g symbols [s0 = x.0 hint 8]
+  input x: f32[s0, 4] strides [4, 1]
+  input h: bf16[4] strides [1]
+  buffer y: f32[s0, 4] strides [4, 1]
+  buffer z: f32[s0] strides [1]
+  buffer w: f32[s0, 4] strides [4, 1]
+  buffer q: f32[s0, 4] strides [4, 1]
+"""
+COPY = "  loop y [i0 < s0, i1 < 4]\n    t0 = load x[4*i0 + i1] : f32\n    store y[4*i0 + i1] = t0\n"
+KERNEL = """\
+  kernel k [i0 < s0]
+    phase [r0 < 4]
+      t0 = load x[4*i0 + r0] : f32
+      t1 = reduce sum t0 : f32
+    phase []
+      t2 = neg t1 : f32
+      store z[i0] = t2
+    phase [r0 < 4]
+      t3 = load x[4*i0 + r0] : f32
+      t4 = sub t3, t2 : f32
+      store y[4*i0 + r0] = t4
+"""
+
+GOOD = {
+    "loop": COPY + "  return y\n",
+    "kernel": KERNEL + "  return y, z\n",
+    "row scratch": KERNEL.replace("load x[4*i0 + r0] : f32\n      t4", "load y[4*i0 + r0] : f32\n      t4").replace(
+        "      t1 = reduce", "      store y[4*i0 + r0] = t0\n      t1 = reduce"
+    ) + "  return y, z\n",
+    "in place": COPY + COPY.replace("y", "w").replace("x[", "y[") + "  return w\n",
+    "after a fold": "  loop z [i0 < s0] reduce [r0 < 4]\n    t0 = const 4.0 : f32\n    t1 = load x[4*i0 + r0] : f32\n"
+    "    t2 = mul t1, t0 : f32\n    t3 = reduce sum t2 : f32\n    t4 = div t3, t0 : f32\n    store z[i0] = t4\n"
+    "  return z\n",
+    "memory taken over": COPY + COPY.replace("y", "w").replace("x[", "y[") + COPY.replace("y", "q").replace("x[", "w[")
+    + "  extern out = aten.neg.default(q)\n  reuse q = y\n  return out\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good(name: str) -> None:
+    head = HEAD + ("  buffer out: f32[s0, 4] strides [4, 1]\n" if "out" in GOOD[name] else "")
+    verify(parse(head + GOOD[name]))
+
+
+RETURN = "  return y\n"
+BAD = {
+    "view of a view": ("buffers",
+                       "  view a: f32[4] strides [1] offset 0 of y\n  view b: f32[4] strides [1] offset 0 of a\n"
+                       + COPY + RETURN),
+    "view of another type": ("buffers", "  view a: i32[4] strides [1] offset 0 of y\n" + COPY + RETURN),
+    "unknown size": ("buffers", "  buffer a: f32[s9] strides [1]\n" + COPY + RETURN),
+    "read before write": ("order", COPY.replace("x[", "w[") + RETURN),
+    "output never written": ("order", COPY + "  return w\n"),
+    "defined twice": ("order", COPY + COPY + RETURN),
+    "loop does not write its buffer": ("order", COPY.replace("store y", "store w") + RETURN),
+    "name twice": ("ssa", COPY.replace("    store", "    t1 = neg t9 : f32\n    store") + RETURN),
+    "own reduce": ("ssa",
+                   KERNEL.replace("t1 = reduce sum t0 : f32", "t1 = reduce sum t0 : f32\n      t8 = neg t1 : f32")
+                   + RETURN),
+    "value leaves its phase": ("ssa", KERNEL.replace("neg t1", "neg t0") + RETURN),
+    "axis of another phase": ("ssa", KERNEL.replace("store z[i0]", "store z[r0]") + RETURN),
+    "reduce without axes": ("ssa", KERNEL.replace("t2 = neg t1", "t2 = reduce sum t1") + RETURN),
+    "kernel name twice": ("ssa",
+                          KERNEL.replace("t3 = load", "t0 = load").replace("sub t3", "sub t0") + RETURN),
+    "load type": ("dtypes", COPY.replace("[4*i0 + i1] : f32", "[4*i0 + i1] : f64") + RETURN),
+    "mixed operands": ("dtypes",
+                       COPY.replace("    store", "    t1 = const 1 : i64\n    t2 = add t0, t1 : f32\n    store")
+                       + RETURN),
+    "half arithmetic": ("dtypes", COPY.replace("t0 = load x[4*i0 + i1] : f32",
+                                               "t1 = load h[i1] : bf16\n    t2 = neg t1 : bf16\n"
+                                               "    t0 = cast t2 : f32") + RETURN),
+    "arity": ("dtypes", COPY.replace("    store", "    t1 = add t0 : f32\n    store") + RETURN),
+    "unknown op": ("dtypes", COPY.replace("    store", "    t1 = frobnicate t0 : f32\n    store") + RETURN),
+    "kind": ("dtypes", COPY.replace("    store", "    t1 = shl t0, t0 : f32\n    store") + RETURN),
+    "comparison is bool": ("dtypes", COPY.replace("    store", "    t1 = lt t0, t0 : f32\n    store") + RETURN),
+    "too far": ("bounds", COPY.replace("x[4*i0 + i1]", "x[4*i0 + i1 + 1]") + RETURN),
+    "negative": ("bounds", COPY.replace("x[4*i0 + i1]", "x[4*i0 + i1 - 1]") + RETURN),
+    "all write one": ("stores", COPY.replace("y[4*i0 + i1]", "y[4*i0]") + RETURN),
+    "neighbour": ("races", KERNEL.replace("t3 = load x[4*i0 + r0]", "t3 = load y[4*i0 - r0 + 3]").replace(
+        "      t1 = reduce", "      store y[4*i0 + r0] = t0\n      t1 = reduce") + RETURN),
+    "takes live memory": ("reuse", COPY + COPY.replace("y", "w").replace("x[", "y[")
+                          + COPY.replace("y", "q").replace("x[", "y[") + "  reuse w = y\n  return q\n"),
+    "takes an output": ("reuse", COPY + COPY.replace("y", "w").replace("x[", "y[") + "  reuse w = y\n  return w, y\n"),
+    "too small": ("reuse", KERNEL + COPY.replace("y", "w") + COPY.replace("y", "q").replace("x[", "w[")
+                  + "  reuse w = z\n  return q, y\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad(name: str) -> None:
+    rule, program = BAD[name]
+    with pytest.raises(IRError) as caught:
+        verify(parse(HEAD + program))
+    assert caught.value.rule == rule, caught.value
+
+
+def test_a_lost_span() -> None:
+    graph = parse(HEAD + COPY + RETURN)
+    (loop,) = graph.nodes
+    span = Span("a.py", 1, 0, 1, 5)
+    kept = tuple(dataclasses.replace(o, spans=(span,)) for o in loop.body)
+    good = dataclasses.replace(loop, spans=(span,), body=kept)
+    verify(graph.replace(nodes=(good,)))
+    bad = dataclasses.replace(good, body=(Op("t0", "load", kept[0].args, "f32"), kept[1]))
+    with pytest.raises(IRError) as caught:
+        verify(graph.replace(nodes=(bad,)))
+    assert caught.value.rule == "spans"

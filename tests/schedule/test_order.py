@@ -1,0 +1,97 @@
+"""Order and memory: fewer bytes alive, memory taken over, effects in program order."""
+
+from __future__ import annotations
+
+import torch
+
+from fuselens.ir.evaluate import evaluate
+from fuselens.ir.loops import Extern, Graph
+from fuselens.ir.text import parse
+from fuselens.ir.verify import verify
+from fuselens.schedule.fuse import fuse
+from fuselens.schedule.order import order
+
+MATMULS = """\
+graph g
+  input x: f32[8, 8] strides [8, 1]
+""" + "".join(f"  buffer {n}: f32[8, 8] strides [8, 1]\n" for n in ("a", "b", "c", "d", "e", "f"))  # fmt: skip
+
+
+def neg(name: str, source: str, at: str = "8*i0 + i1") -> str:
+    return (
+        f"  loop {name} [i0 < 8, i1 < 8]\n    t0 = load {source}[8*i0 + i1] : f32\n    t1 = neg t0 : f32\n"
+        f"    store {name}[{at}] = t1\n"
+    )
+
+
+def planned(text: str, *inputs: torch.Tensor) -> Graph:
+    graph = parse(text)
+    result = order(fuse(graph))
+    verify(result)
+    for a, b in zip(evaluate(result, list(inputs)), evaluate(graph, list(inputs)), strict=True):
+        torch.testing.assert_close(a, b)
+    return result
+
+
+def peak(graph: Graph) -> int:
+    return next(d.data["peak_bytes"] for d in graph.decisions if d.code == "FL412")
+
+
+def test_memory_of_dead_buffers_is_taken_over() -> None:
+    text = MATMULS + neg("a", "x") + "  extern b = aten.mm.default(a, x)\n" + neg("c", "b")
+    text += "  extern d = aten.mm.default(c, x)\n" + neg("e", "d") + "  extern f = aten.mm.default(e, x)\n  return f\n"
+    graph = planned(text, torch.randn(8, 8))
+    assert graph.reuse["c"] == "b"  # in place: the kernel reads b for the last time
+    assert graph.reuse["e"] == "d"
+
+
+def test_in_place_needs_the_same_index() -> None:
+    text = MATMULS + "  extern a = aten.mm.default(x, x)\n" + neg("b", "a", at="8*i1 + i0") + neg("c", "b")
+    text += "  extern d = aten.mm.default(b, x)\n  extern e = aten.mm.default(d, c)\n  return e\n"
+    graph = planned(text, torch.randn(8, 8))
+    assert graph.reuse.get("b") != "a"
+
+
+def test_outputs_and_inputs_keep_their_memory() -> None:
+    text = MATMULS + neg("a", "x") + "  extern b = aten.mm.default(a, a)\n" + neg("c", "b") + "  return c, a\n"
+    graph = planned(text, torch.randn(8, 8))
+    assert graph.reuse == {}
+
+
+def test_operands_run_close_to_their_use() -> None:
+    """Four products of which two are alive at a time when each is consumed at once."""
+    text = "graph g\n  input x: f32[8, 8] strides [8, 1]\n"
+    for k in range(4):
+        text += f"  buffer p{k}: f32[8, 8] strides [8, 1]\n  buffer s{k}: f32[8] strides [1]\n"
+    for k in range(4):
+        text += f"  extern p{k} = aten.mm.default(x, x)\n"
+    for k in range(4):
+        text += (f"  loop s{k} [i0 < 8] reduce [r0 < 8]\n    t0 = load p{k}[8*i0 + r0] : f32\n"
+                 f"    t1 = reduce sum t0 : f32\n    store s{k}[i0] = t1\n")  # fmt: skip
+    graph = planned(text + "  return s0, s1, s2, s3\n", torch.randn(8, 8))
+    assert peak(graph) == 8 * 8 * 4
+    assert [type(n) is Extern for n in graph.nodes] == [True, False] * 4
+
+
+def test_random_operators_keep_their_order() -> None:
+    text = "graph g\n  input x: f32[64] strides [1]\n" + "".join(
+        f"  buffer {n}: f32[{size}] strides [1]\n" for n, size in (("a", 64), ("b", 1), ("c", 64), ("d", 64))
+    )
+    text += "  extern a = aten.rand.default([64])\n  extern b = aten.rand.default([1])\n"
+    text += "  extern c = aten.rand_like.default(x)\n"
+    text += "  loop d [i0 < 64]\n    t0 = load a[i0] : f32\n    t1 = load c[i0] : f32\n    t2 = add t0, t1 : f32\n"
+    text += "    store d[i0] = t2\n  return b, d\n"
+    graph = order(fuse(parse(text)))
+    assert [n.name for n in graph.externs()] == ["a", "b", "c"]
+
+
+def test_what_mutates_waits_for_earlier_readers() -> None:
+    text = "graph g\n  input x: f32[4] strides [1]\n  buffer a: f32[4] strides [1]\n  buffer b: f32[4] strides [1]\n"
+    text += "  extern a = aten.clone.default(x)\n  extern b = aten.neg.default(a)\n"
+    text += "  extern w [_] = aten.mul_.Tensor(a, 2.0) mutates [a]\n  return a, b\n"
+    graph = order(fuse(parse(text)))
+    assert [n.name for n in graph.nodes] == ["a", "b", "w"]
+    x = torch.randn(4)
+    a, b = evaluate(graph, [x])
+    torch.testing.assert_close(a, x * 2)
+    torch.testing.assert_close(b, -x)
