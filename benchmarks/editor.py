@@ -51,7 +51,8 @@ async def measure(files: list[Path], saves: int, fresh: bool) -> dict[str, list[
                 path.write_text(text)
                 client.text_document_did_change(
                     lsp.DidChangeTextDocumentParams(
-                        lsp.VersionedTextDocumentIdentifier(i + 2, uri), [lsp.TextDocumentContentChangeWholeDocument(text)]
+                        lsp.VersionedTextDocumentIdentifier(i + 2, uri),
+                        [lsp.TextDocumentContentChangeWholeDocument(text)],
                     )
                 )
                 await asyncio.sleep(0.4)  # what typing publishes by itself is over

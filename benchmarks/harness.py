@@ -69,7 +69,17 @@ def _child(system: str, names: list[str], device: str, scratch: str) -> dict[str
         **os.environ, "TMPDIR": scratch, "TORCHINDUCTOR_CACHE_DIR": f"{scratch}/peer", "FUSELENS_CACHE_DIR": f"{scratch}/own",
         "TRITON_CACHE_DIR": f"{scratch}/triton", "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }  # fmt: skip
-    command = [sys.executable, "-m", "benchmarks.harness", "--child", system, "--device", device, "--only", ",".join(names)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.harness",
+        "--child",
+        system,
+        "--device",
+        device,
+        "--only",
+        ",".join(names),
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{system} failed:\n{done.stderr[-3000:]}")
@@ -170,7 +180,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="workloads, comma-separated; default all")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--start-rounds", type=int, default=1, help="pairs of processes for cold and warm starts; 0: none")
+    parser.add_argument(
+        "--start-rounds", type=int, default=1, help="pairs of processes for cold and warm starts; 0: none"
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", default="")
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)

@@ -78,7 +78,9 @@ class MLP(nn.Module):
         return F.cross_entropy(self.second(F.gelu(self.norm(self.first(x)))), target)
 
 
-def _function(fn: Callable[..., Any], *shapes: tuple[int, ...], extra: tuple[Any, ...] = (), grad: bool = False) -> Make:
+def _function(
+    fn: Callable[..., Any], *shapes: tuple[int, ...], extra: tuple[Any, ...] = (), grad: bool = False
+) -> Make:
     return lambda device: (fn, (*(_randn(*s, device=device, grad=grad) for s in shapes), *extra))
 
 

@@ -44,9 +44,15 @@ class Annotation:
 
 
 @overload
-def compile(fn: F, **options: Any) -> F: ...
+def compile(  # noqa: A001
+    fn: F, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str | Callable[..., Any] = ...,
+    mode: str | None = ..., options: Mapping[str, Any] | None = ..., disable: bool = ..., example_inputs: Examples = ...,
+) -> F: ...  # fmt: skip
 @overload
-def compile(fn: None = None, **options: Any) -> Callable[[F], F]: ...
+def compile(  # noqa: A001
+    fn: None = None, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str | Callable[..., Any] = ...,
+    mode: str | None = ..., options: Mapping[str, Any] | None = ..., disable: bool = ..., example_inputs: Examples = ...,
+) -> Callable[[F], F]: ...  # fmt: skip
 def compile(  # noqa: A001 - torch's own name for it
     fn: Any = None,
     *,
@@ -82,7 +88,9 @@ def compile(  # noqa: A001 - torch's own name for it
     if not callable(fn):
         raise TypeError(f"fuselens.compile expects a function or module, got {type(fn).__name__}")
     if isinstance(fn, type):
-        raise TypeError(f"fuselens.compile expects a function or module, got the class {fn.__name__}: compile an instance")
+        raise TypeError(
+            f"fuselens.compile expects a function or module, got the class {fn.__name__}: compile an instance"
+        )
     if mode is not None and mode not in MODES:
         raise ValueError(f"unknown mode {mode!r}; modes are {', '.join(MODES)}")
     if mode is not None and options:
@@ -105,10 +113,7 @@ def wrap(
     recorder: Recorder | None = None, owner: Any = None, axes: Mapping[str, Mapping[int, str]] | None = None,
 ) -> Any:  # fmt: skip
     """The compiled counterpart of ``fn`` under ``config``. ``owner`` separates compilations that must not be shared."""
-    inner = getattr(fn, "__fuselens__", None)
-    if isinstance(inner, Annotation):
-        # a bound method shows the annotation of its function
-        fn = types.MethodType(inner.target, fn.__self__) if isinstance(fn, types.MethodType) else inner.target
+    fn = _uncompiled(fn)
     if recorder is None:
         recorder = Recorder(getattr(fn, "__qualname__", type(fn).__name__), _file_of(fn), None, config, texts=False)
     compiler = FrameCompiler(config, _graph_compiler(config, recorder, backend), recorder, root_code(fn))
@@ -119,14 +124,29 @@ def wrap(
     if isinstance(fn, (types.BuiltinFunctionType, types.BuiltinMethodType)):
         target = _python_frame(fn)
         compiler.root = target.__code__
-    region = _hook.Region(target, compiler, owner if owner is not None else compiler if backend is not None else _owner(config))
+    region = _hook.Region(
+        target, compiler, owner if owner is not None else compiler if backend is not None else _owner(config)
+    )
     if isinstance(fn, torch.nn.Module):
         return _compiled_module(fn, region, annotation)
     functools.update_wrapper(region, fn, updated=())
     region.__dict__["__fuselens__"] = annotation
-    if getattr(fn, "__fuselens_example__", None) is not None:
-        region.__dict__["__fuselens_example__"] = fn.__fuselens_example__
+    example = getattr(fn, "__fuselens_example__", None)
+    if example is not None:
+        region.__dict__["__fuselens_example__"] = example
     return region
+
+
+def _uncompiled(fn: Any) -> Any:
+    """The original of a compiled function, method or module. The annotation alone does not tell: functools.wraps copies
+    it to wrappers, and bound methods show that of their function."""
+    if isinstance(fn, types.MethodType):
+        function = _uncompiled(fn.__func__)
+        return fn if function is fn.__func__ else types.MethodType(function, fn.__self__)
+    if isinstance(fn, (_hook.Region, CompiledModule)):
+        inner = getattr(fn, "__fuselens__", None)
+        return inner.target if isinstance(inner, Annotation) else fn
+    return fn
 
 
 @functools.cache
@@ -150,7 +170,7 @@ def root_code(fn: Any) -> types.CodeType | None:
         return fn.__code__
     if isinstance(fn, torch.nn.Module):
         return root_code(type(fn).forward)
-    call = getattr(type(fn), "__call__", None)
+    call = getattr(type(fn), "__call__", None)  # noqa: B004 - the function is wanted, not whether there is one
     return call.__code__ if isinstance(call, types.FunctionType) else None
 
 
@@ -273,9 +293,7 @@ def torch_backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callab
     mode = torch_private.fake_mode()
     tensors = [t for t in example_inputs if isinstance(t, torch.Tensor)]
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
-    symbolic = len(tensors) != len(example_inputs) or any(
-        not isinstance(s, int) for t in tensors for s in t.shape
-    )
+    symbolic = len(tensors) != len(example_inputs) or any(not isinstance(s, int) for t in tensors for s in t.shape)
     if symbolic or any(n.op == "get_attr" for n in gm.graph.nodes):
         return gm.forward  # symbolic sizes from outside and attribute graphs run as they are
     real = [torch_private.real_of(t) for t in tensors]
@@ -300,7 +318,9 @@ def explain(fn: Any, **options: Any) -> Callable[..., Report]:
     config = with_options(config, options)
 
     def run(*args: Any, **kwargs: Any) -> Report:
-        return inspect(fn, args, kwargs, config=config, function=getattr(fn, "__qualname__", type(fn).__name__), span=None)
+        return inspect(
+            fn, args, kwargs, config=config, function=getattr(fn, "__qualname__", type(fn).__name__), span=None
+        )
 
     return run
 
@@ -374,5 +394,3 @@ def compare(
 
     compiled = wrap(fn, dataclasses.replace(config, explore=False), owner=object())
     return comparison.compare(fn, compiled, args, dict(kwargs), function=function, gradients=gradients)
-
-

@@ -40,10 +40,14 @@ def compare(
     compile_seconds = time.perf_counter() - start
     worst = [0.0]
     difference = differ(expected, actual, "result", worst)
-    gradient_difference = differ(expected_gradients, actual_gradients, "gradient", worst) if expected_gradients else None
+    gradient_difference = (
+        differ(expected_gradients, actual_gradients, "gradient", worst) if expected_gradients else None
+    )
     eager_seconds, compiled_seconds = interleaved(lambda: eager(*args, **kwargs), lambda: compiled(*args, **kwargs))
-    detail = difference or gradient_difference or "values, dtypes and shapes agree" + (
-        "; gradients agree" if expected_gradients else ""
+    detail = (
+        difference
+        or gradient_difference
+        or "values, dtypes and shapes agree" + ("; gradients agree" if expected_gradients else "")
     )
     return RunResult(
         function=function, agrees=difference is None and gradient_difference is None, detail=detail,
@@ -141,7 +145,10 @@ def _gradients(module: Any, result: Any, inputs: Any) -> dict[str, Any]:
         named |= {n: p for n, p in module.named_parameters() if p.requires_grad}
     if not named:
         return {}
-    seeds = [torch.linspace(0.5, 1.5, t.numel(), dtype=torch.float64).reshape(t.shape).to(t.dtype).to(t.device) for t in outputs]
+    seeds = [
+        torch.linspace(0.5, 1.5, t.numel(), dtype=torch.float64).reshape(t.shape).to(t.dtype).to(t.device)
+        for t in outputs
+    ]
     found = torch.autograd.grad(outputs, list(named.values()), seeds, allow_unused=True)
     return dict(zip(named, found, strict=True))
 
@@ -199,7 +206,8 @@ def _differ_tensors(expected: torch.Tensor, actual: torch.Tensor, where: str, wo
         return None
     bad = (~close).nonzero()[0].tolist()
     at = tuple(bad)
-    return f"{where}: {int((~close).sum())} of {expected.numel()} elements differ, first at {at}: eager {expected[at].item()}, compiled {actual[at].item()}"
+    count, e, a = int((~close).sum()), expected[at].item(), actual[at].item()
+    return f"{where}: {count} of {expected.numel()} elements differ, first at {at}: eager {e}, compiled {a}"
 
 
 def interleaved(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[float, float]:

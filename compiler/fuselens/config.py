@@ -72,6 +72,4 @@ def with_options(config: Config, options: Mapping[str, Any] | None) -> Config:
 
 def cache_key(config: Config) -> dict[str, Any]:
     """The part of the configuration that changes generated code."""
-    return {
-        f.name: str(getattr(config, f.name)) for f in dataclasses.fields(config) if f.metadata.get("cache")
-    }
+    return {f.name: str(getattr(config, f.name)) for f in dataclasses.fields(config) if f.metadata.get("cache")}

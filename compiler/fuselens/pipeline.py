@@ -23,8 +23,23 @@ from .capture.tracer import describe_tensor
 from .config import Config
 from .diagnostics import make
 from .ir import graph_text
+from .ir.loops import Graph
 
-STAGES = ("capture", "joint", "forward", "backward", "simplify", "lower", "fuse", "order", "cpp", "triton", "host", "guards")
+STAGES = (
+    "capture",
+    "joint",
+    "forward",
+    "backward",
+    "simplify",
+    "lower",
+    "fuse",
+    "order",
+    "cpp",
+    "triton",
+    "host",
+    "ptx",
+    "guards",
+)
 log = logging.getLogger("fuselens")
 _numbers = itertools.count()
 
@@ -119,14 +134,16 @@ def compile_graph(captured: Captured, config: Config, recorder: Recorder) -> Cal
     run = Run(recorder, record, captured.sizes)
     run.record("capture", "py", lambda: graph_text.show(captured.module.graph, f"graph{record.id}"))
     output = next(n for n in captured.module.graph.nodes if n.op == "output").args[0]
-    record.outputs = tuple(describe_tensor(n.meta["val"], captured.sizes) for n in output if hasattr(n.meta.get("val"), "stride"))
+    record.outputs = tuple(
+        describe_tensor(n.meta["val"], captured.sizes) for n in output if hasattr(n.meta.get("val"), "stride")
+    )
     backend = config.backend
     if backend == "eager":
         record.fallback = True
         return _hook.disabled(_eager(captured.module))
     try:
         return _hook.disabled(_compile(captured, config, recorder, run, loops=backend == "fuselens"))
-    except Exception as error:  # noqa: BLE001 - a refusal, or a bug of ours: either way the user's program runs
+    except Exception as error:
         diagnostic = _refusal(error, captured)
         if diagnostic.code == "FL404" and not isinstance(error, _refusals()):
             log.warning("graph %d of %s runs eagerly", record.id, captured.frame, exc_info=True)
@@ -149,9 +166,11 @@ def _eager(module: fx.GraphModule) -> Callable[[tuple[Any, ...]], Any]:
 
 def _refusals() -> tuple[type[BaseException], ...]:
     from .autograd.unsupported import Unsupported
+    from .codegen.source import Unsupported as NotGenerated
+    from .lowering.builder import LoweringError
     from .runtime.build import BuildFailed, NoCompiler
 
-    return (Unsupported, BuildFailed, NoCompiler)
+    return (Unsupported, LoweringError, NotGenerated, BuildFailed, NoCompiler)
 
 
 def _refusal(error: Exception, captured: Captured) -> report.Diagnostic:
@@ -176,7 +195,10 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     record = run.graph
     with run.stage("joint"):
         joint = joint_stage.trace(
-            captured.module, captured.fakes, grad_enabled=captured.grad_enabled, overlapping=_overlapping(captured.inputs)
+            captured.module,
+            captured.fakes,
+            grad_enabled=captured.grad_enabled,
+            overlapping=_overlapping(captured.inputs),
         )
     run.record("joint", "py", lambda: graph_text.show(joint.graph, f"joint{record.id}"))
     eager = _eager(captured.module)
@@ -200,7 +222,7 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     def compile_backward() -> Callable[..., Any]:
         try:
             return lower(parts.backward, "backward")
-        except Exception as error:  # noqa: BLE001 - see compile_graph
+        except Exception as error:
             if config.strict and not isinstance(error, _refusals()):
                 raise
             recorder.on_diagnostic(_refusal(error, captured))
@@ -276,9 +298,9 @@ def _kernels(
     with run.stage(f"order{suffix}"):
         ordered = order(fused)
     run.record(f"order{suffix}", "loop", lambda: text.show(ordered))
-    target = target_of(captured, config)
+    target = target_of(captured)
     with run.stage(f"generate{suffix}"):
-        generated = generate(ordered, target, host_isa(config), config.triton_text and not suffix)
+        generated = generate(ordered, target, host_isa(config), config.triton_text or recorder.texts)
     with run.stage(f"build{suffix}"):
         built = build(ordered, generated, config, target, phase)
     record.decisions += ordered.decisions
@@ -287,19 +309,48 @@ def _kernels(
     record.cached = built.cached if not suffix else record.cached and built.cached
     for diagnostic in built.diagnostics:
         recorder.on_diagnostic(diagnostic)
-    record.kernels += built.kernels
+    absent_gpu = target == "cpu" and config.target.startswith("cuda")
+    if not absent_gpu:
+        record.kernels += built.kernels
     if recorder.texts:
         for stage in built.stages:
-            run.keep(report.Stage(f"{stage.name}{suffix}", stage.suffix, stage.text, stage.lines))
+            shown = captured.sizes.rename(stage.text, "_size") if captured.sizes is not None else stage.text
+            run.keep(report.Stage(f"{stage.name}{suffix}", stage.suffix, shown, stage.lines))
+    if absent_gpu:
+        with run.stage(f"build.ptx{suffix}"):
+            _compile_for_absent_gpu(ordered, phase, suffix, captured, config, recorder, run)
     return built.call
 
 
-def target_of(captured: Captured, config: Config) -> str:
-    """Where the graph runs: the configured target, or the device of its inputs."""
-    if config.target not in ("", "auto"):
-        return config.target
-    devices = {t.device.type for t in captured.fakes}
-    return "cuda" if "cuda" in devices else "cpu"
+def _compile_for_absent_gpu(
+    ordered: Graph, phase: str, suffix: str, captured: Captured, config: Config, recorder: Recorder, run: Run
+) -> None:
+    """Kernels of a CPU graph generated and compiled for the configured GPU: texts and resources, nothing that runs."""
+    from .codegen.triton.kernels import to_triton
+
+    source = to_triton(ordered, config.target)
+    architecture = int(config.target.partition("sm_")[2] or 90)
+    try:
+        from .codegen.triton.offline import compile_kernel, load_module
+
+        module = load_module(source, config.cache_dir / "offline")
+    except ImportError as error:
+        recorder.on_diagnostic(make("FL402", captured.span, what=config.target, why=f"Triton is not installed ({error})"))
+        return
+    for info in source.kernels:
+        compiled = compile_kernel(module, info, architecture)
+        resources = {k: int(compiled[k]) for k in ("registers", "spills", "shared")}
+        moved = [None if b is None else ordered.hint(b) for b in (info.bytes_read, info.bytes_written)]
+        run.graph.kernels.append(
+            report.Kernel(info.name, "triton", phase, info.kind, info.operations, info.spans, *moved, resources)
+        )
+        if recorder.texts:
+            run.keep(report.Stage(f"ptx{suffix}.{info.name}", "ptx", compiled["ptx"]))
+
+
+def target_of(captured: Captured) -> str:
+    """Where the graph runs: the device of its inputs."""
+    return "cuda" if any(t.device.type == "cuda" for t in captured.fakes) else "cpu"
 
 
 def warm() -> None:

@@ -298,5 +298,7 @@ def _convert(hint: Any, value: Any) -> Any:
         return tuple(_convert(item, v) for v in value)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         hints = _hints(hint)
-        return hint(**{f.name: _convert(hints[f.name], value[f.name]) for f in dataclasses.fields(hint) if f.name in value})
+        return hint(
+            **{f.name: _convert(hints[f.name], value[f.name]) for f in dataclasses.fields(hint) if f.name in value}
+        )
     return value

@@ -1,5 +1,7 @@
 """The one module that touches names torch does not document. A new torch release means one file to look at."""
 
+# pyright: reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 import contextlib
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._ops import OpOverload as OpOverload  # for others to import
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -130,6 +133,8 @@ def new_shape_env() -> Any:
 
 class _Text(str):
     """A source's name: torch 2.13 reads it as an attribute, earlier versions call it."""
+
+    __slots__ = ()
 
     def __call__(self) -> str:
         return str(self)
@@ -252,6 +257,11 @@ VARIABLE_FUNCTIONS = torch._C._VariableFunctions
 TENSOR_BASE = torch._C.TensorBase
 
 
+def dispatch_key_bits(tensor: torch.Tensor) -> int:
+    """The tensor's dispatch key set as one word."""
+    return torch._C._dispatch_keys(tensor).raw_repr()
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` is an ordinary strided tensor: no subclass, no functorch wrapper, no sparse layout."""
     return (
@@ -328,8 +338,6 @@ def propagate(gm: torch.fx.GraphModule, mode: FakeTensorMode, fakes: list[Any]) 
 
 
 # --- autograd
-
-OpOverload = torch._ops.OpOverload
 
 
 def core_decompositions() -> dict[Any, Callable[..., Any]]:

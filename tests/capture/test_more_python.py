@@ -1,4 +1,7 @@
-"""More of Python: whatever a compiled function does, it does as in eager, in however many graphs that takes."""
+"""More of Python: whatever a compiled function does, it does as in eager, in however many graphs that takes.
+
+PYTEST_DONT_REWRITE: asserts are among what is compiled, with their own messages.
+"""
 
 from __future__ import annotations
 
@@ -1211,6 +1214,9 @@ class Descriptor:
 class Dynamic:
     d = Descriptor()
     k = 1
+
+    def __eq__(self, other):
+        return vars(self) == vars(other)
 
     def __getattr__(self, name):
         if name.startswith("dyn_"):

@@ -1492,6 +1492,358 @@ def in_place_state(wrap):
     yield f(t(3)), state
 
 
+@scenario
+def wrappers_of_compiled_functions(wrap):
+    inner = wrap(lambda x: x * 2)
+
+    @functools.wraps(inner)
+    def outer(x):
+        return inner(x) + 100
+
+    f = wrap(outer)
+    yield f(t(3)), wrap(f)(t(3)), inner(t(3))
+
+
+@scenario
+def a_dict_argument_is_updated_with_keywords(wrap):
+    f = wrap(lambda d, x: (d.update(a=x, b=1), len(d))[1])
+    for d in ({}, {"a": 1}, {}):
+        yield f(d, t(3)), d
+
+
+@scenario
+def leaves_views_and_inference_tensors(wrap):
+    f = wrap(lambda x: (x.is_leaf, x.storage_offset(), x.is_inference(), x.is_shared(), x.get_device(), x.nbytes, x * 2))
+    a = t(6).requires_grad_()
+    with torch.inference_mode():
+        b = t(6)
+    for x in (t(6), a, a * 1, t(8)[2:], t(6).detach(), b):
+        yield f(x)
+
+
+@scenario
+def constants_are_returned_as_they_are(wrap):
+    f = wrap(lambda x, k: (x + 1, k))
+    g = wrap(lambda x, k: (print("between"), x, k)[1:])
+    for k in (10**20, 1234.5, "".join(["a", "bcd"]), b"".join([b"xy", b"z"]), (1, "".join("qr")), range(1000, 1003), 3 + 4j):
+        for again in (k, copy.deepcopy(k)):
+            yield f(t(3), again)[1] is again, g(t(3), again)[1] is again
+
+
+@scenario
+def operators_that_decline(wrap):
+    class A:
+        def __add__(self, o):
+            return NotImplemented
+
+        def __eq__(self, o):
+            return NotImplemented if o == "no" else True
+
+        __hash__ = None
+
+    class B:
+        def __radd__(self, o):
+            return "radd"
+
+    a, b = A(), B()
+    f = wrap(lambda x: (x * 2, a + b, a == "no", a == 1, 3 in [a], [a] == [a], a != 3))
+    g = wrap(lambda x: a + 1)
+    yield f(t(3)), f(t(3)), raised(g, t(3))
+
+
+@scenario
+def delegating_modules(wrap):
+    class Wrapper(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def __getattr__(self, name):
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return getattr(self.inner, name)
+
+        def forward(self, x):
+            return self.inner(x) * self.in_features + self.weight.sum() + hasattr(self, "bias") + hasattr(self, "nothing")
+
+    m = Wrapper(nn.Linear(3, 3))
+    f = wrap(m)
+    yield f(t(2, 3))
+    m.in_features = 10
+    yield f(t(2, 3))
+    m.inner = nn.Linear(3, 4)
+    yield f(t(2, 3))
+    m.nothing = 1
+    yield f(t(2, 3))
+
+
+@scenario
+def modules_that_assign_their_state(wrap):
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", torch.zeros(3))
+            self.w = nn.Parameter(torch.ones(3))
+            self.log, self.table, self.history = [], {"n": 0}, None
+            self.fns = [torch.relu, nn.Tanh()]
+            self.extra = [nn.Linear(3, 3)]
+
+        def forward(self, x, *args, scale=1, **options):
+            self.total = self.total * 0.5 + x.detach()
+            self.log.append(scale)
+            self.table["n"] += 1
+            self.table.setdefault("seen", []).append(len(self.log))
+            if self.history is None:
+                self.history = x
+            for f in self.fns:
+                x = f(x)
+            for m in self.extra:
+                x = m(x)
+            return x * self.w * scale + self.total + self.history + len(options) + len(args)
+
+    torch.manual_seed(1)
+    m = M()
+    f = wrap(m)
+    for i in range(4):
+        yield f(t(3, seed=i)), m.total, m.log, m.table, m.history, "total" in dict(m.named_buffers())
+    yield f(t(3), 1, 2, scale=3), f(t(3), scale=2, a=1, b=2), m.log, m.table
+    m.fns[0] = torch.neg
+    yield f(t(3))
+    m.fns.append(lambda v: v + 1)
+    yield f(t(3))
+    m.extra.clear()
+    yield f(t(3))
+    m.history = None
+    yield f(t(3)), m.history
+    m.register_buffer("total", t(3), persistent=False)
+    yield f(t(3)), sorted(m.state_dict())
+
+
+@scenario
+def counters_on_functions_and_classes(wrap):
+    class C:
+        n = 0
+        seen: list[int] = []
+
+    def fn(x):
+        fn.calls += 1
+        C.n += 1
+        C.seen.append(C.n)
+        return x * fn.calls + C.n
+
+    fn.calls = 0
+    f = wrap(fn)
+    for _ in range(12):
+        yield f(t(3)), fn.calls, C.n, len(C.seen)
+
+
+@scenario
+def setters_and_setattr(wrap):
+    class S:
+        def __init__(self):
+            self._v, self.log = 1, []
+
+        @property
+        def v(self):
+            return self._v
+
+        @v.setter
+        def v(self, value):
+            self.log.append(value)
+            self._v = value
+
+        def __setattr__(self, name, value):
+            object.__setattr__(self, name, value if name != "loud" else value * 2)
+
+    s = S()
+
+    def fn(x):
+        s.v = s.v + 1
+        s.loud = s.v
+        return x * s.v + s.loud
+
+    f = wrap(fn)
+    for _ in range(3):
+        yield f(t(3)), s.v, s.loud, s.log
+
+
+@scenario
+def written_through_one_alias_and_read_through_another(wrap):
+    class Node:
+        def __init__(self):
+            self.value, self.kids, self.parent = 0, [], None
+
+    a, b = Node(), Node()
+    a.kids.append(b)
+    b.parent = a
+
+    def fn(x):
+        a.kids[0].value = a.kids[0].value + 1
+        b.parent.kids.append(x)
+        print("kids", len(a.kids), b.value)
+        b.parent.value = b.value * 2
+        b.kids = b.kids + [1]
+        return x * a.value + len(a.kids) + len(a.kids[0].kids)
+
+    f = wrap(fn)
+    for _ in range(3):
+        yield f(t(3)), a.value, b.value, len(a.kids), b.kids
+    b.parent = Node()
+    yield f(t(3)), a.value, b.value, b.parent.value
+    a.kids[0] = a
+    yield f(t(3)), a.value, b.value, len(a.kids)
+
+
+@scenario
+def iterators_as_arguments(wrap):
+    f = wrap(lambda xs, x: (sum(v for v in xs), x + 1))
+    g = wrap(lambda xs, x: [v * x for v in xs])
+    for make in (lambda: iter([1, 2]), lambda: (i for i in range(3)), lambda: zip([1], [2]), lambda: map(abs, [-1]), lambda: {1: 2}.keys(),
+                 lambda: reversed([1, 2]), lambda: range(3), lambda: {1: t(3)}.values(), lambda: enumerate([5])):  # fmt: skip
+        yield raised(f, make(), t(3)), raised(g, make(), t(3))
+    it = iter([1, 2, 3])
+    h = wrap(lambda it, x: x * next(it))
+    yield h(it, t(3)), h(it, t(3)), list(it)
+
+
+@scenario
+def odd_constants_as_arguments(wrap):
+    f = wrap(lambda x, k: (x + 1, k, x[k] if isinstance(k, slice) else 0))
+    for k in (..., NotImplemented, slice(0, 2), slice(1, None), torch.float32, torch.strided, torch.device("cpu"), torch.Size([1, 2]), range(2),
+              torch.contiguous_format, int, len, print, None, (), ((),), [[], {}], b"x"):  # fmt: skip
+        yield f(t(3), k)
+
+
+@scenario
+def one_tensor_in_many_places(wrap):
+    def fn(items, d):
+        items[0].add_(1)
+        return items[1] * 2, d["x"] + 1, items[0] is d["x"]
+
+    f = wrap(fn)
+    for _ in range(2):
+        a, b = t(3), t(3, seed=1)
+        for items, d in (([a, b], {"x": b}), ([a, a], {"x": b}), ([a, a], {"x": a}), ([a, b], {"x": a}), ([a, a.view(-1)], {"x": a[:]})):
+            yield f(items, d), a, b
+
+
+@scenario
+def tensors_with_hooks_and_grads(wrap):
+    w = t(3).requires_grad_()
+    f = wrap(lambda x: (x * w).sum())
+    g = wrap(lambda x: x * 2 if w.grad is None else x * w.grad)
+    yield g(t(3))
+    f(t(3)).backward()
+    yield w.grad, g(t(3))
+    seen = []
+    h = w.register_hook(lambda grad: seen.append(grad) or grad * 2)
+    f(t(3)).backward()
+    h.remove()
+    yield w.grad, seen, g(t(3))
+    w.grad = None
+    yield g(t(3))
+    w.requires_grad_(False)
+    yield f(t(3)), f(t(3).requires_grad_())
+
+
+@scenario
+def cells_are_emptied(wrap):
+    def make():
+        k = 2
+
+        def fn(x):
+            return x * k
+
+        def forget():
+            nonlocal k
+            del k
+
+        def remember(v):
+            nonlocal k
+            k = v
+
+        return fn, forget, remember
+
+    fn, forget, remember = make()
+    f = wrap(fn)
+    yield f(t(3))
+    forget()
+    yield raised(f, t(3))
+    remember(5)
+    yield f(t(3))
+
+
+@scenario
+def caches(wrap):
+    calls = []
+
+    class C:
+        k = 2
+
+        @functools.cached_property
+        def w(self):
+            calls.append("w")
+            return self.k * 2
+
+        @functools.lru_cache(maxsize=None)  # noqa: B019
+        def table(self, n):
+            calls.append(n)
+            return n * self.k
+
+    c = C()
+    f = wrap(lambda c, x: x * c.w + c.table(3))
+    yield f(c, t(3)), f(c, t(3)), calls
+    del c.w
+    c.k = 5
+    C.table.cache_clear()
+    yield f(c, t(3)), f(C(), t(3)), calls
+
+
+@scenario
+def single_dispatch_and_callables(wrap):
+    @functools.singledispatch
+    def kind(v):
+        return 1
+
+    f = wrap(lambda v, x: x * kind(v))
+    yield f(1, t(3)), f("a", t(3))
+    kind.register(str)(lambda v: 7)
+    yield f(1, t(3)), f("a", t(3))
+
+
+@scenario
+def sizes_in_symbolic_code(wrap):
+    def fn(x, n=None):
+        b, c = x.shape
+        y = x.view(b * c)[: b * c // 2] if b > 1 else x.view(-1)
+        pad = torch.zeros(b, 3, dtype=x.dtype)
+        mean = x.sum() / (b * c) if b * c else x.sum()
+        out = [y.shape, pad.shape[0] == b, b % 2 == 0, float(b), f"{b}", range(b), str(b), b / 2, max(b, 3), mean, x.new_ones(b + 1), -b]
+        return torch.cat([x, pad], 1), out, torch.arange(b), x[: b - 1], x.expand(2, b, c), {b: 1}, (b,), hash(b)
+
+    for dynamic in (True, None):
+        f = wrap(fn, dynamic=dynamic)
+        for b in (2, 5, 6, 1, 0, 9):
+            yield f(t(b, 4))
+
+
+@scenario
+def symbolic_sizes_across_breaks(wrap):
+    def fn(x):
+        n = x.shape[0]
+        y = x * n
+        print("n", n, type(n).__name__)
+        z = y[: n // 2]
+        print("z", z.shape, isinstance(n, int), n == x.shape[0])
+        return z * n, n, [n, {"n": n}], torch.Size([n, 2])
+
+    for dynamic in (True, None):
+        f = wrap(fn, dynamic=dynamic)
+        for n in (4, 7, 9, 1, 0, 12):
+            yield f(t(n))
+
+
 @pytest.mark.parametrize("made", SCENARIOS, ids=lambda s: s.__name__)
 def test_notices_what_eager_notices(made):
     expected, printed = observe(made, lambda fn, **options: fn)
@@ -1501,3 +1853,136 @@ def test_notices_what_eager_notices(made):
         difference = comparison.differ(e, a, f"observation {i}")
         assert difference is None, difference
     assert printed == printed_too
+
+
+# --- what compiled code keeps alive, and who else runs it
+
+
+def collected(make: Callable[[], list[weakref.ref[Any]]], repeats: int) -> int:
+    """How many of the objects that ``make`` made are still alive afterwards."""
+    found = [r for _ in range(repeats) for r in make()]
+    gc.collect()
+    return sum(r() is not None for r in found)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_models_and_inputs_are_collected(backend):
+    shared = fuselens.compile(lambda m, x: m(x) * 2, backend=backend)
+
+    def make():
+        m, x = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), t(2, 3)
+        own = fuselens.compile(m, backend=backend)
+        shared(m, x)
+        own(x)
+        return [weakref.ref(o) for o in (m, m[0].weight, x, own)]
+
+    assert collected(make, 20) == 0
+
+
+def test_objects_that_hold_compiled_functions_are_collected():
+    class Holder:
+        def __init__(self):
+            self.w = torch.ones(3)
+            self.inner = fuselens.compile(lambda x: x + self.w, backend="eager")
+
+        def go(self, x):
+            return self.inner(x) * 2
+
+    f = fuselens.compile(lambda h, x: h.go(x), backend="eager")
+
+    def make():
+        h = Holder()
+        f(h, t(3))
+        return [weakref.ref(h), weakref.ref(h.w)]
+
+    assert collected(make, 5) == 0
+
+
+def test_closures_are_collected():
+    def make():
+        w = t(3)
+        f = fuselens.compile(lambda x: x * w, backend="eager")
+        f(t(3))
+        return [weakref.ref(w), weakref.ref(f)]
+
+    assert collected(make, 300) == 0
+
+
+def test_methods_that_close_over_a_model_are_collected():
+    f = fuselens.compile(lambda c, x: c.go(x), backend="eager")
+
+    def make():
+        model = nn.Linear(3, 3)
+
+        class Local:
+            def go(self, x):
+                return model(x)
+
+        f(Local(), t(2, 3))
+        return [weakref.ref(model.weight)]
+
+    # the class of the last entry may live as long as the entry; its methods' closures with it
+    assert collected(make, 4) <= 8
+
+
+def test_threads_share_one_compiled_function():
+    def work(x, n):
+        y = x
+        for i in range(n % 3):
+            y = y * 2 + i
+        if y.sum() > 1e9:
+            return y
+        return y + n
+
+    f = fuselens.compile(work, backend="eager")
+    wrong: list[Any] = []
+
+    def run(seed):
+        for i in range(60):
+            n, grad = (i * 7 + seed) % 6, (i + seed) % 2 == 0
+            with torch.set_grad_enabled(grad):
+                x = torch.ones(1 + i % 4, requires_grad=True)
+                try:
+                    actual, expected = f(x, n), work(x, n)
+                    if not torch.equal(actual, expected) or actual.requires_grad != expected.requires_grad:
+                        wrong.append((n, grad, actual))
+                except Exception as error:  # noqa: BLE001 - threads report
+                    wrong.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong, wrong[:3]
+
+
+def test_two_configurations_and_backends_of_one_function():
+    def fn(x, k):
+        y = x * k
+        print("k", k)
+        return y + 1
+
+    seen: list[int] = []
+
+    def backend(gm, inputs):
+        seen.append(len(inputs))
+        return gm.forward
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        compiled = [fuselens.compile(fn, backend=b) for b in ("eager", "aot_eager", backend, backend)]
+        compiled += [fuselens.compile(fn, backend="eager", dynamic=True), fuselens.compile(fn, backend="eager")]
+        for k in (1, 2, 1):
+            for f in compiled:
+                torch.testing.assert_close(f(t(3), k), fn(t(3), k))
+        strict = fuselens.compile(fn, backend="eager", fullgraph=True)
+        for _ in range(2):
+            with pytest.raises(fuselens.GraphBreakError, match="FL103"):
+                strict(t(3), 1)
+        torch.testing.assert_close(compiled[0](t(3), 1), fn(t(3), 1))
+    assert seen, "custom backends see graphs"

@@ -369,9 +369,7 @@ def compare(actual: list[Any], expected: list[Any], stage: str) -> None:
                 s for s, m in zip(e.stride(), e.shape, strict=True) if m > 1
             ], f"{stage}: strides {a.stride()} for {e.stride()}"
         tolerance = 2e-2 if e.dtype in (torch.bfloat16, torch.float16) else 1e-5
-        torch.testing.assert_close(
-            a, e, equal_nan=True, msg=lambda m: f"{stage}: {m}", rtol=tolerance, atol=tolerance
-        )
+        torch.testing.assert_close(a, e, equal_nan=True, msg=lambda m: f"{stage}: {m}", rtol=tolerance, atol=tolerance)
 
 
 def flat(values: Any) -> list[Any]:

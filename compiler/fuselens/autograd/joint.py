@@ -470,7 +470,8 @@ class _Trace:
             gradients=tuple(None if g is None else next(positions) for g in gradients),
             duplicates=tuple(sorted(self.duplicates.items())),
             non_differentiable=tuple(
-                i for i, n in enumerate(self.results)
+                i
+                for i, n in enumerate(self.results)
                 if i not in wanted and i not in self.integers and _is_floating(n.meta["val"])
             ),
             integers=tuple(self.integers),

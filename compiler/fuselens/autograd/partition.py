@@ -295,8 +295,10 @@ class _Cut:
             return 1
         if not isinstance(node.meta.get("val"), torch.Tensor) or (is_view(node) and self._view_has_base(node)):
             return None
-        written = packet(node) in _EXTERNS or node in self.results or any(
-            packet(u) in _EXTERNS and u in self.forward for u in _through_views(node)
+        written = (
+            packet(node) in _EXTERNS
+            or node in self.results
+            or any(packet(u) in _EXTERNS and u in self.forward for u in _through_views(node))
         )
         return max(1, _bytes_of(node)) * (4 if written else 5)
 
@@ -362,9 +364,7 @@ def _split(joint: Joint, cut: _Cut, choice: _Choice) -> Partition:
         )
         for n in recomputed if n in cut.forward and not is_view(n) and n.op == "call_function"
     ]  # fmt: skip
-    return Partition(
-        forward, backward, saved, decisions, joint.signature, choice.bytes, [n.name for n in recomputed]
-    )
+    return Partition(forward, backward, saved, decisions, joint.signature, choice.bytes, [n.name for n in recomputed])
 
 
 def _forward_graph(joint: Joint, cut: _Cut, saved: list[fx.Node]) -> tuple[fx.GraphModule, list[SavedValue]]:
@@ -394,9 +394,7 @@ def _forward_graph(joint: Joint, cut: _Cut, saved: list[fx.Node]) -> tuple[fx.Gr
             values.append(SavedValue(node.name, size, span, reason, "result", position[node], tensor))
         else:
             extra.append(node)
-            values.append(
-                SavedValue(node.name, size, span, reason, "extra", len(results) + len(extra) - 1, tensor)
-            )
+            values.append(SavedValue(node.name, size, span, reason, "extra", len(results) + len(extra) - 1, tensor))
     outputs = [env[r] if isinstance(r, fx.Node) else r for r in results] + [env[n] for n in extra]
     graph.output(tuple(outputs))
     return fx.GraphModule(joint.root, graph), values

@@ -256,9 +256,7 @@ class Recorder(torch_private.RecordingMode):
         if self._is_noop(func, args, out):
             self._bind(out, self._nodes[id(args[0])])
             return out
-        node = self.graph.create_node(
-            "call_function", func, node_args, node_kwargs, name=func.overloadpacket.__name__
-        )
+        node = self.graph.create_node("call_function", func, node_args, node_kwargs, name=func.overloadpacket.__name__)
         node.meta.update(self.meta, val=out)
         if kind == _RANDOM:
             node.meta["random"] = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ _TENSOR_CONSTANTS = {
     "itemsize", "nbytes", "is_quantized", "is_meta", "is_complex", "is_floating_point", "is_mps", "is_xpu", "is_nested",
     "is_mkldnn", "names",
 }  # fmt: skip
+_LEAF = {True: operator.attrgetter("is_leaf"), False: lambda tensor: not tensor.is_leaf}
 _TENSOR_VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data"}
 
 
@@ -157,6 +159,8 @@ def _tensor(m: Machine, value: TensorValue, name: str) -> Value:
                 int(fake.nbytes)
             )
         found = getattr(fake, name)
+        if name == "is_leaf" and value.source is not None and fake.requires_grad:
+            m.tracer.guard(value.source, _hook.CALL, _LEAF[found], name="LEAF", text=f"{value.source}.is_leaf is {found}")
         if isinstance(found, tuple):
             return SequenceValue([Constant(v) for v in found], tuple)
         return Constant(found)
@@ -192,6 +196,8 @@ def _known(m: Machine, value: Known, name: str) -> Value:
         if name in ("__name__", "__qualname__", "__module__"):
             return Constant(getattr(obj, name))
         found, source = class_member(m, obj, name)
+        if isinstance(found, types.ClassMethodDescriptorType):
+            return Known(getattr(obj, name))
         if found is ABSENT:
             raise Break("FL106", what=f"{obj.__name__}.{name}", why="the class has no such attribute")
         if hasattr(type(class_attribute(type(obj), name)), "__set__"):

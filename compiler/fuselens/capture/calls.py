@@ -14,13 +14,15 @@ import torch
 from .. import torch_private
 from . import _hook, attributes, classify
 from . import sources as src
-from .breaks import Break
+from .breaks import Break, FrameUnsupported
 from .tracer import CONSTANT_TYPES
 from .values import (
     CellValue,
+    CombinedIterator,
     Constant,
     ContextExit,
     DictValue,
+    DictView,
     FunctionValue,
     GradModeContext,
     IteratorValue,
@@ -294,12 +296,10 @@ def _object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str,
         return call(m, function, [*head, *args], {**base, **kwargs})
     if isinstance(obj, _hook.disabled):
         raise Break("FL114", what=getattr(obj, "__qualname__", "the function"))
-    inner = getattr(obj, "__fuselens__", None)
-    if inner is not None and type(inner.target) is types.FunctionType:
+    if isinstance(obj, _hook.Region) and type(obj.fn) in (types.FunctionType, types.MethodType):
         # a compiled function called from compiled code is inlined like any other
         assert value.source is not None
-        m.tracer.guard_identity(value.source, obj)
-        return _function(m, FunctionValue(inner.target, None), args, kwargs)
+        return call(m, m.use(m.tracer.lazy(obj.fn, src.generic_attribute(value.source, "fn"))), args, kwargs)
     if type(method) is types.FunctionType:
         return call(m, attributes.bind(m, method, value, "__call__", place), args, kwargs)
     raise Break("FL104", what=kind.__qualname__, why="its call is implemented in C")
@@ -346,11 +346,16 @@ def plain(value: Value) -> Any:
     if isinstance(value, Known):
         return value.value
     if isinstance(value, SequenceValue) and value.kind in (list, tuple, torch.Size):
-        items = [plain(v) if not isinstance(v, Lazy) else UNKNOWN for v in value.items]
+        items: list[Any] = [plain(v) if not isinstance(v, Lazy) else UNKNOWN for v in value.items]
         return UNKNOWN if any(i is UNKNOWN for i in items) else value.kind(items)
     if isinstance(value, DictValue):
         pairs = {k: plain(v) if not isinstance(v, Lazy) else UNKNOWN for k, v in value.items.items()}
         return UNKNOWN if any(v is UNKNOWN for v in pairs.values()) else value.kind(pairs)
+    if isinstance(value, DictView):
+        if value.which == "keys":
+            return dict.fromkeys(value.mapping.items).keys()
+        mapping = plain(value.mapping)
+        return UNKNOWN if mapping is UNKNOWN else getattr(mapping, value.which)()
     return UNKNOWN
 
 
@@ -370,7 +375,7 @@ def from_plain(obj: Any, what: str) -> Value:
 def _deep_use(m: Machine, value: Value) -> Value:
     value = m.use(value)
     if isinstance(value, SequenceValue):
-        value.items = [_deep_use(m, v) for v in value.items]
+        value.items[:] = [_deep_use(m, v) for v in value.items]  # the same list: iterators look at it
     return value
 
 
@@ -413,9 +418,8 @@ def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) ->
                 m.tracer.mutate(left)
                 left.items.extend(right.items)
                 return left
-            kind = tuple if left.kind is torch.Size and right.kind is not torch.Size else left.kind
-            return SequenceValue([*left.items, *right.items], kind)
-        if symbol == "*" and isinstance(right, Constant) and type(right.value) is int and left.kind in (list, tuple):
+            return SequenceValue([*left.items, *right.items], torch.Size if torch.Size in (left.kind, right.kind) else left.kind)
+        if symbol == "*" and isinstance(right, Constant) and type(right.value) is int and left.kind in (list, tuple, torch.Size):
             return SequenceValue(left.items * right.value, left.kind)
     elif symbol == "*" and isinstance(right, SequenceValue) and isinstance(left, Constant) and type(left.value) is int:
         return SequenceValue(right.items * left.value, right.kind)
@@ -426,7 +430,9 @@ def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) ->
             name = f"__{prefix}{_INPLACE.get(function, function).__name__.strip('_')}__"
             method, place = attributes.class_member(m, type(a.value), name)
             if type(method) is types.FunctionType and function not in _INPLACE:
-                return call(m, attributes.bind(m, method, a, name, place), [b], {})
+                result = call(m, attributes.bind(m, method, a, name, place), [b], {})
+                if not (isinstance(result, Constant) and result.value is NotImplemented):
+                    return result
             raise Break("FL105", what=f"operator {symbol}", why=f"on {a.describe()}")
     return fold(m, _INPLACE.get(function, function), [left, right], {}, f"operator {symbol}")
 
@@ -459,6 +465,10 @@ def identical(left: Value, right: Value) -> bool | None:
 
 
 def contains(m: Machine, container: Value, member: Value) -> bool:
+    if isinstance(container, DictView):
+        if container.which == "keys":
+            return key_of(m, member) in container.mapping.items
+        container = SequenceValue(iterate(m, container), list)
     if isinstance(container, DictValue):
         return key_of(m, member) in container.items
     known = plain(_deep_use(m, container))
@@ -470,7 +480,7 @@ def contains(m: Machine, container: Value, member: Value) -> bool:
             raise Break("FL105", what="in", why=str(e)) from None
     if isinstance(container, SequenceValue) and isinstance(member, Constant):
         items = [m.use(v) for v in container.items]
-        if all(isinstance(i, (Constant, Known, ObjectValue, FunctionValue, SequenceValue)) for i in items):
+        if all(isinstance(i, (Constant, Known, FunctionValue, SequenceValue)) for i in items):
             return any(isinstance(i, Constant) and i.value == member.value for i in items)
     if isinstance(container, ObjectValue):
         result = call(m, attributes.load(m, container, "__contains__"), [member], {})
@@ -556,10 +566,17 @@ def iterate(m: Machine, value: Value) -> list[Value]:
         return list(value.items)
     if isinstance(value, DictValue):
         return [from_plain(k, "a dictionary key") for k in value.items]
-    if isinstance(value, IteratorValue):
-        rest = value.items[value.position :]
-        value.position = len(value.items)
-        return list(rest)
+    if isinstance(value, DictView):
+        keys = [from_plain(k, "a dictionary key") for k in value.mapping.items]
+        if value.which == "keys":
+            return keys
+        values = list(value.mapping.items.values())
+        return values if value.which == "values" else [SequenceValue(list(p), tuple) for p in zip(keys, values, strict=True)]
+    if isinstance(value, (IteratorValue, CombinedIterator)):
+        rest = []
+        while (item := advance(m, value)) is not None:
+            rest.append(item)
+        return rest
     if isinstance(value, Constant) and isinstance(value.value, (range, str, bytes)):
         return [Constant(v) for v in value.value]
     if isinstance(value, TensorValue):
@@ -573,6 +590,55 @@ def iterate(m: Machine, value: Value) -> list[Value]:
         if type(method) is types.FunctionType:
             return iterate(m, call(m, attributes.bind(m, method, value, "__iter__", place), [], {}))
     raise Break("FL105", what="iteration", why=f"over {value.describe()}")
+
+
+def iterator(m: Machine, value: Value) -> Value:
+    """``iter(value)``."""
+    value = m.use(value)
+    if isinstance(value, (IteratorValue, CombinedIterator)):
+        return value
+    if isinstance(value, SequenceValue) and value.kind is list:
+        return IteratorValue(value, value.items)
+    if isinstance(value, ObjectValue):
+        method, place = attributes.class_member(m, type(value.value), "__iter__")
+        if type(method) is types.FunctionType:
+            return iterator(m, call(m, attributes.bind(m, method, value, "__iter__", place), [], {}))
+    items = iterate(m, value)
+    return IteratorValue(SequenceValue(items, tuple) if isinstance(value, TensorValue) else value, items)
+
+
+def advance(m: Machine, value: Value) -> Value | None:
+    """The next item of an iterator; None when there is none left."""
+    if isinstance(value, CombinedIterator):
+        return _advance_combined(m, value)
+    if not isinstance(value, IteratorValue):
+        raise Break("FL105", what="iteration", why=f"over {value.describe()}")
+    mapping = value.over.mapping if isinstance(value.over, DictView) else value.over
+    if isinstance(mapping, DictValue) and len(mapping.items) != len(value.items) and value.position >= 0:
+        raise FrameUnsupported("FL109", m.tracer.span, what="a loop", why="the dictionary that it iterates over changes size")
+    if 0 <= value.position < len(value.items):
+        value.position += 1
+        return value.items[value.position - 1]
+    value.position = -1  # an exhausted iterator stays so, even when its list grows
+    return None
+
+
+def _advance_combined(m: Machine, value: CombinedIterator) -> Value | None:
+    row: list[Value] = []
+    for part in value.parts:
+        item = advance(m, part)
+        if item is None:
+            return None
+        row.append(item)
+    if value.kind is map:
+        assert value.extra is not None
+        return m.call(value.extra, row, {})
+    if value.kind is enumerate:
+        number = value.extra
+        assert isinstance(number, Constant)
+        value.extra = Constant(number.value + 1)
+        return SequenceValue([number, *row], tuple)
+    return SequenceValue(row, tuple) if value.parts else None
 
 
 def set_grad_enabled(m: Machine, enabled: bool) -> None:
@@ -605,7 +671,10 @@ def named_method(m: Machine, method: NamedMethod, args: list[Value], kwargs: dic
     if isinstance(receiver, DictValue) and name in _DICT_METHODS:
         if name in _DICT_MUTATORS:
             m.tracer.mutate(receiver)
-        return _DICT_METHODS[name](m, receiver, [m.use(a) for a in args])
+        if kwargs and name != "update":
+            raise Break("FL104", what=f"dict.{name}", why="it takes no keyword arguments")
+        used = [m.use(a) for a in args]
+        return _dict_update(m, receiver, used, kwargs) if kwargs else _DICT_METHODS[name](m, receiver, used)
     if isinstance(receiver, Constant) and isinstance(receiver.value, (str, bytes, int, float, complex, bool, range)):
         return fold(m, getattr(receiver.value, name), args, kwargs, f"{receiver.python_type.__name__}.{name}")
     raise Break("FL104", what=method.describe(), why="there is no rule for this method")
@@ -704,11 +773,12 @@ def _dict_pop(m: Machine, mapping: DictValue, args: list[Value]) -> Value:
     raise Break("FL105", what="dict.pop", why=f"key {key!r} is missing")
 
 
-def _dict_update(m: Machine, mapping: DictValue, args: list[Value]) -> Value:
+def _dict_update(m: Machine, mapping: DictValue, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
     if args and not isinstance(args[0], DictValue):
         raise Break("FL104", what="dict.update", why=f"of {args[0].describe()}")
     if args:
         mapping.items.update(args[0].items)  # type: ignore[attr-defined]
+    mapping.items.update(kwargs or {})
     return Constant(None)
 
 
@@ -718,16 +788,103 @@ def _setdefault(m: Machine, mapping: DictValue, args: list[Value]) -> Value:
 
 _DICT_METHODS: dict[str, Any] = {
     "get": _get, "pop": _dict_pop, "update": _dict_update, "setdefault": _setdefault,
-    "keys": lambda m, d, a: SequenceValue(iterate(m, d), tuple),
-    "values": lambda m, d, a: SequenceValue(list(d.items.values()), tuple),
-    "items": lambda m, d, a: SequenceValue(
-        [SequenceValue([from_plain(k, "a key"), v], tuple) for k, v in d.items.items()], tuple
-    ),
+    "keys": lambda m, d, a: DictView(d, "keys"),
+    "values": lambda m, d, a: DictView(d, "values"),
+    "items": lambda m, d, a: DictView(d, "items"),
     "copy": lambda m, d, a: DictValue(dict(d.items), d.kind),
     "__len__": lambda m, d, a: Constant(len(d.items)),
     "__contains__": lambda m, d, a: Constant(key_of(m, a[0]) in d.items),
 }  # fmt: skip
 _DICT_MUTATORS = {"pop", "update", "setdefault"}
+
+
+# --- iterators that cross a break -------------------------------------------------------------------------------
+
+
+class Recipe:
+    """How a resume function makes an iterator anew, over the objects that it is given as ``leaves``.
+
+    ``steps``: ("iter" | "reversed", leaf, position), ("enumerate", part, number), ("map", leaf, parts…), ("zip", parts…).
+    """
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: tuple[Any, ...]) -> None:
+        self.steps = steps
+
+
+def recipe_of(value: Value, leaves: list[Value]) -> tuple[Any, ...]:
+    """The steps of a :class:`Recipe` for ``value``; appends what it needs to ``leaves``."""
+    if isinstance(value, CombinedIterator):
+        if value.kind is enumerate:
+            assert isinstance(value.extra, Constant)
+            return ("enumerate", recipe_of(value.parts[0], leaves), value.extra.value)
+        if value.kind is map:
+            assert value.extra is not None
+            leaves.append(value.extra)
+            return ("map", len(leaves) - 1, *(recipe_of(p, leaves) for p in value.parts))
+        return ("zip", *(recipe_of(p, leaves) for p in value.parts))
+    assert isinstance(value, IteratorValue)
+    over, position = value.over, value.position
+    rest = value.items[position:] if position >= 0 else []
+    if position < 0:
+        over, position = SequenceValue([], tuple), 0
+    elif value.backwards:
+        over, position = SequenceValue(rest[::-1], list), 0
+    elif isinstance(over, Constant):
+        over, position = Constant(over.value[position:]), 0
+    elif not (isinstance(over, (DictValue, DictView)) or over.python_type is list):
+        over, position = SequenceValue(rest, tuple), 0  # what is gone by need not be kept alive
+    leaves.append(over)
+    return ("reversed" if value.backwards and rest else "iter", len(leaves) - 1, position)
+
+
+def restored(recipe: Recipe, leaves: tuple[Any, ...]) -> Any:
+    """The iterator that the recipe describes; resume functions begin with a call of it, which is traced by the rule."""
+
+    def make(steps: tuple[Any, ...]) -> Any:
+        kind, *rest = steps
+        if kind == "iter":
+            made = iter(leaves[rest[0]])
+            if rest[1] and type(leaves[rest[0]]) is list:
+                made.__setstate__(rest[1])
+            else:
+                for _ in range(rest[1]):
+                    next(made)
+            return made
+        if kind == "reversed":
+            return reversed(leaves[rest[0]])
+        if kind == "enumerate":
+            return enumerate(make(rest[0]), rest[1])
+        if kind == "map":
+            return map(leaves[rest[0]], *map(make, rest[1:]))
+        return zip(*map(make, rest), strict=False)
+
+    return make(recipe.steps)
+
+
+@rule(restored)
+def _restored(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    recipe, leaves = m.use(args[0]), m.use(args[1])
+    assert isinstance(recipe, Known) and isinstance(leaves, SequenceValue)
+
+    def make(steps: tuple[Any, ...]) -> Value:
+        kind, *rest = steps
+        if kind == "iter":
+            made = iterator(m, leaves.items[rest[0]])
+            if not isinstance(made, IteratorValue):
+                raise Break("FL105", what="a loop", why="its iterator cannot be made again")
+            made.position = rest[1]
+            return made
+        if kind == "reversed":
+            return _reversed(m, [leaves.items[rest[0]]], {})
+        if kind == "enumerate":
+            return CombinedIterator(enumerate, [make(rest[0])], Constant(rest[1]))
+        if kind == "map":
+            return CombinedIterator(map, [make(r) for r in rest[1:]], leaves.items[rest[0]])
+        return CombinedIterator(zip, [make(r) for r in rest])
+
+    return make(recipe.value.steps)
 
 
 # --- rules for particular callables -----------------------------------------------------------------------------
@@ -738,6 +895,8 @@ def _len(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value = m.use(args[0])
     if isinstance(value, (SequenceValue, DictValue)):
         return Constant(len(value.items))
+    if isinstance(value, DictView):
+        return Constant(len(value.mapping.items))
     if isinstance(value, TensorValue):
         return _tensor_method(m, value, "__len__", [], {})
     if isinstance(value, ObjectValue):
@@ -874,30 +1033,32 @@ def _dict(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @rule(enumerate)
 def _enumerate(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     start = _integer(m, kwargs.get("start", args[1] if len(args) > 1 else Constant(0)))
-    items = iterate(m, args[0])
-    return IteratorValue([SequenceValue([Constant(start + i), v], tuple) for i, v in enumerate(items)])
+    return CombinedIterator(enumerate, [iterator(m, args[0])], Constant(start))
 
 
 @rule(zip)
 def _zip(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    columns = [iterate(m, a) for a in args]
     strict = kwargs.get("strict")
-    if strict is not None and m.truth(strict) and len({len(c) for c in columns}) > 1:
-        raise Break("FL105", what="zip", why="the arguments differ in length")
-    return IteratorValue([SequenceValue(list(row), tuple) for row in zip(*columns, strict=False)])
+    if strict is not None and m.truth(strict):
+        columns = [iterate(m, a) for a in args]
+        if len({len(c) for c in columns}) > 1:
+            raise Break("FL105", what="zip", why="the arguments differ in length")
+        args = [SequenceValue(c, tuple) for c in columns]
+    return CombinedIterator(zip, [iterator(m, a) for a in args])
 
 
 @rule(map)
 def _map(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    columns = [iterate(m, a) for a in args[1:]]
-    return IteratorValue([m.call(args[0], list(row), {}) for row in zip(*columns, strict=False)])
+    if len(args) < 2:
+        raise Break("FL104", what="map", why="it has nothing to map over")
+    return CombinedIterator(map, [iterator(m, a) for a in args[1:]], args[0])
 
 
 @rule(reversed)
 def _reversed(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value = m.use(args[0])
-    if isinstance(value, (SequenceValue, Constant, DictValue)):
-        return IteratorValue(list(reversed(iterate(m, value))))
+    if isinstance(value, (SequenceValue, Constant, DictValue, DictView)):
+        return IteratorValue(value, list(reversed(iterate(m, value))), backwards=True)
     raise Break("FL104", what="reversed", why=f"of {value.describe()}")
 
 
@@ -906,16 +1067,16 @@ def _iter(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value = m.use(args[0])
     if len(args) > 1:
         raise Break("FL104", what="iter", why="the two-argument form runs eagerly")
-    return value if isinstance(value, IteratorValue) else IteratorValue(iterate(m, value))
+    return iterator(m, value)
 
 
 @rule(next)
 def _next(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value = m.use(args[0])
-    if isinstance(value, IteratorValue):
-        if value.position < len(value.items):
-            value.position += 1
-            return m.use(value.items[value.position - 1])
+    if isinstance(value, (IteratorValue, CombinedIterator)):
+        item = advance(m, value)
+        if item is not None:
+            return m.use(item)
         if len(args) > 1:
             return args[1]
     raise Break("FL104", what="next", why=f"of {value.describe()}")

@@ -38,7 +38,7 @@ _NOT_IN_GRAPH = {
     "set_grad_enabled", "set_deterministic_debug_mode", "use_deterministic_algorithms", "from_numpy", "frombuffer",
     "as_tensor", "asarray", "export", "cond", "vmap", "set_float32_matmul_precision", "typename", "is_grad_enabled",
     "is_inference_mode_enabled", "set_autocast_enabled", "get_default_dtype", "get_default_device", "compiled_with_cxx11_abi",
-    "fork", "wait", "from_file", "from_dlpack", "to_dlpack", "get_num_threads", "get_device_module", "is_autocast_enabled",
+    "is_inference", "fork", "wait", "from_file", "from_dlpack", "to_dlpack", "get_num_threads", "get_device_module", "is_autocast_enabled",
 }  # fmt: skip
 _METHODS_NOT_IN_GRAPH = {
     "backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "requires_grad_", "numpy",
@@ -46,7 +46,8 @@ _METHODS_NOT_IN_GRAPH = {
     "t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_", "detach_", "rename_",
     "__array__", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__dlpack__", "__reduce_ex__",
     "__deepcopy__", "apply_", "map_", "module_load", "pin_memory", "to_sparse", "new", "__hash__", "__repr__",
-    "__format__", "__contains__", "unflatten_names",
+    "__format__", "__contains__", "unflatten_names", "storage_offset", "is_set_to", "is_shared", "is_pinned", "is_inference",
+    "is_coalesced", "get_device_properties", "retains_grad",
 }  # fmt: skip
 SCALAR_METHODS = {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"}
 
@@ -97,9 +98,9 @@ def is_graph_callable(obj: Any) -> bool:
     kind = type(obj)
     if kind.__name__ in ("OpOverload", "OpOverloadPacket") and kind.__module__ == "torch._ops":
         return True
-    return kind is types.BuiltinMethodType and getattr(obj, "__self__", None) is torch_private.VARIABLE_FUNCTIONS and (
-        obj.__name__ not in _NOT_IN_GRAPH
-    )
+    if not isinstance(obj, types.BuiltinMethodType):
+        return False
+    return obj.__self__ is torch_private.VARIABLE_FUNCTIONS and obj.__name__ not in _NOT_IN_GRAPH
 
 
 def is_graph_method(name: str) -> bool:

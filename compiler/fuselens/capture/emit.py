@@ -16,15 +16,18 @@ from torch import fx
 from . import _hook, bytecode
 from .breaks import FrameUnsupported
 from .bytecode import Instruction
+from .calls import Recipe, recipe_of, restored
 from .explore import explore_both
 from .machine import Machine, Program
 from .sources import Source
 from .values import (
     NULL,
     CellValue,
+    CombinedIterator,
     Constant,
     ContextExit,
     DictValue,
+    DictView,
     FunctionValue,
     GradModeContext,
     IteratorValue,
@@ -45,6 +48,7 @@ from .values import (
 GATHERED = "__fuselens_inputs"
 OUTPUTS = "__fuselens_outputs"
 RESUME_MARK = " resumed at line "
+Slot = str | Recipe
 
 
 @dataclasses.dataclass(slots=True)
@@ -77,8 +81,12 @@ def needed_nodes(values: list[Value]) -> list[fx.Node]:
         elif isinstance(value, DictValue):
             for v in value.items.values():
                 visit(v)
-        elif isinstance(value, IteratorValue):
-            for v in value.items[value.position :]:
+        elif isinstance(value, DictView):
+            visit(value.mapping)
+        elif isinstance(value, (IteratorValue, CombinedIterator)):
+            leaves: list[Value] = []
+            recipe_of(value, leaves)
+            for v in leaves:
                 visit(v)
         elif isinstance(value, SliceValue):
             for v in value.parts:
@@ -101,6 +109,37 @@ def needed_nodes(values: list[Value]) -> list[fx.Node]:
     for v in values:
         visit(v)
     return list(found)
+
+
+def shared_iterators(values: list[Value]) -> set[int]:
+    """Ids of the iterators that ``values`` reach in more than one way: each must stay one object."""
+    found: dict[int, int] = {}
+    seen: set[int] = set()
+    pending: list[Value | None] = list(values)
+    while pending:
+        value = pending.pop()
+        if isinstance(value, (IteratorValue, CombinedIterator)):
+            found[id(value)] = found.get(id(value), 0) + 1
+        if value is None or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, SequenceValue):
+            pending += value.items
+        elif isinstance(value, DictValue):
+            pending += value.items.values()
+        elif isinstance(value, CombinedIterator):
+            pending += [*value.parts, value.extra]
+        elif isinstance(value, IteratorValue):
+            pending.append(value.over)
+        elif isinstance(value, MethodValue):
+            pending += [value.function, value.receiver]
+        elif isinstance(value, NamedMethod):
+            pending.append(value.receiver)
+        elif isinstance(value, MadeFunction):
+            pending += [value.defaults, value.kwdefaults, *value.closure]
+        elif isinstance(value, CellValue):
+            pending.append(value.contents)
+    return {i for i, n in found.items() if n > 1}
 
 
 def live_names(machine: Machine, target: Instruction) -> list[str]:
@@ -130,6 +169,7 @@ class Emitter:
         self.out: list[Instruction] = []
         self.temporaries: dict[int, str] = {}
         self.temporary_names: list[str] = []
+        self.kept: list[Value] = []  # what temporaries know by id must not be collected
         self.resumed: list[tuple[types.CodeType, dict[str, Value]]] = []  # resume functions, and what they are given
         self.cell_names = set(self.code.co_cellvars) | set(self.code.co_freevars)
 
@@ -222,7 +262,7 @@ class Emitter:
             if i >= keep:
                 self.value(value)
             elif slots[i] != "null":  # a NULL below the operands is pushed by the resume function itself
-                self.value(_rest(value) if slots[i] == "iterator" else value)
+                self.value(_passed(value, slots[i]))
         self._emit([i.copy() for i in instructions])
         for name in names:
             self.value(self.m.locals[name])
@@ -270,20 +310,23 @@ class Emitter:
 
     def _arguments(
         self, target: Instruction, below: list[Value], extra: Value | None
-    ) -> tuple[list[str], list[Value], list[str]]:
+    ) -> tuple[list[Slot], list[Value], list[str]]:
         stack = below if extra is None else [*below, extra]
         names = self._live(target)
         slots = [self._slot(v, names) for v in stack]
-        values = [_rest(v) if s == "iterator" else v for v, s in zip(stack, slots, strict=True) if s != "null"]
+        values = [_passed(v, s) for v, s in zip(stack, slots, strict=True) if s != "null"]
         return slots, values + [self.m.locals[n] for n in names], names
 
-    def _slot(self, value: Value, names: list[str]) -> str:
-        """How a stack entry reaches a resume function: "null", "value", or "iterator": as the items still to come, of
-        which the resume function makes an iterator that can be traced (unless a variable holds the iterator too)."""
+    def _slot(self, value: Value, names: list[str]) -> Slot:
+        """How a stack entry reaches a resume function: "null", "value", or by what it iterates over, of which the resume
+        function makes an iterator that can be traced (unless something else holds the iterator too)."""
         if value is NULL:
             return "null"
-        if isinstance(value, IteratorValue) and not any(self.m.locals[n] is value for n in names):
-            return "iterator"
+        if isinstance(value, (IteratorValue, CombinedIterator)):
+            m = self.m
+            cells = [c.contents for c in m.cells.values() if c.contents is not None]
+            if not shared_iterators([*m.stack, *(m.locals[n] for n in names), *cells, *effects(m)]) & iterators_in(value):
+                return Recipe(recipe_of(value, []))
         return "value"
 
     def _rest_eagerly(self, index: int) -> None:
@@ -307,7 +350,7 @@ class Emitter:
     def _live(self, target: Instruction) -> list[str]:
         return live_names(self.m, target)
 
-    def _make_resume(self, target: Instruction, slots: list[str], names: list[str], eager: bool = False) -> list[Instruction]:
+    def _make_resume(self, target: Instruction, slots: list[Slot], names: list[str], eager: bool = False) -> list[Instruction]:
         code = resume_code(self.m, target, slots, names)
         self.resumed.append((code, {n: self.m.locals[n] for n in names}))
         if eager:
@@ -342,8 +385,8 @@ class Emitter:
         if value is NULL:
             self._emit(bytecode.push_null())
             return
-        if value.source is not None and not isinstance(value, (Constant, Known)):
-            self._source(value.source)
+        if value.source is not None and (not isinstance(value, (Constant, Known)) or value.source.kind == _hook.ROOT_LOCAL):
+            self._source(value.source)  # an argument, even an equal number, is the very object that was passed
             return
         temporary = self.temporaries.get(id(value))
         if temporary is not None:
@@ -352,6 +395,7 @@ class Emitter:
         self._build(value)
         if isinstance(value, _MUTABLE):
             name = self.temporaries[id(value)] = f"__fuselens_object_{len(self.temporary_names)}"
+            self.kept.append(value)
             self.temporary_names.append(name)
             self._emit(bytecode.copy(1))
             self._emit(bytecode.store_fast(name))
@@ -391,9 +435,16 @@ class Emitter:
             self._emit(bytecode.load_const(value.function))
         elif isinstance(value, SliceValue):
             self._call_constant(slice, *value.parts)
+        elif isinstance(value, DictView):
+            self._call_constant(getattr(value.mapping.kind, value.which), value.mapping)
         elif isinstance(value, IteratorValue):
-            rest = value.items[value.position :]
-            self._call_constant(iter, SequenceValue(rest, list))
+            leaves: list[Value] = []
+            recipe = recipe_of(value, leaves)
+            self._call_constant(restored, Known(Recipe(recipe)), SequenceValue(leaves, tuple))
+        elif isinstance(value, CombinedIterator):
+            first = [value.extra] if value.kind is map and value.extra is not None else []
+            last = [value.extra] if value.kind is enumerate and value.extra is not None else []
+            self._call_constant(value.kind, *first, *value.parts, *last)
         elif isinstance(value, MethodValue):
             self._call_constant(types.MethodType, value.function, value.receiver)
         elif isinstance(value, NamedMethod):
@@ -458,12 +509,25 @@ def effects(machine: Machine) -> list[Value]:
     return found
 
 
-def _rest(iterator: Value) -> Value:
-    assert isinstance(iterator, IteratorValue)
-    return SequenceValue(iterator.items[iterator.position :], tuple)
+def iterators_in(value: Value | None) -> set[int]:
+    """Ids of an iterator and of those that it consumes."""
+    if isinstance(value, CombinedIterator):
+        return {id(value)}.union(*(iterators_in(p) for p in value.parts))
+    return {id(value)}
 
 
-_MUTABLE = (SequenceValue, DictValue, IteratorValue, MadeFunction, GradModeContext, ContextExit)
+def _passed(value: Value, slot: Slot) -> Value:
+    """What a resume function is given for a stack entry."""
+    if not isinstance(slot, Recipe):
+        return value
+    leaves: list[Value] = []
+    recipe_of(value, leaves)
+    return SequenceValue(leaves, tuple)
+
+
+_MUTABLE = (
+    SequenceValue, DictValue, DictView, IteratorValue, CombinedIterator, MadeFunction, GradModeContext, ContextExit, NamedMethod,
+)  # fmt: skip
 _TERMINAL = ("RAISE_VARARGS", "RERAISE", "RETURN_VALUE", "RETURN_CONST")
 
 
@@ -548,7 +612,7 @@ def reachable(program: Program, start: Instruction) -> set[Instruction]:
 _UNCONDITIONAL = ("JUMP", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 
 
-def resume_code(machine: Machine, target: Instruction, slots: list[str], names: list[str]) -> types.CodeType:
+def resume_code(machine: Machine, target: Instruction, slots: list[Slot], names: list[str]) -> types.CodeType:
     """Code that starts at ``target`` with the given stack: arguments are its values that are not NULL, then ``names``."""
     original = machine.code
     program = machine.program
@@ -560,9 +624,13 @@ def resume_code(machine: Machine, target: Instruction, slots: list[str], names: 
     out += bytecode.resume()
     position = iter(arguments)
     for slot in slots:
-        out += bytecode.push_null() if slot == "null" else bytecode.load_fast(next(position))
-        if slot == "iterator":
-            out += bytecode.get_iter()
+        if slot == "null":
+            out += bytecode.push_null()
+        elif isinstance(slot, Recipe):
+            out += bytecode.prepare_call(bytecode.load_const(restored))
+            out += [*bytecode.load_const(slot), *bytecode.load_fast(next(position)), *bytecode.call(2)]
+        else:
+            out += bytecode.load_fast(next(position))
     copies = {id(i): i.copy() for i in program.instructions}
     for instruction in copies.values():
         if instruction.target is not None:

@@ -9,6 +9,7 @@ import functools
 import linecache
 import logging
 import re
+import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from .tracer import Tracer
 from .values import Lazy, TensorValue, Value
 
 log = logging.getLogger("fuselens")
+_one_at_a_time = threading.RLock()  # torch's symbolic shapes and fake tensors keep state that threads would share
 
 
 @dataclass(slots=True)
@@ -115,7 +117,8 @@ class FrameCompiler:
             self._recompiled(code, misses)
         grad_enabled = torch.is_grad_enabled()
         try:
-            return self._capture(function, code, args)
+            with _one_at_a_time:
+                return self._capture(function, code, args)
         except GraphBreakError:
             raise
         except FrameUnsupported as e:
@@ -280,7 +283,9 @@ class FrameCompiler:
             sizes=tracer.sizes,
             arguments=tuple(i for i, (source, _) in enumerate(tracer.inputs) if _is_argument(source)),
         )
-        return self.compile_graph(captured)
+        compiled = self.compile_graph(captured)
+        captured.inputs.clear()  # a backward that is yet to be compiled keeps `captured`, and must not keep these alive
+        return compiled
 
 
 def _is_argument(source: src.Source) -> bool:

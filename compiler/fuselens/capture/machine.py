@@ -23,9 +23,11 @@ from .tracer import Tracer
 from .values import (
     NULL,
     CellValue,
+    CombinedIterator,
     Constant,
     ContextExit,
     DictValue,
+    DictView,
     FunctionValue,
     GradModeContext,
     IteratorValue,
@@ -88,9 +90,11 @@ class Program:
 
     def span(self, instruction: bytecode.Instruction) -> Span | None:
         p = instruction.position
-        if p is None or p[0] is None:
+        if p is None:
             return None
         line, end_line, column, end_column = p
+        if line is None:
+            return None
         if column is None or end_column is None or end_line is None:
             return Span(self.code.co_filename, line, 0, line, 0)
         return Span(self.code.co_filename, line, column, end_line, end_column)
@@ -243,7 +247,9 @@ class Machine:
             return bool(value.items)
         if isinstance(value, DictValue):
             return bool(value.items)
-        if isinstance(value, (FunctionValue, MadeFunction, MethodValue, IteratorValue)):
+        if isinstance(value, DictView):
+            return bool(value.mapping.items)
+        if isinstance(value, (FunctionValue, MadeFunction, MethodValue, IteratorValue, CombinedIterator)):
             return True
         if isinstance(value, Known):
             if isinstance(value.value, (type, types.ModuleType)) or callable(value.value):
@@ -271,7 +277,7 @@ def _nop(m: Machine, arg: Any) -> None:
 def _load_const(m: Machine, arg: Any) -> None:
     if type(arg) is tuple:
         m.push(SequenceValue([Constant(v) if type(v) is not tuple else _constant_tuple(v) for v in arg], tuple))
-    elif isinstance(arg, (types.CodeType, frozenset)):
+    elif isinstance(arg, (types.CodeType, frozenset, types.FunctionType, calls.Recipe)):
         m.push(Known(arg))
     else:
         m.push(Constant(arg))
@@ -730,18 +736,17 @@ def _source_text(m: Machine) -> str:
 
 @handles("GET_ITER")
 def _get_iter(m: Machine, arg: Any) -> None:
-    value = m.pop()
-    m.push(value if isinstance(value, IteratorValue) else IteratorValue(calls.iterate(m, value)))
+    m.push(calls.iterator(m, m.pop()))
 
 
 @handles("FOR_ITER")
 def _for_iter(m: Machine, target: bytecode.Instruction) -> None:
     iterator = m.use(m.stack[-1])
-    if not isinstance(iterator, IteratorValue):
+    if not isinstance(iterator, (IteratorValue, CombinedIterator)):
         raise Break("FL105", what="a for loop", why=f"over {iterator.describe()}")
-    if iterator.position < len(iterator.items):
-        m.push(iterator.items[iterator.position])
-        iterator.position += 1
+    item = calls.advance(m, iterator)
+    if item is not None:
+        m.push(item)
         return
     m.take()
     m.jump(target)

@@ -103,9 +103,9 @@ class Sizes:
     def _shown(self, expression: Any) -> str:
         return self.rename(str(expression))
 
-    def rename(self, text: str) -> str:
-        """``text`` with torch's symbol names replaced by the user's axis names."""
-        return torch_private.rename_symbols(text, self.names)
+    def rename(self, text: str, suffix: str = "") -> str:
+        """``text`` with torch's symbol names replaced by the user's axis names, each with ``suffix``."""
+        return torch_private.rename_symbols(text, {raw: name + suffix for raw, name in self.names.items()})
 
 
 _BINARY = {

@@ -77,9 +77,9 @@ def _use_slow() -> None:
 
 
 def _keyset(tensor: Any) -> int:
-    import torch
+    from ..torch_private import dispatch_key_bits
 
-    return torch._C._dispatch_keys(tensor).raw_repr()
+    return dispatch_key_bits(tensor)
 
 
 def _words_equal(address: int, value: int, n_words: int, start: int) -> set[int]:

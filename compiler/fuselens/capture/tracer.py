@@ -10,12 +10,14 @@ from __future__ import annotations
 import enum
 import operator
 import types
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_aggregate
 
 from .. import torch_private
 from ..config import Config
@@ -128,7 +130,7 @@ class Tracer:
 
     def guard_identity(self, source: Source, obj: Any) -> None:
         name = getattr(obj, "__qualname__", None) or repr(obj)[:40]
-        self.guard(source, _hook.IS, obj, name="IS", text=f"{source} is {name}")
+        self.guard(source, _hook.IS, _weakly(obj), name="IS", text=f"{source} is {name}")
 
     def guard_type(self, source: Source, kind: type) -> None:
         self.guard(source, _hook.TYPE_IS, kind, name="TYPE", text=f"type({source}) is {kind.__qualname__}")
@@ -342,6 +344,16 @@ SHORT_DTYPES = {
 }  # fmt: skip
 
 
+def _weakly(obj: Any) -> Any:
+    """What an identity guard holds: a callable may belong to a user's model, which it must not keep alive."""
+    if isinstance(obj, (type, types.ModuleType)) or not callable(obj):
+        return obj
+    try:
+        return weakref.ref(obj)
+    except TypeError:
+        return obj
+
+
 _PLAIN_DICTS = (dict, OrderedDict)
 
 
@@ -355,7 +367,7 @@ def _placeholder_name(source: Source, index: int) -> str:
 
 
 def _map_nodes(value: Any) -> Any:
-    return fx.node.map_aggregate(value, lambda n: n.meta["val"] if isinstance(n, fx.Node) else n)
+    return map_aggregate(value, lambda n: n.meta["val"] if isinstance(n, fx.Node) else n)
 
 
 def _holds_tensor(value: Any) -> bool:

@@ -273,19 +273,65 @@ class NamedMethod(Value):
         return f"{owner}.{self.name}"
 
 
-class IteratorValue(Value):
-    """An iterator over known values; ``position`` is the next one. Identity matters: it is consumed in place."""
+class DictView(Value):
+    """``mapping.keys()``, ``.values()`` or ``.items()`` (``which``): shows what the dictionary holds when it is looked at."""
 
-    __slots__ = ("items", "position")
+    __slots__ = ("mapping", "which")
 
-    def __init__(self, items: list[Value]) -> None:
+    def __init__(self, mapping: DictValue, which: str) -> None:
         super().__init__(None)
-        self.items = items
-        self.position = 0
+        self.mapping = mapping
+        self.which = which
 
     @property
     def python_type(self) -> type:
-        return type(iter(()))
+        return type(getattr(self.mapping.kind(), self.which)())
+
+
+class IteratorValue(Value):
+    """An iterator over what the container ``over`` holds; ``position`` is the next item. It is consumed in place.
+
+    ``items`` is the very list of a tracked list, whose later changes the iterator sees as CPython's does.
+    """
+
+    __slots__ = ("over", "items", "position", "backwards")
+
+    def __init__(self, over: Value, items: list[Value], backwards: bool = False) -> None:
+        super().__init__(None)
+        self.over = over
+        self.items = items
+        self.position = 0
+        self.backwards = backwards
+
+    @property
+    def python_type(self) -> type:
+        over = self.over
+        make = reversed if self.backwards else iter
+        if isinstance(over, Constant):
+            return type(make(over.value))
+        if isinstance(over, DictView):
+            return type(make(getattr(over.mapping.kind(), over.which)()))
+        kind = over.python_type
+        return type(make(kind() if issubclass(kind, (list, dict)) else ()))
+
+
+class CombinedIterator(Value):
+    """A ``zip``, ``map`` or ``enumerate`` (``kind``) of other iterators, which it consumes as it is consumed.
+
+    ``extra`` is map's function, or enumerate's next number.
+    """
+
+    __slots__ = ("kind", "parts", "extra")
+
+    def __init__(self, kind: type, parts: list[Value], extra: Value | None = None) -> None:
+        super().__init__(None)
+        self.kind = kind
+        self.parts = parts
+        self.extra = extra
+
+    @property
+    def python_type(self) -> type:
+        return self.kind
 
 
 class SuperValue(Value):

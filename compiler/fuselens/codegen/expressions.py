@@ -49,9 +49,7 @@ def linear(expression: Any, axes: frozenset[str]) -> Linear:
             (name,) = inside
             factors: tuple[Any, ...] = sympy.Mul.make_args(term)
             others = [f for f in factors if not (f.is_Symbol and f.name == name)]
-            if len(others) == len(factors) - 1 and not any(
-                name == s.name for f in others for s in f.free_symbols
-            ):
+            if len(others) == len(factors) - 1 and not any(name == s.name for f in others for s in f.free_symbols):
                 coefficient = sympy.Mul(*others)
                 coefficients[name] = coefficients.get(name, sympy.S.Zero) + coefficient
             else:

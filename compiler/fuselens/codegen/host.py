@@ -96,7 +96,9 @@ class _Host:
     def write(self) -> Source:
         graph, out = self.graph, self.out
         out.put(f"# Host program of graph {graph.name}. Written by fuselens.")
-        out.put("# Bound by the runtime: the kernels, the graph's constants, and new_<dtype>(sizes, strides), which makes an")
+        out.put(
+            "# Bound by the runtime: the kernels, the graph's constants, and new_<dtype>(sizes, strides), which makes an"
+        )
         out.put("# uninitialised tensor.")
         out.put()
         out.open("def call(inputs):")
@@ -193,9 +195,7 @@ class _Host:
         if self.triton:
             grid = print_index(info.launch["grid"], None, PYTHON)
             arguments = ", ".join([*tensors, *info.sizes])
-            self.out.put(
-                f"{node.name}[({grid},)]({arguments}, num_warps={info.launch['warps']})", node.spans
-            )
+            self.out.put(f"{node.name}[({grid},)]({arguments}, num_warps={info.launch['warps']})", node.spans)
             return
         arguments = ", ".join([*(f"{t}.data_ptr()" for t in tensors), *info.sizes])
         self.out.put(f"{node.name}({arguments})", node.spans)

@@ -289,7 +289,4 @@ def evaluate(graph: Graph, inputs: list[Any]) -> list[Any]:
             _run_extern(node, memory)
         else:
             _run_loops(node, memory)
-    return [
-        o if o is None else memory.tensor(o) if isinstance(o, str) else memory.value(o)
-        for o in graph.outputs
-    ]
+    return [o if o is None else memory.tensor(o) if isinstance(o, str) else memory.value(o) for o in graph.outputs]

@@ -74,7 +74,7 @@ class Buffer:
     dtype: str
     sizes: tuple[Expr, ...]
     strides: tuple[Expr, ...]
-    offset: Expr = sympy.Integer(0)
+    offset: Expr = sympy.S.Zero
     storage: str = ""
     device: str = "cpu"
 
@@ -83,7 +83,10 @@ class Buffer:
         return self.storage or self.name
 
     def numel(self) -> Expr:
-        return sympy.prod(self.sizes) if self.sizes else sympy.Integer(1)
+        total: Expr = sympy.Integer(1)
+        for size in self.sizes:
+            total = total * size
+        return total
 
     def index(self, point: tuple[Expr, ...]) -> Expr:
         """The element index, within the storage, of the logical position ``point`` (one expression per dimension)."""
@@ -142,7 +145,7 @@ def indirect_names(index: Any) -> tuple[str, ...]:
     """Names of the ops whose values the index expression uses."""
     if not isinstance(index, Expr):
         return ()
-    return tuple(sorted(s.name[1:] for s in index.free_symbols if s.name.startswith("%")))
+    return tuple(sorted(n[1:] for n in map(str, index.free_symbols) if n.startswith("%")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +230,11 @@ class Kernel:
         bound = {a.name for a in self.axes} | {a.name for p in self.phases for a in p.axes}
         found: set[str] = set()
         for axis in (*self.axes, *(a for p in self.phases for a in p.axes)):
-            found |= {s.name for s in axis.size.free_symbols}
+            found |= set(map(str, axis.size.free_symbols))
         for op in self.ops():
             for arg in op.args:
                 if isinstance(arg, Expr):
-                    found |= {s.name for s in arg.free_symbols if not s.name.startswith("%")}
+                    found |= {n for n in map(str, arg.free_symbols) if not n.startswith("%")}
         return tuple(sorted(found - bound))
 
 

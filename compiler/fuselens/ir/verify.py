@@ -342,9 +342,7 @@ def _check_reuse(graph: Graph) -> None:
             raise IRError(new, "reuse", f"inputs, constants and outputs keep their memory ({old})")
         if a.device != b.device or _extent(graph, a) * ITEMSIZE[a.dtype] > _extent(graph, b) * ITEMSIZE[b.dtype]:
             raise IRError(new, "reuse", f"does not fit into {old}")
-        if first[new] < last[old] or (
-            first[new] == last[old] and isinstance(graph.nodes[first[new]], Extern)
-        ):
+        if first[new] < last[old] or (first[new] == last[old] and isinstance(graph.nodes[first[new]], Extern)):
             raise IRError(new, "reuse", f"{old} is still read when {new} is written")
     takers = list(graph.reuse.values())
     if len(set(takers)) != len(takers):

@@ -22,7 +22,7 @@ from fuselens.lowering import composites, movement, pointwise, reductions
 from fuselens.lowering.builder import Builder, LoweringError, Unsupported, expression
 from fuselens.lowering.views import is_view, lower_view
 from fuselens.report import Span
-from fuselens.torch_private import symint_hint
+from fuselens.torch_private import OpOverload, symint_hint
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
 RULES: dict[str, Rule] = {**pointwise.RULES, **reductions.RULES, **movement.RULES, **composites.RULES}
@@ -152,7 +152,7 @@ class _Walk:
             return expression(meta)
         if isinstance(meta, (int, float)) and not isinstance(meta, bool):
             return meta
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, OpOverload):
             raise LoweringError(f"{node.target} is no ATen operator")
         args = map_arg(node.args, self._value)
         kwargs = map_arg(node.kwargs, self._value)
@@ -240,12 +240,12 @@ class _Walk:
                     raise LoweringError(f"the size symbol {min(missing)} is no dimension of an input")
 
 
-def _mutated(target: torch._ops.OpOverload) -> tuple[str, ...]:
+def _mutated(target: OpOverload) -> tuple[str, ...]:
     """Names of the arguments that the operator writes into."""
     return tuple(a.name for a in target._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
-def _copying(target: torch._ops.OpOverload) -> torch._ops.OpOverload:
+def _copying(target: OpOverload) -> OpOverload:
     """The variant of a view operator that returns fresh memory, where torch has one: nothing then aliases unseen."""
     namespace, _, rest = str(target).partition(".")
     packet, _, overload = rest.rpartition(".")

@@ -198,7 +198,9 @@ def _logsumexp(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str,
 def _aminmax(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Buffer, Buffer]:
     x = args[0]
     dims, keep = _dims_and_keep(x, args[1:], kwargs)
-    return tuple(low.reduce(low.like(m), kind, [x], dims, keep=keep) for m, kind in zip(meta, ("min", "max"), strict=True))  # type: ignore[return-value]  # noqa: E501
+    return tuple(
+        low.reduce(low.like(m), kind, [x], dims, keep=keep) for m, kind in zip(meta, ("min", "max"), strict=True)
+    )  # type: ignore[return-value]
 
 
 RULES: dict[str, Rule] = {

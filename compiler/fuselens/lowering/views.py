@@ -14,12 +14,13 @@ import torch
 from fuselens.ir.loops import Buffer
 from fuselens.lowering.builder import Builder, Unsupported, expression, expressions
 from fuselens.lowering.dtypes import NAMES
+from fuselens.torch_private import OpOverload
 
 # functional spellings of views: the graph has no mutation, so sharing memory cannot be told from copying
 _SHARING = frozenset({"aten._unsafe_view", "aten.lift_fresh", "aten.detach", "aten.alias", "prims.view_of"})
 
 
-def is_view(target: torch._ops.OpOverload, packet: str) -> bool:
+def is_view(target: OpOverload, packet: str) -> bool:
     """Whether the operator's results alias its first argument without writing to it."""
     if packet in _SHARING:
         return True

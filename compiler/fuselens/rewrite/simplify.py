@@ -15,6 +15,8 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
+from fuselens.torch_private import OpOverload
+
 aten = torch.ops.aten
 
 _COPIES = frozenset({"aten.clone", "aten._to_copy", "prims.convert_element_type"})
@@ -209,13 +211,13 @@ def _packet(node: fx.Node) -> str:
 
 
 def _pure(target: Any) -> bool:
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return False
     return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
 
 
 def _is_view(target: Any) -> bool:
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return False
     if str(target) in ("aten._unsafe_view.default", "aten.alias.default", "aten.detach.default"):
         return True
@@ -229,7 +231,7 @@ def _is_getitem(node: fx.Node) -> bool:
 
 def _written(node: fx.Node) -> list[fx.Node]:
     """Nodes whose memory the operator writes into."""
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return []
     names = [a.name for a in node.target._schema.arguments]
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}

@@ -53,9 +53,7 @@ def build(
     if signature.training:
         if backward is None and compile_backward is None:
             raise ValueError("a graph with gradients needs backward or compile_backward")
-        run = _differentiable(
-            signature, forward, saved, _Lazy(backward, compile_backward), eager, on_double_backward
-        )
+        run = _differentiable(signature, forward, saved, _Lazy(backward, compile_backward), eager, on_double_backward)
     elif signature.detached:
         run = _without_grad(forward)
     else:

@@ -48,9 +48,7 @@ def build(graph: Graph, generated: Generated, config: Config, target: str = "cpu
     """
     cache = Cache(config.cache_dir)
     built = Built(call=_unbound)
-    built.stages = [
-        report.Stage(s.language, SUFFIXES[s.language], s.text, s.lines) for s in generated.sources()
-    ]
+    built.stages = [report.Stage(s.language, SUFFIXES[s.language], s.text, s.lines) for s in generated.sources()]
     names: dict[str, Any] = {
         "torch": torch, "reinterpret": memory.reinterpret, "settled": memory.settled,
         **{name: graph.constants[buffer] for name, buffer in generated.host.constants.items()},

@@ -91,9 +91,7 @@ def translate(
         elif op.op == "cast":
             value = names[op.args[0]]
             source, dtype = scope.unrounded.get(value, ("", ""))
-            names[op.name] = (
-                source if dtype == op.dtype else scope.emit("cast", (value,), op.dtype, op.spans)
-            )
+            names[op.name] = source if dtype == op.dtype else scope.emit("cast", (value,), op.dtype, op.spans)
         else:
             args = tuple(names[a] if isinstance(a, str) else a for a in op.args)
             names[op.name] = scope.emit(op.op, args, op.dtype, op.spans)

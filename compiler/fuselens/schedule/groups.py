@@ -287,5 +287,3 @@ def _reads(
             if found is None or len(found.values) != len(writer.item.sizes):
                 return Refused("points", f"it cannot be told which points of {name} are read")
     return None
-
-

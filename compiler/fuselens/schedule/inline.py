@@ -152,4 +152,3 @@ def needed(graph: Graph, nodes: list[Node], fixed: set[str]) -> Iterator[Node]:
             read.update(o.args[0] for o in node.body if o.op == "load")
         kept.append(node)
     return reversed(kept)
-

@@ -84,5 +84,3 @@ def points(graph: Graph, sizes: Iterable[Expr]) -> int:
     for size in sizes:
         total *= integer_value(size, graph.hints)
     return total
-
-

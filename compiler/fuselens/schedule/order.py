@@ -264,4 +264,3 @@ def _in_place(graph: Graph, kernel: Kernel, old: str, new: str) -> bool:
                     return False
                 written = written or op.op == "store"
     return written
-

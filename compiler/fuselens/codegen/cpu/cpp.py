@@ -137,12 +137,20 @@ class _KernelWriter(BodyWriter):
         if layout == "rows" or not vector:
             return ("1" if not outer else row_text), lambda loop: self._each_unit(outer, loop)
         size = self.nest.size(vector)
-        blocks = f"({print_factor(size, self.names)} + {self.width - 1}) / {self.width}" if self.width > 1 else print_factor(size, self.names)
+        blocks = (
+            f"({print_factor(size, self.names)} + {self.width - 1}) / {self.width}"
+            if self.width > 1
+            else print_factor(size, self.names)
+        )
         if size.is_Integer:
             blocks = str(-(-int(size) // self.width))
         if layout == "columns":
             wide = self.width * self._side_by_side()
-            blocks = f"({print_factor(size, self.names)} + {wide - 1}) / {wide}" if wide > 1 else print_factor(size, self.names)
+            blocks = (
+                f"({print_factor(size, self.names)} + {wide - 1}) / {wide}"
+                if wide > 1
+                else print_factor(size, self.names)
+            )
             if size.is_Integer:
                 blocks = str(-(-int(size) // wide))
             text = f"({blocks})" if " " in blocks else blocks
@@ -265,7 +273,9 @@ class _KernelWriter(BodyWriter):
             out.put(f"{self._accumulator(fold)} {fold.name}_parts[{CHUNKS}];")
         others = sympy.Mul(*(l.axis.size for l in loops))
         heavy = 1 + 6 * sum(o.op in HEAVY for o in body)
-        out.put(f"#pragma omp parallel for schedule(static) if ({print_factor(others, self.names)} * {heavy} >= {PARALLEL_WORK})")
+        out.put(
+            f"#pragma omp parallel for schedule(static) if ({print_factor(others, self.names)} * {heavy} >= {PARALLEL_WORK})"
+        )
         out.open("for (long chunk = 0; chunk < chunks; ++chunk) {")
         out.put(f"const long {name}_lo = chunk * step;")
         out.put(f"const long {name}_hi = {name}_lo + step < {size} ? {name}_lo + step : {size};")

@@ -28,7 +28,9 @@ def _sign_parts() -> list[Part]:
             )
         )
     for kind, token in (("i32", "@i"), ("i64", "@l")):
-        parts.append(Part(f"abs.{kind}", f"static inline {token} abs({token} x) {{ return x < 0 ? -x : x; }}", ("types",)))
+        parts.append(
+            Part(f"abs.{kind}", f"static inline {token} abs({token} x) {{ return x < 0 ? -x : x; }}", ("types",))
+        )
     return parts
 
 
@@ -187,12 +189,19 @@ def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
             ("types",),
         ),
     ]
-    for kind, token, scalar in (("f32", "@f", "float"), ("f64", "@d", "double"), ("i32", "@i", "int"), ("i64", "@l", "long")):
+    for kind, token, scalar in (
+        ("f32", "@f", "float"),
+        ("f64", "@d", "double"),
+        ("i32", "@i", "int"),
+        ("i64", "@l", "long"),
+    ):
         text = f"static inline {token} splat({token}, {scalar} x) {{ return {token}{{{lanes(width, 'x')}}}; }}"
         parts.append(Part(f"splat.{kind}", text, ("types",)))
     parts += _sign_parts()
     parts += _extremes(width, isa)
-    parts += [Part(f"fma.{kind}", _fused(width, isa, token), ("types",)) for kind, token in (("f32", "@f"), ("f64", "@d"))]
+    parts += [
+        Part(f"fma.{kind}", _fused(width, isa, token), ("types",)) for kind, token in (("f32", "@f"), ("f64", "@d"))
+    ]
     for name in ("floor", "ceil", "trunc", "rint", "sqrt"):
         ours = "round_even" if name == "rint" else name
         parts.append(Part(f"{ours}.f32", by_lanes(ours, "@f", f"__builtin_{name}f"), ("types",)))
@@ -247,9 +256,7 @@ def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
             )
         )
     for name, token in TOKEN.items():
-        parts.append(
-            Part(f"keep.{name}", _KEEP.replace("{v}", token).replace("{s}", REGISTER_C[name]), ("types",))
-        )
+        parts.append(Part(f"keep.{name}", _KEEP.replace("{v}", token).replace("{s}", REGISTER_C[name]), ("types",)))
         parts += _folds(width, token, name)
         if name != "mask":
             parts += [_argument(kind, name, token, width, wide) for kind in ("max", "min")]

@@ -144,6 +144,7 @@ UNIT["half_scalar"] = Part("half_scalar", _HALF_SCALAR)
 def conversion_parts(width: int, isa: Isa) -> list[Part]:
     """Widening and narrowing between bytes in memory and lanes of 32 bits."""
     x86 = isa.name in ("avx2", "avx512")
+
     def extend(source: str, result: str, gcc: dict[int, str]) -> str:
         plain = f"{result} r; for (int l = 0; l < @W; ++l) r[l] = h[l]; return r;"
         if not x86 or width not in gcc:

@@ -62,6 +62,7 @@ def parts_of(width: int, wide: bool, isa: Isa) -> dict[str, Part]:
             ("half",),
         )
     )
+
     def fill(text: str) -> str:
         names = {"@f": f"f32x{width}", "@d": f"f64x{width}", "@i": f"i32x{width}", "@l": f"i64x{width}"}
         names |= {"@m": f"maskx{width}", "@M": mask, "@u": f"u32x{width}", "@W": str(width)}

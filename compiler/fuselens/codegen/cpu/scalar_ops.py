@@ -262,7 +262,12 @@ def cast(e: Emitter, op: Op, value: Value) -> str:
     if target in ("f16", "bf16"):
         e.need(f"round_{target}")
         return f"round_{target}({x})"
-    narrower = source not in ("i8", "i16", "u8") or (source, target) in (("i8", "u8"), ("u8", "i8"), ("i16", "i8"), ("i16", "u8"))
+    narrower = source not in ("i8", "i16", "u8") or (source, target) in (
+        ("i8", "u8"),
+        ("u8", "i8"),
+        ("i16", "i8"),
+        ("i16", "u8"),
+    )
     return wrap(x, target) if b == "i32" and narrower else x
 
 

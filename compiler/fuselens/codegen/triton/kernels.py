@@ -29,7 +29,9 @@ POINTS = 1024  # points of a one-dimensional block
 TILE = 32  # edge of a two-dimensional block
 PERSISTENT = 8192  # longest reduction that stays in registers
 LOOPED = 2048  # columns of a block when the reduction loops
-_RESERVED = frozenset({"tl", "triton", "libdevice", "float", "x", "xmask", "y", "ymask", "program", "range", *FUNCTIONS})
+_RESERVED = frozenset(
+    {"tl", "triton", "libdevice", "float", "x", "xmask", "y", "ymask", "program", "range", *FUNCTIONS}
+)
 
 
 def to_triton(graph: Graph, target: str = "cuda") -> Source:

@@ -1,0 +1,104 @@
+"""On a real GPU: the examples' functions and whole modules through generated Triton kernels, against eager."""
+
+from __future__ import annotations
+
+import copy
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fuselens
+from fuselens import comparison
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def t(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).cuda()
+
+
+@pytest.fixture(autouse=True)
+def _exact(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FUSELENS_STRICT", "1")
+    fuselens.reset()
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def example(name: str, attribute: str):
+    return runpy.run_path(str(EXAMPLES / name))[attribute]
+
+
+FUNCTIONS = {
+    "toy": lambda a, b: a / (a.abs() + 1) * b,
+    "bias_relu_mul": lambda a, b: torch.relu(a + b[0]) * b,
+    "softmax": lambda a, b: (a @ b.t()).softmax(-1),
+    "layer_norm": lambda a, b: F.layer_norm(a + b, a.shape[1:]),
+    "gelu": lambda a, b: F.gelu(a) * F.silu(b),
+    "rows": lambda a, b: a.sum(1) + b.mean(1),
+    "columns": lambda a, b: (a * b).sum(0),
+    "everything": lambda a, b: F.silu(torch.relu(a)).sum(-1).mean(),
+    "argmax": lambda a, b: a.argmax(1),
+    "cat": lambda a, b: torch.cat([a, b * 2], 1),
+    "stack": lambda a, b: torch.stack([a, a]),
+    "transpose": lambda a, b: a.t().contiguous() + 1,
+    "where": lambda a, b: torch.where(a > b, a, b * 0.1),
+    "halves": lambda a, b: (a.bfloat16() * b.bfloat16()).float(),
+    "integers": lambda a, b: (a * 10).int() // 3 + (b * 10).int() % 4,
+    "log_softmax": lambda a, b: F.log_softmax(a, -1) * b,
+    "var": lambda a, b: torch.var_mean(a, dim=1)[0],
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_function(name):
+    fn = FUNCTIONS[name]
+    compiled = fuselens.compile(fn)
+    for shape in ((33, 70), (128, 1000)):
+        a, b = t(*shape).requires_grad_(), t(*shape, seed=1).requires_grad_()
+        c, d = a.detach().clone().requires_grad_(), b.detach().clone().requires_grad_()
+        expected, actual = fn(a, b), compiled(c, d)
+        assert (found := comparison.differ(expected, actual, "result")) is None, found
+        if expected.requires_grad:
+            expected.square().sum().backward()
+            actual.square().sum().backward()
+            for e, g in ((a, c), (b, d)):
+                assert (found := comparison.differ(e.grad, g.grad, "gradient")) is None, found
+
+
+MODULES = {
+    "tiny": lambda: (example("tiny_model.py", "TinyModel")(), (torch.randn(4, 16),)),
+    "mlp": lambda: (nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10)), (torch.randn(32, 64),)),
+    "conv": lambda: (nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU()), (torch.randn(4, 3, 16, 16),)),
+    "train_mlp": lambda: (example("train_mlp.py", "MLP")(), example("train_mlp.py", "batch")()),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_module(name):
+    torch.manual_seed(0)
+    module, args = MODULES[name]()
+    module, args = module.cuda(), tuple(a.cuda() for a in args)
+    other = copy.deepcopy(module)
+    compiled = fuselens.compile(other)
+    for _ in range(2):
+        expected, actual = module(*args), compiled(*args)
+        assert (found := comparison.differ(expected, actual, "result")) is None, found
+        expected.square().sum().backward()
+        actual.square().sum().backward()
+        for (n, p), (_n, q) in zip(module.named_parameters(), other.named_parameters(), strict=True):
+            assert (found := comparison.differ(p.grad, q.grad, f"gradient of {n}")) is None, found
+    report = type(compiled).__fuselens__.recorder.report
+    assert all(k.backend == "triton" for k in report.kernels)
+    assert not [d for d in report.diagnostics if d.code in ("FL301", "FL402", "FL404")]
+
+
+def test_data_dependent_branch():
+    toy = example("toy.py", "toy").__fuselens__.target
+    compiled = fuselens.compile(toy)
+    for b in (t(100).abs(), -t(100).abs()):
+        torch.testing.assert_close(compiled(t(100), b), toy(t(100), b))
