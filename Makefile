@@ -36,7 +36,7 @@ test-extension: extension ## types and unit tests of the extension
 test-e2e: environment extension browser editor ## the tests in a real editor (ARGS="-k name")
 	@$(PY) -m pytest -m e2e -n 0 $(ARGS) tests/e2e
 
-sweep: environment ## compare compiled and eager execution over the operator and model lists
+sweep: environment ## the long tests (those marked slow)
 	@$(PY) -m pytest -m slow $(ARGS)
 
 bench: environment ## eager, torch.compile and fuselens, interleaved (ARGS="--help")

@@ -38,7 +38,7 @@ report() {
 }
 
 python=$(find_python) || {
-    need "CPython 3.11, 3.12 or 3.13          Debian: apt-get install python3 python3-venv python3-dev"
+    need "CPython 3.11, 3.12 or 3.13 (Debian: apt-get install python3 python3-venv python3-dev)"
     report
 }
 
@@ -48,24 +48,24 @@ python)
     ;;
 check)
     "$python" -c 'import venv, ensurepip' 2>/dev/null ||
-        need "the venv module of $python          Debian: apt-get install python3-venv"
-    "$python" - <<'PY' 2>/dev/null || need "the C headers of $python          Debian: apt-get install python3-dev"
+        need "the venv module of $python (Debian: apt-get install python3-venv)"
+    "$python" - <<'PY' 2>/dev/null || need "the C headers of $python (Debian: apt-get install python3-dev)"
 import pathlib, sys, sysconfig
 sys.exit(not pathlib.Path(sysconfig.get_paths()["include"], "internal", "pycore_frame.h").is_file())
 PY
-    command -v "${CXX:-g++}" >/dev/null || need "a C++ compiler (${CXX:-g++})          Debian: apt-get install g++"
+    command -v "${CXX:-g++}" >/dev/null || need "a C++ compiler (${CXX:-g++}) (Debian: apt-get install g++)"
     command -v "${CC:-gcc}" >/dev/null || command -v cc >/dev/null ||
-        need "a C compiler (${CC:-gcc})          Debian: apt-get install gcc"
+        need "a C compiler (${CC:-gcc}) (Debian: apt-get install gcc)"
     if ! command -v node >/dev/null; then
-        need "Node 20 or later          Debian: apt-get install nodejs (12: from NodeSource)"
+        need "Node 20 or later (Debian 13: apt-get install nodejs npm; Debian 12: the nodejs package of NodeSource)"
     elif [ "$(node -p 'process.versions.node.split(".")[0]')" -lt 20 ]; then
-        need "Node 20 or later; $(command -v node) is $(node --version)          Debian: apt-get install nodejs"
+        need "Node 20 or later; $(command -v node) is $(node --version) (Debian: apt-get install nodejs)"
     fi
-    command -v npm >/dev/null || need "npm          Debian: apt-get install npm"
+    command -v npm >/dev/null || need "npm (Debian: apt-get install npm)"
     if [ "${2:-}" = --e2e ]; then
         command -v "${FUSELENS_CHROMIUM:-chromium}" >/dev/null || command -v chromium-browser >/dev/null ||
             command -v google-chrome >/dev/null ||
-            need "Chromium, for the tests in a real editor          Debian: apt-get install chromium ripgrep fonts-dejavu-core"
+            need "Chromium, for the tests in a real editor (Debian: apt-get install chromium ripgrep fonts-dejavu-core)"
     fi
     report
     ;;

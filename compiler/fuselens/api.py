@@ -216,6 +216,10 @@ class CompiledModule(torch.nn.Module):
         annotation = type(self).__fuselens__
         return wrap(copy.deepcopy(annotation.target, memo), annotation.config, annotation.example_inputs)
 
+    def __copy__(self) -> Any:
+        annotation = type(self).__fuselens__
+        return wrap(copy.copy(annotation.target), annotation.config, annotation.example_inputs)
+
     def __reduce__(self) -> Any:
         annotation = type(self).__fuselens__
         return wrap, (annotation.target, annotation.config, None)

@@ -33,13 +33,13 @@ test("no source, no interpreter", async () => {
 });
 
 test("variables in a configured path", () => {
-  const variables = { home: "/home/ada", workspaceFolder: "/work/models", environment: { CONDA_PREFIX: "/opt/conda" } };
+  const variables = { home: "/home/ada", workspaceFolder: "/home/ada/models", environment: { CONDA_PREFIX: "/opt/conda" } };
   const cases: [string, string][] = [
     ["", ""],
     ["/usr/bin/python3", "/usr/bin/python3"],
     ["  ~/envs/torch/bin/python ", "/home/ada/envs/torch/bin/python"],
     ["~other/bin/python", "~other/bin/python"],
-    ["${workspaceFolder}/.venv/bin/python", "/work/models/.venv/bin/python"],
+    ["${workspaceFolder}/.venv/bin/python", "/home/ada/models/.venv/bin/python"],
     ["${userHome}/py", "/home/ada/py"],
     ["${env:CONDA_PREFIX}/bin/python", "/opt/conda/bin/python"],
     ["${env:UNSET}/bin/python", "/bin/python"],
@@ -56,7 +56,7 @@ test("a dollar sign in the home folder is not a pattern", () => {
 });
 
 test("virtual environments of a workspace folder", () => {
-  assert.deepEqual(environmentsIn("/work", false), ["/work/.venv/bin/python", "/work/venv/bin/python"]);
+  assert.deepEqual(environmentsIn("/w", false), ["/w/.venv/bin/python", "/w/venv/bin/python"]);
   assert.deepEqual(environmentsIn("C:\\work", true), ["C:\\work\\.venv\\Scripts\\python.exe", "C:\\work\\venv\\Scripts\\python.exe"]);
 });
 

@@ -1844,6 +1844,131 @@ def symbolic_sizes_across_breaks(wrap):
             yield f(t(n))
 
 
+@scenario
+def compiled_modules_inside_others(wrap):
+    inner = wrap(nn.Linear(3, 3))
+
+    class Parent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.tail = inner, nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.tail(self.inner(x).relu())
+
+    p = Parent()
+    f = wrap(p)
+    yield p(t(2, 3)), f(t(2, 3)), sorted(p.state_dict()), inner in list(p.children()), len(list(p.parameters()))
+    p.eval()
+    p.double()
+    yield f(t(2, 3).double()), inner.training, inner.weight.dtype
+    c = copy.copy(f)
+    c.tail = nn.Linear(3, 4).double()
+    yield c(t(2, 3).double()).shape, f(t(2, 3).double()).shape
+    buffer = io.BytesIO()
+    torch.save(inner, buffer)
+    buffer.seek(0)
+    yield torch.load(buffer, weights_only=False)(t(2, 3).double()), {inner: 1}[inner], inner == inner
+
+
+@scenario
+def grad_mode_is_left_changed(wrap):
+    def fn(x, on):
+        y = x * 2
+        torch.set_grad_enabled(on)
+        return y, x * 3
+
+    f = wrap(fn)
+    x = t(3).requires_grad_()
+    try:
+        for on in (False, True, True, False, False, True):
+            yield f(x, on), torch.is_grad_enabled()
+    finally:
+        torch.set_grad_enabled(True)
+
+
+@scenario
+def a_call_fails_inside_no_grad(wrap):
+    def fn(x, k):
+        with torch.no_grad():
+            y = x * 2
+            z = y / [1][k]
+        return z + x
+
+    f = wrap(fn)
+    x = t(3).requires_grad_()
+    for k in (0, 5, 0):
+        yield raised(f, x, k), torch.is_grad_enabled()
+
+
+@scenario
+def shapes_fail_at_the_second_call(wrap):
+    f = wrap(lambda x, y: (x @ y).relu())
+    yield f(t(2, 3), t(3, 2)), raised(f, t(2, 3), t(2, 3)), f(t(2, 3), t(3, 2)), raised(f, t(2, 3), t(3).double()), raised(f, t(2, 3), None)
+
+
+@scenario
+def data_makes_an_operation_fail(wrap):
+    f = wrap(lambda x, i: x[i] * 2)
+    yield f(t(3), torch.tensor([0, 2])), raised(f, t(3), torch.tensor([0, 7])), f(t(3), torch.tensor([1, 1]))
+
+
+@scenario
+def dtype_and_device_of_a_model_change(wrap):
+    m = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.GELU())
+    f = wrap(m)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float32):
+        m.to(dtype)
+        yield f(t(2, 3).to(dtype))
+    m.to("meta")
+    yield f(torch.empty(2, 3, device="meta")).shape
+
+
+@scenario
+def recurrent_state(wrap):
+    torch.manual_seed(0)
+    cell = nn.GRUCell(3, 4)
+
+    def fn(xs, h=None):
+        out = []
+        for x in xs:
+            h = cell(x, h)
+            out.append(h)
+        return torch.stack(out), h
+
+    f = wrap(fn)
+    ys, h = f(t(5, 2, 3))
+    yield ys, h
+    yield f(t(5, 2, 3), h), f(t(2, 2, 3), h.detach()), f([t(2, 3)], None)
+
+
+@scenario
+def the_same_function_compiled_twice_over(wrap):
+    def fn(x, k=2):
+        return x * k
+
+    a = wrap(fn)
+    b = wrap(a)
+    c = wrap(functools.partial(a, k=5))
+    yield a(t(3)), b(t(3)), c(t(3)), a.__name__, b.__name__, a.__doc__, callable(c)
+
+
+@scenario
+def lists_of_functions_in_a_loop(wrap):
+    fs = [lambda v: v + 1, torch.relu, nn.Sigmoid(), functools.partial(torch.mul, other=3)]
+
+    def fn(x, order):
+        for i in order:
+            x = fs[i](x)
+        return x
+
+    f = wrap(fn)
+    for order in ((0, 1), (1, 0), [2, 3], range(4), ()):
+        yield f(t(3), order)
+    fs[0], fs[1] = fs[1], fs[0]
+    yield f(t(3), (0, 1)), f(t(3), range(4))
+
+
 @pytest.mark.parametrize("made", SCENARIOS, ids=lambda s: s.__name__)
 def test_notices_what_eager_notices(made):
     expected, printed = observe(made, lambda fn, **options: fn)

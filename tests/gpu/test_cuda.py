@@ -72,8 +72,14 @@ def test_function(name):
 
 MODULES = {
     "tiny": lambda: (example("tiny_model.py", "TinyModel")(), (torch.randn(4, 16),)),
-    "mlp": lambda: (nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10)), (torch.randn(32, 64),)),
-    "conv": lambda: (nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU()), (torch.randn(4, 3, 16, 16),)),
+    "mlp": lambda: (
+        nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10)),
+        (torch.randn(32, 64),),
+    ),
+    "conv": lambda: (
+        nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU()),
+        (torch.randn(4, 3, 16, 16),),
+    ),
     "train_mlp": lambda: (example("train_mlp.py", "MLP")(), example("train_mlp.py", "batch")()),
 }
 

@@ -256,14 +256,15 @@ class Emitter:
         keep = len(stack) - popped
         target = self.m.program.instructions[index + 1]
         names = self._live(target)
-        slots = [*(self._slot(v, names) for v in stack[:keep]), *(["value"] * pushed)]
+        run, gives = without_null(instructions, pushed)
+        slots = [*(self._slot(v, names) for v in stack[:keep]), *gives]
         self._emit(bytecode.prepare_call(self._make_resume(target, slots, names)))
         for i, value in enumerate(stack):
             if i >= keep:
                 self.value(value)
             elif slots[i] != "null":  # a NULL below the operands is pushed by the resume function itself
                 self.value(_passed(value, slots[i]))
-        self._emit([i.copy() for i in instructions])
+        self._emit(run)
         for name in names:
             self.value(self.m.locals[name])
         self._emit(bytecode.call(sum(s != "null" for s in slots) + len(names)))
@@ -560,6 +561,21 @@ def group_start(instructions: list[Instruction], index: int) -> int:
     while index and instructions[index - 1].op in ("KW_NAMES", "PRECALL") and instructions[index].op in ("CALL", "PRECALL", "KW_NAMES"):
         index -= 1
     return index
+
+
+def without_null(instructions: list[Instruction], pushed: int) -> tuple[list[Instruction], list[Slot]]:
+    """A copy of the instructions in which none pushes a NULL, which no function can be given, and what the copy pushes.
+
+    A method is loaded as an attribute; the NULL that then stands beside it is pushed by the resume function.
+    """
+    *before, last = (i.copy() for i in instructions)
+    if not any(m.op in ("LOAD_METHOD", "LOAD_SUPER_METHOD") for m in bytecode.normalise(last)):
+        return [*before, last], ["value"] * pushed
+    if last.op == "LOAD_METHOD":
+        (last,) = bytecode.load_attr(last.argval)
+    else:
+        last.flag &= ~1
+    return [*before, last], ["null", "value"] if bytecode.NULL_FIRST else ["value", "null"]
 
 
 def stack_change(last: Instruction, group: list[Instruction]) -> tuple[int, int]:

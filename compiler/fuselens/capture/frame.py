@@ -105,9 +105,10 @@ class FrameCompiler:
             _hook.skip(code)
             return None
         if torch_private.functorch_active() or torch_private.dispatch_modes_active() or torch_private.autocast_active():
+            self._eagerly(code, "autocast, a mode or a function transform is active")
             return None
         if classify.frame_reads_itself(code):
-            self._once(code, make("FL109", _first_span(code), what=code.co_qualname, why="it reads its own frame", mode=self.mode))
+            self._eagerly(code, "it reads its own frame")
             _hook.skip(code)
             return None
         if len(misses) >= self.config.recompile_limit:
@@ -138,6 +139,12 @@ class FrameCompiler:
         finally:
             if torch.is_grad_enabled() != grad_enabled:
                 torch_private.set_grad_enabled(grad_enabled)
+
+    def _eagerly(self, code: types.CodeType, why: str) -> None:
+        diagnostic = make("FL109", _first_span(code), what=code.co_qualname, why=why, mode=self.mode)
+        if self.config.fullgraph:
+            raise GraphBreakError(diagnostic)
+        self._once(code, diagnostic)
 
     def _once(self, code: types.CodeType, diagnostic: Diagnostic) -> None:
         key = (code, diagnostic.code)

@@ -68,11 +68,12 @@ class Scope:
 
 def translate(
     scope: Scope, ops: Iterable[Op], mapping: Mapping[str, Expr], resolve: Resolve, names: dict[str, str],
-    *, folded: Callable[[Op, str], str] | None = None,
+    *, folded: Callable[[Op, str], str] | None = None, exact: bool = False,
 ) -> None:  # fmt: skip
     """Appends ``ops`` to the scope with axes replaced by ``mapping`` and loads answered by ``resolve``.
 
-    ``names`` maps the ops' own names to the scope's and grows. Stores are left out; ``folded`` answers reduces.
+    ``names`` maps the ops' own names to the scope's and grows. Stores are left out; ``folded`` answers reduces. ``exact``:
+    the ops are a conversion that the user sees, so what it converts from is rounded as eager has it.
     """
     for op in ops:
         if op.op == "store" or op.name in names:
@@ -91,7 +92,9 @@ def translate(
         elif op.op == "cast":
             value = names[op.args[0]]
             source, dtype = scope.unrounded.get(value, ("", ""))
-            names[op.name] = source if dtype == op.dtype else scope.emit("cast", (value,), op.dtype, op.spans)
+            names[op.name] = (
+                source if dtype == op.dtype and not exact else scope.emit("cast", (value,), op.dtype, op.spans)
+            )
         else:
             args = tuple(names[a] if isinstance(a, str) else a for a in op.args)
             names[op.name] = scope.emit(op.op, args, op.dtype, op.spans)

@@ -17,7 +17,7 @@ from fuselens.ir.affine import linear
 from fuselens.ir.loops import Extern, Graph, Loop, Node, Op, extern_reads, indirect_names
 from fuselens.report import Decision
 from fuselens.schedule.emit import Scope, remember_unrounded, translate, without_dead
-from fuselens.schedule.items import Item, analyse, bytes_of, points
+from fuselens.schedule.items import Item, analyse, bytes_of, is_conversion, points
 from fuselens.schedule.matching import solve
 
 CHEAP = 5  # operations (ir cost units) that are recomputed rather than stored
@@ -104,13 +104,13 @@ def with_inlined(graph: Graph, node: Loop, chosen: dict[str, Item]) -> Loop:
         if item is None or mapping is None:
             return scope.emit("load", (storage, index), op.dtype, op.spans)
         names: dict[str, str] = {}
-        translate(scope, item.loop.body, mapping, resolve, names)
+        translate(scope, item.loop.body, mapping, resolve, names, exact=item.rounds)
         if not item.rounds:
             remember_unrounded(scope, item.loop.body, item.value, names)
         return names[item.value]
 
     names: dict[str, str] = {}
-    translate(scope, node.body, {}, resolve, names)
+    translate(scope, node.body, {}, resolve, names, exact=is_conversion(node))
     for op in node.body:
         if op.op == "store":
             index = op.args[1]

@@ -46,10 +46,15 @@ class Item:
     @property
     def rounds(self) -> bool:
         """Whether the last cast is the user's own, so that its rounding must be kept when a value is forwarded."""
-        return "_to_copy" in self.loop.origin or "convert_element_type" in self.loop.origin
+        return is_conversion(self.loop)
 
     def form(self, index: Expr) -> Affine | None:
         return linear(index, frozenset(self.sizes))
+
+
+def is_conversion(loop: Loop) -> bool:
+    """Whether the loop is a change of dtype that stands in the program: the roundings on both sides of it are eager's."""
+    return "_to_copy" in loop.origin or "convert_element_type" in loop.origin
 
 
 def cost_of(ops: Iterable[Op]) -> int:

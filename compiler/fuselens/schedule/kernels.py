@@ -211,7 +211,7 @@ class _Builder:
                 continue
             if member.item.reduction:
                 names: dict[str, str] = {}
-                translate(scope, member.item.before, member.mapping, self._resolve, names)
+                translate(scope, member.item.before, member.mapping, self._resolve, names, exact=member.item.rounds)
                 self.folds[name] = names
             else:
                 self._store(scope, member)
@@ -260,7 +260,7 @@ class _Builder:
 
     def _inline(self, scope: Scope, item: Item, mapping: Mapping[str, Expr]) -> str:
         names: dict[str, str] = {}
-        translate(scope, item.loop.body, mapping, self._resolve, names)
+        translate(scope, item.loop.body, mapping, self._resolve, names, exact=item.rounds)
         if not item.rounds:
             remember_unrounded(scope, item.loop.body, item.value, names)
         return names[item.value]
