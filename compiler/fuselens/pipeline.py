@@ -335,15 +335,19 @@ def _compile_for_absent_gpu(
 
         module = load_module(source, config.cache_dir / "offline")
     except ImportError as error:
-        recorder.on_diagnostic(make("FL402", captured.span, what=config.target, why=f"Triton is not installed ({error})"))
+        recorder.on_diagnostic(
+            make("FL402", captured.span, what=config.target, why=f"Triton is not installed ({error})")
+        )
         return
     for info in source.kernels:
         compiled = compile_kernel(module, info, architecture)
         resources = {k: int(compiled[k]) for k in ("registers", "spills", "shared")}
-        moved = [None if b is None else ordered.hint(b) for b in (info.bytes_read, info.bytes_written)]
+        read, written = (None if b is None else ordered.hint(b) for b in (info.bytes_read, info.bytes_written))
         run.graph.kernels.append(
-            report.Kernel(info.name, "triton", phase, info.kind, info.operations, info.spans, *moved, resources)
-        )
+            report.Kernel(
+                info.name, "triton", phase, info.kind, info.operations, info.spans, read, written, resources=resources
+            )
+        )  # fmt: skip
         if recorder.texts:
             run.keep(report.Stage(f"ptx{suffix}.{info.name}", "ptx", compiled["ptx"]))
 

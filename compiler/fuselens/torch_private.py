@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import logging
 import re
 import sys
 import threading
@@ -53,6 +54,17 @@ class _FakeMode(FakeTensorMode):
 _PEER_SETTINGS = {
     "fake_tensor_cache_enabled": True, "fake_tensor_cache_crosscheck_enabled": False, "_custom_ops_profile": None,
 }  # fmt: skip
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Keeps fake tensors from logging the errors of operators, which the program is about to raise, or to handle, itself."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
 
 
 class _LazyModule(types.ModuleType):

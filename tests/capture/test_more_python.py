@@ -106,12 +106,25 @@ def lazy_map(x):
 
 
 def iterator_types(x):
-    made = (zip([1], [2]), map(abs, [1]), enumerate([1]), reversed([1]), iter([1]), iter((1,)), iter({1: 2}), iter(range(2)), iter("ab"))
+    made = (
+        zip([1], [2]),
+        map(abs, [1]),
+        enumerate([1]),
+        reversed([1]),
+        iter([1]),
+        iter((1,)),
+        iter({1: 2}),
+        iter(range(2)),
+        iter("ab"),
+    )
     return x + 1, [type(i).__name__ for i in made]
 
 
 def returns_iterators(x):
-    return [type(v).__name__ for v in (returns_zip(x), returns_map(x), returns_enumerate(x), {}.keys(), {}.items(), {}.values())]
+    return [
+        type(v).__name__
+        for v in (returns_zip(x), returns_map(x), returns_enumerate(x), {}.keys(), {}.items(), {}.values())
+    ]
 
 
 def returns_zip(x):
@@ -142,7 +155,14 @@ def live_views(x):
 
 def view_operations(x):
     a, b = {"p": 1, "q": 2}, {"q": 3}
-    return x, a.keys() & b.keys(), a.keys() - b.keys(), a.keys() == {"p", "q"}, sorted(a.keys() | b), a.keys() == b.keys()
+    return (
+        x,
+        a.keys() & b.keys(),
+        a.keys() - b.keys(),
+        a.keys() == {"p", "q"},
+        sorted(a.keys() | b),
+        a.keys() == b.keys(),
+    )
 
 
 def changes_dict_while_iterating(x):
@@ -421,7 +441,20 @@ def sets_(x):
 
 def tuples_(x):
     a = (1, 2, 3)
-    return x, a + (4,), a * 2, a[1:], a.index(2), a.count(3), a < (1, 3), hash(a), a == (1, 2, 3), (1, (2, x))[1][0], () or (0,), not ()
+    return (
+        x,
+        a + (4,),
+        a * 2,
+        a[1:],
+        a.index(2),
+        a.count(3),
+        a < (1, 3),
+        hash(a),
+        a == (1, 2, 3),
+        (1, (2, x))[1][0],
+        () or (0,),
+        not (),
+    )
 
 
 def counters(x):
@@ -452,7 +485,19 @@ def named(x):
     p = P(x)
     q = p._replace(b=5)
     a, b = q
-    return p, q, p.total(), q.a, p._asdict(), a + b, P._make([1, 2]), p == q if False else P(1) == P(1, 3), isinstance(p, tuple), p[::2], len(q)
+    return (
+        p,
+        q,
+        p.total(),
+        q.a,
+        p._asdict(),
+        a + b,
+        P._make([1, 2]),
+        p == q if False else P(1) == P(1, 3),
+        isinstance(p, tuple),
+        p[::2],
+        len(q),
+    )
 
 
 def slices_of_containers(x):
@@ -465,7 +510,25 @@ def slices_of_containers(x):
 
 
 def number_results(x, k):
-    return x * k, k + 1, k * 1.0, k // 2, k % 3, -k, k == 1, k is True, type(k), str(k), repr(k), f"{k}", abs(k), round(k), int(k), float(k), bool(k)
+    return (
+        x * k,
+        k + 1,
+        k * 1.0,
+        k // 2,
+        k % 3,
+        -k,
+        k == 1,
+        k is True,
+        type(k),
+        str(k),
+        repr(k),
+        f"{k}",
+        abs(k),
+        round(k),
+        int(k),
+        float(k),
+        bool(k),
+    )
 
 
 def float_details(x):
@@ -498,7 +561,13 @@ def string_work(x, s="Ab c"):
 
 def formats_tensors(x):
     y = x + 1
-    return f"{y.shape} {y.dtype} {y.ndim} {tuple(y.shape)} {y.device}", str(y.dtype), repr(y.shape), f"{y.sum().item():.3f}", str(y)
+    return (
+        f"{y.shape} {y.dtype} {y.ndim} {tuple(y.shape)} {y.device}",
+        str(y.dtype),
+        repr(y.shape),
+        f"{y.sum().item():.3f}",
+        str(y),
+    )
 
 
 # --- functions ------------------------------------------------------------------------------------------------------
@@ -651,7 +720,13 @@ def mutual_other(x, n):
 
 
 def operator_functions(x):
-    return operator.add(x, 1), operator.itemgetter(1)([1, x]), operator.attrgetter("ndim")(x), operator.methodcaller("abs")(x), operator.mul(2, 3)
+    return (
+        operator.add(x, 1),
+        operator.itemgetter(1)([1, x]),
+        operator.attrgetter("ndim")(x),
+        operator.methodcaller("abs")(x),
+        operator.mul(2, 3),
+    )
 
 
 # --- exceptions -----------------------------------------------------------------------------------------------------
@@ -1051,7 +1126,15 @@ def tensor_attributes(x):
 
 def tensor_membership(x):
     y = x[0]
-    return y in x, [x][0] is x, any(v is y for v in (x, y)), x.equal(x), torch.equal(x, y), torch.allclose(x, x), id(x) == id(x)
+    return (
+        y in x,
+        [x][0] is x,
+        any(v is y for v in (x, y)),
+        x.equal(x),
+        torch.equal(x, y),
+        torch.allclose(x, x),
+        id(x) == id(x),
+    )
 
 
 def multiple_outputs(x):
@@ -1067,14 +1150,28 @@ def random_ops(x):
     b = torch.randn(3)
     g = torch.Generator().manual_seed(3)
     c = torch.rand(2, generator=g)
-    return a, b, c, torch.rand(2, generator=g), torch.randperm(4), torch.bernoulli(torch.full((3,), 0.5)), F.dropout(x, 0.3)
+    return (
+        a,
+        b,
+        c,
+        torch.rand(2, generator=g),
+        torch.randperm(4),
+        torch.bernoulli(torch.full((3,), 0.5)),
+        F.dropout(x, 0.3),
+    )
 
 
 def numpy_work(x):
     import numpy as np
 
     a = x.numpy()
-    return torch.from_numpy(np.sin(a) + 1) * 2, float(a.sum()), torch.tensor(np.float64(2.0)), x * np.float32(2), np.int64(3) * x
+    return (
+        torch.from_numpy(np.sin(a) + 1) * 2,
+        float(a.sum()),
+        torch.tensor(np.float64(2.0)),
+        x * np.float32(2),
+        np.int64(3) * x,
+    )
 
 
 # --- objects --------------------------------------------------------------------------------------------------------
@@ -1110,7 +1207,13 @@ def makes_objects(x):
     b.items.append(x * 2)
     b.n += 1
     f = Frozen(1)
-    return b.value + b.items[0] * b.n * f.b, dataclasses.replace(f, a=5).a, f == Frozen(1), str(f), dataclasses.asdict(f)
+    return (
+        b.value + b.items[0] * b.n * f.b,
+        dataclasses.replace(f, a=5).a,
+        f == Frozen(1),
+        str(f),
+        dataclasses.asdict(f),
+    )
 
 
 def writes_object(b, x):
@@ -1140,7 +1243,18 @@ def setattr_getattr(b, x):
 
 
 def enum_work(x, c=Color.RED):
-    return x * c.value, c.name, c is Color.RED, Color(2), Color["BLUE"], list(Color), {Color.RED: 1}[c], isinstance(c, Color), Flags.A | Flags.B, str(c)
+    return (
+        x * c.value,
+        c.name,
+        c is Color.RED,
+        Color(2),
+        Color["BLUE"],
+        list(Color),
+        {Color.RED: 1}[c],
+        isinstance(c, Color),
+        Flags.A | Flags.B,
+        str(c),
+    )
 
 
 class Ops:
@@ -1192,7 +1306,20 @@ def operators_(x):
     del a[1]
     with a as v:
         w = v * 2
-    return (a + 1).v, (1 + a).v, a == b, a is b, (-a).v, a < b, a @ x, w, hash(a), {a: 1}[b], a != 3, sorted([a, b]) == [a, b]
+    return (
+        (a + 1).v,
+        (1 + a).v,
+        a == b,
+        a is b,
+        (-a).v,
+        a < b,
+        a @ x,
+        w,
+        hash(a),
+        {a: 1}[b],
+        a != 3,
+        sorted([a, b]) == [a, b],
+    )
 
 
 def operators_on_argument(a, x):
@@ -1289,7 +1416,16 @@ class Leaf(Middle):
 
 def inheritance(x):
     o = Leaf()
-    return o.go(x), Leaf.make(x), o.label, Parent.go(o, x), isinstance(o, Parent), issubclass(Leaf, Middle), type(o).__mro__[1].__name__, Leaf.make.__name__
+    return (
+        o.go(x),
+        Leaf.make(x),
+        o.label,
+        Parent.go(o, x),
+        isinstance(o, Parent),
+        issubclass(Leaf, Middle),
+        type(o).__mro__[1].__name__,
+        Leaf.make.__name__,
+    )
 
 
 def class_in_function(x):
@@ -1307,7 +1443,19 @@ def truthiness(x, v=None):
         def __len__(self):
             return 0
 
-    return x, bool(Empty()), not v, 1 if [] else 2, "" or "b", None and 1, [0] and "y", 0.0 or -0.0, bool(x.shape), all([1, x.ndim]), any(())
+    return (
+        x,
+        bool(Empty()),
+        not v,
+        1 if [] else 2,
+        "" or "b",
+        None and 1,
+        [0] and "y",
+        0.0 or -0.0,
+        bool(x.shape),
+        all([1, x.ndim]),
+        any(()),
+    )
 
 
 def type_tests(x, v):
@@ -1393,7 +1541,7 @@ def compares_tensors_in_containers(x):
 
 def f_string_debug(x):
     n = 3
-    return f"{n=} {x.shape=} {n:>{n}} {'a' 'b'!r}", x
+    return f"{n=} {x.shape=} {n:>{n}} {'ab'!r}", x
 
 
 CASES = [
@@ -1442,6 +1590,452 @@ CASES = [
 ]  # fmt: skip
 
 
+# --- breaks of all kinds inside loops, calls and attribute reads ------------------------------------------------------
+
+
+def case(*args):
+    """Adds the function, with one tuple of arguments, to :data:`CASES`."""
+
+    def add(fn):
+        CASES.append((fn, args))
+        return fn
+
+    return add
+
+
+@case(t(3))
+def undefined_called(x):
+    return no_such(x + 1)
+
+
+@case(t(3))
+def attr_called_via_dict(x):
+    class Plain:
+        pass
+
+    o = Plain()
+    o.f = lambda v: v * 2
+    return o.f(x)
+
+
+class H:
+    def __getattribute__(self, n):
+        return object.__getattribute__(self, n)
+
+    def m(self, x):
+        return x + 1
+
+    def __eq__(self, other):
+        return type(other) is H
+
+
+@case(H(), t(3))
+def getattribute_method(h, x):
+    return h.m(x) * 2
+
+
+class SlotCall:
+    __slots__ = ("f", "g")
+
+    def __init__(self):
+        self.f = torch.relu
+        self.g = 3
+
+    def __eq__(self, other):
+        return self.g == other.g
+
+
+@case(SlotCall(), t(3))
+def slot_called(s, x):
+    return s.f(x) * s.g
+
+
+@case(t(3))
+def mod_attr_called(x):
+    import torch.nn.functional as FF
+
+    return FF.relu(x)
+
+
+@case(t(3))
+def long_method_chain(x):
+    d = {"a": [x]}
+    d["a"].append(x * 2)
+    d.get("a").extend([1])
+    print("k")
+    d["a"].pop()
+    return d, d["a"][0]
+
+
+@case([t(3)])
+def arg_iter_print(items):
+    for i, v in enumerate(items):
+        print(i)
+        items[i] = v * 2
+        if len(items) < 4:
+            items.append(v + 1)
+    return items
+
+
+@case({"a": t(2), "b": t(2)})
+def dict_items_break(d):
+    for k, v in d.items():
+        print(k)
+        d[k] = v * 2
+    return [k for k in d], {k: v for k, v in zip(d.keys(), d.values())}
+
+
+@case(t(3))
+def zip_break(x):
+    for a, b in zip([x, x * 2], ("p", "q")):
+        print(b)
+        x = x + a
+    for a in map(lambda v: v * 2, [1, 2]):
+        print(a)
+        x = x * a
+    for a in reversed([1, 2, 3]):
+        print(a)
+        x = x - a
+    it = iter([1, 2, 3])
+    for a in it:
+        print(a)
+        x = x + next(it, 0)
+    z = zip(it, it)
+    print(type(z).__name__)
+    return x, list(z)
+
+
+@case(t(3))
+def two_loops_same_iter(x):
+    it = iter(range(6))
+    for a in it:
+        for b in it:
+            print(a, b)
+            x = x + b
+            if b % 2:
+                break
+    return x
+
+
+@case(t(3))
+def enumerate_same(x):
+    e = enumerate("abcd", 1)
+    for i, c in e:
+        print(i, c)
+        print(next(e, None))
+    return x
+
+
+@case(t(3))
+def map_break_inside(x):
+    return [v for v in map(lambda k: (print(k), x * k)[1], [1, 2, 3])]
+
+
+@case(t(3))
+def sorted_views(x):
+    d = {"b": 1, "a": 2}
+    return (
+        sorted(d),
+        sorted(d.items()),
+        max(d.values()),
+        sum(d.values()),
+        ",".join(d.keys()),
+        list(map(str, d.values())),
+        dict(zip(d.values(), d.keys())),
+        tuple(d.items()),
+        set(d),
+        [*d.values()],
+        {**d},
+        len(d.items()),
+        x,
+        bool({}.keys()),
+        str(d.keys()),
+        any(d.values()),
+        d.keys() == {"a", "b"},
+    )
+
+
+@case(t(3))
+def view_unpack(x):
+    a, b = {"p": x, "q": 2}.values()
+    ((k, v),) = ({"z": 1}).items()
+    return a, b, k, v, torch.stack(list({"a": x, "b": x}.values())), torch.cat(tuple({"a": x}.values()))
+
+
+@case(t(3))
+def cat_values(x):
+    return (
+        torch.stack([*{"a": x, "b": x}.values()]),
+        max({"a": 1}.values()),
+        isinstance({}.keys(), (list, tuple)),
+        type({}.items()).__name__,
+    )
+
+
+@case(t(3))
+def torch_with_view(x):
+    return torch.stack(tuple(v for v in {"a": x}.values())), nn_stack({"a": x})
+
+
+def nn_stack(d):
+    try:
+        return torch.stack(d.values())
+    except TypeError as e:
+        return "TypeError"
+
+
+@case(t(2, 3))
+def size_iter(x):
+    b, c = x.shape
+    for s in x.shape:
+        print(s)
+    return [s * 2 for s in x.size()], b, c, dict(zip("bc", x.shape))
+
+
+@case(t(3), 5)
+def nested_fn_defaults_break(x, n):
+    def g(v, n=n, *a, k=x, **kw):
+        return v * n + k
+
+    fs = [lambda v, i=i: v * i for i in range(3)]
+    print("b", len(fs))
+    return g(x), [f(x) for f in fs]
+
+
+@case(t(3))
+def closure_list_across(x):
+    acc = []
+
+    def add(v):
+        acc.append(v)
+        return len(acc)
+
+    add(x)
+    print("len", len(acc))
+    add(x + 1)
+    print(add(3))
+    return acc
+
+
+@case(t(3))
+def class_closure_across(x):
+    total = 0
+
+    def step(v):
+        nonlocal total
+        total = total + v
+        if total > 2:
+            print("big", total)
+        return total
+
+    for i in range(4):
+        x = x + step(i)
+    return x, total
+
+
+@case(t(3))
+def del_in_loop(x):
+    y = x
+    for i in range(3):
+        z = y + i
+        print(i)
+        y = z * 2
+        del z
+    return y
+
+
+@case(t(3))
+def try_in_loop(x):
+    for i in range(4):
+        try:
+            if i == 2:
+                raise ValueError(i)
+            x = x + i
+            print("ok", i)
+        except ValueError as e:
+            print("err", e)
+            continue
+        finally:
+            print("fin")
+    return x
+
+
+@case(t(3))
+def return_in_loop_try(x):
+    for i in range(4):
+        try:
+            print(i)
+            if i == 2:
+                return x * i
+        finally:
+            x = x + 1
+
+
+@case(t(3))
+def with_in_loop_print(x):
+    for i in range(3):
+        with torch.no_grad():
+            print(i)
+            x = x * 2
+    return x, torch.is_grad_enabled()
+
+
+@case(t(3))
+def kwargs_call_break(x):
+    f = dict(a=1, b=x)
+    return prt(**f), prt(*[1], **{"b": x})
+
+
+def prt(a, b):
+    print("a", a)
+    return b * a
+
+
+@case(t(3))
+def star_break(x):
+    return prt(*(print("1") or (2, x)))
+
+
+@case(t(3))
+def lambda_default_tensor(x):
+    return (lambda v=x * 2: v + 1)()
+
+
+@case(t(3))
+def set_items(x):
+    s = {1, 2, 3}
+    s.discard(2)
+    for v in sorted(s):
+        x = x + v
+    return x, s
+
+
+@case(t(3))
+def byte_str(x):
+    return x, b"ab"[0], bytearray(b"a"), memoryview(b"ab")[1], b"a" + b"b"
+
+
+@case(t(3))
+def multi_assign(x):
+    a = b = [x]
+    a += [1]
+    c = d = {}
+    c["k"] = b
+    return a, b, d, a is b, c is d
+
+
+@case(t(3))
+def unpack_swap(x):
+    a, b, c = x
+    a, b = b, a
+    [p, q], *r = [[a, b], c]
+    return p, q, r
+
+
+@case(t(3))
+def global_in_comp(x):
+    return [g_scale * v for v in (x,)], {g_scale}
+
+
+g_scale = 3
+
+
+@case(t(3))
+def recursion_closure(x):
+    def f(v, n):
+        return v if n == 0 else f(v + 1, n - 1)
+
+    return f(x, 3)
+
+
+@case(t(3))
+def inner_gen(x):
+    def g():
+        yield x
+        yield x * 2
+
+    a = [*g()]
+    b = sum(g())
+    c = dict(enumerate(g()))
+    return a, b, c, max(v.sum().item() for v in g())
+
+
+@case(t(3))
+def asyncdef(x):
+    async def f():
+        return x
+
+    c = f()
+    c.close()
+    return x
+
+
+@case(t(3))
+def star_lambda(x):
+    return (lambda *a, **k: (a, k))(x, *[1], z=2, **{"y": 3})
+
+
+@case(t(3))
+def chained_compare_tensor(x):
+    return bool((x > -100).all()) and 0 < x.numel() < 10
+
+
+@case(t(3))
+def string_fmt(x):
+    return "{0}{a}{b[k]}".format(1, a=2, b={"k": 3}), f"{x.shape[0]:>5}", "%(a)s" % {"a": 1}, x
+
+
+@case(t(3))
+def ternary_nested(x):
+    return (x if x.shape[0] > 5 else x * 2 if x.ndim == 1 else x * 3), (1 if x.sum() > 100 else 2)
+
+
+@case(t(3))
+def slice_assign_list(x):
+    a = [1, 2, 3]
+    b = a
+    a[:] = [x]
+    a[len(a) :] = [4, 5]
+    del a[1:]
+    a.insert(0, 9)
+    return a, b is a
+
+
+@case(t(3))
+def mutate_default_arg_list(x, acc=None):
+    acc = acc or []
+    acc.append(x)
+    return acc
+
+
+@case(t(3))
+def inplace_param_dict(x):
+    p = {"w": x.clone()}
+    p["w"] += 1
+    p["w"][0] = 3
+    p["n"] = 0
+    p["n"] += 2
+    return p
+
+
+@case(t(3))
+def nan_keys(x):
+    n = float("nan")
+    return x, n in [n], [n] == [n], {n: 1}.get(n), n == n
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c[0].__name__)
 def test_same_as_eager(case):
     check(*case)
+
+
+IN_KERNELS = [
+    appends_while_iterating, lists_appended_across_many_breaks, inplace_views, augmented_on_argument, writes_object, grads,
+    nested_breaks, grad_contexts, size_arithmetic, catches_from_callee, operators_on_argument, writes_then_breaks,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "fuselens"])
+@pytest.mark.parametrize("case", [c for c in CASES if c[0] in IN_KERNELS], ids=lambda c: c[0].__name__)
+def test_same_as_eager_when_lowered(case, backend):
+    check(*case, backend=backend)

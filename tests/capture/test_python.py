@@ -192,7 +192,13 @@ def objects(x):
 
 
 def inheritance(x):
-    return CHILD.apply(x), isinstance(CHILD, Config), type(CHILD) is Child, hasattr(CHILD, "bias"), getattr(CHILD, "no", 7)
+    return (
+        CHILD.apply(x),
+        isinstance(CHILD, Config),
+        type(CHILD) is Child,
+        hasattr(CHILD, "bias"),
+        getattr(CHILD, "no", 7),
+    )
 
 
 def strings(x, name="gelu"):
@@ -253,11 +259,29 @@ def no_grad_region(x):
 def torch_functions(x):
     a, b = torch.max(x, dim=0)
     v = torch.var_mean(x, dim=-1)
-    return torch.stack([x, x]), torch.cat((x, x), 1), a, b, v[0], torch.where(x > 0, x, 0.0), x.sort().values, torch.zeros(2), torch.finfo(x.dtype).eps
+    return (
+        torch.stack([x, x]),
+        torch.cat((x, x), 1),
+        a,
+        b,
+        v[0],
+        torch.where(x > 0, x, 0.0),
+        x.sort().values,
+        torch.zeros(2),
+        torch.finfo(x.dtype).eps,
+    )
 
 
 def dtypes(x):
-    return x.to(torch.float64), x.half().float(), x.int(), x.bool(), x.to(x.dtype), torch.float32.is_floating_point, x.device.type
+    return (
+        x.to(torch.float64),
+        x.half().float(),
+        x.int(),
+        x.bool(),
+        x.to(x.dtype),
+        torch.float32.is_floating_point,
+        x.device.type,
+    )
 
 
 def ternary_chain(x, n):

@@ -947,7 +947,13 @@ def two_instances_of_one_module_class(wrap):
     fa, fb = wrap(a), wrap(b)
     yield fa(t(2, 3)), fb(t(2, 3)), fa(t(2, 3))
     g = wrap(lambda m, x: m(x))
-    yield g(a, t(2, 3)), g(b, t(2, 3)), g(nn.Linear(3, 3, bias=False), t(2, 3)), g(nn.ReLU(), t(2, 3)), g(torch.neg, t(3))
+    yield (
+        g(a, t(2, 3)),
+        g(b, t(2, 3)),
+        g(nn.Linear(3, 3, bias=False), t(2, 3)),
+        g(nn.ReLU(), t(2, 3)),
+        g(torch.neg, t(3)),
+    )
 
 
 @scenario
@@ -1077,7 +1083,9 @@ def default_device(wrap):
 
 @scenario
 def randomness(wrap):
-    f = wrap(lambda x: (torch.rand(3) + x, nn.functional.dropout(x, 0.5), torch.randn_like(x), torch.randint(0, 9, (3,))))
+    f = wrap(
+        lambda x: (torch.rand(3) + x, nn.functional.dropout(x, 0.5), torch.randn_like(x), torch.randint(0, 9, (3,)))
+    )
     for seed in (1, 2, 1):
         torch.manual_seed(seed)
         yield f(t(3)), f(t(3)), torch.rand(1)
@@ -1174,7 +1182,18 @@ def none_tensor_and_others(wrap):
 @scenario
 def containers_change_shape(wrap):
     f = wrap(lambda xs: sum(xs, 0) if isinstance(xs, (list, tuple)) else sum(xs.values()))
-    for xs in ([t(3)], [t(3), t(3)], (t(3),), [], (), {"a": t(3)}, {"b": t(3)}, {"a": t(3), "b": t(3)}, [1, t(3)], [1.0, t(3)]):
+    for xs in (
+        [t(3)],
+        [t(3), t(3)],
+        (t(3),),
+        [],
+        (),
+        {"a": t(3)},
+        {"b": t(3)},
+        {"a": t(3), "b": t(3)},
+        [1, t(3)],
+        [1.0, t(3)],
+    ):
         yield f(xs)
 
 
@@ -1189,10 +1208,30 @@ def container_subclasses(wrap):
 
     P = namedtuple("P", "a b")
     f = wrap(lambda v, x: (x * len(v), type(v).__name__, v is None))
-    for v in ([1], L([1]), (1,), P(1, 2), {"a": 1}, D(a=1), OrderedDict(a=1), defaultdict(int, a=1), {1}, frozenset([1]), "s", range(3), b"a"):
+    for v in (
+        [1],
+        L([1]),
+        (1,),
+        P(1, 2),
+        {"a": 1},
+        D(a=1),
+        OrderedDict(a=1),
+        defaultdict(int, a=1),
+        {1},
+        frozenset([1]),
+        "s",
+        range(3),
+        b"a",
+    ):
         yield f(v, t(3))
     g = wrap(lambda d, x: x * d["k"])
-    yield g(D(), t(3)), g({"k": 2}, t(3)), g(defaultdict(lambda: 3), t(3)), g(OrderedDict(k=4), t(3)), raised(g, {}, t(3))
+    yield (
+        g(D(), t(3)),
+        g({"k": 2}, t(3)),
+        g(defaultdict(lambda: 3), t(3)),
+        g(OrderedDict(k=4), t(3)),
+        raised(g, {}, t(3)),
+    )
     h = wrap(lambda p, x: (x * p.a + p.b, p[0], p))
     yield [tuple(map(str, h(p, t(3)))) for p in (P(1, 2), P(3, t(3)), P(1, 2))]
 
@@ -1273,7 +1312,15 @@ def strings(wrap):
 @scenario
 def dict_arguments_in_other_orders(wrap):
     f = wrap(lambda d: ([k for k in d], [v * 2 for v in d.values()], list(d.items())[0][0]))
-    for d in ({"a": t(1), "b": t(2)}, {"b": t(2), "a": t(1)}, {1: t(1)}, {1.0: t(1)}, {True: t(1)}, {(1, 2): t(1)}, {None: t(2)}):
+    for d in (
+        {"a": t(1), "b": t(2)},
+        {"b": t(2), "a": t(1)},
+        {1: t(1)},
+        {1.0: t(1)},
+        {True: t(1)},
+        {(1, 2): t(1)},
+        {None: t(2)},
+    ):
         yield f(d)
 
 
@@ -1513,7 +1560,9 @@ def a_dict_argument_is_updated_with_keywords(wrap):
 
 @scenario
 def leaves_views_and_inference_tensors(wrap):
-    f = wrap(lambda x: (x.is_leaf, x.storage_offset(), x.is_inference(), x.is_shared(), x.get_device(), x.nbytes, x * 2))
+    f = wrap(
+        lambda x: (x.is_leaf, x.storage_offset(), x.is_inference(), x.is_shared(), x.get_device(), x.nbytes, x * 2)
+    )
     a = t(6).requires_grad_()
     with torch.inference_mode():
         b = t(6)
@@ -1525,7 +1574,15 @@ def leaves_views_and_inference_tensors(wrap):
 def constants_are_returned_as_they_are(wrap):
     f = wrap(lambda x, k: (x + 1, k))
     g = wrap(lambda x, k: (print("between"), x, k)[1:])
-    for k in (10**20, 1234.5, "".join(["a", "bcd"]), b"".join([b"xy", b"z"]), (1, "".join("qr")), range(1000, 1003), 3 + 4j):
+    for k in (
+        10**20,
+        1234.5,
+        "".join(["a", "bcd"]),
+        b"".join([b"xy", b"z"]),
+        (1, "".join("qr")),
+        range(1000, 1003),
+        3 + 4j,
+    ):
         for again in (k, copy.deepcopy(k)):
             yield f(t(3), again)[1] is again, g(t(3), again)[1] is again
 
@@ -1565,7 +1622,9 @@ def delegating_modules(wrap):
                 return getattr(self.inner, name)
 
         def forward(self, x):
-            return self.inner(x) * self.in_features + self.weight.sum() + hasattr(self, "bias") + hasattr(self, "nothing")
+            return (
+                self.inner(x) * self.in_features + self.weight.sum() + hasattr(self, "bias") + hasattr(self, "nothing")
+            )
 
     m = Wrapper(nn.Linear(3, 3))
     f = wrap(m)
@@ -1724,7 +1783,13 @@ def one_tensor_in_many_places(wrap):
     f = wrap(fn)
     for _ in range(2):
         a, b = t(3), t(3, seed=1)
-        for items, d in (([a, b], {"x": b}), ([a, a], {"x": b}), ([a, a], {"x": a}), ([a, b], {"x": a}), ([a, a.view(-1)], {"x": a[:]})):
+        for items, d in (
+            ([a, b], {"x": b}),
+            ([a, a], {"x": b}),
+            ([a, a], {"x": a}),
+            ([a, b], {"x": a}),
+            ([a, a.view(-1)], {"x": a[:]}),
+        ):
             yield f(items, d), a, b
 
 
@@ -1819,7 +1884,20 @@ def sizes_in_symbolic_code(wrap):
         y = x.view(b * c)[: b * c // 2] if b > 1 else x.view(-1)
         pad = torch.zeros(b, 3, dtype=x.dtype)
         mean = x.sum() / (b * c) if b * c else x.sum()
-        out = [y.shape, pad.shape[0] == b, b % 2 == 0, float(b), f"{b}", range(b), str(b), b / 2, max(b, 3), mean, x.new_ones(b + 1), -b]
+        out = [
+            y.shape,
+            pad.shape[0] == b,
+            b % 2 == 0,
+            float(b),
+            f"{b}",
+            range(b),
+            str(b),
+            b / 2,
+            max(b, 3),
+            mean,
+            x.new_ones(b + 1),
+            -b,
+        ]
         return torch.cat([x, pad], 1), out, torch.arange(b), x[: b - 1], x.expand(2, b, c), {b: 1}, (b,), hash(b)
 
     for dynamic in (True, None):
@@ -1904,7 +1982,13 @@ def a_call_fails_inside_no_grad(wrap):
 @scenario
 def shapes_fail_at_the_second_call(wrap):
     f = wrap(lambda x, y: (x @ y).relu())
-    yield f(t(2, 3), t(3, 2)), raised(f, t(2, 3), t(2, 3)), f(t(2, 3), t(3, 2)), raised(f, t(2, 3), t(3).double()), raised(f, t(2, 3), None)
+    yield (
+        f(t(2, 3), t(3, 2)),
+        raised(f, t(2, 3), t(2, 3)),
+        f(t(2, 3), t(3, 2)),
+        raised(f, t(2, 3), t(3).double()),
+        raised(f, t(2, 3), None),
+    )
 
 
 @scenario

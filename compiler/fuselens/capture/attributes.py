@@ -55,7 +55,11 @@ def class_member(m: Machine, kind: type, name: str, after: type | None = None) -
     and where that is; None for library classes, which do not change."""
     order = kind.__mro__
     for cls in order[order.index(after) + 1 if after is not None else 0 :]:
-        namespace = None if classify.is_library_module(cls.__module__) else src.instance_dict(src.constant(cls, cls.__qualname__))
+        namespace = (
+            None
+            if classify.is_library_module(cls.__module__)
+            else src.instance_dict(src.constant(cls, cls.__qualname__))
+        )
         if name in cls.__dict__:
             return cls.__dict__[name], namespace and src.dict_item(namespace, name, f"{cls.__qualname__}.{name}")
         if namespace is not None:
@@ -153,14 +157,18 @@ def _constant(m: Machine, value: Constant, name: str) -> Value:
 
 def _tensor(m: Machine, value: TensorValue, name: str) -> Value:
     fake = value.fake
-    if name in ("shape", "names") or name in _TENSOR_CONSTANTS and not callable(getattr(type(fake), name, None)):
+    if name in ("shape", "names") or (name in _TENSOR_CONSTANTS and not callable(getattr(type(fake), name, None))):
         if name in ("shape", "nbytes"):
-            return m.tracer.call("call_method", "size", (value,), {}, "Tensor.shape") if name == "shape" else Constant(
-                int(fake.nbytes)
+            return (
+                m.tracer.call("call_method", "size", (value,), {}, "Tensor.shape")
+                if name == "shape"
+                else Constant(int(fake.nbytes))
             )
         found = getattr(fake, name)
         if name == "is_leaf" and value.source is not None and fake.requires_grad:
-            m.tracer.guard(value.source, _hook.CALL, _LEAF[found], name="LEAF", text=f"{value.source}.is_leaf is {found}")
+            m.tracer.guard(
+                value.source, _hook.CALL, _LEAF[found], name="LEAF", text=f"{value.source}.is_leaf is {found}"
+            )
         if isinstance(found, tuple):
             return SequenceValue([Constant(v) for v in found], tuple)
         return Constant(found)

@@ -151,7 +151,9 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
         cell_source = src.item(src.part(base, _hook.FUNC_CLOSURE, "__closure__"), i)
         closure.append(m.tracer.cell(cell, name, cell_source))
     defaults = [
-        m.tracer.lazy(d, src.item(src.part(base, _hook.FUNC_DEFAULTS, "__defaults__"), i)) if source else _default(m, d, base, i)
+        m.tracer.lazy(d, src.item(src.part(base, _hook.FUNC_DEFAULTS, "__defaults__"), i))
+        if source
+        else _default(m, d, base, i)
         for i, d in enumerate(function.__defaults__ or ())
     ]
     kwdefaults = {
@@ -384,13 +386,15 @@ def fold(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value],
     known = [plain(_deep_use(m, a)) for a in args]
     known_kwargs = {k: plain(_deep_use(m, v)) for k, v in kwargs.items()}
     if any(k is UNKNOWN for k in (*known, *known_kwargs.values())):
-        unknown = next(a for a, k in zip((*args, *kwargs.values()), (*known, *known_kwargs.values()), strict=True) if k is UNKNOWN)
+        unknown = next(
+            a for a, k in zip((*args, *kwargs.values()), (*known, *known_kwargs.values()), strict=True) if k is UNKNOWN
+        )
         if isinstance(m.use(unknown), TensorValue):
             raise Break("FL102", what=f"{what}({unknown.describe()})")
         raise Break("FL104", what=what, why=f"its argument {unknown.describe()} is not known while tracing")
     try:
         result = function(*known, **known_kwargs)
-    except Exception as e:
+    except Exception as e:  # noqa: BLE001 - whatever it is, the program raises it again by itself
         raise Break("FL104", what=what, why=f"it raises {type(e).__name__}: {e}") from None
     return from_plain(result, what)
 
@@ -410,7 +414,9 @@ def operate(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Valu
 def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) -> Value:
     """``left symbol right``."""
     if isinstance(left, (TensorValue, SymbolValue)) or isinstance(right, (TensorValue, SymbolValue)):
-        if not isinstance(left, (SequenceValue, DictValue, ObjectValue)) and not isinstance(right, (SequenceValue, DictValue, ObjectValue)):
+        if not isinstance(left, (SequenceValue, DictValue, ObjectValue)) and not isinstance(
+            right, (SequenceValue, DictValue, ObjectValue)
+        ):
             return operate(m, function, [left, right])
     if isinstance(left, SequenceValue):
         if symbol in ("+", "+=") and isinstance(right, SequenceValue) and (left.kind, right.kind) in _JOINABLE:
@@ -418,8 +424,15 @@ def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) ->
                 m.tracer.mutate(left)
                 left.items.extend(right.items)
                 return left
-            return SequenceValue([*left.items, *right.items], torch.Size if torch.Size in (left.kind, right.kind) else left.kind)
-        if symbol == "*" and isinstance(right, Constant) and type(right.value) is int and left.kind in (list, tuple, torch.Size):
+            return SequenceValue(
+                [*left.items, *right.items], torch.Size if torch.Size in (left.kind, right.kind) else left.kind
+            )
+        if (
+            symbol == "*"
+            and isinstance(right, Constant)
+            and type(right.value) is int
+            and left.kind in (list, tuple, torch.Size)
+        ):
             return SequenceValue(left.items * right.value, left.kind)
     elif symbol == "*" and isinstance(right, SequenceValue) and isinstance(left, Constant) and type(left.value) is int:
         return SequenceValue(right.items * left.value, right.kind)
@@ -534,7 +547,9 @@ def store_subscript(m: Machine, container: Value, key: Value, value: Value) -> N
     """``container[key] = value``."""
     container = m.use(container)
     if isinstance(container, TensorValue):
-        m.tracer.call("call_function", operator.setitem, (container, m.use(key), m.use(value)), {}, "setitem", keep=True)
+        m.tracer.call(
+            "call_function", operator.setitem, (container, m.use(key), m.use(value)), {}, "setitem", keep=True
+        )
         return
     if isinstance(container, DictValue):
         m.tracer.mutate(container)
@@ -571,7 +586,11 @@ def iterate(m: Machine, value: Value) -> list[Value]:
         if value.which == "keys":
             return keys
         values = list(value.mapping.items.values())
-        return values if value.which == "values" else [SequenceValue(list(p), tuple) for p in zip(keys, values, strict=True)]
+        return (
+            values
+            if value.which == "values"
+            else [SequenceValue(list(p), tuple) for p in zip(keys, values, strict=True)]
+        )
     if isinstance(value, (IteratorValue, CombinedIterator)):
         rest = []
         while (item := advance(m, value)) is not None:
@@ -615,7 +634,9 @@ def advance(m: Machine, value: Value) -> Value | None:
         raise Break("FL105", what="iteration", why=f"over {value.describe()}")
     mapping = value.over.mapping if isinstance(value.over, DictView) else value.over
     if isinstance(mapping, DictValue) and len(mapping.items) != len(value.items) and value.position >= 0:
-        raise FrameUnsupported("FL109", m.tracer.span, what="a loop", why="the dictionary that it iterates over changes size")
+        raise FrameUnsupported(
+            "FL109", m.tracer.span, what="a loop", why="the dictionary that it iterates over changes size"
+        )
     if 0 <= value.position < len(value.items):
         value.position += 1
         return value.items[value.position - 1]
@@ -971,7 +992,9 @@ def _has_attribute(m: Machine, owner: Value, name: str) -> bool:
             else None
         )
         if source is not None:
-            m.tracer.guard(source, _hook.CALL, _Has(name, found), name="HAS", text=f"hasattr({source}, {name!r}) is {found}")
+            m.tracer.guard(
+                source, _hook.CALL, _Has(name, found), name="HAS", text=f"hasattr({source}, {name!r}) is {found}"
+            )
         return found
     if isinstance(owner, TensorValue):
         if attributes.class_attribute(torch.Tensor, name) is attributes.ABSENT and owner.source is not None:
@@ -1126,7 +1149,7 @@ def _callable(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return Constant(True)
     if isinstance(value, (Constant, Known, ObjectValue)):
         return Constant(callable(value.value))
-    return Constant(callable(value.python_type) and hasattr(value.python_type, "__call__") and False)
+    return Constant(False)
 
 
 @rule(super)
@@ -1213,4 +1236,3 @@ def _assert(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if truth is not True:
         raise Break("FL102", what="torch._assert")
     return Constant(None)
-

@@ -121,7 +121,7 @@ def is_library_callable(obj: Any) -> bool:
 
 def is_library_file(filename: str) -> bool:
     """Code that belongs to torch, the standard library or this compiler: spans inside it are not the user's."""
-    return filename.startswith((TORCH_DIRECTORY, _OWN_DIRECTORY)) or filename.startswith("<") or (
+    return filename.startswith((TORCH_DIRECTORY, _OWN_DIRECTORY, "<")) or (
         filename.startswith(_STANDARD) and not filename.startswith(_PACKAGES)
     )
 
@@ -208,7 +208,9 @@ def breaking_code(obj: Any) -> str | None:
     return None
 
 
-READS_FRAME: frozenset[str] = frozenset({"locals", "vars", "eval", "exec", "globals", "dir", "_getframe", "currentframe"})
+READS_FRAME: frozenset[str] = frozenset(
+    {"locals", "vars", "eval", "exec", "globals", "dir", "_getframe", "currentframe"}
+)
 
 
 def frame_reads_itself(code: types.CodeType) -> bool:

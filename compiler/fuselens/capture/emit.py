@@ -326,7 +326,9 @@ class Emitter:
         if isinstance(value, (IteratorValue, CombinedIterator)):
             m = self.m
             cells = [c.contents for c in m.cells.values() if c.contents is not None]
-            if not shared_iterators([*m.stack, *(m.locals[n] for n in names), *cells, *effects(m)]) & iterators_in(value):
+            if not shared_iterators([*m.stack, *(m.locals[n] for n in names), *cells, *effects(m)]) & iterators_in(
+                value
+            ):
                 return Recipe(recipe_of(value, []))
         return "value"
 
@@ -351,7 +353,9 @@ class Emitter:
     def _live(self, target: Instruction) -> list[str]:
         return live_names(self.m, target)
 
-    def _make_resume(self, target: Instruction, slots: list[Slot], names: list[str], eager: bool = False) -> list[Instruction]:
+    def _make_resume(
+        self, target: Instruction, slots: list[Slot], names: list[str], eager: bool = False
+    ) -> list[Instruction]:
         code = resume_code(self.m, target, slots, names)
         self.resumed.append((code, {n: self.m.locals[n] for n in names}))
         if eager:
@@ -386,7 +390,9 @@ class Emitter:
         if value is NULL:
             self._emit(bytecode.push_null())
             return
-        if value.source is not None and (not isinstance(value, (Constant, Known)) or value.source.kind == _hook.ROOT_LOCAL):
+        if value.source is not None and (
+            not isinstance(value, (Constant, Known)) or value.source.kind == _hook.ROOT_LOCAL
+        ):
             self._source(value.source)  # an argument, even an equal number, is the very object that was passed
             return
         temporary = self.temporaries.get(id(value))
@@ -470,7 +476,9 @@ class Emitter:
         if value.kind in (list, tuple):
             for v in value.items:
                 self.value(v)
-            self._emit(bytecode.build_list(len(value.items)) if value.kind is list else bytecode.build_tuple(len(value.items)))
+            self._emit(
+                bytecode.build_list(len(value.items)) if value.kind is list else bytecode.build_tuple(len(value.items))
+            )
         elif hasattr(value.kind, "_fields"):
             self._call_constant(value.kind, *value.items)
         else:  # torch.Size and structseqs take one iterable
@@ -478,7 +486,9 @@ class Emitter:
 
     def _function(self, value: MadeFunction) -> None:
         if value.globals is not self.m.globals:
-            raise FrameUnsupported("FL109", None, what=value.describe(), why="a function of another module leaves the frame")
+            raise FrameUnsupported(
+                "FL109", None, what=value.describe(), why="a function of another module leaves the frame"
+            )
         flags_parts: list[tuple[int, Value]] = []
         if value.defaults is not None:
             flags_parts.append((1, value.defaults))
@@ -486,9 +496,13 @@ class Emitter:
             flags_parts.append((2, value.kwdefaults))
         for cell in value.closure:
             if self.m.cells.get(cell.name) is not cell:
-                raise FrameUnsupported("FL109", None, what=value.describe(), why="it closes over an inlined function's variable")
+                raise FrameUnsupported(
+                    "FL109", None, what=value.describe(), why="it closes over an inlined function's variable"
+                )
         if flags_parts:
-            raise FrameUnsupported("FL109", None, what=value.describe(), why="a nested function with defaults leaves the frame")
+            raise FrameUnsupported(
+                "FL109", None, what=value.describe(), why="a nested function with defaults leaves the frame"
+            )
         self._emit(bytecode.make_function(value.code, closure=[cell.name for cell in value.closure]))
 
 
@@ -558,7 +572,11 @@ def condition_of(instruction: Instruction) -> bytecode.Micro | None:
 
 def group_start(instructions: list[Instruction], index: int) -> int:
     """The first of the instructions that belong to the one at ``index`` (3.11 splits a call into KW_NAMES, PRECALL, CALL)."""
-    while index and instructions[index - 1].op in ("KW_NAMES", "PRECALL") and instructions[index].op in ("CALL", "PRECALL", "KW_NAMES"):
+    while (
+        index
+        and instructions[index - 1].op in ("KW_NAMES", "PRECALL")
+        and instructions[index].op in ("CALL", "PRECALL", "KW_NAMES")
+    ):
         index -= 1
     return index
 
@@ -664,7 +682,10 @@ def resume_code(machine: Machine, target: Instruction, slots: list[Slot], names:
         if covered and handler.target in live:
             handlers.append(
                 dataclasses.replace(
-                    handler, start=copies[id(covered[0])], end=copies[id(covered[-1])], target=copies[id(handler.target)]
+                    handler,
+                    start=copies[id(covered[0])],
+                    end=copies[id(covered[-1])],
+                    target=copies[id(handler.target)],
                 )
             )
     variables = [*arguments, *names, *(v for v in original.co_varnames if v not in names and v not in free)]

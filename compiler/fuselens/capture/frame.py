@@ -85,7 +85,9 @@ CompileGraph = Callable[[Captured], Callable[[tuple[Any, ...]], Any]]
 class FrameCompiler:
     """The hook's callback for one compiled function: its configuration, backend and recorder."""
 
-    def __init__(self, config: Config, compile_graph: CompileGraph, recorder: Recorder, root: types.CodeType | None) -> None:
+    def __init__(
+        self, config: Config, compile_graph: CompileGraph, recorder: Recorder, root: types.CodeType | None
+    ) -> None:
         self.config = config
         self.compile_graph = compile_graph
         self.recorder = recorder
@@ -158,7 +160,9 @@ class FrameCompiler:
         reason = guards[index].expression if 0 <= index < len(guards) else "a guard"
         span = guards[index].span if 0 <= index < len(guards) else None
         self.recorder.on_diagnostic(
-            make("FL201", span or _first_span(code), what=f"`{code.co_qualname}`, because this no longer holds: {reason}")
+            make(
+                "FL201", span or _first_span(code), what=f"`{code.co_qualname}`, because this no longer holds: {reason}"
+            )
         )
 
     # --- one frame -----------------------------------------------------------------------------------------
@@ -204,10 +208,16 @@ class FrameCompiler:
         outputs = needed_nodes([v for v in values if v is not None])
         graph = self._graph(tracer, machine, outputs, grad_enabled)
         emitter = Emitter(machine, outputs, graph, len(tracer.inputs))
-        replacement = emitter.returning(machine.result) if machine.result is not None else emitter.breaking(self.config.explore)
+        replacement = (
+            emitter.returning(machine.result) if machine.result is not None else emitter.breaking(self.config.explore)
+        )
         facts = Facts(code.co_name)
         tracer.guards.check_state(
-            _hook.GRAD_MODE, grad_enabled, name="GRAD_MODE", text=f"torch.is_grad_enabled() is {grad_enabled}", span=None
+            _hook.GRAD_MODE,
+            grad_enabled,
+            name="GRAD_MODE",
+            text=f"torch.is_grad_enabled() is {grad_enabled}",
+            span=None,
         )
         if tracer.inputs or tracer.operations:
             tracer.guard_ambient()
@@ -312,7 +322,12 @@ def _symbolic_axes(tracer: Tracer, variables: dict[str, Value]) -> dict[str, dic
             for d, size in enumerate(used.fake.shape):
                 if isinstance(size, torch.SymInt):
                     found.setdefault(name, {})[d] = tracer.sizes.rename(str(size))
-        elif isinstance(value, Lazy) and value.source is not None and tracer.sizes is not None and value.source.text in tracer.sizes.axes:
+        elif (
+            isinstance(value, Lazy)
+            and value.source is not None
+            and tracer.sizes is not None
+            and value.source.text in tracer.sizes.axes
+        ):
             found[name] = dict(tracer.sizes.axes[value.source.text])
     return found
 

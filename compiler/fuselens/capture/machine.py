@@ -376,7 +376,9 @@ def _delete_deref(m: Machine, name: str) -> None:
 def _load_global(m: Machine, name: str) -> None:
     found = m.globals.get(name, classify)
     if found is not classify:
-        if m.program.library and isinstance(found, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)):
+        if m.program.library and isinstance(
+            found, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+        ):
             m.push(FunctionValue(found, None) if type(found) is types.FunctionType else Known(found))
             return
         m.push(m.tracer.lazy(found, src.dict_item(m.globals_source, name, name)))
@@ -455,7 +457,13 @@ def _unary_not(m: Machine, arg: Any) -> None:
 def _to_bool(m: Machine, arg: Any) -> None:
     value = m.pop()
     truth = m.truth(value)
-    m.push(TruthValue(value) if truth is None and not isinstance(value, TruthValue) else value if truth is None else Constant(truth))
+    m.push(
+        TruthValue(value)
+        if truth is None and not isinstance(value, TruthValue)
+        else value
+        if truth is None
+        else Constant(truth)
+    )
 
 
 @handles("COMPARE")
@@ -874,4 +882,3 @@ def _before_with(m: Machine, arg: Any) -> None:
 @handles("IMPORT_NAME", "IMPORT_FROM")
 def _import(m: Machine, name: Any) -> None:
     raise Break("FL105", what="import", why="modules are imported eagerly")
-

@@ -118,7 +118,9 @@ _FOLDED = {
 }  # fmt: skip
 
 
-def _postfix(expression: Any, where: Mapping[sympy.Symbol, tuple[int, int]], variables: list[tuple[int, int]]) -> list[Any]:
+def _postfix(
+    expression: Any, where: Mapping[sympy.Symbol, tuple[int, int]], variables: list[tuple[int, int]]
+) -> list[Any]:
     """The postfix program of a sympy expression; appends to ``variables`` what it reads."""
     expression = sympy.sympify(expression)
     if isinstance(expression, sympy.Integer):
@@ -145,7 +147,11 @@ def _postfix(expression: Any, where: Mapping[sympy.Symbol, tuple[int, int]], var
         return [*args[1], *args[0], (_SWAPPED[kind], 0)]
     if kind == "Not":
         return [*args[0], (_hook.S_NOT, 0)]
-    if kind in ("Pow", "PowByNatural") and isinstance(expression.args[1], sympy.Integer) and 0 < int(expression.args[1]) < 8:
+    if (
+        kind in ("Pow", "PowByNatural")
+        and isinstance(expression.args[1], sympy.Integer)
+        and 0 < int(expression.args[1]) < 8
+    ):
         out = args[0]
         for _ in range(int(expression.args[1]) - 1):
             out = [*out, *args[0], (_hook.S_MUL, 0)]

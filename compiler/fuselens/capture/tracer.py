@@ -30,6 +30,7 @@ from .symbols import Sizes, SizesChanged
 from .values import (
     CellValue,
     Constant,
+    DictValue,
     FunctionValue,
     Known,
     Lazy,
@@ -39,7 +40,6 @@ from .values import (
     SliceValue,
     SymbolValue,
     TensorValue,
-    DictValue,
     Value,
 )
 
@@ -55,7 +55,11 @@ class Tracer:
     """State of one capture: ``graph`` grows, ``guards`` collect, ``shapes`` remember what assignments bound."""
 
     def __init__(
-        self, config: Config, globals_: dict[str, Any], sizes: Sizes | None = None, dynamic_dims: DynamicDims | None = None
+        self,
+        config: Config,
+        globals_: dict[str, Any],
+        sizes: Sizes | None = None,
+        dynamic_dims: DynamicDims | None = None,
     ) -> None:
         self.config = config
         self.globals = globals_
@@ -68,7 +72,9 @@ class Tracer:
         self.shapes: list[Shape] = []
         self.spans: dict[fx.Node, Span | None] = {}
         self.operations = 0
-        self.mutated: dict[int, SequenceValue | DictValue] = {}  # existing containers whose contents changed, by value id
+        self.mutated: dict[
+            int, SequenceValue | DictValue
+        ] = {}  # existing containers whose contents changed, by value id
         self.attributes: dict[tuple[int, str], tuple[ObjectValue, Value]] = {}  # assigned on existing objects, in order
         self._objects: dict[int, Value] = {}
         self._keep: list[Any] = []  # ids above stay valid while these live
@@ -198,7 +204,8 @@ class Tracer:
         spec = tensor_layout.spec(obj, frozenset(dims))
         shape = ", ".join("*" if d in dims else str(s) for d, s in enumerate(obj.shape))
         dtype = str(obj.dtype).removeprefix("torch.")
-        text = f"{source}: {dtype}[{shape}] on {obj.device}, strides {tuple(obj.stride())}" if not dims else f"{source}: {dtype}[{shape}] on {obj.device}"
+        text = f"{source}: {dtype}[{shape}] on {obj.device}"
+        text += "" if dims else f", strides {tuple(obj.stride())}"
         text += ", requires grad" if obj.requires_grad else ""
         self.guard(source, _hook.TENSOR, spec, name="TENSOR", text=text)
         return self.add_input(obj, source, dims)
@@ -210,7 +217,11 @@ class Tracer:
         else:
             fake = torch_private.fake_static(self.fake_mode, obj)
         anchor = self._last_placeholder
-        with self.graph.inserting_after(anchor) if anchor is not None else self.graph.inserting_before(_first(self.graph)):
+        with (
+            self.graph.inserting_after(anchor)
+            if anchor is not None
+            else self.graph.inserting_before(_first(self.graph))
+        ):
             node = self.graph.placeholder(_placeholder_name(source, len(self.inputs)))
         node.meta["val"] = fake
         node.meta["span"] = self.span
@@ -224,7 +235,14 @@ class Tracer:
     # --- tensor operations ---------------------------------------------------------------------------------
 
     def call(
-        self, kind: str, target: Any, args: tuple[Value, ...], kwargs: dict[str, Value], what: str, *, keep: bool = False
+        self,
+        kind: str,
+        target: Any,
+        args: tuple[Value, ...],
+        kwargs: dict[str, Value],
+        what: str,
+        *,
+        keep: bool = False,
     ) -> Value:
         """Runs a torch callable on fake tensors and records it as a node; ``kind`` is fx's opcode.
 
@@ -251,7 +269,7 @@ class Tracer:
 
     def run_fake(self, kind: str, target: Any, args: Any, kwargs: Any, what: str) -> Any:
         try:
-            with self.fake_mode:
+            with self.fake_mode, torch_private.quietly():
                 if kind == "call_method":
                     return getattr(args[0], target)(*args[1:], **kwargs)
                 return target(*args, **kwargs)
@@ -263,7 +281,7 @@ class Tracer:
             raise Break("FL104", what=what, why=f"no shape function: {_first_line(e)}") from None
         except Break:
             raise
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001 - an operator may raise anything; eager raises it again
             raise Break("FL107", what=what, why=f"{type(e).__name__}: {_first_line(e)}") from None
 
     def wrap_result(self, node: fx.Node, result: Any, what: str) -> Value:
