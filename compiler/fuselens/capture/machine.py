@@ -588,37 +588,48 @@ def _format(value: Value, convert: Any, spec: Value | None) -> Value:
     return Constant(format(plain, spec.value) if spec is not None else plain)
 
 
+def _list_below(m: Machine, depth: int) -> SequenceValue:
+    """The list that a comprehension or display is filling; across a break (3.12 inlines comprehensions) it is an argument."""
+    target = m.use(m.stack[-depth])
+    if not isinstance(target, SequenceValue):
+        raise Break("FL105", what="a list display", why=f"it fills {target.describe()}")
+    m.tracer.mutate(target)
+    return target
+
+
+def _dict_below(m: Machine, depth: int) -> DictValue:
+    """The dictionary that a comprehension or display is filling; see :func:`_list_below`."""
+    target = m.use(m.stack[-depth])
+    if not isinstance(target, DictValue):
+        raise Break("FL105", what="a dictionary display", why=f"it fills {target.describe()}")
+    m.tracer.mutate(target)
+    return target
+
+
 @handles("LIST_APPEND")
 def _list_append(m: Machine, depth: int) -> None:
     value = m.take()
-    target = m.stack[-depth]
-    assert isinstance(target, SequenceValue)
-    target.items.append(value)
+    _list_below(m, depth).items.append(value)
 
 
 @handles("MAP_ADD")
 def _map_add(m: Machine, depth: int) -> None:
     value, key = m.take(), m.pop()
-    target = m.stack[-depth]
-    assert isinstance(target, DictValue)
-    target.items[calls.key_of(m, key)] = value
+    _dict_below(m, depth).items[calls.key_of(m, key)] = value
 
 
 @handles("LIST_EXTEND")
 def _list_extend(m: Machine, depth: int) -> None:
     items = calls.iterate(m, m.pop())
-    target = m.stack[-depth]
-    assert isinstance(target, SequenceValue)
-    target.items.extend(items)
+    _list_below(m, depth).items.extend(items)
 
 
 @handles("DICT_UPDATE", "DICT_MERGE")
 def _dict_update(m: Machine, depth: int) -> None:
     value = m.pop()
-    target = m.stack[-depth]
-    if not isinstance(value, DictValue) or not isinstance(target, DictValue):
+    if not isinstance(value, DictValue):
         raise Break("FL105", what="dictionary unpacking", why=f"of {value.describe()}")
-    target.items.update(value.items)
+    _dict_below(m, depth).items.update(value.items)
 
 
 @handles("LIST_TO_TUPLE")
