@@ -57,7 +57,6 @@ _PRELOADED = (
     "torch._decomp",
     "torch._decomp.decompositions",
     "torch._dispatch.python",
-    "torch._dynamo.config",  # every FakeTensorMode imports it, and with it all of Dynamo
 )
 _NOT_PRELOADED = ("fuselens.cli", "fuselens.worker", "fuselens.__main__", "fuselens.codegen.triton")
 _OPTIONS = frozenset(config.Config.__dataclass_fields__)
