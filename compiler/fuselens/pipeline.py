@@ -158,6 +158,8 @@ def compile_graph(captured: Captured, config: Config, recorder: Recorder) -> Cal
 
 
 def _eager(module: fx.GraphModule) -> Callable[[tuple[Any, ...]], Any]:
+    """Runs a graph operator by operator: as captured, or as ATen (backend ``aot_eager``, and what could not be lowered)."""
+
     def run(inputs: tuple[Any, ...]) -> Any:
         return module.forward(*inputs)  # not module(...): global module hooks are for the user's modules
 
@@ -205,7 +207,7 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     record.training = joint.training
 
     def lower(module: fx.GraphModule, phase: str) -> Callable[..., Any]:
-        return _kernels(module, phase, captured, config, recorder, run) if loops else _aten(module)
+        return _kernels(module, phase, captured, config, recorder, run) if loops else _eager(module)
 
     written = tuple(m.input for m in joint.signature.mutations)
     if not joint.training:
@@ -226,7 +228,7 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
             if config.strict and not isinstance(error, _refusals()):
                 raise
             recorder.on_diagnostic(_refusal(error, captured))
-            return _aten(parts.backward)
+            return _eager(parts.backward)
 
     ready = autograd_function.build(
         parts.signature, forward, saved=parts.saved, backward=compile_backward() if recorder.texts else None,
@@ -249,7 +251,6 @@ def _guard_overlap(
 ) -> Callable[..., Any]:
     """``ready``, but eager on calls in which an argument shares memory with an input that the graph writes to."""
     pairs = sorted({(min(w, o), max(w, o)) for w in written for o in arguments if w != o})
-    pairs += [(w, v) for w in written if w in arguments for v in written if v > w and v not in arguments]
     if not pairs:
         return ready
     key = torch_private.storage_key
@@ -259,15 +260,6 @@ def _guard_overlap(
             if key(inputs[a]) == key(inputs[b]):
                 return eager(inputs)
         return ready(inputs)
-
-    return run
-
-
-def _aten(module: fx.GraphModule) -> Callable[[tuple[Any, ...]], Any]:
-    """Runs an ATen graph operator by operator (backend ``aot_eager``, and what could not be lowered)."""
-
-    def run(inputs: tuple[Any, ...]) -> Any:
-        return module.forward(*inputs)  # not module(...): global module hooks are for the user's modules
 
     return run
 
@@ -378,10 +370,10 @@ def warm() -> None:
     tensor_layout.ensure()
     classify.is_graph_callable(torch.relu)
     for axes in ({}, {"x": {0: "n"}}):
-        sizes = Sizes(axes)
-        mode = torch_private.fake_mode(sizes.env)
+        sizes = Sizes(axes) if axes else None
+        mode = torch_private.fake_mode(sizes.env if sizes else None)
         real = torch.empty(4, 8, requires_grad=True)
-        fake = sizes.fake(mode, real, {0}, local(0, "x"), None) if axes else torch_private.fake_static(mode, real)
+        fake = sizes.fake(mode, real, {0}, local(0, "x"), None) if sizes else torch_private.fake_static(mode, real)
         graph = fx.Graph()
         x = graph.placeholder("x")
         y = graph.call_function(torch.softmax, (graph.call_function(torch.relu, (x,)), -1))

@@ -266,7 +266,6 @@ def set_grad_enabled(enabled: bool) -> None:
 SET_GRAD_ENABLED: Callable[[bool], None] = torch._C._set_grad_enabled
 C_FUNCTION_OWNERS: tuple[Any, ...] = (torch._C._nn, torch._C._special, torch._C._linalg, torch._C._fft)
 VARIABLE_FUNCTIONS = torch._C._VariableFunctions
-TENSOR_BASE = torch._C.TensorBase
 
 
 def dispatch_key_bits(tensor: torch.Tensor) -> int:

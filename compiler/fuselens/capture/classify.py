@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import logging
 import math
@@ -14,7 +13,6 @@ import sysconfig
 import time
 import types
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -208,20 +206,9 @@ def breaking_code(obj: Any) -> str | None:
     return None
 
 
-READS_FRAME: frozenset[str] = frozenset(
-    {"locals", "vars", "eval", "exec", "globals", "dir", "_getframe", "currentframe"}
-)
+READS_FRAME = frozenset({"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe"})
 
 
 def frame_reads_itself(code: types.CodeType) -> bool:
     """Whether the code may look at its own frame (``locals()`` and friends), which splitting it would show."""
-    return bool(READS_FRAME.intersection(code.co_names)) and any(
-        n in ("locals", "eval", "exec", "_getframe", "currentframe", "vars", "dir") for n in code.co_names
-    )
-
-
-def builtin(name: str) -> Any:
-    return getattr(builtins, name)
-
-
-Predicate = Callable[[Any], bool]
+    return not READS_FRAME.isdisjoint(code.co_names)

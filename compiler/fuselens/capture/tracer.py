@@ -21,6 +21,7 @@ from torch.fx.node import map_aggregate
 
 from .. import torch_private
 from ..config import Config
+from ..ir.dtypes import short_name
 from ..report import Shape, Span, Tensor
 from . import _hook, classify, tensor_layout
 from . import sources as src
@@ -349,19 +350,12 @@ def describe_tensor(fake: torch.Tensor, sizes: Sizes | None = None) -> Tensor:
         return str(size) if sizes is None else sizes.rename(str(size))
 
     return Tensor(
-        dtype=SHORT_DTYPES.get(fake.dtype, str(fake.dtype).removeprefix("torch.")),
+        dtype=short_name(fake.dtype),
         shape=tuple(show(s) for s in fake.shape),
         stride=tuple(show(s) for s in fake.stride()) if fake.layout is torch.strided else (),
         device=str(fake.device),
         requires_grad=fake.requires_grad,
     )
-
-
-SHORT_DTYPES = {
-    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
-    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
-    torch.complex64: "c64", torch.complex128: "c128",
-}  # fmt: skip
 
 
 def _weakly(obj: Any) -> Any:

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from ..report import Line, Span
+from .dtypes import short_name
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
@@ -16,11 +17,6 @@ _INFIX = {
     "lshift": "<<", "rshift": ">>",
 }  # fmt: skip
 _AUGMENTED = {"iadd": "+=", "isub": "-=", "imul": "*=", "itruediv": "/=", "ipow": "**=", "imatmul": "@="}
-_DTYPES = {
-    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
-    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
-    torch.complex64: "c64", torch.complex128: "c128",
-}  # fmt: skip
 
 
 def show(graph: fx.Graph, name: str) -> tuple[str, tuple[Line, ...]]:
@@ -68,7 +64,7 @@ def kind_of(value: Any) -> str:
     """``f32[4, n]`` for a tensor's metadata."""
     if isinstance(value, torch.Tensor):
         device = "" if value.device.type == "cpu" else f" {value.device}"
-        return f"{_DTYPES.get(value.dtype, str(value.dtype).removeprefix('torch.'))}[{', '.join(map(str, value.shape))}]{device}"
+        return f"{short_name(value.dtype)}[{', '.join(map(str, value.shape))}]{device}"
     if isinstance(value, (tuple, list)):
         return "(" + ", ".join(kind_of(v) for v in value) + ")"
     return type(value).__name__.replace("Sym", "").lower() if value is not None else "None"

@@ -7,13 +7,9 @@ from typing import Any
 
 import torch
 
+from fuselens.ir.dtypes import NAMES as NAMES  # the rules' own word for it
 from fuselens.ir.loops import Buffer
 
-NAMES: dict[torch.dtype, str] = {
-    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
-    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
-    torch.complex64: "c64", torch.complex128: "c128",
-}  # fmt: skip
 FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
 HALVES = frozenset({"f16", "bf16"})
 INTEGERS = frozenset({"i64", "i32", "i16", "i8", "u8"})

@@ -1,0 +1,16 @@
+"""torch's dtypes by the names that the loop IR, graph texts and reports use."""
+
+from __future__ import annotations
+
+import torch
+
+NAMES: dict[torch.dtype, str] = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
+    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
+    torch.complex64: "c64", torch.complex128: "c128",
+}  # fmt: skip
+
+
+def short_name(dtype: torch.dtype) -> str:
+    """``f32`` for ``torch.float32``; torch's own name for a dtype that the IR does not know."""
+    return NAMES.get(dtype, str(dtype).removeprefix("torch."))
