@@ -16,8 +16,8 @@ from torch import fx
 from . import _hook, bytecode
 from .breaks import FrameUnsupported
 from .bytecode import Instruction
-from .calls import Recipe, recipe_of, restored
 from .explore import explore_both
+from .iterators import Recipe, recipe_of, restored
 from .machine import Machine, Program
 from .sources import Source
 from .values import (

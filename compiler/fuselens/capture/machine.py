@@ -15,7 +15,18 @@ from typing import Any
 import torch
 
 from ..report import Frame, Span
-from . import _hook, attributes, bytecode, calls, classify
+from . import (  # noqa: F401 - some modules only register rules
+    _hook,
+    attributes,
+    builtin_rules,
+    bytecode,
+    calls,
+    classify,
+    iterators,
+    known,
+    operators,
+    torch_rules,
+)
 from . import sources as src
 from .breaks import Break, ConditionBreak, FrameUnsupported
 from .sources import Source
@@ -277,7 +288,7 @@ def _nop(m: Machine, arg: Any) -> None:
 def _load_const(m: Machine, arg: Any) -> None:
     if type(arg) is tuple:
         m.push(SequenceValue([Constant(v) if type(v) is not tuple else _constant_tuple(v) for v in arg], tuple))
-    elif isinstance(arg, (types.CodeType, frozenset, types.FunctionType, calls.Recipe)):
+    elif isinstance(arg, (types.CodeType, frozenset, types.FunctionType, iterators.Recipe)):
         m.push(Known(arg))
     else:
         m.push(Constant(arg))
@@ -430,12 +441,12 @@ def _copy(m: Machine, n: int) -> None:
 @handles("BINARY_OP")
 def _binary_op(m: Machine, symbol: str) -> None:
     right, left = m.pop(), m.pop()
-    m.push(calls.binary(m, BINARY[symbol], left, right, symbol))
+    m.push(operators.binary(m, BINARY[symbol], left, right, symbol))
 
 
 def _unary_of(function: Any) -> Handler:
     def run(m: Machine, arg: Any) -> None:
-        m.push(calls.operate(m, function, [m.pop()]))
+        m.push(operators.operate(m, function, [m.pop()]))
 
     return run
 
@@ -469,13 +480,13 @@ def _to_bool(m: Machine, arg: Any) -> None:
 @handles("COMPARE")
 def _compare(m: Machine, symbol: str) -> None:
     right, left = m.pop(), m.pop()
-    m.push(calls.binary(m, COMPARE[symbol], left, right, symbol))
+    m.push(operators.binary(m, COMPARE[symbol], left, right, symbol))
 
 
 @handles("IS_OP")
 def _is_op(m: Machine, invert: Any) -> None:
     right, left = m.pop(), m.pop()
-    same = calls.identical(left, right)
+    same = operators.identical(left, right)
     if same is None:
         raise Break("FL105", what=f"`{left.describe()} is {right.describe()}`", why="identity is not tracked here")
     m.push(Constant(same != bool(invert)))
@@ -484,37 +495,37 @@ def _is_op(m: Machine, invert: Any) -> None:
 @handles("CONTAINS_OP")
 def _contains_op(m: Machine, invert: Any) -> None:
     container, member = m.pop(), m.pop()
-    m.push(Constant(calls.contains(m, container, member) != bool(invert)))
+    m.push(Constant(operators.contains(m, container, member) != bool(invert)))
 
 
 @handles("BINARY_SUBSCR")
 def _binary_subscr(m: Machine, arg: Any) -> None:
     key, container = m.pop(), m.pop()
-    m.push(calls.subscript(m, container, key))
+    m.push(operators.subscript(m, container, key))
 
 
 @handles("BINARY_SLICE")
 def _binary_slice(m: Machine, arg: Any) -> None:
     stop, start, container = m.pop(), m.pop(), m.pop()
-    m.push(calls.subscript(m, container, make_slice([start, stop, Constant(None)])))
+    m.push(operators.subscript(m, container, make_slice([start, stop, Constant(None)])))
 
 
 @handles("STORE_SLICE")
 def _store_slice(m: Machine, arg: Any) -> None:
     stop, start, container, value = m.pop(), m.pop(), m.pop(), m.pop()
-    calls.store_subscript(m, container, make_slice([start, stop, Constant(None)]), value)
+    operators.store_subscript(m, container, make_slice([start, stop, Constant(None)]), value)
 
 
 @handles("STORE_SUBSCR")
 def _store_subscr(m: Machine, arg: Any) -> None:
     key, container, value = m.pop(), m.pop(), m.take()
-    calls.store_subscript(m, container, key, value)
+    operators.store_subscript(m, container, key, value)
 
 
 @handles("DELETE_SUBSCR")
 def _delete_subscr(m: Machine, arg: Any) -> None:
     key, container = m.pop(), m.pop()
-    calls.delete_subscript(m, container, key)
+    operators.delete_subscript(m, container, key)
 
 
 def make_slice(parts: list[Value]) -> Value:
@@ -539,14 +550,14 @@ def _build_list(m: Machine, n: int) -> None:
 @handles("BUILD_MAP")
 def _build_map(m: Machine, n: int) -> None:
     flat = m.take_many(2 * n)
-    m.push(DictValue({calls.key_of(m, k): v for k, v in zip(flat[::2], flat[1::2], strict=True)}))
+    m.push(DictValue({known.key_of(m, k): v for k, v in zip(flat[::2], flat[1::2], strict=True)}))
 
 
 @handles("BUILD_CONST_KEY_MAP")
 def _build_const_key_map(m: Machine, n: int) -> None:
     keys = m.pop()
     assert isinstance(keys, SequenceValue)
-    m.push(DictValue(dict(zip([calls.key_of(m, k) for k in keys.items], m.take_many(n), strict=True))))
+    m.push(DictValue(dict(zip([known.key_of(m, k) for k in keys.items], m.take_many(n), strict=True))))
 
 
 @handles("BUILD_SLICE")
@@ -580,8 +591,8 @@ def _format_with_spec(m: Machine, arg: Any) -> None:
 
 
 def _format(value: Value, convert: Any, spec: Value | None) -> Value:
-    plain = calls.plain(value)
-    if plain is calls.UNKNOWN or (spec is not None and not isinstance(spec, Constant)):
+    plain = known.plain(value)
+    if plain is known.UNKNOWN or (spec is not None and not isinstance(spec, Constant)):
         raise Break("FL105", what="an f-string", why=f"it formats {value.describe()}, which is not known yet")
     if convert is not None:
         plain = convert(plain)
@@ -615,12 +626,12 @@ def _list_append(m: Machine, depth: int) -> None:
 @handles("MAP_ADD")
 def _map_add(m: Machine, depth: int) -> None:
     value, key = m.take(), m.pop()
-    _dict_below(m, depth).items[calls.key_of(m, key)] = value
+    _dict_below(m, depth).items[known.key_of(m, key)] = value
 
 
 @handles("LIST_EXTEND")
 def _list_extend(m: Machine, depth: int) -> None:
-    items = calls.iterate(m, m.pop())
+    items = iterators.iterate(m, m.pop())
     _list_below(m, depth).items.extend(items)
 
 
@@ -641,7 +652,7 @@ def _list_to_tuple(m: Machine, arg: Any) -> None:
 
 @handles("UNPACK_SEQUENCE")
 def _unpack_sequence(m: Machine, n: int) -> None:
-    items = calls.iterate(m, m.pop())
+    items = iterators.iterate(m, m.pop())
     if len(items) != n:
         raise Break("FL105", what="unpacking", why=f"{len(items)} values for {n} names")
     m.stack.extend(reversed(items))
@@ -650,7 +661,7 @@ def _unpack_sequence(m: Machine, n: int) -> None:
 @handles("UNPACK_EX")
 def _unpack_ex(m: Machine, arg: int) -> None:
     before, after = arg & 0xFF, arg >> 8
-    items = calls.iterate(m, m.pop())
+    items = iterators.iterate(m, m.pop())
     if len(items) < before + after:
         raise Break("FL105", what="unpacking", why="too few values")
     middle = SequenceValue(items[before : len(items) - after], list)
@@ -755,7 +766,7 @@ def _source_text(m: Machine) -> str:
 
 @handles("GET_ITER")
 def _get_iter(m: Machine, arg: Any) -> None:
-    m.push(calls.iterator(m, m.pop()))
+    m.push(iterators.iterator(m, m.pop()))
 
 
 @handles("FOR_ITER")
@@ -763,7 +774,7 @@ def _for_iter(m: Machine, target: bytecode.Instruction) -> None:
     iterator = m.use(m.stack[-1])
     if not isinstance(iterator, (IteratorValue, CombinedIterator)):
         raise Break("FL105", what="a for loop", why=f"over {iterator.describe()}")
-    item = calls.advance(m, iterator)
+    item = iterators.advance(m, iterator)
     if item is not None:
         m.push(item)
         return
@@ -823,7 +834,7 @@ def _call_with(m: Machine, n: int, names: tuple[str, ...]) -> None:
 @handles("CALL_FUNCTION_EX")
 def _call_function_ex(m: Machine, flags: int) -> None:
     kwargs = m.pop() if flags & 1 else DictValue({})
-    args = calls.iterate(m, m.pop())
+    args = iterators.iterate(m, m.pop())
     if bytecode.NULL_FIRST:
         function = m.take()
         m.take()
@@ -884,7 +895,7 @@ def _before_with(m: Machine, arg: Any) -> None:
     if not isinstance(value, GradModeContext):
         raise Break("FL113", what=value.describe(), why="only grad-mode contexts are traced")
     value.previous = torch.is_grad_enabled()
-    calls.set_grad_enabled(m, value.enabled)
+    torch_rules.set_grad_enabled(m, value.enabled)
     m.contexts.append(value)
     m.push(ContextExit(value))
     m.push(Constant(None))

@@ -1,0 +1,298 @@
+"""Calls of Python's builtins."""
+
+from __future__ import annotations
+
+import operator
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import _hook, attributes, classify
+from . import sources as src
+from .breaks import Break
+from .iterators import advance, iterate, iterator
+from .known import UNKNOWN, deep_use, fold, integer, key_of, plain
+from .methods import tensor_method
+from .operators import binary
+from .rules import RULES, Rule, rule
+from .values import (
+    CombinedIterator,
+    Constant,
+    DictValue,
+    DictView,
+    FunctionValue,
+    IteratorValue,
+    Known,
+    MadeFunction,
+    MethodValue,
+    NamedMethod,
+    ObjectValue,
+    SequenceValue,
+    SuperValue,
+    TensorValue,
+    TruthValue,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+
+@rule(len)
+def _len(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value = m.use(args[0])
+    if isinstance(value, (SequenceValue, DictValue)):
+        return Constant(len(value.items))
+    if isinstance(value, DictView):
+        return Constant(len(value.mapping.items))
+    if isinstance(value, TensorValue):
+        return tensor_method(m, value, "__len__", [], {})
+    if isinstance(value, ObjectValue):
+        return m.call(attributes.load(m, value, "__len__"), [], {})
+    return fold(m, len, [value], {}, "len")
+
+
+@rule(isinstance)
+def _isinstance(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    classes = plain(deep_use(m, args[1]))
+    if classes is UNKNOWN:
+        raise Break("FL104", what="isinstance", why="the class is not known while tracing")
+    value = m.use(args[0])
+    if isinstance(value, TruthValue):
+        return Constant(isinstance(True, classes))
+    if isinstance(value, (Constant, Known, ObjectValue)):
+        return Constant(isinstance(value.value, classes))
+    if isinstance(value, TensorValue) and value.source is None:
+        return Constant(isinstance(value.fake, classes) and issubclass(torch.Tensor, classes))
+    try:
+        return Constant(issubclass(value.python_type, classes))
+    except TypeError as e:
+        raise Break("FL104", what="isinstance", why=str(e)) from None
+
+
+@rule(issubclass)
+def _issubclass(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    cls, classes = plain(m.use(args[0])), plain(deep_use(m, args[1]))
+    if cls is UNKNOWN or classes is UNKNOWN:
+        raise Break("FL104", what="issubclass", why="the class is not known while tracing")
+    return Constant(issubclass(cls, classes))
+
+
+@rule(type)
+def _type(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 1:
+        raise Break("FL104", what="type", why="classes are created eagerly")
+    return Known(m.use(args[0]).python_type)
+
+
+@rule(getattr)
+def _getattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    owner, name = m.use(args[0]), m.use(args[1])
+    if not isinstance(name, Constant) or not isinstance(name.value, str):
+        raise Break("FL104", what="getattr", why="the name is not known while tracing")
+    if len(args) > 2 and not _has_attribute(m, owner, name.value):
+        return args[2]
+    return attributes.load(m, owner, name.value)
+
+
+@rule(hasattr)
+def _hasattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    owner, name = m.use(args[0]), m.use(args[1])
+    if not isinstance(name, Constant):
+        raise Break("FL104", what="hasattr", why="the name is not known while tracing")
+    return Constant(_has_attribute(m, owner, name.value))
+
+
+def _has_attribute(m: Machine, owner: Value, name: str) -> bool:
+    if isinstance(owner, ObjectValue):
+        if (id(owner.value), name) in m.tracer.attributes:
+            return True
+        getter = attributes.class_attribute(owner.python_type, "__getattr__")
+        if type(getter) is types.FunctionType and not isinstance(owner.value, torch.nn.Module):
+            raise Break("FL104", what="hasattr", why=f"{owner.python_type.__name__} defines __getattr__")
+    if isinstance(owner, (ObjectValue, Known, FunctionValue)):
+        obj = owner.function if isinstance(owner, FunctionValue) else owner.value
+        found = hasattr(obj, name)
+        source = owner.source or (
+            src.constant(obj, obj.__qualname__)
+            if isinstance(obj, (type, types.FunctionType)) and not classify.is_library_module(obj.__module__)
+            else None
+        )
+        if source is not None:
+            m.tracer.guard(
+                source, _hook.CALL, _Has(name, found), name="HAS", text=f"hasattr({source}, {name!r}) is {found}"
+            )
+        return found
+    if isinstance(owner, TensorValue):
+        if attributes.class_attribute(torch.Tensor, name) is attributes.ABSENT and owner.source is not None:
+            raise Break("FL104", what="hasattr", why="a tensor's own attributes are looked up eagerly")
+        return hasattr(owner.fake, name)
+    if isinstance(owner, Constant):
+        return hasattr(owner.value, name)
+    return hasattr(owner.python_type, name)
+
+
+class _Has:
+    """A guard on whether an object has an attribute."""
+
+    __slots__ = ("name", "found")
+
+    def __init__(self, name: str, found: bool) -> None:
+        self.name = name
+        self.found = found
+
+    def __call__(self, obj: Any) -> bool:
+        return hasattr(obj, self.name) is self.found
+
+
+@rule(range)
+def _range(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return fold(m, range, args, kwargs, "range")
+
+
+@rule(list)
+def _list(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return SequenceValue(iterate(m, args[0]) if args else [], list)
+
+
+@rule(tuple)
+def _tuple(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return SequenceValue(iterate(m, args[0]) if args else [], tuple)
+
+
+@rule(torch.Size)
+def _size(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return SequenceValue(iterate(m, args[0]) if args else [], torch.Size)
+
+
+@rule(dict)
+def _dict(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    items: dict[Any, Value] = {}
+    if args:
+        value = m.use(args[0])
+        if isinstance(value, DictValue):
+            items.update(value.items)
+        else:
+            for pair in iterate(m, value):
+                k, v = iterate(m, pair)
+                items[key_of(m, k)] = v
+    items.update(kwargs)
+    return DictValue(items)
+
+
+@rule(enumerate)
+def _enumerate(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    start = integer(m, kwargs.get("start", args[1] if len(args) > 1 else Constant(0)))
+    return CombinedIterator(enumerate, [iterator(m, args[0])], Constant(start))
+
+
+@rule(zip)
+def _zip(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    strict = kwargs.get("strict")
+    if strict is not None and m.truth(strict):
+        columns = [iterate(m, a) for a in args]
+        if len({len(c) for c in columns}) > 1:
+            raise Break("FL105", what="zip", why="the arguments differ in length")
+        args = [SequenceValue(c, tuple) for c in columns]
+    return CombinedIterator(zip, [iterator(m, a) for a in args])
+
+
+@rule(map)
+def _map(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) < 2:
+        raise Break("FL104", what="map", why="it has nothing to map over")
+    return CombinedIterator(map, [iterator(m, a) for a in args[1:]], args[0])
+
+
+@rule(reversed)
+def _reversed(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value = m.use(args[0])
+    if isinstance(value, (SequenceValue, Constant, DictValue, DictView)):
+        return IteratorValue(value, list(reversed(iterate(m, value))), backwards=True)
+    raise Break("FL104", what="reversed", why=f"of {value.describe()}")
+
+
+@rule(iter)
+def _iter(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value = m.use(args[0])
+    if len(args) > 1:
+        raise Break("FL104", what="iter", why="the two-argument form runs eagerly")
+    return iterator(m, value)
+
+
+@rule(next)
+def _next(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value = m.use(args[0])
+    if isinstance(value, (IteratorValue, CombinedIterator)):
+        item = advance(m, value)
+        if item is not None:
+            return m.use(item)
+        if len(args) > 1:
+            return args[1]
+    raise Break("FL104", what="next", why=f"of {value.describe()}")
+
+
+@rule(sum)
+def _sum(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    total = m.use(kwargs.get("start", args[1] if len(args) > 1 else Constant(0)))
+    for item in iterate(m, args[0]):
+        total = binary(m, operator.add, total, m.use(item), "+")
+    return total
+
+
+def _extreme(function: Any) -> Rule:
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        items = [m.use(v) for v in (iterate(m, args[0]) if len(args) == 1 else args)]
+        if any(isinstance(i, TensorValue) for i in items):
+            raise Break("FL102", what=f"{function.__name__}() of tensors")
+        return fold(m, function, [SequenceValue(items, list)], kwargs, function.__name__)
+
+    return run
+
+
+RULES[min], RULES[max] = _extreme(min), _extreme(max)
+
+
+def _quantifier(function: Any, stop: bool) -> Rule:
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        for item in iterate(m, args[0]):
+            truth = m.truth(item)
+            if truth is None:
+                raise Break("FL102", what=f"{function.__name__}() of tensors")
+            if truth == stop:
+                return Constant(stop)
+        return Constant(not stop)
+
+    return run
+
+
+RULES[any], RULES[all] = _quantifier(any, True), _quantifier(all, False)
+
+
+@rule(callable)
+def _callable(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value = m.use(args[0])
+    if isinstance(value, (FunctionValue, MadeFunction, MethodValue, NamedMethod)):
+        return Constant(True)
+    if isinstance(value, (Constant, Known, ObjectValue)):
+        return Constant(callable(value.value))
+    return Constant(False)
+
+
+@rule(super)
+def _super(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args:
+        cell = m.cells.get("__class__")
+        first = m.code.co_varnames[0] if m.code.co_argcount else None
+        if cell is None or first is None:
+            raise Break("FL105", what="super()", why="outside a method")
+        from .machine import read_cell
+
+        cls = m.use(read_cell(m, cell, "__class__"))
+        receiver = m.locals.get(first) or m.cells[first].contents
+    else:
+        cls, receiver = m.use(args[0]), args[1]
+    if not isinstance(cls, Known) or receiver is None:
+        raise Break("FL105", what="super()", why="the class is not known while tracing")
+    return SuperValue(cls.value, m.use(receiver))

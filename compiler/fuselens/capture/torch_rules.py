@@ -1,0 +1,95 @@
+"""Calls of torch functions that are not operations: modes, contexts, questions about the program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from .. import torch_private
+from .breaks import Break
+from .rules import RULES, rule
+from .values import (
+    Constant,
+    GradModeContext,
+    TensorValue,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+
+@rule(torch.is_tensor)
+def _is_tensor(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Constant(isinstance(m.use(args[0]), TensorValue))
+
+
+@rule(torch.is_grad_enabled)
+def _is_grad_enabled(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Constant(torch.is_grad_enabled())
+
+
+@rule(torch.is_inference_mode_enabled)
+def _is_inference_mode_enabled(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    m.tracer.guard_ambient()
+    return Constant(torch.is_inference_mode_enabled())
+
+
+@rule(torch.compiler.is_exporting, torch.jit.is_scripting, torch.jit.is_tracing)
+def _false(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Constant(False)
+
+
+@rule(torch.compiler.is_compiling)
+def _true(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Constant(True)
+
+
+@rule(torch.get_default_dtype)
+def _get_default_dtype(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    m.tracer.guard_ambient()
+    return Constant(torch.get_default_dtype())
+
+
+@rule(torch.no_grad)
+def _no_grad(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args:
+        raise Break("FL104", what="torch.no_grad(function)", why="decorating runs eagerly")
+    return GradModeContext(False, torch.no_grad)
+
+
+@rule(torch.enable_grad)
+def _enable_grad(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args:
+        raise Break("FL104", what="torch.enable_grad(function)", why="decorating runs eagerly")
+    return GradModeContext(True, torch.enable_grad)
+
+
+def _has_torch_function(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Constant(False)
+
+
+for _f in (
+    torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
+    torch.overrides.has_torch_function_variadic,
+):  # fmt: skip
+    RULES[_f] = _has_torch_function
+
+
+@rule(torch._assert)
+def _assert(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    truth = m.truth(args[0])
+    if truth is not True:
+        raise Break("FL102", what="torch._assert")
+    return Constant(None)
+
+
+def set_grad_enabled(m: Machine, enabled: bool) -> None:
+    """Changes grad mode from here on, in the trace and in the graph."""
+    if torch.is_grad_enabled() == enabled:
+        return
+    torch_private.set_grad_enabled(enabled)
+    node = m.tracer.graph.call_function(torch_private.SET_GRAD_ENABLED, (enabled,))
+    node.meta["val"] = None
+    node.meta["span"] = m.tracer.span
