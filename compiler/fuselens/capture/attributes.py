@@ -11,11 +11,13 @@ import torch
 from . import _hook, classify
 from . import sources as src
 from .breaks import Break
+from .known import from_plain
 from .tracer import CONSTANT_TYPES
 from .values import (
     Constant,
     DictValue,
     FunctionValue,
+    InstanceDict,
     Known,
     MadeFunction,
     MethodValue,
@@ -102,7 +104,7 @@ def load(m: Machine, value: Value, name: str) -> Value:
         return _known(m, value, name)
     if isinstance(value, SuperValue):
         return _super(m, value, name)
-    if isinstance(value, (SequenceValue, DictValue)):
+    if isinstance(value, (SequenceValue, DictValue, InstanceDict)):
         if name == "__class__":
             return Known(value.python_type)
         if isinstance(value, SequenceValue) and value.kind not in (list, tuple, torch.Size):
@@ -126,6 +128,8 @@ def load(m: Machine, value: Value, name: str) -> Value:
     if isinstance(value, FunctionValue):
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
             return Constant(getattr(value.function, name))
+        if name == "__code__":
+            return Known(value.function.__code__)
         if value.source is not None and name in vars(value.function):
             return m.use(m.tracer.lazy(vars(value.function)[name], src.attribute(value.source, name)))
     if isinstance(value, MadeFunction) and name in ("__name__", "__qualname__"):
@@ -242,7 +246,7 @@ def _known(m: Machine, value: Known, name: str) -> Value:
         raise Break("FL106", what=f"{value.describe()}.{name}", why="there is no such attribute") from None
     if type(found) in CONSTANT_TYPES or callable(found):
         return static_value(found)
-    raise Break("FL106", what=f"{value.describe()}.{name}", why="not traced")
+    return from_plain(found, f"{value.describe()}.{name}")
 
 
 def _object(m: Machine, value: ObjectValue, name: str) -> Value:
@@ -251,22 +255,34 @@ def _object(m: Machine, value: ObjectValue, name: str) -> Value:
     kind = type(obj)
     if name == "__class__":
         return Known(kind)
+    override = class_attribute(kind, "__getattribute__")
+    if type(override) is types.FunctionType:
+        found, place = class_member(m, kind, "__getattribute__")
+        return m.call(_function(m, found, place), [value, Constant(name)], {})
+    if override is not object.__dict__["__getattribute__"]:
+        raise Break("FL106", what=f"{source}.{name}", why=f"{kind.__name__} looks attributes up in its own way")
+    return generic(m, value, name)
+
+
+def generic(m: Machine, value: ObjectValue, name: str) -> Value:
+    """An attribute as ``object.__getattribute__`` finds it, or else the class's ``__getattr__``."""
+    obj, source = value.value, value.source
+    assert source is not None
+    kind = type(obj)
     assigned = m.tracer.attributes.get((id(obj), name))
     if assigned is not None:
         return m.use(assigned[1])
-    if class_attribute(kind, "__getattribute__") is not object.__dict__["__getattribute__"]:
-        raise Break("FL106", what=f"{source}.{name}", why=f"{kind.__name__} defines __getattribute__")
     found, place = class_member(m, kind, name)
     if isinstance(found, property):
         return bind(m, found, value, name, place)
     if isinstance(found, types.MemberDescriptorType):
         return _generic(m, obj, source, name)
-    instance: dict[str, Any] | None = getattr(obj, "__dict__", None)
+    instance = vars_of(obj)
     data_descriptor = found is not ABSENT and hasattr(type(found), "__set__")
     if data_descriptor and name != "__dict__":
         raise Break("FL106", what=f"{source}.{name}", why="it is a descriptor that runs Python code")
     if name == "__dict__" and instance is not None:
-        raise Break("FL106", what=f"{source}.__dict__", why="attributes are tracked one by one")
+        return InstanceDict(value)
     if instance is not None and name in instance:
         return m.use(m.tracer.lazy(instance[name], src.attribute(source, name)))
     if found is not ABSENT:
@@ -276,14 +292,14 @@ def _object(m: Machine, value: ObjectValue, name: str) -> Value:
                 text=f"{name!r} not in {source}.__dict__",
             )  # fmt: skip
         return bind(m, found, value, name, place)
-    if isinstance(obj, torch.nn.Module) and class_attribute(kind, "__getattr__") is torch.nn.Module.__getattr__:
+    if issubclass(kind, torch.nn.Module) and class_attribute(kind, "__getattr__") is torch.nn.Module.__getattr__:
         for table in _MODULE_TABLES:
             members = obj.__dict__.get(table)
             if members is not None and name in members:
                 container = src.attribute(source, table)
                 return m.use(m.tracer.lazy(members[name], src.dict_item(container, name, f"{source}.{name}")))
     getter, place = class_member(m, kind, "__getattr__")
-    if type(getter) is types.FunctionType and not isinstance(obj, torch.nn.Module):
+    if type(getter) is types.FunctionType and not issubclass(kind, torch.nn.Module):
         if instance is not None:
             m.tracer.guard(
                 src.instance_dict(source), _hook.MISSING, name, name="MISSING",
@@ -293,6 +309,43 @@ def _object(m: Machine, value: ObjectValue, name: str) -> Value:
     raise Break("FL106", what=f"{source}.{name}", why="there is no such attribute")
 
 
+def instance_item(m: Machine, mapping: InstanceDict, name: Any) -> Value | None:
+    """``owner.__dict__[name]``; None when there is no such attribute."""
+    owner = mapping.owner
+    assigned = m.tracer.attributes.get((id(owner.value), name))
+    if assigned is not None:
+        return m.use(assigned[1])
+    assert owner.source is not None
+    attributes = vars_of(owner.value) or {}
+    if name in attributes:
+        return m.use(m.tracer.lazy(attributes[name], src.attribute(owner.source, name)))
+    m.tracer.guard(
+        src.instance_dict(owner.source), _hook.MISSING, name, name="MISSING",
+        text=f"{name!r} not in {owner.source}.__dict__",
+    )  # fmt: skip
+    return None
+
+
+def instance_items(m: Machine, mapping: InstanceDict) -> DictValue:
+    """All that ``owner.__dict__`` holds now."""
+    owner = mapping.owner
+    assert owner.source is not None
+    attributes, source = vars_of(owner.value) or {}, src.instance_dict(owner.source)
+    keys = tuple(attributes)
+    m.tracer.guard(source, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=f"list({source}) == {list(keys)!r}")
+    items = {k: m.tracer.lazy(v, src.attribute(owner.source, k)) for k, v in attributes.items()}
+    items.update({name: value for (i, name), (_, value) in m.tracer.attributes.items() if i == id(owner.value)})
+    return DictValue(items)
+
+
+def vars_of(obj: Any) -> dict[str, Any] | None:
+    """``obj.__dict__``, whatever the class makes of attribute look-up; None when there is none."""
+    try:
+        return object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+
+
 def store(m: Machine, owner: Value, name: str, value: Value) -> None:
     """``owner.name = value`` on an existing object, where that only fills its ``__dict__``; replayed after the graph."""
     what = f"assignment to `{owner.describe()}.{name}`"
@@ -300,7 +353,7 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
         raise Break("FL110", what=what, why="attributes of such objects are written eagerly")
     obj, kind = owner.value, type(owner.value)
     setter = class_attribute(kind, "__setattr__")
-    module = isinstance(obj, torch.nn.Module) and setter is torch.nn.Module.__setattr__
+    module = issubclass(kind, torch.nn.Module) and setter is torch.nn.Module.__setattr__
     if setter is not object.__dict__["__setattr__"] and not module:
         raise Break("FL110", what=what, why=f"{kind.__name__} defines __setattr__")
     found = class_attribute(kind, name)
@@ -336,6 +389,8 @@ def bind(m: Machine, found: Any, receiver: Value, name: str, place: src.Source |
         return NamedMethod(receiver, name)
     if hasattr(type(found), "__get__"):
         raise Break("FL106", what=f"{receiver.describe()}.{name}", why="it is a descriptor that runs Python code")
+    if place is not None:
+        return m.use(m.tracer.lazy(found, place))
     if isinstance(receiver, ObjectValue) and receiver.source is not None:
         return _generic(m, receiver.value, receiver.source, name)
     return static_value(found)
@@ -361,6 +416,8 @@ def _super(m: Machine, value: SuperValue, name: str) -> Value:
         raise Break("FL106", what=f"super().{name}", why="it is read on a class")
     if isinstance(found, classmethod) and isinstance(receiver, Known):
         return MethodValue(_unwrapped(m, found, place, "__func__"), receiver)
-    if isinstance(receiver, ObjectValue) and not hasattr(type(found), "__get__"):
+    if isinstance(receiver, ObjectValue) and not hasattr(type(found), "__get__") and place is None:
         raise Break("FL106", what=f"super().{name}", why="it is no function")  # the instance may have one of its own
+    if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return MethodValue(static_value(found), receiver)  # the receiver's class may have another of that name
     return bind(m, found, receiver, name, place)

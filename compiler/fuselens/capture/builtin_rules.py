@@ -22,6 +22,7 @@ from .values import (
     DictValue,
     DictView,
     FunctionValue,
+    InstanceDict,
     IteratorValue,
     Known,
     MadeFunction,
@@ -46,6 +47,8 @@ def _len(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return Constant(len(value.items))
     if isinstance(value, DictView):
         return Constant(len(value.mapping.items))
+    if isinstance(value, InstanceDict):
+        return Constant(len(attributes.instance_items(m, value).items))
     if isinstance(value, TensorValue):
         return tensor_method(m, value, "__len__", [], {})
     if isinstance(value, ObjectValue):
@@ -94,6 +97,21 @@ def _getattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) > 2 and not _has_attribute(m, owner, name.value):
         return args[2]
     return attributes.load(m, owner, name.value)
+
+
+@rule(object.__getattribute__)
+def _getattribute(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    owner, name = m.use(args[0]), m.use(args[1])
+    if not isinstance(owner, ObjectValue) or not isinstance(name, Constant):
+        raise Break("FL104", what="object.__getattribute__", why=f"of {owner.describe()}")
+    return attributes.generic(m, owner, name.value)
+
+
+@rule(vars)
+def _vars(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 1:
+        raise Break("FL104", what="vars", why="it reads its caller's variables")
+    return attributes.load(m, m.use(args[0]), "__dict__")
 
 
 @rule(hasattr)

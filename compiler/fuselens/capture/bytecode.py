@@ -276,6 +276,30 @@ def decode(code: CodeType) -> Decoded:
     return Decoded(instructions, _decode_handlers(code, at, n_units), code)
 
 
+def spell_out_super(decoded: Decoded) -> None:
+    """Gives each ``super()`` the arguments that CPython takes from the frame, whose first variable a resume function lacks."""
+    code = decoded.code
+    if "super" not in code.co_names or "__class__" not in code.co_freevars or not code.co_argcount:
+        return
+    first = code.co_varnames[0]
+    load_first = load_deref if first in code.co_cellvars else load_fast
+    found: list[Instruction] = []
+    previous = None
+    for it in decoded.instructions:
+        if it.op in ("CALL", "PRECALL") and it.argval == 0 and previous is not None:
+            if previous.op == "LOAD_GLOBAL" and previous.argval == "super":
+                arguments = [*load_deref("__class__"), *load_first(first)]
+                for argument in arguments:
+                    argument.position = it.position
+                found += arguments
+                it.arg = it.argval = 2
+            elif previous.op == "PRECALL" and previous.argval == 2:
+                it.arg = it.argval = 2
+        found.append(it)
+        previous = it
+    decoded.instructions[:] = found
+
+
 def _find_loop_exits(instructions: list[Instruction]) -> None:
     """3.12 ends a loop with END_FOR, 3.13 with END_FOR and POP_TOP; an exhausted FOR_ITER skips both."""
     index: dict[Instruction, int] | None = None

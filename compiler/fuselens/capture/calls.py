@@ -262,17 +262,17 @@ def _object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str,
     obj = value.value
     kind = type(obj)
     method, place = attributes.class_member(m, kind, "__call__")
-    if isinstance(obj, torch.nn.Module) and method is torch.nn.Module.__dict__["__call__"]:
+    if issubclass(kind, torch.nn.Module) and method is torch.nn.Module.__dict__["__call__"]:
         return _module(m, value, args, kwargs)
-    if isinstance(obj, functools.partial):
+    if issubclass(kind, functools.partial):
         assert value.source is not None
         function = m.use(m.tracer.lazy(obj.func, src.generic_attribute(value.source, "func")))
         head = iterate(m, m.use(m.tracer.lazy(obj.args, src.generic_attribute(value.source, "args"))))
         base = _dict_items(m, m.tracer.lazy(obj.keywords, src.generic_attribute(value.source, "keywords")))
         return call(m, function, [*head, *args], {**base, **kwargs})
-    if isinstance(obj, _hook.disabled):
+    if issubclass(kind, _hook.disabled):
         raise Break("FL114", what=getattr(obj, "__qualname__", "the function"))
-    if isinstance(obj, _hook.Region) and type(obj.fn) in (types.FunctionType, types.MethodType):
+    if issubclass(kind, _hook.Region) and type(obj.fn) in (types.FunctionType, types.MethodType):
         # a compiled function called from compiled code is inlined like any other
         assert value.source is not None
         return call(m, m.use(m.tracer.lazy(obj.fn, src.generic_attribute(value.source, "fn"))), args, kwargs)

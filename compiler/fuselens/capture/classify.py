@@ -108,13 +108,18 @@ def is_graph_method(name: str) -> bool:
 
 def is_library_callable(obj: Any) -> bool:
     """Callables that are known by identity: C functions, method descriptors, torch operators, types of callables."""
-    return isinstance(
-        obj,
+    return is_library_kind(type(obj))
+
+
+def is_library_kind(kind: type) -> bool:
+    """Whether instances of ``kind`` are what :func:`is_library_callable` says."""
+    return issubclass(
+        kind,
         (
             types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
             types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
         ),
-    ) or (type(obj).__module__ or "").startswith("torch._ops")  # fmt: skip
+    ) or (kind.__module__ or "").startswith("torch._ops")  # fmt: skip
 
 
 def is_library_file(filename: str) -> bool:
@@ -198,10 +203,10 @@ def breaking_code(obj: Any) -> str | None:
             return BREAKING[obj]
     except TypeError:
         return None
-    owner = getattr(obj, "__self__", None)
-    if isinstance(owner, random.Random) or getattr(obj, "__module__", None) == "random":
+    owner = type(getattr(obj, "__self__", None))
+    if issubclass(owner, random.Random) or getattr(obj, "__module__", None) == "random":
         return "FL115"
-    if isinstance(owner, (logging.Logger, type(sys.stdout))) or getattr(obj, "__module__", None) == "logging":
+    if issubclass(owner, (logging.Logger, type(sys.stdout))) or getattr(obj, "__module__", None) == "logging":
         return "FL103"
     return None
 

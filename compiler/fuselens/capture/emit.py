@@ -30,6 +30,7 @@ from .values import (
     DictView,
     FunctionValue,
     GradModeContext,
+    InstanceDict,
     IteratorValue,
     Known,
     Lazy,
@@ -453,10 +454,15 @@ class Emitter:
             last = [value.extra] if value.kind is enumerate and value.extra is not None else []
             self._call_constant(value.kind, *first, *value.parts, *last)
         elif isinstance(value, MethodValue):
-            self._call_constant(types.MethodType, value.function, value.receiver)
+            function = value.function
+            bound = function.value.__get__ if isinstance(function, Known) else None  # a C method binds in its own way
+            arguments = [value.receiver] if bound is not None else [function, value.receiver]
+            self._call_constant(bound or types.MethodType, *arguments)
         elif isinstance(value, NamedMethod):
             self.value(value.receiver)
             self._emit(bytecode.load_attr(value.name))
+        elif isinstance(value, InstanceDict):
+            self._call_constant(object.__getattribute__, value.owner, Constant("__dict__"))
         elif isinstance(value, SuperValue):
             self._call_constant(super, Known(value.cls), value.receiver)
         elif isinstance(value, TruthValue):

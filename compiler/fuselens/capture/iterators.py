@@ -14,6 +14,7 @@ from .values import (
     Constant,
     DictValue,
     DictView,
+    InstanceDict,
     IteratorValue,
     Known,
     ObjectValue,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 def iterate(m: Machine, value: Value) -> list[Value]:
     """All the items that iterating over ``value`` gives; consumes iterators."""
     value = m.use(value)
+    if isinstance(value, InstanceDict):
+        value = attributes.instance_items(m, value)
     if isinstance(value, SequenceValue):
         return list(value.items)
     if isinstance(value, DictValue):

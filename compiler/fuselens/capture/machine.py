@@ -94,6 +94,7 @@ class Program:
     def __init__(self, code: types.CodeType) -> None:
         self.code = code
         self.decoded = bytecode.decode(code)
+        bytecode.spell_out_super(self.decoded)
         self.instructions = self.decoded.instructions
         self.micros = [bytecode.normalise(i) for i in self.instructions]
         self.index = {id(instruction): n for n, instruction in enumerate(self.instructions)}

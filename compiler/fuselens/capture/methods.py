@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import classify
+from . import attributes, classify
 from .breaks import Break
 from .iterators import iterate
 from .known import UNKNOWN, deep_use, fold, integer, key_of, plain
@@ -12,6 +12,7 @@ from .values import (
     Constant,
     DictValue,
     DictView,
+    InstanceDict,
     NamedMethod,
     SequenceValue,
     TensorValue,
@@ -36,6 +37,8 @@ def named_method(m: Machine, method: NamedMethod, args: list[Value], kwargs: dic
         known = plain(deep_use(m, receiver))
         if known is not UNKNOWN:
             return fold(m, getattr(known, name), args, kwargs, name)
+    if isinstance(receiver, InstanceDict) and name in _DICT_METHODS and name not in _DICT_MUTATORS:
+        return _instance_method(m, receiver, name, args)
     if isinstance(receiver, DictValue) and name in _DICT_METHODS:
         if name in _DICT_MUTATORS:
             m.tracer.mutate(receiver)
@@ -46,6 +49,15 @@ def named_method(m: Machine, method: NamedMethod, args: list[Value], kwargs: dic
     if isinstance(receiver, Constant) and isinstance(receiver.value, (str, bytes, int, float, complex, bool, range)):
         return fold(m, getattr(receiver.value, name), args, kwargs, f"{receiver.python_type.__name__}.{name}")
     raise Break("FL104", what=method.describe(), why="there is no rule for this method")
+
+
+def _instance_method(m: Machine, mapping: InstanceDict, name: str, args: list[Value]) -> Value:
+    if name in ("get", "__contains__"):
+        found = attributes.instance_item(m, mapping, key_of(m, args[0]))
+        if name == "__contains__":
+            return Constant(found is not None)
+        return found if found is not None else args[1] if len(args) > 1 else Constant(None)
+    return _DICT_METHODS[name](m, attributes.instance_items(m, mapping), args)
 
 
 def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:

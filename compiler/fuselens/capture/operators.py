@@ -17,6 +17,7 @@ from .values import (
     DictValue,
     DictView,
     FunctionValue,
+    InstanceDict,
     Known,
     ObjectValue,
     SequenceValue,
@@ -123,6 +124,8 @@ def contains(m: Machine, container: Value, member: Value) -> bool:
         container = SequenceValue(iterate(m, container), list)
     if isinstance(container, DictValue):
         return key_of(m, member) in container.items
+    if isinstance(container, InstanceDict):
+        return attributes.instance_item(m, container, key_of(m, member)) is not None
     known = plain(deep_use(m, container))
     key = plain(member)
     if key is not UNKNOWN and known is not UNKNOWN:
@@ -163,6 +166,11 @@ def subscript(m: Machine, container: Value, key: Value) -> Value:
         if wanted not in container.items:
             raise Break("FL105", what="subscript", why=f"key {wanted!r} is missing")
         return m.use(container.items[wanted])
+    if isinstance(container, InstanceDict):
+        found = attributes.instance_item(m, container, key_of(m, key))
+        if found is None:
+            raise Break("FL105", what="subscript", why=f"key {key.describe()} is missing")
+        return found
     if isinstance(container, Constant):
         return fold(m, operator.getitem, [container, key], {}, "subscript")
     if isinstance(container, ObjectValue):

@@ -106,7 +106,7 @@ class Tracer:
         if kind in EQUALITY_GUARDED:
             self.guard(source, _hook.EQUALS, obj, name="EQUALS", text=f"{source} == {obj!r}")
             return Constant(obj, source)
-        if kind in CONSTANT_TYPES or isinstance(obj, enum.Enum):
+        if kind in CONSTANT_TYPES or issubclass(kind, enum.Enum):
             self.guard_identity(source, obj)
             return Constant(obj, source)
         known = self._objects.get(id(obj))
@@ -143,7 +143,7 @@ class Tracer:
         self.guard(source, _hook.TYPE_IS, kind, name="TYPE", text=f"type({source}) is {kind.__qualname__}")
 
     def _wrap_new(self, obj: Any, kind: type, source: Source) -> Value:
-        if isinstance(obj, torch.Tensor):
+        if issubclass(kind, torch.Tensor):  # not isinstance, which may run code of the class
             return self._wrap_tensor(obj, source)
         if kind in (tuple, list, torch.Size):
             self.guard_type(source, kind)
@@ -165,10 +165,10 @@ class Tracer:
             function = self.wrap(obj.__func__, src.part(source, _hook.METHOD_FUNC, "__func__"))
             receiver = self.lazy(obj.__self__, src.part(source, _hook.METHOD_SELF, "__self__"))
             return MethodValue(function, receiver, source)
-        if isinstance(obj, (type, types.ModuleType)) or classify.is_library_callable(obj):
+        if issubclass(kind, (type, types.ModuleType)) or classify.is_library_kind(kind):
             self.guard_identity(source, obj)
             return Known(obj, source)
-        if isinstance(obj, slice) and all(type(v) in (int, type(None)) for v in (obj.start, obj.stop, obj.step)):
+        if kind is slice and all(type(v) in (int, type(None)) for v in (obj.start, obj.stop, obj.step)):
             raise Break("FL105", what=f"slice object `{source}` from outside the function", why="not guarded yet")
         self.guard_type(source, kind)
         return ObjectValue(obj, source)

@@ -177,6 +177,20 @@ class ObjectValue(Value):
         return type(self.value)
 
 
+class InstanceDict(Value):
+    """``owner.__dict__`` of an existing object, whose attributes are tracked one by one."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: ObjectValue) -> None:
+        super().__init__(None)
+        self.owner = owner
+
+    @property
+    def python_type(self) -> type:
+        return dict
+
+
 class FunctionValue(Value):
     """An existing Python function."""
 

@@ -1,0 +1,190 @@
+"""Attribute look-up that classes change, and what functions and instances show of themselves."""
+
+import pytest
+import torch
+
+import fuselens
+
+from .harness import check
+
+X = torch.arange(4.0)
+
+
+class Renamed:
+    """Looks attributes up under other names, as configuration objects do."""
+
+    names = {"width": "hidden_size"}
+
+    def __init__(self):
+        self.hidden_size = 3
+        self.spare = None
+
+    def __getattribute__(self, key):
+        if key != "names" and key in super().__getattribute__("names"):
+            key = super().__getattribute__("names")[key]
+        return super().__getattribute__(key)
+
+
+class Counting(Renamed):
+    def __getattribute__(self, key):
+        if super().__getattribute__("__dict__").get("spare") is not None:
+            return 0
+        return super().__getattribute__(key)
+
+    def doubled(self):
+        return self.width * 2
+
+
+@pytest.mark.parametrize("kind", [Renamed, Counting])
+def test_overridden_getattribute(kind):
+    thing = kind()
+
+    def f(x):
+        return x * thing.width + thing.hidden_size
+
+    check(f, (X,), breaks=0)
+
+
+def test_methods_behind_getattribute():
+    thing = Counting()
+    check(lambda x: x + thing.doubled(), (X,), breaks=0)
+
+
+def test_what_getattribute_read_is_guarded():
+    thing = Counting()
+    compiled = fuselens.compile(lambda x: x * thing.width, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(X), X * 3)
+    thing.hidden_size = 4
+    assert torch.equal(compiled(X), X * 4)
+    thing.spare = 1
+    assert torch.equal(compiled(X), X * 0)
+    del thing.spare
+    Renamed.names = {"width": "other"}
+    thing.other = 5
+    try:
+        assert torch.equal(compiled(X), X * 5)
+    finally:
+        Renamed.names = {"width": "hidden_size"}
+
+
+def test_getattribute_that_breaks():
+    class Loud:
+        def __init__(self):
+            self.value = 2
+
+        def __getattribute__(self, key):
+            if key == "value":
+                print("read")
+            return object.__getattribute__(self, key)
+
+    thing = Loud()
+    check(lambda x: x * thing.value + 1, (X,))
+
+
+class Plain:
+    limit = 7
+
+    def __init__(self):
+        self.a, self.b = 1, 2.5
+
+
+def test_instance_dictionary():
+    thing = Plain()
+
+    def f(x):
+        known = thing.__dict__
+        return x + known["a"] + known.get("b"), "c" in known, known.get("limit", 9), len(known), list(known), vars(thing)["a"]
+
+    def g(x):
+        return {k: x + v for k, v in thing.__dict__.items()}
+
+    check(f, (X,))
+    check(g, (X,), breaks=0)
+
+
+def test_instance_dictionary_is_guarded():
+    thing = Plain()
+
+    def f(x):
+        return x + thing.__dict__.get("c", 0) + len(thing.__dict__)
+
+    compiled = fuselens.compile(f, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(X), f(X))
+    thing.c = 5
+    assert torch.equal(compiled(X), f(X))
+    del thing.c
+    assert torch.equal(compiled(X), f(X))
+
+
+def test_instance_dictionary_leaves_the_frame():
+    thing = Plain()
+
+    def f(x):
+        return x + 1, thing.__dict__
+
+    compiled = fuselens.compile(f, backend="eager", fullgraph=True)
+    assert compiled(X)[1] is thing.__dict__
+
+
+def test_instance_dictionary_shows_assignments():
+    def f(x):
+        thing = GLOBAL
+        thing.a = x.shape[0]
+        return x + thing.__dict__["a"]
+
+    check(f, (X,), breaks=0)
+
+
+GLOBAL = Plain()
+
+
+def wrapped(a, b, *rest, key=None):
+    return a
+
+
+def test_function_code():
+    def f(x):
+        names = wrapped.__code__.co_varnames
+        return x + names.index("b") + wrapped.__code__.co_argcount, "key" in names
+
+    check(f, (X,), breaks=0)
+
+
+class Base:
+    def f(self, x):
+        return x + 1
+
+
+class Derived(Base):
+    def f(self, x):
+        y = x * 2
+        print("between")
+        return super().f(y)
+
+
+class Captured(Base):
+    def f(self, x):
+        y = x * 2
+        print("between")
+        z = super().f(y)
+        return z, (lambda: self.__class__.__name__)()
+
+
+@pytest.mark.parametrize("kind", [Derived, Captured])
+def test_super_after_a_break(kind):
+    check(kind().f, (X,))
+
+
+def test_super_of_a_builtin_method():
+    class Chatty:
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+
+        def __getattribute__(self, name):
+            found = super().__getattribute__
+            print("looking")
+            return found(name)
+
+    thing = Chatty()
+    thing.value = 2
+    check(lambda x: x * thing.value, (X,))
