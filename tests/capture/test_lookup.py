@@ -93,7 +93,14 @@ def test_instance_dictionary():
 
     def f(x):
         known = thing.__dict__
-        return x + known["a"] + known.get("b"), "c" in known, known.get("limit", 9), len(known), list(known), vars(thing)["a"]
+        return (
+            x + known["a"] + known.get("b"),
+            "c" in known,
+            known.get("limit", 9),
+            len(known),
+            list(known),
+            vars(thing)["a"],
+        )
 
     def g(x):
         return {k: x + v for k, v in thing.__dict__.items()}
