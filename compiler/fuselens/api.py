@@ -118,7 +118,7 @@ def wrap(
         recorder = Recorder(getattr(fn, "__qualname__", type(fn).__name__), _file_of(fn), None, config, texts=False)
     compiler = FrameCompiler(config, _graph_compiler(config, recorder, backend), recorder, root_code(fn))
     if axes and compiler.root is not None:
-        compiler.axes[compiler.root] = {name: dict(dims) for name, dims in axes.items()}
+        compiler.variations[compiler.root].axes = {name: dict(dims) for name, dims in axes.items()}
     annotation = Annotation(fn, config, example_inputs, recorder)
     target = fn
     if isinstance(fn, (types.BuiltinFunctionType, types.BuiltinMethodType)):

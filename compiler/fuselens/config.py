@@ -19,6 +19,7 @@ class Config:
     dynamic: bool | None = None
     mode: str = dataclasses.field(default="default", metadata={"cache": True})
     backend: str = "fuselens"
+    symbolic_module_integers: bool = False  # integer attributes of nn.Modules become symbolic too when they change
     recompile_limit: int = 8
     fallback_random: bool = dataclasses.field(default=False, metadata={"cache": True})
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)

@@ -86,7 +86,10 @@ class Recorder:
     def new_graph(self, captured: Captured) -> report.Graph:
         graph = report.Graph(
             id=len(self.report.graphs), frame=captured.frame, span=captured.span, operations=captured.operations,
-            inputs=tuple(describe_tensor(f, captured.sizes) for f in captured.fakes),
+            inputs=tuple(
+                describe_tensor(f, captured.sizes) if isinstance(f, torch.Tensor) else report.Tensor("int", ())
+                for f in captured.fakes
+            ),
         )  # fmt: skip
         self.report.graphs.append(graph)
         return graph
@@ -238,11 +241,12 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     return _guard_overlap(ready, eager, written, captured.arguments)
 
 
-def _overlapping(inputs: list[torch.Tensor]) -> list[list[int]]:
+def _overlapping(inputs: list[Any]) -> list[list[int]]:
     """Groups of inputs that share memory."""
     groups: dict[int, list[int]] = {}
-    for i, tensor in enumerate(inputs):
-        groups.setdefault(torch_private.storage_key(tensor), []).append(i)
+    for i, given in enumerate(inputs):
+        if isinstance(given, torch.Tensor):
+            groups.setdefault(torch_private.storage_key(given), []).append(i)
     return [g for g in groups.values() if len(g) > 1]
 
 
@@ -346,7 +350,7 @@ def _compile_for_absent_gpu(
 
 def target_of(captured: Captured) -> str:
     """Where the graph runs: the device of its inputs."""
-    return "cuda" if any(t.device.type == "cuda" for t in captured.fakes) else "cpu"
+    return "cuda" if any(isinstance(t, torch.Tensor) and t.device.type == "cuda" for t in captured.fakes) else "cpu"
 
 
 def warm() -> None:

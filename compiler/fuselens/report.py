@@ -99,13 +99,18 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A symbolic size: where it comes from, the example value and the range its guards leave open."""
+    """A symbolic size or integer: where it comes from, the example value and the range its guards leave open.
+
+    ``specialised``: what the program made it equal to after all, and ``span``: the expression that did.
+    """
 
     name: str
     source: str
     hint: int | None = None
     lower: int | None = None
     upper: int | None = None
+    specialised: str = ""
+    span: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)

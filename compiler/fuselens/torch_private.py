@@ -33,6 +33,13 @@ FAKE_SHAPE_ERRORS = (DynamicOutputShapeException,)
 FAKE_OPERATOR_ERRORS = (UnsupportedOperatorException,)
 
 
+def unbacked_errors() -> tuple[type[Exception], ...]:
+    """What is raised where the trace needs the value of a number that only data decides. Imports torch's shape reasoning."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return (GuardOnDataDependentSymNode,)
+
+
 def fake_mode(shape_env: Any | None = None) -> FakeTensorMode:
     """A fresh fake mode; with ``shape_env`` (see :func:`new_shape_env`) sizes may be symbolic."""
     bypass_peer_wrappers()
@@ -136,11 +143,26 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def new_shape_env() -> Any:
-    """Torch's reasoning about symbolic sizes."""
+def new_shape_env(on_guard: Callable[[], None] | None = None) -> Any:
+    """Torch's reasoning about symbolic sizes. ``on_guard`` is told of each condition that is decided with example values."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    return ShapeEnv()
+    env = ShapeEnv()
+    if on_guard is not None:
+        env.guards = _Observed(on_guard)
+    return env
+
+
+class _Observed(list[Any]):
+    """A list that tells when something is appended."""
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        super().__init__()
+        self.told = told
+
+    def append(self, item: Any) -> None:
+        super().append(item)
+        self.told()
 
 
 class _Text(str):
@@ -195,6 +217,27 @@ def fake_symbolic(mode: FakeTensorMode, tensor: torch.Tensor, dims: set[int], na
         constraint_sizes=[None] * tensor.dim(),
     )
     return mode.from_tensor(tensor, symbolic_context=context, source=_source_class()(name))
+
+
+def symbolic_integer(env: Any, value: int, name: str, lower: int, upper: int) -> torch.SymInt:
+    """A symbol for an integer that is ``value`` now, and always between ``lower`` and ``upper``."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    source = _source_class()(name)
+    symbol = env.create_unspecified_symbol(value, source, DimDynamic.DYNAMIC)
+    env.constrain_symbol_range(symbol, lower, upper)
+    return env.create_symintnode(symbol, hint=value, source=source)
+
+
+def specialised(number: Any) -> int | float | bool:
+    """The example value of a symbolic number, on which the trace depends from now on."""
+    if isinstance(number, torch.SymInt):
+        return int(number)
+    if isinstance(number, torch.SymBool):
+        return bool(number)
+    env, symbols = number.node.shape_env, number.node.expr.free_symbols
+    values = {s: env.evaluate_expr(s) for s in symbols}  # guards compare integers only
+    return float(number.node.expr.xreplace(values))
 
 
 def size_expression(size: Any) -> Any:
@@ -492,6 +535,11 @@ def symint_hint(value: Any) -> int | None:
     """The example value behind a SymInt; None when it depends on data."""
     hint = value.node.hint
     return None if hint is None else int(hint)
+
+
+def symint_may_be_negative(value: Any) -> bool:
+    """Whether what is known of a SymInt leaves room for negative values."""
+    return not value.node.shape_env.bound_sympy(value.node.expr).lower >= 0
 
 
 def has_metadata_mutation(tensor: torch.Tensor) -> bool:

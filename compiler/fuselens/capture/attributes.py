@@ -11,7 +11,7 @@ import torch
 from . import _hook, classify
 from . import sources as src
 from .breaks import Break
-from .known import from_plain
+from .known import from_plain, plain
 from .tracer import CONSTANT_TYPES
 from .values import (
     Constant,
@@ -134,8 +134,8 @@ def load(m: Machine, value: Value, name: str) -> Value:
             return m.use(m.tracer.lazy(vars(value.function)[name], src.attribute(value.source, name)))
     if isinstance(value, MadeFunction) and name in ("__name__", "__qualname__"):
         return Constant(value.code.co_name if name == "__name__" else value.code.co_qualname)
-    if isinstance(value, SymbolValue) and name in ("real", "imag", "numerator", "denominator", "bit_length"):
-        return NamedMethod(value, name)
+    if isinstance(value, SymbolValue):
+        return load(m, Constant(plain(value)), name)
     raise Break("FL106", what=f"{value.describe()}.{name}", why="not traced")
 
 

@@ -14,7 +14,7 @@ from .breaks import Break
 from .iterators import advance, iterate, iterator
 from .known import UNKNOWN, deep_use, fold, integer, key_of, plain
 from .methods import tensor_method
-from .operators import binary
+from .operators import binary, operate
 from .rules import RULES, Rule, rule
 from .values import (
     CombinedIterator,
@@ -31,6 +31,7 @@ from .values import (
     ObjectValue,
     SequenceValue,
     SuperValue,
+    SymbolValue,
     TensorValue,
     TruthValue,
     Value,
@@ -164,6 +165,37 @@ class _Has:
         return hasattr(obj, self.name) is self.found
 
 
+@rule(int)
+def _int(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value = m.use(args[0]) if args else None
+    if isinstance(value, SymbolValue) and value.python_type is int and len(args) == 1:
+        return value
+    return fold(m, int, args, kwargs, "int")
+
+
+@rule(float)
+def _float(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value = m.use(args[0]) if args else None
+    if isinstance(value, SymbolValue):
+        return m.tracer.call("call_function", torch.sym_float, (value,), {}, "float")
+    return fold(m, float, args, kwargs, "float")
+
+
+@rule(bool)
+def _bool(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value = m.use(args[0]) if args else None
+    truth = m.truth(value) if isinstance(value, SymbolValue) else None
+    return fold(m, bool, args, kwargs, "bool") if truth is None else Constant(truth)
+
+
+@rule(abs, operator.abs)
+def _abs(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value = m.use(args[0]) if len(args) == 1 else None
+    if isinstance(value, SymbolValue):
+        return value if m.truth(operate(m, operator.ge, [value, Constant(0)])) else operate(m, operator.neg, [value])
+    return operate(m, abs, args, kwargs)
+
+
 @rule(range)
 def _range(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return fold(m, range, args, kwargs, "range")
@@ -262,11 +294,22 @@ def _sum(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def _extreme(function: Any) -> Rule:
     def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         items = [m.use(v) for v in (iterate(m, args[0]) if len(args) == 1 else args)]
+        if any(isinstance(i, SymbolValue) for i in items) and not kwargs:
+            return _extreme_number(m, items, operator.lt if function is min else operator.gt)
         if any(isinstance(i, TensorValue) for i in items):
             raise Break("FL102", what=f"{function.__name__}() of tensors")
         return fold(m, function, [SequenceValue(items, list)], kwargs, function.__name__)
 
     return run
+
+
+def _extreme_number(m: Machine, items: list[Value], better: Any) -> Value:
+    """The least or greatest of numbers, some of them symbols: which one it is, is guarded."""
+    found = items[0]
+    for item in items[1:]:
+        if m.truth(binary(m, better, item, found, "<")):
+            found = item
+    return found
 
 
 RULES[min], RULES[max] = _extreme(min), _extreme(max)

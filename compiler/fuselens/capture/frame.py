@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import functools
 import linecache
 import logging
 import re
 import threading
 import types
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -27,9 +27,9 @@ from . import sources as src
 from .breaks import Break, FrameUnsupported, GraphBreakError
 from .emit import RESUME_MARK, Emitter, effects, live_values, needed_nodes
 from .machine import Machine
-from .symbols import NotGuardable, Sizes, SizesChanged
+from .symbols import INTEGER, NotGuardable, Sizes, SizesChanged, Variation
 from .tracer import Tracer
-from .values import Lazy, TensorValue, Value
+from .values import Lazy, SequenceValue, SymbolValue, TensorValue, Value
 
 log = logging.getLogger("fuselens")
 _one_at_a_time = threading.RLock()  # torch's symbolic shapes and fake tensors keep state that threads would share
@@ -43,8 +43,8 @@ class Captured:
     """
 
     module: fx.GraphModule
-    inputs: list[torch.Tensor]
-    fakes: list[torch.Tensor]
+    inputs: list[Any]  # tensors and integers
+    fakes: list[Any]
     grad_enabled: bool
     frame: str
     span: Span | None
@@ -92,9 +92,8 @@ class FrameCompiler:
         self.compile_graph = compile_graph
         self.recorder = recorder
         self.root = root
-        self.axes: dict[types.CodeType, dict[str, dict[int, str]]] = {}  # code → tensor variable → symbolic dimensions
+        self.variations: defaultdict[types.CodeType, Variation] = defaultdict(Variation)
         self._warned: set[Any] = set()
-        self._seen_sizes: dict[types.CodeType, dict[str, list[tuple[int, ...]]]] = {}
 
     @property
     def mode(self) -> str:
@@ -169,7 +168,7 @@ class FrameCompiler:
 
     def _capture(self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]) -> _hook.Entry | None:
         """Static sizes at first; symbolic where the user named them, asked for them, or they changed."""
-        if self.config.dynamic is not True and not self.axes.get(code):
+        if self.config.dynamic is not True and not self.variations[code].axes:
             try:
                 return self._capture_with(function, code, args, "static")
             except SizesChanged:
@@ -225,10 +224,10 @@ class FrameCompiler:
         if tracer.sizes is not None:
             facts.symbols = tracer.sizes.add_guards(tracer.guards)
             for resumed, variables in emitter.resumed:
-                self.axes[resumed] = _symbolic_axes(tracer, variables)
+                self.variations[resumed].axes.update(_symbolic_axes(tracer, variables))
         entry = _hook.Entry(tracer.guards.build(), replacement.code, replacement.gather_slot)
         entry.info = EntryInfo(tracer.guards.records)
-        self._remember_sizes(code, tracer)
+        tracer.remember(self.variations[code])
         facts.guards, facts.shapes = list(tracer.guards.records), list(tracer.shapes)
         self.recorder.on_frame(facts)
         return entry
@@ -237,10 +236,10 @@ class FrameCompiler:
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str
     ) -> tuple[Tracer, Machine]:
         tensor_layout.ensure()
-        axes = self.axes.get(code, {})
-        sizes = Sizes(axes) if sizes_are == "symbolic" else None
-        dims = None if sizes_are == "exact" else functools.partial(self._dynamic_dims, code)
-        tracer = Tracer(self.config, function.__globals__, sizes, dims)
+        variation = self.variations[code]
+        tracer = Tracer(self.config, function.__globals__, None if sizes_are == "exact" else variation)
+        if sizes_are == "symbolic":
+            tracer.allow_symbols(variation.axes)
         names = code.co_varnames
         locals_: dict[str, Value] = {
             names[i]: Lazy(value, src.local(i, names[i]), _first_span(code)) for i, value in enumerate(args)
@@ -251,26 +250,6 @@ class FrameCompiler:
         ]
         return tracer, Machine(tracer, code, locals_, free, function.__globals__, src.frame_globals())
 
-    def _dynamic_dims(self, code: types.CodeType, source: src.Source, tensor: torch.Tensor) -> set[int]:
-        """Dimensions of an input that become symbols: named ones, all with ``dynamic=True``, and those that changed."""
-        if self.config.dynamic is False:
-            return set()
-        if isinstance(tensor, torch.nn.Parameter) or tensor._base is not None or not torch_private.is_dense(tensor):
-            return set()
-        dims = set(self.axes.get(code, {}).get(source.text, ()))
-        if self.config.dynamic:
-            dims |= set(range(tensor.dim()))
-        for earlier in self._seen_sizes.get(code, {}).get(source.text, ()):
-            if len(earlier) == tensor.dim():
-                dims |= {d for d in range(tensor.dim()) if earlier[d] != tensor.shape[d]}
-        return {d for d in dims if tensor.shape[d] > 1}
-
-    def _remember_sizes(self, code: types.CodeType, tracer: Tracer) -> None:
-        seen = self._seen_sizes.setdefault(code, {})
-        for source, tensor in tracer.inputs:
-            if not isinstance(tensor, torch.nn.Parameter):
-                seen.setdefault(source.text, []).append(tuple(tensor.shape))
-
     def _record_break(self, found: Break, tracer: Tracer) -> None:
         cost = f"{tracer.operations} operation{'' if tracer.operations == 1 else 's'} compiled before it; the rest starts a new graph"
         diagnostic = found.diagnostic(self.mode, cost)
@@ -280,14 +259,17 @@ class FrameCompiler:
 
     def _graph(self, tracer: Tracer, machine: Machine, outputs: list[fx.Node], grad_enabled: bool) -> Any:
         """The compiled graph; None when nothing was captured."""
-        if tracer.operations == 0:
+        if tracer.operations == 0 and not outputs:
             return None
+        tracer.span = None  # what the stages decide, no line of the program forces
         if torch.is_grad_enabled() != grad_enabled:
             node = tracer.graph.call_function(torch_private.SET_GRAD_ENABLED, (grad_enabled,))
             node.meta["val"] = None
             torch_private.set_grad_enabled(grad_enabled)
         tracer.graph.output(tuple(outputs))
         module = fx.GraphModule(torch.nn.Module(), tracer.graph)
+        if tracer.operations == 0:  # numbers only
+            return _hook.disabled(lambda inputs: module.forward(*inputs))
         captured = Captured(
             module=module,
             inputs=[t for _, t in tracer.inputs],
@@ -298,28 +280,28 @@ class FrameCompiler:
             operations=tracer.operations,
             fake_mode=tracer.fake_mode,
             sizes=tracer.sizes,
-            arguments=tuple(i for i, (source, _) in enumerate(tracer.inputs) if _is_argument(source)),
+            arguments=tuple(
+                i for i, (s, given) in enumerate(tracer.inputs) if s.is_argument and isinstance(given, torch.Tensor)
+            ),
         )
         compiled = self.compile_graph(captured)
         captured.inputs.clear()  # a backward that is yet to be compiled keeps `captured`, and must not keep these alive
         return compiled
 
 
-def _is_argument(source: src.Source) -> bool:
-    """Whether a tensor was passed to the frame, itself or inside plain containers; not found in a module or global."""
-    step: src.Source | None = source
-    while step is not None and step.kind in (_hook.SEQ_ITEM, _hook.DICT_ITEM):
-        step = step.base
-    return step is not None and step.kind == _hook.ROOT_LOCAL
-
-
 def _symbolic_axes(tracer: Tracer, variables: dict[str, Value]) -> dict[str, dict[int, str]]:
-    """Which sizes of the tensors that a resume function is given are symbolic, under the names they have here."""
+    """Which sizes and integers that a resume function is given are symbolic, under the names they have here."""
     found: dict[str, dict[int, str]] = {}
-    for name, value in variables.items():
+    pending = list(variables.items())
+    for name, value in pending:
         used = value.realised if isinstance(value, Lazy) else value
-        if isinstance(used, TensorValue) and tracer.sizes is not None:
-            for d, size in enumerate(used.fake.shape):
+        if isinstance(used, SequenceValue):
+            pending += [(f"{name}[{i}]", item) for i, item in enumerate(used.items)]
+        elif isinstance(used, (TensorValue, SymbolValue)) and tracer.sizes is not None:
+            extents = (
+                enumerate(used.fake.shape) if isinstance(used, TensorValue) else [(INTEGER, used.node.meta["val"])]
+            )
+            for d, size in extents:
                 if isinstance(size, torch.SymInt):
                     found.setdefault(name, {})[d] = tracer.sizes.rename(str(size))
         elif (

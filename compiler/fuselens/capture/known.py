@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .breaks import Break
-from .tracer import CONSTANT_TYPES
+from .tracer import CONSTANT_TYPES, specialise
 from .values import (
     Constant,
     DictValue,
@@ -15,6 +15,8 @@ from .values import (
     Known,
     Lazy,
     SequenceValue,
+    SliceValue,
+    SymbolValue,
     TensorValue,
     Value,
 )
@@ -26,9 +28,17 @@ UNKNOWN = object()
 
 
 def plain(value: Value) -> Any:
-    """The Python object that a value stands for when every part of it is known; else :data:`UNKNOWN`."""
+    """The Python object that a value stands for when every part of it is known; else :data:`UNKNOWN`.
+
+    A symbolic number is specialised: who asks cannot go on without knowing it.
+    """
     if isinstance(value, Constant):
         return value.value
+    if isinstance(value, SymbolValue):
+        return specialise(value)
+    if isinstance(value, SliceValue):
+        bounds = [plain(p) for p in value.parts]
+        return UNKNOWN if any(b is UNKNOWN for b in bounds) else slice(*bounds)
     if isinstance(value, Known):
         return value.value
     if isinstance(value, SequenceValue) and value.kind in (list, tuple, torch.Size):
@@ -96,7 +106,7 @@ def key_of(m: Machine, value: Value) -> Any:
 
 
 def integer(m: Machine, value: Value) -> int:
-    value = m.use(value)
-    if isinstance(value, Constant) and isinstance(value.value, int):
-        return value.value
+    index = plain(m.use(value))
+    if isinstance(index, int):
+        return index
     raise Break("FL105", what="an index", why=f"{value.describe()} is not known while tracing")

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from .. import torch_private
 from ..report import Frame, Span
 from . import (  # noqa: F401 - some modules only register rules
     _hook,
@@ -30,7 +31,7 @@ from . import (  # noqa: F401 - some modules only register rules
 from . import sources as src
 from .breaks import Break, ConditionBreak, FrameUnsupported
 from .sources import Source
-from .tracer import Tracer
+from .tracer import Tracer, specialise
 from .values import (
     NULL,
     CellValue,
@@ -254,7 +255,11 @@ class Machine:
         if isinstance(value, (TensorValue, TruthValue)):
             return None
         if isinstance(value, SymbolValue):
-            return bool(value.node.meta["val"])
+            number = value.node.meta["val"]
+            try:
+                return bool(number if isinstance(number, (torch.SymInt, torch.SymBool)) else specialise(value))
+            except torch_private.unbacked_errors():
+                return None
         if isinstance(value, SequenceValue):
             return bool(value.items)
         if isinstance(value, DictValue):

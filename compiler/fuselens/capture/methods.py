@@ -15,6 +15,7 @@ from .values import (
     InstanceDict,
     NamedMethod,
     SequenceValue,
+    SymbolValue,
     TensorValue,
     Value,
 )
@@ -27,6 +28,8 @@ def named_method(m: Machine, method: NamedMethod, args: list[Value], kwargs: dic
     receiver, name = m.use(method.receiver), method.name
     if isinstance(receiver, TensorValue):
         return tensor_method(m, receiver, name, args, kwargs)
+    if isinstance(receiver, SymbolValue):
+        receiver = Constant(plain(receiver))
     if isinstance(receiver, SequenceValue) and receiver.kind is list and name in _LIST_METHODS:
         if name in _LIST_MUTATORS:
             m.tracer.mutate(receiver)

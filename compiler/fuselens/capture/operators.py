@@ -12,6 +12,7 @@ from . import attributes
 from .breaks import Break
 from .iterators import iterate
 from .known import UNKNOWN, deep_use, fold, key_of, plain
+from .tracer import specialise
 from .values import (
     Constant,
     DictValue,
@@ -21,6 +22,7 @@ from .values import (
     Known,
     ObjectValue,
     SequenceValue,
+    SliceValue,
     SymbolValue,
     TensorValue,
     TruthValue,
@@ -46,9 +48,29 @@ def operate(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Valu
     if any(isinstance(a, TruthValue) for a in args):
         raise Break("FL102", what="bool(tensor)")
     name = getattr(function, "__name__", str(function))
-    if any(isinstance(a, (TensorValue, SymbolValue)) for a in args):
+    tensors = any(isinstance(a, TensorValue) for a in args)
+    if tensors or any(isinstance(a, SymbolValue) for a in args):
+        if not tensors and not _gives_symbol(m, function, args):
+            return fold(m, _INPLACE.get(function, function), args, kwargs, f"operator {name}")
         return m.tracer.call("call_function", function, tuple(args), kwargs, f"operator {name}")
     return fold(m, function, args, kwargs, f"operator {name}")
+
+
+def _gives_symbol(m: Machine, function: Any, args: list[Value]) -> bool:
+    """Whether an operator on symbolic numbers gives one; else they are specialised."""
+    function = _INPLACE.get(function, function)
+    kinds = {a.python_type for a in args}
+    if function in _COMPARISONS:
+        return kinds <= {int, bool}  # guards compare integers
+    if function in (operator.floordiv, operator.mod, operator.truediv) and isinstance(args[1], SymbolValue):
+        return m.truth(args[1]) is True  # the program raises ZeroDivisionError by itself
+    return function in _ARITHMETIC and kinds <= {int, bool, float}
+
+
+_COMPARISONS = frozenset({operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge})
+_ARITHMETIC = frozenset({
+    operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.truediv, operator.floordiv, operator.mod,
+})  # fmt: skip
 
 
 def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) -> Value:
@@ -58,6 +80,7 @@ def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) ->
             right, (SequenceValue, DictValue, ObjectValue)
         ):
             return operate(m, function, [left, right])
+        left, right = (Constant(specialise(v), v.source) if isinstance(v, SymbolValue) else v for v in (left, right))
     if isinstance(left, SequenceValue):
         if symbol in ("+", "+=") and isinstance(right, SequenceValue) and (left.kind, right.kind) in _JOINABLE:
             if symbol == "+=" and left.kind is list:
@@ -149,6 +172,8 @@ def subscript(m: Machine, container: Value, key: Value) -> Value:
     container, key = m.use(container), m.use(key)
     if isinstance(container, TensorValue):
         return operate(m, operator.getitem, [container, key])
+    if isinstance(key, (SymbolValue, SliceValue)) and (known := plain(key)) is not UNKNOWN:
+        key = Constant(known)
     if isinstance(container, SequenceValue):
         if isinstance(key, Constant) and type(key.value) in (int, bool, slice):
             try:
@@ -190,8 +215,8 @@ def store_subscript(m: Machine, container: Value, key: Value, value: Value) -> N
         m.tracer.mutate(container)
         container.items[key_of(m, key)] = value
         return
-    if isinstance(container, SequenceValue) and container.kind is list and isinstance(m.use(key), Constant):
-        index = key.value  # type: ignore[attr-defined]
+    if isinstance(container, SequenceValue) and container.kind is list:
+        index = plain(m.use(key))
         if type(index) is int and -len(container.items) <= index < len(container.items):
             m.tracer.mutate(container)
             container.items[index] = value

@@ -29,6 +29,14 @@ class Source:
     def __str__(self) -> str:
         return self.text
 
+    @property
+    def is_argument(self) -> bool:
+        """Whether the caller passed the object, itself or inside plain containers; not found in a module or global."""
+        step: Source | None = self
+        while step is not None and step.kind in (_hook.SEQ_ITEM, _hook.DICT_ITEM):
+            step = step.base
+        return step is not None and step.kind == _hook.ROOT_LOCAL
+
 
 class Identity:
     """A hashable stand-in for an arbitrary object, equal only to itself."""

@@ -12,7 +12,7 @@ import operator
 import types
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from . import _hook, classify, tensor_layout
 from . import sources as src
 from .breaks import Break
 from .sources import GuardProgram, Source
-from .symbols import Sizes, SizesChanged
+from .symbols import LARGEST, Sizes, SizesChanged, Variation
 from .values import (
     CellValue,
     Constant,
@@ -49,7 +49,6 @@ CONSTANT_TYPES: tuple[type, ...] = (
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
 EQUALITY_GUARDED: tuple[type, ...] = (bool, int, float, complex, str, bytes, type(None))
-DynamicDims = Callable[[Source, torch.Tensor], set[int]]
 
 
 class Tracer:
@@ -59,17 +58,19 @@ class Tracer:
         self,
         config: Config,
         globals_: dict[str, Any],
-        sizes: Sizes | None = None,
-        dynamic_dims: DynamicDims | None = None,
+        variation: Variation | None = None,
     ) -> None:
         self.config = config
         self.globals = globals_
         self.graph = fx.Graph()
         self.guards = GuardProgram()
-        self.sizes = sizes
-        self.dynamic_dims = dynamic_dims
-        self.fake_mode = torch_private.fake_mode(sizes.env if sizes is not None else None)
-        self.inputs: list[tuple[Source, torch.Tensor]] = []
+        self.sizes: Sizes | None = None
+        self.variation = variation  # None: every size and integer stays what it is
+        self.fake_mode = torch_private.fake_mode()
+        self.inputs: list[tuple[Source, Any]] = []  # tensors and symbolic integers
+        self.integers: dict[str, int] = {}  # those that were specialised from the start, by source text
+        self.symbols: dict[Source, SymbolValue] = {}
+        self.modules: set[Source] = set()
         self.shapes: list[Shape] = []
         self.spans: dict[fx.Node, Span | None] = {}
         self.operations = 0
@@ -82,6 +83,21 @@ class Tracer:
         self._last_placeholder: fx.Node | None = None
         self.ambient = torch_private.Ambient()
         self.span: Span | None = None  # of the instruction being executed, in user code
+
+    def allow_symbols(self, axes: Mapping[str, Mapping[int, str]]) -> None:
+        """From now on sizes and integers may be symbolic; ``axes`` as in :class:`Variation`."""
+        self.sizes = Sizes(axes, lambda: self.span)
+        self.fake_mode = torch_private.fake_mode(self.sizes.env)
+
+    def remember(self, variation: Variation) -> None:
+        """Notes the sizes and integers of this compilation: those that differ at the next one become symbolic."""
+        for source, given in self.inputs:
+            if isinstance(given, int):
+                variation.integers.setdefault(source.text, set()).add(given)
+            elif not isinstance(given, torch.nn.Parameter):
+                variation.sizes.setdefault(source.text, set()).add(tuple(given.shape))
+        for text, value in self.integers.items():
+            variation.integers.setdefault(text, set()).add(value)
 
     # --- objects to values --------------------------------------------------------------------------------
 
@@ -103,6 +119,8 @@ class Tracer:
     def wrap(self, obj: Any, source: Source) -> Value:
         """The tracked value of an existing object that the frame can reach at ``source``; guards what it relies on."""
         kind = type(obj)
+        if kind is int and self._varies(obj, source):
+            return self._symbol(obj, source)
         if kind in EQUALITY_GUARDED:
             self.guard(source, _hook.EQUALS, obj, name="EQUALS", text=f"{source} == {obj!r}")
             return Constant(obj, source)
@@ -118,6 +136,31 @@ class Tracer:
         self._objects[id(obj)] = value
         self._keep.append(obj)
         return value
+
+    def _varies(self, value: int, source: Source) -> bool:
+        """Whether the integer at ``source`` is a symbol. What hangs on an nn.Module is configuration, and is not."""
+        if self.variation is None or self.config.dynamic is False or abs(value) > LARGEST:
+            return False
+        if not self.config.symbolic_module_integers:
+            step: Source | None = source
+            while step is not None:
+                if step in self.modules:
+                    return False
+                step = step.base
+        self.integers[source.text] = value
+        return self.variation.integer(source, value, self.config.dynamic)
+
+    def _symbol(self, value: int, source: Source) -> SymbolValue:
+        """A placeholder for the integer at ``source``."""
+        known = self.symbols.get(source)
+        if known is not None:
+            return known
+        if self.sizes is None:
+            raise SizesChanged
+        self.guard_type(source, int)
+        node = self._placeholder(value, source, self.sizes.integer(value, source, self.span))
+        made = self.symbols[source] = SymbolValue(node, source)
+        return made
 
     def cell(self, cell: types.CellType, name: str, source: Source) -> CellValue:
         """The tracked value of an existing closure cell: one for each cell, however it is reached."""
@@ -171,6 +214,8 @@ class Tracer:
         if kind is slice and all(type(v) in (int, type(None)) for v in (obj.start, obj.stop, obj.step)):
             raise Break("FL105", what=f"slice object `{source}` from outside the function", why="not guarded yet")
         self.guard_type(source, kind)
+        if isinstance(obj, torch.nn.Module):
+            self.modules.add(source)
         return ObjectValue(obj, source)
 
     def guard_function(self, source: Source, function: types.FunctionType) -> None:
@@ -199,7 +244,9 @@ class Tracer:
                 "FL105", what=f"`{source}` is a {type(obj).__name__} that is not a plain strided tensor",
                 why="tensor subclasses and special layouts are not traced",
             )  # fmt: skip
-        dims = self.dynamic_dims(source, obj) if self.dynamic_dims is not None else set()
+        dims: set[int] = set()
+        if self.variation is not None and self.config.dynamic is not False:
+            dims = self.variation.dims(source, obj, self.config.dynamic)
         if dims and self.sizes is None:
             raise SizesChanged
         spec = tensor_layout.spec(obj, frozenset(dims))
@@ -217,6 +264,10 @@ class Tracer:
             fake = self.sizes.fake(self.fake_mode, obj, dims, source, self.span)
         else:
             fake = torch_private.fake_static(self.fake_mode, obj)
+        return TensorValue(self._placeholder(obj, source, fake), source, type(obj))
+
+    def _placeholder(self, given: Any, source: Source, value: Any) -> fx.Node:
+        """A new graph input: ``given`` is what the frame has at ``source``, ``value`` what stands for it while tracing."""
         anchor = self._last_placeholder
         with (
             self.graph.inserting_after(anchor)
@@ -224,14 +275,14 @@ class Tracer:
             else self.graph.inserting_before(_first(self.graph))
         ):
             node = self.graph.placeholder(_placeholder_name(source, len(self.inputs)))
-        node.meta["val"] = fake
+        node.meta["val"] = value
         node.meta["span"] = self.span
         node.meta["source"] = source.text
         self._last_placeholder = node
-        self.inputs.append((source, obj))
+        self.inputs.append((source, given))
         position = self.guards.gather(source)
         assert position == len(self.inputs) - 1, "graph inputs are gathered first"
-        return TensorValue(node, source, type(obj))
+        return node
 
     # --- tensor operations ---------------------------------------------------------------------------------
 
@@ -261,7 +312,7 @@ class Tracer:
         node = self.graph.create_node(kind, target, node_args, node_kwargs)
         node.meta["val"] = result
         node.meta["span"] = self.span
-        self.operations += 1
+        self.operations += not isinstance(result, _NUMBERS)
         if isinstance(result, torch.Tensor):
             for value in _tensor_values(args, kwargs):
                 if value.fake is result:
@@ -290,7 +341,7 @@ class Tracer:
             if not isinstance(result, torch_private.FakeTensor):
                 raise Break("FL104", what=what, why="it returned a tensor that is not traced")
             return TensorValue(node)
-        if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        if isinstance(result, _NUMBERS):
             return SymbolValue(node)
         if isinstance(result, (tuple, list)):
             items: list[Value] = []
@@ -343,6 +394,14 @@ class Tracer:
             self.shapes.append(Shape(name, span, describe_tensor(value.fake, self.sizes)))
 
 
+def specialise(value: SymbolValue) -> Any:
+    """The number that ``value`` is now: the trace is valid for that one only from here on."""
+    try:
+        return torch_private.specialised(value.node.meta["val"])
+    except torch_private.unbacked_errors():
+        raise Break("FL102", what=value.describe()) from None
+
+
 def describe_tensor(fake: torch.Tensor, sizes: Sizes | None = None) -> Tensor:
     """The plain record of a tensor's metadata; symbols by the names that the user gave them."""
 
@@ -369,6 +428,7 @@ def _weakly(obj: Any) -> Any:
 
 
 _PLAIN_DICTS = (dict, OrderedDict)
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def _first(graph: fx.Graph) -> fx.Node:
@@ -385,7 +445,7 @@ def _map_nodes(value: Any) -> Any:
 
 
 def _holds_tensor(value: Any) -> bool:
-    if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
+    if isinstance(value, (torch.Tensor, *_NUMBERS)):
         return True
     return isinstance(value, (tuple, list)) and any(_holds_tensor(v) for v in value)
 

@@ -22,7 +22,7 @@ from fuselens.lowering import composites, movement, pointwise, reductions
 from fuselens.lowering.builder import Builder, LoweringError, Unsupported, expression
 from fuselens.lowering.views import is_view, lower_view
 from fuselens.report import Span
-from fuselens.torch_private import OpOverload, symint_hint
+from fuselens.torch_private import OpOverload, symint_hint, symint_may_be_negative
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
 RULES: dict[str, Rule] = {**pointwise.RULES, **reductions.RULES, **movement.RULES, **composites.RULES}
@@ -105,6 +105,8 @@ class _Walk:
         name = self._free_name(node.name)
         self.inputs.append(name)
         if isinstance(value, torch.SymInt):
+            if node.users and symint_may_be_negative(value):
+                raise LoweringError("the program's integer may be negative, the IR's symbols are not")
             return self._bind(value, position, -1)
         if not isinstance(value, torch.Tensor):
             return value  # specialised: the value is part of the graph
