@@ -214,7 +214,7 @@ class Tracer:
         if kind is slice and all(type(v) in (int, type(None)) for v in (obj.start, obj.stop, obj.step)):
             raise Break("FL105", what=f"slice object `{source}` from outside the function", why="not guarded yet")
         self.guard_type(source, kind)
-        if isinstance(obj, torch.nn.Module):
+        if issubclass(kind, torch.nn.Module):
             self.modules.add(source)
         return ObjectValue(obj, source)
 
