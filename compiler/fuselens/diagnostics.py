@@ -129,6 +129,18 @@ TABLE: dict[str, Entry] = {
             "graph break: `{what}` reads state that changes between calls",
             "The call must run each time, so it runs eagerly between two graphs.",
         ),
+        _e(
+            "FL116",
+            "exception escapes",
+            "graph break: {what} is raised here and not handled in the function",
+            "The statement runs eagerly, so that the exception and its traceback are eager's own.",
+        ),
+        _e(
+            "FL117",
+            "value cannot be rebuilt",
+            "graph break: {what} cannot be made again after a graph ({why})",
+            "The object is still needed after a graph, so it is created eagerly, before the graph.",
+        ),
         # --- FL2xx: guards and recompiles ---------------------------------------------------------------------
         _e(
             "FL201",

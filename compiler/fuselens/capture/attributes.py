@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import operator
 import types
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import _hook, classify
 from . import sources as src
-from .breaks import Break
+from .breaks import Break, Raised, raising
 from .known import from_plain, plain
 from .tracer import CONSTANT_TYPES
 from .values import (
     Constant,
     DictValue,
     FunctionValue,
+    GeneratorValue,
     InstanceDict,
     Known,
     MadeFunction,
@@ -115,7 +117,7 @@ def load(m: Machine, value: Value, name: str) -> Value:
                 return value.items[list(fields).index(name)]
             return _structseq(m, value, name)
         if class_attribute(value.python_type, name) is ABSENT:
-            raise Break("FL106", what=name, why=f"a {value.python_type.__name__} has no such attribute")
+            raise absent(value.python_type, name)
         return NamedMethod(value, name)
     if isinstance(value, Constant):
         return _constant(m, value, name)
@@ -134,6 +136,8 @@ def load(m: Machine, value: Value, name: str) -> Value:
             return m.use(m.tracer.lazy(vars(value.function)[name], src.attribute(value.source, name)))
     if isinstance(value, MadeFunction) and name in ("__name__", "__qualname__"):
         return Constant(value.code.co_name if name == "__name__" else value.code.co_qualname)
+    if isinstance(value, GeneratorValue) and name in ("send", "throw", "close", "__next__", "__iter__"):
+        return NamedMethod(value, name)
     if isinstance(value, SymbolValue):
         return load(m, Constant(plain(value)), name)
     raise Break("FL106", what=f"{value.describe()}.{name}", why="not traced")
@@ -152,8 +156,8 @@ def _structseq(m: Machine, value: SequenceValue, name: str) -> Value:
 def _constant(m: Machine, value: Constant, name: str) -> Value:
     try:
         found = getattr(value.value, name)
-    except AttributeError:
-        raise Break("FL106", what=f"{value.describe()}.{name}", why="there is no such attribute") from None
+    except AttributeError as e:
+        raise raising(e) from None
     if type(found) in CONSTANT_TYPES:
         return Constant(found)
     return NamedMethod(value, name) if callable(found) else Known(found)
@@ -195,8 +199,12 @@ def _known(m: Machine, value: Known, name: str) -> Value:
     if isinstance(obj, types.ModuleType):
         try:
             found = getattr(obj, name)
-        except AttributeError:
-            raise Break("FL106", what=f"{obj.__name__}.{name}", why="the module has no such attribute") from None
+        except AttributeError as e:
+            base = value.source or src.constant(obj, obj.__name__)
+            m.tracer.guard(
+                src.instance_dict(base), _hook.MISSING, name, name="MISSING", text=f"{obj.__name__} has no {name}"
+            )
+            raise raising(e) from None
         library = classify.is_library_module(obj.__name__)
         if library and not isinstance(found, (torch.Tensor, dict, list, set)):
             return static_value(found)
@@ -210,8 +218,10 @@ def _known(m: Machine, value: Known, name: str) -> Value:
         found, source = class_member(m, obj, name)
         if isinstance(found, types.ClassMethodDescriptorType):
             return Known(getattr(obj, name))
+        if found is ABSENT and class_attribute(type(obj), name) is ABSENT:
+            raise raising(AttributeError(f"type object '{obj.__name__}' has no attribute '{name}'", name=name, obj=obj))
         if found is ABSENT:
-            raise Break("FL106", what=f"{obj.__name__}.{name}", why="the class has no such attribute")
+            raise Break("FL106", what=f"{obj.__name__}.{name}", why="its metaclass defines it")
         if hasattr(type(class_attribute(type(obj), name)), "__set__"):
             raise Break("FL106", what=f"{obj.__name__}.{name}", why="its metaclass has a descriptor of that name")
         if isinstance(found, staticmethod):
@@ -249,9 +259,27 @@ def _known(m: Machine, value: Known, name: str) -> Value:
     return from_plain(found, f"{value.describe()}.{name}")
 
 
+DELETED = Constant(ABSENT)
+"""What ``Tracer.attributes`` holds for an attribute that the traced program deleted."""
+
+
+def absent(kind: type, name: str) -> Raised:
+    return raising(AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name))
+
+
+def content(m: Machine, value: ObjectValue) -> Value | None:
+    """The builtin container that an instance of a subclass of ``list``, ``dict`` … also is; None for other objects."""
+    if value.content is None and value.source is not None:
+        obj, source = value.value, value.source
+        if isinstance(obj, dict):
+            value.content = m.tracer.wrap_dict(obj, OrderedDict if isinstance(obj, OrderedDict) else dict, source)
+        elif isinstance(obj, (list, tuple)):
+            value.content = m.tracer.wrap_sequence(obj, list if isinstance(obj, list) else tuple, source)
+    return value.content
+
+
 def _object(m: Machine, value: ObjectValue, name: str) -> Value:
-    obj, source = value.value, value.source
-    assert source is not None
+    obj = value.value
     kind = type(obj)
     if name == "__class__":
         return Known(kind)
@@ -259,54 +287,103 @@ def _object(m: Machine, value: ObjectValue, name: str) -> Value:
     if type(override) is types.FunctionType:
         found, place = class_member(m, kind, "__getattribute__")
         return m.call(_function(m, found, place), [value, Constant(name)], {})
-    if override is not object.__dict__["__getattribute__"]:
-        raise Break("FL106", what=f"{source}.{name}", why=f"{kind.__name__} looks attributes up in its own way")
+    if override is not object.__dict__["__getattribute__"] and not issubclass(kind, _BUILTIN_BASES):
+        raise Break(
+            "FL106", what=f"{value.describe()}.{name}", why=f"{kind.__name__} looks attributes up in its own way"
+        )
     return generic(m, value, name)
+
+
+_BUILTIN_BASES = (BaseException, dict, list, tuple, set, frozenset, str, bytes, int, float, complex)
 
 
 def generic(m: Machine, value: ObjectValue, name: str) -> Value:
     """An attribute as ``object.__getattribute__`` finds it, or else the class's ``__getattr__``."""
     obj, source = value.value, value.source
-    assert source is not None
     kind = type(obj)
     assigned = m.tracer.attributes.get((id(obj), name))
-    if assigned is not None:
+    if assigned is not None and assigned[1] is not DELETED:
         return m.use(assigned[1])
     found, place = class_member(m, kind, name)
     if isinstance(found, property):
         return bind(m, found, value, name, place)
-    if isinstance(found, types.MemberDescriptorType):
-        return _generic(m, obj, source, name)
     instance = vars_of(obj)
+    if isinstance(found, (types.MemberDescriptorType, types.GetSetDescriptorType)) and name != "__dict__":
+        if source is not None and assigned is None:
+            return _generic(m, obj, source, name)
+        if isinstance(obj, BaseException) and assigned is None:
+            return _of_exception(m, value, name)
+        return _by_getattr(m, value, name)
     data_descriptor = found is not ABSENT and hasattr(type(found), "__set__")
     if data_descriptor and name != "__dict__":
-        raise Break("FL106", what=f"{source}.{name}", why="it is a descriptor that runs Python code")
+        return _descriptor(m, found, value, name, place)
     if name == "__dict__" and instance is not None:
         return InstanceDict(value)
-    if instance is not None and name in instance:
+    if instance is not None and name in instance and assigned is None and source is not None:
         return m.use(m.tracer.lazy(instance[name], src.attribute(source, name)))
+    if instance is not None and source is not None and assigned is None:
+        m.tracer.guard(
+            src.instance_dict(source), _hook.MISSING, name, name="MISSING",
+            text=f"{name!r} not in {source}.__dict__",
+        )  # fmt: skip
     if found is not ABSENT:
-        if instance is not None:
-            m.tracer.guard(
-                src.instance_dict(source), _hook.MISSING, name, name="MISSING",
-                text=f"{name!r} not in {source}.__dict__",
-            )  # fmt: skip
         return bind(m, found, value, name, place)
     if issubclass(kind, torch.nn.Module) and class_attribute(kind, "__getattr__") is torch.nn.Module.__getattr__:
-        for table in _MODULE_TABLES:
-            members = obj.__dict__.get(table)
-            if members is not None and name in members:
-                container = src.attribute(source, table)
-                return m.use(m.tracer.lazy(members[name], src.dict_item(container, name, f"{source}.{name}")))
-    getter, place = class_member(m, kind, "__getattr__")
-    if type(getter) is types.FunctionType and not issubclass(kind, torch.nn.Module):
-        if instance is not None:
-            m.tracer.guard(
-                src.instance_dict(source), _hook.MISSING, name, name="MISSING",
-                text=f"{name!r} not in {source}.__dict__",
-            )  # fmt: skip
-        return m.call(_function(m, getter, place), [value, Constant(name)], {})
-    raise Break("FL106", what=f"{source}.{name}", why="there is no such attribute")
+        member = _member(m, value, name)
+        if member is not None:
+            return member
+        raise absent(kind, name)
+    return _by_getattr(m, value, name)
+
+
+def _by_getattr(m: Machine, value: ObjectValue, name: str) -> Value:
+    """What ``__getattr__`` gives for an attribute that is nowhere else."""
+    getter, place = class_member(m, value.python_type, "__getattr__")
+    if type(getter) is types.FunctionType:
+        return m.use(m.call(_function(m, getter, place), [value, Constant(name)], {}))
+    if getter is not ABSENT:
+        raise Break("FL106", what=f"{value.describe()}.{name}", why="__getattr__ is no function")
+    raise absent(value.python_type, name)
+
+
+def _member(m: Machine, value: ObjectValue, name: str) -> Value | None:
+    """A parameter, buffer or submodule of a module; None, guarded, when it has none of that name."""
+    source = value.source
+    if source is None:
+        return None
+    for table in _MODULE_TABLES:
+        members = value.value.__dict__.get(table)
+        if members is None:
+            continue
+        container = src.attribute(source, table)
+        if name in members:
+            return m.use(m.tracer.lazy(members[name], src.dict_item(container, name, f"{source}.{name}")))
+        m.tracer.guard(container, _hook.MISSING, name, name="MISSING", text=f"{name!r} not in {source}.{table}")
+    return None
+
+
+def _descriptor(m: Machine, found: Any, value: ObjectValue, name: str, place: src.Source | None) -> Value:
+    """What a user's descriptor gives: its ``__get__``, traced."""
+    getter, where = class_member(m, type(found), "__get__")
+    if type(getter) is not types.FunctionType or place is None:
+        raise Break("FL106", what=f"{value.describe()}.{name}", why="it is a descriptor that runs code")
+    descriptor = m.use(m.tracer.lazy(found, place))
+    return m.use(m.call(bind(m, getter, descriptor, "__get__", where), [value, Known(value.python_type)], {}))
+
+
+_OF_EXCEPTIONS = {"args", "__cause__", "__context__", "__suppress_context__", "__notes__"}
+
+
+def _of_exception(m: Machine, value: ObjectValue, name: str) -> Value:
+    """An attribute that an exception made while tracing has from its C type."""
+    if name == "__traceback__":
+        raise Break("FL106", what=name, why="tracebacks exist in a running program only")
+    found = getattr(value.value, name)
+    if type(found) is tuple and all(type(v) in CONSTANT_TYPES for v in found):
+        return SequenceValue([Constant(v) for v in found], tuple)
+    if type(found) in CONSTANT_TYPES:
+        return Constant(found)
+    raise Break("FL106", what=f"{value.describe()}.{name}", why="not traced")
 
 
 def instance_item(m: Machine, mapping: InstanceDict, name: Any) -> Value | None:
@@ -314,8 +391,9 @@ def instance_item(m: Machine, mapping: InstanceDict, name: Any) -> Value | None:
     owner = mapping.owner
     assigned = m.tracer.attributes.get((id(owner.value), name))
     if assigned is not None:
-        return m.use(assigned[1])
-    assert owner.source is not None
+        return None if assigned[1] is DELETED else m.use(assigned[1])
+    if owner.source is None:
+        return None
     attributes = vars_of(owner.value) or {}
     if name in attributes:
         return m.use(m.tracer.lazy(attributes[name], src.attribute(owner.source, name)))
@@ -329,12 +407,17 @@ def instance_item(m: Machine, mapping: InstanceDict, name: Any) -> Value | None:
 def instance_items(m: Machine, mapping: InstanceDict) -> DictValue:
     """All that ``owner.__dict__`` holds now."""
     owner = mapping.owner
-    assert owner.source is not None
-    attributes, source = vars_of(owner.value) or {}, src.instance_dict(owner.source)
-    keys = tuple(attributes)
-    m.tracer.guard(source, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=f"list({source}) == {list(keys)!r}")
-    items = {k: m.tracer.lazy(v, src.attribute(owner.source, k)) for k, v in attributes.items()}
-    items.update({name: value for (i, name), (_, value) in m.tracer.attributes.items() if i == id(owner.value)})
+    items: dict[Any, Value] = {}
+    if owner.source is not None:
+        attributes, source = vars_of(owner.value) or {}, src.instance_dict(owner.source)
+        keys = tuple(attributes)
+        m.tracer.guard(source, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=f"list({source}) == {list(keys)!r}")
+        items = {k: m.tracer.lazy(v, src.attribute(owner.source, k)) for k, v in attributes.items()}
+    for name, value in m.tracer.attributes_of(owner):
+        if value is DELETED:
+            items.pop(name, None)
+        else:
+            items[name] = value
     return DictValue(items)
 
 
@@ -347,18 +430,16 @@ def vars_of(obj: Any) -> dict[str, Any] | None:
 
 
 def store(m: Machine, owner: Value, name: str, value: Value) -> None:
-    """``owner.name = value`` on an existing object, where that only fills its ``__dict__``; replayed after the graph."""
+    """``owner.name = value``; on an existing object it is replayed after the graph."""
     what = f"assignment to `{owner.describe()}.{name}`"
     if not isinstance(owner, ObjectValue):
         raise Break("FL110", what=what, why="attributes of such objects are written eagerly")
     obj, kind = owner.value, type(owner.value)
-    setter = class_attribute(kind, "__setattr__")
-    module = issubclass(kind, torch.nn.Module) and setter is torch.nn.Module.__setattr__
-    if setter is not object.__dict__["__setattr__"] and not module:
-        raise Break("FL110", what=what, why=f"{kind.__name__} defines __setattr__")
-    found = class_attribute(kind, name)
-    if (found is not ABSENT and hasattr(type(found), "__set__")) or not hasattr(obj, "__dict__"):
-        raise Break("FL110", what=what, why="it is a descriptor that runs code")
+    setter, place = class_member(m, kind, "__setattr__")
+    module = issubclass(kind, torch.nn.Module) and setter is torch.nn.Module.__dict__["__setattr__"]
+    if type(setter) is types.FunctionType and not module:
+        m.call(_function(m, setter, place), [owner, Constant(name), value], {})
+        return
     if module:
         used = m.use(value)
         plain = isinstance(used, (Constant, SequenceValue, DictValue)) or (
@@ -366,8 +447,63 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
         )
         if not plain or any(name in (vars(obj).get(table) or ()) for table in _MODULE_TABLES):
             raise Break("FL110", what=what, why="parameters, buffers and submodules are assigned eagerly")
-    m.tracer.attributes.pop((id(obj), name), None)
-    m.tracer.attributes[id(obj), name] = (owner, value)
+    store_directly(m, owner, name, value)
+
+
+def store_directly(m: Machine, owner: ObjectValue, name: str, value: Value) -> None:
+    """``object.__setattr__(owner, name, value)``."""
+    what = f"assignment to `{owner.describe()}.{name}`"
+    obj, kind = owner.value, type(owner.value)
+    found, place = class_member(m, kind, name)
+    if isinstance(found, property):
+        setter = _unwrapped(m, found, place, "fset")
+        if isinstance(setter, Constant) and setter.value is None:
+            raise raising(AttributeError(f"property '{name}' of '{kind.__name__}' object has no setter"))
+        m.call(setter, [owner, value], {})
+        return
+    if found is not ABSENT and hasattr(type(found), "__set__"):
+        if isinstance(found, types.MemberDescriptorType) or (isinstance(obj, BaseException) and name in _OF_EXCEPTIONS):
+            _assign(m, owner, name, value)
+            return
+        setter, where = class_member(m, type(found), "__set__")
+        if type(setter) is not types.FunctionType or place is None:
+            raise Break("FL110", what=what, why="it is a descriptor that runs code")
+        descriptor = m.use(m.tracer.lazy(found, place))
+        m.call(bind(m, setter, descriptor, "__set__", where), [owner, value], {})
+        return
+    if not hasattr(obj, "__dict__"):
+        if found is ABSENT:
+            raise absent(kind, name)
+        raise raising(AttributeError(f"'{kind.__name__}' object attribute '{name}' is read-only"))
+    _assign(m, owner, name, value)
+
+
+def _assign(m: Machine, owner: ObjectValue, name: str, value: Value) -> None:
+    m.tracer.attributes.pop((id(owner.value), name), None)
+    m.tracer.attributes[id(owner.value), name] = (owner, value)
+
+
+def delete(m: Machine, owner: Value, name: str) -> None:
+    """``del owner.name``; on an existing object it is replayed after the graph."""
+    what = f"deletion of `{owner.describe()}.{name}`"
+    if not isinstance(owner, ObjectValue) or isinstance(owner.value, (torch.nn.Module, BaseException)):
+        raise Break("FL110", what=what, why="attributes of such objects are deleted eagerly")
+    kind = owner.python_type
+    deleter, place = class_member(m, kind, "__delattr__")
+    if type(deleter) is types.FunctionType:
+        m.call(_function(m, deleter, place), [owner, Constant(name)], {})
+        return
+    found, _ = class_member(m, kind, name)
+    if found is not ABSENT and hasattr(type(found), "__set__") and not isinstance(found, types.MemberDescriptorType):
+        raise Break("FL110", what=what, why="it is a descriptor that runs code")
+    assigned = m.tracer.attributes.get((id(owner.value), name))
+    present = assigned is not None and assigned[1] is not DELETED
+    if assigned is None and owner.source is not None:
+        present = name in getattr(owner.value, "__dict__", ()) or isinstance(found, types.MemberDescriptorType)
+        _object(m, owner, name)  # guards that it is there
+    if not present:
+        raise absent(kind, name)
+    _assign(m, owner, name, DELETED)
 
 
 def bind(m: Machine, found: Any, receiver: Value, name: str, place: src.Source | None) -> Value:
@@ -388,11 +524,12 @@ def bind(m: Machine, found: Any, receiver: Value, name: str, place: src.Source |
     if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)):
         return NamedMethod(receiver, name)
     if hasattr(type(found), "__get__"):
-        raise Break("FL106", what=f"{receiver.describe()}.{name}", why="it is a descriptor that runs Python code")
+        if isinstance(receiver, ObjectValue) and type(found) is not type:
+            return _descriptor(m, found, receiver, name, place)
+        if not isinstance(found, type):
+            raise Break("FL106", what=f"{receiver.describe()}.{name}", why="it is a descriptor that runs code")
     if place is not None:
         return m.use(m.tracer.lazy(found, place))
-    if isinstance(receiver, ObjectValue) and receiver.source is not None:
-        return _generic(m, receiver.value, receiver.source, name)
     return static_value(found)
 
 
@@ -400,7 +537,7 @@ def _generic(m: Machine, obj: Any, source: src.Source, name: str) -> Value:
     try:
         found = getattr(obj, name)
     except AttributeError:
-        raise Break("FL106", what=f"{source}.{name}", why="there is no such attribute") from None
+        raise Break("FL106", what=f"{source}.{name}", why="it is unset") from None
     return m.use(m.tracer.lazy(found, src.generic_attribute(source, name)))
 
 
@@ -411,8 +548,8 @@ def _super(m: Machine, value: SuperValue, name: str) -> Value:
         raise Break("FL106", what=f"super().{name}", why="the receiver is no instance of the class")
     found, place = class_member(m, kind, name, after=value.cls)
     if found is ABSENT:
-        raise Break("FL106", what=f"super().{name}", why="no parent class has it")
-    if kind is not receiver.python_type and not isinstance(found, (staticmethod, classmethod)):
+        raise raising(AttributeError(f"'super' object has no attribute '{name}'"))
+    if kind is not receiver.python_type and not isinstance(found, (staticmethod, classmethod, types.BuiltinMethodType)):
         raise Break("FL106", what=f"super().{name}", why="it is read on a class")
     if isinstance(found, classmethod) and isinstance(receiver, Known):
         return MethodValue(_unwrapped(m, found, place, "__func__"), receiver)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..diagnostics import make
 from ..report import Diagnostic, Frame, Span
+from .values import ObjectValue
 
 
 class Break(Exception):
@@ -18,6 +19,7 @@ class Break(Exception):
         self.span: Span | None = None
         self.stack: tuple[Frame, ...] = ()
         self.inner: str = ""  # the callee in which it happened, when that is not the frame that is split
+        self.step = -1  # of the outermost frame, at which to break, when that is not where it happened
 
     def diagnostic(self, mode: str, cost: str) -> Diagnostic:
         return make(self.code, self.span, stack=self.stack, mode=mode, cost=cost, **self.fields)
@@ -25,6 +27,37 @@ class Break(Exception):
 
 class ConditionBreak(Break):
     """A conditional jump on a value that only the running program knows: both sides become resume functions."""
+
+
+class Raised(Exception):
+    """The traced program raises ``value``, an exception that a handler of the program may catch."""
+
+    def __init__(self, value: ObjectValue) -> None:
+        super().__init__(value)
+        self.value = value
+        self.span: Span | None = None
+        self.stack: tuple[Frame, ...] = ()
+        self.inner: str = ""
+
+    @property
+    def kind(self) -> type[BaseException]:
+        return self.value.python_type
+
+
+def raising(exception: BaseException) -> Raised:
+    """The traced program raises ``exception``, made by running what the program runs."""
+    return Raised(ObjectValue(exception.with_traceback(None), None))
+
+
+class CannotRebuild(Exception):
+    """A value that was made at step ``born`` of the outermost frame is still needed after the graph, and cannot be made
+    again: the frame is traced once more and breaks before that step."""
+
+    def __init__(self, born: int, what: str, why: str) -> None:
+        super().__init__(what, why)
+        self.born = born
+        self.what = what
+        self.why = why
 
 
 class FrameUnsupported(Exception):

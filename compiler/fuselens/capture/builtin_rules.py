@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import operator
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _hook, attributes, classify
-from . import sources as src
-from .breaks import Break
-from .iterators import advance, iterate, iterator
+from . import attributes
+from .breaks import Break, Raised, raising
+from .iterators import advance, iterate, iterator, stop_iteration
 from .known import UNKNOWN, deep_use, fold, integer, key_of, plain
 from .methods import tensor_method
 from .operators import binary, operate
@@ -22,6 +22,7 @@ from .values import (
     DictValue,
     DictView,
     FunctionValue,
+    GeneratorValue,
     InstanceDict,
     IteratorValue,
     Known,
@@ -33,6 +34,7 @@ from .values import (
     SuperValue,
     SymbolValue,
     TensorValue,
+    Traceback,
     TruthValue,
     Value,
 )
@@ -90,14 +92,31 @@ def _type(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Known(m.use(args[0]).python_type)
 
 
+def _name(m: Machine, value: Value, what: str) -> str:
+    name = m.use(value)
+    if not isinstance(name, Constant):
+        raise Break("FL104", what=what, why="the name is not known while tracing")
+    if not isinstance(name.value, str):
+        raise raising(TypeError("attribute name must be string, not '" + type(name.value).__name__ + "'"))
+    return name.value
+
+
+def _attribute(m: Machine, owner: Value, name: str) -> Value | None:
+    """The attribute; None when there is none of that name."""
+    try:
+        return attributes.load(m, owner, name)
+    except Raised as raised:
+        if issubclass(raised.kind, AttributeError):
+            return None
+        raise
+
+
 @rule(getattr)
 def _getattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    owner, name = m.use(args[0]), m.use(args[1])
-    if not isinstance(name, Constant) or not isinstance(name.value, str):
-        raise Break("FL104", what="getattr", why="the name is not known while tracing")
-    if len(args) > 2 and not _has_attribute(m, owner, name.value):
-        return args[2]
-    return attributes.load(m, owner, name.value)
+    owner, name = m.use(args[0]), _name(m, args[1], "getattr")
+    if len(args) < 3:
+        return attributes.load(m, owner, name)
+    return _attribute(m, owner, name) or args[2]
 
 
 @rule(object.__getattribute__)
@@ -117,52 +136,22 @@ def _vars(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @rule(hasattr)
 def _hasattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    owner, name = m.use(args[0]), m.use(args[1])
-    if not isinstance(name, Constant):
-        raise Break("FL104", what="hasattr", why="the name is not known while tracing")
-    return Constant(_has_attribute(m, owner, name.value))
+    owner, name = m.use(args[0]), _name(m, args[1], "hasattr")
+    if isinstance(owner, TensorValue) and owner.source is None:
+        return Constant(hasattr(owner.fake, name))
+    return Constant(_attribute(m, owner, name) is not None)
 
 
-def _has_attribute(m: Machine, owner: Value, name: str) -> bool:
-    if isinstance(owner, ObjectValue):
-        if (id(owner.value), name) in m.tracer.attributes:
-            return True
-        getter = attributes.class_attribute(owner.python_type, "__getattr__")
-        if type(getter) is types.FunctionType and not isinstance(owner.value, torch.nn.Module):
-            raise Break("FL104", what="hasattr", why=f"{owner.python_type.__name__} defines __getattr__")
-    if isinstance(owner, (ObjectValue, Known, FunctionValue)):
-        obj = owner.function if isinstance(owner, FunctionValue) else owner.value
-        found = hasattr(obj, name)
-        source = owner.source or (
-            src.constant(obj, obj.__qualname__)
-            if isinstance(obj, (type, types.FunctionType)) and not classify.is_library_module(obj.__module__)
-            else None
-        )
-        if source is not None:
-            m.tracer.guard(
-                source, _hook.CALL, _Has(name, found), name="HAS", text=f"hasattr({source}, {name!r}) is {found}"
-            )
-        return found
-    if isinstance(owner, TensorValue):
-        if attributes.class_attribute(torch.Tensor, name) is attributes.ABSENT and owner.source is not None:
-            raise Break("FL104", what="hasattr", why="a tensor's own attributes are looked up eagerly")
-        return hasattr(owner.fake, name)
-    if isinstance(owner, Constant):
-        return hasattr(owner.value, name)
-    return hasattr(owner.python_type, name)
+@rule(setattr)
+def _setattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    attributes.store(m, m.use(args[0]), _name(m, args[1], "setattr"), args[2])
+    return Constant(None)
 
 
-class _Has:
-    """A guard on whether an object has an attribute."""
-
-    __slots__ = ("name", "found")
-
-    def __init__(self, name: str, found: bool) -> None:
-        self.name = name
-        self.found = found
-
-    def __call__(self, obj: Any) -> bool:
-        return hasattr(obj, self.name) is self.found
+@rule(delattr)
+def _delattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    attributes.delete(m, m.use(args[0]), _name(m, args[1], "delattr"))
+    return Constant(None)
 
 
 @rule(int)
@@ -221,12 +210,19 @@ def _dict(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     items: dict[Any, Value] = {}
     if args:
         value = m.use(args[0])
+        if isinstance(value, ObjectValue) and issubclass(value.python_type, dict):
+            held = attributes.content(m, value)
+            if held is None or type(attributes.class_attribute(value.python_type, "keys")) is types.FunctionType:
+                raise Break("FL104", what="dict", why=f"of {value.describe()}")
+            value = held
         if isinstance(value, DictValue):
             items.update(value.items)
         else:
             for pair in iterate(m, value):
-                k, v = iterate(m, pair)
-                items[key_of(m, k)] = v
+                row = iterate(m, pair)
+                if len(row) != 2:
+                    raise Break("FL104", what="dict", why="an item is no pair")
+                items[key_of(m, row[0])] = row[1]
     items.update(kwargs)
     return DictValue(items)
 
@@ -274,13 +270,25 @@ def _iter(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @rule(next)
 def _next(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value = m.use(args[0])
-    if isinstance(value, (IteratorValue, CombinedIterator)):
-        item = advance(m, value)
-        if item is not None:
-            return m.use(item)
-        if len(args) > 1:
-            return args[1]
-    raise Break("FL104", what="next", why=f"of {value.describe()}")
+    if isinstance(value, (Constant, SequenceValue, DictValue, DictView, TensorValue)):
+        raise raising(TypeError(f"'{value.python_type.__name__}' object is not an iterator"))
+    item = advance(m, value)
+    if item is not None:
+        return m.use(item)
+    if len(args) > 1:
+        return args[1]
+    returned = None
+    if isinstance(value, GeneratorValue):
+        returned, value.returned = value.returned, None
+    raise stop_iteration(m, returned)
+
+
+@rule(sys.exc_info)
+def _exc_info(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    exception = m.handled_exception()
+    if exception is None:
+        raise Break("FL104", what="sys.exc_info", why="it asks for an exception handled outside the function")
+    return SequenceValue([Known(exception.python_type), exception, Traceback()], tuple)
 
 
 @rule(sum)

@@ -932,6 +932,18 @@ def raise_varargs(n: int = 1) -> Instructions:
     return _one("RAISE_VARARGS", n)
 
 
+def push_exc_info() -> Instructions:
+    return _one("PUSH_EXC_INFO")
+
+
+def pop_except() -> Instructions:
+    return _one("POP_EXCEPT")
+
+
+def reraise() -> Instructions:
+    return _one("RERAISE", 0)
+
+
 def pop_top() -> Instructions:
     return _one("POP_TOP")
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import functools
 import inspect
 import types
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,11 +15,11 @@ import torch
 from .. import torch_private
 from . import _hook, attributes, classify
 from . import sources as src
-from .breaks import Break
-from .iterators import iterate
-from .known import fold
+from .breaks import Break, Raised, raising
+from .iterators import generator_method, iterate
+from .known import UNKNOWN, deep_use, fold, plain
 from .methods import named_method
-from .operators import operate
+from .operators import contains, delete_subscript, identical, operate, store_subscript, subscript
 from .rules import RULES
 from .torch_rules import set_grad_enabled
 from .tracer import CONSTANT_TYPES
@@ -26,6 +29,7 @@ from .values import (
     ContextExit,
     DictValue,
     FunctionValue,
+    GeneratorValue,
     Known,
     MadeFunction,
     MethodValue,
@@ -48,15 +52,16 @@ def call(m: Machine, function: Value, args: list[Value], kwargs: dict[str, Value
     if isinstance(function, FunctionValue):
         return _function(m, function, args, kwargs)
     if isinstance(function, MadeFunction):
-        return inline(
-            m, function.code, function.globals, function.globals_source, function.closure,
-            bind_arguments(
-                m, function.code, args, kwargs,
-                iterate(m, m.use(function.defaults)) if function.defaults else [],
-                _dict_items(m, function.kwdefaults),
-            ),
-        )  # fmt: skip
+        defaults = iterate(m, m.use(function.defaults)) if function.defaults else []
+        bound = bind_arguments(m, function.code, args, kwargs, defaults, _dict_items(m, function.kwdefaults))
+        callee = Callee(function, function.code, function.globals, function.globals_source, function.closure)
+        return callee.run(m, bound, args, kwargs)
     if isinstance(function, NamedMethod):
+        receiver = m.use(function.receiver)
+        if isinstance(receiver, ObjectValue):
+            return object_method(m, receiver, function.name, args, kwargs)
+        if isinstance(receiver, GeneratorValue):
+            return generator_method(m, receiver, function.name, args)
         return named_method(m, function, args, kwargs)
     if isinstance(function, Known):
         return _known(m, function, args, kwargs)
@@ -64,10 +69,13 @@ def call(m: Machine, function: Value, args: list[Value], kwargs: dict[str, Value
         return _object(m, function, args, kwargs)
     if isinstance(function, ContextExit):
         context = function.context
+        function.exited = True
         set_grad_enabled(m, bool(context.previous))
         if m.contexts and m.contexts[-1] is context:
             m.contexts.pop()
         return Constant(None)
+    if isinstance(function, (Constant, SequenceValue, DictValue, TensorValue)):
+        raise raising(TypeError(f"'{function.python_type.__name__}' object is not callable"))
     raise Break("FL104", what=function.describe(), why="it is not a function that is known while tracing")
 
 
@@ -98,10 +106,8 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
         return m.tracer.call("call_function", function, tuple(args), kwargs, _torch_name(function))
     if not classify.may_inline(function.__code__):
         raise Break("FL104", what=function.__qualname__, why="it belongs to the compiler itself")
-    if function.__code__.co_flags & (
-        inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
-    ):
-        raise Break("FL104", what=function.__qualname__, why="generators and coroutines run eagerly")
+    if function.__code__.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE):
+        raise Break("FL104", what=function.__qualname__, why="coroutines run eagerly")
     source = value.source
     globals_source = (
         src.frame_globals()
@@ -135,7 +141,8 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
         for k, d in (function.__kwdefaults__ or {}).items()
     }
     bound = bind_arguments(m, function.__code__, args, kwargs, defaults, kwdefaults)
-    return inline(m, function.__code__, function.__globals__, globals_source, closure, bound)
+    callee = Callee(value, function.__code__, function.__globals__, globals_source, closure)
+    return callee.run(m, bound, args, kwargs)
 
 
 def _default(m: Machine, default: Any, base: src.Source, position: int) -> Value:
@@ -152,7 +159,8 @@ def bind_arguments(
     defaults: list[Value],
     kwdefaults: dict[str, Value],
 ) -> dict[str, Value]:
-    """Python's argument binding, on tracked values. A mismatch breaks the graph, so that eager raises its TypeError."""
+    """Python's argument binding, on tracked values."""
+    mismatch = functools.partial(_mismatch, code, len(args), tuple(kwargs), len(defaults), tuple(kwdefaults))
     names = code.co_varnames
     positional, keyword_only = code.co_argcount, code.co_kwonlyargcount
     bound: dict[str, Value] = dict(zip(names[:positional], args, strict=False))
@@ -162,7 +170,7 @@ def bind_arguments(
     for name, value in kwargs.items():
         if name in accepted:
             if name in bound:
-                raise _mismatch(code, f"multiple values for argument {name!r}")
+                raise mismatch()
             bound[name] = value
         else:
             extra[name] = value
@@ -170,45 +178,78 @@ def bind_arguments(
     for i, name in enumerate(names[:positional]):
         if name not in bound:
             if i < first_default:
-                raise _mismatch(code, f"missing argument {name!r}")
+                raise mismatch()
             bound[name] = defaults[i - first_default]
     for name in names[positional : positional + keyword_only]:
         if name not in bound:
             if name not in kwdefaults:
-                raise _mismatch(code, f"missing keyword argument {name!r}")
+                raise mismatch()
             bound[name] = kwdefaults[name]
     slot = positional + keyword_only
     if code.co_flags & inspect.CO_VARARGS:
         bound[names[slot]] = SequenceValue(rest, tuple)
         slot += 1
     elif rest:
-        raise _mismatch(code, "too many positional arguments")
+        raise mismatch()
     if code.co_flags & inspect.CO_VARKEYWORDS:
         bound[names[slot]] = DictValue(extra)
     elif extra:
-        raise _mismatch(code, f"unexpected keyword argument {next(iter(extra))!r}")
+        raise mismatch()
     return bound
 
 
-def _mismatch(code: types.CodeType, why: str) -> Break:
-    return Break("FL104", what=code.co_qualname, why=why)
+def _mismatch(
+    code: types.CodeType, n_args: int, keywords: tuple[str, ...], n_defaults: int, kwdefaults: tuple[str, ...]
+) -> Raised | Break:
+    """The TypeError of a call that does not fit the signature, raised by an empty function of that signature."""
+    variadic = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    empty = _nothing.__code__.replace(
+        co_argcount=code.co_argcount, co_posonlyargcount=code.co_posonlyargcount,
+        co_kwonlyargcount=code.co_kwonlyargcount, co_varnames=code.co_varnames[:n], co_nlocals=n,
+        co_flags=(_nothing.__code__.co_flags & ~variadic) | (code.co_flags & variadic),
+        co_name=code.co_name, co_qualname=code.co_qualname,
+    )  # fmt: skip
+    function = types.FunctionType(empty, {}, code.co_name, (None,) * n_defaults)
+    function.__qualname__ = code.co_qualname
+    function.__kwdefaults__ = dict.fromkeys(kwdefaults)
+    try:
+        function(*(None,) * n_args, **dict.fromkeys(keywords))
+    except TypeError as e:
+        return raising(e)
+    return Break("FL104", what=code.co_qualname, why="its arguments do not fit")
 
 
-def inline(
-    m: Machine,
-    code: types.CodeType,
-    globals_: dict[str, Any],
-    globals_source: src.Source,
-    closure: list[CellValue],
-    bound: dict[str, Value],
-) -> Value:
-    """Runs a callee on a machine of its own and gives its result."""
-    from .machine import Machine
+def _nothing() -> None: ...
 
-    callee = Machine(m.tracer, code, bound, closure, globals_, globals_source, m)
-    callee.run()
-    assert callee.result is not None
-    return callee.result
+
+_COROUTINES = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+
+
+@dataclasses.dataclass(slots=True)
+class Callee:
+    """A Python function that is called: what a frame of it needs besides its arguments."""
+
+    function: Value
+    code: types.CodeType
+    globals: dict[str, Any]
+    globals_source: src.Source
+    closure: list[CellValue]
+
+    def run(self, m: Machine, bound: dict[str, Value], args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """The result of a call, whose frame runs on a machine of its own; a generator's is suspended at once."""
+        from .machine import Machine
+
+        if self.code.co_flags & _COROUTINES:
+            raise Break("FL104", what=self.code.co_qualname, why="coroutines run eagerly")
+        frame = Machine(m.tracer, self.code, bound, self.closure, self.globals, self.globals_source, m)
+        if self.code.co_flags & inspect.CO_GENERATOR:
+            made = GeneratorValue(frame, (self.function, list(args), dict(kwargs)), m.tracer.now)
+            m.tracer.generators.append(made)
+            return made
+        frame.run()
+        assert frame.result is not None
+        return frame.result
 
 
 def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -235,7 +276,11 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
     if classify.is_graph_callable(obj):
         return m.tracer.call("call_function", obj, tuple(args), kwargs, _torch_name(obj))
     if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType)) and args:
-        return named_method(m, NamedMethod(args[0], obj.__name__), args[1:], kwargs)
+        return call(m, NamedMethod(args[0], obj.__name__), args[1:], kwargs)
+    if isinstance(obj, types.BuiltinMethodType) and obj.__name__ == "__new__" and isinstance(obj.__self__, type):
+        cls = args[0] if args else None
+        if isinstance(cls, Known) and isinstance(cls.value, type):
+            return new(m, cls.value, args[1:], kwargs)
     if isinstance(obj, type):
         return _construct(m, obj, args, kwargs)
     if type(obj) is types.FunctionType:
@@ -247,21 +292,135 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
 
 
 def _construct(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if hasattr(cls, "_fields") and issubclass(cls, tuple):
+    """``cls(...)``: an instance made while tracing."""
+    if hasattr(cls, "_fields") and issubclass(cls, tuple) and cls.__new__.__code__.co_filename.startswith("<"):
         fields: tuple[str, ...] = cls._fields  # type: ignore[attr-defined]
         bound = dict(zip(fields, args, strict=False)) | kwargs
         defaults = getattr(cls, "_field_defaults", {})
         if set(bound) | set(defaults) >= set(fields) and all(type(defaults.get(f)) in CONSTANT_TYPES for f in fields):
             return SequenceValue([bound.get(f) or Constant(defaults[f]) for f in fields], cls)
-    if issubclass(cls, BaseException):
-        raise Break("FL104", what=cls.__qualname__, why="exceptions are made eagerly")
-    raise Break("FL104", what=cls.__qualname__, why="objects are created eagerly")
+    if attributes.class_attribute(type(cls), "__call__") is not type.__dict__["__call__"]:
+        return _by_metaclass(m, cls, args, kwargs)
+    if "__del__" in {n for c in cls.__mro__ for n in vars(c)}:
+        raise Break("FL104", what=cls.__qualname__, why="it has a finaliser")
+    if issubclass(cls, torch.nn.Module):
+        raise Break("FL104", what=cls.__qualname__, why="modules are created eagerly")
+    maker, place = attributes.class_member(m, cls, "__new__")
+    if isinstance(maker, staticmethod):
+        maker = maker.__func__
+    if type(maker) is types.FunctionType:
+        made_by = attributes.class_attribute(cls, "__new__")
+        function = m.use(attributes.bind(m, made_by, Known(cls), "__new__", place))
+        made = m.use(m.call(function, [Known(cls), *args], kwargs))
+    else:
+        made = new(m, cls, args, kwargs)
+    if isinstance(made, ObjectValue) and issubclass(made.python_type, cls):
+        initialise, place = attributes.class_member(m, made.python_type, "__init__")
+        if type(initialise) is types.FunctionType:
+            result = m.use(m.call(attributes.bind(m, initialise, made, "__init__", place), args, kwargs))
+            if not (isinstance(result, Constant) and result.value is None):
+                kind = result.python_type.__name__
+                raise raising(TypeError(f"__init__() should return None, not '{kind}'"))
+        elif initialise is object.__dict__["__init__"]:
+            if (args or kwargs) and maker is object.__dict__["__new__"]:
+                raise raising(TypeError(f"{cls.__name__}() takes no arguments"))
+        else:
+            base_init(m, made, args, kwargs, initialise)
+    return made
+
+
+def _by_metaclass(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if isinstance(cls, enum.EnumMeta):
+        known = [plain(deep_use(m, a)) for a in args]
+        if UNKNOWN not in known and not kwargs:
+            try:
+                return Known(cls(*known))
+            except Exception as e:  # noqa: BLE001 - what the lookup of a member raises, the program raises
+                raise raising(e) from None
+    caller, place = attributes.class_member(m, type(cls), "__call__")
+    if type(caller) is types.FunctionType and place is not None:
+        return m.call(attributes.bind(m, caller, Known(cls), "__call__", place), args, kwargs)
+    raise Break("FL104", what=cls.__qualname__, why="its metaclass makes its instances")
+
+
+_CONTAINERS: dict[type, Any] = {
+    OrderedDict: lambda: DictValue({}, OrderedDict), dict: lambda: DictValue({}), list: lambda: SequenceValue([], list),
+}  # fmt: skip
+
+
+def new(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value]) -> ObjectValue:
+    """What the ``__new__`` of a builtin base class makes."""
+    makers = [vars(c).get("__new__") for c in cls.__mro__]
+    owner = next(maker for maker in makers if isinstance(maker, types.BuiltinMethodType)).__self__
+    if inspect.isabstract(cls):
+        _natural(lambda: object.__new__(cls))
+    if owner is object:
+        if cls.__flags__ & _HEAP_TYPE:
+            return m.tracer.made(object.__new__(cls))
+    elif issubclass(cls, BaseException):
+        made = m.tracer.made(BaseException.__new__(cls))
+        m.tracer.attributes[id(made.value), "args"] = (made, SequenceValue(list(args), tuple))
+        return made
+    elif owner in _CONTAINERS and cls.__flags__ & _HEAP_TYPE:
+        return m.tracer.made(owner.__new__(cls), _CONTAINERS[owner]())
+    elif owner is tuple and cls.__flags__ & _HEAP_TYPE:
+        return m.tracer.made(tuple.__new__(cls), SequenceValue(iterate(m, args[0]) if args else [], tuple))
+    elif owner in (int, float, str, complex, bytes) and cls.__flags__ & _HEAP_TYPE:
+        known = [plain(deep_use(m, a)) for a in args]
+        if UNKNOWN not in known and not kwargs:
+            value = _natural(lambda: owner.__new__(cls, *known))
+            return m.tracer.made(value, Constant(owner(value)))
+    raise Break("FL104", what=cls.__qualname__, why="its instances are made in C")
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def _natural(function: Any) -> Any:
+    """Runs what the program would run, for its exception."""
+    try:
+        return function()
+    except Exception as e:  # noqa: BLE001 - the program raises whatever it is
+        raise raising(e) from None
+
+
+def base_init(m: Machine, made: ObjectValue, args: list[Value], kwargs: dict[str, Value], initialise: Any) -> None:
+    """The ``__init__`` of a builtin base class: of an exception, a dictionary, a list."""
+    owner = getattr(initialise, "__objclass__", None)
+    if isinstance(made.value, BaseException):
+        if owner in (
+            StopIteration,
+            OSError,
+            ImportError,
+            SyntaxError,
+            UnicodeError,
+            SystemExit,
+            NameError,
+            AttributeError,
+        ):
+            if kwargs or owner not in (StopIteration, NameError, AttributeError):
+                raise Break("FL104", what=made.python_type.__qualname__, why="its instances are made in C")
+            if owner is StopIteration:
+                m.tracer.attributes[id(made.value), "value"] = (made, args[0] if args else Constant(None))
+        if kwargs:
+            raise raising(TypeError(f"{made.python_type.__name__}() takes no keyword arguments"))
+        m.tracer.attributes[id(made.value), "args"] = (made, SequenceValue(list(args), tuple))
+        return
+    held = made.content
+    if isinstance(held, DictValue):
+        named_method(m, NamedMethod(held, "update"), args, kwargs)
+    elif isinstance(held, SequenceValue) and held.kind is list:
+        held.items[:] = iterate(m, args[0]) if args else []
+    elif held is None:
+        raise Break("FL104", what=made.python_type.__qualname__, why="its instances are made in C")
 
 
 def _object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     obj = value.value
     kind = type(obj)
     method, place = attributes.class_member(m, kind, "__call__")
+    if method is attributes.ABSENT:
+        raise raising(TypeError(f"'{kind.__name__}' object is not callable"))
     if issubclass(kind, torch.nn.Module) and method is torch.nn.Module.__dict__["__call__"]:
         return _module(m, value, args, kwargs)
     if issubclass(kind, functools.partial):
@@ -279,6 +438,53 @@ def _object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str,
     if type(method) is types.FunctionType:
         return call(m, attributes.bind(m, method, value, "__call__", place), args, kwargs)
     raise Break("FL104", what=kind.__qualname__, why="its call is implemented in C")
+
+
+def object_method(m: Machine, receiver: ObjectValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A method that an instance of a user's class has from a class implemented in C."""
+    match name, args:
+        case "__init__", _:
+            found = (vars(c).get(name) for c in receiver.python_type.__mro__)
+            initialise = next(f for f in found if isinstance(f, types.WrapperDescriptorType))
+            if initialise is not object.__dict__["__init__"]:
+                base_init(m, receiver, args, kwargs, initialise)
+            elif args or kwargs:
+                raise raising(TypeError("object.__init__() takes exactly one argument (the instance to initialize)"))
+            return Constant(None)
+        case "__setattr__", [attribute, value] if isinstance(attribute := m.use(attribute), Constant):
+            attributes.store_directly(m, receiver, attribute.value, value)
+            return Constant(None)
+        case "__getattribute__", [attribute] if isinstance(attribute := m.use(attribute), Constant):
+            return attributes.load(m, receiver, attribute.value)
+        case "with_traceback", [_] if isinstance(receiver.value, BaseException):
+            return receiver
+        case "__init_subclass__", _:
+            return Constant(None)
+    held = attributes.content(m, receiver)
+    if held is None:
+        if name == "__eq__" and len(args) == 1:
+            same = identical(receiver, m.use(args[0]))
+            return Constant(True if same else NotImplemented)
+        if name == "__ne__" and len(args) == 1:
+            same = identical(receiver, m.use(args[0]))
+            return Constant(False if same else NotImplemented)
+        raise Break("FL104", what=f"{receiver.python_type.__name__}.{name}", why="there is no rule for this method")
+    match name, args:
+        case "__getitem__", [key]:
+            return subscript(m, held, key)
+        case "__setitem__", [key, value]:
+            store_subscript(m, held, m.use(key), value)
+            return Constant(None)
+        case "__delitem__", [key]:
+            delete_subscript(m, held, m.use(key))
+            return Constant(None)
+        case "__contains__", [member]:
+            return Constant(contains(m, held, m.use(member)))
+        case "__len__", []:
+            return m.call(Known(len), [held], {})
+        case "__iter__", []:
+            return m.call(Known(iter), [held], {})
+    return call(m, NamedMethod(held, name), args, kwargs)
 
 
 _HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

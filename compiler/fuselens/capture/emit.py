@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections import OrderedDict
 from typing import Any
 
+import torch
 from torch import fx
 
 from . import _hook, bytecode
-from .breaks import FrameUnsupported
+from .attributes import DELETED
+from .breaks import CannotRebuild, FrameUnsupported
 from .bytecode import Instruction
 from .explore import explore_both
 from .iterators import Recipe, recipe_of, restored
 from .machine import Machine, Program
+from .resuming import END, Tail, next_or_end, run_tails
 from .sources import Source
+from .tracer import Tracer
 from .values import (
     NULL,
     CellValue,
@@ -29,7 +34,9 @@ from .values import (
     DictValue,
     DictView,
     FunctionValue,
+    GeneratorValue,
     GradModeContext,
+    HandledException,
     InstanceDict,
     IteratorValue,
     Known,
@@ -37,6 +44,7 @@ from .values import (
     MadeFunction,
     MethodValue,
     NamedMethod,
+    ObjectValue,
     SequenceValue,
     SliceValue,
     SuperValue,
@@ -60,86 +68,79 @@ class Replacement:
     gather_slot: int
 
 
-def needed_nodes(values: list[Value]) -> list[fx.Node]:
+def parts(value: Value, tracer: Tracer) -> list[Value]:
+    """The values that ``value``, made while tracing, is rebuilt from."""
+    found: list[Value | None] = []
+    if isinstance(value, SequenceValue):
+        found += value.items
+    elif isinstance(value, DictValue):
+        found += value.items.values()
+    elif isinstance(value, DictView):
+        found.append(value.mapping)
+    elif isinstance(value, (IteratorValue, CombinedIterator)):
+        leaves: list[Value] = []
+        recipe_of(value, leaves)
+        found += leaves
+    elif isinstance(value, GeneratorValue):
+        if value.started:
+            raise CannotRebuild(value.born, value.describe(), "it is suspended in the middle")
+        function, args, kwargs = value.call
+        found += [function, *args, *kwargs.values()]
+    elif isinstance(value, ObjectValue):
+        found += [value.content, *(v for _, v in tracer.attributes_of(value))]
+    elif isinstance(value, SliceValue):
+        found += value.parts
+    elif isinstance(value, MethodValue):
+        found += [value.function, value.receiver]
+    elif isinstance(value, (NamedMethod, SuperValue)):
+        found.append(value.receiver)
+    elif isinstance(value, TruthValue):
+        found.append(value.tensor)
+    elif isinstance(value, MadeFunction):
+        found += [value.defaults, value.kwdefaults, value.annotations, *value.closure]
+    elif isinstance(value, CellValue):
+        found.append(value.contents)
+    elif isinstance(value, HandledException):
+        found.append(value.exception)
+    elif isinstance(value, InstanceDict):
+        found.append(value.owner)
+    return [v for v in found if v is not None]
+
+
+def needed_nodes(values: list[Value], tracer: Tracer) -> list[fx.Node]:
     """Graph nodes whose values leave the graph when ``values`` are rebuilt, in first-use order."""
     found: dict[fx.Node, None] = {}
     seen: set[int] = set()
-
-    def visit(value: Value | None) -> None:
-        if value is None or id(value) in seen:
-            return
+    pending = values[::-1]
+    while pending:
+        value = pending.pop()
+        if id(value) in seen or isinstance(value, Lazy):
+            continue
         seen.add(id(value))
-        if isinstance(value, Lazy):
-            return
         if isinstance(value, (TensorValue, SymbolValue)):
             if value.source is None:
                 found[value.node] = None
-        elif value.source is not None:
-            return
-        elif isinstance(value, SequenceValue):
-            for v in value.items:
-                visit(v)
-        elif isinstance(value, DictValue):
-            for v in value.items.values():
-                visit(v)
-        elif isinstance(value, DictView):
-            visit(value.mapping)
-        elif isinstance(value, (IteratorValue, CombinedIterator)):
-            leaves: list[Value] = []
-            recipe_of(value, leaves)
-            for v in leaves:
-                visit(v)
-        elif isinstance(value, SliceValue):
-            for v in value.parts:
-                visit(v)
-        elif isinstance(value, MethodValue):
-            visit(value.function)
-            visit(value.receiver)
-        elif isinstance(value, (NamedMethod, SuperValue)):
-            visit(value.receiver)
-        elif isinstance(value, TruthValue):
-            visit(value.tensor)
-        elif isinstance(value, MadeFunction):
-            visit(value.defaults)
-            visit(value.kwdefaults)
-            for cell in value.closure:
-                visit(cell.contents)
-        elif isinstance(value, CellValue):
-            visit(value.contents)
-
-    for v in values:
-        visit(v)
+        elif value.source is None:
+            pending += reversed(parts(value, tracer))
     return list(found)
 
 
-def shared_iterators(values: list[Value]) -> set[int]:
+def shared_iterators(values: list[Value], tracer: Tracer) -> set[int]:
     """Ids of the iterators that ``values`` reach in more than one way: each must stay one object."""
     found: dict[int, int] = {}
     seen: set[int] = set()
-    pending: list[Value | None] = list(values)
+    pending = list(values)
     while pending:
         value = pending.pop()
         if isinstance(value, (IteratorValue, CombinedIterator)):
             found[id(value)] = found.get(id(value), 0) + 1
-        if value is None or id(value) in seen:
+        if id(value) in seen or isinstance(value, Lazy):
             continue
         seen.add(id(value))
-        if isinstance(value, SequenceValue):
-            pending += value.items
-        elif isinstance(value, DictValue):
-            pending += value.items.values()
-        elif isinstance(value, CombinedIterator):
-            pending += [*value.parts, value.extra]
-        elif isinstance(value, IteratorValue):
-            pending.append(value.over)
-        elif isinstance(value, MethodValue):
-            pending += [value.function, value.receiver]
-        elif isinstance(value, NamedMethod):
-            pending.append(value.receiver)
-        elif isinstance(value, MadeFunction):
-            pending += [value.defaults, value.kwdefaults, *value.closure]
-        elif isinstance(value, CellValue):
-            pending.append(value.contents)
+        if isinstance(value, CombinedIterator):
+            pending += [*value.parts, *([value.extra] if value.extra is not None else [])]
+        elif value.source is None or isinstance(value, (SequenceValue, DictValue)):
+            pending += parts(value, tracer)
     return {i for i, n in found.items() if n > 1}
 
 
@@ -148,7 +149,7 @@ def live_names(machine: Machine, target: Instruction) -> list[str]:
     program = machine.program
     live = bytecode.live_locals(program.instructions, program.decoded.handlers)[target]
     cells = {*machine.code.co_cellvars, *machine.code.co_freevars}
-    return [n for n in machine.locals if n in live and n not in cells]
+    return sorted(n for n in machine.locals if n in live and n not in cells)
 
 
 def live_values(machine: Machine) -> list[Value]:
@@ -158,21 +159,63 @@ def live_values(machine: Machine) -> list[Value]:
     return [*machine.stack, *(machine.locals[n] for n in live_names(machine, first))]
 
 
+class Resumes:
+    """The resume functions of one compiled function, each made once: what goes on at an instruction of some code, with
+    a stack and variables of some form. They are known by where they come from, however many breaks led there."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, types.CodeType] = {}
+        self._origins: dict[int, tuple[Program, dict[int, int]]] = {}
+        self._kept: list[types.CodeType] = []
+        self._passed: set[Any] = set()
+
+    def origin(self, program: Program, index: int) -> tuple[Program, int]:
+        """The code and instruction that the instruction ``index`` of a resume function is a copy of."""
+        found = self._origins.get(id(program.code))
+        if found is None or index not in found[1]:
+            return program, index
+        return found[0], found[1][index]
+
+    def repeats(self, machine: Machine) -> bool:
+        """Whether the frame, a resume function, breaks where the code it resumes broke before: in a loop."""
+        program, index = self.origin(machine.program, machine.at)
+        key = (id(program.code), index)
+        repeated = key in self._passed and machine.program is not program
+        self._passed.add(key)
+        return repeated
+
+    def code(self, machine: Machine, target: Instruction, slots: list[Slot], names: list[str]) -> types.CodeType:
+        """Code that starts at ``target`` (of the machine's program) with the given stack and variables."""
+        program, index = self.origin(machine.program, machine.program.index[id(target)])
+        key = (id(program.code), index, tuple(slots), tuple(names))
+        made = self._made.get(key)
+        if made is None:
+            made, copied = resume_code(program, program.instructions[index], slots, names)
+            self._made[key] = made
+            self._origins[id(made)] = (program, copied)
+            self._kept += [made, program.code]
+        return made
+
+
 class Emitter:
     """Builds one replacement from the stopped (or finished) machine of a frame."""
 
-    def __init__(self, machine: Machine, outputs: list[fx.Node], graph: Any, n_inputs: int) -> None:
+    def __init__(self, machine: Machine, outputs: list[fx.Node], graph: Any, n_inputs: int, resumes: Resumes) -> None:
         self.m = machine
         self.code = machine.code
         self.outputs = {node: i for i, node in enumerate(outputs)}
         self.graph = graph
         self.n_inputs = n_inputs
+        self.resumes = resumes
         self.out: list[Instruction] = []
+        self.handlers: list[bytecode.Handler] = []
+        self.landings: list[Instruction] = []  # where handlers go on: after everything else
         self.temporaries: dict[int, str] = {}
         self.temporary_names: list[str] = []
         self.kept: list[Value] = []  # what temporaries know by id must not be collected
         self.resumed: list[tuple[types.CodeType, dict[str, Value]]] = []  # resume functions, and what they are given
         self.cell_names = set(self.code.co_cellvars) | set(self.code.co_freevars)
+        self.opaque_iterators = False
 
     # --- whole programs ------------------------------------------------------------------------------------
 
@@ -187,26 +230,46 @@ class Emitter:
         """After the graph: the instruction at which the machine stopped, in plain bytecode, then a resume function."""
         index = self.m.at
         instruction = self.m.instruction
+        self.opaque_iterators = self.resumes.repeats(self.m)
         self._replay()
         self._store_cells(only_written=False)
+        for value in self.m.stack:
+            if isinstance(value, ContextExit) and not value.exited:  # entered from here on
+                self.value(value)
+                self._emit(bytecode.pop_top())
         if condition_of(instruction) is not None:
             self._conditional(index, explore)
-        elif instruction.target is None and not self._handled(index) and instruction.op not in _TERMINAL:
+        elif instruction.op == "FOR_ITER":
+            self._loop(index)
+        elif instruction.target is None and instruction.op not in _RETURNS:
             self._plain_then_resume(index)
         else:
             self._rest_eagerly(index)
         return self._finish()
 
     def _replay(self) -> None:
-        """Brings existing containers and objects to the state that tracing left them in."""
-        for container in self.m.tracer.mutated.values():
+        """Brings existing containers, objects, cells and globals to the state that tracing left them in."""
+        tracer = self.m.tracer
+        for container in tracer.mutated.values():
             if isinstance(container, SequenceValue):
                 self._call_constant(_refill_list, container, SequenceValue(list(container.items), list))
             else:
                 self._call_constant(_refill_dict, container, DictValue(dict(container.items)))
             self._emit(bytecode.pop_top())
-        for (_, name), (owner, value) in self.m.tracer.attributes.items():
-            self._call_constant(setattr, owner, Constant(name), value)
+        for (_, name), (owner, value) in tracer.attributes.items():
+            if owner.source is None:
+                continue  # filled when it is built
+            if value is DELETED:
+                self._call_constant(object.__delattr__, owner, Constant(name))
+            else:
+                self._call_constant(_setter(owner.value), owner, Constant(name), value)
+            self._emit(bytecode.pop_top())
+        for cell in tracer.written_cells.values():
+            if self.m.cells.get(cell.name) is not cell and cell.contents is not None:
+                self._call_constant(setattr, cell, Constant("cell_contents"), cell.contents)
+                self._emit(bytecode.pop_top())
+        for (_, name), (globals_, value) in tracer.written_globals.items():
+            self._call_constant(_Globals(globals_).store, Constant(name), value)
             self._emit(bytecode.pop_top())
 
     def _prologue(self) -> None:
@@ -249,27 +312,106 @@ class Emitter:
     def _escapes(self) -> bool:
         return bool(self.code.co_cellvars)
 
+    # --- breaks --------------------------------------------------------------------------------------------
+
+    def _protected(self, index: int, plain: list[Instruction], results: int, below: list[Value]) -> list[str]:
+        """Runs ``plain``, whose operands are on the stack on top of ``below``, where the program's handlers see its
+        exceptions and ``sys.exc_info`` is what it is there. Gives the variables in which its results are."""
+        names = [self._temporary() for _ in range(results)]
+        handler = self.m.program.handlers.get(index)
+        self._emit(plain)
+        for name in reversed(names):
+            self._emit(bytecode.store_fast(name))
+        self._emit(_popping(below))
+        if handler is not None or any(isinstance(v, HandledException) for v in below):
+            landing = bytecode.nop()[0]
+            self.handlers.append(bytecode.Handler(plain[0], plain[-1], landing, len(below), False))
+            self._land(landing, handler, below)
+        return names
+
+    def _push(self, below: list[Value]) -> None:
+        """Puts on the stack what an instruction needs below its operands; exceptions being handled become current."""
+        for value in below:
+            if isinstance(value, HandledException):
+                self.value(value.exception)
+                self._emit([*bytecode.push_exc_info(), *bytecode.pop_top()])
+            else:
+                self.value(value)
+
+    def _land(self, landing: Instruction, handler: bytecode.Handler | None, pushed: list[Value]) -> None:
+        """Where an exception of the plain instruction goes: to the resume function at the program's handler."""
+        main, self.out = self.out, []
+        made = dict(self.temporaries)
+        exception = self._temporary()
+        self._emit([landing, *bytecode.store_fast(exception), *_popping(pushed)])
+        if handler is None:
+            self._emit([*bytecode.load_fast(exception), *bytecode.reraise()])
+        else:
+            below: list[Value] = list(self.m.stack[: handler.depth])
+            if handler.lasti:
+                below.append(Constant(self.m.at))
+            self._resume_at(handler.target, below, [exception])
+        self.temporaries = made
+        self.landings += self.out
+        self.out = main
+
+    def _resume_at(
+        self, target: Instruction, stack: list[Value], pushed: list[str], shapes: list[Slot] | None = None
+    ) -> None:
+        """Hands over to the resume function that starts at ``target`` with ``stack`` and, above it, the variables
+        ``pushed`` (``shapes``: among NULLs that it pushes itself)."""
+        names = live_names(self.m, target)
+        slots = [self._slot(v, names) for v in stack]
+        if RESUME_MARK in self.code.co_name:
+            self._emit(bytecode.prepare_call(bytecode.load_const(Tail)))
+        else:
+            self._emit(bytecode.prepare_call(bytecode.load_const(run_tails)))
+        self._emit(self._make_resume(target, [*slots, *(shapes or ["value"] * len(pushed))], names))
+        count = 1 + len(pushed) + len(names)
+        for value, slot in zip(stack, slots, strict=True):
+            if slot != "null":
+                self.value(_passed(value, slot))
+                count += 1
+        for name in pushed:
+            self._emit(bytecode.load_fast(name))
+        for name in names:
+            self.value(self.m.locals[name])
+        self._emit(bytecode.call(count))
+        self._emit(bytecode.return_value())
+
     def _plain_then_resume(self, index: int) -> None:
         first = group_start(self.m.program.instructions, index)
         instructions = self.m.program.instructions[first : index + 1]
         stack = list(self.m.stack)
         popped, pushed = stack_change(self.m.program.instructions[index], instructions)
         keep = len(stack) - popped
-        target = self.m.program.instructions[index + 1]
-        names = self._live(target)
         run, gives = without_null(instructions, pushed)
-        slots = [*(self._slot(v, names) for v in stack[:keep]), *gives]
-        self._emit(bytecode.prepare_call(self._make_resume(target, slots, names)))
-        for i, value in enumerate(stack):
-            if i >= keep:
-                self.value(value)
-            elif slots[i] != "null":  # a NULL below the operands is pushed by the resume function itself
-                self.value(_passed(value, slots[i]))
-        self._emit(run)
-        for name in names:
-            self.value(self.m.locals[name])
-        self._emit(bytecode.call(sum(s != "null" for s in slots) + len(names)))
-        self._emit(bytecode.return_value())
+        below = stack[:keep] if peeks(instructions[-1]) else _handled(stack[:keep])
+        self._push(below)
+        for value in stack[keep:]:
+            self.value(value)
+        results = self._protected(index, run, sum(s != "null" for s in gives), below)
+        if instructions[-1].op not in _RAISES:
+            self._resume_at(self.m.program.instructions[index + 1], stack[:keep], results, gives)
+
+    def _loop(self, index: int) -> None:
+        """A ``for`` over an iterator that only the running program knows: one resume function for the body, one for after."""
+        instruction = self.m.instruction
+        iterator = self.m.stack[-1]
+        below = _handled(self.m.stack)
+        self._push(below)
+        self._emit(bytecode.prepare_call(bytecode.load_const(next_or_end)))
+        self.value(iterator)
+        (item,) = self._protected(index, bytecode.call(1), 1, below)
+        ended = bytecode.nop()[0]
+        self._emit([*bytecode.load_fast(item), *bytecode.load_const(END), *bytecode.is_op()])
+        self._emit(bytecode.pop_jump_if(True, ended))
+        made = dict(self.temporaries)
+        self._resume_at(self.m.program.instructions[index + 1], self.m.stack, [item])
+        self.temporaries = made
+        self._emit([ended])
+        (micro,) = bytecode.normalise(instruction)
+        self._resume_at(micro.arg, self.m.stack[:-1], [])
 
     def _conditional(self, index: int, explore: bool) -> None:
         micro = condition_of(self.m.instruction)
@@ -287,7 +429,11 @@ class Emitter:
             key = (self.code, index)
             self._emit(bytecode.load_const(_Key(key)))
             for target, with_condition in sides:
-                slots, values, names = self._arguments(target, below, condition if with_condition else None)
+                names = live_names(self.m, target)
+                stack = [*below, condition] if with_condition else below
+                slots = [self._slot(v, names) for v in stack]
+                values = [_passed(v, s) for v, s in zip(stack, slots, strict=True) if s != "null"]
+                values += [self.m.locals[n] for n in names]
                 self._emit(self._make_resume(target, slots, names))
                 for v in values:
                     self.value(v)
@@ -295,78 +441,63 @@ class Emitter:
             self._emit(bytecode.call(7))
             self._emit(bytecode.return_value())
             return
-        label = bytecode.nop()
+        handled = _handled(self.m.stack)
+        self._push(handled)
         self.value(condition)
-        self._emit(bytecode.pop_jump_if(taken_when, label[0]))
+        (negated,) = self._protected(index, bytecode.unary_not(), 1, handled)
+        label = bytecode.nop()[0]
+        self._emit([*bytecode.load_fast(negated), *bytecode.pop_jump_if(not taken_when, label)])
         for (target, with_condition), start in zip(sides, (None, label), strict=True):
             if start is not None:
-                self._emit(start)
+                self._emit([start])
             made = dict(self.temporaries)  # what one side makes, the other has not
-            slots, values, names = self._arguments(target, below, condition if with_condition else None)
-            self._emit(bytecode.prepare_call(self._make_resume(target, slots, names)))
-            for v in values:
-                self.value(v)
-            self._emit(bytecode.call(len(values)))
-            self._emit(bytecode.return_value())
+            self._resume_at(target, [*below, condition] if with_condition else below, [])
             self.temporaries = made
 
-    def _arguments(
-        self, target: Instruction, below: list[Value], extra: Value | None
-    ) -> tuple[list[Slot], list[Value], list[str]]:
-        stack = below if extra is None else [*below, extra]
-        names = self._live(target)
-        slots = [self._slot(v, names) for v in stack]
-        values = [_passed(v, s) for v, s in zip(stack, slots, strict=True) if s != "null"]
-        return slots, values + [self.m.locals[n] for n in names], names
-
     def _slot(self, value: Value, names: list[str]) -> Slot:
-        """How a stack entry reaches a resume function: "null", "value", or by what it iterates over, of which the resume
-        function makes an iterator that can be traced (unless something else holds the iterator too)."""
+        """How a stack entry reaches a resume function: "null", "value", "handled", or by what it iterates over, of which
+        the resume function makes an iterator that can be traced (unless something else holds the iterator too)."""
         if value is NULL:
             return "null"
-        if isinstance(value, (IteratorValue, CombinedIterator)):
+        if isinstance(value, HandledException):
+            return "handled"
+        if isinstance(value, (IteratorValue, CombinedIterator)) and not self.opaque_iterators:
             m = self.m
             cells = [c.contents for c in m.cells.values() if c.contents is not None]
-            if not shared_iterators([*m.stack, *(m.locals[n] for n in names), *cells, *effects(m)]) & iterators_in(
-                value
-            ):
+            others = [*m.stack, *(m.locals[n] for n in names), *cells, *effects(m)]
+            if not shared_iterators(others, m.tracer) & iterators_in(value):
                 return Recipe(recipe_of(value, []))
         return "value"
 
     def _rest_eagerly(self, index: int) -> None:
-        """The breaking instruction cannot be cut out (it may jump to a handler): run the rest of the function as it is."""
+        """The breaking instruction cannot be cut out (it may jump): run the rest of the function as it is."""
         first = group_start(self.m.program.instructions, index)
         target = self.m.program.instructions[first]
-        slots, values, names = self._arguments(target, self.m.stack, None)
-        self._emit(bytecode.prepare_call(self._make_resume(target, slots, names, eager=True)))
-        for v in values:
+        names = live_names(self.m, target)
+        slots = [self._slot(v, names) for v in self.m.stack]
+        code, _ = resume_code(self.m.program, target, slots, names)
+        _hook.skip(code)
+        self._emit(bytecode.prepare_call(bytecode.make_function(code, closure=code.co_freevars)))
+        passed = [_passed(v, s) for v, s in zip(self.m.stack, slots, strict=True) if s != "null"]
+        for v in [*passed, *(self.m.locals[n] for n in names)]:
             self.value(v)
-        self._emit(bytecode.call(len(values)))
+        self._emit(bytecode.call(len(passed) + len(names)))
         self._emit(bytecode.return_value())
 
-    def _handled(self, index: int) -> bool:
-        program = self.m.program
-        for handler in program.decoded.handlers:
-            if program.index[id(handler.start)] <= index <= program.index[id(handler.end)]:
-                return True
-        return False
-
-    def _live(self, target: Instruction) -> list[str]:
-        return live_names(self.m, target)
-
-    def _make_resume(
-        self, target: Instruction, slots: list[Slot], names: list[str], eager: bool = False
-    ) -> list[Instruction]:
-        code = resume_code(self.m, target, slots, names)
+    def _make_resume(self, target: Instruction, slots: list[Slot], names: list[str]) -> list[Instruction]:
+        code = self.resumes.code(self.m, target, slots, names)
         self.resumed.append((code, {n: self.m.locals[n] for n in names}))
-        if eager:
-            _hook.skip(code)
         return bytecode.make_function(code, closure=code.co_freevars)
+
+    def _temporary(self) -> str:
+        name = f"__fuselens_object_{len(self.temporary_names)}"
+        self.temporary_names.append(name)
+        return name
 
     def _finish(self) -> Replacement:
         body, self.out = self.out, []
         self._prologue()  # now that it is known what else than graph inputs is gathered
-        self.out += body
+        self.out += body + self.landings
         names = list(self.code.co_varnames)
         uses_inputs = any(i.argval == GATHERED for i in self.out)
         names += [OUTPUTS, *self.temporary_names]
@@ -374,7 +505,7 @@ class Emitter:
         if uses_inputs:
             slot = len(names)
             names.append(GATHERED)
-        code = bytecode.assemble(self.code, self.out, [], co_varnames=tuple(names))
+        code = bytecode.assemble(self.code, self.out, self.handlers, co_varnames=tuple(names))
         return Replacement(code, slot)
 
     # --- values --------------------------------------------------------------------------------------------
@@ -402,11 +533,27 @@ class Emitter:
             return
         self._build(value)
         if isinstance(value, _MUTABLE):
-            name = self.temporaries[id(value)] = f"__fuselens_object_{len(self.temporary_names)}"
-            self.kept.append(value)
-            self.temporary_names.append(name)
-            self._emit(bytecode.copy(1))
-            self._emit(bytecode.store_fast(name))
+            self._remember(value)
+        self._fill(value)
+
+    def _remember(self, value: Value) -> None:
+        """Keeps the object on top of the stack, which is ``value``, for when it is needed again."""
+        name = self.temporaries[id(value)] = self._temporary()
+        self.kept.append(value)
+        self._emit(bytecode.copy(1))
+        self._emit(bytecode.store_fast(name))
+
+    def _fill(self, value: Value) -> None:
+        """Gives an object its attributes, once it can be referred to."""
+        if isinstance(value, ObjectValue):
+            for name, attribute in self.m.tracer.attributes_of(value):
+                if attribute is DELETED or (name == "args" and isinstance(value.value, BaseException)):
+                    continue
+                self._call_constant(_setter(value.value), value, Constant(name), attribute)
+                self._emit(bytecode.pop_top())
+        elif isinstance(value, CellValue) and value.contents is not None and self.m.cells.get(value.name) is not value:
+            self._call_constant(setattr, value, Constant("cell_contents"), value.contents)
+            self._emit(bytecode.pop_top())
 
     def _source(self, source: Source) -> None:
         if source.kind == _hook.ROOT_LOCAL and source.text not in self.cell_names:
@@ -470,11 +617,24 @@ class Emitter:
         elif isinstance(value, GradModeContext):
             self._call_constant(value.maker)
         elif isinstance(value, ContextExit):
-            self._call_constant(_entered_exit, Known(value.context.maker))
+            if value.exited:
+                self._emit(bytecode.load_const(None))
+            else:
+                self._call_constant(_entered_exit, Known(value.context.maker))
         elif isinstance(value, MadeFunction):
             self._function(value)
-        elif isinstance(value, CellValue) and self.m.cells.get(value.name) is value:
-            self._emit(bytecode.load_closure(value.name))
+        elif isinstance(value, CellValue):
+            if self.m.cells.get(value.name) is value:
+                self._emit(bytecode.load_closure(value.name))
+            else:
+                self._call_constant(types.CellType)
+        elif isinstance(value, ObjectValue):
+            self._object(value)
+        elif isinstance(value, GeneratorValue):
+            function, args, kwargs = value.call
+            if value.started:
+                raise CannotRebuild(value.born, value.describe(), "it is suspended in the middle")
+            self._call_constant(_applied, function, SequenceValue(args, tuple), DictValue(dict(kwargs)))
         else:
             raise FrameUnsupported("FL109", None, what=value.describe(), why="it cannot be rebuilt after the graph")
 
@@ -490,43 +650,109 @@ class Emitter:
         else:  # torch.Size and structseqs take one iterable
             self._call_constant(value.kind, SequenceValue(value.items, tuple))
 
+    def _object(self, value: ObjectValue) -> None:
+        """A bare instance of the class, with what it holds as a builtin container; :meth:`_fill` gives it attributes."""
+        cls, held = value.python_type, value.content
+        if isinstance(value.value, BaseException):
+            args = dict(self.m.tracer.attributes_of(value)).get("args")
+            if args is None:
+                args = SequenceValue([Constant(a) for a in value.value.args], tuple)
+            self._call_constant(_new_exception, Known(cls), args)
+        elif held is None:
+            self._call_constant(object.__new__, Known(cls))
+        elif isinstance(held, Constant):
+            self._call_constant(type(held.value).__new__, Known(cls), held)
+        else:
+            items = DictValue(held.items) if isinstance(held, DictValue) else SequenceValue(held.items, tuple)  # type: ignore[attr-defined]
+            self._call_constant(_new_container, Known(cls), Known(held.python_type), items)
+
     def _function(self, value: MadeFunction) -> None:
-        if value.globals is not self.m.globals:
-            raise FrameUnsupported(
-                "FL109", None, what=value.describe(), why="a function of another module leaves the frame"
-            )
-        flags_parts: list[tuple[int, Value]] = []
-        if value.defaults is not None:
-            flags_parts.append((1, value.defaults))
-        if value.kwdefaults is not None:
-            flags_parts.append((2, value.kwdefaults))
-        for cell in value.closure:
-            if self.m.cells.get(cell.name) is not cell:
-                raise FrameUnsupported(
-                    "FL109", None, what=value.describe(), why="it closes over an inlined function's variable"
-                )
-        if flags_parts:
-            raise FrameUnsupported(
-                "FL109", None, what=value.describe(), why="a nested function with defaults leaves the frame"
-            )
-        self._emit(bytecode.make_function(value.code, closure=[cell.name for cell in value.closure]))
+        closure = [c for c in value.closure if self.m.cells.get(c.name) is c]
+        if (
+            value.globals is self.m.globals
+            and len(closure) == len(value.closure)
+            and not (value.defaults or value.kwdefaults or value.annotations)
+        ):
+            self._emit(bytecode.make_function(value.code, closure=[cell.name for cell in value.closure]))
+            return
+        nothing = Constant(None)
+        self._call_constant(
+            _Globals(value.globals).function, Constant(value.code), value.defaults or nothing,
+            value.kwdefaults or nothing, value.annotations or nothing, SequenceValue(list(value.closure), tuple),
+        )  # fmt: skip
+
+
+class _Globals:
+    """A module's namespace as constants of generated code refer to it."""
+
+    __slots__ = ("namespace",)
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self.namespace = namespace
+
+    def store(self, name: str, value: Any) -> None:
+        self.namespace[name] = value
+
+    def function(self, code: Any, defaults: Any, kwdefaults: Any, annotations: Any, closure: Any) -> Any:
+        """A function as ``def`` makes it."""
+        made = types.FunctionType(code, self.namespace, code.co_name, defaults, closure)
+        made.__kwdefaults__ = kwdefaults
+        if annotations:
+            pairs = annotations.items() if isinstance(annotations, dict) else zip(*[iter(annotations)] * 2, strict=True)
+            made.__annotations__ = dict(pairs)
+        return made
+
+
+def _applied(function: Any, args: Any, kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
+def _new_exception(cls: Any, args: Any) -> Any:
+    """An exception with ``args``; a builtin class also gets what its C code makes of them."""
+    if cls.__flags__ & (1 << 9) and cls.__init__ is not BaseException.__init__:
+        return BaseException.__new__(cls, *args)
+    return cls(*args)
+
+
+def _new_container(cls: Any, base: Any, items: Any) -> Any:
+    """An instance of a subclass of ``base`` that holds ``items``, without running the subclass's own methods."""
+    if base is tuple:
+        return tuple.__new__(cls, items)
+    made = base.__new__(cls)
+    if issubclass(base, dict):
+        for key, value in items.items():
+            base.__setitem__(made, key, value)
+    else:
+        base.extend(made, items)
+    return made
+
+
+def _setter(obj: Any) -> Any:
+    """What assigns an attribute of ``obj`` when its class's own ``__setattr__`` was traced already."""
+    return setattr if isinstance(obj, torch.nn.Module) else object.__setattr__
 
 
 def _refill_list(target: list[Any], items: list[Any]) -> None:
-    target[:] = items
+    list.__setitem__(target, slice(None), items)
 
 
 def _refill_dict(target: dict[Any, Any], items: dict[Any, Any]) -> None:
-    if list(target) != list(items):
-        target.clear()
-    target.update(items)
+    kind: Any = OrderedDict if isinstance(target, OrderedDict) else dict
+    if list(kind.keys(target)) != list(items):
+        kind.clear(target)
+    for key, value in items.items():
+        kind.__setitem__(target, key, value)
 
 
 def effects(machine: Machine) -> list[Value]:
     """Values that existing objects must receive after the graph, whatever else the frame does."""
-    found: list[Value] = [value for _, value in machine.tracer.attributes.values()]
-    for container in machine.tracer.mutated.values():
-        found += list(container.items if isinstance(container, SequenceValue) else container.items.values())
+    tracer = machine.tracer
+    found: list[Value] = [value for owner, value in tracer.attributes.values() if owner.source is not None]
+    for container in tracer.mutated.values():
+        if container.source is not None:
+            found += list(container.items if isinstance(container, SequenceValue) else container.items.values())
+    found += [value for _, value in tracer.written_globals.values()]
+    found += [c.contents for c in tracer.written_cells.values() if c.contents is not None]
     return found
 
 
@@ -548,8 +774,11 @@ def _passed(value: Value, slot: Slot) -> Value:
 
 _MUTABLE = (
     SequenceValue, DictValue, DictView, IteratorValue, CombinedIterator, MadeFunction, GradModeContext, ContextExit, NamedMethod,
+    ObjectValue, GeneratorValue, CellValue,
 )  # fmt: skip
-_TERMINAL = ("RAISE_VARARGS", "RERAISE", "RETURN_VALUE", "RETURN_CONST")
+_RAISES = ("RAISE_VARARGS", "RERAISE")
+_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
+_TERMINAL = (*_RAISES, *_RETURNS)
 
 
 class _Key:
@@ -602,6 +831,29 @@ def without_null(instructions: list[Instruction], pushed: int) -> tuple[list[Ins
     return [*before, last], ["null", "value"] if bytecode.NULL_FIRST else ["value", "null"]
 
 
+def _handled(values: list[Value]) -> list[Value]:
+    return [v for v in values if isinstance(v, HandledException)]
+
+
+def _popping(values: list[Value]) -> list[Instruction]:
+    """Instructions that take ``values`` from the stack."""
+    out: list[Instruction] = []
+    for value in reversed(values):
+        out += bytecode.pop_except() if isinstance(value, HandledException) else bytecode.pop_top()
+    return out
+
+
+def peeks(instruction: Instruction) -> bool:
+    """Whether the instruction looks at stack entries below those that it pops."""
+    return any(micro.op in _PEEKS for micro in bytecode.normalise(instruction))
+
+
+_PEEKS = {
+    "LIST_APPEND", "SET_ADD", "MAP_ADD", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE", "CHECK_EXC_MATCH",
+    "CHECK_EG_MATCH", "WITH_EXCEPT_START", "MATCH_MAPPING", "MATCH_SEQUENCE", "MATCH_KEYS", "COPY",
+}  # fmt: skip
+
+
 def stack_change(last: Instruction, group: list[Instruction]) -> tuple[int, int]:
     """(values popped, values pushed) by a group of instructions that ends with ``last``."""
     pushed = 1
@@ -652,10 +904,14 @@ def reachable(program: Program, start: Instruction) -> set[Instruction]:
 _UNCONDITIONAL = ("JUMP", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 
 
-def resume_code(machine: Machine, target: Instruction, slots: list[Slot], names: list[str]) -> types.CodeType:
-    """Code that starts at ``target`` with the given stack: arguments are its values that are not NULL, then ``names``."""
-    original = machine.code
-    program = machine.program
+def resume_code(
+    program: Program, target: Instruction, slots: list[Slot], names: list[str]
+) -> tuple[types.CodeType, dict[int, int]]:
+    """Code that starts at ``target`` with the given stack: arguments are its values that are not NULL, then ``names``.
+
+    Also gives, by index of its instructions, those of ``program`` that they are copies of.
+    """
+    original = program.code
     free = (*original.co_freevars, *original.co_cellvars)
     arguments = [f"__fuselens_stack_{i}" for i, slot in enumerate(slots) if slot != "null"]
     out: list[Instruction] = []
@@ -666,6 +922,8 @@ def resume_code(machine: Machine, target: Instruction, slots: list[Slot], names:
     for slot in slots:
         if slot == "null":
             out += bytecode.push_null()
+        elif slot == "handled":
+            out += [*bytecode.load_fast(next(position)), *bytecode.push_exc_info(), *bytecode.pop_top()]
         elif isinstance(slot, Recipe):
             out += bytecode.prepare_call(bytecode.load_const(restored))
             out += [*bytecode.load_const(slot), *bytecode.load_fast(next(position)), *bytecode.call(2)]
@@ -681,7 +939,8 @@ def resume_code(machine: Machine, target: Instruction, slots: list[Slot], names:
     out += bytecode.jump(copies[id(target)])
     for instruction in out:
         instruction.position = target.position
-    body = [copies[id(i)] for i in program.instructions if i in live]
+    kept = [n for n, i in enumerate(program.instructions) if i in live]
+    body = [copies[id(program.instructions[n])] for n in kept]
     handlers = []
     for handler in program.decoded.handlers:
         covered = [i for i in _between(program, handler) if i in live]
@@ -699,11 +958,12 @@ def resume_code(machine: Machine, target: Instruction, slots: list[Slot], names:
     base = original.co_name.split(RESUME_MARK)[0]
     qualified = original.co_qualname.split(RESUME_MARK)[0]
     flags = original.co_flags & ~(0x04 | 0x08)
-    return bytecode.assemble(
+    made = bytecode.assemble(
         original, out + body, handlers, co_varnames=tuple(variables), co_cellvars=(), co_freevars=free,
         co_argcount=len(arguments) + len(names), co_posonlyargcount=0, co_kwonlyargcount=0, co_flags=flags,
         co_name=f"{base}{RESUME_MARK}{line}", co_qualname=f"{qualified}{RESUME_MARK}{line}",
     )  # fmt: skip
+    return made, {len(out) + n: index for n, index in enumerate(kept)}
 
 
 def _between(program: Program, handler: Any) -> list[Instruction]:

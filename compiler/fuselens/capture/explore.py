@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from .resuming import run_tails
+
 visited: contextvars.ContextVar[set[Any] | None] = contextvars.ContextVar("fuselens_explored", default=None)
 
 
@@ -28,10 +30,10 @@ def explore_both(
     if seen is not None and key.value not in seen:
         seen.add(key.value)
         try:
-            other(*(_copied(a) for a in other_arguments))
+            run_tails(other, *(_copied(a) for a in other_arguments))
         except Exception:  # noqa: BLE001 - the side that the program would not take may fail in any way
             pass
-    return chosen(*arguments)
+    return run_tails(chosen, *arguments)
 
 
 def _copied(value: Any) -> Any:

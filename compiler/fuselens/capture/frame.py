@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import logging
 import re
@@ -24,8 +25,9 @@ from ..diagnostics import make
 from ..report import Diagnostic, Guard, Shape, Span, Symbol
 from . import _hook, classify, tensor_layout
 from . import sources as src
-from .breaks import Break, FrameUnsupported, GraphBreakError
-from .emit import RESUME_MARK, Emitter, effects, live_values, needed_nodes
+from .breaks import Break, CannotRebuild, FrameUnsupported, GraphBreakError
+from .emit import RESUME_MARK, Emitter, Resumes, effects, live_values, needed_nodes
+from .iterators import abandoned
 from .machine import Machine
 from .symbols import INTEGER, NotGuardable, Sizes, SizesChanged, Variation
 from .tracer import Tracer
@@ -94,6 +96,7 @@ class FrameCompiler:
         self.root = root
         self.variations: defaultdict[types.CodeType, Variation] = defaultdict(Variation)
         self._warned: set[Any] = set()
+        self.resumes = Resumes()
 
     @property
     def mode(self) -> str:
@@ -182,31 +185,50 @@ class FrameCompiler:
     def _capture_with(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str
     ) -> _hook.Entry | None:
+        with contextlib.ExitStack() as traces:
+            return self._traced(function, code, args, sizes_are, traces)
+
+    def _traced(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str,
+        traces: contextlib.ExitStack,
+    ) -> _hook.Entry | None:  # fmt: skip
         stop_at, found = -1, None
         grad_enabled = torch.is_grad_enabled()
         while True:
             torch_private.set_grad_enabled(grad_enabled)
             tracer, machine = self._machine(function, code, args, sizes_are)
+            traces.callback(tracer.release)
             try:
                 finished = machine.run(stop_at)
-                break
             except Break as b:
-                if stop_at == machine.steps - 1:
+                step = b.step if b.step >= 0 else machine.steps - 1
+                if stop_at == step:
                     raise AssertionError("tracing is not deterministic") from b
-                stop_at, found = machine.steps - 1, b
-        if finished:
-            found = None
+                stop_at, found = step, b
+                b.__traceback__ = b.__context__ = None  # frames that refer to the break: a cycle
+                continue
+            if finished:
+                found = None
+            try:
+                values = [machine.result] if machine.result is not None else live_values(machine)
+                values += effects(machine)
+                values += [c.contents for c in machine.cells.values() if c.contents is not None]
+                outputs = needed_nodes(values, tracer)
+                abandoned(tracer)
+                break
+            except CannotRebuild as lost:
+                if not 0 <= lost.born < (machine.steps if stop_at < 0 else stop_at):
+                    raise FrameUnsupported("FL109", None, what=lost.what, why=lost.why) from None
+                stop_at, found = lost.born, Break("FL117", what=lost.what, why=lost.why)
         if found is not None:
+            if found.span is None:
+                found.span, found.stack = machine.program.span(machine.instruction), machine.user_stack()
             self._record_break(found, tracer)
         elif tracer.operations == 0 and code is not self.root and RESUME_MARK not in code.co_name:
             _hook.skip(code)
             return None
-        values = [machine.result] if machine.result is not None else live_values(machine)
-        values += effects(machine)
-        values += [c.contents for c in machine.cells.values() if c.contents is not None]
-        outputs = needed_nodes([v for v in values if v is not None])
         graph = self._graph(tracer, machine, outputs, grad_enabled)
-        emitter = Emitter(machine, outputs, graph, len(tracer.inputs))
+        emitter = Emitter(machine, outputs, graph, len(tracer.inputs), self.resumes)
         replacement = (
             emitter.returning(machine.result) if machine.result is not None else emitter.breaking(self.config.explore)
         )
@@ -248,7 +270,9 @@ class FrameCompiler:
             tracer.cell(cell, name, src.closure_cell(i, name))
             for i, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__ or (), strict=True))
         ]
-        return tracer, Machine(tracer, code, locals_, free, function.__globals__, src.frame_globals())
+        machine = Machine(tracer, code, locals_, free, function.__globals__, src.frame_globals())
+        tracer.root = machine
+        return tracer, machine
 
     def _record_break(self, found: Break, tracer: Tracer) -> None:
         cost = f"{tracer.operations} operation{'' if tracer.operations == 1 else 's'} compiled before it; the rest starts a new graph"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import attributes
-from .breaks import Break, FrameUnsupported
+from .breaks import Break, CannotRebuild, Raised, raising
+from .bytecode import Micro
 from .known import from_plain
 from .rules import RULES, rule
 from .values import (
@@ -14,6 +16,7 @@ from .values import (
     Constant,
     DictValue,
     DictView,
+    GeneratorValue,
     InstanceDict,
     IteratorValue,
     Known,
@@ -25,6 +28,10 @@ from .values import (
 
 if TYPE_CHECKING:
     from .machine import Machine
+    from .tracer import Tracer
+
+
+ITERATORS = (IteratorValue, CombinedIterator, GeneratorValue)
 
 
 def iterate(m: Machine, value: Value) -> list[Value]:
@@ -46,52 +53,80 @@ def iterate(m: Machine, value: Value) -> list[Value]:
             if value.which == "values"
             else [SequenceValue(list(p), tuple) for p in zip(keys, values, strict=True)]
         )
-    if isinstance(value, (IteratorValue, CombinedIterator)):
-        rest = []
-        while (item := advance(m, value)) is not None:
-            rest.append(item)
-        return rest
     if isinstance(value, Constant) and isinstance(value.value, (range, str, bytes)):
         return [Constant(v) for v in value.value]
     if isinstance(value, TensorValue):
         if value.fake.ndim == 0:
-            raise Break("FL105", what="iteration", why="over a zero-dimensional tensor")
+            raise raising(TypeError("iteration over a 0-d tensor"))
         unbound = m.tracer.call("call_method", "unbind", (value, Constant(0)), {}, "iteration over a tensor")
         assert isinstance(unbound, SequenceValue)
         return list(unbound.items)
-    if isinstance(value, ObjectValue):
-        method, place = attributes.class_member(m, type(value.value), "__iter__")
-        if type(method) is types.FunctionType:
-            return iterate(m, m.call(attributes.bind(m, method, value, "__iter__", place), [], {}))
-    raise Break("FL105", what="iteration", why=f"over {value.describe()}")
+    made = iterator(m, value)
+    rest = []
+    while (item := advance(m, made)) is not None:
+        rest.append(item)
+    return rest
 
 
 def iterator(m: Machine, value: Value) -> Value:
     """``iter(value)``."""
     value = m.use(value)
-    if isinstance(value, (IteratorValue, CombinedIterator)):
+    if isinstance(value, ITERATORS):
         return value
     if isinstance(value, SequenceValue) and value.kind is list:
         return IteratorValue(value, value.items)
     if isinstance(value, ObjectValue):
-        method, place = attributes.class_member(m, type(value.value), "__iter__")
+        method, place = attributes.class_member(m, value.python_type, "__iter__")
         if type(method) is types.FunctionType:
-            return iterator(m, m.call(attributes.bind(m, method, value, "__iter__", place), [], {}))
-    items = iterate(m, value)
-    return IteratorValue(SequenceValue(items, tuple) if isinstance(value, TensorValue) else value, items)
+            made = m.use(m.call(attributes.bind(m, method, value, "__iter__", place), [], {}))
+            if isinstance(made, ObjectValue):
+                if attributes.class_attribute(made.python_type, "__next__") is attributes.ABSENT:
+                    kind = made.python_type.__name__
+                    raise raising(TypeError(f"iter() returned non-iterator of type '{kind}'"))
+                return made
+            return iterator(m, made)
+        content = attributes.content(m, value)
+        if content is not None:
+            return iterator(m, content)
+        if method is attributes.ABSENT:
+            getter, _ = attributes.class_member(m, value.python_type, "__getitem__")
+            if getter is attributes.ABSENT:
+                raise raising(TypeError(f"'{value.python_type.__name__}' object is not iterable"))
+        raise Break("FL105", what="iteration", why=f"over {value.describe()}")
+    if isinstance(value, (SequenceValue, DictValue, DictView, TensorValue)) or (
+        isinstance(value, Constant) and isinstance(value.value, (range, str, bytes))
+    ):
+        items = iterate(m, value)
+        return IteratorValue(SequenceValue(items, tuple) if isinstance(value, TensorValue) else value, items)
+    if isinstance(value, Constant) or (isinstance(value, Known) and not isinstance(value.value, type)):
+        try:
+            iter(value.value)
+        except TypeError as e:
+            raise raising(e) from None
+    raise Break("FL105", what="iteration", why=f"over {value.describe()}")
 
 
 def advance(m: Machine, value: Value) -> Value | None:
     """The next item of an iterator; None when there is none left."""
+    value = m.use(value)
     if isinstance(value, CombinedIterator):
         return _advance_combined(m, value)
+    if isinstance(value, GeneratorValue):
+        return resume_generator(m, value, Constant(None))
+    if isinstance(value, ObjectValue):
+        method, place = attributes.class_member(m, value.python_type, "__next__")
+        if type(method) is types.FunctionType:
+            try:
+                return m.call(attributes.bind(m, method, value, "__next__", place), [], {})
+            except Raised as raised:
+                if issubclass(raised.kind, StopIteration):
+                    return None
+                raise
     if not isinstance(value, IteratorValue):
         raise Break("FL105", what="iteration", why=f"over {value.describe()}")
     mapping = value.over.mapping if isinstance(value.over, DictView) else value.over
     if isinstance(mapping, DictValue) and len(mapping.items) != len(value.items) and value.position >= 0:
-        raise FrameUnsupported(
-            "FL109", m.tracer.span, what="a loop", why="the dictionary that it iterates over changes size"
-        )
+        raise raising(RuntimeError("dictionary changed size during iteration"))
     if 0 <= value.position < len(value.items):
         value.position += 1
         return value.items[value.position - 1]
@@ -117,23 +152,138 @@ def _advance_combined(m: Machine, value: CombinedIterator) -> Value | None:
     return SequenceValue(row, tuple) if value.parts else None
 
 
-# --- iterators that cross a break -------------------------------------------------------------------------------
+# --- generators -------------------------------------------------------------------------------------------------
 
 
+def resume_generator(m: Machine, generator: GeneratorValue, sent: Value, thrown: Raised | None = None) -> Value | None:
+    """Runs a generator to its next ``yield`` and gives what it yields; None when it returns (see ``returned``)."""
+    if generator.finished:
+        if thrown is not None:
+            raise thrown
+        return None
+    frame = generator.machine
+    if frame in _callers(m):
+        raise raising(ValueError("generator already executing"))
+    frame.parent, frame.depth, frame.call_span = m, m.depth + 1, m.tracer.span
+    try:
+        if thrown is not None:
+            if not generator.started:
+                generator.finished = True
+                raise thrown
+            frame.throw(thrown)
+        elif generator.started:
+            frame.push(sent)
+        elif not (isinstance(sent, Constant) and sent.value is None):
+            raise raising(TypeError("can't send non-None value to a just-started generator"))
+        generator.started = True
+        done = frame.run()
+    except Raised as raised:
+        if generator.started:
+            generator.finished = True
+        if issubclass(raised.kind, StopIteration) and raised is not thrown:
+            error = raising(RuntimeError("generator raised StopIteration"))
+            m.tracer.attributes[id(error.value.value), "__cause__"] = (error.value, raised.value)
+            raise error from None
+        raise
+    finally:
+        m.set_span()
+    if done:
+        generator.finished = True
+        generator.returned = frame.result
+        return None
+    item, frame.yielded = frame.yielded, None
+    return item
+
+
+def _delegates(frame: Machine) -> bool:
+    """Whether a suspended frame is inside ``yield from``, whose loop goes back to a SEND."""
+    following = next(i for i in frame.program.instructions[frame.at :] if i.op != "RESUME")
+    return following.target is not None and following.target.op == "SEND"
+
+
+def _callers(m: Machine) -> list[Machine]:
+    found = [m]
+    while found[-1].parent is not None:
+        found.append(found[-1].parent)
+    return found
+
+
+def abandoned(tracer: Tracer) -> None:
+    """Refuses generators that are left suspended inside ``try`` or ``with``: what closes them would run code."""
+    for generator in tracer.generators:
+        frame = generator.machine
+        handler = frame.program.handlers.get(frame.at - 1)
+        if generator.started and not generator.finished and handler is not None:
+            if frame.program.micros[frame.program.index[id(handler.target)]] != _CONVERTS:
+                raise CannotRebuild(generator.born, generator.describe(), "it is left inside `try` or `with`")
+
+
+_CONVERTS = (Micro("CALL_INTRINSIC_1", "INTRINSIC_STOPITERATION_ERROR"),)
+
+
+def stop_iteration(m: Machine, returned: Value | None) -> Raised:
+    """What ``next`` raises at the end of an iterator."""
+    raised = raising(StopIteration())
+    if returned is not None and not (isinstance(returned, Constant) and returned.value is None):
+        m.tracer.attributes[id(raised.value.value), "args"] = (raised.value, SequenceValue([returned], tuple))
+        m.tracer.attributes[id(raised.value.value), "value"] = (raised.value, returned)
+    return raised
+
+
+def generator_method(m: Machine, generator: GeneratorValue, name: str, args: list[Value]) -> Value:
+    """``send``, ``throw`` and ``close``."""
+    if name in ("send", "__next__"):
+        item = resume_generator(m, generator, m.use(args[0]) if args else Constant(None))
+        if item is None:
+            returned, generator.returned = generator.returned, None
+            raise stop_iteration(m, returned)
+        return item
+    if generator.started and not generator.finished and _delegates(generator.machine):
+        raise Break("FL104", what=f"generator.{name}", why="it is delegating with `yield from`")
+    if name == "throw":
+        exception = m.use(args[0])
+        if isinstance(exception, Known):
+            exception = m.use(m.call(exception, [], {}))
+        if not isinstance(exception, ObjectValue):
+            raise Break("FL104", what="generator.throw", why=f"of {exception.describe()}")
+        item = resume_generator(m, generator, Constant(None), Raised(exception))
+        if item is None:
+            raise stop_iteration(m, generator.returned)
+        return item
+    if name == "close":
+        if not generator.started or generator.finished:
+            generator.finished = True
+            return Constant(None)
+        try:
+            item = resume_generator(m, generator, Constant(None), raising(GeneratorExit()))
+        except Raised as raised:
+            if issubclass(raised.kind, (GeneratorExit, StopIteration)):
+                return Constant(None)
+            raise
+        if item is not None:
+            raise raising(RuntimeError("generator ignored GeneratorExit"))
+        return Constant(None)
+    raise Break("FL104", what=f"generator.{name}", why="there is no rule for this method")
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """How a resume function makes an iterator anew, over the objects that it is given as ``leaves``.
 
     ``steps``: ("iter" | "reversed", leaf, position), ("enumerate", part, number), ("map", leaf, parts…), ("zip", parts…).
     """
 
-    __slots__ = ("steps",)
-
-    def __init__(self, steps: tuple[Any, ...]) -> None:
-        self.steps = steps
+    steps: tuple[Any, ...]
 
 
 def recipe_of(value: Value, leaves: list[Value]) -> tuple[Any, ...]:
     """The steps of a :class:`Recipe` for ``value``; appends what it needs to ``leaves``."""
+    if isinstance(value, GeneratorValue):
+        leaves.append(value)  # rebuilt by itself, if at all
+        return ("iter", len(leaves) - 1, 0)
+    if isinstance(value, ObjectValue):
+        leaves.append(value)
+        return ("iter", len(leaves) - 1, 0)
     if isinstance(value, CombinedIterator):
         if value.kind is enumerate:
             assert isinstance(value.extra, Constant)
@@ -191,9 +341,10 @@ def _restored(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         kind, *rest = steps
         if kind == "iter":
             made = iterator(m, leaves.items[rest[0]])
-            if not isinstance(made, IteratorValue):
+            if isinstance(made, IteratorValue):
+                made.position = rest[1]
+            elif rest[1]:
                 raise Break("FL105", what="a loop", why="its iterator cannot be made again")
-            made.position = rest[1]
             return made
         if kind == "reversed":
             return RULES[reversed](m, [leaves.items[rest[0]]], {})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .breaks import Break
+from .breaks import Break, raising
 from .tracer import CONSTANT_TYPES, specialise
 from .values import (
     Constant,
@@ -88,8 +88,8 @@ def fold(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value],
         raise Break("FL104", what=what, why=f"its argument {unknown.describe()} is not known while tracing")
     try:
         result = function(*known, **known_kwargs)
-    except Exception as e:  # noqa: BLE001 - whatever it is, the program raises it again by itself
-        raise Break("FL104", what=what, why=f"it raises {type(e).__name__}: {e}") from None
+    except Exception as e:  # noqa: BLE001 - whatever it is, the program would raise it too
+        raise raising(e) from None
     return from_plain(result, what)
 
 
@@ -101,7 +101,7 @@ def key_of(m: Machine, value: Value) -> Any:
     try:
         hash(key)
     except TypeError as e:
-        raise Break("FL105", what="a dictionary key", why=str(e)) from None
+        raise raising(e) from None
     return key
 
 

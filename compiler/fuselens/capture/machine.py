@@ -7,7 +7,9 @@ means is in :data:`HANDLERS`, one entry per micro-operation of ``bytecode.normal
 
 from __future__ import annotations
 
+import importlib.util
 import operator
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -29,20 +31,20 @@ from . import (  # noqa: F401 - some modules only register rules
     torch_rules,
 )
 from . import sources as src
-from .breaks import Break, ConditionBreak, FrameUnsupported
+from .breaks import Break, ConditionBreak, FrameUnsupported, Raised, raising
 from .sources import Source
 from .tracer import Tracer, specialise
 from .values import (
     NULL,
     CellValue,
-    CombinedIterator,
     Constant,
     ContextExit,
     DictValue,
     DictView,
     FunctionValue,
+    GeneratorValue,
     GradModeContext,
-    IteratorValue,
+    HandledException,
     Known,
     MadeFunction,
     MethodValue,
@@ -53,6 +55,7 @@ from .values import (
     SuperValue,
     SymbolValue,
     TensorValue,
+    Traceback,
     TruthValue,
     Value,
 )
@@ -90,7 +93,7 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
 class Program:
     """A decoded code object and what is derived from it, made once per code object."""
 
-    __slots__ = ("code", "decoded", "instructions", "micros", "index", "library")
+    __slots__ = ("code", "decoded", "instructions", "micros", "index", "library", "handlers")
 
     def __init__(self, code: types.CodeType) -> None:
         self.code = code
@@ -100,6 +103,11 @@ class Program:
         self.micros = [bytecode.normalise(i) for i in self.instructions]
         self.index = {id(instruction): n for n, instruction in enumerate(self.instructions)}
         self.library = classify.is_library_file(code.co_filename)
+        self.handlers: dict[int, bytecode.Handler] = {}
+        """By instruction: where an exception in it goes."""
+        for handler in self.decoded.handlers:
+            for i in range(self.index[id(handler.start)], self.index[id(handler.end)] + 1):
+                self.handlers.setdefault(i, handler)
 
     def span(self, instruction: bytecode.Instruction) -> Span | None:
         p = instruction.position
@@ -154,6 +162,7 @@ class Machine:
         self.next = 0
         self.keyword_names: tuple[str, ...] = ()
         self.result: Value | None = None
+        self.yielded: Value | None = None
         self.contexts: list[GradModeContext] = []
         self.call_span: Span | None = tracer.span
         self.steps = 0
@@ -167,14 +176,16 @@ class Machine:
         return self.program.instructions[self.at]
 
     def run(self, stop_at: int = -1) -> bool:
-        """Runs to the return (True; see ``result``) or until ``stop_at`` instructions have run (False)."""
+        """Runs to the return (True; see ``result``), to a ``yield`` (False; see ``yielded``), or until ``stop_at``
+        instructions have run (False)."""
         prog, tracer = self.program, self.tracer
         micros = prog.micros
         while True:
             if self.steps == stop_at:
                 return False
             self.steps += 1
-            if self.steps > MAXIMUM_STEPS:
+            tracer.steps += 1
+            if tracer.steps > MAXIMUM_STEPS:
                 raise FrameUnsupported(
                     "FL109", self.call_span, what=self.code.co_qualname,
                     why=f"more than {MAXIMUM_STEPS} instructions were unrolled",
@@ -188,14 +199,60 @@ class Machine:
                         raise Break("FL105", what=f"instruction {micro.op}", why="not traced")
                     handler(self, micro.arg)
             except Break as b:
-                if b.span is None:
-                    b.span = tracer.span
-                    b.stack = self.user_stack()
-                    b.inner = self.code.co_qualname if self.depth else ""
+                self._locate(b)
                 raise
+            except Raised as r:
+                self._locate(r)
+                self._handle(r)
             if self.result is not None:
                 return True
             self.at = self.next
+            if self.yielded is not None:
+                return False
+
+    def _locate(self, event: Break | Raised) -> None:
+        if event.span is None:
+            event.span = self.tracer.span
+            event.stack = self.user_stack()
+            event.inner = self.code.co_qualname if self.depth else ""
+
+    def _handle(self, raised: Raised) -> None:
+        """Goes on at the handler that covers this instruction; the exception goes to the caller when there is none.
+
+        What leaves the outermost frame is raised by eager's own instruction, so there it is a break.
+        """
+        handler = self.program.handlers.get(self.at)
+        self.set_span()
+        first = self.tracer.raised_at.setdefault(id(raised.value), (self.tracer.now, raised))
+        if handler is None:
+            if self.depth:
+                raise raised
+            escape = Break("FL116", what=describe_exception(raised.value))
+            escape.step, raised = first
+            escape.span, escape.stack, escape.inner = raised.span, raised.stack, raised.inner
+            raise escape from None
+        del self.stack[handler.depth :]
+        if handler.lasti:
+            self.push(Constant(self.at))
+        self.push(raised.value)
+        self.keyword_names = ()
+        self.jump(handler.target)
+
+    def throw(self, raised: Raised) -> None:
+        """Raises an exception at the instruction that ran last (a ``yield``), before going on."""
+        self.at -= 1
+        self._handle(raised)
+        self.at = self.next
+
+    def handled_exception(self) -> Value | None:
+        """What ``sys.exc_info`` and a bare ``raise`` refer to."""
+        machine: Machine | None = self
+        while machine is not None:
+            for value in reversed(machine.stack):
+                if isinstance(value, HandledException):
+                    return self.use(value.exception)
+            machine = machine.parent
+        return None
 
     def set_span(self) -> None:
         """The tracer's position: this instruction in user code, the call in library code."""
@@ -266,7 +323,7 @@ class Machine:
             return bool(value.items)
         if isinstance(value, DictView):
             return bool(value.mapping.items)
-        if isinstance(value, (FunctionValue, MadeFunction, MethodValue, IteratorValue, CombinedIterator)):
+        if isinstance(value, (FunctionValue, MadeFunction, MethodValue, *iterators.ITERATORS)):
             return True
         if isinstance(value, Known):
             if isinstance(value.value, (type, types.ModuleType)) or callable(value.value):
@@ -312,7 +369,7 @@ def _load_fast(m: Machine, name: str) -> None:
         if cell is not None:  # 3.13 loads cells with LOAD_FAST
             m.push(cell)
             return
-        raise Break("FL105", what=f"local variable `{name}`", why="it is unbound here")
+        raise _unbound_local(name)
     m.push(value)
 
 
@@ -335,7 +392,11 @@ def _store_fast(m: Machine, name: str) -> None:
 @handles("DELETE_FAST")
 def _delete_fast(m: Machine, name: str) -> None:
     if m.locals.pop(name, None) is None:
-        raise Break("FL105", what=f"`del {name}`", why="it is unbound here")
+        raise _unbound_local(name)
+
+
+def _unbound_local(name: str) -> Raised:
+    return raising(UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value"))
 
 
 @handles("MAKE_CELL")
@@ -369,28 +430,42 @@ def read_cell(m: Machine, cell: CellValue, name: str) -> Value:
         assert cell.source is not None
         cell.contents = m.tracer.lazy(contents, src.cell_contents(cell.source, name))
     if cell.contents is None:
-        raise Break("FL105", what=f"variable `{name}`", why="it is unbound here")
+        if name in m.code.co_cellvars:
+            raise _unbound_local(name)
+        raise raising(
+            NameError(
+                f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+            )
+        )
     return cell.contents
 
 
 @handles("STORE_DEREF")
 def _store_deref(m: Machine, name: str) -> None:
     cell = m.cells[name]
-    if cell.source is not None and m.depth:
-        raise Break("FL110", what=f"assignment to `{name}`", why="it is nonlocal to an inlined function")
     cell.contents = m.take()
     cell.written = True
+    if cell.source is not None:
+        m.tracer.written_cells[id(cell)] = cell
     if not m.program.library and isinstance(cell.contents, TensorValue):
         m.tracer.remember_shape(name, m.program.span(m.instruction), cell.contents)
 
 
 @handles("DELETE_DEREF")
 def _delete_deref(m: Machine, name: str) -> None:
-    raise Break("FL105", what=f"`del {name}`", why="deleting captured variables is not traced")
+    cell = m.cells[name]
+    if cell.source is not None:
+        raise Break("FL110", what=f"`del {name}`", why="it is an enclosing function's variable")
+    read_cell(m, cell, name)
+    cell.contents = None
 
 
 @handles("LOAD_GLOBAL", "LOAD_NAME")
 def _load_global(m: Machine, name: str) -> None:
+    written = m.tracer.written_globals.get((id(m.globals), name))
+    if written is not None:
+        m.push(written[1])
+        return
     found = m.globals.get(name, classify)
     if found is not classify:
         if m.program.library and isinstance(
@@ -403,7 +478,8 @@ def _load_global(m: Machine, name: str) -> None:
     builtins_ = m.globals.get("__builtins__", {})
     table = builtins_.__dict__ if isinstance(builtins_, types.ModuleType) else builtins_
     if name not in table:
-        raise Break("FL105", what=f"global `{name}`", why="it is not defined")
+        m.tracer.guard(m.globals_source, _hook.MISSING, name, name="MISSING", text=f"no global is named {name}")
+        raise raising(NameError(f"name '{name}' is not defined", name=name))
     found = table[name]
     if not m.program.library:
         m.tracer.guard(
@@ -413,9 +489,14 @@ def _load_global(m: Machine, name: str) -> None:
     m.push(attributes.static_value(found))
 
 
-@handles("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_NAME", "DELETE_NAME")
+@handles("STORE_GLOBAL")
 def _store_global(m: Machine, name: str) -> None:
-    raise Break("FL110", what=f"assignment to global `{name}`", why="global variables are written eagerly")
+    m.tracer.written_globals[id(m.globals), name] = (m.globals, m.take())
+
+
+@handles("DELETE_GLOBAL", "STORE_NAME", "DELETE_NAME")
+def _delete_global(m: Machine, name: str) -> None:
+    raise Break("FL110", what=f"`del {name}`", why="global variables are deleted eagerly")
 
 
 # --- stack ------------------------------------------------------------------------------------------------------
@@ -717,7 +798,7 @@ def _store_attr(m: Machine, name: str) -> None:
 
 @handles("DELETE_ATTR")
 def _delete_attr(m: Machine, name: str) -> None:
-    raise Break("FL110", what=f"deletion of `.{name}`", why="attributes are written eagerly")
+    attributes.delete(m, m.pop(), name)
 
 
 # --- control ----------------------------------------------------------------------------------------------------
@@ -778,8 +859,6 @@ def _get_iter(m: Machine, arg: Any) -> None:
 @handles("FOR_ITER")
 def _for_iter(m: Machine, target: bytecode.Instruction) -> None:
     iterator = m.use(m.stack[-1])
-    if not isinstance(iterator, (IteratorValue, CombinedIterator)):
-        raise Break("FL105", what="a for loop", why=f"over {iterator.describe()}")
     item = iterators.advance(m, iterator)
     if item is not None:
         m.push(item)
@@ -793,9 +872,131 @@ def _return_value(m: Machine, arg: Any) -> None:
     m.result = m.take()
 
 
-@handles("RAISE_VARARGS", "RERAISE")
-def _raise(m: Machine, arg: Any) -> None:
-    raise Break("FL105", what="raise", why="exceptions are raised eagerly")
+@handles("RAISE_VARARGS")
+def _raise(m: Machine, n: int) -> None:
+    cause = m.pop() if n == 2 else None
+    handled = m.handled_exception()
+    if n == 0:
+        if handled is None:
+            raise raising(RuntimeError("No active exception to reraise"))
+        raise Raised(_exception(m, handled))
+    exception = _exception(m, m.pop())
+    attributes_of = m.tracer.attributes
+    if cause is not None:
+        cause = cause if isinstance(cause, Constant) and cause.value is None else _exception(m, cause)
+        attributes_of[id(exception.value), "__cause__"] = (exception, cause)
+    if handled is not None and handled is not exception and exception.source is None:
+        attributes_of.setdefault((id(exception.value), "__context__"), (exception, handled))
+    raise Raised(exception)
+
+
+def _exception(m: Machine, value: Value) -> ObjectValue:
+    """The instance that ``raise value`` raises."""
+    if isinstance(value, Known) and isinstance(value.value, type) and issubclass(value.value, BaseException):
+        value = m.use(m.call(value, [], {}))
+    if isinstance(value, ObjectValue) and isinstance(value.value, BaseException):
+        return value
+    if isinstance(value, (Constant, Known, SequenceValue, DictValue, FunctionValue, TensorValue)):
+        raise raising(TypeError("exceptions must derive from BaseException"))
+    raise Break("FL105", what="raise", why=f"of {value.describe()}")
+
+
+def describe_exception(value: ObjectValue) -> str:
+    return f"`{value.python_type.__name__}`"
+
+
+@handles("RERAISE")
+def _reraise(m: Machine, with_position: Any) -> None:
+    exception = _exception(m, m.pop())
+    raise Raised(exception)
+
+
+@handles("PUSH_EXC_INFO")
+def _push_exc_info(m: Machine, arg: Any) -> None:
+    exception = m.take()
+    m.push(HandledException(exception))
+    m.push(exception)
+
+
+@handles("POP_EXCEPT")
+def _pop_except(m: Machine, arg: Any) -> None:
+    m.take()
+
+
+@handles("CHECK_EXC_MATCH")
+def _check_exc_match(m: Machine, arg: Any) -> None:
+    classes, exception = known.plain(known.deep_use(m, m.take())), _exception(m, m.use(m.stack[-1]))
+    several = classes if isinstance(classes, tuple) else (classes,)
+    if classes is known.UNKNOWN:
+        raise Break("FL105", what="except", why="the class is not known while tracing")
+    if not all(isinstance(c, type) and issubclass(c, BaseException) for c in several):
+        raise raising(TypeError("catching classes that do not inherit from BaseException is not allowed"))
+    m.push(Constant(issubclass(exception.python_type, classes)))
+
+
+@handles("WITH_EXCEPT_START")
+def _with_except_start(m: Machine, arg: Any) -> None:
+    exception, leave = _exception(m, m.use(m.stack[-1])), m.stack[-4]
+    m.push(m.call(leave, [Known(exception.python_type), exception, Traceback()], {}))
+
+
+# --- generators -------------------------------------------------------------------------------------------------
+
+
+@handles("RETURN_GENERATOR")
+def _return_generator(m: Machine, arg: Any) -> None:
+    m.push(NULL)  # the generator object; the frame of a running generator pops it
+
+
+@handles("YIELD_VALUE")
+def _yield_value(m: Machine, arg: Any) -> None:
+    m.yielded = m.take()
+
+
+@handles("GET_YIELD_FROM_ITER")
+def _get_yield_from_iter(m: Machine, arg: Any) -> None:
+    m.push(iterators.iterator(m, m.pop()))
+
+
+@handles("SEND")
+def _send(m: Machine, arg: Any) -> None:
+    target, pops = arg
+    sent, receiver = m.pop(), m.use(m.stack[-1])
+    if not isinstance(receiver, iterators.ITERATORS):
+        raise Break("FL105", what="yield from", why=f"of {receiver.describe()}")
+    nothing = isinstance(sent, Constant) and sent.value is None
+    if isinstance(receiver, GeneratorValue):
+        item = iterators.resume_generator(m, receiver, sent)
+    elif nothing:
+        item = iterators.advance(m, receiver)
+    else:
+        raise Break("FL105", what="yield from", why=f"sends a value to {receiver.describe()}")
+    if item is not None:
+        m.push(item)
+        return
+    returned = receiver.returned if isinstance(receiver, GeneratorValue) else None
+    if pops:
+        m.take()
+    m.push(returned or Constant(None))
+    m.jump(target)
+
+
+@handles("END_SEND")
+def _end_send(m: Machine, arg: Any) -> None:
+    value = m.take()
+    m.take()
+    m.push(value)
+
+
+@handles("CLEANUP_THROW")
+def _cleanup_throw(m: Machine, arg: Any) -> None:
+    exception = _exception(m, m.pop())
+    if not issubclass(exception.python_type, StopIteration):
+        raise Raised(exception)
+    m.take()
+    m.take()
+    m.push(NULL)
+    m.push(attributes.load(m, exception, "value"))
 
 
 @handles("LOAD_ASSERTION_ERROR")
@@ -889,6 +1090,14 @@ def _set_function_attribute(m: Machine, flag: int) -> None:
 
 @handles("CALL_INTRINSIC_1")
 def _call_intrinsic_1(m: Machine, arg: Any) -> None:
+    if arg == "INTRINSIC_STOPITERATION_ERROR":
+        exception = _exception(m, m.pop())
+        if issubclass(exception.python_type, StopIteration):
+            error = raising(RuntimeError("generator raised StopIteration"))
+            m.tracer.attributes[id(error.value.value), "__cause__"] = (error.value, exception)
+            exception = error.value
+        m.push(exception)
+        return
     raise Break("FL105", what=f"intrinsic {arg}", why="not traced")
 
 
@@ -898,15 +1107,55 @@ def _call_intrinsic_1(m: Machine, arg: Any) -> None:
 @handles("BEFORE_WITH")
 def _before_with(m: Machine, arg: Any) -> None:
     value = m.pop()
-    if not isinstance(value, GradModeContext):
-        raise Break("FL113", what=value.describe(), why="only grad-mode contexts are traced")
-    value.previous = torch.is_grad_enabled()
-    torch_rules.set_grad_enabled(m, value.enabled)
-    m.contexts.append(value)
-    m.push(ContextExit(value))
-    m.push(Constant(None))
+    if isinstance(value, GradModeContext):
+        value.previous = torch.is_grad_enabled()
+        torch_rules.set_grad_enabled(m, value.enabled)
+        m.contexts.append(value)
+        m.push(ContextExit(value))
+        m.push(Constant(None))
+        return
+    if not isinstance(value, ObjectValue):
+        raise Break("FL113", what=value.describe(), why="it is no object that is known while tracing")
+    found = {}
+    for name in ("__enter__", "__exit__"):
+        member, place = attributes.class_member(m, value.python_type, name)
+        if member is attributes.ABSENT:
+            kind = value.python_type
+            missed = " (missed __exit__ method)" if name == "__exit__" else ""
+            raise raising(
+                TypeError(f"'{kind.__qualname__}' object does not support the context manager protocol{missed}")
+            )
+        if type(member) is not types.FunctionType:
+            raise Break("FL113", what=value.describe(), why=f"its {name} is not a Python function")
+        found[name] = attributes.bind(m, member, value, name, place)
+    m.push(found["__exit__"])
+    m.push(m.call(found["__enter__"], [], {}))
 
 
-@handles("IMPORT_NAME", "IMPORT_FROM")
-def _import(m: Machine, name: Any) -> None:
-    raise Break("FL105", what="import", why="modules are imported eagerly")
+# --- imports ----------------------------------------------------------------------------------------------------
+
+
+@handles("IMPORT_NAME")
+def _import_name(m: Machine, name: str) -> None:
+    names, level = known.plain(known.deep_use(m, m.pop())), known.plain(m.pop())
+    package = m.globals.get("__package__") or m.globals.get("__name__", "").rpartition(".")[0]
+    absolute = importlib.util.resolve_name("." * level + name, package) if level else name
+    wanted = [absolute, *(f"{absolute}.{n}" for n in names or ())]
+    if absolute not in sys.modules or "*" in (names or ()):
+        raise Break("FL105", what=f"import of {absolute}", why="the module is not imported yet, and importing runs it")
+    module = sys.modules[absolute]
+    for submodule in wanted[1:]:
+        if submodule not in sys.modules and not hasattr(module, submodule.rpartition(".")[2]):
+            raise Break("FL105", what=f"import of {submodule}", why="the module is not imported yet, or is missing")
+    m.push(Known(module if names else sys.modules[absolute if level else absolute.partition(".")[0]]))
+
+
+@handles("IMPORT_FROM")
+def _import_from(m: Machine, name: str) -> None:
+    module = m.use(m.stack[-1])
+    assert isinstance(module, Known)
+    full = f"{module.value.__name__}.{name}"
+    if name not in vars(module.value) and full in sys.modules:
+        m.push(Known(sys.modules[full]))
+        return
+    m.push(attributes.load(m, module, name))

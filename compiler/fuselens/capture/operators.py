@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import attributes
-from .breaks import Break
+from .breaks import Break, raising
 from .iterators import iterate
 from .known import UNKNOWN, deep_use, fold, key_of, plain
 from .tracer import specialise
@@ -109,6 +109,9 @@ def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) ->
                 result = m.call(attributes.bind(m, method, a, name, place), [b], {})
                 if not (isinstance(result, Constant) and result.value is NotImplemented):
                     return result
+            held = attributes.content(m, a)
+            if held is not None:
+                return binary(m, function, *((held, b) if not prefix else (b, held)), symbol)
             raise Break("FL105", what=f"operator {symbol}", why=f"on {a.describe()}")
     return fold(m, _INPLACE.get(function, function), [left, right], {}, f"operator {symbol}")
 
@@ -155,7 +158,7 @@ def contains(m: Machine, container: Value, member: Value) -> bool:
         try:
             return key in known
         except TypeError as e:
-            raise Break("FL105", what="in", why=str(e)) from None
+            raise raising(e) from None
     if isinstance(container, SequenceValue) and isinstance(member, Constant):
         items = [m.use(v) for v in container.items]
         if all(isinstance(i, (Constant, Known, FunctionValue, SequenceValue)) for i in items):
@@ -179,9 +182,11 @@ def subscript(m: Machine, container: Value, key: Value) -> Value:
             try:
                 found = container.items[key.value]
             except IndexError:
-                raise Break("FL105", what="subscript", why=f"index {key.value} is out of range") from None
-            except TypeError as e:
-                raise Break("FL105", what="subscript", why=str(e)) from None
+                raise raising(
+                    IndexError(f"{'list' if container.kind is list else 'tuple'} index out of range")
+                ) from None
+            except (TypeError, ValueError) as e:
+                raise raising(e) from None
             if isinstance(found, list):
                 kind = container.kind if container.kind in (list, tuple, torch.Size) else tuple
                 return SequenceValue(found, kind)
@@ -189,7 +194,10 @@ def subscript(m: Machine, container: Value, key: Value) -> Value:
     if isinstance(container, DictValue):
         wanted = key_of(m, key)
         if wanted not in container.items:
-            raise Break("FL105", what="subscript", why=f"key {wanted!r} is missing")
+            missing = attributes.class_attribute(container.kind, "__missing__")
+            if missing is not attributes.ABSENT:
+                raise Break("FL105", what="subscript", why=f"{container.kind.__name__} makes what is missing")
+            raise raising(KeyError(wanted))
         return m.use(container.items[wanted])
     if isinstance(container, InstanceDict):
         found = attributes.instance_item(m, container, key_of(m, key))
@@ -221,6 +229,11 @@ def store_subscript(m: Machine, container: Value, key: Value, value: Value) -> N
             m.tracer.mutate(container)
             container.items[index] = value
             return
+        if type(index) is int:
+            raise raising(IndexError("list assignment index out of range"))
+    if isinstance(container, ObjectValue):
+        m.call(attributes.load(m, container, "__setitem__"), [key, value], {})
+        return
     raise Break("FL105", what="item assignment", why=f"into {container.describe()}")
 
 
@@ -231,4 +244,8 @@ def delete_subscript(m: Machine, container: Value, key: Value) -> None:
             m.tracer.mutate(container)
             del container.items[wanted]
             return
+        raise raising(KeyError(wanted))
+    if isinstance(container, ObjectValue):
+        m.call(attributes.load(m, container, "__delitem__"), [key], {})
+        return
     raise Break("FL105", what="del", why=f"of an item of {container.describe()}")

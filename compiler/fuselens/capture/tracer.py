@@ -13,7 +13,7 @@ import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -25,7 +25,7 @@ from ..ir.dtypes import short_name
 from ..report import Shape, Span, Tensor
 from . import _hook, classify, tensor_layout
 from . import sources as src
-from .breaks import Break
+from .breaks import Break, Raised
 from .sources import GuardProgram, Source
 from .symbols import LARGEST, Sizes, SizesChanged, Variation
 from .values import (
@@ -33,6 +33,7 @@ from .values import (
     Constant,
     DictValue,
     FunctionValue,
+    GeneratorValue,
     Known,
     Lazy,
     MethodValue,
@@ -43,6 +44,9 @@ from .values import (
     TensorValue,
     Value,
 )
+
+if TYPE_CHECKING:
+    from .machine import Machine
 
 CONSTANT_TYPES: tuple[type, ...] = (
     type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range,
@@ -78,6 +82,14 @@ class Tracer:
             int, SequenceValue | DictValue
         ] = {}  # existing containers whose contents changed, by value id
         self.attributes: dict[tuple[int, str], tuple[ObjectValue, Value]] = {}  # assigned on existing objects, in order
+        self.written_globals: dict[tuple[int, str], tuple[dict[str, Any], Value]] = {}  # by id of the globals, and name
+        self.written_cells: dict[int, CellValue] = {}  # existing cells that were assigned, by value id
+        self.raised_at: dict[
+            int, tuple[int, Raised]
+        ] = {}  # by id of the exception: the step at which it was raised first
+        self.generators: list[GeneratorValue] = []
+        self.root: Machine | None = None  # the outermost frame's
+        self.steps = 0  # instructions run so far, in all frames
         self._objects: dict[int, Value] = {}
         self._keep: list[Any] = []  # ids above stay valid while these live
         self._last_placeholder: fx.Node | None = None
@@ -100,6 +112,27 @@ class Tracer:
             variation.integers.setdefault(text, set()).add(value)
 
     # --- objects to values --------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Drops what refers back to the tracer, so that a capture leaves no reference cycles."""
+        self.root = None
+        self.generators.clear()
+        self.raised_at.clear()
+
+    @property
+    def now(self) -> int:
+        """The step of the outermost frame that is being executed."""
+        return self.root.steps - 1 if self.root is not None else 0
+
+    def made(self, obj: Any, content: Value | None = None) -> ObjectValue:
+        """The tracked value of an object made while tracing, for which ``obj`` stands."""
+        value = ObjectValue(obj, None, content)
+        self._keep.append(obj)
+        return value
+
+    def attributes_of(self, owner: ObjectValue) -> list[tuple[str, Value]]:
+        """What was assigned on an object while tracing, in order."""
+        return [(name, value) for (i, name), (_, value) in self.attributes.items() if i == id(owner.value)]
 
     def use(self, value: Value) -> Value:
         """The value itself, with the guards that looking at it needs."""
@@ -190,16 +223,10 @@ class Tracer:
             return self._wrap_tensor(obj, source)
         if kind in (tuple, list, torch.Size):
             self.guard_type(source, kind)
-            self.guard(source, _hook.LENGTH_IS, len(obj), name="LENGTH", text=f"len({source}) == {len(obj)}")
-            items = [self.lazy(v, src.item(source, i)) for i, v in enumerate(obj)]
-            return SequenceValue(items, kind, source)
+            return self.wrap_sequence(obj, kind, source)
         if kind in _PLAIN_DICTS:
-            keys = tuple(obj)
-            if all(type(k) in (str, int, bool, float, type(None)) or isinstance(k, (type, enum.Enum)) for k in keys):
-                self.guard_type(source, kind)
-                self.guard(source, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=f"list({source}) == {list(keys)!r}")
-                return DictValue({k: self.lazy(v, src.dict_item(source, k)) for k, v in obj.items()}, kind, source)
-            return ObjectValue(obj, source)
+            self.guard_type(source, kind)
+            return self.wrap_dict(obj, kind, source) or ObjectValue(obj, source)
         if kind is types.FunctionType:
             self.guard_function(source, obj)
             return FunctionValue(obj, source)
@@ -217,6 +244,20 @@ class Tracer:
         if issubclass(kind, torch.nn.Module):
             self.modules.add(source)
         return ObjectValue(obj, source)
+
+    def wrap_sequence(self, obj: Any, kind: type, source: Source) -> SequenceValue:
+        """The items of a list or tuple (or an instance of a subclass), as one of ``kind``."""
+        self.guard(source, _hook.LENGTH_IS, len(obj), name="LENGTH", text=f"len({source}) == {len(obj)}")
+        return SequenceValue([self.lazy(v, src.item(source, i)) for i, v in enumerate(obj)], kind, source)
+
+    def wrap_dict(self, obj: Any, kind: type, source: Source) -> DictValue | None:
+        """The items of a dictionary (or an instance of a subclass), as one of ``kind``; None if a key is not trackable."""
+        keys = tuple(kind.keys(obj))
+        if not all(type(k) in (str, int, bool, float, type(None)) or isinstance(k, (type, enum.Enum)) for k in keys):
+            return None
+        self.guard(source, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=f"list({source}) == {list(keys)!r}")
+        items = {k: self.lazy(kind.__getitem__(obj, k), src.dict_item(source, k)) for k in keys}
+        return DictValue(items, kind, source)
 
     def guard_function(self, source: Source, function: types.FunctionType) -> None:
         code = src.part(source, _hook.FUNC_CODE, "__code__")

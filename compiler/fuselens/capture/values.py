@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from ..report import Span
 from .sources import Source
+
+if TYPE_CHECKING:
+    from .machine import Machine
 
 
 class Value:
@@ -164,13 +167,19 @@ class DictValue(Value):
 
 
 class ObjectValue(Value):
-    """An existing object with attributes (a module, a user's instance): ``value`` is the object itself."""
+    """An object with attributes: a module, a user's instance, an exception.
 
-    __slots__ = ("value",)
+    An existing one has a source, and ``value`` is the object itself. One made while tracing has none; ``value`` is then
+    a bare instance that stands for it, and its attributes are those in ``Tracer.attributes``. ``content`` is what an
+    instance of a subclass of a builtin container, number or string holds (for an exception: nothing).
+    """
 
-    def __init__(self, value: Any, source: Source) -> None:
+    __slots__ = ("value", "content")
+
+    def __init__(self, value: Any, source: Source | None, content: Value | None = None) -> None:
         super().__init__(source)
         self.value = value
+        self.content = content
 
     @property
     def python_type(self) -> type:
@@ -348,6 +357,51 @@ class CombinedIterator(Value):
         return self.kind
 
 
+class GeneratorValue(Value):
+    """A generator: ``machine`` is its suspended frame. ``call`` (function, arguments, keywords) makes it again if it has
+    not started; ``born`` is the step of the outermost frame at which it was made."""
+
+    __slots__ = ("machine", "call", "born", "started", "finished", "returned")
+
+    def __init__(self, machine: Machine, call: tuple[Value, list[Value], dict[str, Value]], born: int) -> None:
+        super().__init__(None)
+        self.machine = machine
+        self.call = call
+        self.born = born
+        self.started = False
+        self.finished = False
+        self.returned: Value | None = None
+
+    @property
+    def python_type(self) -> type:
+        return types.GeneratorType
+
+    def describe(self) -> str:
+        return f"the generator {self.machine.code.co_qualname}"
+
+
+class HandledException(Value):
+    """The stack entry that marks an exception being handled (what PUSH_EXC_INFO leaves below it)."""
+
+    __slots__ = ("exception",)
+
+    def __init__(self, exception: Value) -> None:
+        super().__init__(None)
+        self.exception = exception
+
+    @property
+    def python_type(self) -> type:
+        return BaseException
+
+
+class Traceback(Value):
+    """The traceback that ``__exit__`` is given: it exists in a running program only."""
+
+    @property
+    def python_type(self) -> type:
+        return types.TracebackType
+
+
 class SuperValue(Value):
     """``super()``: attribute lookup that starts after ``cls`` in the receiver's method resolution order."""
 
@@ -382,11 +436,12 @@ class GradModeContext(Value):
 class ContextExit(Value):
     """The bound ``__exit__`` that ``with`` keeps on the stack."""
 
-    __slots__ = ("context",)
+    __slots__ = ("context", "exited")
 
     def __init__(self, context: GradModeContext) -> None:
         super().__init__(None)
         self.context = context
+        self.exited = False
 
     @property
     def python_type(self) -> type:
