@@ -602,3 +602,11 @@ def _direct_until_peer_loads(raw: Any) -> Callable[..., Any]:
         return raw(*args, **kwargs)
 
     return call
+
+
+def times_written(tensor: torch.Tensor) -> int:
+    """How often a tensor was written to in place; -1 when it does not count (inference tensors)."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return -1

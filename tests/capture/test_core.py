@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+import fuselens
+
 from .harness import check
 
 
@@ -358,3 +360,41 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c[0].__name__)
 def test_same_as_eager(case: Any) -> None:
     check(*case)
+
+
+def effect_then_failure(items, x, i):
+    items.append(1)
+    y = x[i] * 2
+    items.append(2)
+    return y
+
+
+def written_then_failure(x, i):
+    x.add_(1)
+    return x[i] + 1
+
+
+def nested_effect_then_failure(items, x, i):
+    def row():
+        items.append(len(items))
+        return x[i]
+
+    return row() * 2
+
+
+@pytest.mark.parametrize("fn", [effect_then_failure, nested_effect_then_failure])
+def test_effects_before_a_run_time_failure(fn: Any) -> None:
+    check(fn, ([], t(3), torch.tensor(1)), ([], t(3), torch.tensor(7)))
+
+
+def test_written_inputs_are_written_once() -> None:
+    check(written_then_failure, (t(4, 3), torch.tensor(1)), (t(4, 3), torch.tensor(9)))
+
+
+def test_traceback_of_a_failing_graph_is_eagers() -> None:
+    compiled = fuselens.compile(nested_effect_then_failure, backend="eager")
+    compiled([], t(3), torch.tensor(1))
+    with pytest.raises(IndexError) as caught:
+        compiled([], t(3), torch.tensor(7))
+    names = [entry.name for entry in caught.traceback]
+    assert names[-1] == "row"

@@ -8,6 +8,8 @@ the middle, with the live stack and locals as its arguments. Resume functions ar
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import types
 from collections import OrderedDict
 from typing import Any
@@ -21,8 +23,8 @@ from .breaks import CannotRebuild, FrameUnsupported
 from .bytecode import Instruction
 from .explore import explore_both
 from .iterators import Recipe, recipe_of, restored
-from .machine import Machine, Program
-from .resuming import END, Tail, next_or_end, run_tails
+from .machine import Machine, Program, program
+from .resuming import END, Retry, Tail, next_or_end, run_tails
 from .sources import Source
 from .tracer import Tracer
 from .values import (
@@ -286,11 +288,39 @@ class Emitter:
         if self.m.tracer.guards.gathered != self.n_inputs:
             self._emit(bytecode.load_const(slice(0, self.n_inputs)))
             self._emit(bytecode.binary_subscr())
-        self._emit(bytecode.call(1))
+        called = bytecode.call(1)
+        self._emit(called)
         if self.outputs:
             self._emit(bytecode.store_fast(OUTPUTS))
         else:
             self._emit(bytecode.pop_top())
+        if not self.m.tracer.writes():
+            self._retry(called)
+
+    def _retry(self, called: list[Instruction]) -> None:
+        """Where the graph raises: the frame runs eagerly from its beginning, for eager's effects and traceback.
+
+        A graph that has written to its inputs may not run twice; its exception is raised as it is.
+        """
+        free = (*self.code.co_freevars, *self.code.co_cellvars)
+        n = self.code.co_argcount + self.code.co_kwonlyargcount
+        n += bool(self.code.co_flags & inspect.CO_VARARGS) + bool(self.code.co_flags & inspect.CO_VARKEYWORDS)
+        names = [name for name in self.code.co_varnames[:n] if name not in free]
+        landing, exception = bytecode.nop()[0], self._temporary()
+        self.handlers.append(bytecode.Handler(called[0], called[-1], landing, 0, False))
+        main, self.out = self.out, []
+        self._emit([landing, *bytecode.store_fast(exception)])
+        make = functools.partial(eager_code, self.code, tuple(names))
+        self._emit(bytecode.prepare_call(bytecode.load_const(Retry(make, self.m.tracer.config.strict))))
+        self._emit(bytecode.load_fast(exception))
+        for name in free:
+            self._emit(bytecode.load_closure(name))
+        self._emit(bytecode.build_tuple(len(free)))
+        for name in names:
+            self._emit(bytecode.load_fast(name))
+        self._emit([*bytecode.call(2 + len(names)), *bytecode.return_value()])
+        self.landings += self.out
+        self.out = main
 
     def _store_cells(self, only_written: bool) -> None:
         """Brings real cells up to date: assigned nonlocals always, own variables when code that reads them follows."""
@@ -964,6 +994,16 @@ def resume_code(
         co_name=f"{base}{RESUME_MARK}{line}", co_qualname=f"{qualified}{RESUME_MARK}{line}",
     )  # fmt: skip
     return made, {len(out) + n: index for n, index in enumerate(kept)}
+
+
+def eager_code(code: types.CodeType, names: tuple[str, ...]) -> types.CodeType:
+    """A copy of ``code`` that is never captured, for a frame whose cells exist: its arguments are ``names``."""
+    whole = program(code)
+    first = next(i for i in whole.instructions if i.op not in ("COPY_FREE_VARS", "MAKE_CELL", "RESUME"))
+    copy, _ = resume_code(whole, first, [], list(names))
+    copy = copy.replace(co_name=code.co_name, co_qualname=code.co_qualname)
+    _hook.skip(copy)
+    return copy
 
 
 def _between(program: Program, handler: Any) -> list[Instruction]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import types
+from collections.abc import Callable
 from typing import Any
 
 
@@ -30,3 +33,28 @@ END = object()
 def next_or_end(iterator: Any) -> Any:
     """The next item, as a ``for`` loop takes it; :data:`END` at the end."""
     return next(iterator, END)
+
+
+class Retry:
+    """Runs a frame eagerly whose graph raised: eager's exception, at its line, after the effects that precede it.
+
+    ``strict``: a graph that fails where eager does not is an error of the compiler, and raised.
+    """
+
+    __slots__ = ("_code", "_make", "_strict")
+
+    def __init__(self, make: Callable[[], types.CodeType], strict: bool) -> None:
+        self._make = make
+        self._strict = strict
+        self._code: types.CodeType | None = None
+
+    def __call__(self, error: BaseException, closure: tuple[types.CellType, ...], *args: Any) -> Any:
+        if not isinstance(error, Exception):
+            raise error
+        if self._code is None:
+            self._code = self._make()
+        function = types.FunctionType(self._code, sys._getframe(1).f_globals, None, None, closure)
+        result = function(*args)
+        if self._strict:
+            raise error
+        return result

@@ -130,6 +130,11 @@ class Tracer:
         self._keep.append(obj)
         return value
 
+    def writes(self) -> bool:
+        """Whether the graph writes to its inputs."""
+        fakes = [n.meta["val"] for n in self.graph.nodes if n.op == "placeholder"]
+        return any(torch_private.times_written(f) for f in fakes if isinstance(f, torch.Tensor))
+
     def attributes_of(self, owner: ObjectValue) -> list[tuple[str, Value]]:
         """What was assigned on an object while tracing, in order."""
         return [(name, value) for (i, name), (_, value) in self.attributes.items() if i == id(owner.value)]
