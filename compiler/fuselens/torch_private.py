@@ -336,36 +336,20 @@ def dispatch_modes_active() -> bool:
     return torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0
 
 
-_default_dtype, _inference = torch.get_default_dtype, torch.is_inference_mode_enabled
-_autocast, _functorch = torch._C._is_any_autocast_enabled, torch._C._functorch.peek_interpreter_stack
-_dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
-
-
-class Ambient:
-    """State of torch that every graph depends on; calling it tells whether that is as it was when this was made."""
-
-    __slots__ = ("dtype", "inference")
-
-    def __init__(self) -> None:
-        self.dtype = torch.get_default_dtype()
-        self.inference = torch.is_inference_mode_enabled()
-
-    def __call__(self) -> bool:
-        return (
-            _default_dtype() is self.dtype
-            and _inference() is self.inference
-            and not (_autocast() or _dispatch_modes() or _function_modes())
-            and _functorch() is None
-        )
-
-    def __str__(self) -> str:
-        mode = "inference mode is on, " if self.inference else ""
-        return f"{mode}the default dtype is {self.dtype}; autocast, modes and function transforms are off"
+AMBIENT: dict[str, Callable[[], Any]] = {
+    "torch.get_default_dtype()": torch.get_default_dtype,
+    "torch.is_inference_mode_enabled()": torch.is_inference_mode_enabled,
+    "whether autocast is on": torch._C._is_any_autocast_enabled,
+    "the number of active dispatch modes": torch._C._len_torch_dispatch_stack,
+    "the number of active function modes": torch._C._len_torch_function_stack,
+    "the innermost function transform": torch._C._functorch.peek_interpreter_stack,
+}
+"""State of torch that every graph depends on, and the builtin functions that read it."""
 
 
 def autocast_active() -> bool:
     """Whether autocast is on for any device."""
-    return _autocast()
+    return torch._C._is_any_autocast_enabled()
 
 
 def real_of(tensor: torch.Tensor) -> torch.Tensor:

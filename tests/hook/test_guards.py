@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import sys
 import types
 import weakref
 from typing import Any
@@ -190,17 +191,13 @@ def test_calls() -> None:
     assert passes((0, h.GLOBAL_CALL, lambda: True), 3) and not passes((0, h.GLOBAL_CALL, lambda: 0), 3)
 
 
-def test_versions() -> None:
-    version = h.type_version(Plain)
-    assert version and passes((0, h.TYPE_VERSION, version), Plain)
-    Plain.added = 1  # type: ignore[attr-defined]
-    assert not passes((0, h.TYPE_VERSION, version), Plain)
-    assert not passes((0, h.TYPE_VERSION, 0), Plain)
-    d = {"a": 1}
-    version = h.dict_version(d)
-    assert passes((0, h.DICT_VERSION, version), d) == (version != 0)
-    d["a"] = 2
-    assert not passes((0, h.DICT_VERSION, version), d)
+def test_state() -> None:
+    assert passes((0, h.STATE, (sys.getrecursionlimit, sys.getrecursionlimit())), 3)
+    assert not passes((0, h.STATE, (sys.getrecursionlimit, 7)), 3)
+    assert not passes((0, h.STATE, (sys._getframe().f_locals.get, 7)), 3)  # it raises: it takes arguments
+    for operand in ((lambda: 7, 7), len, (len,)):
+        with pytest.raises(TypeError):
+            h.Guards([LOCAL], [(0, h.STATE, operand)])
 
 
 @pytest.mark.parametrize("n", [2, 8, 9, 300, 1500])

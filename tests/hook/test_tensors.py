@@ -172,3 +172,91 @@ def test_shape_relations() -> None:
     assert failed(torch.zeros(6, 5), b) == 2
     assert failed(a, torch.zeros(5, 6)) == 3
     assert failed(torch.zeros(6, 8)[:, :4], b) == 4
+
+
+def _data_grows(p: Any) -> None:
+    p.data = torch.ones(5, 4)
+
+
+def _data_is_transposed(p: Any) -> None:
+    p.data = p.data.t()
+
+
+def _data_is_of_another_type(p: Any) -> None:
+    p.data = p.data.double()
+
+
+def _data_is_elsewhere(p: Any) -> None:
+    torch.utils.swap_tensors(p, torch.nn.Parameter(torch.empty(4, 4, device="meta")))
+
+
+def _requires_grad(p: Any) -> None:
+    p.requires_grad_(not p.requires_grad)
+
+
+def _is_resized(p: Any) -> None:
+    with torch.no_grad():
+        p.requires_grad_(False).resize_(4, 3)
+
+
+def _is_set(p: Any) -> None:
+    with torch.no_grad():
+        p.set_(torch.ones(3, 4))
+
+
+def _is_transposed(p: Any) -> None:
+    with torch.no_grad():
+        p.t_()
+
+
+def _gains_a_dimension(p: Any) -> None:
+    with torch.no_grad():
+        p.unsqueeze_(0)
+
+
+def _is_swapped(p: Any) -> None:
+    torch.utils.swap_tensors(p, torch.nn.Parameter(torch.ones(5)))
+
+
+def _class_is_assigned(p: Any) -> None:
+    p.__class__ = type("Parameter", (torch.nn.Parameter,), {})
+
+
+@pytest.mark.parametrize(
+    "apply",
+    [
+        _data_grows, _data_is_transposed, _data_is_of_another_type, _data_is_elsewhere, _requires_grad, _is_resized,
+        _is_set, _is_transposed, _gains_a_dimension, _is_swapped, _class_is_assigned,
+    ],
+    ids=lambda f: f.__name__.strip("_"),
+)  # fmt: skip
+@pytest.mark.parametrize("flag", [True, False])
+def test_parameters_that_change_in_place(apply: Any, flag: bool) -> None:
+    """A tensor's metadata changes without a trace in the dictionary that holds it."""
+    table = {name: torch.nn.Parameter(torch.ones(4, 4), requires_grad=flag) for name in "abcdefgh"}
+    nodes = [(0, h.ROOT_LOCAL, 0), *((0, h.DICT_ITEM, name) for name in table)]
+    checks = [(i + 1, h.TENSOR, tensor_layout.spec(p)) for i, p in enumerate(table.values())]
+    guards = h.Guards(nodes, checks, range(1, 9))
+    optimizer = torch.optim.SGD(table.values(), 0.1)
+    for _ in range(3):
+        ok, _, gathered = guards.check(_requires_grad, (table,))
+        assert ok and all(map(lambda a, b: a is b, gathered, table.values()))
+        if flag:  # what training does to parameters is none of the guards' business
+            sum(p.sum() for p in table.values()).backward()
+            optimizer.step()
+    apply(table["f"])
+    assert guards.check(_requires_grad, (table,)) == (False, 5, None)
+    table["f"] = torch.nn.Parameter(torch.ones(4, 4), requires_grad=flag)
+    assert guards.check(_requires_grad, (table,))[0]
+
+
+def test_results_of_operations_among_parameters() -> None:
+    """``requires_grad`` of a tensor that an operation made is not in its flag."""
+    leaf = torch.ones(4, requires_grad=True)
+    table = {name: leaf * i for i, name in enumerate("abcdefgh")}
+    nodes = [(0, h.ROOT_LOCAL, 0), *((0, h.DICT_ITEM, name) for name in table)]
+    guards = h.Guards(nodes, [(i + 1, h.TENSOR, tensor_layout.spec(p)) for i, p in enumerate(table.values())])
+    for _ in range(3):
+        assert guards.check(_requires_grad, (table,))[0]
+    table["c"].detach_()
+    assert guards.check(_requires_grad, (table,)) == (False, 2, None)

@@ -27,13 +27,18 @@
 #error "fuselens relies on the GIL"
 #endif
 
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  /* ma_version_tag, PyWeakref_GET_OBJECT: there, and right, in all */
+
 #define Py_BUILD_CORE
 #undef _PyGC_FINALIZED
 #include <internal/pycore_frame.h>
+#include <internal/pycore_dict.h>
 #undef Py_BUILD_CORE
 
 #include <stdint.h>
 #include <string.h>
+
+typedef uint64_t __attribute__((may_alias)) Raw;  /* a word of memory, whatever it holds */
 
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -151,10 +156,16 @@ typedef int32_t (*ReadInt64)(void *, int64_t *);
 typedef int32_t (*ReadArray)(void *, int64_t **);
 
 /* Addresses of torch's C shim. `ready` only after tensor_layout.py compared every one with torch's Python answers. */
-static struct {
+typedef struct {
     int ready;
     Py_ssize_t tensor_offset;  /* bytes from the PyObject to its at::Tensor, whose address is the shim's handle */
     Py_ssize_t keyset_offset;  /* bytes from the TensorImpl to its dispatch key set */
+    /* The words of a TensorImpl from the number of dimensions to the key set, see same_metadata. */
+    Py_ssize_t metadata_offset, n_metadata;
+    /* Where the TensorImpl points to its autograd metadata (0: unknown), and the word and bit there that say requires_grad;
+     * of results of operations it is true without. */
+    Py_ssize_t autograd_offset, flag_offset;
+    uint64_t flag_mask;
     ReadInt32 dtype, device_type, device_index;
     ReadInt64 dim;
     ReadArray sizes, strides;
@@ -162,11 +173,33 @@ static struct {
     bool (*grad_mode)(void);
     PyObject *slow_check;      /* (tensor, spec) -> bool, when there is no fast way */
     PyObject *slow_grad_mode;  /* () -> bool */
-} torch_access;
+} TorchAccess;
+
+static TorchAccess torch_access;
 
 static inline void *tensor_handle(PyObject *o) { return (char *)o + torch_access.tensor_offset; }
 static inline void *tensor_impl(PyObject *o) { return *(void **)tensor_handle(o); }
 static inline uint64_t tensor_keyset(void *impl) { return *(uint64_t *)((char *)impl + torch_access.keyset_offset); }
+static inline const Raw *tensor_metadata(void *impl) { return (const Raw *)((char *)impl + torch_access.metadata_offset); }
+/* Words of the metadata: the number of dimensions, MAX_INLINE_DIMS sizes and as many strides, of which those beyond the
+ * number of dimensions mean nothing, and the rest. */
+#define MAX_INLINE_DIMS 5  /* with more, sizes and strides are in an allocation of their own */
+#define SIZES_AT 1
+#define STRIDES_AT (SIZES_AT + MAX_INLINE_DIMS)
+#define REST_AT (STRIDES_AT + MAX_INLINE_DIMS)
+static inline int same_metadata(const Raw *a, const uint64_t *b) {
+    if (UNLIKELY(a[0] != b[0])) return 0;
+    uint64_t different = 0;
+    for (uint64_t i = 0; i < b[0]; i++) different |= (a[SIZES_AT + i] ^ b[SIZES_AT + i]) | (a[STRIDES_AT + i] ^ b[STRIDES_AT + i]);
+    for (Py_ssize_t i = REST_AT; i < torch_access.n_metadata; i++) different |= a[i] ^ b[i];
+    return different == 0;
+}
+static inline int tensor_requires_grad(void *impl) {
+    if (torch_access.autograd_offset == 0) return torch_access.requires_grad(impl);
+    const char *autograd = *(char **)((char *)impl + torch_access.autograd_offset);
+    if (autograd == NULL) return 0;
+    return (*(const Raw *)(autograd + torch_access.flag_offset) & torch_access.flag_mask) || torch_access.requires_grad(impl);
+}
 
 #define ANY_SIZE INT64_MIN
 
@@ -190,7 +223,7 @@ static int tensor_passes(PyObject *o, const TensorSpec *s) {
         if (torch_access.device_type(handle, &code) || code != s->device_type) return 0;
         if (torch_access.device_index(handle, &code) || code != s->device_index) return 0;
     }
-    if (s->requires_grad >= 0 && torch_access.requires_grad(impl) != (bool)s->requires_grad) return 0;
+    if (s->requires_grad >= 0 && tensor_requires_grad(impl) != s->requires_grad) return 0;
     if (s->ndim < 0) return 1;
     int64_t ndim, *have;
     if (torch_access.dim(handle, &ndim) || ndim != s->ndim) return 0;
@@ -217,7 +250,7 @@ static int tensor_passes(PyObject *o, const TensorSpec *s) {
     X(FUNC_KWDEFAULTS) X(FUNC_CLOSURE) X(FUNC_GLOBALS) X(METHOD_SELF) X(METHOD_FUNC) X(LENGTH)
 #define CHECK_KINDS(X)                                                                                             \
     X(TYPE_IS) X(IS) X(ID_IS) X(EQUALS) X(LENGTH_IS) X(DICT_KEYS_ARE) X(MISSING) X(TENSOR) X(GRAD_MODE) X(CALL)      \
-    X(GLOBAL_CALL) X(TYPE_VERSION) X(DICT_VERSION) X(DISTINCT) X(SAME) X(SHAPE)
+    X(GLOBAL_CALL) X(STATE) X(DISTINCT) X(SAME) X(SHAPE)
 #define SHAPE_OPERATIONS(X)                                                                                        \
     X(S_CONST) X(S_VAR) X(S_ADD) X(S_SUB) X(S_MUL) X(S_FLOORDIV) X(S_MOD) X(S_MIN) X(S_MAX) X(S_EQ) X(S_NE) X(S_LT)  \
     X(S_LE) X(S_AND) X(S_OR) X(S_NOT)
@@ -242,12 +275,14 @@ typedef struct {
     int64_t *steps;   /* pairs: operation, operand */
 } ShapeProgram;
 
-/* One operation. A resolving one appends to the values; a check reads values[a]. Objects are borrowed from the
- * tuples that the Guards object keeps. */
+/* One operation. A resolving one fills its slot; a check reads slot `a`. Objects are borrowed from the tuples that the
+ * Guards object keeps. */
 typedef struct {
     uint8_t kind;
     int32_t a;       /* slot of the parent, or of the checked object */
+    int32_t slot;    /* of what a resolving operation finds; -1 for a check */
     int32_t check;   /* what to report on failure: index of the check; number of checks + i for gather item i */
+    int32_t sibling; /* the next operation of the group that reads the same dictionary; -1: none */
     int64_t n;
     PyObject *object;
     union {
@@ -258,13 +293,26 @@ typedef struct {
     } u;
 } Op;
 
+typedef struct Snapshot Snapshot;
+
+/* Operations that follow one another: those below one root, which depend on nothing else, or the rest. Each group owns
+ * a range of slots, at the front those that the last group or the gathering reads. */
+typedef struct {
+    int32_t first_op, end_op, first_slot, n_slots, n_exported;
+    int32_t n_snapshots, last_hit, credit;  /* credit: how many more snapshots may be taken; each hit gives one back */
+    int8_t steady;  /* not the last one, which may run Python and rely on the others */
+    Snapshot **snapshots;
+} Group;
+
 typedef struct {
     PyObject_HEAD
     PyObject *nodes, *checks, *gather;  /* tuples; own every object the program refers to */
     Op *ops;
+    Group *groups;
     int32_t *gather_slots;
-    Py_ssize_t n_ops, n_values, n_gather, max_local;
-    int broken;  /* cleared by the collector: never passes again */
+    Py_ssize_t n_ops, n_groups, n_values, n_gather, max_local;
+    int running;  /* runs under way: the order is not changed beneath them */
+    int broken;   /* cleared by the collector: never passes again */
 } Guards;
 
 static PyTypeObject GuardsType, EntryType, RegionType, DisabledType;
@@ -324,6 +372,11 @@ static PyObject *instance_dict(PyObject *o) {
     PyObject **slot = _PyObject_GetDictPtr(o);
     return slot != NULL && *slot != NULL ? *slot : empty_dict;
 }
+
+/* Whether looking up a string can never run Python: only strings are keys, so that no user's __eq__ is asked. */
+static inline int has_quiet_keys(PyObject *dict) { return DK_IS_UNICODE(((PyDictObject *)dict)->ma_keys); }
+
+static inline int iterates_quietly(PyObject *dict) { return PyDict_CheckExact(dict) || PyODict_CheckExact(dict); }
 
 static int dict_keys_are(PyObject *dict, PyObject *keys) {
     if (((PyDictObject *)dict)->ma_used != PyTuple_GET_SIZE(keys)) return 0;
@@ -442,56 +495,70 @@ static int truthy(PyObject *result) {  /* steals */
     return truth;
 }
 
+/* One evaluation of the guards. */
+typedef struct {
+    PyFunctionObject *func;
+    PyObject *const *locals;
+    PyObject **values;         /* by slot; borrowed until `held` */
+    PyObject *saved_callback;
+    uint64_t hits;             /* by group: a snapshot passed, so only the exported slots are filled */
+    int32_t group;             /* under way */
+    int held;
+} Run;
+
+static inline Py_ssize_t filled_slots(const Guards *g, const Run *r, int32_t group) {
+    return group < 64 && r->hits >> group & 1 ? g->groups[group].n_exported : g->groups[group].n_slots;
+}
+
 /* From here on values own references, and Python that runs for this check is not captured itself. */
-#define HOLD()                                                                                                     \
-    do {                                                                                                           \
-        if (!held) {                                                                                               \
-            for (Py_ssize_t k_ = 0; k_ < filled; k_++) Py_INCREF(values[k_]);                                      \
-            held = 1;                                                                                              \
-            saved_callback = take_callback();                                                                      \
-        }                                                                                                          \
-    } while (0)
-#define REQUIRE(condition) do { if (UNLIKELY(!(condition))) goto failed; } while (0)
+static __attribute__((noinline)) void hold(const Guards *g, Run *r) {
+    for (int32_t i = 0; i <= r->group; i++) {
+        PyObject **first = r->values + g->groups[i].first_slot;
+        for (Py_ssize_t k = 0, n = filled_slots(g, r, i); k < n; k++) Py_XINCREF(first[k]);
+    }
+    r->held = 1;
+    r->saved_callback = take_callback();
+}
+static __attribute__((noinline)) void release(const Guards *g, Run *r) {
+    for (int32_t i = 0; i <= r->group; i++) {
+        PyObject **first = r->values + g->groups[i].first_slot;
+        for (Py_ssize_t k = 0, n = filled_slots(g, r, i); k < n; k++) Py_XDECREF(first[k]);
+    }
+    give_back_callback(r->saved_callback);
+}
+
+#define HOLD() do { if (!r->held) hold(g, r); } while (0)
+#define REQUIRE(condition) do { if (UNLIKELY(!(condition))) return op; } while (0)
 #define PRODUCE(value)                                                                                             \
     do {                                                                                                           \
         PyObject *value_ = (PyObject *)(value);                                                                    \
         REQUIRE(value_ != NULL);                                                                                   \
-        if (held) Py_INCREF(value_);                                                                               \
-        values[filled++] = value_;                                                                                 \
+        if (r->held) Py_INCREF(value_);                                                                            \
+        r->values[op->slot] = value_;                                                                              \
     } while (0)
 #define PRODUCE_OWNED(value)                                                                                       \
     do {                                                                                                           \
         PyObject *value_ = (value);                                                                                \
         REQUIRE(value_ != NULL);                                                                                   \
-        values[filled++] = value_;                                                                                 \
+        r->values[op->slot] = value_;                                                                              \
     } while (0)
 
-/* Runs the program. 1: passes, *gathered is a new tuple (NULL when nothing is gathered); 0: *failed_check tells
- * which. Never leaves an error set. */
-static __attribute__((noinline)) int guards_run(Guards *g, PyFunctionObject *func, PyObject *const *locals,
-                                                int *failed_check, PyObject **gathered) {
-    PyObject *small[128], **values = small, *saved_callback = NULL;
-    Py_ssize_t filled = 0;
-    int held = 0, passed = 0;
-    const Op *op = g->ops, *end = op + g->n_ops;
-    *gathered = NULL;
-    *failed_check = -1;
-    if (UNLIKELY(g->broken)) return 0;
-    if (g->n_values > 128 && (values = PyMem_Malloc(g->n_values * sizeof *values)) == NULL) return 0;
-
+/* Runs the operations one by one. NULL, or the one that failed, possibly with an error set. */
+static const Op *run_ops(const Guards *g, Run *r, const Op *op, const Op *end) {
+    PyObject **values = r->values;
     for (; op < end; op++) {
         PyObject *o = op->kind > ROOT_WEAK && op->a >= 0 ? values[op->a] : NULL;
         switch (op->kind) {
-        case ROOT_LOCAL: PRODUCE(locals[op->n]); break;
+        case ROOT_LOCAL: PRODUCE(r->locals[op->n]); break;
         case ROOT_CLOSURE: {
-            PyObject *closure = func->func_closure;
+            PyObject *closure = r->func->func_closure;
             REQUIRE(closure != NULL && op->n < PyTuple_GET_SIZE(closure));
             PRODUCE(PyTuple_GET_ITEM(closure, op->n));
             break;
         }
-        case ROOT_GLOBALS: PRODUCE(func->func_globals); break;
-        case ROOT_BUILTINS: PRODUCE(func->func_builtins); break;
-        case ROOT_FUNCTION: PRODUCE(func); break;
+        case ROOT_GLOBALS: PRODUCE(r->func->func_globals); break;
+        case ROOT_BUILTINS: PRODUCE(r->func->func_builtins); break;
+        case ROOT_FUNCTION: PRODUCE(r->func); break;
         case ROOT_CONST: PRODUCE(op->object); break;
         case ROOT_WEAK: {
             PyObject *referent = PyWeakref_GET_OBJECT(op->object);
@@ -502,7 +569,11 @@ static __attribute__((noinline)) int guards_run(Guards *g, PyFunctionObject *fun
         case CELL_CONTENTS: REQUIRE(PyCell_Check(o)); PRODUCE(PyCell_GET(o)); break;
         case INSTANCE_DICT: PRODUCE(instance_dict(o)); break;
         case DICT_ITEM_SLOW: HOLD(); /* fall through */
-        case DICT_ITEM: REQUIRE(PyDict_Check(o)); PRODUCE(_PyDict_GetItem_KnownHash(o, op->object, op->u.hash)); break;
+        case DICT_ITEM:
+            REQUIRE(PyDict_Check(o));
+            if (UNLIKELY(!has_quiet_keys(o))) HOLD();
+            PRODUCE(_PyDict_GetItem_KnownHash(o, op->object, op->u.hash));
+            break;
         case SEQ_ITEM:
             if (PyTuple_Check(o)) {
                 REQUIRE(op->n < PyTuple_GET_SIZE(o));
@@ -556,12 +627,13 @@ static __attribute__((noinline)) int guards_run(Guards *g, PyFunctionObject *fun
         }
         case DICT_KEYS_ARE:
             REQUIRE(PyDict_Check(o));
-            if (!op->n || !PyDict_CheckExact(o)) HOLD();
+            if (!op->n || !iterates_quietly(o)) HOLD();
             REQUIRE(dict_keys_are(o, op->object));
             break;
         case MISSING_SLOW: HOLD(); /* fall through */
         case MISSING:
             REQUIRE(PyDict_Check(o));
+            if (UNLIKELY(!has_quiet_keys(o))) HOLD();
             REQUIRE(_PyDict_GetItem_KnownHash(o, op->object, op->u.hash) == NULL && !PyErr_Occurred());
             break;
         case TENSOR:
@@ -586,43 +658,469 @@ static __attribute__((noinline)) int guards_run(Guards *g, PyFunctionObject *fun
             break;
         case CALL: HOLD(); REQUIRE(truthy(PyObject_CallOneArg(op->object, o))); break;
         case GLOBAL_CALL: HOLD(); REQUIRE(truthy(PyObject_CallNoArgs(op->object))); break;
-        case TYPE_VERSION:
-            REQUIRE(PyType_Check(o) && op->n != 0 && ((PyTypeObject *)o)->tp_version_tag == (unsigned int)op->n);
+        case STATE: {
+            PyObject *state = PyObject_CallNoArgs(PyTuple_GET_ITEM(op->object, 0));
+            int same = state == PyTuple_GET_ITEM(op->object, 1) ||
+                       (op->n && state != NULL && equal_constants(state, PyTuple_GET_ITEM(op->object, 1)));
+            Py_XDECREF(state);
+            REQUIRE(same);
             break;
-        case DICT_VERSION:
-#if PY_VERSION_HEX < 0x030C0000
-            REQUIRE(PyDict_Check(o) && (int64_t)((PyDictObject *)o)->ma_version_tag == op->n);
-            break;
-#else
-            goto failed;
-#endif
+        }
         case DISTINCT: REQUIRE(all_distinct(values, op->u.slots, op->n)); break;
         case SAME: REQUIRE(o == values[op->n]); break;
         case SHAPE:
             if (!torch_access.ready) HOLD();
             REQUIRE(shape_passes(op->u.shape, values));
             break;
-        default: goto failed;
+        default: return op;
         }
     }
+    return NULL;
+}
 
+/* ---------------------------------------------------------------------------------------------- snapshots */
+
+/* What a group that passed was found to rest on, for the next time: it is enough that the words which it read from
+ * memory are unchanged. Words come in the order in which they were read, so that each proves the next address valid:
+ * a dictionary's version proves that it holds the module whose type is compared next, and so on. Nothing is kept alive
+ * but constants: an address that another object has taken since fails a comparison, or the check holds for that
+ * object as well. A dictionary's version is never used again by another one.
+ *
+ * Tensors change without a trace in their surroundings (`p.data = …`, `p.requires_grad_()`), so that each costs a look
+ * at its own metadata; that is why the time is not independent of the number of parameters, and only a few ns each. */
+typedef struct {
+    const Raw *at;
+    uint64_t want;
+} Word;
+
+typedef struct {
+    PyObject *tensor;
+    PyTypeObject *type;
+    void *impl;
+    const uint64_t *metadata;
+    int requires_grad;  /* -1: any */
+} TensorWitness;
+
+struct Snapshot {
+    PyObject *key;              /* value of the group's first operation; borrowed, only compared */
+    Word *words;
+    int32_t *dict_ops;          /* for each word: the first operation that reads the dictionary whose version it is, or -1 */
+    TensorWitness *tensors;
+    uint64_t **metadata;        /* owned; equal ones are shared */
+    PyObject **values;          /* by slot of the group; borrowed */
+    PyObject *constants;        /* list of those found equal to what an EQUALS check expects */
+    Py_ssize_t n_words, n_tensors, n_metadata;
+};
+
+#define MAX_SNAPSHOTS 64
+#define LEAST_OPS 6  /* for fewer a snapshot does not pay */
+
+static void snapshot_free(Snapshot *s) {
+    if (s == NULL) return;
+    for (Py_ssize_t i = 0; i < s->n_metadata; i++) PyMem_Free(s->metadata[i]);
+    PyMem_Free(s->metadata);
+    PyMem_Free(s->words);
+    PyMem_Free(s->dict_ops);
+    PyMem_Free(s->tensors);
+    PyMem_Free(s->values);
+    Py_XDECREF(s->constants);
+    PyMem_Free(s);
+}
+
+static void group_forget(Group *group) {
+    for (int32_t i = 0; i < group->n_snapshots; i++) snapshot_free(group->snapshots[i]);
+    PyMem_Free(group->snapshots);
+    group->snapshots = NULL;
+    group->n_snapshots = group->last_hit = 0;
+}
+
+/* 0, which no version is: of a dictionary that may change without a new one. */
+static inline uint64_t dict_version(PyObject *dict) {
+    const PyDictObject *d = (const PyDictObject *)dict;
+    if (!PyDict_CheckExact(dict)) return 0;  /* an OrderedDict's order is not that of the dict beneath it */
+#if PY_VERSION_HEX >= 0x030D0000
+    if (d->ma_values != NULL) return 0;  /* 3.13.0 stores into the object's inline values behind the dictionary's back */
+#endif
+    return d->ma_version_tag;
+}
+
+/* Growing arrays; `n` elements are in use. */
+static int reserve(void *array, Py_ssize_t n, size_t size) {
+    if (n & (n - 1)) return 1;  /* grows at powers of two */
+    void *grown = PyMem_Realloc(*(void **)array, (n ? 2 * n : 1) * size);
+    if (grown == NULL) return 0;
+    *(void **)array = grown;
+    return 1;
+}
+
+static int add_word(Snapshot *s, const void *at, const void *want, int32_t dict_op) {
+    if (!reserve(&s->words, s->n_words, sizeof *s->words) || !reserve(&s->dict_ops, s->n_words, sizeof *s->dict_ops)) return 0;
+    s->words[s->n_words] = (Word){at, (uint64_t)(uintptr_t)want};
+    s->dict_ops[s->n_words++] = dict_op;
+    return 1;
+}
+
+/* Adds the metadata of a tensor that passed. 0 when it lies elsewhere. */
+static int add_tensor(Snapshot *s, PyObject *o, const TensorSpec *spec) {
+    if (!torch_access.ready || torch_access.n_metadata == 0) return 0;
+    const Raw *have = tensor_metadata(tensor_impl(o));
+    const uint64_t *kept = NULL;
+    size_t size = torch_access.n_metadata * sizeof *have;
+    if (have[0] > MAX_INLINE_DIMS) return 0;
+    for (Py_ssize_t i = s->n_metadata - 1; i >= 0 && i >= s->n_metadata - 4 && kept == NULL; i--)
+        if (same_metadata(have, s->metadata[i])) kept = s->metadata[i];
+    if (kept == NULL) {
+        uint64_t *copy = PyMem_Malloc(size);
+        if (copy == NULL || !reserve(&s->metadata, s->n_metadata, sizeof *s->metadata)) return PyMem_Free(copy), 0;
+        kept = s->metadata[s->n_metadata++] = memcpy(copy, have, size);
+    }
+    if (!reserve(&s->tensors, s->n_tensors, sizeof *s->tensors)) return 0;
+    s->tensors[s->n_tensors++] = (TensorWitness){o, spec->type, tensor_impl(o), kept, spec->requires_grad};
+    return 1;
+}
+
+#define WORD(field, value) do { if (!add_word(s, &(field), (const void *)(uintptr_t)(value), -1)) return 0; } while (0)
+#define TYPE_WORD(slot)                                                                                            \
+    do {                                                                                                           \
+        if (!typed[slot]) WORD(values[slot]->ob_type, values[slot]->ob_type);                                    \
+        typed[slot] = 1;                                                                                           \
+    } while (0)
+
+/* Adds what one operation, which passed, has read. 0 when that cannot be put in words. `typed` tells of which slots
+ * the type is compared already, `versioned` of which dictionaries the version is; both are indexed from
+ * the group's first slot, like `values`. */
+static int add_op(const Guards *g, Snapshot *s, const Group *group, int32_t at, char *typed, char *versioned) {
+    const Op *op = &g->ops[at];
+    PyObject **values = s->values;
+    int32_t a = op->a - group->first_slot;
+    PyObject *o = op->kind > ROOT_WEAK && op->a >= 0 ? values[a] : NULL;
+    PyObject *found = op->slot >= 0 ? values[op->slot - group->first_slot] : NULL;
+    switch (op->kind) {
+    case ROOT_LOCAL: case ROOT_CLOSURE: case ROOT_GLOBALS: case ROOT_BUILTINS: case ROOT_FUNCTION: case ROOT_CONST:
+    case IS: case ID_IS: case SAME: case DISTINCT:
+        return 1;
+    case ROOT_WEAK: WORD(((PyWeakReference *)op->object)->wr_object, found); return 1;
+    case IS_WEAK: WORD(((PyWeakReference *)op->object)->wr_object, o); return 1;
+    case EQUALS: return o == op->object || PyList_Append(s->constants, o) == 0;
+    case TYPE: case TYPE_IS: TYPE_WORD(a); return 1;
+    case CELL_CONTENTS: TYPE_WORD(a); WORD(((PyCellObject *)o)->ob_ref, found); return 1;
+    case INSTANCE_DICT: {
+        TYPE_WORD(a);
+        typed[op->slot - group->first_slot] = 1;  /* only a dictionary can be there */
+        if (PyType_Check(o)) {
+            if (((PyTypeObject *)o)->tp_dict == found) WORD(((PyTypeObject *)o)->tp_dict, found);
+            return 1;
+        }
+        PyObject **slot = _PyObject_GetDictPtr(o);
+        if (slot != NULL) WORD(*slot, *slot);
+        return 1;
+    }
+    case DICT_ITEM: case MISSING: case DICT_KEYS_ARE: {
+        if (versioned[a]) return 1;
+        versioned[a] = 1;
+        TYPE_WORD(a);
+        const PyDictObject *d = (const PyDictObject *)o;
+        return add_word(s, &d->ma_version_tag, (const void *)(uintptr_t)dict_version(o), at);
+    }
+    case SEQ_ITEM:
+        TYPE_WORD(a);
+        WORD(((PyVarObject *)o)->ob_size, Py_SIZE(o));
+        if (PyTuple_Check(o)) {
+            WORD(((PyTupleObject *)o)->ob_item[op->n], found);
+        } else {
+            WORD(((PyListObject *)o)->ob_item, ((PyListObject *)o)->ob_item);
+            WORD(((PyListObject *)o)->ob_item[op->n], found);
+        }
+        return 1;
+    case LENGTH_IS:
+        TYPE_WORD(a);
+        if (PyTuple_Check(o) || PyList_Check(o)) WORD(((PyVarObject *)o)->ob_size, op->n);
+        else if (PyDict_Check(o)) WORD(((PyDictObject *)o)->ma_used, op->n);
+        else if (PyAnySet_Check(o)) WORD(((PySetObject *)o)->used, op->n);
+        else if (PyUnicode_Check(o)) WORD(((PyASCIIObject *)o)->length, op->n);
+        else return 0;
+        return 1;
+    case FUNC_CODE: TYPE_WORD(a); WORD(((PyFunctionObject *)o)->func_code, found); return 1;
+    case FUNC_GLOBALS: TYPE_WORD(a); WORD(((PyFunctionObject *)o)->func_globals, found); return 1;
+    case FUNC_DEFAULTS:
+        TYPE_WORD(a);
+        WORD(((PyFunctionObject *)o)->func_defaults, ((PyFunctionObject *)o)->func_defaults);
+        return 1;
+    case FUNC_KWDEFAULTS:
+        TYPE_WORD(a);
+        WORD(((PyFunctionObject *)o)->func_kwdefaults, ((PyFunctionObject *)o)->func_kwdefaults);
+        return 1;
+    case FUNC_CLOSURE:
+        TYPE_WORD(a);
+        WORD(((PyFunctionObject *)o)->func_closure, ((PyFunctionObject *)o)->func_closure);
+        return 1;
+    case METHOD_SELF: TYPE_WORD(a); WORD(((PyMethodObject *)o)->im_self, found); return 1;
+    case METHOD_FUNC: TYPE_WORD(a); WORD(((PyMethodObject *)o)->im_func, found); return 1;
+    case TENSOR: return add_tensor(s, o, op->u.tensor);
+    default: return 0;
+    }
+}
+
+/* Remembers what a group that has just passed rests on, in place of what is known for the same key. No Python has run
+ * since its first operation. */
+static __attribute__((noinline)) void snapshot_take(const Guards *g, Group *group, PyObject *const *values) {
+    group->credit--;
+    Snapshot *s = PyMem_Calloc(1, sizeof *s);
+    char *typed = PyMem_Calloc(2, group->n_slots);
+    if (s == NULL || typed == NULL) goto refused;
+    s->values = PyMem_Malloc(group->n_slots * sizeof *s->values);
+    s->constants = PyList_New(0);
+    if (s->values == NULL || s->constants == NULL) goto refused;
+    memcpy(s->values, values + group->first_slot, group->n_slots * sizeof *s->values);
+    s->key = s->values[g->ops[group->first_op].slot - group->first_slot];
+    for (int32_t at = group->first_op; at < group->end_op; at++)
+        if (!add_op(g, s, group, at, typed, typed + group->n_slots)) {
+            group->credit = 0;
+            goto refused;
+        }
+    int32_t place = 0;
+    while (place < group->n_snapshots && group->snapshots[place]->key != s->key) place++;
+    if (place == MAX_SNAPSHOTS) place = (group->last_hit + 1) % MAX_SNAPSHOTS;
+    if (place == group->n_snapshots) {
+        if (!reserve(&group->snapshots, group->n_snapshots, sizeof *group->snapshots)) goto refused;
+        group->snapshots[group->n_snapshots++] = NULL;
+    }
+    snapshot_free(group->snapshots[place]);
+    group->snapshots[place] = s;
+    group->last_hit = place;
+    PyMem_Free(typed);
+    return;
+refused:
+    PyErr_Clear();
+    PyMem_Free(typed);
+    snapshot_free(s);
+}
+
+/* A dictionary has changed: whether those of its items that matter have not. Then the new version is as good. */
+static __attribute__((noinline)) int dict_still_fits(const Guards *g, const Group *group, Snapshot *s, Py_ssize_t word) {
+    if (s->dict_ops[word] < 0) return 0;
+    PyObject *dict = (PyObject *)((char *)s->words[word].at - offsetof(PyDictObject, ma_version_tag));
+    for (int32_t at = s->dict_ops[word]; at >= 0; at = g->ops[at].sibling) {
+        const Op *op = &g->ops[at];
+        if (op->kind == DICT_KEYS_ARE) {
+            if (!iterates_quietly(dict) || !dict_keys_are(dict, op->object)) return 0;
+            continue;
+        }
+        if (!has_quiet_keys(dict)) return 0;
+        PyObject *want = op->kind == DICT_ITEM ? s->values[op->slot - group->first_slot] : NULL;
+        if (_PyDict_GetItem_KnownHash(dict, op->object, op->u.hash) != want) return 0;
+    }
+    s->words[word].want = dict_version(dict);
+    return 1;
+}
+
+/* Fills the exported slots when the group passed before for this root and nothing that it rests on has changed. */
+static int snapshot_passes(const Guards *g, Group *group, Run *r) {
+    if (run_ops(g, r, &g->ops[group->first_op], &g->ops[group->first_op + 1]) != NULL) return 0;
+    PyObject *key = r->values[g->ops[group->first_op].slot];
+    int32_t n = group->n_snapshots, at = n > 1 ? group->last_hit + 1 : 0, tries = 0;
+    for (; tries < n; tries++, at++) {  /* callers that take turns come in the same order again */
+        if (at >= n) at = 0;
+        if (group->snapshots[at]->key == key) break;
+    }
+    if (tries == n) return 0;
+    Snapshot *s = group->snapshots[at];
+    for (Py_ssize_t i = 0; i < s->n_words; i++)
+        if (UNLIKELY(*s->words[i].at != s->words[i].want) && !dict_still_fits(g, group, s, i)) return 0;
+    for (const TensorWitness *t = s->tensors, *end = t + s->n_tensors; t < end; t++) {
+        if (UNLIKELY(Py_TYPE(t->tensor) != t->type || tensor_impl(t->tensor) != t->impl)) return 0;
+        if (UNLIKELY(!same_metadata(tensor_metadata(t->impl), t->metadata))) return 0;
+        if (UNLIKELY(t->requires_grad >= 0 && tensor_requires_grad(t->impl) != t->requires_grad)) return 0;
+    }
+    memcpy(r->values + group->first_slot, s->values, group->n_exported * sizeof *s->values);
+    group->last_hit = at;
+    group->credit += group->credit < 2 * MAX_SNAPSHOTS;
+    return 1;
+}
+
+/* --------------------------------------------------------------------------------- the order of operations */
+
+enum { LAST_GROUP, STATE_GROUP, CONSTANT_GROUP, FIRST_ROOT_GROUP };  /* while they are arranged; then the last is last */
+
+/* Where an operation belongs: below one root when it reads nothing else and runs no Python. */
+static int32_t group_of(const Op *op, const int32_t *group_of_slot) {
+    switch (op->kind) {
+    case ROOT_CONST: case ROOT_WEAK: return CONSTANT_GROUP;
+    case GRAD_MODE: case STATE: return STATE_GROUP;
+    case DICT_ITEM_SLOW: case MISSING_SLOW: case GETATTR: case LENGTH: case CALL: case GLOBAL_CALL: case SHAPE:
+        return LAST_GROUP;
+    case EQUALS: case DICT_KEYS_ARE: return op->n ? group_of_slot[op->a] : LAST_GROUP;
+    case SAME: return group_of_slot[op->a] == group_of_slot[op->n] ? group_of_slot[op->a] : LAST_GROUP;
+    case DISTINCT:
+        for (int64_t i = 1; i < op->n; i++)
+            if (group_of_slot[op->u.slots[i]] != group_of_slot[op->u.slots[0]]) return LAST_GROUP;
+        return op->n ? group_of_slot[op->u.slots[0]] : LAST_GROUP;
+    default: return group_of_slot[op->a];
+    }
+}
+
+/* Calls `visit` with each slot that an operation reads. */
+#define FOR_EACH_READ(op, visit)                                                                                   \
+    do {                                                                                                           \
+        if ((op)->kind > ROOT_WEAK && (op)->a >= 0) visit((op)->a);                                                \
+        if ((op)->kind == SAME) visit((op)->n);                                                                    \
+        if ((op)->kind == DISTINCT)                                                                                \
+            for (int64_t i_ = 0; i_ < (op)->n; i_++) visit((op)->u.slots[i_]);                                     \
+        if ((op)->kind == SHAPE)                                                                                   \
+            for (int i_ = 0; i_ < (op)->u.shape->n_vars; i_++) visit((op)->u.shape->vars[2 * i_]);                 \
+    } while (0)
+
+static inline int reads_dict(int kind) { return kind == DICT_ITEM || kind == MISSING || kind == DICT_KEYS_ARE; }
+
+/* Chains the operations of a group that read the same dictionary. */
+static void link_siblings(Guards *g, const Group *group) {
+    int32_t *last = PyMem_Malloc((group->n_slots + 1) * sizeof *last);  /* by slot of the dictionary */
+    if (last == NULL) return;  /* no chains: every change of a dictionary is then checked in full */
+    for (int32_t k = 0; k < group->n_slots; k++) last[k] = -1;
+    for (int32_t i = group->end_op - 1; i >= group->first_op; i--) {
+        Op *op = &g->ops[i];
+        if (!reads_dict(op->kind)) continue;
+        op->sibling = last[op->a - group->first_slot];
+        last[op->a - group->first_slot] = i;
+    }
+    PyMem_Free(last);
+}
+
+/* Sorts the operations by group and numbers the slots anew, group by group, exported ones first. */
+static int arrange(Guards *g) {
+    Py_ssize_t n_ops = g->n_ops, n_slots = g->n_values;
+    int32_t n_groups = FIRST_ROOT_GROUP;
+    for (Py_ssize_t i = 0; i < n_ops; i++) n_groups += g->ops[i].kind < ROOT_CONST;
+    int32_t *scratch = PyMem_Calloc(n_ops + 3 * n_slots + 2 * n_groups, sizeof *scratch);
+    int32_t *group_of_op = scratch, *group_of_slot = scratch + n_ops, *exported = group_of_slot + n_slots,
+            *renumbered = exported + n_slots, *next[2] = {renumbered + n_slots, renumbered + n_slots + n_groups};
+    Op *sorted = PyMem_Malloc((n_ops + 1) * sizeof *sorted);
+    g->groups = PyMem_Calloc(n_groups, sizeof *g->groups);
+    if (scratch == NULL || sorted == NULL || g->groups == NULL) {
+        PyMem_Free(scratch);
+        PyMem_Free(sorted);
+        return PyErr_NoMemory(), -1;
+    }
+    int32_t root = FIRST_ROOT_GROUP;
+    for (Py_ssize_t i = 0; i < n_ops; i++) {
+        const Op *op = &g->ops[i];
+        int32_t group = op->kind < ROOT_CONST ? root++ : group_of(op, group_of_slot);
+        group_of_op[i] = group;
+        if (op->slot >= 0) group_of_slot[op->slot] = group;
+        g->groups[group_of_op[i]].end_op++;
+#define EXPORT(slot) (exported[slot] |= group_of_slot[slot] != LAST_GROUP)
+        if (group == LAST_GROUP) FOR_EACH_READ(op, EXPORT);
+    }
+    for (Py_ssize_t i = 0; i < g->n_gather; i++) EXPORT(g->gather_slots[i]);
+    for (Py_ssize_t slot = 0; slot < n_slots; slot++) {
+        Group *group = &g->groups[group_of_slot[slot]];
+        group->n_slots++;
+        group->n_exported += exported[slot];
+    }
+    for (int32_t k = 1, first_op = 0, first_slot = 0; k <= n_groups; k++) {
+        Group *group = &g->groups[k % n_groups];
+        int32_t size = group->end_op;
+        group->first_op = group->end_op = first_op;
+        group->first_slot = next[1][k % n_groups] = first_slot;
+        next[0][k % n_groups] = first_slot + group->n_exported;
+        group->steady = k < n_groups;
+        group->credit = group->steady && k != STATE_GROUP && size >= LEAST_OPS ? 2 * MAX_SNAPSHOTS : 0;
+        first_op += size;
+        first_slot += group->n_slots;
+    }
+    for (Py_ssize_t i = 0; i < n_slots; i++) renumbered[i] = next[exported[i]][group_of_slot[i]]++;
+    for (Py_ssize_t i = 0; i < n_ops; i++) {
+        Op *op = &sorted[g->groups[group_of_op[i]].end_op++];
+        *op = g->ops[i];
+        if (op->slot >= 0) op->slot = renumbered[op->slot];
+#define RENUMBER(slot) ((slot) = renumbered[slot])
+        FOR_EACH_READ(op, RENUMBER);
+    }
+    for (Py_ssize_t i = 0; i < g->n_gather; i++) RENUMBER(g->gather_slots[i]);
+    PyMem_Free(g->ops);
+    PyMem_Free(scratch);
+    g->ops = sorted;
+    Group last = g->groups[LAST_GROUP];
+    for (int32_t k = 1; k < n_groups; k++)
+        if (g->groups[k].end_op > g->groups[k].first_op) g->groups[g->n_groups++] = g->groups[k];
+    if (last.end_op > last.first_op) g->groups[g->n_groups++] = last;
+    for (int32_t k = 0; k < g->n_groups; k++) link_siblings(g, &g->groups[k]);
+    return 0;
+}
+
+/* Moves what has failed to the front, with what it reads: within its group, and the group before the others. The last
+ * group may run Python and rely on what was checked before: there everything stays. */
+static void promote(Guards *g, int32_t at, const Op *failed) {
+    Group group = g->groups[at];
+    Op *ops = g->ops + group.first_op, *sorted;
+    int32_t n = group.end_op - group.first_op, n_wanted = 0, place = 0;
+    char *wanted;  /* by slot of the group, then by operation */
+    if (!group.steady || (wanted = PyMem_Calloc(group.n_slots + n, 1)) == NULL) return;
+    if ((sorted = PyMem_Malloc(n * sizeof *sorted)) == NULL) return PyMem_Free(wanted);
+    for (int32_t i = (int32_t)(failed - ops); i >= 0; i--) {
+        const Op *op = &ops[i];
+        if (op != failed && (op->slot < 0 || !wanted[op->slot - group.first_slot])) continue;
+        wanted[group.n_slots + i] = 1;
+        n_wanted++;
+#define WANT(slot) (wanted[(slot) - group.first_slot] = 1)
+        FOR_EACH_READ(op, WANT);
+    }
+    if (failed != &ops[n_wanted - 1]) {
+        for (int32_t want = 1; want >= 0; want--)
+            for (int32_t i = 0; i < n; i++)
+                if (wanted[group.n_slots + i] == want) sorted[place++] = ops[i];
+        memcpy(ops, sorted, n * sizeof *ops);
+        group_forget(&group);
+        link_siblings(g, &group);
+    }
+    memmove(g->groups + 1, g->groups, at * sizeof group);
+    g->groups[0] = group;
+    PyMem_Free(wanted);
+    PyMem_Free(sorted);
+}
+
+/* ------------------------------------------------------------------------------------- running the guards */
+
+/* Runs the program. 1: passes, *gathered is a new tuple (NULL when nothing is gathered); 0: *failed_check tells
+ * which. Never leaves an error set. */
+static __attribute__((noinline)) int guards_run(Guards *g, PyFunctionObject *func, PyObject *const *locals,
+                                                int *failed_check, PyObject **gathered) {
+    PyObject *small[128];
+    Run r = {.func = func, .locals = locals, .values = small};
+    const Op *failed = NULL;
+    int passed = 0;
+    *gathered = NULL;
+    *failed_check = -1;
+    if (UNLIKELY(g->broken)) return 0;
+    if (g->n_values > 128 && (r.values = PyMem_Malloc(g->n_values * sizeof *r.values)) == NULL) return 0;
+    g->running++;
+    for (; r.group < g->n_groups; r.group++) {
+        Group *group = &g->groups[r.group];
+        if (group->n_snapshots > 0 && !r.held && r.group < 64 && snapshot_passes(g, group, &r)) {
+            r.hits |= 1ull << r.group;
+            continue;
+        }
+        memset(r.values + group->first_slot, 0, group->n_slots * sizeof *r.values);
+        failed = run_ops(g, &r, &g->ops[group->first_op], &g->ops[group->end_op]);
+        if (UNLIKELY(failed != NULL)) {
+            *failed_check = failed->check;
+            goto out;
+        }
+        if (UNLIKELY(group->credit > 0) && !r.held && r.group < 64) snapshot_take(g, group, r.values);
+    }
+    r.group--;
     if (g->n_gather) {
         PyObject *tuple = PyTuple_New(g->n_gather);
         if (tuple == NULL) goto out;
-        for (Py_ssize_t i = 0; i < g->n_gather; i++) PyTuple_SET_ITEM(tuple, i, Py_NewRef(values[g->gather_slots[i]]));
+        for (Py_ssize_t i = 0; i < g->n_gather; i++) PyTuple_SET_ITEM(tuple, i, Py_NewRef(r.values[g->gather_slots[i]]));
         *gathered = tuple;
     }
     passed = 1;
-    goto out;
-failed:
-    *failed_check = op->check;
 out:
     if (UNLIKELY(!passed)) PyErr_Clear();
-    if (held) {
-        for (Py_ssize_t k = 0; k < filled; k++) Py_DECREF(values[k]);
-        give_back_callback(saved_callback);
-    }
-    if (values != small) PyMem_Free(values);
+    if (r.held) release(g, &r);
+    if (--g->running == 0 && UNLIKELY(failed != NULL)) promote(g, r.group, failed);
+    if (r.values != small) PyMem_Free(r.values);
     return passed;
 }
 
@@ -647,6 +1145,7 @@ static Op *emit(Builder *b, int kind, int32_t a, Py_ssize_t check) {
     memset(op, 0, sizeof *op);
     op->kind = (uint8_t)kind;
     op->a = a;
+    op->slot = op->sibling = -1;
     op->check = (int32_t)check;
     return op;
 }
@@ -719,7 +1218,7 @@ static int32_t resolve(Builder *b, long node, Py_ssize_t check) {
         break;
     default: break;
     }
-    return b->slot_of_node[node] = (int32_t)b->guards->n_values++;
+    return b->slot_of_node[node] = op->slot = (int32_t)b->guards->n_values++;
 }
 
 /* None stands for "any". */
@@ -834,7 +1333,7 @@ static int build_check(Builder *b, Py_ssize_t at) {
     TensorSpec *tensor = NULL;
     ShapeProgram *shape = NULL;
     Py_hash_t hash = 0;
-    int uses_node = kind != GRAD_MODE && kind != GLOBAL_CALL && kind != DISTINCT && kind != SHAPE;
+    int uses_node = kind != GRAD_MODE && kind != GLOBAL_CALL && kind != STATE && kind != DISTINCT && kind != SHAPE;
     if (uses_node && (slot = resolve(b, node, at)) < 0) return -1;
 
     switch (kind) {
@@ -847,7 +1346,7 @@ static int build_check(Builder *b, Py_ssize_t at) {
     case IS: if (PyWeakref_CheckRef(operand)) kind = IS_WEAK; break;
     case ID_IS: n = (int64_t)(intptr_t)PyLong_AsVoidPtr(operand); break;
     case EQUALS: n = compares_quietly(operand); break;
-    case LENGTH_IS: case TYPE_VERSION: case DICT_VERSION: n = PyLong_AsLongLong(operand); break;
+    case LENGTH_IS: n = PyLong_AsLongLong(operand); break;
     case DICT_KEYS_ARE:
         if (!PyTuple_Check(operand)) {
             PyErr_Format(PyExc_TypeError, "check %zd: DICT_KEYS_ARE needs a tuple, got %R", at, operand);
@@ -866,6 +1365,13 @@ static int build_check(Builder *b, Py_ssize_t at) {
             PyErr_Format(PyExc_TypeError, "check %zd: %R is not callable", at, operand);
             return -1;
         }
+        break;
+    case STATE:
+        if (!PyTuple_Check(operand) || PyTuple_GET_SIZE(operand) != 2 || !PyCFunction_Check(PyTuple_GET_ITEM(operand, 0))) {
+            PyErr_Format(PyExc_TypeError, "check %zd: STATE needs a builtin function and what it returns", at);
+            return -1;
+        }
+        n = compares_quietly(PyTuple_GET_ITEM(operand, 1));
         break;
     case SAME: n = resolve(b, PyLong_AsLong(operand), at); break;
     case DISTINCT:
@@ -946,6 +1452,7 @@ static PyObject *Guards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         long node = PyLong_AsLong(PyTuple_GET_ITEM(g->gather, i));
         if (PyErr_Occurred() || (g->gather_slots[i] = resolve(&b, node, n_checks + i)) < 0) goto error;
     }
+    if (arrange(g) < 0) goto error;
     PyMem_Free(b.slot_of_node);
     return (PyObject *)g;
 error:
@@ -969,11 +1476,14 @@ static void guards_free_program(Guards *g) {
         case SHAPE: PyMem_Free(g->ops[i].u.shape); break;
         default: break;
         }
+    for (Py_ssize_t i = 0; i < g->n_groups; i++) group_forget(&g->groups[i]);
     PyMem_Free(g->ops);
+    PyMem_Free(g->groups);
     PyMem_Free(g->gather_slots);
     g->ops = NULL;
+    g->groups = NULL;
     g->gather_slots = NULL;
-    g->n_ops = g->n_gather = 0;
+    g->n_ops = g->n_groups = g->n_gather = 0;
 }
 
 static int Guards_clear(Guards *g) {
@@ -1665,43 +2175,14 @@ static PyObject *is_installed(PyObject *module, PyObject *ignored) {
     return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(interpreter) == hook);
 }
 
-static PyObject *type_version(PyObject *module, PyObject *type) {
-    (void)module;
-    if (!PyType_Check(type)) {
-        PyErr_Format(PyExc_TypeError, "expected a type, got %R", type);
-        return NULL;
-    }
-    PyTypeObject *t = (PyTypeObject *)type;
-    if (t->tp_version_tag == 0) {  /* a look-up assigns one while any are left */
-        PyObject *name = PyUnicode_InternFromString("__class__");
-        if (name == NULL) return NULL;
-        (void)_PyType_Lookup(t, name);
-        Py_DECREF(name);
-    }
-    return PyLong_FromUnsignedLong(t->tp_version_tag);
-}
-
-static PyObject *dict_version(PyObject *module, PyObject *dict) {
-    (void)module;
-    if (!PyDict_Check(dict)) {
-        PyErr_Format(PyExc_TypeError, "expected a dictionary, got %R", dict);
-        return NULL;
-    }
-#if PY_VERSION_HEX < 0x030C0000
-    return PyLong_FromUnsignedLongLong(((PyDictObject *)dict)->ma_version_tag);
-#else
-    return PyLong_FromLong(0);
-#endif
-}
-
 static PyObject *init_tensor_layout(PyObject *module, PyObject *args) {
     (void)module;
-    Py_ssize_t tensor_offset, keyset_offset;
+    Py_ssize_t tensor_offset, keyset_offset, metadata_offset, autograd_offset, flag_offset;
+    unsigned long long flag_mask;
     PyObject *addresses, *slow_check, *slow_grad_mode;
-    if (!PyArg_ParseTuple(args, "nnOOO:init_tensor_layout", &tensor_offset, &keyset_offset, &addresses, &slow_check,
-                          &slow_grad_mode)) return NULL;
-    memset(&torch_access.dtype, 0, (char *)&torch_access.slow_check - (char *)&torch_access.dtype);
-    torch_access.ready = 0;
+    if (!PyArg_ParseTuple(args, "(nnnnnK)OOO:init_tensor_layout", &tensor_offset, &keyset_offset, &metadata_offset,
+                          &autograd_offset, &flag_offset, &flag_mask, &addresses, &slow_check, &slow_grad_mode)) return NULL;
+    memset(&torch_access, 0, offsetof(TorchAccess, slow_check));
     if (addresses != Py_None) {
         unsigned long long dtype, device_type, device_index, dim, sizes, strides, requires_grad, grad_mode;
         if (!PyTuple_Check(addresses)) {
@@ -1712,6 +2193,11 @@ static PyObject *init_tensor_layout(PyObject *module, PyObject *args) {
                               &requires_grad, &grad_mode)) return NULL;
         torch_access.tensor_offset = tensor_offset;
         torch_access.keyset_offset = keyset_offset;
+        torch_access.metadata_offset = metadata_offset;
+        torch_access.n_metadata = metadata_offset ? (keyset_offset - metadata_offset) / 8 + 1 : 0;  /* 0: unknown */
+        torch_access.autograd_offset = autograd_offset;
+        torch_access.flag_offset = flag_offset;
+        torch_access.flag_mask = flag_mask;
         torch_access.dtype = (ReadInt32)(uintptr_t)dtype;
         torch_access.device_type = (ReadInt32)(uintptr_t)device_type;
         torch_access.device_index = (ReadInt32)(uintptr_t)device_index;
@@ -1748,7 +2234,7 @@ static PyObject *tensor_facts(PyObject *module, PyObject *o) {
         PyErr_SetString(PyExc_ValueError, "torch's C interface refused the tensor");
         return NULL;
     }
-    return Py_BuildValue("(iiiiNNK)", dtype, device_type, device_index, (int)torch_access.requires_grad(impl),
+    return Py_BuildValue("(iiiiNNK)", dtype, device_type, device_index, tensor_requires_grad(impl),
                          extents_tuple(sizes, ndim), extents_tuple(strides, ndim), (unsigned long long)tensor_keyset(impl));
 }
 
@@ -1773,10 +2259,8 @@ static PyMethodDef functions[] = {
     {"stats", get_stats, METH_NOARGS, "stats() -> dict of counters"},
     {"reset_stats", reset_stats, METH_NOARGS, "reset_stats()"},
     {"is_installed", is_installed, METH_NOARGS, "is_installed() -> whether our evaluator is the current one"},
-    {"type_version", type_version, METH_O, "type_version(type) -> operand for TYPE_VERSION, 0 when CPython has none left"},
-    {"dict_version", dict_version, METH_O, "dict_version(dict) -> operand for DICT_VERSION, 0 where not supported (3.12+)"},
     {"init_tensor_layout", init_tensor_layout, METH_VARARGS,
-     "init_tensor_layout(tensor_offset, keyset_offset, addresses or None, slow_check, slow_grad_mode)"},
+     "init_tensor_layout(offsets, addresses or None, slow_check, slow_grad_mode)"},
     {"tensor_facts", tensor_facts, METH_O,
      "tensor_facts(tensor) -> (dtype, device type, device index, requires_grad, sizes, strides, key set)"},
     {"_shutdown", shutdown, METH_NOARGS, "at exit"},

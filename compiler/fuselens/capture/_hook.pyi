@@ -84,10 +84,9 @@ CALL: int
 """Operand: a callable; called with the object, passes when the answer is true, fails when it raises."""
 GLOBAL_CALL: int
 """Operand: a callable without arguments. The node is ignored."""
-TYPE_VERSION: int
-"""Operand: `type_version` of the type at the node. 0 never passes."""
-DICT_VERSION: int
-"""Operand: `dict_version` of the dict at the node; always fails on 3.12 and later."""
+STATE: int
+"""Operand: (builtin function without arguments that runs no Python, the object that it must return, or a constant
+equal to it as by EQUALS). The node is ignored."""
 DISTINCT: int
 """Operand: tuple of nodes whose objects are pairwise different. The node is ignored."""
 SAME: int
@@ -224,15 +223,8 @@ def reset_stats() -> None: ...
 def is_installed() -> bool:
     """Whether our evaluator is the interpreter's current one."""
 
-def type_version(cls: type, /) -> int:
-    """Operand for TYPE_VERSION; 0 when CPython has no version left for the type."""
-
-def dict_version(mapping: dict[Any, Any], /) -> int:
-    """Operand for DICT_VERSION; 0 on 3.12 and later."""
-
 def init_tensor_layout(
-    tensor_offset: int,
-    keyset_offset: int,
+    offsets: tuple[int, int, int, int, int, int],
     addresses: tuple[int, ...] | None,
     slow_check: Callable[[Any, Any], bool],
     slow_grad_mode: Callable[[], bool],

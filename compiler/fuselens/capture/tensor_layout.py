@@ -64,7 +64,10 @@ def _use_fast() -> bool:
     samples = _samples()
     tensor_offset = 8 * _only([_words_equal(id(t), t._cdata, torch.Tensor.__basicsize__ // 8, 2) for t in samples])
     keyset_offset = 8 * _only([_words_equal(t._cdata, _keyset(t), IMPL_WORDS, 1) for t in samples])
-    _hook.init_tensor_layout(tensor_offset, keyset_offset, addresses, slow_check, torch.is_grad_enabled)
+    sizes = [_sizes_offset(library, id(t) + tensor_offset, t._cdata) for t in samples]
+    metadata_offset = sizes[0] - 8 if len(set(sizes)) == 1 and _holds_metadata(sizes[0] - 8, keyset_offset) else 0
+    offsets = (tensor_offset, keyset_offset, metadata_offset, *_autograd_offsets())
+    _hook.init_tensor_layout(offsets, addresses, slow_check, torch.is_grad_enabled)
     if all(_hook.tensor_facts(t)[3:] == _facts_by_python(t) for t in samples) and _codes_tell_apart(samples):
         return True
     raise LookupError("torch's C interface disagrees with its Python one")
@@ -73,7 +76,7 @@ def _use_fast() -> bool:
 def _use_slow() -> None:
     import torch
 
-    _hook.init_tensor_layout(0, 0, None, slow_check, torch.is_grad_enabled)
+    _hook.init_tensor_layout((0, 0, 0, 0, 0, 0), None, slow_check, torch.is_grad_enabled)
 
 
 def _keyset(tensor: Any) -> int:
@@ -84,7 +87,7 @@ def _keyset(tensor: Any) -> int:
 
 def _words_equal(address: int, value: int, n_words: int, start: int) -> set[int]:
     """Indices of the 8-byte words at the address that hold the value."""
-    words = (ctypes.c_uint64 * n_words).from_address(address)
+    words = _words(address, n_words)
     return {i for i in range(start, n_words) if words[i] == value}
 
 
@@ -94,6 +97,58 @@ def _only(candidates: list[set[int]]) -> int:
     if index < 0:
         raise LookupError("no word of the tensor holds the expected value")
     return index
+
+
+def _sizes_offset(library: ctypes.CDLL, handle: int, impl: int) -> int:
+    """Bytes from a TensorImpl to its first size."""
+    found = ctypes.c_void_p()
+    library.aoti_torch_get_sizes(ctypes.c_void_p(handle), ctypes.byref(found))
+    return (found.value or 0) - impl
+
+
+def _holds_metadata(start: int, end: int) -> bool:
+    """Whether these bytes of a TensorImpl are as the guard machine takes them: the number of dimensions, room for five
+    sizes, room for five strides, and then what tells apart dtypes and devices, before the key set."""
+    import torch
+
+    tensors = [torch.empty((2, 3, 1, 4, 5)[:n], dtype=d) for n in range(6) for d in (torch.float32, torch.int32)]
+    tensors += [torch.empty((2, 3, 1, 4, 5)[:n], device="meta") for n in range(6)]
+    tensors += [torch.empty(3, 2).t(), torch.empty(9)[1:2], torch.empty(4, 3)[::2]]
+    facts: dict[tuple[int, ...], tuple[Any, ...]] = {}
+    for t in tensors:
+        words, n = _words(t._cdata + start, (end - start) // 8), t.dim()
+        if words[0] != n or words[1 : 1 + n] != list(t.shape) or words[6 : 6 + n] != list(t.stride()):
+            return False
+        own = (t.dtype, t.device.type, t.numel(), t.storage_offset())
+        if facts.setdefault(tuple(words[11:]), own) != own:
+            return False
+    return True
+
+
+def _autograd_offsets() -> tuple[int, int, int]:
+    """(offset in a TensorImpl of the pointer to its autograd metadata, offset there of the word that says
+    requires_grad, its bit): what changes with the flag. Zeros when that is not one pointer and one bit."""
+    import torch
+
+    tensor = torch.empty(2)
+    before = _words(tensor._cdata, IMPL_WORDS - 4)
+    tensor.requires_grad_(True)
+    after = _words(tensor._cdata, IMPL_WORDS - 4)
+    changed = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+    if len(changed) != 1 or before[changed[0]]:
+        return 0, 0, 0
+    on = _words(after[changed[0]], IMPL_WORDS)
+    tensor.requires_grad_(False)
+    flags = [
+        (i, a & ~b) for i, (a, b) in enumerate(zip(on, _words(after[changed[0]], IMPL_WORDS), strict=True)) if a != b
+    ]
+    if len(flags) != 1 or flags[0][1].bit_count() != 1:
+        return 0, 0, 0
+    return 8 * changed[0], 8 * flags[0][0], flags[0][1]
+
+
+def _words(address: int, n: int) -> list[int]:
+    return list((ctypes.c_uint64 * n).from_address(address))
 
 
 def _samples() -> list[Any]:

@@ -93,7 +93,7 @@ class Tracer:
         self._objects: dict[int, Value] = {}
         self._keep: list[Any] = []  # ids above stay valid while these live
         self._last_placeholder: fx.Node | None = None
-        self.ambient = torch_private.Ambient()
+        self.ambient = {what: (read, read()) for what, read in torch_private.AMBIENT.items()}
         self.span: Span | None = None  # of the instruction being executed, in user code
 
     def allow_symbols(self, axes: Mapping[str, Mapping[int, str]]) -> None:
@@ -272,7 +272,8 @@ class Tracer:
 
     def guard_ambient(self) -> None:
         """Default dtype, inference mode, autocast and modes are as they are now."""
-        self.guards.check_state(_hook.GLOBAL_CALL, self.ambient, name="AMBIENT", text=str(self.ambient), span=None)
+        for what, state in self.ambient.items():
+            self.guards.check_state(_hook.STATE, state, name="STATE", text=f"{what} is {state[1]}", span=None)
 
     def guard_distinct(self) -> None:
         """What was written under one name was not read under another: written objects differ from those like them."""
