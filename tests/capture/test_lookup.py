@@ -195,3 +195,35 @@ def test_super_of_a_builtin_method():
     thing = Chatty()
     thing.value = 2
     check(lambda x: x * thing.value, (X,))
+
+
+def test_attributes_of_a_tensor():
+    tagged = torch.arange(4.0)
+    tagged.tag = 3
+
+    def f(x):
+        plain = x + 1
+        return (x + getattr(x, "tag", 0), hasattr(x, "jax"), hasattr(plain, "tag"), hasattr(x, "tag"))
+
+    compiled = fuselens.compile(f, backend="eager", fullgraph=True)
+    for x in (X, tagged, X):
+        expected, actual = f(x), compiled(x)
+        assert torch.equal(expected[0], actual[0]) and expected[1:] == actual[1:]
+    tagged.tag = 4
+    assert torch.equal(compiled(tagged)[0], f(tagged)[0])
+
+
+def test_number_grows_by_a_tensor():
+    def f(x):
+        total = 0
+        for i in range(3):
+            total += x * i
+        scale = 2.0
+        scale *= x
+        count = x.shape[0]
+        before = count
+        count += x.sum()
+        return total, scale, count, before
+
+    check(f, (X,), breaks=0)
+    check(f, (X,), (torch.arange(6.0),), (torch.arange(7.0),), breaks=0, dynamic=True)

@@ -188,10 +188,27 @@ def _tensor(m: Machine, value: TensorValue, name: str) -> Value:
         raise Break("FL106", what=f"{value.describe()}.grad", why="gradients are read eagerly")
     found = class_attribute(torch.Tensor, name)
     if found is ABSENT:
-        raise Break("FL106", what=f"Tensor.{name}", why="a tensor has no such method, or it is set on this one only")
+        own = tensor_item(m, value, name)
+        if own is None:
+            raise absent(value.kind, name)
+        return own
     if isinstance(found, (property, types.GetSetDescriptorType)):
         raise Break("FL106", what=f"Tensor.{name}", why="this property is read eagerly")
     return NamedMethod(value, name)
+
+
+def tensor_item(m: Machine, value: TensorValue, name: str) -> Value | None:
+    """An attribute that was set on this very tensor; None when there is none. Those made while tracing have none."""
+    source = value.source
+    obj = next((t for s, t in m.tracer.inputs if s == source), None) if source is not None else None
+    if obj is None or source is None:
+        return None
+    if name in vars(obj):
+        return m.use(m.tracer.lazy(vars(obj)[name], src.attribute(source, name)))
+    m.tracer.guard(
+        src.instance_dict(source), _hook.MISSING, name, name="MISSING", text=f"{name!r} not in {source}.__dict__"
+    )
+    return None
 
 
 def _known(m: Machine, value: Known, name: str) -> Value:

@@ -137,7 +137,7 @@ def _vars(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @rule(hasattr)
 def _hasattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     owner, name = m.use(args[0]), _name(m, args[1], "hasattr")
-    if isinstance(owner, TensorValue) and owner.source is None:
+    if isinstance(owner, TensorValue) and attributes.class_attribute(owner.kind, name) is not attributes.ABSENT:
         return Constant(hasattr(owner.fake, name))
     return Constant(_attribute(m, owner, name) is not None)
 

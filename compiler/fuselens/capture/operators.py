@@ -79,6 +79,8 @@ def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) ->
         if not isinstance(left, (SequenceValue, DictValue, ObjectValue)) and not isinstance(
             right, (SequenceValue, DictValue, ObjectValue)
         ):
+            if not isinstance(left, TensorValue):
+                function = _INPLACE.get(function, function)  # a number has no in-place operators
             return operate(m, function, [left, right])
         left, right = (Constant(specialise(v), v.source) if isinstance(v, SymbolValue) else v for v in (left, right))
     if isinstance(left, SequenceValue):
