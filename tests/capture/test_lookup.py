@@ -227,3 +227,13 @@ def test_number_grows_by_a_tensor():
 
     check(f, (X,), breaks=0)
     check(f, (X,), (torch.arange(6.0),), (torch.arange(7.0),), breaks=0, dynamic=True)
+
+
+def test_weight_normalisation():
+    layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 3))
+    direction = layer.parametrizations.weight.original1
+
+    def f(x):
+        return torch._weight_norm(direction, x.norm(), 0)
+
+    check(f, (X,), breaks=0)

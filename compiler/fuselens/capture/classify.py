@@ -98,7 +98,8 @@ def is_graph_callable(obj: Any) -> bool:
         return True
     if not isinstance(obj, types.BuiltinMethodType):
         return False
-    return obj.__self__ is torch_private.VARIABLE_FUNCTIONS and obj.__name__ not in _NOT_IN_GRAPH
+    name = obj.__name__
+    return getattr(torch_private.VARIABLE_FUNCTIONS, name, None) is obj and name not in _NOT_IN_GRAPH
 
 
 def is_graph_method(name: str) -> bool:
