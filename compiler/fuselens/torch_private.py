@@ -308,6 +308,7 @@ def set_grad_enabled(enabled: bool) -> None:
 
 SET_GRAD_ENABLED: Callable[[bool], None] = torch._C._set_grad_enabled
 C_FUNCTION_OWNERS: tuple[Any, ...] = (torch._C._nn, torch._C._special, torch._C._linalg, torch._C._fft)
+LOG_API_USAGE = torch._C._log_api_usage_once
 VARIABLE_FUNCTIONS = torch._C._VariableFunctions
 
 

@@ -1,5 +1,9 @@
 """Attribute look-up that classes change, and what functions and instances show of themselves."""
 
+import functools
+import inspect
+import os
+
 import pytest
 import torch
 
@@ -237,3 +241,79 @@ def test_weight_normalisation():
         return torch._weight_norm(direction, x.norm(), 0)
 
     check(f, (X,), breaks=0)
+
+
+def scaled(x, factor=2.0, *, shift=0):
+    return x * factor + shift
+
+
+class Chunked(torch.nn.Module):
+    def chunk(self, hidden):
+        return hidden * 2
+
+    def forward(self, x):
+        if len(inspect.signature(self.chunk).parameters) != 1:
+            raise ValueError("one argument")
+        return self.chunk(x)
+
+
+def test_signature():
+    def f(x):
+        parameters = inspect.signature(scaled).parameters
+        kinds = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters.values()]
+        return x + len(parameters), "shift" in parameters, kinds, parameters["factor"].default
+
+    check(f, (X,), breaks=0)
+    check(Chunked(), (X,), breaks=0)
+
+
+def test_signature_is_guarded():
+    def described(a, b=1):
+        return a
+
+    @functools.wraps(described)
+    def wrapper(*args):
+        return described(*args)
+
+    def f(x):
+        parameters = inspect.signature(wrapper).parameters
+        return x + len(parameters) + parameters["b"].default
+
+    compiled = fuselens.compile(f, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(X), X + 3)
+    described.__defaults__ = (5,)
+    assert torch.equal(compiled(X), X + 7)
+    described.__code__ = scaled.__code__
+    described.__defaults__ = None
+    del wrapper.__wrapped__
+    with pytest.raises(KeyError):
+        f(X)
+    compiled = fuselens.compile(f, backend="eager")
+    with pytest.raises(KeyError):
+        compiled(X)
+
+
+def test_environment_variable(monkeypatch):
+    monkeypatch.setenv("FUSELENS_TEST_SCALE", "3")
+
+    def f(x):
+        return x * int(os.environ["FUSELENS_TEST_SCALE"])
+
+    compiled = fuselens.compile(f, backend="eager")
+    assert torch.equal(compiled(X), X * 3)
+    monkeypatch.setenv("FUSELENS_TEST_SCALE", "4")
+    assert torch.equal(compiled(X), X * 4)
+
+
+def test_setting_of_a_library():
+    def f(x):
+        return x * 2 if torch.backends.cudnn.benchmark else x * 3
+
+    compiled = fuselens.compile(f, backend="eager", fullgraph=True)
+    before = torch.backends.cudnn.benchmark
+    try:
+        for value in (True, False, True):
+            torch.backends.cudnn.benchmark = value
+            assert torch.equal(compiled(X), f(X))
+    finally:
+        torch.backends.cudnn.benchmark = before

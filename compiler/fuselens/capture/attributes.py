@@ -132,8 +132,9 @@ def load(m: Machine, value: Value, name: str) -> Value:
             return Constant(getattr(value.function, name))
         if name == "__code__":
             return Known(value.function.__code__)
-        if value.source is not None and name in vars(value.function):
-            return m.use(m.tracer.lazy(vars(value.function)[name], src.attribute(value.source, name)))
+        own = own_attribute(m, value, name)
+        if own is not None:
+            return own
     if isinstance(value, MadeFunction) and name in ("__name__", "__qualname__"):
         return Constant(value.code.co_name if name == "__name__" else value.code.co_qualname)
     if isinstance(value, GeneratorValue) and name in ("send", "throw", "close", "__next__", "__iter__"):
@@ -141,6 +142,19 @@ def load(m: Machine, value: Value, name: str) -> Value:
     if isinstance(value, SymbolValue):
         return load(m, Constant(plain(value)), name)
     raise Break("FL106", what=f"{value.describe()}.{name}", why="not traced")
+
+
+def own_attribute(m: Machine, value: FunctionValue, name: str) -> Value | None:
+    """An attribute that was set on the function, as ``functools.wraps`` does; None when there is none."""
+    attributes, source = vars(value.function), value.source
+    if name in attributes:
+        base = source or src.constant(value.function, value.function.__qualname__)
+        return m.use(m.tracer.lazy(attributes[name], src.attribute(base, name)))
+    if source is not None:
+        m.tracer.guard(
+            src.instance_dict(source), _hook.MISSING, name, name="MISSING", text=f"{source} has no attribute {name}"
+        )
+    return None
 
 
 def _structseq(m: Machine, value: SequenceValue, name: str) -> Value:
@@ -222,12 +236,15 @@ def _known(m: Machine, value: Known, name: str) -> Value:
                 src.instance_dict(base), _hook.MISSING, name, name="MISSING", text=f"{obj.__name__} has no {name}"
             )
             raise raising(e) from None
-        library = classify.is_library_module(obj.__name__)
-        if library and not isinstance(found, (torch.Tensor, dict, list, set)):
-            return static_value(found)
-        if name not in vars(obj):
-            return static_value(found)
         base = value.source or src.constant(obj, obj.__name__)
+        if name not in vars(obj):
+            if type(obj) is types.ModuleType:
+                return static_value(found)
+            return m.use(m.tracer.lazy(found, src.generic_attribute(base, name)))  # of a class of its own
+        if classify.is_library_module(obj.__name__) and (
+            type(found) in CONSTANT_TYPES or isinstance(found, (type, types.ModuleType)) or callable(found)
+        ):
+            return static_value(found)
         return m.use(m.tracer.lazy(found, src.attribute(base, name)))
     if isinstance(obj, type):
         if name in ("__name__", "__qualname__", "__module__"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import enum
+import inspect
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,11 +62,11 @@ def from_plain(obj: Any, what: str) -> Value:
     """The inverse of :func:`plain` for results of folded calls."""
     if type(obj) in (list, tuple, torch.Size):
         return SequenceValue([from_plain(v, what) for v in obj], type(obj))
-    if type(obj) is dict:
+    if type(obj) in (dict, types.MappingProxyType):
         return DictValue({k: from_plain(v, what) for k, v in obj.items()})
-    if type(obj) in CONSTANT_TYPES or type(obj) is slice:
+    if type(obj) in CONSTANT_TYPES or type(obj) is slice or isinstance(obj, enum.Enum):
         return Constant(obj)
-    if isinstance(obj, (torch.finfo, torch.iinfo, type)):
+    if isinstance(obj, (torch.finfo, torch.iinfo, type, inspect.Signature, inspect.Parameter)):
         return Known(obj)
     raise Break("FL104", what=what, why=f"it returns a {type(obj).__name__}")
 

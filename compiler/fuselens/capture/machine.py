@@ -27,6 +27,7 @@ from . import (  # noqa: F401 - some modules only register rules
     classify,
     iterators,
     known,
+    library_rules,
     operators,
     torch_rules,
 )

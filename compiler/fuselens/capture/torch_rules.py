@@ -46,6 +46,11 @@ def _true(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(True)
 
 
+@rule(torch_private.LOG_API_USAGE)
+def _nothing(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Constant(None)
+
+
 @rule(torch.get_default_dtype)
 def _get_default_dtype(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     m.tracer.guard_ambient()
