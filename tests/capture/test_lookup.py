@@ -238,7 +238,7 @@ def test_weight_normalisation():
     direction = layer.parametrizations.weight.original1
 
     def f(x):
-        return torch._weight_norm(direction, x.norm(), 0)
+        return torch._weight_norm(direction, x[:3].reshape(3, 1), 0)
 
     check(f, (X,), breaks=0)
 
