@@ -8,25 +8,55 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import config
     from .api import (
+        BackendError,
         CompiledModule,
         GraphBreakError,
+        UsageError,
+        allow_in_graph,
+        assume_constant_result,
         compile,  # noqa: A004 - torch's own name for it
         disable,
         example,
         explain,
         graph_break,
         is_compiling,
+        list_backends,
+        register_backend,
         reset,
+        set_stance,
+        substitute_in_graph,
     )
 
 __version__ = "0.1.0"
 __all__ = [
-    "CompiledModule", "GraphBreakError", "compile", "disable", "example", "explain", "graph_break", "is_compiling", "reset",
+    "BackendError",
+    "CompiledModule",
+    "GraphBreakError",
+    "UsageError",
+    "allow_in_graph",
+    "assume_constant_result",
+    "compile",
+    "config",
+    "disable",
+    "example",
+    "explain",
+    "graph_break",
+    "is_compiling",
+    "list_backends",
+    "register_backend",
+    "reset",
+    "set_stance",
+    "substitute_in_graph",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
+    if name == "config":
+        import fuselens.config as module
+
+        return module
     if name in __all__:
         from . import api
 

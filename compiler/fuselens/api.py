@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import copy
+import asyncio
+import copyreg
 import dataclasses
 import functools
+import inspect as inspecting
+import sys
 import time
 import traceback
 import types
@@ -14,23 +17,35 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from . import diagnostics, torch_private
+from . import backends, diagnostics, torch_private
+from .backends import list_backends, register_backend
 from .capture import _hook
 from .capture import explore as explore_state
-from .capture.breaks import GraphBreakError
+from .capture.breaks import BackendError, GraphBreakError, UsageError
 from .capture.frame import Captured, FrameCompiler
 from .config import MODES, Config, from_environment, with_options
+from .control import (
+    allow_in_graph,
+    assume_constant_result,
+    disable,
+    graph_break,
+    is_compiling,
+    set_stance,
+    substitute_in_graph,
+)
+from .modules import CompiledModule, proxy
 from .pipeline import Recorder, compile_graph
 from .report import Frame, Report, RunResult, Span
 
 __all__ = [
-    "Annotation", "CompiledModule", "GraphBreakError", "compare", "compile", "disable", "example", "explain", "graph_break",
-    "inspect", "is_compiling", "reset", "torch_backend",
+    "Annotation", "BackendError", "CompiledModule", "GraphBreakError", "UsageError", "allow_in_graph",
+    "assume_constant_result", "compare", "compile", "disable", "example", "explain", "graph_break", "inspect",
+    "is_compiling", "list_backends", "register_backend", "reset", "set_stance", "substitute_in_graph", "torch_backend",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
 Examples = tuple[Any, ...] | Callable[[], tuple[Any, ...]] | None
-BACKENDS = ("fuselens", "aot_eager", "eager")
+Backend = str | Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +56,17 @@ class Annotation:
     config: Config
     example_inputs: Any = None
     recorder: Recorder | None = None
+    backend: Callable[..., Any] | None = None
 
 
 @overload
 def compile(  # noqa: A001
-    fn: F, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str | Callable[..., Any] = ...,
+    fn: F, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: Backend = ...,
     mode: str | None = ..., options: Mapping[str, Any] | None = ..., disable: bool = ..., example_inputs: Examples = ...,
 ) -> F: ...  # fmt: skip
 @overload
 def compile(  # noqa: A001
-    fn: None = None, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str | Callable[..., Any] = ...,
+    fn: None = None, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: Backend = ...,
     mode: str | None = ..., options: Mapping[str, Any] | None = ..., disable: bool = ..., example_inputs: Examples = ...,
 ) -> Callable[[F], F]: ...  # fmt: skip
 def compile(  # noqa: A001 - torch's own name for it
@@ -58,7 +74,7 @@ def compile(  # noqa: A001 - torch's own name for it
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
-    backend: str | Callable[..., Any] = "fuselens",
+    backend: Backend = "fuselens",
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
@@ -67,12 +83,17 @@ def compile(  # noqa: A001 - torch's own name for it
     """Compiles a function or module; also a decorator, with or without arguments. Mirrors ``torch.compile``.
 
     Args:
-        fn: a Python function, a method, or an ``nn.Module``.
+        fn: a Python function, a method, an ``nn.Module``, or another callable object. What cannot be traced as a whole
+            (generator functions, coroutine functions, C functions) runs eagerly, and the report says so.
         fullgraph: raise :class:`GraphBreakError` at a graph break instead of continuing in plain Python.
         dynamic: whether sizes are symbolic: True, False, or None to decide from use.
-        backend: "fuselens", "aot_eager", "eager" (for bisecting), or any ``(gm, example_inputs) -> callable``.
+        backend: a name of :func:`list_backends`, "aot_eager" and "eager" for bisecting, or any
+            ``(gm, example_inputs) -> callable``: ``gm`` is a ``torch.fx.GraphModule``, ``example_inputs`` the list of
+            its inputs, real tensors, and symbolic integers where sizes are symbolic; the callable takes such inputs
+            and returns a tuple, as ``gm`` does.
         mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
-        options: fields of :class:`fuselens.config.Config` by name, e.g. ``{"target": "cpu"}``.
+        options: fields of :class:`fuselens.config.Config` by name, e.g. ``{"target": "cpu"}``. A backend of the
+            program's own is given ``mode=`` and ``options=`` when they are set.
         disable: return ``fn`` unchanged.
         example_inputs: a tuple of positional arguments, or a callable that returns one. The editor compiles with them;
             calls do not need them.
@@ -85,8 +106,6 @@ def compile(  # noqa: A001 - torch's own name for it
             compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable,
             example_inputs=example_inputs,
         )  # fmt: skip
-    if not callable(fn):
-        raise TypeError(f"fuselens.compile expects a function or module, got {type(fn).__name__}")
     if isinstance(fn, type):
         raise TypeError(
             f"fuselens.compile expects a function or module, got the class {fn.__name__}: compile an instance"
@@ -95,17 +114,22 @@ def compile(  # noqa: A001 - torch's own name for it
         raise ValueError(f"unknown mode {mode!r}; modes are {', '.join(MODES)}")
     if mode is not None and options:
         raise ValueError("mode and options cannot be given together")
-    if isinstance(backend, str) and backend not in BACKENDS:
-        raise ValueError(f"unknown backend {backend!r}; backends are {', '.join(BACKENDS)}, or a callable")
-    if disable:
-        return fn
+    if not isinstance(backend, str) and not callable(backend):
+        raise TypeError(f"backend is a name or a function, not a {type(backend).__name__}")
+    function = backends.find(backend) if isinstance(backend, str) else backend
     changes: dict[str, Any] = {"fullgraph": fullgraph, "dynamic": dynamic}
-    if mode is not None:
-        changes["mode"] = mode
-    if isinstance(backend, str):
-        changes["backend"] = backend
-    config = with_options(from_environment(**changes), options)
-    return wrap(fn, config, example_inputs, None if isinstance(backend, str) else backend)
+    if function is None:
+        config = with_options(from_environment(**changes, mode=mode or "default", backend=backend), options)
+    else:
+        config = from_environment(**changes)
+        given = {"mode": None if mode == "default" else mode, "options": dict(options) if options else None}
+        given = {name: value for name, value in given.items() if value}
+        function = functools.partial(function, **given) if given else function
+    if isinstance(fn, (classmethod, staticmethod)):
+        return type(fn)(fn.__func__ if disable else wrap(fn.__func__, config, example_inputs, function))
+    if not callable(fn):
+        raise TypeError(f"fuselens.compile expects a function or module, got {type(fn).__name__}")
+    return fn if disable else wrap(fn, config, example_inputs, function)
 
 
 def wrap(
@@ -119,22 +143,54 @@ def wrap(
     compiler = FrameCompiler(config, _graph_compiler(config, recorder, backend), recorder, root_code(fn))
     if axes and compiler.root is not None:
         compiler.variations[compiler.root].axes = {name: dict(dims) for name, dims in axes.items()}
-    annotation = Annotation(fn, config, example_inputs, recorder)
+    annotation = Annotation(fn, config, example_inputs, recorder, backend)
     target = fn
     if isinstance(fn, (types.BuiltinFunctionType, types.BuiltinMethodType)):
         target = _python_frame(fn)
         compiler.root = target.__code__
+    elif compiler.root is not None and compiler.root.co_flags & _RESUMABLE:
+        compiler.refuse(compiler.root, "generators and coroutines run eagerly")
     region = _hook.Region(
         target, compiler, owner if owner is not None else compiler if backend is not None else _owner(config)
     )
     if isinstance(fn, torch.nn.Module):
-        return _compiled_module(fn, region, annotation)
-    functools.update_wrapper(region, fn, updated=())
+        remake = functools.partial(wrap, config=config, example_inputs=example_inputs, backend=backend)
+        return proxy(fn, region, remake, annotation)
+    functools.update_wrapper(region, fn, updated=("__dict__",) if inspecting.isroutine(fn) else ())
+    if inspecting.iscoroutinefunction(fn):
+        _mark_coroutine_function(region)
     region.__dict__["__fuselens__"] = annotation
     example = getattr(fn, "__fuselens_example__", None)
     if example is not None:
         region.__dict__["__fuselens_example__"] = example
     return region
+
+
+_RESUMABLE = (
+    inspecting.CO_GENERATOR | inspecting.CO_COROUTINE | inspecting.CO_ASYNC_GENERATOR | inspecting.CO_ITERABLE_COROUTINE
+)
+
+
+def _mark_coroutine_function(region: Any) -> None:
+    """Makes ``inspect.iscoroutinefunction`` (3.12) and asyncio's (3.11) say yes of a region."""
+    if sys.version_info >= (3, 12):
+        inspecting.markcoroutinefunction(region)
+    else:
+        region._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+
+
+def _reduce_region(region: Any) -> Any:
+    """Pickles a compiled function by its name where it is found under that, else as the original to compile again."""
+    annotation: Annotation = region.__dict__["__fuselens__"]
+    found: Any = sys.modules.get(getattr(region, "__module__", None) or "")
+    for name in getattr(region, "__qualname__", "").split("."):
+        found = getattr(found, name, None)
+    if found is region:
+        return region.__qualname__
+    return wrap, (annotation.target, annotation.config, annotation.example_inputs, annotation.backend)
+
+
+copyreg.pickle(_hook.Region, _reduce_region)
 
 
 def _uncompiled(fn: Any) -> Any:
@@ -146,7 +202,7 @@ def _uncompiled(fn: Any) -> Any:
     if isinstance(fn, (_hook.Region, CompiledModule)):
         inner = getattr(fn, "__fuselens__", None)
         return inner.target if isinstance(inner, Annotation) else fn
-    return fn
+    return torch_private.unwrap_torch_compile(fn) or fn
 
 
 @functools.cache
@@ -189,58 +245,16 @@ def _graph_compiler(
 
     def custom(captured: Captured) -> Callable[[tuple[Any, ...]], Any]:
         recorder.new_graph(captured)
-        compiled = backend(captured.module, list(captured.inputs))
+        name = getattr(backend, "__qualname__", None) or repr(backend)
+        try:
+            compiled = backend(captured.module, list(captured.inputs))
+        except Exception as error:
+            raise BackendError(f"backend {name} raised {type(error).__name__}: {error}") from error
         if not callable(compiled):
-            raise TypeError(f"the backend {backend!r} returned a {type(compiled).__name__}, not a callable")
+            raise BackendError(f"backend {name} returned a {type(compiled).__name__}, not a callable")
         return _hook.disabled(lambda inputs: compiled(*inputs))
 
     return custom
-
-
-# --- modules ----------------------------------------------------------------------------------------------------
-
-
-class CompiledModule(torch.nn.Module):
-    """A module whose calls are compiled. It shares all state with the original: parameters, buffers, mode, hooks.
-
-    Instances belong to a subclass of this class and of the original's, so ``isinstance`` holds for both.
-    """
-
-    __fuselens__: Annotation
-    __region__: Any
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return type(self).__region__(*args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        annotation = type(self).__fuselens__
-        return wrap(copy.deepcopy(annotation.target, memo), annotation.config, annotation.example_inputs)
-
-    def __copy__(self) -> Any:
-        annotation = type(self).__fuselens__
-        return wrap(copy.copy(annotation.target), annotation.config, annotation.example_inputs)
-
-    def __reduce__(self) -> Any:
-        annotation = type(self).__fuselens__
-        return wrap, (annotation.target, annotation.config, None)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.__reduce__()
-
-
-def _compiled_module(module: torch.nn.Module, region: Any, annotation: Annotation) -> CompiledModule:
-    original = type(module)
-    cls = type(
-        original.__name__,
-        (CompiledModule, original),
-        {
-            "__module__": original.__module__, "__qualname__": original.__qualname__, "__doc__": original.__doc__,
-            "__fuselens__": annotation, "__region__": region,
-        },
-    )  # fmt: skip
-    compiled = cls.__new__(cls)
-    object.__setattr__(compiled, "__dict__", module.__dict__)
-    return compiled
 
 
 # --- small functions ----------------------------------------------------------------------------------------------
@@ -259,30 +273,6 @@ def example(*args: Any, **kwargs: Any) -> Callable[[F], F]:
 
 def _makes_inputs(value: Any) -> bool:
     return callable(value) and not isinstance(value, (torch.Tensor, torch.nn.Module, type))
-
-
-def disable(fn: Any = None, recursive: bool = True) -> Any:
-    """The function is never traced: it runs as plain Python, and so does all that it calls."""
-    if fn is None:
-        return functools.partial(disable, recursive=recursive)
-    if not callable(fn):
-        raise TypeError(f"fuselens.disable expects a function, got {type(fn).__name__}")
-    wrapped = _hook.disabled(fn)
-    functools.update_wrapper(wrapped, fn, updated=())
-    return wrapped
-
-
-def graph_break() -> None:
-    """Ends the graph here when the surrounding function is being compiled; does nothing otherwise."""
-
-
-def is_compiling() -> bool:
-    """True while the surrounding function is being traced, False when it runs as plain Python."""
-    return False
-
-
-graph_break.__fuselens_special__ = "graph_break"  # type: ignore[attr-defined]
-is_compiling.__fuselens_special__ = "is_compiling"  # type: ignore[attr-defined]
 
 
 def reset() -> None:

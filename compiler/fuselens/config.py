@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,23 @@ MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagrap
 _OPTION_FIELDS = frozenset(f.name for f in dataclasses.fields(Config)) - {"backend", "mode", "fullgraph", "dynamic"}
 
 
+_patches: contextvars.ContextVar[dict[str, Any]] = contextvars.ContextVar("fuselens_config", default={})  # noqa: B039
+
+
+@contextlib.contextmanager
+def patch(**options: Any) -> Iterator[None]:
+    """Inside, also as a decorator, these options are the defaults of what is given to ``fuselens.compile``.
+
+    Unknown names raise ValueError.
+    """
+    _check_names(options)
+    token = _patches.set({**_patches.get(), **options})
+    try:
+        yield
+    finally:
+        _patches.reset(token)
+
+
 def from_environment(environ: Mapping[str, str] | None = None, **changes: Any) -> Config:
     """The process' configuration: defaults, then ``FUSELENS_*`` variables, then ``changes``."""
     env = os.environ if environ is None else environ
@@ -56,6 +75,7 @@ def from_environment(environ: Mapping[str, str] | None = None, **changes: Any) -
         values["strict"] = env["FUSELENS_STRICT"] != "0"
     if env.get("CXX"):
         values["cxx"] = env["CXX"]
+    values.update(_patches.get())
     values.update(changes)
     config = Config(**values)
     return dataclasses.replace(config, cache_dir=config.cache_dir.expanduser())
@@ -65,10 +85,14 @@ def with_options(config: Config, options: Mapping[str, Any] | None) -> Config:
     """``config`` changed by the ``options=`` of :func:`fuselens.compile`. Unknown names raise ValueError."""
     if not options:
         return config
+    _check_names(options)
+    return dataclasses.replace(config, **dict(options))
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
     for name in options:
         if name not in _OPTION_FIELDS:
             raise ValueError(f"unknown option {name!r}; known options are {', '.join(sorted(_OPTION_FIELDS))}")
-    return dataclasses.replace(config, **dict(options))
 
 
 def cache_key(config: Config) -> dict[str, Any]:

@@ -99,7 +99,7 @@ TABLE: dict[str, Entry] = {
         _e(
             "FL111",
             "explicit graph break",
-            "graph break: requested by fuselens.graph_break()",
+            "graph break: requested by {what}{why}",
             "The program asked for a graph break here.",
             severity="information",
         ),
@@ -120,7 +120,7 @@ TABLE: dict[str, Entry] = {
             "FL114",
             "disabled function",
             "graph break: `{what}` is excluded from compilation",
-            "The function is marked with disable(), so it runs eagerly between two graphs.",
+            "The function is marked with disable(), so it runs eagerly between two graphs{why}.",
             severity="information",
         ),
         _e(

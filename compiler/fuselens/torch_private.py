@@ -8,6 +8,7 @@ import contextlib
 import functools
 import importlib
 import logging
+import os
 import re
 import sys
 import threading
@@ -293,12 +294,38 @@ def unwrap_torch_compile(obj: Any) -> Any | None:
     return inner
 
 
-def disabled_function(fn: Any) -> Any | None:
-    """The function that ``torch.compiler.disable`` wrapped into ``fn``; None when it did not."""
-    if getattr(fn, "_torchdynamo_disable", False):
-        inner = getattr(fn, "_torchdynamo_orig_callable", fn)
-        return inner if hasattr(inner, "__code__") else fn
-    return None
+PEER_STANCE_MODULE, PEER_STANCE = "torch._dynamo.eval_frame", "_stance"
+# sets the peer's evaluator of this thread (None: off) and returns what it was; C itself, or the peer would trace it
+SWITCH_PEER: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_frame
+_PEER_DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "_dynamo", "")
+_PEER_MARKS = {
+    "graph_break": "break", "skip_frame": "break", "step_unsupported": "break", "set_stance": "forbidden",
+}  # fmt: skip
+
+
+def is_peer_code(code: types.CodeType) -> bool:
+    """Whether ``code`` belongs to the peer compiler: what it calls is the peer's business."""
+    return code.co_filename.startswith(_PEER_DIRECTORY)
+
+
+def peer_mark(obj: Any) -> str | None:
+    """What the program said about ``obj`` with torch's spellings: one of the marks of ``capture.marks``, or None."""
+    if type(obj) is types.FunctionType:
+        said = obj.__dict__
+        if said.get("_dynamo_marked_constant"):
+            return "constant"
+        if said.get("_torchdynamo_disable") and said.get("_torchdynamo_wrapper_id", id(obj)) == id(obj):
+            return "excluded"
+        if said.get("_torchdynamo_orig_callable") is not None and is_peer_code(obj.__code__):
+            return "compiled"
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is None:
+        return None
+    if issubclass(type(obj), (types.FunctionType, type)) and obj.__module__ == "torch._dynamo.decorators":
+        return _PEER_MARKS.get(obj.__name__)
+    if id(obj) in rules._allowed_callable_ids:
+        return "node"
+    return "excluded" if id(obj) in rules._disallowed_callable_ids else None
 
 
 def set_grad_enabled(enabled: bool) -> None:

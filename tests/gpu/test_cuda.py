@@ -98,7 +98,7 @@ def test_module(name):
         actual.square().sum().backward()
         for (n, p), (_n, q) in zip(module.named_parameters(), other.named_parameters(), strict=True):
             assert (found := comparison.differ(p.grad, q.grad, f"gradient of {n}")) is None, found
-    report = type(compiled).__fuselens__.recorder.report
+    report = compiled.__fuselens__.recorder.report
     assert all(k.backend == "triton" for k in report.kernels)
     assert not [d for d in report.diagnostics if d.code in ("FL301", "FL402", "FL404")]
 

@@ -1771,6 +1771,13 @@ static inline PyObject *evaluate(PyThreadState *ts, Frame *f, int throwflag) {
     return result;
 }
 
+static PyObject *evaluate_without_capture(PyThreadState *ts, Frame *f) {
+    PyObject *callback = take_callback();
+    PyObject *result = evaluate(ts, f, 0);
+    give_back_callback(callback);
+    return result;
+}
+
 /* Leaves a frame that never started, with an error set. */
 static PyObject *abandon(PyThreadState *ts, Frame *f) {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -1895,7 +1902,8 @@ static __attribute__((noinline)) PyObject *miss(PyThreadState *ts, Frame *f, PyF
     if (answer == NULL) return abandon(ts, f);
     if (answer == Py_None) {
         Py_DECREF(answer);
-        return evaluate(ts, f, 0);
+        Table *t = find_table(code);  /* the callback may have asked to skip it */
+        return t != NULL && t->skip == 2 ? evaluate_without_capture(ts, f) : evaluate(ts, f, 0);
     }
     if (Py_TYPE(answer) != &EntryType) {
         PyErr_Format(PyExc_TypeError, "a capture callback returns an Entry or None, not %R", answer);
@@ -1918,6 +1926,7 @@ error:
 
 static PyObject *hook(PyThreadState *ts, Frame *f, int throwflag) {
     if (tls_callback == NULL || throwflag || f->owner != FRAME_OWNED_BY_THREAD) return evaluate(ts, f, throwflag);
+    if (UNLIKELY(f == tls_chained)) return evaluate(ts, f, 0);  /* it came back to us through another evaluator */
     PyCodeObject *code = frame_code(f);
     if ((code->co_flags & (CO_OPTIMIZED | ANY_GENERATOR)) != CO_OPTIMIZED) return evaluate(ts, f, 0);
     PyFunctionObject *func = (PyFunctionObject *)frame_function(f);
@@ -1927,11 +1936,7 @@ static PyObject *hook(PyThreadState *ts, Frame *f, int throwflag) {
     Table *t = find_table(code);
     if (t == NULL) return miss(ts, f, func, old_size, PyTuple_New(0));
     if (t->skip) {
-        if (t->skip == 1) return evaluate(ts, f, 0);
-        PyObject *callback = take_callback();
-        PyObject *result = evaluate(ts, f, 0);
-        give_back_callback(callback);
-        return result;
+        return t->skip == 1 ? evaluate(ts, f, 0) : evaluate_without_capture(ts, f);
     }
     PyObject *gathered, *missed;
     Entry *e = find_entry(t, f, func, &gathered, &missed);
@@ -1949,8 +1954,48 @@ typedef struct {
     PyObject *fn, *callback, *owner, *dict, *weakrefs;  /* callback and owner are NULL for Disabled */
 } Region;
 
+/* A dictionary item that regions look at, and whom they tell when it is another object than the last time. */
+static struct {
+    PyObject *dict, *key, *changed, *seen;
+} watched;
+static int regions_off;          /* regions call what they wrap as it is */
+static PyObject *exclude_other;  /* callable: takes another evaluator's switch of this thread, gives what it was */
+
+static int look_at_watched(void) {
+    while (watched.dict != NULL) {
+        PyObject *now = PyDict_GetItemWithError(watched.dict, watched.key);
+        if (LIKELY(now == watched.seen)) return PyErr_Occurred() ? -1 : 0;
+        Py_XSETREF(watched.seen, Py_XNewRef(now));
+        PyObject *callback = take_callback(), *changed = Py_NewRef(watched.changed);
+        PyObject *done = PyObject_CallOneArg(changed, watched.seen ? watched.seen : Py_None);
+        Py_DECREF(changed);
+        give_back_callback(callback);
+        if (done == NULL) return -1;
+        Py_DECREF(done);
+    }
+    return 0;
+}
+
+static PyObject *disabled_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    PyObject *saved = take_callback();
+    PyObject *result = PyObject_Vectorcall(((Region *)self)->fn, args, nargsf, kwnames);
+    give_back_callback(saved);
+    return result;
+}
+
 static PyObject *region_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     Region *r = (Region *)self;
+    if (UNLIKELY(look_at_watched() < 0)) return NULL;
+    if (UNLIKELY(regions_off)) return disabled_call(self, args, nargsf, kwnames);
+    /* Another compiler's evaluator must not see our frames: their code is not what it seems. */
+    PyObject *other = NULL;
+    _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
+    if (UNLIKELY(current == hook ? previous_evaluator != NULL : current != _PyEval_EvalFrameDefault) && exclude_other != NULL) {
+        PyObject *callback = take_callback();
+        other = PyObject_CallOneArg(exclude_other, Py_None);
+        give_back_callback(callback);
+        if (other == NULL) return NULL;
+    }
     PyObject *saved = tls_callback, *saved_owner = tls_owner;
     tls_callback = Py_NewRef(r->callback);
     tls_owner = r->owner;
@@ -1964,13 +2009,16 @@ static PyObject *region_call(PyObject *self, PyObject *const *args, size_t nargs
     } else {
         give_back_callback(saved);
     }
-    return result;
-}
-
-static PyObject *disabled_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
-    PyObject *saved = take_callback();
-    PyObject *result = PyObject_Vectorcall(((Region *)self)->fn, args, nargsf, kwnames);
-    give_back_callback(saved);
+    if (UNLIKELY(other != NULL)) {
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        PyObject *callback = take_callback(), *done = PyObject_CallOneArg(exclude_other, other);
+        give_back_callback(callback);
+        Py_DECREF(other);
+        if (done == NULL) PyErr_WriteUnraisable(self);
+        Py_XDECREF(done);
+        PyErr_Restore(type, value, traceback);
+    }
     return result;
 }
 
@@ -2070,6 +2118,48 @@ static PyObject *set_callback(PyObject *module, PyObject *callback) {
         leave_region();
     }
     return previous ? previous : Py_NewRef(Py_None);
+}
+
+static PyObject *suspend(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    PyObject *callback = take_callback();
+    return callback ? callback : Py_NewRef(Py_None);
+}
+
+static PyObject *resume(PyObject *module, PyObject *callback) {
+    (void)module;
+    give_back_callback(callback == Py_None ? NULL : Py_NewRef(callback));
+    Py_RETURN_NONE;
+}
+
+static PyObject *is_capturing(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyBool_FromLong(tls_callback != NULL);
+}
+
+static PyObject *set_regions_off(PyObject *module, PyObject *off) {
+    (void)module;
+    int truth = PyObject_IsTrue(off);
+    if (truth < 0) return NULL;
+    regions_off = truth;
+    Py_RETURN_NONE;
+}
+
+static PyObject *watch(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *dict, *key, *changed;
+    if (!PyArg_ParseTuple(args, "O!OO:watch", &PyDict_Type, &dict, &key, &changed)) return NULL;
+    Py_XSETREF(watched.dict, Py_NewRef(dict));
+    Py_XSETREF(watched.key, Py_NewRef(key));
+    Py_XSETREF(watched.changed, Py_NewRef(changed));
+    Py_CLEAR(watched.seen);
+    Py_RETURN_NONE;
+}
+
+static PyObject *set_exclude_other(PyObject *module, PyObject *callable) {
+    (void)module;
+    Py_XSETREF(exclude_other, callable == Py_None ? NULL : Py_NewRef(callable));
+    Py_RETURN_NONE;
 }
 
 static PyObject *add_entry(PyObject *module, PyObject *args) {
@@ -2242,11 +2332,20 @@ static PyObject *shutdown(PyObject *module, PyObject *ignored) {
     PyObject *done = clear_all(module, ignored);
     if (active_regions == 0) uninstall();
     Py_CLEAR(tls_callback);
+    Py_CLEAR(watched.dict);
+    Py_CLEAR(watched.seen);
+    Py_CLEAR(exclude_other);
     return done;
 }
 
 static PyMethodDef functions[] = {
     {"set_callback", set_callback, METH_O, "set_callback(callback or None) -> previous, of this thread"},
+    {"suspend", suspend, METH_NOARGS, "suspend() -> this thread's callback, taken out, or None"},
+    {"resume", resume, METH_O, "resume(what suspend() gave)"},
+    {"is_capturing", is_capturing, METH_NOARGS, "is_capturing() -> whether this thread is in a region with capture on"},
+    {"set_regions_off", set_regions_off, METH_O, "set_regions_off(bool): regions call what they wrap as it is"},
+    {"watch", watch, METH_VARARGS, "watch(dict, key, changed): see the stub"},
+    {"set_exclude_other", set_exclude_other, METH_O, "set_exclude_other(callable or None): see the stub"},
     {"add_entry", add_entry, METH_VARARGS, "add_entry(code, entry): in front of the code's entries"},
     {"remove_entry", remove_entry, METH_VARARGS, "remove_entry(code, entry) -> whether it was there"},
     {"entries", entries, METH_O, "entries(code) -> list, most recently hit first"},

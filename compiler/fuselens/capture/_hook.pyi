@@ -195,6 +195,24 @@ class disabled:  # noqa: N801
 def set_callback(callback: Callback | None, /) -> Callback | None:
     """Sets this thread's callback, installing the evaluator as a region does. Returns the previous one. For tests."""
 
+def suspend() -> Callback | None:
+    """Turns capture off in this thread; returns what :func:`resume` wants."""
+
+def resume(suspended: Callback | None, /) -> None: ...
+def is_capturing() -> bool:
+    """Whether this thread is in a region with capture on."""
+
+def set_regions_off(off: bool, /) -> None:
+    """Whether regions, of all threads, call what they wrap with capture off."""
+
+def watch(mapping: dict[Any, Any], key: Any, changed: Callable[[Any], None], /) -> None:
+    """Every call of a region compares `mapping.get(key)` with what it was, by identity, None being the first, and
+    calls `changed` with it when it is another. There is one watch; `changed` may replace it."""
+
+def set_exclude_other(switch: Callable[[Any], Any] | None, /) -> None:
+    """`switch(None)` turns another compiler's evaluator off in this thread and returns its state, `switch(state)` puts
+    it back. Regions call it when that evaluator is installed above ours."""
+
 def add_entry(code: CodeType | FunctionType, entry: Entry, /) -> None:
     """Puts the entry in front of the code's entries. ValueError when it does not fit the code."""
 

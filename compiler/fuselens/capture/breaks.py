@@ -70,6 +70,14 @@ class FrameUnsupported(Exception):
         self.fields = fields
 
 
+class UsageError(RuntimeError):
+    """Raised to the caller: the program asks for what compiled code, or the current stance, forbids."""
+
+
+class BackendError(RuntimeError):
+    """Raised to the caller: the backend that the program gave failed. ``__cause__`` is what it raised."""
+
+
 class GraphBreakError(RuntimeError):
     """Raised to the caller where ``fullgraph=True`` meets a graph break. ``diagnostic`` is the coded finding."""
 

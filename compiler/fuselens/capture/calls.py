@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import torch_private
 from . import _hook, attributes, classify
 from . import sources as src
 from .breaks import Break, Raised, raising
+from .compiler_rules import marked, reason
 from .iterators import generator_method, iterate
 from .known import UNKNOWN, deep_use, fold, plain
 from .methods import named_method
@@ -36,6 +36,7 @@ from .values import (
     NamedMethod,
     ObjectValue,
     SequenceValue,
+    SuperValue,
     SymbolValue,
     TensorValue,
     Value,
@@ -93,15 +94,9 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
     code = classify.breaking_code(function)
     if code is not None:
         raise Break(code, what=function.__qualname__, why="it must run each time")
-    special = getattr(function, "__fuselens_special__", None)
-    if special == "graph_break":
-        raise Break("FL111")
-    if special == "is_compiling":
-        return Constant(True)
-    excluded = torch_private.disabled_function(function)
-    if excluded is not None:
-        _hook.skip(excluded.__code__, recursive=True)
-        raise Break("FL114", what=function.__qualname__)
+    result = marked(m, value, function, args, kwargs)
+    if result is not None:
+        return result
     if classify.is_graph_callable(function):
         return m.tracer.call("call_function", function, tuple(args), kwargs, _torch_name(function))
     if not classify.may_inline(function.__code__):
@@ -260,6 +255,9 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
         found = None
     if found is not None:
         return found(m, args, kwargs)
+    result = marked(m, value, obj, args, kwargs)
+    if result is not None:
+        return result
     code = classify.breaking_code(obj)
     if code is not None:
         raise Break(code, what=value.describe(), why="it must run each time")
@@ -430,8 +428,11 @@ def _object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str,
         base = _dict_items(m, m.tracer.lazy(obj.keywords, src.generic_attribute(value.source, "keywords")))
         return call(m, function, [*head, *args], {**base, **kwargs})
     if issubclass(kind, _hook.disabled):
-        raise Break("FL114", what=getattr(obj, "__qualname__", "the function"))
-    if issubclass(kind, _hook.Region) and type(obj.fn) in (types.FunctionType, types.MethodType):
+        raise Break("FL114", what=getattr(obj, "__qualname__", None) or type(obj.fn).__qualname__, why=reason(obj))
+    result = marked(m, value, obj, args, kwargs)
+    if result is not None:
+        return result
+    if issubclass(kind, _hook.Region):
         # a compiled function called from compiled code is inlined like any other
         assert value.source is not None
         return call(m, m.use(m.tracer.lazy(obj.fn, src.generic_attribute(value.source, "fn"))), args, kwargs)
@@ -487,6 +488,17 @@ def object_method(m: Machine, receiver: ObjectValue, name: str, args: list[Value
     return call(m, NamedMethod(held, name), args, kwargs)
 
 
+def call_original(m: Machine, value: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A call of a module that stands for another one (``modules.CompiledModule``): what the other one does."""
+    assert isinstance(value, ObjectValue)
+    if isinstance(value.value.__region__, _hook.disabled):
+        raise Break("FL114", what=type(value.value).__qualname__, why=reason(value.value.__region__))
+    after = next(c for c in type(value.value).__mro__ if c.__call__ is not type(value.value).__call__)
+    if after.__call__ is torch.nn.Module.__call__:
+        return _module(m, value, args, kwargs)
+    return call(m, attributes.load(m, SuperValue(type(value.value).__mro__[1], value), "__call__"), args, kwargs)
+
+
 _HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOK_TABLES = (
     "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
@@ -500,8 +512,6 @@ def _module(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str,
     tables = torch.nn.modules.module.__dict__
     if any(vars(obj)[t] for t in _HOOK_TABLES) or any(tables[t] for t in _GLOBAL_HOOK_TABLES):
         raise Break("FL104", what=f"{type(obj).__name__} with hooks", why="module hooks run eagerly")
-    if vars(obj).get("_compiled_call_impl") is not None:
-        raise Break("FL104", what=type(obj).__name__, why="it is compiled by torch.compile already")
     for table in _HOOK_TABLES:
         m.tracer.guard(
             src.attribute(source, table), _hook.LENGTH_IS, 0, name="HOOKS", text=f"{source} has no hooks in {table}"

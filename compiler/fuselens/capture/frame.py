@@ -23,9 +23,9 @@ from .. import torch_private
 from ..config import Config
 from ..diagnostics import make
 from ..report import Diagnostic, Guard, Shape, Span, Symbol
-from . import _hook, classify, tensor_layout
+from . import _hook, classify, marks, stance, tensor_layout
 from . import sources as src
-from .breaks import Break, CannotRebuild, FrameUnsupported, GraphBreakError
+from .breaks import BackendError, Break, CannotRebuild, FrameUnsupported, GraphBreakError, UsageError
 from .emit import RESUME_MARK, Emitter, Resumes, effects, live_values, needed_nodes
 from .iterators import abandoned
 from .machine import Machine
@@ -97,6 +97,7 @@ class FrameCompiler:
         self.variations: defaultdict[types.CodeType, Variation] = defaultdict(Variation)
         self._warned: set[Any] = set()
         self.resumes = Resumes()
+        self._called_once: set[types.CodeType] = set()  # under the stance eager_then_compile
 
     @property
     def mode(self) -> str:
@@ -106,14 +107,19 @@ class FrameCompiler:
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], misses: tuple[Any, ...]
     ) -> _hook.Entry | None:
         if code is not self.root and not classify.frame_is_captured(code):
+            _hook.skip(code, recursive=torch_private.is_peer_code(code))
+            return None
+        if marks.mark_of(function) == marks.EXCLUDED:
             _hook.skip(code)
             return None
         if torch_private.functorch_active() or torch_private.dispatch_modes_active() or torch_private.autocast_active():
-            self._eagerly(code, "autocast, a mode or a function transform is active")
+            self.refuse(code, "autocast, a mode or a function transform is active")
             return None
         if classify.frame_reads_itself(code):
-            self._eagerly(code, "it reads its own frame")
+            self.refuse(code, "it reads its own frame")
             _hook.skip(code)
+            return None
+        if not self._stance_allows(code):
             return None
         if len(misses) >= self.config.recompile_limit:
             self._once(code, make("FL202", _first_span(code), what=code.co_qualname, count=len(misses), mode=self.mode))
@@ -124,7 +130,7 @@ class FrameCompiler:
         try:
             with _one_at_a_time:
                 return self._capture(function, code, args)
-        except GraphBreakError:
+        except (GraphBreakError, UsageError, BackendError):
             raise
         except FrameUnsupported as e:
             diagnostic = make(e.code, e.span or _first_span(code), mode=self.mode, **e.fields)
@@ -144,7 +150,20 @@ class FrameCompiler:
             if torch.is_grad_enabled() != grad_enabled:
                 torch_private.set_grad_enabled(grad_enabled)
 
-    def _eagerly(self, code: types.CodeType, why: str) -> None:
+    def _stance_allows(self, code: types.CodeType) -> bool:
+        """Whether to compile now; raises UsageError where the stance makes that an error."""
+        match stance.current():
+            case "force_eager" | "eager_on_recompile":
+                return False
+            case "fail_on_recompile":
+                raise UsageError(f"{code.co_qualname} needs to be compiled, and the stance is fail_on_recompile")
+            case "eager_then_compile" if code not in self._called_once:
+                self._called_once.add(code)
+                return False
+        return True
+
+    def refuse(self, code: types.CodeType, why: str) -> None:
+        """Records that ``code`` runs eagerly; raises GraphBreakError where that is an error."""
         diagnostic = make("FL109", _first_span(code), what=code.co_qualname, why=why, mode=self.mode)
         if self.config.fullgraph:
             raise GraphBreakError(diagnostic)
