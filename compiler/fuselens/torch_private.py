@@ -288,10 +288,9 @@ def rename_symbols(text: str, names: dict[str, str]) -> str:
 
 def unwrap_torch_compile(obj: Any) -> Any | None:
     """The function or module that ``torch.compile`` wrapped into ``obj``; None when it wrapped nothing."""
-    inner = getattr(obj, "_torchdynamo_orig_callable", None)
-    if inner is None and type(obj).__name__ == "OptimizedModule":
-        inner = getattr(obj, "_orig_mod", None)
-    return inner
+    if type(obj).__name__ == "OptimizedModule":
+        return getattr(obj, "_orig_mod", None)
+    return getattr(obj, "_torchdynamo_orig_callable", None)
 
 
 PEER_STANCE_MODULE, PEER_STANCE = "torch._dynamo.eval_frame", "_stance"

@@ -475,7 +475,6 @@ def test_torch_stances_are_followed(run):
 def test_both_compilers_in_one_process(run):
     run("""
         import threading
-from pathlib import Path
         torch._dynamo.config.suppress_errors = False
         theirs = lambda fn: torch.compile(fn, backend="eager")
         def inner(x):
