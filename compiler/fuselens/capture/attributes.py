@@ -135,8 +135,8 @@ def load(m: Machine, value: Value, name: str) -> Value:
         own = own_attribute(m, value, name)
         if own is not None:
             return own
-    if isinstance(value, MadeFunction) and name in ("__name__", "__qualname__"):
-        return Constant(value.code.co_name if name == "__name__" else value.code.co_qualname)
+    if isinstance(value, MadeFunction):
+        return _made_function(m, value, name)
     if isinstance(value, GeneratorValue) and name in ("send", "throw", "close", "__next__", "__iter__"):
         return NamedMethod(value, name)
     if isinstance(value, SymbolValue):
@@ -155,6 +155,27 @@ def own_attribute(m: Machine, value: FunctionValue, name: str) -> Value | None:
             src.instance_dict(source), _hook.MISSING, name, name="MISSING", text=f"{source} has no attribute {name}"
         )
     return None
+
+
+def _made_function(m: Machine, value: MadeFunction, name: str) -> Value:
+    if name in value.attributes:
+        return m.use(value.attributes[name])
+    if name in ("__name__", "__qualname__"):
+        return Constant(value.code.co_name if name == "__name__" else value.code.co_qualname)
+    if name == "__module__":
+        return Constant(value.globals.get("__name__"))
+    if name == "__doc__":
+        first = value.code.co_consts[0] if value.code.co_consts else None
+        return Constant(first if isinstance(first, str) else None)
+    if name in ("__defaults__", "__kwdefaults__"):
+        return m.use((value.defaults if name == "__defaults__" else value.kwdefaults) or Constant(None))
+    if name == "__code__":
+        return Known(value.code)
+    if name == "__call__":
+        return value
+    if class_attribute(types.FunctionType, name) is ABSENT:
+        raise raising(AttributeError(f"'function' object has no attribute '{name}'", name=name))
+    raise Break("FL106", what=f"{value.describe()}.{name}", why="not traced")
 
 
 def _structseq(m: Machine, value: SequenceValue, name: str) -> Value:
@@ -466,6 +487,9 @@ def vars_of(obj: Any) -> dict[str, Any] | None:
 def store(m: Machine, owner: Value, name: str, value: Value) -> None:
     """``owner.name = value``; on an existing object it is replayed after the graph."""
     what = f"assignment to `{owner.describe()}.{name}`"
+    if isinstance(owner, MadeFunction) and name not in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
+        owner.attributes[name] = value
+        return
     if not isinstance(owner, ObjectValue):
         raise Break("FL110", what=what, why="attributes of such objects are written eagerly")
     obj, kind = owner.value, type(owner.value)

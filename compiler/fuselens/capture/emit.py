@@ -99,7 +99,7 @@ def parts(value: Value, tracer: Tracer) -> list[Value]:
     elif isinstance(value, TruthValue):
         found.append(value.tensor)
     elif isinstance(value, MadeFunction):
-        found += [value.defaults, value.kwdefaults, value.annotations, *value.closure]
+        found += [value.defaults, value.kwdefaults, value.annotations, *value.closure, *value.attributes.values()]
     elif isinstance(value, CellValue):
         found.append(value.contents)
     elif isinstance(value, HandledException):
@@ -581,6 +581,10 @@ class Emitter:
                     continue
                 self._call_constant(_setter(value.value), value, Constant(name), attribute)
                 self._emit(bytecode.pop_top())
+        elif isinstance(value, MadeFunction):
+            for name, attribute in value.attributes.items():
+                self._call_constant(setattr, value, Constant(name), attribute)
+                self._emit(bytecode.pop_top())
         elif isinstance(value, CellValue) and value.contents is not None and self.m.cells.get(value.name) is not value:
             self._call_constant(setattr, value, Constant("cell_contents"), value.contents)
             self._emit(bytecode.pop_top())
@@ -795,6 +799,8 @@ def iterators_in(value: Value | None) -> set[int]:
 
 def _passed(value: Value, slot: Slot) -> Value:
     """What a resume function is given for a stack entry."""
+    if isinstance(value, HandledException):
+        return value.exception
     if not isinstance(slot, Recipe):
         return value
     leaves: list[Value] = []

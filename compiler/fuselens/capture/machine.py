@@ -7,6 +7,7 @@ means is in :data:`HANDLERS`, one entry per micro-operation of ``bytecode.normal
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
 import operator
 import sys
@@ -575,6 +576,9 @@ def _compare(m: Machine, symbol: str) -> None:
 def _is_op(m: Machine, invert: Any) -> None:
     right, left = m.pop(), m.pop()
     same = operators.identical(left, right)
+    if same is None and left.source is not None and right.source is not None and left.source != right.source:
+        m.tracer.guard_different(left.source, right.source)
+        same = False
     if same is None:
         raise Break("FL105", what=f"`{left.describe()} is {right.describe()}`", why="identity is not tracked here")
     m.push(Constant(same != bool(invert)))
@@ -998,6 +1002,11 @@ def _cleanup_throw(m: Machine, arg: Any) -> None:
     m.take()
     m.push(NULL)
     m.push(attributes.load(m, exception, "value"))
+
+
+@handles("LOAD_BUILD_CLASS")
+def _load_build_class(m: Machine, arg: Any) -> None:
+    m.push(Known(builtins.__build_class__))
 
 
 @handles("LOAD_ASSERTION_ERROR")

@@ -275,6 +275,11 @@ class Tracer:
         for what, state in self.ambient.items():
             self.guards.check_state(_hook.STATE, state, name="STATE", text=f"{what} is {state[1]}", span=None)
 
+    def guard_different(self, one: Source, other: Source) -> None:
+        """Two objects are not one: each was tracked under a source of its own."""
+        nodes = (self.guards.node(one), self.guards.node(other))
+        self.guards.check_state(_hook.DISTINCT, nodes, name="DISTINCT", text=f"{one} is not {other}", span=self.span)
+
     def guard_distinct(self) -> None:
         """What was written under one name was not read under another: written objects differ from those like them."""
         written = [*self.mutated.values(), *(owner for owner, _ in self.attributes.values())]

@@ -239,7 +239,7 @@ class CellValue(Value):
 class MadeFunction(Value):
     """A function created while tracing (a lambda or nested def)."""
 
-    __slots__ = ("code", "globals", "globals_source", "defaults", "kwdefaults", "closure", "annotations")
+    __slots__ = ("annotations", "attributes", "closure", "code", "defaults", "globals", "globals_source", "kwdefaults")
 
     def __init__(self, code: types.CodeType, globals_: dict[str, Any], globals_source: Source) -> None:
         super().__init__(None)
@@ -250,6 +250,7 @@ class MadeFunction(Value):
         self.kwdefaults: Value | None = None
         self.closure: list[CellValue] = []
         self.annotations: Value | None = None
+        self.attributes: dict[str, Value] = {}  # assigned after it was made
 
     @property
     def python_type(self) -> type:
