@@ -21,8 +21,9 @@ from . import backends, diagnostics, torch_private
 from .backends import list_backends, register_backend
 from .capture import _hook
 from .capture import explore as explore_state
-from .capture.breaks import BackendError, GraphBreakError, UsageError
+from .capture.breaks import BackendError, CodedError, ConstraintError, GraphBreakError, RecompileError, UsageError
 from .capture.frame import Captured, FrameCompiler
+from .capture.size_marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
 from .config import MODES, Config, from_environment, with_options
 from .control import (
     allow_in_graph,
@@ -38,9 +39,7 @@ from .pipeline import Recorder, compile_graph
 from .report import Frame, Report, RunResult, Span
 
 __all__ = [
-    "Annotation", "BackendError", "CompiledModule", "GraphBreakError", "UsageError", "allow_in_graph",
-    "assume_constant_result", "compare", "compile", "disable", "example", "explain", "graph_break", "inspect",
-    "is_compiling", "list_backends", "register_backend", "reset", "set_stance", "substitute_in_graph", "torch_backend",
+    "Annotation", "BackendError", "CodedError", "CompiledModule", "ConstraintError", "GraphBreakError", "RecompileError", "UsageError", "allow_in_graph", "assume_constant_result", "compare", "compile", "disable", "example", "explain", "graph_break", "inspect", "is_compiling", "list_backends", "mark_dynamic", "mark_static", "mark_unbacked", "maybe_mark_dynamic", "register_backend", "reset", "set_stance", "substitute_in_graph", "torch_backend",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -345,7 +344,7 @@ def inspect(
     token = explore_state.visited.set(set())
     try:
         compiled(*args, **dict(kwargs))
-    except GraphBreakError as error:
+    except CodedError as error:
         recorder.on_break(dataclasses.replace(error.diagnostic, severity="error"))
     except Exception as error:  # noqa: BLE001 - the user's function may raise anything
         recorder.on_diagnostic(_call_raised(error, function, span))

@@ -22,7 +22,9 @@ class Config:
     mode: str = dataclasses.field(default="default", metadata={"cache": True})
     backend: str = "fuselens"
     symbolic_module_integers: bool = False  # integer attributes of nn.Modules become symbolic too when they change
-    recompile_limit: int = 8
+    recompile_limit: int = 8  # compilations of one frame
+    accumulated_recompile_limit: int = 256  # compilations of one function and of what resumes it after graph breaks
+    error_on_recompile: bool = False
     fallback_random: bool = dataclasses.field(default=False, metadata={"cache": True})
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)
     cache_dir: Path = Path("~/.cache/fuselens")

@@ -163,6 +163,15 @@ TABLE: dict[str, Entry] = {
             "The compiled code is only valid for this value; another one compiles again.",
             severity="information",
         ),
+        _e(
+            "FL204",
+            "size not dynamic",
+            "`{what}` is marked dynamic, but {why}",
+            "mark_dynamic promises that one compilation serves all sizes of the dimension (in its range). The program, or "
+            "the example size, does not allow that.",
+            "Change the expression that depends on the size, or mark the dimension with maybe_mark_dynamic.",
+            severity="error",
+        ),
         # --- FL3xx: autograd ----------------------------------------------------------------------------------
         _e(
             "FL301",

@@ -377,7 +377,9 @@ def warm() -> None:
         sizes = Sizes(axes) if axes else None
         mode = torch_private.fake_mode(sizes.env if sizes else None)
         real = torch.empty(4, 8, requires_grad=True)
-        fake = sizes.fake(mode, real, {0}, local(0, "x"), None) if sizes else torch_private.fake_static(mode, real)
+        fake = (
+            sizes.fake(mode, real, {0: True}, local(0, "x"), None) if sizes else torch_private.fake_static(mode, real)
+        )
         graph = fx.Graph()
         x = graph.placeholder("x")
         y = graph.call_function(torch.softmax, (graph.call_function(torch.relu, (x,)), -1))

@@ -101,7 +101,7 @@ class Shape:
 class Symbol:
     """A symbolic size or integer: where it comes from, the example value and the range its guards leave open.
 
-    ``specialised``: what the program made it equal to after all, and ``span``: the expression that did.
+    ``specialised``: what the program made it equal to after all. ``span``: the expression that last restricted it.
     """
 
     name: str

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import logging
@@ -13,8 +14,8 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload as OpOverload  # for others to import
@@ -146,12 +147,48 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 def new_shape_env(on_guard: Callable[[], None] | None = None) -> Any:
     """Torch's reasoning about symbolic sizes. ``on_guard`` is told of each condition that is decided with example values."""
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    env = ShapeEnv()
+    with _without_validator():
+        env = _shape_env_class()()
     if on_guard is not None:
         env.guards = _Observed(on_guard)
     return env
+
+
+@functools.cache
+def _shape_env_class() -> type:
+    from torch._logging import trace_structured
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv, SLoc
+
+    # Torch's trace log finds out at its first record that nobody listens. Let that one be cheap: theirs hold a stack that
+    # is symbolised by code that imports the peer.
+    trace_structured("artifact", dict, suppress_context=True, expect_trace_id=False)
+
+    class Env(ShapeEnv):
+        """Does not look for the user's frame on Python's stack, where it is not; torch imports the peer to do so."""
+
+        def _get_stack_summary(self, *args: Any, **kwargs: Any) -> Any:
+            return SLoc(None, None), ""
+
+    return Env
+
+
+@contextlib.contextmanager
+def _without_validator() -> Iterator[None]:
+    """Makes shape environments find that their conditions are not validated by a solver, which is the default, without
+    importing the validator: that imports the peer compiler."""
+    name = "torch.fx.experimental.validator"
+    if name in sys.modules:
+        yield
+        return
+    stand_in = types.ModuleType(name)
+    stand_in.translation_validation_enabled = lambda: False  # type: ignore[attr-defined]
+    with _import_lock:
+        sys.modules[name] = stand_in
+        try:
+            yield
+        finally:
+            if sys.modules.get(name) is stand_in:
+                del sys.modules[name]
 
 
 class _Observed(list[Any]):
@@ -209,15 +246,99 @@ class _GuardSource:
         return getattr(self.member, name)
 
 
-def fake_symbolic(mode: FakeTensorMode, tensor: torch.Tensor, dims: set[int], name: str) -> FakeTensor:
-    """``tensor`` as a fake of ``mode`` whose ``dims`` are symbols, equal sizes one symbol; sizes 0 and 1 stay."""
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+def fake_symbolic(mode: FakeTensorMode, tensor: torch.Tensor, dims: Mapping[int, bool], name: str) -> torch.Tensor:
+    """``tensor`` as a fake of ``mode`` whose ``dims`` are symbols; sizes 0 and 1 stay.
 
-    context = StatelessSymbolicContext(
-        dynamic_sizes=[DimDynamic.DUCK if d in dims else DimDynamic.STATIC for d in range(tensor.dim())],
-        constraint_sizes=[None] * tensor.dim(),
+    ``dims`` tells of each whether equal sizes are one symbol. Strides are expressions of sizes where they agree, else
+    symbols of their own. Made directly, as in :func:`fake_static`: torch's converter imports the peer compiler.
+    """
+    sizes, strides = _symbolic_extents(mode.shape_env, tensor, dims, name)
+    with mode:
+        fake = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
+        if tensor.requires_grad:
+            fake.requires_grad_()
+            if not tensor.is_leaf:
+                with torch.enable_grad():
+                    fake = fake.clone(memory_format=torch.preserve_format)
+    return fake
+
+
+def _symbolic_extents(env: Any, tensor: torch.Tensor, dims: Mapping[int, bool], name: str) -> tuple[Any, Any]:
+    import sympy
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    def symbol(value: int, what: str, shared: bool) -> Any:
+        return env.create_symbol(value, _source_class()(what), DimDynamic.DUCK if shared else DimDynamic.DYNAMIC)
+
+    def number(expression: Any, value: int, what: str) -> Any:
+        return env.create_symintnode(sympy.sympify(expression), hint=value, source=_source_class()(what))
+
+    have, steps = tuple(tensor.shape), tensor.stride()
+    sizes: list[Any] = [
+        symbol(size, f"{name}.shape[{d}]", dims[d]) if d in dims else size for d, size in enumerate(have)
+    ]
+    strides: list[Any] = list(steps)
+    spans = {}  # what a dimension spans → its expression: the next outer dimension's stride
+    for d in sorted(range(len(have)), key=lambda d: (steps[d], -d)):
+        contiguous = d + 1 < len(have) and steps[d] == have[d + 1] * steps[d + 1]
+        if steps[d] in spans and (contiguous or steps[d] > 1):
+            strides[d] = spans[steps[d]]
+        elif steps[d] > 1:
+            strides[d] = symbol(steps[d], f"{name}.stride({d})", False)
+        spans[have[d] * steps[d]] = sizes[d] * strides[d]
+    return (
+        [number(e, v, f"{name}.shape[{d}]") for d, (e, v) in enumerate(zip(sizes, have, strict=True))],
+        [number(e, v, f"{name}.stride({d})") for d, (e, v) in enumerate(zip(strides, steps, strict=True))],
     )
-    return mode.from_tensor(tensor, symbolic_context=context, source=_source_class()(name))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SizeMarks:
+    """What the program said about a tensor's dimensions with ``mark_dynamic`` and its kin; ``ranges`` of the former."""
+
+    dynamic: frozenset[int] = frozenset()
+    weakly_dynamic: frozenset[int] = frozenset()
+    static: frozenset[int] = frozenset()
+    unbacked: frozenset[int] = frozenset()
+    ranges: tuple[tuple[int, int | None, int | None], ...] = ()
+
+
+MARKED = "_has_dynamo_dim_marking"  # the attribute that every marked tensor has
+_MARKS = {
+    "dynamic": "_dynamo_dynamic_indices", "weakly_dynamic": "_dynamo_weak_dynamic_indices",
+    "static": "_dynamo_static_indices", "unbacked": "_dynamo_unbacked_indices",
+}  # fmt: skip
+_RANGES = "_dynamo_dynamic_range"
+
+
+class DimRange(NamedTuple):
+    """A range as torch's ``mark_dynamic`` attaches it."""
+
+    dim: int
+    min: int | None
+    max: int | None
+
+
+def size_marks(tensor: torch.Tensor) -> SizeMarks | None:
+    """The marks on ``tensor``, torch's or our own; None when there are none."""
+    said = tensor.__dict__
+    if MARKED not in said:
+        return None
+    found = {kind: frozenset(said.get(attribute, ())) for kind, attribute in _MARKS.items()}
+    ranges = tuple((r.dim, r.min, r.max) for r in said.get(_RANGES, ()) if r.min is not None or r.max is not None)
+    return SizeMarks(**found, ranges=tuple(sorted(ranges, key=str)))
+
+
+def mark_size(tensor: torch.Tensor, dim: int, kind: str, low: int | None = None, high: int | None = None) -> None:
+    """Marks a dimension the way torch does; ``kind`` is a field of :class:`SizeMarks`."""
+    said = tensor.__dict__
+    for attribute in _MARKS.values():
+        said.get(attribute, set()).discard(dim)
+    said[_RANGES] = {r for r in said.get(_RANGES, ()) if r.dim != dim}
+    said.setdefault(_MARKS[kind], set()).add(dim)
+    if kind == "dynamic":
+        said[_RANGES].add(DimRange(dim, low, high))
+    said[MARKED] = True
 
 
 def symbolic_integer(env: Any, value: int, name: str, lower: int, upper: int) -> torch.SymInt:
@@ -253,6 +374,14 @@ def raw_expression(size: Any) -> Any:
     import sympy
 
     return size.node._expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
+def restrict(size: Any, lower: int | None, upper: int | None) -> None:
+    """Makes a symbolic size lie between the bounds, its example value does."""
+    known = size.node.shape_env.var_to_range[size.node.expr]
+    size.node.shape_env.constrain_symbol_range(
+        size.node.expr, int(known.lower) if lower is None else lower, 2**62 if upper is None else upper
+    )
 
 
 def simplified(env: Any, symbol: Any) -> Any:

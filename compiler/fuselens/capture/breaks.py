@@ -78,14 +78,30 @@ class BackendError(RuntimeError):
     """Raised to the caller: the backend that the program gave failed. ``__cause__`` is what it raised."""
 
 
-class GraphBreakError(RuntimeError):
-    """Raised to the caller where ``fullgraph=True`` meets a graph break. ``diagnostic`` is the coded finding."""
+class CodedError(RuntimeError):
+    """Raised to the caller where the program asks for what cannot be done. ``diagnostic`` is the coded finding."""
 
-    def __init__(self, diagnostic: Diagnostic) -> None:
+    def __init__(self, diagnostic: Diagnostic, mode: str = "") -> None:
         self.diagnostic = diagnostic
         where = f"\n  at {diagnostic.span}" if diagnostic.span else ""
         stack = "".join(f"\n    in {f.function} ({f.span})" for f in diagnostic.stack)
         hints = "".join(f"\n  hint: {h}" for h in diagnostic.hints)
+        mode = f" ({mode})" if mode else ""
         super().__init__(
-            f"{diagnostic.code}: {diagnostic.message} (fullgraph=True){where}{stack}\n  {diagnostic.explanation}{hints}"
+            f"{diagnostic.code}: {diagnostic.message}{mode}{where}{stack}\n  {diagnostic.explanation}{hints}"
         )
+
+
+class ConstraintError(CodedError):
+    """Raised where a size that was marked dynamic cannot be."""
+
+
+class RecompileError(CodedError):
+    """Raised where ``error_on_recompile`` meets a call that no earlier compilation serves."""
+
+
+class GraphBreakError(CodedError):
+    """Raised where ``fullgraph=True`` meets a graph break."""
+
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        super().__init__(diagnostic, "fullgraph=True")

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import linecache
 import logging
 import re
 import threading
 import types
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -25,11 +26,21 @@ from ..diagnostics import make
 from ..report import Diagnostic, Guard, Shape, Span, Symbol
 from . import _hook, classify, marks, stance, tensor_layout
 from . import sources as src
-from .breaks import BackendError, Break, CannotRebuild, FrameUnsupported, GraphBreakError, UsageError
+from .breaks import (
+    BackendError,
+    Break,
+    CannotRebuild,
+    CodedError,
+    ConstraintError,
+    FrameUnsupported,
+    GraphBreakError,
+    RecompileError,
+    UsageError,
+)
 from .emit import RESUME_MARK, Emitter, Resumes, effects, live_values, needed_nodes
 from .iterators import abandoned
 from .machine import Machine
-from .symbols import INTEGER, NotGuardable, Sizes, SizesChanged, Variation
+from .symbols import INTEGER, NotGuardable, Sizes, SizesChanged, Variation, Violated
 from .tracer import Tracer
 from .values import Lazy, SequenceValue, SymbolValue, TensorValue, Value
 
@@ -98,6 +109,7 @@ class FrameCompiler:
         self._warned: set[Any] = set()
         self.resumes = Resumes()
         self._called_once: set[types.CodeType] = set()  # under the stance eager_then_compile
+        self._compilations: Counter[Any] = Counter()  # of a function and its resume functions together
 
     @property
     def mode(self) -> str:
@@ -121,17 +133,24 @@ class FrameCompiler:
             return None
         if not self._stance_allows(code):
             return None
-        if len(misses) >= self.config.recompile_limit:
-            self._once(code, make("FL202", _first_span(code), what=code.co_qualname, count=len(misses), mode=self.mode))
-            return None
         if misses:
             self._recompiled(code, misses)
+        family = (code.co_filename, code.co_firstlineno, code.co_name.split(RESUME_MARK)[0])
+        count = self._compilations[family]
+        if len(misses) >= self.config.recompile_limit or count >= self.config.accumulated_recompile_limit:
+            count = min(count, len(misses)) or count
+            self._once(code, make("FL202", _first_span(code), what=code.co_qualname, count=count, mode=self.mode))
+            return None
+        self._compilations[family] += 1
         grad_enabled = torch.is_grad_enabled()
         try:
             with _one_at_a_time:
                 return self._capture(function, code, args)
-        except (GraphBreakError, UsageError, BackendError):
+        except (CodedError, UsageError, BackendError):
             raise
+        except Violated as e:
+            diagnostic = make("FL204", e.span or _first_span(code), what=e.what, why=e.why, mode=self.mode)
+            raise ConstraintError(diagnostic) from None
         except FrameUnsupported as e:
             diagnostic = make(e.code, e.span or _first_span(code), mode=self.mode, **e.fields)
             if self.config.fullgraph:
@@ -180,11 +199,11 @@ class FrameCompiler:
         guards: list[Guard] = entry.info.guards if entry.info is not None else []
         reason = guards[index].expression if 0 <= index < len(guards) else "a guard"
         span = guards[index].span if 0 <= index < len(guards) else None
-        self.recorder.on_diagnostic(
-            make(
-                "FL201", span or _first_span(code), what=f"`{code.co_qualname}`, because this no longer holds: {reason}"
-            )
-        )
+        what = f"`{code.co_qualname}`, because this no longer holds: {reason}"
+        diagnostic = make("FL201", span or _first_span(code), what=what)
+        if self.config.error_on_recompile:
+            raise RecompileError(dataclasses.replace(diagnostic, severity="error"))
+        self.recorder.on_diagnostic(diagnostic)
 
     # --- one frame -----------------------------------------------------------------------------------------
 
@@ -264,6 +283,9 @@ class FrameCompiler:
         tracer.guard_distinct()
         if tracer.sizes is not None:
             facts.symbols = tracer.sizes.add_guards(tracer.guards)
+            for s in facts.symbols:
+                if s.specialised.removeprefix("-").isdigit() and s.span is not None:
+                    self.recorder.on_diagnostic(make("FL203", s.span, what=s.source, value=s.specialised))
             for resumed, variables in emitter.resumed:
                 self.variations[resumed].axes.update(_symbolic_axes(tracer, variables))
         entry = _hook.Entry(tracer.guards.build(), replacement.code, replacement.gather_slot)

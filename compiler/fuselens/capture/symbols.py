@@ -32,6 +32,16 @@ class NotGuardable(Exception):
     """A condition on sizes that guards cannot express: the frame is traced again with static sizes."""
 
 
+class Violated(Exception):
+    """A size that the program marked dynamic cannot be: ``what`` it is, ``why``, and the expression that forced it."""
+
+    def __init__(self, what: str, why: str, span: Span | None) -> None:
+        super().__init__(what, why)
+        self.what = what
+        self.why = why
+        self.span = span
+
+
 class SizesChanged(Exception):
     """An input's size differs from an earlier call's: the frame is traced again with that size symbolic."""
 
@@ -48,17 +58,28 @@ class Variation:
     sizes: dict[str, set[tuple[int, ...]]] = field(default_factory=dict)
     integers: dict[str, set[int]] = field(default_factory=dict)
 
-    def dims(self, source: Source, tensor: torch.Tensor, dynamic: bool | None) -> set[int]:
-        """Dimensions of an input that become symbols: named ones, all with ``dynamic=True``, and those that changed."""
-        if isinstance(tensor, torch.nn.Parameter) or tensor._base is not None or not torch_private.is_dense(tensor):
-            return set()
-        dims = set(self.axes.get(source.text, ()))
-        if dynamic:
-            dims |= set(range(tensor.dim()))
-        for earlier in self.sizes.get(source.text, ()):
-            if len(earlier) == tensor.dim():
-                dims |= {d for d in range(tensor.dim()) if earlier[d] != tensor.shape[d]}
-        return {d for d in dims if 0 <= d < tensor.dim() and tensor.shape[d] > 1}
+    def dims(self, source: Source, tensor: torch.Tensor, dynamic: bool | None) -> dict[int, bool]:
+        """Dimensions of an input that become symbols, and whether equal sizes may share theirs.
+
+        They are those that the program marked or named, all with ``dynamic=True``, and those that changed since an
+        earlier compilation. Parameters, and what cannot be made anew with other sizes, stay as they are.
+        """
+        history = tensor.requires_grad and not tensor.is_leaf and not torch_private.is_dense(tensor)
+        if isinstance(tensor, torch.nn.Parameter) or history or tensor.is_conj() or tensor.is_neg():
+            return {}
+        marks = torch_private.size_marks(tensor) or torch_private.SizeMarks()
+        named = self.axes.get(source.text, {})
+        found = dict.fromkeys(named, True)
+        if dynamic is not False:
+            changed = [earlier for earlier in self.sizes.get(source.text, ()) if len(earlier) == tensor.dim()]
+            found |= {
+                d: True
+                for d, size in enumerate(tensor.shape)
+                if d not in marks.static and (dynamic or any(earlier[d] != size for earlier in changed))
+            }
+            found |= dict.fromkeys(marks.weakly_dynamic, True)
+        found |= dict.fromkeys(marks.dynamic, False)
+        return {d: shared for d, shared in found.items() if 0 <= d < tensor.dim() and tensor.shape[d] > 1}
 
     def integer(self, source: Source, value: int, dynamic: bool | None) -> bool:
         """Whether an integer becomes a symbol: a named one, an argument with ``dynamic=True``, or one that changed."""
@@ -82,11 +103,19 @@ class Sizes:
         self.tensors: list[tuple[Source, torch.Tensor, Span | None]] = []
         self.integers: list[tuple[Source, torch.SymInt, Span | None]] = []
         self.names: dict[str, str] = {}
+        self.promised: list[
+            tuple[str, Any, tuple[int | None, int | None], Span | None]
+        ] = []  # sizes that must stay free
 
-    def fake(self, mode: Any, tensor: torch.Tensor, dims: set[int], source: Source, span: Span | None) -> torch.Tensor:
-        """``tensor`` as a fake whose dimensions ``dims`` are symbols; equal sizes share one."""
+    def fake(
+        self, mode: Any, tensor: torch.Tensor, dims: Mapping[int, bool], source: Source, span: Span | None
+    ) -> torch.Tensor:
+        """``tensor`` as a fake whose dimensions ``dims`` are symbols, see :meth:`Variation.dims`."""
         fake = torch_private.fake_symbolic(mode, tensor, dims, source.text)
         self.tensors.append((source, fake, span))
+        marks = torch_private.size_marks(tensor)
+        if marks is not None:
+            self._promise(fake, marks, source, span)
         for d, name in self.axes.get(source.text, {}).items():
             if 0 <= d < fake.dim():
                 self._name(fake.shape[d], name)
@@ -102,14 +131,55 @@ class Sizes:
             self._name(number, name)
         return number
 
+    def _promise(self, fake: torch.Tensor, marks: torch_private.SizeMarks, source: Source, span: Span | None) -> None:
+        """Restricts the dimensions that the program marked dynamic to their ranges; they must not be specialised."""
+        if marks.unbacked:
+            raise Violated(f"{source.text}.shape[{min(marks.unbacked)}]", "mark_unbacked is not supported", span)
+        ranges = {d: (low, high) for d, low, high in marks.ranges}
+        for d in sorted(marks.dynamic):
+            size, (low, high) = fake.shape[d], ranges.get(d, (None, None))
+            text = f"{source.text}.shape[{d}]"
+            if not isinstance(size, torch.SymInt):
+                raise Violated(text, f"it is {size}, and sizes 0 and 1 are always specialised", span)
+            hint = torch_private.size_hint(size)
+            if not (low is None or low <= hint) or not (high is None or hint <= high):
+                raise Violated(text, f"it is {hint}, which is not in the range that was promised", span)
+            torch_private.restrict(size, low, high)
+            self.promised.append((text, torch_private.raw_expression(size), (low, high), span))
+
+    def _check_promises(self, symbols: Mapping[str, Symbol]) -> None:
+        """Raises :class:`Violated` where a size that was marked dynamic is not free to vary within its range."""
+        for text, raw, (low, high), span in self.promised:
+            symbol = symbols[raw.name]
+            if symbol.specialised and (symbol.specialised.isdigit() or (low, high) != (None, None)):
+                raise Violated(text, f"the program made it equal to {symbol.specialised}", symbol.span or span)
+            if (low is not None and low < (symbol.lower or 0)) or (high is not None and high > (symbol.upper or high)):
+                narrowed = f"the program only holds for {symbol.lower} to {symbol.upper or 'any size'}"
+                raise Violated(text, narrowed, symbol.span or span)
+
     def _name(self, size: Any, name: str) -> None:
         expression = torch_private.size_expression(size)
         if isinstance(expression, sympy.Symbol):
             self.names.setdefault(expression.name, name)
 
     def add_guards(self, guards: GuardProgram) -> list[Symbol]:
-        """Adds every condition on sizes and integers; gives the symbols for the report. Raises :class:`NotGuardable`."""
+        """Adds every condition on sizes and integers; gives the symbols for the report.
+
+        Raises :class:`NotGuardable`; :class:`Violated` where that, or a condition, restricts what was promised to be free.
+        """
+        try:
+            found = self._add_guards(guards)
+        except NotGuardable as reason:
+            if not self.promised:
+                raise
+            text, _, _, span = self.promised[0]
+            raise Violated(text, str(reason), span) from None
+        self._check_promises(found)
+        return list(found.values())
+
+    def _add_guards(self, guards: GuardProgram) -> dict[str, Symbol]:
         where: dict[sympy.Symbol, tuple[int, int]] = {}
+        strides: dict[sympy.Symbol, tuple[int, int]] = {}
         origin: dict[sympy.Symbol, tuple[str, Span | None]] = {}
         for source, number, span in self.integers:
             raw = torch_private.raw_expression(number)
@@ -121,6 +191,11 @@ class Sizes:
                 if isinstance(raw, sympy.Symbol) and raw not in where:
                     where[raw] = (guards.node(source), d)
                     origin[raw] = (f"{source.text}.shape[{d}]", span)
+            for d, stride in enumerate(fake.stride()):
+                raw = torch_private.raw_expression(stride)
+                if isinstance(raw, sympy.Symbol) and raw not in where:
+                    strides.setdefault(raw, (guards.node(source), -2 - d))
+        where = {**strides, **where}  # a stride is a symbol of its own where it is no size
         for source, fake, span in self.tensors:
             node = guards.node(source)
             for d, size in enumerate(fake.shape):
@@ -131,10 +206,10 @@ class Sizes:
         conditions = list(zip(torch_private.shape_guards(self.env), self.causes, strict=True))
         for expression, span in conditions:
             self._condition(guards, expression, where, span)
-        found: list[Symbol] = []
+        found: dict[str, Symbol] = {}
         for raw, (text, span) in origin.items():
             simplified = torch_private.simplified(self.env, raw)
-            decided = [cause for e, cause in conditions if simplified != raw and raw in e.free_symbols]
+            decided = [cause for e, cause in conditions if raw in e.free_symbols]
             forced = decided[-1] if decided else None
             if simplified != raw:
                 self._condition(guards, sympy.Eq(raw, simplified, evaluate=False), where, forced)
@@ -144,8 +219,8 @@ class Sizes:
             if upper is not None:
                 self._condition(guards, sympy.Le(raw, upper, evaluate=False), where, span)
             hint = torch_private.symbol_hint(self.env, raw)
-            name, value = self.names.get(raw.name, raw.name), self._shown(simplified) if simplified != raw else ""
-            found.append(Symbol(name, text, hint, lower, upper, value, forced))
+            value = self._shown(simplified) if simplified != raw else ""
+            found[raw.name] = Symbol(self.names.get(raw.name, raw.name), text, hint, lower, upper, value, forced)
         return found
 
     def _equal(

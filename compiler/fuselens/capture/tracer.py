@@ -296,11 +296,11 @@ class Tracer:
                 "FL105", what=f"`{source}` is a {type(obj).__name__} that is not a plain strided tensor",
                 why="tensor subclasses and special layouts are not traced",
             )  # fmt: skip
-        dims: set[int] = set()
-        if self.variation is not None and self.config.dynamic is not False:
-            dims = self.variation.dims(source, obj, self.config.dynamic)
-        if dims and self.sizes is None:
+        dims = {} if self.variation is None else self.variation.dims(source, obj, self.config.dynamic)
+        promised = self.variation is not None and torch_private.size_marks(obj) is not None
+        if self.sizes is None and (dims or promised):
             raise SizesChanged
+        self._guard_marks(obj, source)
         spec = tensor_layout.spec(obj, frozenset(dims))
         shape = ", ".join("*" if d in dims else str(s) for d, s in enumerate(obj.shape))
         dtype = str(obj.dtype).removeprefix("torch.")
@@ -310,9 +310,21 @@ class Tracer:
         self.guard(source, _hook.TENSOR, spec, name="TENSOR", text=text)
         return self.add_input(obj, source, dims)
 
-    def add_input(self, obj: torch.Tensor, source: Source, dims: set[int]) -> TensorValue:
+    def _guard_marks(self, tensor: torch.Tensor, source: Source) -> None:
+        """What the program says about an argument's sizes is what it said when this was traced."""
+        if not source.is_argument:
+            return
+        marks = torch_private.size_marks(tensor)
+        if marks is None:
+            text = f"the sizes of {source} are not marked"
+            self.guard(src.instance_dict(source), _hook.MISSING, torch_private.MARKED, name="MISSING", text=text)
+        else:
+            text = f"the sizes of {source} are marked as they were, or not at all"
+            self.guard(source, _hook.CALL, _SameMarks(marks), name="MARKS", text=text)
+
+    def add_input(self, obj: torch.Tensor, source: Source, dims: Mapping[int, bool]) -> TensorValue:
         """A placeholder for ``obj``, its sizes ``dims`` symbolic."""
-        if dims and self.sizes is not None:
+        if self.sizes is not None and (dims or torch_private.size_marks(obj) is not None):
             fake = self.sizes.fake(self.fake_mode, obj, dims, source, self.span)
         else:
             fake = torch_private.fake_static(self.fake_mode, obj)
@@ -444,6 +456,18 @@ class Tracer:
         """Records what an assignment to ``name`` bound, for inlay hints."""
         if span is not None and isinstance(value, TensorValue) and not name.startswith("__"):
             self.shapes.append(Shape(name, span, describe_tensor(value.fake, self.sizes)))
+
+
+class _SameMarks:
+    """A guard on what the program says about the sizes of a tensor."""
+
+    __slots__ = ("marks",)
+
+    def __init__(self, marks: torch_private.SizeMarks) -> None:
+        self.marks = marks
+
+    def __call__(self, tensor: torch.Tensor) -> bool:
+        return torch_private.size_marks(tensor) in (None, self.marks)
 
 
 def specialise(value: SymbolValue) -> Any:
