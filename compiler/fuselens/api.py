@@ -39,7 +39,11 @@ from .pipeline import Recorder, compile_graph
 from .report import Frame, Report, RunResult, Span
 
 __all__ = [
-    "Annotation", "BackendError", "CodedError", "CompiledModule", "ConstraintError", "GraphBreakError", "RecompileError", "UsageError", "allow_in_graph", "assume_constant_result", "compare", "compile", "disable", "example", "explain", "graph_break", "inspect", "is_compiling", "list_backends", "mark_dynamic", "mark_static", "mark_unbacked", "maybe_mark_dynamic", "register_backend", "reset", "set_stance", "substitute_in_graph", "torch_backend",
+    "Annotation", "BackendError", "CodedError", "CompiledModule", "ConstraintError", "GraphBreakError",
+    "RecompileError", "UsageError", "allow_in_graph", "assume_constant_result", "compare", "compile", "disable",
+    "example", "explain", "graph_break", "inspect", "is_compiling", "list_backends", "mark_dynamic", "mark_static",
+    "mark_unbacked", "maybe_mark_dynamic", "register_backend", "reset", "set_stance", "substitute_in_graph",
+    "torch_backend",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
