@@ -404,9 +404,12 @@ def _by_getattr(m: Machine, value: ObjectValue, name: str) -> Value:
 def _member(m: Machine, value: ObjectValue, name: str) -> Value | None:
     """A parameter, buffer or submodule of a module; None, guarded, when it has none of that name."""
     source = value.source
-    if source is None:
-        return None
     for table in _MODULE_TABLES:
+        if source is None:
+            made = m.tracer.attributes.get((id(value.value), table), (None, None))[1]
+            if isinstance(made, DictValue) and name in made.items:
+                return m.use(made.items[name])
+            continue
         members = value.value.__dict__.get(table)
         if members is None:
             continue
@@ -495,7 +498,7 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
     obj, kind = owner.value, type(owner.value)
     setter, place = class_member(m, kind, "__setattr__")
     module = issubclass(kind, torch.nn.Module) and setter is torch.nn.Module.__dict__["__setattr__"]
-    if type(setter) is types.FunctionType and not module:
+    if type(setter) is types.FunctionType and (not module or owner.source is None):
         m.call(_function(m, setter, place), [owner, Constant(name), value], {})
         return
     if module:
@@ -537,8 +540,10 @@ def store_directly(m: Machine, owner: ObjectValue, name: str, value: Value) -> N
 
 
 def _assign(m: Machine, owner: ObjectValue, name: str, value: Value) -> None:
-    m.tracer.attributes.pop((id(owner.value), name), None)
-    m.tracer.attributes[id(owner.value), name] = (owner, value)
+    key = (id(owner.value), name)
+    if key in m.tracer.attributes and m.tracer.attributes[key][1] is DELETED:
+        del m.tracer.attributes[key]  # what is assigned again comes last; what is only replaced keeps its place
+    m.tracer.attributes[key] = (owner, value)
 
 
 def delete(m: Machine, owner: Value, name: str) -> None:

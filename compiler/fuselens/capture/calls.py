@@ -301,8 +301,6 @@ def _construct(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value
         return _by_metaclass(m, cls, args, kwargs)
     if "__del__" in {n for c in cls.__mro__ for n in vars(c)}:
         raise Break("FL104", what=cls.__qualname__, why="it has a finaliser")
-    if issubclass(cls, torch.nn.Module):
-        raise Break("FL104", what=cls.__qualname__, why="modules are created eagerly")
     maker, place = attributes.class_member(m, cls, "__new__")
     if isinstance(maker, staticmethod):
         maker = maker.__func__
@@ -352,6 +350,8 @@ def new(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value]) -> O
     owner = next(maker for maker in makers if isinstance(maker, types.BuiltinMethodType)).__self__
     if inspect.isabstract(cls):
         _natural(lambda: object.__new__(cls))
+    if issubclass(cls, OrderedDict):
+        owner = OrderedDict  # which has dict's __new__
     if owner is object:
         if cls.__flags__ & _HEAP_TYPE:
             return m.tracer.made(object.__new__(cls))
@@ -508,7 +508,8 @@ _GLOBAL_HOOK_TABLES = (
 def _module(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``module(...)``: its forward, when no hook is registered; hooks run eagerly."""
     obj, source = value.value, value.source
-    assert source is not None
+    if source is None:
+        return _made_module(m, value, args, kwargs)
     tables = torch.nn.modules.module.__dict__
     if any(vars(obj)[t] for t in _HOOK_TABLES) or any(tables[t] for t in _GLOBAL_HOOK_TABLES):
         raise Break("FL104", what=f"{type(obj).__name__} with hooks", why="module hooks run eagerly")
@@ -519,6 +520,17 @@ def _module(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str,
     for table in _GLOBAL_HOOK_TABLES:
         base = src.constant(tables[table], table)
         m.tracer.guard(base, _hook.LENGTH_IS, 0, name="HOOKS", text=f"no global module hooks in {table}")
+    return call(m, attributes.load(m, value, "forward"), args, kwargs)
+
+
+def _made_module(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``module(...)`` of a module made while tracing."""
+    for table in _HOOK_TABLES:
+        hooks = attributes.load(m, value, table)
+        if not isinstance(hooks, DictValue) or hooks.items:
+            raise Break("FL104", what=f"{value.python_type.__name__} with hooks", why="module hooks run eagerly")
+    if any(torch.nn.modules.module.__dict__[t] for t in _GLOBAL_HOOK_TABLES):
+        raise Break("FL104", what=value.python_type.__name__, why="global module hooks run eagerly")
     return call(m, attributes.load(m, value, "forward"), args, kwargs)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from . import attributes
 from .breaks import Break, CannotRebuild, Raised, raising
-from .bytecode import Micro
 from .known import from_plain
 from .rules import RULES, rule
 from .values import (
@@ -211,14 +210,8 @@ def _callers(m: Machine) -> list[Machine]:
 def abandoned(tracer: Tracer) -> None:
     """Refuses generators that are left suspended inside ``try`` or ``with``: what closes them would run code."""
     for generator in tracer.generators:
-        frame = generator.machine
-        handler = frame.program.handlers.get(frame.at - 1)
-        if generator.started and not generator.finished and handler is not None:
-            if frame.program.micros[frame.program.index[id(handler.target)]] != _CONVERTS:
-                raise CannotRebuild(generator.born, generator.describe(), "it is left inside `try` or `with`")
-
-
-_CONVERTS = (Micro("CALL_INTRINSIC_1", "INTRINSIC_STOPITERATION_ERROR"),)
+        if generator.started and not generator.finished and not generator.machine.closes_quietly():
+            raise CannotRebuild(generator.born, generator.describe(), "it is left inside `try` or `with`")
 
 
 def stop_iteration(m: Machine, returned: Value | None) -> Raised:

@@ -26,6 +26,7 @@ from . import (  # noqa: F401 - some modules only register rules
     bytecode,
     calls,
     classify,
+    copying,
     iterators,
     known,
     library_rules,
@@ -246,6 +247,25 @@ class Machine:
         self._handle(raised)
         self.at = self.next
 
+    def closes_quietly(self) -> bool:
+        """Whether closing this suspended generator's frame runs nothing but tests of the exception's type."""
+        try:
+            self.throw(raising(GeneratorExit()))
+            while all(micro in _CONVERTS or micro.op in _TESTS for micro in self.program.micros[self.at]):
+                self.next = self.at + 1
+                try:
+                    for micro in self.program.micros[self.at]:
+                        if micro not in _CONVERTS:
+                            HANDLERS[micro.op](self, micro.arg)
+                except Raised as raised:
+                    self._handle(raised)
+                self.at = self.next
+        except Raised as raised:
+            return raised.kind is GeneratorExit
+        except Break:
+            pass
+        return False
+
     def handled_exception(self) -> Value | None:
         """What ``sys.exc_info`` and a bare ``raise`` refer to."""
         machine: Machine | None = self
@@ -339,6 +359,14 @@ class Machine:
                     return self.truth(result)
             return True
         raise Break("FL105", what=f"the truth of {value.describe()}", why="not traced")
+
+
+# what the code between a handler's start and its raising again consists of
+_TESTS = {
+    "PUSH_EXC_INFO", "LOAD_GLOBAL", "BUILD_TUPLE", "CHECK_EXC_MATCH", "POP_JUMP_IF", "JUMP", "COPY", "POP_EXCEPT",
+    "RERAISE", "NOP", "SWAP", "POP_TOP",
+}  # fmt: skip
+_CONVERTS = (bytecode.Micro("CALL_INTRINSIC_1", "INTRINSIC_STOPITERATION_ERROR"),)
 
 
 # --- variables --------------------------------------------------------------------------------------------------

@@ -1,0 +1,267 @@
+"""What libraries of models do around their tensors: copies, modules made on the way, generators left behind."""
+
+import copy
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import nn
+
+import fuselens
+
+from .harness import check
+
+X = torch.arange(4.0)
+
+
+class View(Sequence):
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        if i >= self.n:
+            raise IndexError(i)
+        return i * 2
+
+
+def left_in_zip(x):
+    for a, b in zip([1, 2], View(5)):
+        x = x + a * b
+    return x
+
+
+def left_inside_except(x):
+    log = []
+
+    def values():
+        try:
+            yield 1
+            yield 2
+        except (ValueError, KeyError):
+            log.append("handled")
+
+    for v in values():
+        x = x + v
+        break
+    return x, log
+
+
+def left_inside_finally(x):
+    log = []
+
+    def values():
+        try:
+            yield 1
+            yield 2
+        finally:
+            log.append("closed")
+
+    for v in values():
+        x = x + v
+        break
+    return x, log
+
+
+def left_inside_broad_except(x):
+    log = []
+
+    def values():
+        try:
+            yield 1
+        except BaseException:
+            log.append("caught")
+            raise
+
+    for v in values():
+        x = x + v
+        break
+    return x, log
+
+
+def left_inside_nested_try(x):
+    def values():
+        try:
+            try:
+                yield 1
+            except ValueError:
+                print("inner")
+        except KeyError:
+            print("outer")
+
+    return x + next(values())
+
+
+@pytest.mark.parametrize(
+    "fn", [left_in_zip, left_inside_except, left_inside_finally, left_inside_broad_except, left_inside_nested_try]
+)
+def test_generators_left_behind(fn):
+    check(fn, (X,))
+
+
+@pytest.mark.parametrize("fn", [left_in_zip, left_inside_except, left_inside_nested_try])
+def test_generators_that_close_quietly_do_not_break(fn):
+    check(fn, (X,), breaks=0)
+
+
+class Output(OrderedDict):
+    """A dictionary whose items are attributes too."""
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value)
+        super().__setattr__(key, value)
+
+    def __setattr__(self, name, value):
+        if name in self.keys() and value is not None:
+            super().__setitem__(name, value)
+        super().__setattr__(name, value)
+
+
+def test_ordered_dictionary_with_attributes():
+    def f(x):
+        made = Output()
+        made.first = None
+        made.second = x
+        made["second"] = x + 1
+        made.first = x * 2
+        return made
+
+    compiled = fuselens.compile(f, backend="eager", fullgraph=True)
+    expected, actual = f(X), compiled(X)
+    assert type(actual) is Output
+    assert list(actual) == list(expected) and list(vars(actual)) == list(vars(expected))
+    assert torch.equal(actual["second"], X + 1) and actual.second is actual["second"]
+
+
+class Options:
+    shared = [1, 2]
+
+    def __init__(self):
+        self.names, self.table, self.depth, self.inner = ["a", "b"], {"k": [1.5]}, 2, None
+
+
+class Guarded(Options):
+    def __setattr__(self, name, value):
+        object.__setattr__(self, name, value * 2 if name == "depth" else value)
+
+
+class Knows(Options):
+    def __deepcopy__(self, memo):
+        return self
+
+    def __copy__(self):
+        return "copied"
+
+
+class Slotted:
+    __slots__ = ("a",)
+
+
+def options(kind=Options):
+    made = kind()
+    made.inner = Options()
+    made.again = made.inner
+    made.me = made
+    return made
+
+
+def deep(x):
+    made = copy.deepcopy(OPTIONS)
+    made.names.append("c")
+    made.table["k"][0] = 2.5
+    made.inner.depth += 1
+    same = made.me is made, made.again is made.inner, made.names is OPTIONS.names, made.shared is Options.shared
+    return x * made.depth + made.inner.depth, made.names, made.table, same, OPTIONS.names, OPTIONS.inner.depth
+
+
+def shallow(x):
+    made = copy.copy(OPTIONS)
+    made.depth = 7
+    return x * made.depth + OPTIONS.depth, made.names is OPTIONS.names, copy.copy([1, x])[0], copy.copy((1, 2))
+
+
+def containers(x):
+    items = [1, {"a": x, "b": (1, 2)}, [x]]
+    items.append(items[2])
+    made = copy.deepcopy(items)
+    made[1]["a"].add_(1)
+    return x, made, made[2] is made[3], made[1]["b"] is items[1]["b"], made[2][0] is made[1]["a"]
+
+
+def setter_does_not_run(x):
+    made = copy.deepcopy(GUARDED)
+    return x + made.depth
+
+
+def own_ways(x):
+    return x + 1, copy.deepcopy(KNOWS) is KNOWS, copy.copy(KNOWS)
+
+
+OPTIONS, GUARDED, KNOWS = options(), options(Guarded), Knows()
+
+
+@pytest.mark.parametrize("fn", [deep, shallow, containers, setter_does_not_run])
+def test_copies(fn):
+    check(fn, (X,), breaks=0)
+
+
+def test_copies_made_in_their_own_way():
+    check(own_ways, (X,))
+
+
+def test_copies_leave_the_frame():
+    def f(x):
+        made = copy.deepcopy(OPTIONS)
+        made.value = x + 1
+        return made
+
+    compiled = fuselens.compile(f, backend="eager", fullgraph=True)
+    made = compiled(X)
+    assert type(made) is Options and made.me is made and made.inner is made.again and made.inner is not OPTIONS.inner
+    assert list(vars(made)) == [*vars(OPTIONS), "value"]
+
+
+def test_copies_are_guarded():
+    thing = options()
+
+    def f(x):
+        return x + copy.deepcopy(thing).depth
+
+    compiled = fuselens.compile(f, backend="eager")
+    assert torch.equal(compiled(X), X + 2)
+    thing.depth = 5
+    assert torch.equal(compiled(X), X + 5)
+    thing.extra = 1
+    assert torch.equal(compiled(X), X + 5)
+    Options.__getstate__ = lambda self: {"depth": 9}
+    try:
+        assert torch.equal(compiled(X), X + 9)
+    finally:
+        del Options.__getstate__
+
+
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x, count):
+        for layer in self.layers[:count]:
+            x = layer(x)
+        return x + len(self.layers[1:])
+
+
+class MadeInside(nn.Module):
+    def forward(self, x):
+        block = nn.Sequential(nn.ReLU(), nn.Softmax(dim=0))
+        act = nn.GELU()
+        return act(block(x)), block[0](x), block.training
+
+
+@pytest.mark.skip(reason="needs sets made while tracing")
+def test_modules_made_while_tracing():
+    check(Stack(), (X, 2), (X, 3), breaks=0)
+    check(MadeInside(), (X,), breaks=0)
