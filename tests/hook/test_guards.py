@@ -120,6 +120,14 @@ def test_instance_dict() -> None:
     assert below(Slots(), h.INSTANCE_DICT) == {}
 
 
+def test_applied() -> None:
+    assert below({3, 1}, h.APPLIED, sorted) == [1, 3]
+    with pytest.raises(LookupError):
+        below(3, h.APPLIED, len)
+    with pytest.raises(TypeError, match="not callable"):
+        h.Guards([LOCAL, (0, h.APPLIED, 3)], [], [1])
+
+
 def test_attributes_functions_methods() -> None:
     o, f = Plain(), make()
     assert below(o, h.GETATTR, "attribute") == "class"

@@ -247,7 +247,7 @@ static int tensor_passes(PyObject *o, const TensorSpec *s) {
 #define NODE_KINDS(X)                                                                                              \
     X(ROOT_LOCAL) X(ROOT_CLOSURE) X(ROOT_GLOBALS) X(ROOT_BUILTINS) X(ROOT_FUNCTION) X(ROOT_CONST) X(ROOT_WEAK)       \
     X(CELL_CONTENTS) X(INSTANCE_DICT) X(DICT_ITEM) X(SEQ_ITEM) X(GETATTR) X(TYPE) X(FUNC_CODE) X(FUNC_DEFAULTS)      \
-    X(FUNC_KWDEFAULTS) X(FUNC_CLOSURE) X(FUNC_GLOBALS) X(METHOD_SELF) X(METHOD_FUNC) X(LENGTH)
+    X(FUNC_KWDEFAULTS) X(FUNC_CLOSURE) X(FUNC_GLOBALS) X(METHOD_SELF) X(METHOD_FUNC) X(LENGTH) X(APPLIED)
 #define CHECK_KINDS(X)                                                                                             \
     X(TYPE_IS) X(IS) X(ID_IS) X(EQUALS) X(LENGTH_IS) X(DICT_KEYS_ARE) X(MISSING) X(TENSOR) X(GRAD_MODE) X(CALL)      \
     X(GLOBAL_CALL) X(STATE) X(DISTINCT) X(SAME) X(SHAPE)
@@ -605,6 +605,7 @@ static const Op *run_ops(const Guards *g, Run *r, const Op *op, const Op *end) {
             PRODUCE_OWNED(PyLong_FromSsize_t(n));
             break;
         }
+        case APPLIED: HOLD(); PRODUCE_OWNED(PyObject_CallOneArg(op->object, o)); break;
 
         case TYPE_IS: REQUIRE((PyObject *)Py_TYPE(o) == op->object); break;
         case IS: REQUIRE(o == op->object); break;
@@ -947,7 +948,8 @@ static int32_t group_of(const Op *op, const int32_t *group_of_slot) {
     switch (op->kind) {
     case ROOT_CONST: case ROOT_WEAK: return CONSTANT_GROUP;
     case GRAD_MODE: case STATE: return STATE_GROUP;
-    case DICT_ITEM_SLOW: case MISSING_SLOW: case GETATTR: case LENGTH: case CALL: case GLOBAL_CALL: case SHAPE:
+    case DICT_ITEM_SLOW: case MISSING_SLOW: case GETATTR: case APPLIED: case LENGTH: case CALL: case GLOBAL_CALL:
+    case SHAPE:
         return LAST_GROUP;
     case EQUALS: case DICT_KEYS_ARE: return op->n ? group_of_slot[op->a] : LAST_GROUP;
     case SAME: return group_of_slot[op->a] == group_of_slot[op->n] ? group_of_slot[op->a] : LAST_GROUP;
@@ -1213,6 +1215,12 @@ static int32_t resolve(Builder *b, long node, Py_ssize_t check) {
     case GETATTR:
         if (!PyUnicode_Check(key)) {
             PyErr_Format(PyExc_TypeError, "node %ld: an attribute name is a string, got %R", node, key);
+            return -1;
+        }
+        break;
+    case APPLIED:
+        if (!PyCallable_Check(key)) {
+            PyErr_Format(PyExc_TypeError, "node %ld: %R is not callable", node, key);
             return -1;
         }
         break;

@@ -59,6 +59,8 @@ METHOD_FUNC: int
 """`__func__` of a bound method."""
 LENGTH: int
 """`len(object)`, as an int."""
+APPLIED: int
+"""`key(object)`, for a callable without effects; fails when that raises."""
 
 # Check kinds
 TYPE_IS: int

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 import types
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,9 @@ from .known import from_plain, plain
 from .tracer import CONSTANT_TYPES
 from .values import (
     Constant,
+    DequeValue,
     DictValue,
+    DictView,
     FunctionValue,
     GeneratorValue,
     InstanceDict,
@@ -26,6 +29,8 @@ from .values import (
     NamedMethod,
     ObjectValue,
     SequenceValue,
+    SetValue,
+    SliceValue,
     SuperValue,
     SymbolValue,
     TensorValue,
@@ -106,15 +111,20 @@ def load(m: Machine, value: Value, name: str) -> Value:
         return _known(m, value, name)
     if isinstance(value, SuperValue):
         return _super(m, value, name)
-    if isinstance(value, (SequenceValue, DictValue, InstanceDict)):
+    if isinstance(value, (SequenceValue, DictValue, SetValue, DictView, SliceValue, InstanceDict)):
         if name == "__class__":
             return Known(value.python_type)
-        if isinstance(value, SequenceValue) and value.kind not in (list, tuple, torch.Size):
-            fields = getattr(value.kind, "_fields", ()) or [
-                n for n in dir(value.kind) if isinstance(getattr(value.kind, n), types.MemberDescriptorType)
-            ]
-            if name in fields and hasattr(value.kind, "_fields"):
-                return value.items[list(fields).index(name)]
+        if isinstance(value, SliceValue) and name in ("start", "stop", "step"):
+            return m.use(value.parts[("start", "stop", "step").index(name)])
+        if isinstance(value, DequeValue) and name == "maxlen":
+            return Constant(value.maxlen)
+        if isinstance(value, DictValue) and name == "default_factory" and value.kind is defaultdict:
+            return m.use(value.factory or Constant(None))
+        if isinstance(value, DictView) and name == "mapping":
+            raise Break("FL106", what=name, why="a read-only view of a dictionary is not traced")
+        if isinstance(value, SequenceValue) and hasattr(value.kind, "_fields"):
+            return _named_field(m, value, name)
+        if isinstance(value, SequenceValue) and value.kind not in (list, tuple, torch.Size, deque):
             return _structseq(m, value, name)
         if class_attribute(value.python_type, name) is ABSENT:
             raise absent(value.python_type, name)
@@ -176,6 +186,17 @@ def _made_function(m: Machine, value: MadeFunction, name: str) -> Value:
     if class_attribute(types.FunctionType, name) is ABSENT:
         raise raising(AttributeError(f"'function' object has no attribute '{name}'", name=name))
     raise Break("FL106", what=f"{value.describe()}.{name}", why="not traced")
+
+
+def _named_field(m: Machine, value: SequenceValue, name: str) -> Value:
+    """An attribute of a namedtuple: a field, or what its class defines."""
+    found, place = class_member(m, value.kind, name)
+    fields: tuple[str, ...] = value.kind._fields  # type: ignore[attr-defined]
+    if name in fields and type(found).__name__ == "_tuplegetter":
+        return m.use(value.items[fields.index(name)])
+    if found is ABSENT:
+        raise absent(value.kind, name)
+    return bind(m, found, value, name, place)
 
 
 def _structseq(m: Machine, value: SequenceValue, name: str) -> Value:
@@ -493,6 +514,13 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
     if isinstance(owner, MadeFunction) and name not in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
         owner.attributes[name] = value
         return
+    if isinstance(owner, (SequenceValue, DictValue, SetValue, Constant)) and not isinstance(
+        owner.python_type, enum.EnumMeta
+    ):
+        try:
+            setattr(_example(owner), name, None)
+        except AttributeError as e:
+            raise raising(e) from None
     if not isinstance(owner, ObjectValue):
         raise Break("FL110", what=what, why="attributes of such objects are written eagerly")
     obj, kind = owner.value, type(owner.value)
@@ -509,6 +537,14 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
         if not plain or any(name in (vars(obj).get(table) or ()) for table in _MODULE_TABLES):
             raise Break("FL110", what=what, why="parameters, buffers and submodules are assigned eagerly")
     store_directly(m, owner, name, value)
+
+
+def _example(value: Value) -> Any:
+    """An object of the same builtin type, whose attributes cannot be set either."""
+    if isinstance(value, Constant):
+        return value.value
+    kind: Any = value.python_type
+    return tuple.__new__(kind, ()) if issubclass(kind, tuple) else kind()
 
 
 def store_directly(m: Machine, owner: ObjectValue, name: str, value: Value) -> None:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
-import types
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import attributes
+from . import attributes, polyfills, text
 from .breaks import Break, Raised, raising
-from .iterators import advance, iterate, iterator, stop_iteration
-from .known import UNKNOWN, deep_use, fold, integer, key_of, plain
-from .methods import tensor_method
-from .operators import binary, operate
+from .iterators import ITERATORS, advance, iterate, iterator, stop_iteration
+from .known import UNKNOWN, HashedKey, deep_use, fold, from_plain, holds_identity, integer, key_of, plain
+from .methods import from_keys, in_order, tensor_method
+from .operators import BINARY, COMPARE, binary, combined_sets, mapping_items, operate, special, subscript, trim
 from .rules import RULES, Rule, rule
 from .values import (
     CombinedIterator,
     Constant,
+    DequeValue,
     DictValue,
     DictView,
     FunctionValue,
@@ -31,6 +34,7 @@ from .values import (
     NamedMethod,
     ObjectValue,
     SequenceValue,
+    SetValue,
     SuperValue,
     SymbolValue,
     TensorValue,
@@ -46,7 +50,7 @@ if TYPE_CHECKING:
 @rule(len)
 def _len(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value = m.use(args[0])
-    if isinstance(value, (SequenceValue, DictValue)):
+    if isinstance(value, (SequenceValue, DictValue, SetValue)):
         return Constant(len(value.items))
     if isinstance(value, DictView):
         return Constant(len(value.mapping.items))
@@ -55,8 +59,36 @@ def _len(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(value, TensorValue):
         return tensor_method(m, value, "__len__", [], {})
     if isinstance(value, ObjectValue):
-        return m.call(attributes.load(m, value, "__len__"), [], {})
+        return _length(m, value)
+    if isinstance(value, ITERATORS):
+        raise raising(TypeError(f"object of type '{value.python_type.__name__}' has no len()"))
     return fold(m, len, [value], {}, "len")
+
+
+def _length(m: Machine, value: ObjectValue) -> Value:
+    kind = value.python_type.__name__
+    result = special(m, value, "__len__", [])
+    if result is None:
+        held = attributes.content(m, value)
+        if held is None:
+            raise raising(TypeError(f"object of type '{kind}' has no len()"))
+        return m.call(Known(len), [held], {})
+    if isinstance(result, Constant):
+        try:
+            return Constant(len(_Sized(result.value)))
+        except (TypeError, ValueError, OverflowError) as e:
+            raise raising(e) from None
+    return result
+
+
+class _Sized:
+    """An object of the length that a user's ``__len__`` gives, which ``len`` checks."""
+
+    def __init__(self, length: Any) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
 
 
 @rule(isinstance)
@@ -154,37 +186,6 @@ def _delattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(None)
 
 
-@rule(int)
-def _int(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    value = m.use(args[0]) if args else None
-    if isinstance(value, SymbolValue) and value.python_type is int and len(args) == 1:
-        return value
-    return fold(m, int, args, kwargs, "int")
-
-
-@rule(float)
-def _float(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    value = m.use(args[0]) if args else None
-    if isinstance(value, SymbolValue):
-        return m.tracer.call("call_function", torch.sym_float, (value,), {}, "float")
-    return fold(m, float, args, kwargs, "float")
-
-
-@rule(bool)
-def _bool(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    value = m.use(args[0]) if args else None
-    truth = m.truth(value) if isinstance(value, SymbolValue) else None
-    return fold(m, bool, args, kwargs, "bool") if truth is None else Constant(truth)
-
-
-@rule(abs, operator.abs)
-def _abs(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    value = m.use(args[0]) if len(args) == 1 else None
-    if isinstance(value, SymbolValue):
-        return value if m.truth(operate(m, operator.ge, [value, Constant(0)])) else operate(m, operator.neg, [value])
-    return operate(m, abs, args, kwargs)
-
-
 @rule(range)
 def _range(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return fold(m, range, args, kwargs, "range")
@@ -192,12 +193,60 @@ def _range(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @rule(list)
 def _list(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _at_most(list, args, kwargs, 1)
     return SequenceValue(iterate(m, args[0]) if args else [], list)
 
 
 @rule(tuple)
 def _tuple(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _at_most(tuple, args, kwargs, 1)
+    value = m.use(args[0]) if args else None
+    if isinstance(value, SequenceValue) and value.kind is tuple:
+        return value
     return SequenceValue(iterate(m, args[0]) if args else [], tuple)
+
+
+@rule(set)
+def _set(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _at_most(set, args, kwargs, 1)
+    return _set_of(m, args, set)
+
+
+@rule(frozenset)
+def _frozenset(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _at_most(frozenset, args, kwargs, 1)
+    value = m.use(args[0]) if args else None
+    if isinstance(value, SetValue) and isinstance(value.items, frozenset):
+        return value
+    return _set_of(m, args, frozenset)
+
+
+def _set_of(m: Machine, args: list[Value], kind: Any) -> Value:
+    value = m.use(args[0]) if args else None
+    if isinstance(value, SetValue):
+        return combined_sets(value, "copy", [], kind)
+    return SetValue([key_of(m, v) for v in iterate(m, args[0])] if args else [], kind)
+
+
+@rule(deque)
+def _deque(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    given = dict(zip(("iterable", "maxlen"), args, strict=False)) | kwargs
+    limit = plain(m.use(given["maxlen"])) if "maxlen" in given else None
+    if (limit is not None and type(limit) is not int) or (isinstance(limit, int) and limit < 0):
+        raise Break("FL104", what="deque", why="its maximal length is no number known while tracing")
+    made = DequeValue(iterate(m, given["iterable"]) if "iterable" in given else [], limit)
+    trim(made)
+    return made
+
+
+def _at_most(function: Any, args: list[Value], kwargs: dict[str, Value], n: int) -> None:
+    """Raises what a builtin raises that takes no keywords and at most ``n`` arguments."""
+    if kwargs or len(args) > n:
+        try:
+            function(*(None,) * len(args), **dict.fromkeys(kwargs))
+        except TypeError as e:
+            raise raising(e) from None
+        raise Break("FL104", what=function.__name__, why="its arguments do not fit")
 
 
 @rule(torch.Size)
@@ -207,24 +256,38 @@ def _size(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @rule(dict)
 def _dict(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    items: dict[Any, Value] = {}
-    if args:
-        value = m.use(args[0])
-        if isinstance(value, ObjectValue) and issubclass(value.python_type, dict):
-            held = attributes.content(m, value)
-            if held is None or type(attributes.class_attribute(value.python_type, "keys")) is types.FunctionType:
-                raise Break("FL104", what="dict", why=f"of {value.describe()}")
-            value = held
-        if isinstance(value, DictValue):
-            items.update(value.items)
-        else:
-            for pair in iterate(m, value):
-                row = iterate(m, pair)
-                if len(row) != 2:
-                    raise Break("FL104", what="dict", why="an item is no pair")
-                items[key_of(m, row[0])] = row[1]
-    items.update(kwargs)
-    return DictValue(items)
+    _at_most(dict, args, {}, 1)
+    items = mapping_items(m, args[0]) if args else {}
+    return DictValue({**items, **kwargs})
+
+
+@rule(OrderedDict)
+def _ordered_dict(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _at_most(OrderedDict, args, {}, 1)
+    items = mapping_items(m, args[0]) if args else {}
+    return DictValue({**items, **kwargs}, OrderedDict)
+
+
+@rule(defaultdict)
+def _defaultdict(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    factory = m.use(args[0]) if args else Constant(None)
+    if isinstance(factory, (SequenceValue, DictValue, SetValue)) or (
+        isinstance(factory, Constant) and factory.value is not None
+    ):
+        raise raising(TypeError("first argument must be callable or None"))
+    items = mapping_items(m, args[1]) if len(args) > 1 else {}
+    return DictValue({**items, **kwargs}, defaultdict, None, factory)
+
+
+def _from_keys(kind: type) -> Rule:
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return from_keys(m, kind, *args, **kwargs)
+
+    return run
+
+
+for _kind in (dict, OrderedDict, defaultdict):
+    RULES[_kind.fromkeys] = _from_keys(_kind)
 
 
 @rule(enumerate)
@@ -237,10 +300,7 @@ def _enumerate(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
 def _zip(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     strict = kwargs.get("strict")
     if strict is not None and m.truth(strict):
-        columns = [iterate(m, a) for a in args]
-        if len({len(c) for c in columns}) > 1:
-            raise Break("FL105", what="zip", why="the arguments differ in length")
-        args = [SequenceValue(c, tuple) for c in columns]
+        return m.call(Known(polyfills.ZipStrict), args, {})
     return CombinedIterator(zip, [iterator(m, a) for a in args])
 
 
@@ -254,17 +314,28 @@ def _map(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @rule(reversed)
 def _reversed(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value = m.use(args[0])
-    if isinstance(value, (SequenceValue, Constant, DictValue, DictView)):
+    if isinstance(value, ObjectValue):
+        result = special(m, value, "__reversed__", [])
+        if result is not None:
+            return result
+        held = attributes.content(m, value)
+        if held is None:
+            return m.call(Known(polyfills.ReversedSequence), [value], {})
+        value = held
+    if isinstance(value, (SequenceValue, DictValue)) or (
+        isinstance(value, DictView) or (isinstance(value, Constant) and isinstance(value.value, (str, bytes, range)))
+    ):
         return IteratorValue(value, list(reversed(iterate(m, value))), backwards=True)
-    raise Break("FL104", what="reversed", why=f"of {value.describe()}")
+    if isinstance(value, TensorValue):
+        raise Break("FL104", what="reversed", why="of a tensor")
+    raise raising(TypeError(f"'{value.python_type.__name__}' object is not reversible"))
 
 
 @rule(iter)
 def _iter(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    value = m.use(args[0])
     if len(args) > 1:
-        raise Break("FL104", what="iter", why="the two-argument form runs eagerly")
-    return iterator(m, value)
+        return m.call(Known(polyfills.CallUntil), args, {})
+    return iterator(m, args[0])
 
 
 @rule(next)
@@ -294,38 +365,62 @@ def _exc_info(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @rule(sum)
 def _sum(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     total = m.use(kwargs.get("start", args[1] if len(args) > 1 else Constant(0)))
-    for item in iterate(m, args[0]):
-        total = binary(m, operator.add, total, m.use(item), "+")
+    if isinstance(total, Constant) and isinstance(total.value, (str, bytes)):
+        joiner = "''" if isinstance(total.value, str) else "b''"
+        kind = "strings" if isinstance(total.value, str) else "bytes"
+        raise raising(TypeError(f"sum() can't sum {kind} [use {joiner}.join(seq) instead]"))
+    for item in lazily(m, args[0]):
+        total = m.use(binary(m, operator.add, total, item, "+"))
     return total
 
 
-def _extreme(function: Any) -> Rule:
+def lazily(m: Machine, value: Value) -> Iterator[Value]:
+    """The items of an iterable, each computed when it is asked for."""
+    over = iterator(m, value)
+    while (item := advance(m, over)) is not None:
+        yield m.use(item)
+
+
+def _extreme(function: Any, symbol: str) -> Rule:
     def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        items = [m.use(v) for v in (iterate(m, args[0]) if len(args) == 1 else args)]
-        if any(isinstance(i, SymbolValue) for i in items) and not kwargs:
-            return _extreme_number(m, items, operator.lt if function is min else operator.gt)
-        if any(isinstance(i, TensorValue) for i in items):
-            raise Break("FL102", what=f"{function.__name__}() of tensors")
-        return fold(m, function, [SequenceValue(items, list)], kwargs, function.__name__)
+        key = m.use(kwargs.get("key", Constant(None)))
+        named = not (isinstance(key, Constant) and key.value is None)
+        name = function.__name__
+        best: tuple[Value, Value] | None = None
+        if not args or not set(kwargs) <= {"key", "default"} or (len(args) > 1 and "default" in kwargs):
+            raise Break("FL104", what=name, why="its arguments do not fit")
+        for item in lazily(m, args[0] if len(args) == 1 else SequenceValue(list(args), tuple)):
+            measure = m.use(m.call(key, [item], {})) if named else item
+            if best is None:
+                best = measure, item
+                continue
+            if isinstance(measure, TensorValue) or isinstance(best[0], TensorValue):
+                raise Break("FL102", what=f"{name}() of tensors")
+            compare = operator.lt if symbol == "<" else operator.gt
+            truth = m.truth(binary(m, compare, measure, best[0], symbol))
+            if truth is None:
+                raise Break("FL102", what=f"{name}() of tensors")
+            if truth:
+                best = measure, item
+        if best is not None:
+            return best[1]
+        if "default" in kwargs:
+            return kwargs["default"]
+        try:
+            return Constant(function(()))
+        except ValueError as e:
+            raise raising(e) from None
 
     return run
 
 
-def _extreme_number(m: Machine, items: list[Value], better: Any) -> Value:
-    """The least or greatest of numbers, some of them symbols: which one it is, is guarded."""
-    found = items[0]
-    for item in items[1:]:
-        if m.truth(binary(m, better, item, found, "<")):
-            found = item
-    return found
-
-
-RULES[min], RULES[max] = _extreme(min), _extreme(max)
+RULES[min], RULES[max] = _extreme(min, "<"), _extreme(max, ">")
 
 
 def _quantifier(function: Any, stop: bool) -> Rule:
     def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        for item in iterate(m, args[0]):
+        _at_most(function, args[1:], kwargs, 0)
+        for item in lazily(m, args[0]):
             truth = m.truth(item)
             if truth is None:
                 raise Break("FL102", what=f"{function.__name__}() of tensors")
@@ -337,6 +432,187 @@ def _quantifier(function: Any, stop: bool) -> Rule:
 
 
 RULES[any], RULES[all] = _quantifier(any, True), _quantifier(all, False)
+
+
+@rule(sorted)
+def _sorted(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 1 or not set(kwargs) <= {"key", "reverse"}:
+        raise Break("FL104", what="sorted", why="its arguments do not fit")
+    value = m.use(args[0])
+    if isinstance(value, SetValue):
+        items = [from_plain(k, "an element of a set") for k in value.elements()]  # whose order does not matter
+    else:
+        items = iterate(m, value)
+    return SequenceValue(in_order(m, items, kwargs.get("key"), kwargs.get("reverse")), list)
+
+
+# --- text and numbers -------------------------------------------------------------------------------------------
+
+
+@rule(str)
+def _str(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args and not kwargs:
+        return Constant("")
+    if len(args) > 1 or kwargs:
+        return fold(m, str, args, kwargs, "str")
+    return text.text(m, str, args[0])
+
+
+@rule(repr)
+def _repr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _at_most(repr, args, kwargs, 1)
+    return text.text(m, repr, args[0])
+
+
+@rule(ascii)
+def _ascii(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _at_most(ascii, args, kwargs, 1)
+    return text.text(m, ascii, args[0])
+
+
+@rule(format)
+def _format(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _at_most(format, args, kwargs, 2)
+    spec = plain(m.use(args[1])) if len(args) > 1 else ""
+    if spec is UNKNOWN:
+        raise Break("FL104", what="format", why="the format is not known while tracing")
+    return text.text(m, format, args[0], spec)
+
+
+def _number(kind: type, methods: tuple[str, ...]) -> Rule:
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        value = m.use(args[0]) if len(args) == 1 and not kwargs else None
+        if isinstance(value, SymbolValue) and value.python_type is kind:
+            return value
+        if isinstance(value, SymbolValue) and kind is float:
+            return m.tracer.call("call_function", torch.sym_float, (value,), {}, "float")
+        if isinstance(value, ObjectValue):
+            for method in methods:
+                result = special(m, value, method, [])
+                if result is not None:
+                    return m.call(Known(kind), [result], {}) if type(plain(result)) is not kind else result
+            held = attributes.content(m, value)
+            if held is not None:
+                return m.call(Known(kind), [held], {})
+            return fold(m, kind, [Constant(_Opaque.named(value.python_type))], {}, kind.__name__)
+        return fold(m, kind, args, kwargs, kind.__name__)
+
+    return run
+
+
+class _Opaque:
+    """An instance of a class of the same name, for a builtin's TypeError."""
+
+    @staticmethod
+    def named(kind: type) -> Any:
+        return type(kind.__name__, (), {})()
+
+
+RULES[int] = _number(int, ("__int__", "__index__", "__trunc__"))
+RULES[float] = _number(float, ("__float__", "__index__"))
+RULES[complex] = _number(complex, ("__complex__", "__float__", "__index__"))
+
+
+@rule(bool, operator.truth)
+def _bool(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _at_most(bool, args, kwargs, 1)
+    if not args:
+        return Constant(False)
+    truth = m.truth(args[0])
+    if truth is None:
+        raise Break("FL102", what=f"bool({args[0].describe()})")
+    return Constant(truth)
+
+
+@rule(operator.not_)
+def _not(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    truth = _bool(m, args, kwargs)
+    assert isinstance(truth, Constant)
+    return Constant(not truth.value)
+
+
+@rule(bytes)
+def _bytes(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value = m.use(args[0]) if len(args) == 1 else None
+    if isinstance(value, ObjectValue):
+        result = special(m, value, "__bytes__", [])
+        if result is not None:
+            return result
+    if isinstance(value, (*ITERATORS, SequenceValue, DictView)):
+        args = [SequenceValue(iterate(m, value), list)]
+    return fold(m, bytes, args, kwargs, "bytes")
+
+
+def _through(function: Any, method: str) -> Rule:
+    """A builtin that asks an object's special method, and computes the rest."""
+
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        args = [m.use(a) for a in args]
+        if args and isinstance(args[0], (TensorValue, SymbolValue)):
+            return operate(m, function, args, kwargs)
+        if args and isinstance(args[0], ObjectValue):
+            result = special(m, args[0], method, args[1:])
+            if result is not None:
+                return result
+            held = attributes.content(m, args[0])
+            if held is not None:
+                return m.call(Known(function), [held, *args[1:]], kwargs)
+            return fold(m, function, [Constant(_Opaque.named(args[0].python_type)), *args[1:]], kwargs, method)
+        return fold(m, function, args, kwargs, function.__name__)
+
+    return run
+
+
+RULES[round] = _through(round, "__round__")
+RULES[math.floor], RULES[math.ceil] = _through(math.floor, "__floor__"), _through(math.ceil, "__ceil__")
+RULES[math.trunc] = _through(math.trunc, "__trunc__")
+
+
+_magnitude = _through(abs, "__abs__")
+
+
+@rule(abs, operator.abs)
+def _abs(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value = m.use(args[0]) if len(args) == 1 else None
+    if isinstance(value, SymbolValue):
+        return value if m.truth(operate(m, operator.ge, [value, Constant(0)])) else operate(m, operator.neg, [value])
+    return _magnitude(m, args, kwargs)
+
+
+@rule(divmod)
+def _divmod(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _at_most(divmod, args, kwargs, 2)
+    a, b = (m.use(v) for v in args)
+    if isinstance(a, Constant) and isinstance(b, Constant):
+        return fold(m, divmod, [a, b], {}, "divmod")
+    if isinstance(a, ObjectValue):
+        result = special(m, a, "__divmod__", [b])
+        if result is not None:
+            return result
+    pair = [binary(m, operator.floordiv, a, b, "//"), binary(m, operator.mod, a, b, "%")]
+    return SequenceValue(pair, tuple)
+
+
+@rule(pow)
+def _pow(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    values = [m.use(a) for a in args]
+    if len(values) == 2 and not kwargs:
+        return binary(m, operator.pow, values[0], values[1], "**")
+    return fold(m, pow, values, kwargs, "pow")
+
+
+@rule(hash)
+def _hash(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _at_most(hash, args, kwargs, 1)
+    key = key_of(m, args[0])
+    if isinstance(key, HashedKey):
+        return Constant(hash(key))
+    if holds_identity((key,)):
+        raise Break("FL104", what="hash", why=f"that of {args[0].describe()} differs from run to run")
+    return Constant(hash(key))
+
+
+# --- objects ----------------------------------------------------------------------------------------------------
 
 
 @rule(callable)
@@ -365,3 +641,37 @@ def _super(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not isinstance(cls, Known) or receiver is None:
         raise Break("FL105", what="super()", why="the class is not known while tracing")
     return SuperValue(cls.value, m.use(receiver))
+
+
+# --- functions of the library -----------------------------------------------------------------------------------
+
+
+def _replaced(made: Any) -> Rule:
+    function = Known(made) if isinstance(made, type) else FunctionValue(made, None)
+
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return m.call(function, args, kwargs)
+
+    return run
+
+
+for _original, _made in polyfills.REPLACED.items():
+    RULES[_original] = _replaced(_made)
+
+
+def _operator(function: Any, symbol: str) -> Rule:
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        _at_most(function, args, kwargs, 2)
+        return binary(m, function, m.use(args[0]), m.use(args[1]), symbol)
+
+    return run
+
+
+for _symbol, _function in (BINARY | COMPARE).items():
+    RULES[_function] = _operator(_function, _symbol)
+
+
+@rule(operator.getitem)
+def _getitem(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _at_most(operator.getitem, args, kwargs, 2)
+    return subscript(m, args[0], args[1])

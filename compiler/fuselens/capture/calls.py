@@ -464,10 +464,10 @@ def object_method(m: Machine, receiver: ObjectValue, name: str, args: list[Value
     held = attributes.content(m, receiver)
     if held is None:
         if name == "__eq__" and len(args) == 1:
-            same = identical(receiver, m.use(args[0]))
+            same = identical(m, receiver, m.use(args[0]))
             return Constant(True if same else NotImplemented)
         if name == "__ne__" and len(args) == 1:
-            same = identical(receiver, m.use(args[0]))
+            same = identical(m, receiver, m.use(args[0]))
             return Constant(False if same else NotImplemented)
         raise Break("FL104", what=f"{receiver.python_type.__name__}.{name}", why="there is no rule for this method")
     match name, args:

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from .. import torch_private
+from . import polyfills
 
 TORCH_DIRECTORY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OWN_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -161,7 +162,7 @@ _UNTRACED_PACKAGES = tuple(
 
 def may_inline(code: types.CodeType) -> bool:
     """Whether a call of a function with ``code`` is traced into."""
-    return not code.co_filename.startswith(_OWN_DIRECTORY)
+    return not code.co_filename.startswith(_OWN_DIRECTORY) or code.co_filename == polyfills.__file__
 
 
 # builtins without side effects: computed while tracing when every argument is a constant

@@ -11,7 +11,8 @@ import dataclasses
 import functools
 import inspect
 import types
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from .breaks import CannotRebuild, FrameUnsupported
 from .bytecode import Instruction
 from .explore import explore_both
 from .iterators import Recipe, recipe_of, restored
+from .known import from_plain, holds_identity, identity_values
 from .machine import Machine, Program, program
 from .resuming import END, Retry, Tail, next_or_end, run_tails
 from .sources import Source
@@ -33,6 +35,7 @@ from .values import (
     CombinedIterator,
     Constant,
     ContextExit,
+    DequeValue,
     DictValue,
     DictView,
     FunctionValue,
@@ -48,12 +51,14 @@ from .values import (
     NamedMethod,
     ObjectValue,
     SequenceValue,
+    SetValue,
     SliceValue,
     SuperValue,
     SymbolValue,
     TensorValue,
     TruthValue,
     Value,
+    change_set,
 )
 
 GATHERED = "__fuselens_inputs"
@@ -73,10 +78,8 @@ class Replacement:
 def parts(value: Value, tracer: Tracer) -> list[Value]:
     """The values that ``value``, made while tracing, is rebuilt from."""
     found: list[Value | None] = []
-    if isinstance(value, SequenceValue):
-        found += value.items
-    elif isinstance(value, DictValue):
-        found += value.items.values()
+    if isinstance(value, (SequenceValue, DictValue, SetValue)):
+        found += contents(value)
     elif isinstance(value, DictView):
         found.append(value.mapping)
     elif isinstance(value, (IteratorValue, CombinedIterator)):
@@ -127,6 +130,18 @@ def needed_nodes(values: list[Value], tracer: Tracer) -> list[fx.Node]:
     return list(found)
 
 
+def contents(container: SequenceValue | DictValue | SetValue) -> list[Value]:
+    """The tracked objects that a container needs when it is made again."""
+    if isinstance(container, SequenceValue):
+        return list(container.items)
+    if isinstance(container, SetValue):
+        if container.origin is not None:
+            return [operand for operand, _ in container.origin[1]]
+        return identity_values(key for _, keys in container.steps for key in keys)
+    found = [*identity_values(container.items), *container.items.values()]
+    return found if container.factory is None else [container.factory, *found]
+
+
 def shared_iterators(values: list[Value], tracer: Tracer) -> set[int]:
     """Ids of the iterators that ``values`` reach in more than one way: each must stay one object."""
     found: dict[int, int] = {}
@@ -141,7 +156,7 @@ def shared_iterators(values: list[Value], tracer: Tracer) -> set[int]:
         seen.add(id(value))
         if isinstance(value, CombinedIterator):
             pending += [*value.parts, *([value.extra] if value.extra is not None else [])]
-        elif value.source is None or isinstance(value, (SequenceValue, DictValue)):
+        elif value.source is None or isinstance(value, (SequenceValue, DictValue, SetValue)):
             pending += parts(value, tracer)
     return {i for i, n in found.items() if n > 1}
 
@@ -255,6 +270,8 @@ class Emitter:
         for container in tracer.mutated.values():
             if isinstance(container, SequenceValue):
                 self._call_constant(_refill_list, container, SequenceValue(list(container.items), list))
+            elif isinstance(container, SetValue):
+                self._call_constant(_replay_set, container, _steps(container.steps))
             else:
                 self._call_constant(_refill_dict, container, DictValue(dict(container.items)))
             self._emit(bytecode.pop_top())
@@ -614,12 +631,9 @@ class Emitter:
         elif isinstance(value, SequenceValue):
             self._sequence(value)
         elif isinstance(value, DictValue):
-            for k, v in value.items.items():
-                self._emit(bytecode.load_const(k))
-                self.value(v)
-            self._emit(bytecode.build_map(len(value.items)))
-            if value.kind is not dict:
-                raise FrameUnsupported("FL109", None, what="a dictionary subclass", why="it is made while tracing")
+            self._dict(value)
+        elif isinstance(value, SetValue):
+            self._set(value)
         elif isinstance(value, FunctionValue):
             self._emit(bytecode.load_const(value.function))
         elif isinstance(value, SliceValue):
@@ -673,7 +687,9 @@ class Emitter:
             raise FrameUnsupported("FL109", None, what=value.describe(), why="it cannot be rebuilt after the graph")
 
     def _sequence(self, value: SequenceValue) -> None:
-        if value.kind in (list, tuple):
+        if isinstance(value, DequeValue):
+            self._call_constant(deque, SequenceValue(value.items, tuple), Constant(value.maxlen))
+        elif value.kind in (list, tuple):
             for v in value.items:
                 self.value(v)
             self._emit(
@@ -699,6 +715,46 @@ class Emitter:
         else:
             items = DictValue(held.items) if isinstance(held, DictValue) else SequenceValue(held.items, tuple)  # type: ignore[attr-defined]
             self._call_constant(_new_container, Known(cls), Known(held.python_type), items)
+
+    def _dict(self, value: DictValue) -> None:
+        if value.kind is defaultdict:
+            self._call_constant(defaultdict, value.factory or Constant(None), DictValue(value.items))
+            return
+        if value.kind is not dict:
+            self._call_constant(value.kind, DictValue(value.items))
+            return
+        for k, v in value.items.items():
+            if holds_identity((k,)):
+                self.value(from_plain(k, "a dictionary key"))
+            else:
+                self._emit(bytecode.load_const(k))
+            self.value(v)
+        self._emit(bytecode.build_map(len(value.items)))
+
+    def _set(self, value: SetValue) -> None:
+        """The set, with the same order of iteration, which depends on how it came to be."""
+        known = not holds_identity(value.items)
+        steps = value.steps
+        if not value.ordered and len(value.items) > 1:
+            if value.origin is None or any(len(o.steps) != n for o, n in value.origin[1]):
+                raise FrameUnsupported("FL109", None, what="a set", why="its order cannot be had again after the graph")
+            function, operands = value.origin
+            self._call_constant(function, *(operand for operand, _ in operands))
+            return
+        if known and isinstance(value.items, frozenset):
+            self._emit(bytecode.load_const(value.items))
+            return
+        if known:
+            ways = (steps, [("add", list(value.items))], [("update", [frozenset(value.items)])])
+            same = (way for way in ways if list(_replay_set(set(), way)) == list(value.items))
+            found = next(same, None)
+            if found is None:
+                raise FrameUnsupported("FL109", None, what="a set", why="its order cannot be had again after the graph")
+            steps = found
+        if len(steps) == 1 and steps[0][0] == "add":
+            self._call_constant(type(value.items), from_plain(tuple(steps[0][1]), "a set"))
+        else:
+            self._call_constant(_replay_set, SetValue((), set), _steps(steps))
 
     def _function(self, value: MadeFunction) -> None:
         closure = [c for c in value.closure if self.m.cells.get(c.name) is c]
@@ -766,16 +822,32 @@ def _setter(obj: Any) -> Any:
     return setattr if isinstance(obj, torch.nn.Module) else object.__setattr__
 
 
-def _refill_list(target: list[Any], items: list[Any]) -> None:
-    list.__setitem__(target, slice(None), items)
+def _refill_list(target: Any, items: list[Any]) -> None:
+    if isinstance(target, deque):
+        deque.clear(target)
+        deque.extend(target, items)
+    else:
+        list.__setitem__(target, slice(None), items)
 
 
 def _refill_dict(target: dict[Any, Any], items: dict[Any, Any]) -> None:
     kind: Any = OrderedDict if isinstance(target, OrderedDict) else dict
-    if list(kind.keys(target)) != list(items):
+    keys = list(kind.keys(target))
+    same = all(a is b or (type(a) is type(b) is str and a == b) for a, b in zip(keys, items, strict=False))
+    if not same or len(keys) != len(items):
         kind.clear(target)
     for key, value in items.items():
         kind.__setitem__(target, key, value)
+
+
+def _replay_set(target: set[Any], steps: Iterable[tuple[str, Sequence[Any]]]) -> set[Any]:
+    for name, keys in steps:
+        change_set(target, name, keys)
+    return target
+
+
+def _steps(steps: list[tuple[str, list[Any]]]) -> Value:
+    return from_plain(tuple((name, tuple(keys)) for name, keys in steps), "a set")
 
 
 def effects(machine: Machine) -> list[Value]:
@@ -784,7 +856,7 @@ def effects(machine: Machine) -> list[Value]:
     found: list[Value] = [value for owner, value in tracer.attributes.values() if owner.source is not None]
     for container in tracer.mutated.values():
         if container.source is not None:
-            found += list(container.items if isinstance(container, SequenceValue) else container.items.values())
+            found += contents(container)
     found += [value for _, value in tracer.written_globals.values()]
     found += [c.contents for c in tracer.written_cells.values() if c.contents is not None]
     return found
@@ -809,7 +881,7 @@ def _passed(value: Value, slot: Slot) -> Value:
 
 
 _MUTABLE = (
-    SequenceValue, DictValue, DictView, IteratorValue, CombinedIterator, MadeFunction, GradModeContext, ContextExit, NamedMethod,
+    SequenceValue, DictValue, SetValue, DictView, IteratorValue, CombinedIterator, MadeFunction, GradModeContext, ContextExit, NamedMethod,
     ObjectValue, GeneratorValue, CellValue,
 )  # fmt: skip
 _RAISES = ("RAISE_VARARGS", "RERAISE")

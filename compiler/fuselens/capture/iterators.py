@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import attributes
+from . import attributes, polyfills
 from .breaks import Break, CannotRebuild, Raised, raising
 from .known import from_plain
 from .rules import RULES, rule
@@ -21,6 +22,7 @@ from .values import (
     Known,
     ObjectValue,
     SequenceValue,
+    SetValue,
     TensorValue,
     Value,
 )
@@ -52,8 +54,14 @@ def iterate(m: Machine, value: Value) -> list[Value]:
             if value.which == "values"
             else [SequenceValue(list(p), tuple) for p in zip(keys, values, strict=True)]
         )
+    if isinstance(value, SetValue):
+        if not value.ordered and len(value.items) > 1:
+            raise Break("FL105", what="iteration", why="over a set whose order only the running program knows")
+        return [from_plain(k, "an element of a set") for k in value.elements()]
     if isinstance(value, Constant) and isinstance(value.value, (range, str, bytes)):
         return [Constant(v) for v in value.value]
+    if isinstance(value, Known) and isinstance(value.value, enum.EnumMeta):
+        return [Constant(member) for member in value.value]
     if isinstance(value, TensorValue):
         if value.fake.ndim == 0:
             raise raising(TypeError("iteration over a 0-d tensor"))
@@ -91,9 +99,12 @@ def iterator(m: Machine, value: Value) -> Value:
             getter, _ = attributes.class_member(m, value.python_type, "__getitem__")
             if getter is attributes.ABSENT:
                 raise raising(TypeError(f"'{value.python_type.__name__}' object is not iterable"))
+            return m.use(m.call(Known(polyfills.ByIndex), [value], {}))
         raise Break("FL105", what="iteration", why=f"over {value.describe()}")
-    if isinstance(value, (SequenceValue, DictValue, DictView, TensorValue)) or (
-        isinstance(value, Constant) and isinstance(value.value, (range, str, bytes))
+    if (
+        isinstance(value, (SequenceValue, DictValue, DictView, SetValue, TensorValue))
+        or (isinstance(value, Constant) and isinstance(value.value, (range, str, bytes)))
+        or (isinstance(value, Known) and isinstance(value.value, enum.EnumMeta))
     ):
         items = iterate(m, value)
         return IteratorValue(SequenceValue(items, tuple) if isinstance(value, TensorValue) else value, items)
@@ -124,6 +135,8 @@ def advance(m: Machine, value: Value) -> Value | None:
     if not isinstance(value, IteratorValue):
         raise Break("FL105", what="iteration", why=f"over {value.describe()}")
     mapping = value.over.mapping if isinstance(value.over, DictView) else value.over
+    if isinstance(mapping, SetValue) and len(mapping.items) != len(value.items) and value.position >= 0:
+        raise raising(RuntimeError("Set changed size during iteration"))
     if isinstance(mapping, DictValue) and len(mapping.items) != len(value.items) and value.position >= 0:
         raise raising(RuntimeError("dictionary changed size during iteration"))
     if 0 <= value.position < len(value.items):
@@ -295,7 +308,7 @@ def recipe_of(value: Value, leaves: list[Value]) -> tuple[Any, ...]:
         over, position = SequenceValue(rest[::-1], list), 0
     elif isinstance(over, Constant):
         over, position = Constant(over.value[position:]), 0
-    elif not (isinstance(over, (DictValue, DictView)) or over.python_type is list):
+    elif not (isinstance(over, (DictValue, DictView, SetValue)) or over.python_type is list):
         over, position = SequenceValue(rest, tuple), 0  # what is gone by need not be kept alive
     leaves.append(over)
     return ("reversed" if value.backwards and rest else "iter", len(leaves) - 1, position)

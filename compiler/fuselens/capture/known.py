@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import collections
 import enum
+import functools
 import inspect
 import types
+from collections import OrderedDict, deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from . import attributes, classify
 from .breaks import Break, raising
 from .tracer import CONSTANT_TYPES, specialise
 from .values import (
     Constant,
+    DequeValue,
     DictValue,
     DictView,
+    FunctionValue,
+    IdentityKey,
     Known,
     Lazy,
+    MadeFunction,
+    ObjectValue,
     SequenceValue,
+    SetValue,
     SliceValue,
     SymbolValue,
     TensorValue,
@@ -30,51 +41,111 @@ if TYPE_CHECKING:
 UNKNOWN = object()
 
 
-def plain(value: Value) -> Any:
+def plain(value: Value, within: tuple[Value, ...] = ()) -> Any:
     """The Python object that a value stands for when every part of it is known; else :data:`UNKNOWN`.
 
     A symbolic number is specialised: who asks cannot go on without knowing it.
+    ``within`` are the containers being converted: one that holds itself has no plain form.
     """
-    if isinstance(value, Constant):
+    if isinstance(value, (Constant, Known)):
         return value.value
     if isinstance(value, SymbolValue):
         return specialise(value)
     if isinstance(value, SliceValue):
         bounds = [plain(p) for p in value.parts]
         return UNKNOWN if any(b is UNKNOWN for b in bounds) else slice(*bounds)
-    if isinstance(value, Known):
-        return value.value
-    if isinstance(value, SequenceValue) and value.kind in (list, tuple, torch.Size):
-        items: list[Any] = [plain(v) if not isinstance(v, Lazy) else UNKNOWN for v in value.items]
-        return UNKNOWN if any(i is UNKNOWN for i in items) else value.kind(items)
-    if isinstance(value, DictValue):
-        pairs = {k: plain(v) if not isinstance(v, Lazy) else UNKNOWN for k, v in value.items.items()}
-        return UNKNOWN if any(v is UNKNOWN for v in pairs.values()) else value.kind(pairs)
+    if isinstance(value, SetValue):
+        faithful = value.ordered and value.elements() == list(value.items) and not holds_identity(value.items)
+        return type(value.items)(value.items) if faithful else UNKNOWN
     if isinstance(value, DictView):
-        if value.which == "keys":
-            return dict.fromkeys(value.mapping.items).keys()
-        mapping = plain(value.mapping)
+        mapping = plain(value.mapping, within)
         return UNKNOWN if mapping is UNKNOWN else getattr(mapping, value.which)()
-    return UNKNOWN
+    if not isinstance(value, (SequenceValue, DictValue)) or any(value is w for w in within):
+        return UNKNOWN
+    within = (*within, value)
+    items: list[Any] = []
+    for part in value.items if isinstance(value, SequenceValue) else value.items.values():
+        item = UNKNOWN if isinstance(part, Lazy) else plain(part, within)
+        if item is UNKNOWN:
+            return UNKNOWN
+        items.append(item)
+    if isinstance(value, DictValue):
+        if value.kind not in (dict, OrderedDict) or holds_identity(value.items):
+            return UNKNOWN
+        return value.kind(zip(value.items, items, strict=True))
+    if isinstance(value, DequeValue):
+        return deque(items, value.maxlen)
+    if value.kind in (list, tuple, torch.Size):
+        return value.kind(items)
+    return tuple.__new__(value.kind, items) if is_plain_namedtuple(value.kind) else UNKNOWN
+
+
+@functools.cache
+def is_plain_namedtuple(kind: type) -> bool:
+    """Whether ``kind`` is as ``collections.namedtuple`` made it: nothing that is built in is redefined."""
+    if kind.__bases__ != (tuple,) or not hasattr(kind, "_fields"):
+        return False
+    redefined = set(vars(kind)) & set(dir(tuple)) - {"__new__", "__doc__", "__repr__", "__getnewargs__"}
+    shown: Any = kind.__repr__
+    return not redefined and shown.__code__.co_filename == collections.__file__
 
 
 def from_plain(obj: Any, what: str) -> Value:
-    """The inverse of :func:`plain` for results of folded calls."""
-    if type(obj) in (list, tuple, torch.Size):
+    """The inverse of :func:`plain` for results of folded calls, and the value of a dictionary key."""
+    if isinstance(obj, IdentityKey):
+        return obj.value
+    if type(obj) is deque:
+        return DequeValue([from_plain(v, what) for v in obj], obj.maxlen)
+    if type(obj) in (list, tuple, torch.Size) or (isinstance(obj, tuple) and hasattr(obj, "_fields")):
         return SequenceValue([from_plain(v, what) for v in obj], type(obj))
-    if type(obj) in (dict, types.MappingProxyType):
-        return DictValue({k: from_plain(v, what) for k, v in obj.items()})
+    if type(obj) is types.MappingProxyType:
+        obj = dict(obj)
+    if type(obj) in (dict, OrderedDict):
+        return DictValue({k: from_plain(v, what) for k, v in obj.items()}, type(obj))
+    if type(obj) in (set, frozenset):
+        return SetValue(obj, type(obj))
     if type(obj) in CONSTANT_TYPES or type(obj) is slice or isinstance(obj, enum.Enum):
         return Constant(obj)
-    if isinstance(obj, (torch.finfo, torch.iinfo, type, inspect.Signature, inspect.Parameter)):
+    known = (torch.finfo, torch.iinfo, type, types.ModuleType, inspect.Signature, inspect.Parameter)
+    if isinstance(obj, known) or classify.is_library_callable(obj):
         return Known(obj)
     raise Break("FL104", what=what, why=f"it returns a {type(obj).__name__}")
 
 
-def deep_use(m: Machine, value: Value) -> Value:
+def holds_identity(keys: Iterable[Any]) -> bool:
+    """Whether any of the keys stands for an object that is not known but by identity."""
+    return any(
+        isinstance(k, IdentityKey) or (isinstance(k, (tuple, frozenset)) and bool(k) and holds_identity(k))
+        for k in keys
+    )
+
+
+def identity_values(keys: Iterable[Any]) -> list[Value]:
+    """The tracked objects that the keys stand for or hold."""
+    found: list[Value] = []
+    for key in keys:
+        if isinstance(key, IdentityKey):
+            found.append(key.value)
+        elif isinstance(key, (tuple, frozenset)):
+            found += identity_values(key)
+    return found
+
+
+def deep_use(m: Machine, value: Value, seen: set[int] | None = None) -> Value:
+    """The value with the guards that looking at all of it needs."""
     value = m.use(value)
-    if isinstance(value, SequenceValue):
-        value.items[:] = [deep_use(m, v) for v in value.items]  # the same list: iterators look at it
+    if isinstance(value, (SequenceValue, DictValue)):
+        seen = set() if seen is None else seen
+        if id(value) in seen:
+            return value
+        seen.add(id(value))
+        if isinstance(value, DictValue):
+            for key, item in value.items.items():
+                value.items[key] = deep_use(m, item, seen)
+        else:
+            value.items[:] = [deep_use(m, v, seen) for v in value.items]  # the same list: iterators look at it
+    elif isinstance(value, DictView):
+        deep_use(m, value.mapping, seen)
     return value
 
 
@@ -96,16 +167,64 @@ def fold(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value],
     return from_plain(result, what)
 
 
+class HashedKey(IdentityKey):
+    """A key whose class defines ``__hash__`` and ``__eq__`` in Python: the machine runs them."""
+
+    __slots__ = ("machine", "hash")
+
+    def __init__(self, machine: Machine, value: Value, hashed: int) -> None:
+        super().__init__(value, value)
+        self.machine = machine
+        self.hash = hashed
+
+    def __eq__(self, other: object) -> bool:
+        from .operators import equal
+
+        return equal(self.machine, self.value, from_plain(other, "a dictionary key"))
+
+    def __hash__(self) -> int:
+        return self.hash
+
+
 def key_of(m: Machine, value: Value) -> Any:
-    """The Python object of a dictionary key."""
-    key = plain(deep_use(m, value))
-    if key is UNKNOWN:
-        raise Break("FL105", what="a dictionary key", why=f"{value.describe()} is not known while tracing")
-    try:
-        hash(key)
-    except TypeError as e:
-        raise raising(e) from None
-    return key
+    """What stands for a dictionary key or set element: see :class:`DictValue`."""
+    value = m.use(value)
+    if isinstance(value, SymbolValue):
+        return plain(value)
+    if isinstance(value, (Constant, Known)):
+        try:
+            hash(value.value)
+        except TypeError as e:
+            raise raising(e) from None
+        return value.value
+    if isinstance(value, SequenceValue) and issubclass(value.kind, tuple):
+        keys = [key_of(m, v) for v in value.items]
+        return torch.Size(keys) if value.kind is torch.Size else tuple.__new__(value.kind, keys)
+    if isinstance(value, SetValue) and type(value.items) is frozenset:
+        return value.items
+    if isinstance(value, (SequenceValue, DictValue, SetValue)):
+        raise raising(TypeError(f"unhashable type: '{value.python_type.__name__}'"))
+    if isinstance(value, FunctionValue):
+        return IdentityKey(value.function, value)
+    if isinstance(value, (MadeFunction, TensorValue)):
+        return IdentityKey(value, value)
+    if isinstance(value, ObjectValue):
+        return _object_key(m, value)
+    raise Break("FL105", what="a dictionary key", why=f"{value.describe()} is not known while tracing")
+
+
+def _object_key(m: Machine, value: ObjectValue) -> IdentityKey:
+    kind = value.python_type
+    hasher, place = attributes.class_member(m, kind, "__hash__")
+    if hasher is None:
+        raise raising(TypeError(f"unhashable type: '{kind.__name__}'"))
+    comparison, _ = attributes.class_member(m, kind, "__eq__")
+    if hasher is object.__dict__["__hash__"] and comparison is object.__dict__["__eq__"]:
+        return IdentityKey(value.value, value)
+    hashed = m.use(m.call(attributes.bind(m, hasher, value, "__hash__", place), [], {}))
+    if isinstance(hashed, Constant) and isinstance(hashed.value, int):
+        return HashedKey(m, value, hash(hashed.value))
+    raise Break("FL105", what="a dictionary key", why=f"the hash of {value.describe()} is not known while tracing")
 
 
 def integer(m: Machine, value: Value) -> int:

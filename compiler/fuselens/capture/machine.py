@@ -31,6 +31,7 @@ from . import (  # noqa: F401 - some modules only register rules
     known,
     library_rules,
     operators,
+    text,
     torch_rules,
 )
 from . import sources as src
@@ -54,6 +55,7 @@ from .values import (
     Null,
     ObjectValue,
     SequenceValue,
+    SetValue,
     SliceValue,
     SuperValue,
     SymbolValue,
@@ -68,17 +70,6 @@ MAXIMUM_DEPTH = 150
 Handler = Callable[["Machine", Any], None]
 HANDLERS: dict[str, Handler] = {}
 
-BINARY: dict[str, Any] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
-    "%": operator.mod, "**": operator.pow, "@": operator.matmul, "&": operator.and_, "|": operator.or_,
-    "^": operator.xor, "<<": operator.lshift, ">>": operator.rshift, "+=": operator.iadd, "-=": operator.isub,
-    "*=": operator.imul, "/=": operator.itruediv, "//=": operator.ifloordiv, "%=": operator.imod,
-    "**=": operator.ipow, "@=": operator.imatmul, "&=": operator.iand, "|=": operator.ior, "^=": operator.ixor,
-    "<<=": operator.ilshift, ">>=": operator.irshift,
-}  # fmt: skip
-COMPARE: dict[str, Any] = {
-    "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
 UNARY: dict[str, Any] = {
     "UNARY_NEGATIVE": operator.neg, "UNARY_INVERT": operator.invert, "UNARY_POSITIVE": operator.pos,
 }  # fmt: skip
@@ -341,7 +332,7 @@ class Machine:
                 return None
         if isinstance(value, SequenceValue):
             return bool(value.items)
-        if isinstance(value, DictValue):
+        if isinstance(value, (DictValue, SetValue)):
             return bool(value.items)
         if isinstance(value, DictView):
             return bool(value.mapping.items)
@@ -381,7 +372,9 @@ def _nop(m: Machine, arg: Any) -> None:
 def _load_const(m: Machine, arg: Any) -> None:
     if type(arg) is tuple:
         m.push(SequenceValue([Constant(v) if type(v) is not tuple else _constant_tuple(v) for v in arg], tuple))
-    elif isinstance(arg, (types.CodeType, frozenset, types.FunctionType, iterators.Recipe)):
+    elif type(arg) is frozenset:
+        m.push(SetValue(arg, frozenset))
+    elif isinstance(arg, (types.CodeType, types.FunctionType, iterators.Recipe)):
         m.push(Known(arg))
     else:
         m.push(Constant(arg))
@@ -558,7 +551,7 @@ def _copy(m: Machine, n: int) -> None:
 @handles("BINARY_OP")
 def _binary_op(m: Machine, symbol: str) -> None:
     right, left = m.pop(), m.pop()
-    m.push(operators.binary(m, BINARY[symbol], left, right, symbol))
+    m.push(operators.binary(m, operators.BINARY[symbol], left, right, symbol))
 
 
 def _unary_of(function: Any) -> Handler:
@@ -597,16 +590,13 @@ def _to_bool(m: Machine, arg: Any) -> None:
 @handles("COMPARE")
 def _compare(m: Machine, symbol: str) -> None:
     right, left = m.pop(), m.pop()
-    m.push(operators.binary(m, COMPARE[symbol], left, right, symbol))
+    m.push(operators.binary(m, operators.COMPARE[symbol], left, right, symbol))
 
 
 @handles("IS_OP")
 def _is_op(m: Machine, invert: Any) -> None:
     right, left = m.pop(), m.pop()
-    same = operators.identical(left, right)
-    if same is None and left.source is not None and right.source is not None and left.source != right.source:
-        m.tracer.guard_different(left.source, right.source)
-        same = False
+    same = operators.identical(m, left, right)
     if same is None:
         raise Break("FL105", what=f"`{left.describe()} is {right.describe()}`", why="identity is not tracked here")
     m.push(Constant(same != bool(invert)))
@@ -667,6 +657,11 @@ def _build_list(m: Machine, n: int) -> None:
     m.push(SequenceValue(m.take_many(n), list))
 
 
+@handles("BUILD_SET")
+def _build_set(m: Machine, n: int) -> None:
+    m.push(SetValue([known.key_of(m, v) for v in m.take_many(n)]))
+
+
 @handles("BUILD_MAP")
 def _build_map(m: Machine, n: int) -> None:
     flat = m.take_many(2 * n)
@@ -696,27 +691,20 @@ def _build_string(m: Machine, n: int) -> None:
 
 @handles("CONVERT_VALUE")
 def _convert_value(m: Machine, arg: Any) -> None:
-    m.push(_format(m.pop(), {1: str, 2: repr, 3: ascii}[arg], None))
+    m.push(text.text(m, {1: str, 2: repr, 3: ascii}[arg], m.pop()))
 
 
 @handles("FORMAT_SIMPLE")
 def _format_simple(m: Machine, arg: Any) -> None:
-    m.push(_format(m.pop(), None, Constant("")))
+    m.push(text.text(m, format, m.pop()))
 
 
 @handles("FORMAT_WITH_SPEC")
 def _format_with_spec(m: Machine, arg: Any) -> None:
-    spec = m.pop()
-    m.push(_format(m.pop(), None, spec))
-
-
-def _format(value: Value, convert: Any, spec: Value | None) -> Value:
-    plain = known.plain(value)
-    if plain is known.UNKNOWN or (spec is not None and not isinstance(spec, Constant)):
-        raise Break("FL105", what="an f-string", why=f"it formats {value.describe()}, which is not known yet")
-    if convert is not None:
-        plain = convert(plain)
-    return Constant(format(plain, spec.value) if spec is not None else plain)
+    spec = known.plain(m.pop())
+    if spec is known.UNKNOWN:
+        raise Break("FL105", what="an f-string", why="its format is not known yet")
+    m.push(text.text(m, format, m.pop(), spec))
 
 
 def _list_below(m: Machine, depth: int) -> SequenceValue:
@@ -737,6 +725,15 @@ def _dict_below(m: Machine, depth: int) -> DictValue:
     return target
 
 
+def _set_below(m: Machine, depth: int) -> SetValue:
+    """The set that a comprehension or display is filling; see :func:`_list_below`."""
+    target = m.use(m.stack[-depth])
+    if not isinstance(target, SetValue):
+        raise Break("FL105", what="a set display", why=f"it fills {target.describe()}")
+    m.tracer.mutate(target)
+    return target
+
+
 @handles("LIST_APPEND")
 def _list_append(m: Machine, depth: int) -> None:
     value = m.take()
@@ -749,18 +746,38 @@ def _map_add(m: Machine, depth: int) -> None:
     _dict_below(m, depth).items[known.key_of(m, key)] = value
 
 
+@handles("SET_ADD")
+def _set_add(m: Machine, depth: int) -> None:
+    value = m.take()
+    _set_below(m, depth).change("add", [known.key_of(m, value)])
+
+
 @handles("LIST_EXTEND")
 def _list_extend(m: Machine, depth: int) -> None:
     items = iterators.iterate(m, m.pop())
     _list_below(m, depth).items.extend(items)
 
 
-@handles("DICT_UPDATE", "DICT_MERGE")
+@handles("SET_UPDATE")
+def _set_update(m: Machine, depth: int) -> None:
+    value = m.pop()
+    operators.change_set(m, _set_below(m, depth), "union", [value])
+
+
+@handles("DICT_UPDATE")
 def _dict_update(m: Machine, depth: int) -> None:
     value = m.pop()
-    if not isinstance(value, DictValue):
-        raise Break("FL105", what="dictionary unpacking", why=f"of {value.describe()}")
-    _dict_below(m, depth).items.update(value.items)
+    _dict_below(m, depth).items.update(operators.mapping_items(m, value))
+
+
+@handles("DICT_MERGE")
+def _dict_merge(m: Machine, depth: int) -> None:
+    value = m.pop()
+    target, added = _dict_below(m, depth), operators.mapping_items(m, value)
+    twice = [k for k in added if k in target.items]
+    if twice:
+        raise Break("FL105", what="keyword unpacking", why=f"{twice[0]!r} is given twice")
+    target.items.update(added)
 
 
 @handles("LIST_TO_TUPLE")

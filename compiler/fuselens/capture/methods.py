@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import operator
+from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from . import attributes, classify
-from .breaks import Break
-from .iterators import iterate
-from .known import UNKNOWN, deep_use, fold, integer, key_of, plain
+from . import attributes, classify, text
+from .breaks import Break, raising
+from .iterators import ITERATORS, advance, iterate, iterator
+from .known import UNKNOWN, deep_use, fold, from_plain, integer, key_of, plain
+from .operators import (
+    as_set,
+    binary,
+    change_set,
+    combined_sets,
+    contains,
+    delete_subscript,
+    elements,
+    equal,
+    key_error,
+    mapping_items,
+    store_subscript,
+    subscript,
+    trim,
+)
 from .values import (
     Constant,
+    DequeValue,
     DictValue,
     DictView,
     InstanceDict,
+    Known,
     NamedMethod,
+    ObjectValue,
     SequenceValue,
+    SetValue,
+    SliceValue,
     SymbolValue,
     TensorValue,
     Value,
@@ -30,27 +54,24 @@ def named_method(m: Machine, method: NamedMethod, args: list[Value], kwargs: dic
         return tensor_method(m, receiver, name, args, kwargs)
     if isinstance(receiver, SymbolValue):
         receiver = Constant(plain(receiver))
-    if isinstance(receiver, SequenceValue) and receiver.kind is list and name in _LIST_METHODS:
-        if name in _LIST_MUTATORS:
-            m.tracer.mutate(receiver)
-        return _LIST_METHODS[name](m, receiver, args, kwargs)
-    if isinstance(receiver, SequenceValue) and name in ("index", "count", "__len__", "numel"):
-        if name == "__len__":
-            return Constant(len(receiver.items))
-        known = plain(deep_use(m, receiver))
-        if known is not UNKNOWN:
-            return fold(m, getattr(known, name), args, kwargs, name)
-    if isinstance(receiver, InstanceDict) and name in _DICT_METHODS and name not in _DICT_MUTATORS:
+    if isinstance(receiver, InstanceDict) and name in _DICT_METHODS and name not in _MUTATORS:
         return _instance_method(m, receiver, name, args)
-    if isinstance(receiver, DictValue) and name in _DICT_METHODS:
-        if name in _DICT_MUTATORS:
+    if isinstance(receiver, ITERATORS) and name in ("__iter__", "__next__"):
+        return m.call(Known(iter if name == "__iter__" else next), [receiver], {})
+    if name in _DUNDERS and isinstance(receiver, (SequenceValue, DictValue, SetValue, DictView)) and not kwargs:
+        return _DUNDERS[name](m, receiver, *args)
+    found = _method(receiver, name)
+    if found is not None:
+        _check_arguments(found, receiver, name, args, kwargs)
+        if name in _MUTATORS and isinstance(receiver, (SequenceValue, DictValue, SetValue)):
             m.tracer.mutate(receiver)
-        if kwargs and name != "update":
-            raise Break("FL104", what=f"dict.{name}", why="it takes no keyword arguments")
-        used = [m.use(a) for a in args]
-        return _dict_update(m, receiver, used, kwargs) if kwargs else _DICT_METHODS[name](m, receiver, used)
-    if isinstance(receiver, Constant) and isinstance(receiver.value, (str, bytes, int, float, complex, bool, range)):
+        return found(m, receiver, *args, **kwargs)
+    if isinstance(receiver, Constant) and isinstance(receiver.value, (str, bytes)):
+        return _string_method(m, receiver, name, args, kwargs)
+    if isinstance(receiver, Constant) and isinstance(receiver.value, (int, float, complex, range, slice)):
         return fold(m, getattr(receiver.value, name), args, kwargs, f"{receiver.python_type.__name__}.{name}")
+    if isinstance(receiver, SliceValue) and name == "indices":
+        return fold(m, slice(*(plain(m.use(p)) for p in receiver.parts)).indices, args, kwargs, "slice.indices")
     raise Break("FL104", what=method.describe(), why="there is no rule for this method")
 
 
@@ -60,7 +81,7 @@ def _instance_method(m: Machine, mapping: InstanceDict, name: str, args: list[Va
         if name == "__contains__":
             return Constant(found is not None)
         return found if found is not None else args[1] if len(args) > 1 else Constant(None)
-    return _DICT_METHODS[name](m, attributes.instance_items(m, mapping), args)
+    return _DICT_METHODS[name](m, attributes.instance_items(m, mapping), *args)
 
 
 def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -85,90 +106,450 @@ _TENSOR_DUNDERS = {
 }  # fmt: skip
 
 
-def _append(m: Machine, items: SequenceValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    items.items.append(args[0])
-    return Constant(None)
+def _method(receiver: Value, name: str) -> Any:
+    if isinstance(receiver, DequeValue):
+        return _DEQUE_METHODS.get(name) or _SEQUENCE_METHODS.get(name)
+    if isinstance(receiver, SequenceValue):
+        return (_LIST_METHODS.get(name) if receiver.kind is list else None) or _SEQUENCE_METHODS.get(name)
+    if isinstance(receiver, DictValue):
+        return (_ORDERED_METHODS.get(name) if receiver.kind is OrderedDict else None) or _DICT_METHODS.get(name)
+    if isinstance(receiver, DictView):
+        return _VIEW_METHODS.get(name)
+    if isinstance(receiver, SetValue):
+        return _SET_METHODS.get(name)
+    return None
 
 
-def _extend(m: Machine, items: SequenceValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    items.items.extend(iterate(m, args[0]))
-    return Constant(None)
+@functools.cache
+def _signature(function: Any) -> inspect.Signature:
+    return inspect.signature(function)
 
 
-def _insert(m: Machine, items: SequenceValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    items.items.insert(integer(m, args[0]), args[1])
-    return Constant(None)
+def _check_arguments(function: Any, receiver: Value, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
+    """Leaves a call with arguments that do not fit to eager, which raises its TypeError."""
+    try:
+        _signature(function).bind(None, receiver, *args, **kwargs)
+    except TypeError as e:
+        raise Break("FL104", what=f"{receiver.python_type.__name__}.{name}", why=str(e)) from None
 
 
-def _pop(m: Machine, items: SequenceValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    index = integer(m, args[0]) if args else -1
-    if not -len(items.items) <= index < len(items.items):
-        raise Break("FL105", what="list.pop", why="the index is out of range")
-    return m.use(items.items.pop(index))
+def _string_method(m: Machine, receiver: Constant, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value = receiver.value
+    if name == "join" and len(args) == 1:
+        args = [SequenceValue(iterate(m, args[0]), list)]
+    if name in ("format", "format_map") and any(plain(deep_use(m, a)) is UNKNOWN for a in (*args, *kwargs.values())):
+        if name == "format_map":
+            args, kwargs = [], {str(k): v for k, v in mapping_items(m, args[0]).items()}
+        return text.formatted(m, value, args, kwargs)
+    return fold(m, getattr(value, name), args, kwargs, f"{receiver.python_type.__name__}.{name}")
 
 
-def _reverse(m: Machine, items: SequenceValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+_NOTHING = Constant(None)
+
+
+def _flag(m: Machine, value: Value | None, default: bool) -> bool:
+    """An argument that is taken as a truth value."""
+    if value is None:
+        return default
+    truth = m.truth(value)
+    if truth is None:
+        raise Break("FL102", what=f"bool({value.describe()})")
+    return truth
+
+
+# --- lists, tuples, deques --------------------------------------------------------------------------------------
+
+
+def _append(m: Machine, items: SequenceValue, value: Value, /) -> Value:
+    items.items.append(value)
+    trim(items)
+    return _NOTHING
+
+
+def _append_left(m: Machine, items: SequenceValue, value: Value, /) -> Value:
+    items.items.insert(0, value)
+    trim(items, from_left=False)
+    return _NOTHING
+
+
+def _extend(m: Machine, items: SequenceValue, values: Value, /) -> Value:
+    over = iterator(m, values)
+    limit = len(items.items) if m.use(values) is items else -1
+    while limit != 0 and (item := advance(m, over)) is not None:
+        items.items.append(item)
+        trim(items)
+        limit -= 1
+    return _NOTHING
+
+
+def _extend_left(m: Machine, items: SequenceValue, values: Value, /) -> Value:
+    for item in iterate(m, values):
+        _append_left(m, items, item)
+    return _NOTHING
+
+
+def _insert(m: Machine, items: SequenceValue, index: Value, value: Value, /) -> Value:
+    if isinstance(items, DequeValue) and items.maxlen is not None and len(items.items) >= items.maxlen:
+        raise raising(IndexError("deque already at its maximum size"))
+    items.items.insert(integer(m, index), value)
+    return _NOTHING
+
+
+def _pop(m: Machine, items: SequenceValue, index: Value | None = None, /) -> Value:
+    at = integer(m, index) if index is not None else -1
+    if not items.items:
+        raise raising(IndexError("pop from empty list"))
+    if not -len(items.items) <= at < len(items.items):
+        raise raising(IndexError("pop index out of range"))
+    return m.use(items.items.pop(at))
+
+
+def _pop_right(m: Machine, items: SequenceValue, /) -> Value:
+    if not items.items:
+        raise raising(IndexError("pop from an empty deque"))
+    return m.use(items.items.pop())
+
+
+def _pop_left(m: Machine, items: SequenceValue, /) -> Value:
+    if not items.items:
+        raise raising(IndexError("pop from an empty deque"))
+    return m.use(items.items.pop(0))
+
+
+def _rotate(m: Machine, items: SequenceValue, n: Value | None = None, /) -> Value:
+    if items.items:
+        by = (integer(m, n) if n is not None else 1) % len(items.items)
+        items.items[:] = items.items[-by:] + items.items[:-by] if by else items.items
+    return _NOTHING
+
+
+def _remove(m: Machine, items: SequenceValue, value: Value, /) -> Value:
+    for i, item in enumerate(items.items):
+        if equal(m, item, value):
+            del items.items[i]
+            return _NOTHING
+    if isinstance(items, DequeValue):
+        raise raising(ValueError(f"{text.text(m, repr, value).value} is not in deque"))
+    raise raising(ValueError("list.remove(x): x not in list"))
+
+
+def _reverse(m: Machine, items: SequenceValue, /) -> Value:
     items.items.reverse()
-    return Constant(None)
+    return _NOTHING
 
 
-def _clear(m: Machine, items: SequenceValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _clear(m: Machine, items: SequenceValue, /) -> Value:
     items.items.clear()
-    return Constant(None)
+    return _NOTHING
 
 
-def _copy(m: Machine, items: SequenceValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _copy(m: Machine, items: SequenceValue, /) -> Value:
+    if isinstance(items, DequeValue):
+        return DequeValue(list(items.items), items.maxlen)
     return SequenceValue(list(items.items), list)
 
 
-def _list_index(m: Machine, items: SequenceValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    known = plain(deep_use(m, items))
-    if known is UNKNOWN:
-        raise Break("FL104", what="list.index", why="an item is not known while tracing")
-    return fold(m, known.index, args, kwargs, "list.index")
+def _sort(m: Machine, items: SequenceValue, *, key: Value | None = None, reverse: Value | None = None) -> Value:
+    items.items[:] = in_order(m, items.items, key, reverse)
+    return _NOTHING
 
 
+def in_order(m: Machine, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:
+    """What ``sorted`` gives for the items."""
+    backwards = _flag(m, reverse, False)
+    named = key is not None and not (isinstance(m.use(key), Constant))
+    keys = [m.use(m.call(key, [v], {})) if named and key is not None else m.use(v) for v in items]
+    known = [plain(deep_use(m, k)) for k in keys]
+    if not any(k is UNKNOWN for k in known):
+        try:
+            order = sorted(range(len(items)), key=known.__getitem__, reverse=backwards)
+        except Exception as e:  # noqa: BLE001 - what the comparison raises
+            raise raising(e) from None
+        return [items[i] for i in order]
+    pairs = list(zip(keys, items, strict=True))
+    if backwards:
+        pairs.reverse()
+    done: list[tuple[Value, Value]] = []
+    for pair in pairs:
+        low, high = 0, len(done)
+        while low < high:
+            middle = (low + high) // 2
+            truth = m.truth(binary(m, operator.lt, pair[0], done[middle][0], "<"))
+            if truth is None:
+                raise Break("FL102", what="the order of tensors")
+            low, high = (low, middle) if truth else (middle + 1, high)
+        done.insert(low, pair)
+    if backwards:
+        done.reverse()
+    return [item for _, item in done]
+
+
+def _index(
+    m: Machine, items: SequenceValue, value: Value, start: Value | None = None, stop: Value | None = None, /
+) -> Value:
+    size = len(items.items)
+    first = slice(integer(m, start) if start is not None else 0, None).indices(size)[0]
+    last = slice(None, integer(m, stop) if stop is not None else size).indices(size)[1]
+    for i in range(first, last):
+        if equal(m, items.items[i], value):
+            return Constant(i)
+    if items.kind is list or isinstance(items, DequeValue):
+        where = "deque" if isinstance(items, DequeValue) else "list"
+        raise raising(ValueError(f"{text.text(m, repr, value).value} is not in {where}"))
+    raise raising(ValueError("tuple.index(x): x not in tuple"))
+
+
+def _count(m: Machine, items: SequenceValue, value: Value, /) -> Value:
+    return Constant(sum(equal(m, v, value) for v in items.items))
+
+
+def _numel(m: Machine, items: SequenceValue, /) -> Value:
+    total: Value = Constant(1)
+    for item in items.items:
+        total = binary(m, operator.mul, total, m.use(item), "*")
+    return total
+
+
+_SEQUENCE_METHODS: dict[str, Any] = {"index": _index, "count": _count, "numel": _numel}
 _LIST_METHODS: dict[str, Any] = {
-    "append": _append, "extend": _extend, "insert": _insert, "pop": _pop, "reverse": _reverse, "clear": _clear,
-    "copy": _copy, "index": _list_index,
+    "append": _append, "extend": _extend, "insert": _insert, "pop": _pop, "remove": _remove, "reverse": _reverse,
+    "clear": _clear, "copy": _copy, "sort": _sort,
 }  # fmt: skip
-_LIST_MUTATORS = {"append", "extend", "insert", "pop", "reverse", "clear"}
+_DEQUE_METHODS: dict[str, Any] = {
+    "append": _append, "appendleft": _append_left, "extend": _extend, "extendleft": _extend_left, "insert": _insert,
+    "pop": _pop_right, "popleft": _pop_left, "remove": _remove, "reverse": _reverse, "clear": _clear, "copy": _copy,
+    "rotate": _rotate, "__copy__": _copy,
+}  # fmt: skip
 
 
-def _get(m: Machine, mapping: DictValue, args: list[Value]) -> Value:
-    found = mapping.items.get(key_of(m, args[0]))
-    return m.use(found) if found is not None else args[1] if len(args) > 1 else Constant(None)
+# --- dictionaries -----------------------------------------------------------------------------------------------
 
 
-def _dict_pop(m: Machine, mapping: DictValue, args: list[Value]) -> Value:
-    key = key_of(m, args[0])
-    if key in mapping.items:
-        return m.use(mapping.items.pop(key))
-    if len(args) > 1:
-        return args[1]
-    raise Break("FL105", what="dict.pop", why=f"key {key!r} is missing")
+def _get(m: Machine, mapping: DictValue, key: Value, default: Value = _NOTHING, /) -> Value:
+    found = mapping.items.get(key_of(m, key))
+    return m.use(found) if found is not None else default
 
 
-def _dict_update(m: Machine, mapping: DictValue, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
-    if args and not isinstance(args[0], DictValue):
-        raise Break("FL104", what="dict.update", why=f"of {args[0].describe()}")
-    if args:
-        mapping.items.update(args[0].items)  # type: ignore[attr-defined]
-    mapping.items.update(kwargs or {})
-    return Constant(None)
+def _dict_pop(m: Machine, mapping: DictValue, key: Value, default: Value | None = None, /) -> Value:
+    wanted = key_of(m, key)
+    if wanted in mapping.items:
+        return m.use(mapping.items.pop(wanted))
+    if default is not None:
+        return default
+    raise key_error(wanted)
 
 
-def _setdefault(m: Machine, mapping: DictValue, args: list[Value]) -> Value:
-    return m.use(mapping.items.setdefault(key_of(m, args[0]), args[1] if len(args) > 1 else Constant(None)))
+def _ordered_pop(m: Machine, mapping: DictValue, key: Value, default: Value | None = None) -> Value:
+    return _dict_pop(m, mapping, key, default)
+
+
+def _popitem(m: Machine, mapping: DictValue, /) -> Value:
+    if not mapping.items:
+        raise raising(KeyError("popitem(): dictionary is empty"))
+    key, value = mapping.items.popitem()
+    return SequenceValue([from_plain(key, "a dictionary key"), value], tuple)
+
+
+def _ordered_popitem(m: Machine, mapping: DictValue, last: Value | None = None) -> Value:
+    if not mapping.items:
+        raise raising(KeyError("dictionary is empty"))
+    keys = list(mapping.items)
+    key = keys[-1 if _flag(m, last, True) else 0]
+    return SequenceValue([from_plain(key, "a dictionary key"), mapping.items.pop(key)], tuple)
+
+
+def _move_to_end(m: Machine, mapping: DictValue, key: Value, last: Value | None = None) -> Value:
+    wanted = key_of(m, key)
+    if wanted not in mapping.items:
+        raise key_error(wanted)
+    rest = dict(mapping.items)
+    moved = {k: v for k, v in rest.items() if k == wanted}
+    rest.pop(wanted)
+    first, second = (rest, moved) if _flag(m, last, True) else (moved, rest)
+    mapping.items.clear()
+    mapping.items.update(first)
+    mapping.items.update(second)
+    return _NOTHING
+
+
+def _dict_update(m: Machine, mapping: DictValue, other: Value | None = None, /, **named: Value) -> Value:
+    if other is not None:
+        mapping.items.update(mapping_items(m, other))
+    mapping.items.update(named)
+    return _NOTHING
+
+
+def _setdefault(m: Machine, mapping: DictValue, key: Value, default: Value = _NOTHING, /) -> Value:
+    return m.use(mapping.items.setdefault(key_of(m, key), default))
+
+
+def _dict_clear(m: Machine, mapping: DictValue, /) -> Value:
+    mapping.items.clear()
+    return _NOTHING
+
+
+def _dict_copy(m: Machine, mapping: DictValue, /) -> Value:
+    return DictValue(dict(mapping.items), mapping.kind, None, mapping.factory)
+
+
+def from_keys(m: Machine, kind: type, keys: Value, value: Value = _NOTHING) -> Value:
+    """``kind.fromkeys(keys, value)``."""
+    factory = _NOTHING if kind is defaultdict else None
+    return DictValue(dict.fromkeys(elements(m, keys), value), kind, None, factory)
 
 
 _DICT_METHODS: dict[str, Any] = {
-    "get": _get, "pop": _dict_pop, "update": _dict_update, "setdefault": _setdefault,
-    "keys": lambda m, d, a: DictView(d, "keys"),
-    "values": lambda m, d, a: DictView(d, "values"),
-    "items": lambda m, d, a: DictView(d, "items"),
-    "copy": lambda m, d, a: DictValue(dict(d.items), d.kind),
-    "__len__": lambda m, d, a: Constant(len(d.items)),
-    "__contains__": lambda m, d, a: Constant(key_of(m, a[0]) in d.items),
+    "get": _get, "pop": _dict_pop, "popitem": _popitem, "update": _dict_update, "setdefault": _setdefault,
+    "clear": _dict_clear, "copy": _dict_copy, "__copy__": _dict_copy,
+    "keys": lambda m, d, /: DictView(d, "keys"),
+    "values": lambda m, d, /: DictView(d, "values"),
+    "items": lambda m, d, /: DictView(d, "items"),
+    "fromkeys": lambda m, d, keys, value=_NOTHING, /: from_keys(m, d.kind, keys, value),
 }  # fmt: skip
-_DICT_MUTATORS = {"pop", "update", "setdefault"}
+_ORDERED_METHODS: dict[str, Any] = {"pop": _ordered_pop, "popitem": _ordered_popitem, "move_to_end": _move_to_end}
+_VIEW_METHODS: dict[str, Any] = {
+    "isdisjoint": lambda m, view, other, /: Constant(set(elements(m, view)).isdisjoint(elements(m, other))),
+}
+
+
+# --- sets -------------------------------------------------------------------------------------------------------
+
+
+def _add(m: Machine, items: SetValue, value: Value, /) -> Value:
+    items.change("add", [key_of(m, value)])
+    return _NOTHING
+
+
+def _element(m: Machine, value: Value) -> Any:
+    """An element that is looked up: a set is, as the frozenset of its elements."""
+    value = m.use(value)
+    return frozenset(value.items) if isinstance(value, SetValue) else key_of(m, value)
+
+
+def _discard(m: Machine, items: SetValue, value: Value, /) -> Value:
+    items.change("discard", [_element(m, value)])
+    return _NOTHING
+
+
+def _set_remove(m: Machine, items: SetValue, value: Value, /) -> Value:
+    wanted = _element(m, value)
+    if wanted not in items.items:
+        raise key_error(wanted)
+    items.change("discard", [wanted])
+    return _NOTHING
+
+
+def _set_pop(m: Machine, items: SetValue, /) -> Value:
+    if not items.items:
+        raise raising(KeyError("pop from an empty set"))
+    if len(items.items) > 1:
+        raise Break("FL104", what="set.pop", why="which element it gives depends on the set's past")
+    (key,) = items.items
+    items.change("discard", [key])
+    return from_plain(key, "an element of a set")
+
+
+def _set_clear(m: Machine, items: SetValue, /) -> Value:
+    items.change("clear", [])
+    return _NOTHING
+
+
+def _set_copy(m: Machine, items: SetValue, /) -> Value:
+    return items if isinstance(items.items, frozenset) else combined_sets(items, "copy", [])
+
+
+def _others(m: Machine, others: tuple[Value, ...]) -> list[SetValue]:
+    return [as_set(m, m.use(o)) or SetValue(elements(m, o)) for o in others]
+
+
+def _combination(name: str) -> Any:
+    def run(m: Machine, items: SetValue, /, *others: Value) -> Value:
+        return combined_sets(items, name, _others(m, others))
+
+    return run
+
+
+def _update_by(name: str) -> Any:
+    def run(m: Machine, items: SetValue, /, *others: Value) -> Value:
+        change_set(m, items, name, [m.use(o) for o in others])
+        return _NOTHING
+
+    return run
+
+
+def _relation(name: str) -> Any:
+    def run(m: Machine, items: SetValue, other: Value, /) -> Value:
+        return Constant(getattr(items.items, name)(_others(m, (other,))[0].items))
+
+    return run
+
+
+_SET_METHODS: dict[str, Any] = {
+    "add": _add,
+    "discard": _discard,
+    "remove": _set_remove,
+    "pop": _set_pop,
+    "clear": _set_clear,
+    "copy": _set_copy,
+    "__copy__": _set_copy,
+    **{name: _combination(name) for name in ("union", "intersection", "difference")},
+    "symmetric_difference": lambda m, s, other, /: combined_sets(s, "symmetric_difference", _others(m, (other,))),
+    "update": _update_by("union"),
+    "intersection_update": _update_by("intersection"),
+    "difference_update": _update_by("difference"),
+    "symmetric_difference_update": lambda m, s, other, /: _update_by("symmetric_difference")(m, s, other),
+    **{name: _relation(name) for name in ("issubset", "issuperset", "isdisjoint")},
+}
+_MUTATORS = {
+    "append", "appendleft", "extend", "extendleft", "insert", "pop", "popleft", "remove", "reverse", "clear", "sort",
+    "rotate", "popitem", "update", "setdefault", "move_to_end", "add", "discard", "intersection_update",
+    "difference_update", "symmetric_difference_update",
+}  # fmt: skip
+
+
+# --- operators by name ------------------------------------------------------------------------------------------
+
+
+def _by_operator(function: Any, symbol: str) -> Any:
+    def run(m: Machine, receiver: Value, other: Value, /) -> Value:
+        other = m.use(other)
+        ordered = symbol in ("==", "!=", "<", "<=", ">", ">=")
+        if isinstance(other, (ObjectValue, TensorValue)) or (ordered and type(other) is not type(receiver)):
+            return Constant(NotImplemented)
+        return binary(m, function, receiver, other, symbol)
+
+    return run
+
+
+def _set_item(m: Machine, receiver: Value, key: Value, value: Value, /) -> Value:
+    store_subscript(m, receiver, m.use(key), value)
+    return _NOTHING
+
+
+def _delete_item(m: Machine, receiver: Value, key: Value, /) -> Value:
+    delete_subscript(m, receiver, m.use(key))
+    return _NOTHING
+
+
+_NAMED_OPERATORS = [
+    ("__eq__", operator.eq, "=="), ("__ne__", operator.ne, "!="), ("__lt__", operator.lt, "<"),
+    ("__le__", operator.le, "<="), ("__gt__", operator.gt, ">"), ("__ge__", operator.ge, ">="),
+    ("__add__", operator.add, "+"), ("__iadd__", operator.iadd, "+="), ("__mul__", operator.mul, "*"),
+    ("__imul__", operator.imul, "*="), ("__rmul__", operator.mul, "*"), ("__or__", operator.or_, "|"),
+    ("__ior__", operator.ior, "|="), ("__and__", operator.and_, "&"), ("__iand__", operator.iand, "&="),
+    ("__sub__", operator.sub, "-"), ("__isub__", operator.isub, "-="), ("__xor__", operator.xor, "^"),
+    ("__ixor__", operator.ixor, "^="),
+]  # fmt: skip
+_DUNDERS: dict[str, Any] = {
+    "__len__": lambda m, v, /: m.call(Known(len), [v], {}),
+    "__iter__": lambda m, v, /: iterator(m, v),
+    "__reversed__": lambda m, v, /: m.call(Known(reversed), [v], {}),
+    "__contains__": lambda m, v, member, /: Constant(contains(m, v, m.use(member))),
+    "__getitem__": lambda m, v, key, /: subscript(m, v, key),
+    "__setitem__": _set_item,
+    "__delitem__": _delete_item,
+    "__repr__": lambda m, v, /: text.text(m, repr, v),
+    "__str__": lambda m, v, /: text.text(m, str, v),
+    "__hash__": lambda m, v, /: m.call(Known(hash), [v], {}),
+    **{name: _by_operator(function, symbol) for name, function, symbol in _NAMED_OPERATORS},
+}

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import operator
 import types
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import attributes
+from . import attributes, text
 from .breaks import Break, raising
-from .iterators import iterate
-from .known import UNKNOWN, deep_use, fold, key_of, plain
+from .iterators import advance, iterate, iterator
+from .known import UNKNOWN, fold, from_plain, holds_identity, key_of, plain
 from .tracer import specialise
 from .values import (
+    CellValue,
     Constant,
+    DequeValue,
     DictValue,
     DictView,
     FunctionValue,
     InstanceDict,
     Known,
+    MethodValue,
+    NamedMethod,
     ObjectValue,
     SequenceValue,
+    SetValue,
     SliceValue,
     SymbolValue,
     TensorValue,
@@ -32,6 +38,17 @@ from .values import (
 if TYPE_CHECKING:
     from .machine import Machine
 
+BINARY: dict[str, Any] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
+    "%": operator.mod, "**": operator.pow, "@": operator.matmul, "&": operator.and_, "|": operator.or_,
+    "^": operator.xor, "<<": operator.lshift, ">>": operator.rshift, "+=": operator.iadd, "-=": operator.isub,
+    "*=": operator.imul, "/=": operator.itruediv, "//=": operator.ifloordiv, "%=": operator.imod,
+    "**=": operator.ipow, "@=": operator.imatmul, "&=": operator.iand, "|=": operator.ior, "^=": operator.ixor,
+    "<<=": operator.ilshift, ">>=": operator.irshift,
+}  # fmt: skip
+COMPARE: dict[str, Any] = {
+    "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
 _INPLACE = {
     operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
     operator.itruediv: operator.truediv, operator.ifloordiv: operator.floordiv, operator.imod: operator.mod,
@@ -39,6 +56,13 @@ _INPLACE = {
     operator.ior: operator.or_, operator.ixor: operator.xor, operator.ilshift: operator.lshift,
     operator.irshift: operator.rshift,
 }  # fmt: skip
+_COMPARISONS = {
+    "<": (operator.lt, "__lt__", "__gt__"), "<=": (operator.le, "__le__", "__ge__"),
+    ">": (operator.gt, "__gt__", "__lt__"), ">=": (operator.ge, "__ge__", "__le__"),
+    "==": (operator.eq, "__eq__", "__eq__"), "!=": (operator.ne, "__ne__", "__ne__"),
+}  # fmt: skip
+_UNARY = {operator.neg: ("__neg__", "-"), operator.pos: ("__pos__", "+"), operator.invert: ("__invert__", "~")}
+_CONTAINERS = (SequenceValue, DictValue, SetValue, DictView)
 
 
 def operate(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
@@ -53,6 +77,15 @@ def operate(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Valu
         if not tensors and not _gives_symbol(m, function, args):
             return fold(m, _INPLACE.get(function, function), args, kwargs, f"operator {name}")
         return m.tracer.call("call_function", function, tuple(args), kwargs, f"operator {name}")
+    if function in _UNARY and len(args) == 1 and isinstance(args[0], ObjectValue):
+        method, symbol = _UNARY[function]
+        result = special(m, args[0], method, [])
+        if result is not None:
+            return result
+        held = attributes.content(m, args[0])
+        if held is not None:
+            return operate(m, function, [held])
+        raise raising(TypeError(f"bad operand type for unary {symbol}: '{args[0].python_type.__name__}'"))
     return fold(m, function, args, kwargs, f"operator {name}")
 
 
@@ -60,68 +93,387 @@ def _gives_symbol(m: Machine, function: Any, args: list[Value]) -> bool:
     """Whether an operator on symbolic numbers gives one; else they are specialised."""
     function = _INPLACE.get(function, function)
     kinds = {a.python_type for a in args}
-    if function in _COMPARISONS:
+    if function in _COMPARED:
         return kinds <= {int, bool}  # guards compare integers
     if function in (operator.floordiv, operator.mod, operator.truediv) and isinstance(args[1], SymbolValue):
         return m.truth(args[1]) is True  # the program raises ZeroDivisionError by itself
     return function in _ARITHMETIC and kinds <= {int, bool, float}
 
 
-_COMPARISONS = frozenset({operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge})
+_COMPARED = frozenset({operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge})
 _ARITHMETIC = frozenset({
     operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.truediv, operator.floordiv, operator.mod,
 })  # fmt: skip
 
 
+def special(m: Machine, value: Value, name: str, args: list[Value]) -> Value | None:
+    """The result of a special method that the object's class defines in Python; None when it has none."""
+    method, place = attributes.class_member(m, value.python_type, name)
+    if method is attributes.ABSENT or method is None or method is object.__dict__.get(name):
+        return None
+    if isinstance(method, (types.WrapperDescriptorType, types.MethodDescriptorType)):
+        if isinstance(value, ObjectValue):
+            if isinstance(value.value, BaseException) or attributes.content(m, value) is not None:
+                return None  # what the builtin class does
+        raise Break("FL105", what=f"{value.python_type.__name__}.{name}", why="it is implemented in C")
+    return m.use(m.call(attributes.bind(m, method, value, name, place), args, {}))
+
+
+def _not_implemented(value: Value | None) -> bool:
+    return value is None or (isinstance(value, Constant) and value.value is NotImplemented)
+
+
 def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) -> Value:
     """``left symbol right``."""
-    if isinstance(left, (TensorValue, SymbolValue)) or isinstance(right, (TensorValue, SymbolValue)):
-        if not isinstance(left, (SequenceValue, DictValue, ObjectValue)) and not isinstance(
-            right, (SequenceValue, DictValue, ObjectValue)
-        ):
-            if not isinstance(left, TensorValue):
-                function = _INPLACE.get(function, function)  # a number has no in-place operators
-            return operate(m, function, [left, right])
+    if isinstance(left, Constant) and isinstance(left.value, (str, bytes)) and symbol in ("%", "%="):
+        return text.percent(m, left.value, right)
+    if isinstance(left, ObjectValue) or isinstance(right, ObjectValue):
+        return _overloaded(m, function, left, right, symbol)
+    if symbol in _COMPARISONS:
+        return compare(m, left, right, symbol)
+    if isinstance(left, SliceValue) or isinstance(right, SliceValue):
+        raise Break("FL105", what=f"operator {symbol}", why="on a slice")
+    if isinstance(left, _CONTAINERS) or isinstance(right, _CONTAINERS):
         left, right = (Constant(specialise(v), v.source) if isinstance(v, SymbolValue) else v for v in (left, right))
-    if isinstance(left, SequenceValue):
-        if symbol in ("+", "+=") and isinstance(right, SequenceValue) and (left.kind, right.kind) in _JOINABLE:
-            if symbol == "+=" and left.kind is list:
-                m.tracer.mutate(left)
-                left.items.extend(right.items)
-                return left
-            return SequenceValue(
-                [*left.items, *right.items], torch.Size if torch.Size in (left.kind, right.kind) else left.kind
-            )
-        if (
-            symbol == "*"
-            and isinstance(right, Constant)
-            and type(right.value) is int
-            and left.kind in (list, tuple, torch.Size)
-        ):
-            return SequenceValue(left.items * right.value, left.kind)
-    elif symbol == "*" and isinstance(right, SequenceValue) and isinstance(left, Constant) and type(left.value) is int:
-        return SequenceValue(right.items * left.value, right.kind)
-    elif symbol == "|" and isinstance(left, DictValue) and isinstance(right, DictValue):
-        return DictValue({**left.items, **right.items})
-    for a, b, prefix in ((left, right, ""), (right, left, "r")):
-        if isinstance(a, ObjectValue):
-            name = f"__{prefix}{_INPLACE.get(function, function).__name__.strip('_')}__"
-            method, place = attributes.class_member(m, type(a.value), name)
-            if type(method) is types.FunctionType and function not in _INPLACE:
-                result = m.call(attributes.bind(m, method, a, name, place), [b], {})
-                if not (isinstance(result, Constant) and result.value is NotImplemented):
-                    return result
-            held = attributes.content(m, a)
-            if held is not None:
-                return binary(m, function, *((held, b) if not prefix else (b, held)), symbol)
-            raise Break("FL105", what=f"operator {symbol}", why=f"on {a.describe()}")
+        found = _on_containers(m, left, right, symbol.removesuffix("="), symbol.endswith("="))
+        if found is not None:
+            return found
+        if isinstance(left, TensorValue) or isinstance(right, TensorValue):
+            raise Break("FL105", what=f"operator {symbol}", why=f"on {left.describe()} and {right.describe()}")
+    elif isinstance(left, (TensorValue, SymbolValue)) or isinstance(right, (TensorValue, SymbolValue)):
+        if not isinstance(left, TensorValue):
+            function = _INPLACE.get(function, function)  # a number has no in-place operators
+        return operate(m, function, [left, right])
     return fold(m, _INPLACE.get(function, function), [left, right], {}, f"operator {symbol}")
 
 
-_JOINABLE = {(list, list), (tuple, tuple), (torch.Size, torch.Size), (torch.Size, tuple), (tuple, torch.Size)}
+def _overloaded(m: Machine, function: Any, left: Value, right: Value, symbol: str) -> Value:
+    """A binary operator or comparison of which a side may be an object that defines it."""
+    inplace = function in _INPLACE
+    if symbol in _COMPARISONS:
+        name, reflected = _COMPARISONS[symbol][1:]
+    else:
+        base = _INPLACE.get(function, function).__name__.strip("_")
+        name, reflected = f"__{base}__", f"__r{base}__"
+        if inplace and isinstance(left, ObjectValue):
+            result = special(m, left, f"__i{base}__", [right])
+            if not _not_implemented(result):
+                assert result is not None
+                return result
+    tries = [(left, name, right), (right, reflected, left)]
+    kinds = left.python_type, right.python_type
+    if kinds[0] is not kinds[1] and issubclass(kinds[1], kinds[0]):
+        if symbol in _COMPARISONS or attributes.class_attribute(kinds[1], reflected) is not attributes.class_attribute(
+            kinds[0], reflected
+        ):
+            tries.reverse()
+    if kinds[0] is kinds[1] and symbol not in _COMPARISONS:
+        tries.pop()
+    for receiver, method, other in tries:
+        if isinstance(receiver, ObjectValue):
+            result = special(m, receiver, method, [other])
+            if result is None and method == "__ne__":
+                result = _unequal(m, receiver, other)
+            if not _not_implemented(result):
+                assert result is not None
+                return result
+    held = [attributes.content(m, v) if isinstance(v, ObjectValue) else v for v in (left, right)]
+    if held[0] is not None and held[1] is not None and (held[0] is not left or held[1] is not right):
+        if inplace and held[0] is not left and isinstance(held[0], _CONTAINERS):
+            binary(m, function, held[0], held[1], symbol)
+            return left
+        return binary(m, function, held[0], held[1], symbol)
+    if symbol in ("==", "!="):
+        same = identical(m, left, right)
+        if same is None:
+            raise Break("FL105", what=f"operator {symbol}", why=f"on {left.describe()} and {right.describe()}")
+        return Constant(same == (symbol == "=="))
+    raise raising(_unsupported(symbol, left, right))
 
 
-def identical(left: Value, right: Value) -> bool | None:
+def _unequal(m: Machine, receiver: ObjectValue, other: Value) -> Value | None:
+    """What ``object.__ne__`` makes of the class's ``__eq__``."""
+    result = special(m, receiver, "__eq__", [other])
+    if result is None or _not_implemented(result):
+        return None
+    truth = m.truth(result)
+    if truth is None:
+        raise Break("FL102", what=f"{receiver.describe()} != {other.describe()}")
+    return Constant(not truth)
+
+
+def _unsupported(symbol: str, left: Value, right: Value) -> TypeError:
+    a, b = left.python_type.__name__, right.python_type.__name__
+    if symbol in _COMPARISONS:
+        return TypeError(f"'{symbol}' not supported between instances of '{a}' and '{b}'")
+    shown = {"**": "** or pow()", "**=": "**="}.get(symbol, symbol)
+    return TypeError(f"unsupported operand type(s) for {shown}: '{a}' and '{b}'")
+
+
+def _on_containers(m: Machine, left: Value, right: Value, symbol: str, inplace: bool) -> Value | None:
+    """A binary operator of lists, tuples, sets, dictionaries; None where Python's own answer is an exception."""
+    if symbol == "+" and isinstance(left, SequenceValue):
+        return _concatenated(m, left, right, inplace)
+    if symbol == "*":
+        sequence, times = (left, right) if isinstance(left, SequenceValue) else (right, left)
+        if isinstance(sequence, SequenceValue) and isinstance(times, Constant) and isinstance(times.value, int):
+            return _repeated(m, sequence, times.value, inplace and sequence is left)
+        return None
+    if isinstance(left, DictValue) and symbol == "|":
+        return _merged(m, left, right, inplace)
+    if isinstance(left, (SetValue, DictView)) or isinstance(right, (SetValue, DictView)):
+        return _set_operator(m, left, right, symbol, inplace)
+    return None
+
+
+def _concatenated(m: Machine, left: SequenceValue, right: Value, inplace: bool) -> Value | None:
+    growing = isinstance(left, DequeValue) or left.kind is list
+    if inplace and growing:
+        added = iterate(m, right)
+        m.tracer.mutate(left)
+        left.items.extend(added)
+        trim(left)
+        return left
+    if not isinstance(right, SequenceValue):
+        return None
+    items = [*left.items, *right.items]
+    if isinstance(left, DequeValue):
+        if not isinstance(right, DequeValue):
+            return None
+        made = DequeValue(items, left.maxlen)
+        trim(made)
+        return made
+    if left.kind is list:
+        return SequenceValue(items, list) if right.kind is list else None
+    if not issubclass(left.kind, tuple) or not issubclass(right.kind, tuple):
+        return None
+    return SequenceValue(items, torch.Size if torch.Size in (left.kind, right.kind) else tuple)
+
+
+def trim(value: SequenceValue, from_left: bool = True) -> None:
+    """Drops what a deque with a maximal length pushes out at the other end."""
+    if isinstance(value, DequeValue) and value.maxlen is not None and len(value.items) > value.maxlen:
+        if from_left:
+            del value.items[: len(value.items) - value.maxlen]
+        else:
+            del value.items[value.maxlen :]
+
+
+def _repeated(m: Machine, sequence: SequenceValue, times: int, inplace: bool) -> Value:
+    if inplace and not issubclass(sequence.kind, tuple):
+        m.tracer.mutate(sequence)
+        sequence.items *= times
+        trim(sequence)
+        return sequence
+    if isinstance(sequence, DequeValue):
+        made = DequeValue(sequence.items * times, sequence.maxlen)
+        trim(made)
+        return made
+    return SequenceValue(sequence.items * times, sequence.kind if sequence.kind in (list, torch.Size) else tuple)
+
+
+def _merged(m: Machine, left: DictValue, right: Value, inplace: bool) -> Value | None:
+    if inplace:
+        added = mapping_items(m, right)
+        m.tracer.mutate(left)
+        left.items.update(added)
+        return left
+    if not isinstance(right, DictValue):
+        return None
+    kind = right.kind if left.kind is dict and right.kind is not dict else left.kind
+    factory = left.factory if left.kind is kind else right.factory
+    return DictValue({**left.items, **right.items}, kind, None, factory)
+
+
+def mapping_items(m: Machine, value: Value) -> dict[Any, Value]:
+    """What ``dict.update(value)`` adds: the items of a mapping or of an iterable of pairs."""
+    value = m.use(value)
+    if isinstance(value, InstanceDict):
+        value = attributes.instance_items(m, value)
+    if isinstance(value, ObjectValue):
+        held = attributes.content(m, value)
+        if attributes.class_attribute(value.python_type, "keys") is not attributes.ABSENT:
+            own = attributes.class_attribute(value.python_type, "__iter__")
+            if not isinstance(held, DictValue) or type(own) is types.FunctionType:
+                keys = iterate(m, m.call(attributes.load(m, value, "keys"), [], {}))
+                return {key_of(m, k): subscript(m, value, k) for k in keys}
+            value = held
+    if isinstance(value, DictValue):
+        return dict(value.items)
+    items: dict[Any, Value] = {}
+    for i, pair in enumerate(iterate(m, value)):
+        both = iterate(m, pair)
+        if len(both) != 2:
+            raise raising(ValueError(f"dictionary update sequence element #{i} has length {len(both)}; 2 is required"))
+        items[key_of(m, both[0])] = both[1]
+    return items
+
+
+def elements(m: Machine, value: Value) -> list[Any]:
+    """The keys of what iterating over ``value`` gives, as elements of a set."""
+    value = m.use(value)
+    if isinstance(value, SetValue):
+        return value.elements()
+    if isinstance(value, DictValue):
+        return list(value.items)
+    return [key_of(m, v) for v in iterate(m, value)]
+
+
+def as_set(m: Machine, value: Value) -> SetValue | None:
+    """A set, or what a view of keys or items is as one; None for other values."""
+    if isinstance(value, SetValue):
+        return value
+    if isinstance(value, DictView) and value.which != "values":
+        return SetValue(elements(m, value))
+    return None
+
+
+_SET_METHODS = {"&": "intersection", "|": "union", "-": "difference", "^": "symmetric_difference"}
+
+
+def _set_operator(m: Machine, left: Value, right: Value, symbol: str, inplace: bool) -> Value | None:
+    view = isinstance(left, DictView) or isinstance(right, DictView)
+    a = as_set(m, left)
+    b = SetValue(elements(m, right)) if view and not isinstance(right, (SetValue, DictView)) else as_set(m, right)
+    if a is None and view:
+        a = SetValue(elements(m, left))
+    if a is None or b is None or symbol not in _SET_METHODS:
+        return None
+    if inplace and isinstance(left, SetValue) and isinstance(left.items, set):
+        m.tracer.mutate(left)
+        change_set(m, left, _SET_METHODS[symbol], [b])
+        return left
+    return combined_sets(a, _SET_METHODS[symbol], [b], set if view else type(a.items))
+
+
+def combined_sets(a: SetValue, name: str, others: list[SetValue], kind: Any = None) -> SetValue:
+    """``a.name(*others)``, in the order that a real set has."""
+    result = getattr(a.items, name)(*(o.items for o in others))
+    operands = [a, *others]
+    kind = kind or type(a.items)
+    if type(result) is not kind:
+        result = kind(result)
+    made = SetValue(result, kind, ordered=all(o.ordered and o.order is None for o in operands))
+    if not made.ordered:
+        method = kind if name == "copy" else getattr(type(a.items), name)
+        made.origin = method, [(o, len(o.steps)) for o in operands]
+    return made
+
+
+def change_set(m: Machine, target: SetValue, name: str, others: list[Value]) -> None:
+    """The in-place form of a method that combines sets."""
+    for other in others:
+        operand = as_set(m, other)
+        if name == "union" and isinstance(other, SetValue) and not holds_identity(other.items):
+            target.change("update", [frozenset(other.items)])
+        elif name == "union":
+            target.change("add", elements(m, other))
+        elif name == "difference":
+            target.change("discard", elements(m, other))
+        else:
+            keys = operand.items if operand is not None else elements(m, other)
+            result = list(getattr(target.items, name)(keys))
+            target.change("discard", [k for k in target.elements() if k not in set(result)])
+            target.change("add", [k for k in result if k not in target.items])
+        if isinstance(other, SetValue) and (not other.ordered or other.order is not None):
+            target.ordered = False
+
+
+# --- comparison -------------------------------------------------------------------------------------------------
+
+
+def compare(m: Machine, left: Value, right: Value, symbol: str) -> Value:
+    """``left symbol right`` of values neither of which is an object with attributes."""
+    function = _COMPARISONS[symbol][0]
+    sets = as_set(m, left), as_set(m, right)
+    if sets[0] is not None and sets[1] is not None:
+        return Constant(function(sets[0].items, sets[1].items))
+    if isinstance(left, SequenceValue) and isinstance(right, SequenceValue) and _family(left) is _family(right):
+        return _compare_sequences(m, left, right, symbol)
+    if isinstance(left, DictValue) and isinstance(right, DictValue) and symbol in ("==", "!="):
+        return Constant(_equal_dicts(m, left, right) == (symbol == "=="))
+    containers = isinstance(left, _CONTAINERS) or isinstance(right, _CONTAINERS)
+    if isinstance(left, (TensorValue, SymbolValue, TruthValue)) or isinstance(
+        right, (TensorValue, SymbolValue, TruthValue)
+    ):
+        if containers and (isinstance(left, SymbolValue) or isinstance(right, SymbolValue)):
+            if symbol in ("==", "!="):
+                return Constant(symbol == "!=")
+            raise raising(_unsupported(symbol, left, right))
+        if symbol in ("==", "!=") and isinstance(left if containers else None, (SequenceValue, DictValue)):
+            raise Break("FL105", what=f"operator {symbol}", why="of a container and a tensor")
+        return operate(m, function, [left, right])
+    known = plain(left), plain(right)
+    if UNKNOWN not in known or not (containers or symbol in ("==", "!=")):
+        return fold(m, function, [left, right], {}, f"operator {symbol}")
+    if symbol in ("==", "!="):
+        same = _same_callable(m, left, right)
+        if same is None:
+            raise Break("FL105", what=f"operator {symbol}", why=f"on {left.describe()} and {right.describe()}")
+        return Constant(same == (symbol == "=="))
+    raise raising(_unsupported(symbol, left, right))
+
+
+def _same_callable(m: Machine, left: Value, right: Value) -> bool | None:
+    """Equality of values that are equal when they are the same."""
+    if isinstance(left, MethodValue) and isinstance(right, MethodValue):
+        same = identical(m, m.use(left.receiver), m.use(right.receiver))
+        return same and identical(m, m.use(left.function), m.use(right.function))
+    if isinstance(left, NamedMethod) and isinstance(right, NamedMethod):
+        return left.name == right.name and identical(m, m.use(left.receiver), m.use(right.receiver))
+    if isinstance(left, _CONTAINERS) != isinstance(right, _CONTAINERS):
+        return False
+    if isinstance(left, _CONTAINERS) and isinstance(right, _CONTAINERS) and _family(left) is not _family(right):
+        return False
+    return identical(m, left, right)
+
+
+def _family(value: Value) -> type | None:
+    """The builtin type that compares with others of its kind only."""
+    kind = value.python_type
+    return next((base for base in (list, tuple, DequeValue, dict) if issubclass(kind, base)), kind)
+
+
+def equal(m: Machine, left: Value, right: Value) -> bool:
+    """Whether two members of containers are the same: identical, or else equal."""
+    left, right = m.use(left), m.use(right)
+    if left is right:
+        return True
+    constants = isinstance(left, Constant) and isinstance(right, Constant)
+    if constants and (left.value is right.value or left.value == right.value):  # type: ignore[attr-defined]
+        return True
+    if not constants and identical(m, left, right):
+        return True
+    result = binary(m, operator.eq, left, right, "==")
+    truth = m.truth(result)
+    if truth is None:
+        raise Break("FL102", what=f"{left.describe()} == {right.describe()}")
+    return truth
+
+
+def _compare_sequences(m: Machine, left: SequenceValue, right: SequenceValue, symbol: str) -> Value:
+    if symbol in ("==", "!=") and len(left.items) != len(right.items) and not isinstance(left, DequeValue):
+        return Constant(symbol == "!=")
+    for a, b in zip(left.items, right.items, strict=False):
+        if not equal(m, a, b):
+            if symbol in ("==", "!="):
+                return Constant(symbol == "!=")
+            return m.use(binary(m, _COMPARISONS[symbol][0], m.use(a), m.use(b), symbol))
+    return Constant(_COMPARISONS[symbol][0](len(left.items), len(right.items)))
+
+
+def _equal_dicts(m: Machine, left: DictValue, right: DictValue) -> bool:
+    if len(left.items) != len(right.items):
+        return False
+    if left.kind is right.kind is OrderedDict and list(left.items) != list(right.items):
+        return False
+    for key, value in left.items.items():
+        if key not in right.items or not equal(m, value, right.items[key]):
+            return False
+    return True
+
+
+def identical(m: Machine, left: Value, right: Value) -> bool | None:
     """``left is right``; None when it is not decided."""
     if left is right:
         return True
@@ -134,42 +486,87 @@ def identical(left: Value, right: Value) -> bool | None:
         return None if type(left.value) is type(right.value) and left.value == right.value else False
     if isinstance(left, Known) and isinstance(right, Known):
         return left.value is right.value
-    if isinstance(left, ObjectValue) and isinstance(right, ObjectValue):
-        return None if left.value is not right.value else True
     if isinstance(left, FunctionValue) and isinstance(right, FunctionValue):
-        return None if left.function is not right.function else True
-    if isinstance(left, (Constant, Known)) or isinstance(right, (Constant, Known)):
+        if left.function is right.function:
+            return True
+    elif isinstance(left, ObjectValue) and isinstance(right, ObjectValue):
+        if left.value is right.value:
+            return True
+    elif isinstance(left, (MethodValue, NamedMethod, SliceValue, CellValue)) and type(left) is type(right):
+        return None
+    if isinstance(left, (Constant, Known)) or isinstance(right, (Constant, Known)) or type(left) is not type(right):
         return False
-    if type(left) is not type(right):
-        return False
-    return None if left.source is not None and right.source is not None else False
+    if left.source is not None and right.source is not None:
+        m.tracer.guard_different(left.source, right.source)
+    return False
 
 
 def contains(m: Machine, container: Value, member: Value) -> bool:
+    """``member in container``."""
+    if isinstance(container, (DictValue, SetValue)):
+        if isinstance(container, SetValue) and isinstance(member, SetValue) and isinstance(member.items, set):
+            return frozenset(member.items) in container.items  # CPython looks a set up as a frozenset
+        return key_of(m, member) in container.items
     if isinstance(container, DictView):
         if container.which == "keys":
             return key_of(m, member) in container.mapping.items
-        container = SequenceValue(iterate(m, container), list)
-    if isinstance(container, DictValue):
-        return key_of(m, member) in container.items
+        if container.which == "items":
+            if isinstance(member, SequenceValue) and issubclass(member.kind, tuple) and len(member.items) == 2:
+                key = key_of(m, member.items[0])
+                found = container.mapping.items.get(key)
+                return found is not None and equal(m, found, member.items[1])
+            return False
     if isinstance(container, InstanceDict):
         return attributes.instance_item(m, container, key_of(m, member)) is not None
-    known = plain(deep_use(m, container))
-    key = plain(member)
-    if key is not UNKNOWN and known is not UNKNOWN:
-        try:
-            return key in known
-        except TypeError as e:
-            raise raising(e) from None
-    if isinstance(container, SequenceValue) and isinstance(member, Constant):
-        items = [m.use(v) for v in container.items]
-        if all(isinstance(i, (Constant, Known, FunctionValue, SequenceValue)) for i in items):
-            return any(isinstance(i, Constant) and i.value == member.value for i in items)
+    if isinstance(container, (SequenceValue, DictView)):
+        return any(equal(m, item, member) for item in iterate(m, container))
+    if (isinstance(container, Constant) and isinstance(container.value, (str, bytes, range))) or (
+        isinstance(container, Known) and isinstance(container.value, type)
+    ):
+        found = fold(m, operator.contains, [container, member], {}, "in")
+        assert isinstance(found, Constant)
+        return found.value
     if isinstance(container, ObjectValue):
-        result = m.call(attributes.load(m, container, "__contains__"), [member], {})
-        if isinstance(result, Constant):
-            return bool(result.value)
-    raise Break("FL105", what="in", why=f"{member.describe()} in {container.describe()}")
+        result = special(m, container, "__contains__", [member])
+        if result is not None:
+            truth = m.truth(result)
+            if truth is None:
+                raise Break("FL102", what=f"{member.describe()} in {container.describe()}")
+            return truth
+        held = attributes.content(m, container)
+        if held is not None:
+            return contains(m, held, member)
+    elif isinstance(container, TensorValue):
+        raise Break("FL102", what=f"{member.describe()} in {container.describe()}")
+    elif isinstance(container, Constant):
+        raise raising(TypeError(f"argument of type '{container.python_type.__name__}' is not iterable"))
+    over = iterator(m, container)
+    while (item := advance(m, over)) is not None:
+        if equal(m, item, member):
+            return True
+    return False
+
+
+# --- subscripts -------------------------------------------------------------------------------------------------
+
+
+def index_of(m: Machine, key: Value) -> Any:
+    """The integer or slice that a subscript of a sequence is; None when it is neither."""
+    key = m.use(key)
+    if isinstance(key, ObjectValue):
+        found = special(m, key, "__index__", [])
+        key = key if found is None else found
+        held = attributes.content(m, key) if isinstance(key, ObjectValue) else None
+        key = key if held is None else held
+    if isinstance(key, Constant) and (isinstance(key.value, int) or type(key.value) is slice):
+        return key.value
+    if isinstance(key, SliceValue):
+        parts = [index_of(m, p) if not isinstance(m.use(p), Constant) else m.use(p).value for p in key.parts]  # type: ignore[attr-defined]
+        if all(p is None or isinstance(p, int) for p in parts):
+            return slice(*parts)
+    if isinstance(key, (TensorValue, SymbolValue, SliceValue)):
+        raise Break("FL105", what="an index", why=f"{key.describe()} is not known while tracing")
+    return None
 
 
 def subscript(m: Machine, container: Value, key: Value) -> Value:
@@ -180,37 +577,79 @@ def subscript(m: Machine, container: Value, key: Value) -> Value:
     if isinstance(key, (SymbolValue, SliceValue)) and (known := plain(key)) is not UNKNOWN:
         key = Constant(known)
     if isinstance(container, SequenceValue):
-        if isinstance(key, Constant) and type(key.value) in (int, bool, slice):
-            try:
-                found = container.items[key.value]
-            except IndexError:
-                raise raising(
-                    IndexError(f"{'list' if container.kind is list else 'tuple'} index out of range")
-                ) from None
-            except (TypeError, ValueError) as e:
-                raise raising(e) from None
-            if isinstance(found, list):
-                kind = container.kind if container.kind in (list, tuple, torch.Size) else tuple
-                return SequenceValue(found, kind)
-            return m.use(found)
+        index = index_of(m, key)
+        if index is None or (isinstance(container, DequeValue) and isinstance(index, slice)):
+            raise raising(_subscript_error(container, key))
+        try:
+            found = container.items[index]
+        except (IndexError, ValueError) as e:
+            raise raising(_out_of_range(container) if isinstance(e, IndexError) else e) from None
+        if isinstance(index, slice):
+            kind = container.kind if container.kind in (list, torch.Size) else tuple
+            return SequenceValue(list(found), kind)  # type: ignore[call-overload]
+        return m.use(found)  # type: ignore[arg-type]
     if isinstance(container, DictValue):
-        wanted = key_of(m, key)
-        if wanted not in container.items:
-            missing = attributes.class_attribute(container.kind, "__missing__")
-            if missing is not attributes.ABSENT:
-                raise Break("FL105", what="subscript", why=f"{container.kind.__name__} makes what is missing")
-            raise raising(KeyError(wanted))
-        return m.use(container.items[wanted])
+        return _dict_item(m, container, key)
     if isinstance(container, InstanceDict):
         found = attributes.instance_item(m, container, key_of(m, key))
         if found is None:
             raise Break("FL105", what="subscript", why=f"key {key.describe()} is missing")
         return found
     if isinstance(container, Constant):
+        if isinstance(key, ObjectValue):
+            key = Constant(index_of(m, key))
+        return fold(m, operator.getitem, [container, key], {}, "subscript")
+    if isinstance(container, Known) and isinstance(container.value, type):
         return fold(m, operator.getitem, [container, key], {}, "subscript")
     if isinstance(container, ObjectValue):
-        return m.call(attributes.load(m, container, "__getitem__"), [key], {})
+        found = special(m, container, "__getitem__", [key])
+        if found is not None:
+            return found
+        held = attributes.content(m, container)
+        if isinstance(held, DictValue) and key_of(m, key) not in held.items:
+            missing = special(m, container, "__missing__", [key])
+            if missing is not None:
+                return missing
+        if held is not None:
+            return subscript(m, held, key)
+    if isinstance(container, (SetValue, DictView, ObjectValue)):
+        raise raising(TypeError(f"'{container.python_type.__name__}' object is not subscriptable"))
     raise Break("FL105", what="subscript", why=f"of {container.describe()}")
+
+
+def _dict_item(m: Machine, container: DictValue, key: Value) -> Value:
+    wanted = key_of(m, key)
+    found = container.items.get(wanted)
+    if found is not None:
+        return m.use(found)
+    factory = container.factory
+    if factory is not None and not (isinstance(factory, Constant) and factory.value is None):
+        made = m.call(factory, [], {})
+        m.tracer.mutate(container)
+        container.items[wanted] = made
+        return m.use(made)
+    raise key_error(wanted)
+
+
+def key_error(key: Any) -> Exception:
+    """The KeyError of a missing key."""
+    value = from_plain(key, "a dictionary key")
+    known = plain(value)
+    if known is UNKNOWN:
+        return Break("FL105", what="KeyError", why=f"of {value.describe()}")
+    return raising(KeyError(known))
+
+
+def _out_of_range(container: SequenceValue, what: str = "") -> IndexError:
+    kind = "deque" if isinstance(container, DequeValue) else "list" if container.kind is list else "tuple"
+    return IndexError(f"{kind} {what}index out of range")
+
+
+def _subscript_error(container: SequenceValue, key: Value) -> TypeError:
+    kind = "list" if container.kind is list else "tuple"
+    if isinstance(container, DequeValue):
+        return TypeError(f"sequence index must be integer, not '{key.python_type.__name__}'")
+    return TypeError(f"{kind} indices must be integers or slices, not {key.python_type.__name__}")
 
 
 def store_subscript(m: Machine, container: Value, key: Value, value: Value) -> None:
@@ -222,32 +661,71 @@ def store_subscript(m: Machine, container: Value, key: Value, value: Value) -> N
         )
         return
     if isinstance(container, DictValue):
+        wanted = key_of(m, key)
         m.tracer.mutate(container)
-        container.items[key_of(m, key)] = value
+        container.items[wanted] = value
         return
-    if isinstance(container, SequenceValue) and container.kind is list:
-        index = plain(m.use(key))
-        if type(index) is int and -len(container.items) <= index < len(container.items):
-            m.tracer.mutate(container)
-            container.items[index] = value
-            return
-        if type(index) is int:
-            raise raising(IndexError("list assignment index out of range"))
+    if isinstance(container, SequenceValue) and not issubclass(container.kind, tuple):
+        index = index_of(m, key)
+        if index is None or (isinstance(container, DequeValue) and isinstance(index, slice)):
+            raise raising(_subscript_error(container, m.use(key)))
+        new: Any = value
+        if isinstance(index, slice):
+            if isinstance(m.use(value), (Constant, SymbolValue)) and not isinstance(
+                plain(m.use(value)), (str, bytes, range)
+            ):
+                extended = index.step not in (None, 1)
+                raise raising(
+                    TypeError("must assign iterable to extended slice" if extended else "can only assign an iterable")
+                )
+            new = iterate(m, value)
+        try:
+            container.items[index] = new
+        except (IndexError, ValueError) as e:
+            what = "" if isinstance(container, DequeValue) else "assignment "
+            raise raising(_out_of_range(container, what) if isinstance(e, IndexError) else e) from None
+        m.tracer.mutate(container)
+        return
     if isinstance(container, ObjectValue):
-        m.call(attributes.load(m, container, "__setitem__"), [key, value], {})
-        return
+        if special(m, container, "__setitem__", [key, value]) is not None:
+            return
+        held = attributes.content(m, container)
+        if held is not None:
+            store_subscript(m, held, key, value)
+            return
+    if isinstance(container, (SequenceValue, SetValue, ObjectValue, DictView, Constant)):
+        raise raising(TypeError(f"'{container.python_type.__name__}' object does not support item assignment"))
     raise Break("FL105", what="item assignment", why=f"into {container.describe()}")
 
 
 def delete_subscript(m: Machine, container: Value, key: Value) -> None:
+    """``del container[key]``."""
     if isinstance(container, DictValue):
         wanted = key_of(m, key)
-        if wanted in container.items:
-            m.tracer.mutate(container)
-            del container.items[wanted]
-            return
-        raise raising(KeyError(wanted))
-    if isinstance(container, ObjectValue):
-        m.call(attributes.load(m, container, "__delitem__"), [key], {})
+        if wanted not in container.items:
+            raise key_error(wanted)
+        m.tracer.mutate(container)
+        del container.items[wanted]
         return
+    if isinstance(container, SequenceValue) and not issubclass(container.kind, tuple):
+        index = index_of(m, key)
+        if index is None or (isinstance(container, DequeValue) and isinstance(index, slice)):
+            raise raising(_subscript_error(container, m.use(key)))
+        try:
+            del container.items[index]
+        except (IndexError, ValueError) as e:
+            what = "" if isinstance(container, DequeValue) else "assignment "
+            raise raising(_out_of_range(container, what) if isinstance(e, IndexError) else e) from None
+        m.tracer.mutate(container)
+        return
+    if isinstance(container, ObjectValue):
+        if special(m, container, "__delitem__", [key]) is not None:
+            return
+        held = attributes.content(m, container)
+        if held is not None:
+            delete_subscript(m, held, key)
+            return
+    if isinstance(container, (SequenceValue, SetValue, ObjectValue, DictView, Constant)):
+        kind = container.python_type.__name__
+        raise raising(TypeError(f"'{kind}' object doesn't support item deletion"))
     raise Break("FL105", what="del", why=f"of an item of {container.describe()}")

@@ -116,6 +116,11 @@ def item(base: Source, index: int) -> Source:
     return Source(_hook.SEQ_ITEM, index, base, f"{base.text}[{index}]", base.root)
 
 
+def applied(function: Any, base: Source) -> Source:
+    """What ``function``, which has no effects, gives for the object: a set or the like as a tuple."""
+    return Source(_hook.APPLIED, Identity(function), base, f"{function.__name__}({base.text})", base.root)
+
+
 def part(base: Source, kind: int, name: str) -> Source:
     """A C-level part of an object: ``__code__``, ``__closure__``, ``__self__`` … (``kind`` is a ``_hook`` constant)."""
     return Source(kind, None, base, f"{base.text}.{name}", base.root)

@@ -11,7 +11,7 @@ import enum
 import operator
 import types
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +31,17 @@ from .symbols import LARGEST, Sizes, SizesChanged, Variation
 from .values import (
     CellValue,
     Constant,
+    DequeValue,
     DictValue,
     FunctionValue,
     GeneratorValue,
+    IdentityKey,
     Known,
     Lazy,
     MethodValue,
     ObjectValue,
     SequenceValue,
+    SetValue,
     SliceValue,
     SymbolValue,
     TensorValue,
@@ -79,7 +82,7 @@ class Tracer:
         self.spans: dict[fx.Node, Span | None] = {}
         self.operations = 0
         self.mutated: dict[
-            int, SequenceValue | DictValue
+            int, SequenceValue | DictValue | SetValue
         ] = {}  # existing containers whose contents changed, by value id
         self.attributes: dict[tuple[int, str], tuple[ObjectValue, Value]] = {}  # assigned on existing objects, in order
         self.written_globals: dict[tuple[int, str], tuple[dict[str, Any], Value]] = {}  # by id of the globals, and name
@@ -226,12 +229,18 @@ class Tracer:
     def _wrap_new(self, obj: Any, kind: type, source: Source) -> Value:
         if issubclass(kind, torch.Tensor):  # not isinstance, which may run code of the class
             return self._wrap_tensor(obj, source)
-        if kind in (tuple, list, torch.Size):
+        if kind in (tuple, list, torch.Size) or (kind.__bases__ == (tuple,) and hasattr(kind, "_fields")):
             self.guard_type(source, kind)
             return self.wrap_sequence(obj, kind, source)
-        if kind in _PLAIN_DICTS:
+        if kind in _DICTS:
             self.guard_type(source, kind)
             return self.wrap_dict(obj, kind, source) or ObjectValue(obj, source)
+        if kind in (set, frozenset):
+            self.guard_type(source, kind)
+            return self.wrap_set(obj, kind, source) or ObjectValue(obj, source)
+        if kind is deque:
+            self.guard_type(source, kind)
+            return self.wrap_deque(obj, source)
         if kind is types.FunctionType:
             self.guard_function(source, obj)
             return FunctionValue(obj, source)
@@ -243,8 +252,11 @@ class Tracer:
         if issubclass(kind, (type, types.ModuleType)) or classify.is_library_kind(kind):
             self.guard_identity(source, obj)
             return Known(obj, source)
-        if kind is slice and all(type(v) in (int, type(None)) for v in (obj.start, obj.stop, obj.step)):
-            raise Break("FL105", what=f"slice object `{source}` from outside the function", why="not guarded yet")
+        if kind is slice:
+            self.guard_type(source, kind)
+            parts = [self.wrap(getattr(obj, n), src.generic_attribute(source, n)) for n in ("start", "stop", "step")]
+            known = all(isinstance(p, Constant) for p in parts)
+            return Constant(obj, source) if known else SliceValue(parts, source)
         self.guard_type(source, kind)
         if issubclass(kind, torch.nn.Module):
             self.modules.add(source)
@@ -255,14 +267,61 @@ class Tracer:
         self.guard(source, _hook.LENGTH_IS, len(obj), name="LENGTH", text=f"len({source}) == {len(obj)}")
         return SequenceValue([self.lazy(v, src.item(source, i)) for i, v in enumerate(obj)], kind, source)
 
+    def wrap_deque(self, obj: Any, source: Source) -> DequeValue:
+        self.guard(source, _hook.LENGTH_IS, len(obj), name="LENGTH", text=f"len({source}) == {len(obj)}")
+        limit = src.generic_attribute(source, "maxlen")
+        self.guard(limit, _hook.EQUALS, obj.maxlen, name="EQUALS", text=f"{limit} == {obj.maxlen}")
+        held = src.applied(tuple, source)
+        return DequeValue([self.lazy(v, src.item(held, i)) for i, v in enumerate(obj)], obj.maxlen, source)
+
     def wrap_dict(self, obj: Any, kind: type, source: Source) -> DictValue | None:
-        """The items of a dictionary (or an instance of a subclass), as one of ``kind``; None if a key is not trackable."""
+        """The items of a dictionary (or an instance of a subclass), as one of ``kind``; None if a key is not trackable.
+
+        A dictionary whose keys are not all constants is read by position.
+        """
         keys = tuple(kind.keys(obj))
-        if not all(type(k) in (str, int, bool, float, type(None)) or isinstance(k, (type, enum.Enum)) for k in keys):
+        if not all(map(_is_trackable_key, keys)):
             return None
-        self.guard(source, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=f"list({source}) == {list(keys)!r}")
-        items = {k: self.lazy(kind.__getitem__(obj, k), src.dict_item(source, k)) for k in keys}
-        return DictValue(items, kind, source)
+        if all(map(_is_constant_key, keys)):
+            self.guard(source, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=f"list({source}) == {list(keys)!r}"[:500])
+            items = {k: self.lazy(dict.__getitem__(obj, k), src.dict_item(source, k)) for k in keys}
+        else:
+            held = src.applied(_values_of, source)
+            items = {
+                k: self.lazy(v, src.item(held, i))
+                for i, (k, v) in enumerate(zip(self._wrap_keys(keys, source), kind.values(obj), strict=True))
+            }
+        factory = None
+        if kind is defaultdict:
+            factory = self.wrap(obj.default_factory, src.generic_attribute(source, "default_factory"))
+        return DictValue(items, kind, source, factory)
+
+    def wrap_set(self, obj: Any, kind: type, source: Source) -> SetValue | None:
+        """The elements of a set (or an instance of a subclass), as one of ``kind``; None if one is not trackable."""
+        elements = tuple(obj)
+        if not all(map(_is_trackable_key, elements)):
+            return None
+        if all(map(_is_constant_key, elements)):
+            held = src.applied(tuple, source)
+            self.guard(held, _hook.EQUALS, elements, name="EQUALS", text=f"{held} == {elements!r}"[:500])
+            return SetValue(elements, kind, source)
+        return SetValue(self._wrap_keys(elements, source), kind, source)
+
+    def _wrap_keys(self, keys: tuple[Any, ...], source: Source) -> list[Any]:
+        """What stands for the keys of an existing dictionary or the elements of a set, in its order."""
+        self.guard(source, _hook.LENGTH_IS, len(keys), name="LENGTH", text=f"len({source}) == {len(keys)}")
+        held = src.applied(tuple, source)
+        return [self._wrap_key(k, src.item(held, i)) for i, k in enumerate(keys)]
+
+    def _wrap_key(self, key: Any, source: Source) -> Any:
+        value = self.wrap(key, source)
+        if isinstance(value, (Constant, Known)):
+            return value.value
+        if isinstance(value, SequenceValue):
+            return tuple(self._wrap_key(k, src.item(source, i)) for i, k in enumerate(key))
+        if isinstance(value, FunctionValue):
+            return IdentityKey(value.function, value)
+        return IdentityKey(value.value if isinstance(value, ObjectValue) else value, value)
 
     def guard_function(self, source: Source, function: types.FunctionType) -> None:
         code = src.part(source, _hook.FUNC_CODE, "__code__")
@@ -447,7 +506,7 @@ class Tracer:
             return value.value
         raise Break("FL104", what=f"a torch operation with {value.describe()}", why="the argument is not traced")
 
-    def mutate(self, value: SequenceValue | DictValue) -> None:
+    def mutate(self, value: SequenceValue | DictValue | SetValue) -> None:
         """Notes that an existing container differs from the object it stands for; the emitted code brings that up to date."""
         if value.source is not None:
             self.mutated[id(value)] = value
@@ -503,8 +562,33 @@ def _weakly(obj: Any) -> Any:
         return obj
 
 
-_PLAIN_DICTS = (dict, OrderedDict)
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_DICTS = (dict, OrderedDict, defaultdict)
+
+
+def _values_of(mapping: dict[Any, Any]) -> tuple[Any, ...]:
+    return tuple(mapping.values())
+
+
+def _is_constant_key(key: Any) -> bool:
+    """Whether a key is guarded by its value."""
+    if type(key) is tuple:
+        return all(map(_is_constant_key, key))
+    return type(key) in EQUALITY_GUARDED or isinstance(key, (type, enum.Enum))
+
+
+def _is_trackable_key(key: Any) -> bool:
+    """Whether a key is known by its value, or is equal to itself only."""
+    if type(key) is tuple:
+        return all(map(_is_trackable_key, key))
+    kind = type(key)
+    return (
+        _is_constant_key(key)
+        or kind in CONSTANT_TYPES
+        or isinstance(key, torch.Tensor)
+        or classify.is_library_kind(kind)
+        or (kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__)
+    )
 
 
 def _first(graph: fx.Graph) -> fx.Node:

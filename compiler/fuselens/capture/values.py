@@ -8,8 +8,9 @@ none and are rebuilt by bytecode when they leave the frame.
 
 from __future__ import annotations
 
+import collections
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -142,8 +143,8 @@ class SliceValue(Value):
 
     __slots__ = ("parts",)
 
-    def __init__(self, parts: list[Value]) -> None:
-        super().__init__(None)
+    def __init__(self, parts: list[Value], source: Source | None = None) -> None:
+        super().__init__(source)
         self.parts = parts
 
     @property
@@ -151,19 +152,113 @@ class SliceValue(Value):
         return slice
 
 
+class DequeValue(SequenceValue):
+    """A deque of at most ``maxlen`` items."""
+
+    __slots__ = ("maxlen",)
+
+    def __init__(self, items: list[Value], maxlen: int | None, source: Source | None = None) -> None:
+        super().__init__(items, collections.deque, source)
+        self.maxlen = maxlen
+
+
+class IdentityKey:
+    """Stands for a dictionary key or set element that is equal to itself only.
+
+    ``token`` is the same whenever the object is; ``value`` is how the object is tracked.
+    """
+
+    __slots__ = ("token", "value")
+
+    def __init__(self, token: Any, value: Value) -> None:
+        self.token = token
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdentityKey) and other.token is self.token
+
+    def __hash__(self) -> int:
+        return hash(id(self.token))
+
+
 class DictValue(Value):
-    """A dictionary with constant keys, in insertion order."""
+    """A dictionary, in order; a key is the Python object itself where it is known, else an :class:`IdentityKey` or a
+    tuple that holds one. ``factory`` is a defaultdict's."""
 
-    __slots__ = ("items", "kind")
+    __slots__ = ("items", "kind", "factory")
 
-    def __init__(self, items: dict[Any, Value], kind: type = dict, source: Source | None = None) -> None:
+    def __init__(
+        self,
+        items: dict[Any, Value],
+        kind: type = dict,
+        source: Source | None = None,
+        factory: Value | None = None,
+    ) -> None:
         super().__init__(source)
         self.items = items
         self.kind = kind
+        self.factory = factory
 
     @property
     def python_type(self) -> type:
         return self.kind
+
+
+class SetValue(Value):
+    """A set or frozenset. ``items`` is a real one, of keys as in :class:`DictValue`.
+
+    ``steps`` is how a set that was made while tracing came to be, and what was done to an existing one since: names of
+    methods and their keys. ``order`` is that of an existing set. What an existing set is after a change, or combined
+    with others, has an order that only the running program knows (``ordered`` is False); ``origin`` is then the method
+    that made the set, and its operands with the number of their steps.
+    """
+
+    __slots__ = ("items", "steps", "order", "ordered", "origin")
+
+    def __init__(self, items: Any, kind: type = set, source: Source | None = None, ordered: bool = True) -> None:
+        super().__init__(source)
+        self.items: set[Any] | frozenset[Any] = items if type(items) is kind else kind(items)
+        items = list(items)
+        self.steps: list[tuple[str, list[Any]]] = [] if source is not None else [("add", items)]
+        self.order: list[Any] | None = items if source is not None else None
+        self.ordered = ordered
+        self.origin: tuple[Callable[..., Any], list[tuple[SetValue, int]]] | None = None
+
+    @property
+    def python_type(self) -> type:
+        return type(self.items)
+
+    def elements(self) -> list[Any]:
+        """The elements in the order of iteration."""
+        return list(self.items) if self.order is None else self.order
+
+    def change(self, name: str, keys: list[Any]) -> None:
+        """Applies one of the steps of :func:`change_set`."""
+        assert isinstance(self.items, set)
+        if self.steps and self.steps[-1][0] == name == "add":
+            self.steps[-1][1].extend(keys)
+        else:
+            self.steps.append((name, list(keys)))
+        change_set(self.items, name, keys)
+        if self.source is not None:
+            self.order, self.ordered = None, False
+        elif not self.ordered:
+            self.origin = None
+
+
+def change_set(target: set[Any], name: str, keys: Sequence[Any]) -> None:
+    """What a step of :class:`SetValue` does to a set: ``add`` and ``discard`` take keys one by one, ``update`` takes sets,
+    which CPython merges in another order."""
+    if name == "update":
+        target.update(*keys)
+    elif name == "add":
+        for key in keys:
+            target.add(key)
+    elif name == "discard":
+        for key in keys:
+            target.discard(key)
+    else:
+        target.clear()
 
 
 class ObjectValue(Value):
