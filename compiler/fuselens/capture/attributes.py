@@ -359,10 +359,9 @@ def _object(m: Machine, value: ObjectValue, name: str) -> Value:
     kind = type(obj)
     if name == "__class__":
         return Known(kind)
-    override = class_attribute(kind, "__getattribute__")
+    override, place = class_member(m, kind, "__getattribute__")
     if type(override) is types.FunctionType:
-        found, place = class_member(m, kind, "__getattribute__")
-        return m.call(_function(m, found, place), [value, Constant(name)], {})
+        return m.call(_function(m, override, place), [value, Constant(name)], {})
     if override is not object.__dict__["__getattribute__"] and not issubclass(kind, _BUILTIN_BASES):
         raise Break(
             "FL106", what=f"{value.describe()}.{name}", why=f"{kind.__name__} looks attributes up in its own way"

@@ -120,6 +120,8 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
             text=f"{source}.__globals__ is the caller's",
         )  # fmt: skip
     base = source or src.constant(function, function.__qualname__)
+    if source is not None and len(args) < function.__code__.co_argcount:  # which parameters the defaults are of
+        _guard_number(m, src.part(source, _hook.FUNC_DEFAULTS, "__defaults__"), function.__defaults__)
     closure: list[CellValue] = []
     for i, cell in enumerate(function.__closure__ or ()):
         name = function.__code__.co_freevars[i]
@@ -138,6 +140,14 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
     bound = bind_arguments(m, function.__code__, args, kwargs, defaults, kwdefaults)
     callee = Callee(value, function.__code__, function.__globals__, globals_source, closure)
     return callee.run(m, bound, args, kwargs)
+
+
+def _guard_number(m: Machine, source: src.Source, items: tuple[Any, ...] | None) -> None:
+    """Guards how many items there are; None stands for none."""
+    if items is None:
+        m.tracer.guard_identity(source, None)
+    else:
+        m.tracer.guard(source, _hook.LENGTH_IS, len(items), name="LENGTH", text=f"len({source}) == {len(items)}")
 
 
 def _default(m: Machine, default: Any, base: src.Source, position: int) -> Value:

@@ -40,6 +40,7 @@ from .breaks import (
 from .emit import RESUME_MARK, Emitter, Resumes, effects, live_values, needed_nodes
 from .iterators import abandoned
 from .machine import Machine
+from .mismatch import mismatch
 from .symbols import INTEGER, NotGuardable, Sizes, SizesChanged, Variation, Violated
 from .tracer import Tracer
 from .values import Lazy, SequenceValue, SymbolValue, TensorValue, Value
@@ -79,9 +80,10 @@ class Facts:
 
 @dataclass(slots=True)
 class EntryInfo:
-    """What is remembered of an entry: its guards, by check index, for explaining misses."""
+    """What is remembered of an entry to explain misses: its guards, by check index, and the texts of their nodes."""
 
     guards: list[Guard]
+    texts: list[str]
 
 
 class Recorder(Protocol):
@@ -134,7 +136,7 @@ class FrameCompiler:
         if not self._stance_allows(code):
             return None
         if misses:
-            self._recompiled(code, misses)
+            self._recompiled(function, code, args, misses)
         family = (code.co_filename, code.co_firstlineno, code.co_name.split(RESUME_MARK)[0])
         count = self._compilations[family]
         if len(misses) >= self.config.recompile_limit or count >= self.config.accumulated_recompile_limit:
@@ -194,12 +196,14 @@ class FrameCompiler:
             self._warned.add(key)
             self.recorder.on_diagnostic(diagnostic)
 
-    def _recompiled(self, code: types.CodeType, misses: tuple[Any, ...]) -> None:
-        entry, index = misses[0]
-        guards: list[Guard] = entry.info.guards if entry.info is not None else []
-        reason = guards[index].expression if 0 <= index < len(guards) else "a guard"
-        span = guards[index].span if 0 <= index < len(guards) else None
-        what = f"`{code.co_qualname}`, because this no longer holds: {reason}"
+    def _recompiled(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], misses: tuple[_hook.Miss, ...]
+    ) -> None:
+        entry, check = misses[0]
+        guards: list[Guard] = entry.info.guards
+        why = mismatch(entry.guards, check, entry.info.texts, function, args)
+        span = guards[check].span if check < len(guards) else None
+        what = f"`{code.co_qualname}`, because of {why}"
         diagnostic = make("FL201", span or _first_span(code), what=what)
         if self.config.error_on_recompile:
             raise RecompileError(dataclasses.replace(diagnostic, severity="error"))
@@ -289,7 +293,7 @@ class FrameCompiler:
             for resumed, variables in emitter.resumed:
                 self.variations[resumed].axes.update(_symbolic_axes(tracer, variables))
         entry = _hook.Entry(tracer.guards.build(), replacement.code, replacement.gather_slot)
-        entry.info = EntryInfo(tracer.guards.records)
+        entry.info = EntryInfo(tracer.guards.records, tracer.guards.texts)
         tracer.remember(self.variations[code])
         facts.guards, facts.shapes = list(tracer.guards.records), list(tracer.shapes)
         self.recorder.on_frame(facts)

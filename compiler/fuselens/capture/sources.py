@@ -131,6 +131,7 @@ class GuardProgram:
 
     def __init__(self) -> None:
         self.nodes: list[tuple[int, int, Any]] = []
+        self.texts: list[str] = []  # of the nodes, as Python expressions
         self.checks: list[tuple[Any, ...]] = []
         self.records: list[Guard] = []
         self._index: dict[Source, int] = {}
@@ -144,11 +145,17 @@ class GuardProgram:
             key = source.key
             if isinstance(key, (Identity, TypedKey)):
                 key = key.value
-            if not self.nodes:
-                self.nodes.append((0, _hook.ROOT_FUNCTION, None))  # node 0: what parentless checks refer to
+            self._start()
             self.nodes.append((parent, source.kind, key))
+            self.texts.append(source.text)
             found = self._index[source] = len(self.nodes) - 1
         return found
+
+    def _start(self) -> None:
+        """Makes node 0, which parentless checks refer to."""
+        if not self.nodes:
+            self.nodes.append((0, _hook.ROOT_FUNCTION, None))
+            self.texts.append("the function")
 
     def check(self, source: Source, kind: int, *operands: Any, name: str, text: str, span: Span | None) -> None:
         """Adds a condition on the object at ``source`` unless it is there already."""
@@ -166,8 +173,7 @@ class GuardProgram:
         if key in self._seen:
             return
         self._seen.add(key)
-        if not self.nodes:
-            self.nodes.append((0, _hook.ROOT_FUNCTION, None))
+        self._start()
         self.checks.append((0, kind, *operands))
         self.records.append(Guard(name, "", text, "", span))
 

@@ -272,3 +272,46 @@ def spec(tensor: torch.Tensor, dynamic_dims: Collection[int] = frozenset(), requ
         tuple(stride if stride <= inside else None for stride in strides),
         keyset,
     )
+
+
+def is_tensor(value: object) -> bool:
+    """Whether it is a tensor; without importing torch, of which it would be an instance."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def describe(tensor: torch.Tensor) -> str:
+    """``f32[4, 8]``."""
+    from ..ir.dtypes import short_name
+
+    return f"{short_name(tensor.dtype)}[{', '.join(map(str, tensor.shape))}]"
+
+
+def describe_spec(spec: TensorSpec) -> str:
+    """``f32[4, *]``, where ``*`` may be any size."""
+    import torch
+
+    from ..ir.dtypes import short_name
+
+    dtypes = {id(v): v for v in vars(torch).values() if isinstance(v, torch.dtype)}.values()
+    dtype = next((short_name(d) for d in dtypes if dtype_code(d) == spec[1]), "a tensor")
+    sizes = "…" if spec[5] is None else ", ".join("*" if s is None or s < 0 else str(s) for s in spec[5])
+    return f"{dtype}[{sizes}]"
+
+
+def difference(spec: TensorSpec, tensor: torch.Tensor) -> tuple[str, str]:
+    """(expected, found) in the first respect in which a tensor of the exact type does not fit."""
+    _, dtype, device_type, device_index, requires_grad, sizes, strides, _ = spec
+    fits = sizes is None or (tensor.dim() == len(sizes) and all(map(_fits, tensor.shape, sizes)))
+    if dtype_code(tensor.dtype) != dtype or not fits:
+        return describe_spec(spec), describe(tensor)
+    if device_codes(tensor.device) != (device_type, device_index if device_type else -1):
+        names = {number: name for name, number in _DEVICE_TYPES.items()}
+        index = "" if device_index < 0 else f":{device_index}"
+        return f"it on {names.get(device_type, 'another device')}{index}", f"it on {tensor.device}"
+    if requires_grad >= 0 and bool(requires_grad) != tensor.requires_grad:
+        return f"requires_grad={bool(requires_grad)}", f"{tensor.requires_grad}"
+    if strides is not None and not all(w is None or h == w for h, w in zip(tensor.stride(), strides, strict=True)):
+        shown = ", ".join("*" if s is None else str(s) for s in strides)
+        return f"strides ({shown})", f"({', '.join(map(str, tensor.stride()))})"
+    return "the kind of tensor that it was", "another (a conjugate, an inference tensor, a wrapper …)"
