@@ -398,3 +398,17 @@ def test_traceback_of_a_failing_graph_is_eagers() -> None:
         compiled([], t(3), torch.tensor(7))
     names = [entry.name for entry in caught.traceback]
     assert names[-1] == "row"
+
+
+class Calls(torch.nn.Module):
+    def __call__(self, *args, **kwargs):
+        return super().__call__(*args, **kwargs) + 1
+
+    def forward(self, x, scale=2):
+        return x * scale
+
+
+def test_module_that_overrides_call() -> None:
+    module = Calls()
+    report = check(lambda x: module(x, scale=3), (t(3),), fullgraph=True)
+    assert len(report.graphs) == 1

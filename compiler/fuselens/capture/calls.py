@@ -20,7 +20,7 @@ from .iterators import generator_method, iterate
 from .known import UNKNOWN, deep_use, fold, plain
 from .methods import named_method
 from .operators import contains, delete_subscript, identical, operate, store_subscript, subscript
-from .rules import RULES
+from .rules import RULES, rule
 from .torch_rules import set_grad_enabled
 from .tracer import CONSTANT_TYPES
 from .values import (
@@ -542,6 +542,15 @@ def _made_module(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
     if any(torch.nn.modules.module.__dict__[t] for t in _GLOBAL_HOOK_TABLES):
         raise Break("FL104", what=value.python_type.__name__, why="global module hooks run eagerly")
     return call(m, attributes.load(m, value, "forward"), args, kwargs)
+
+
+@rule(torch.nn.Module.__call__)
+def _module_call(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``super().__call__(...)`` in a module's own ``__call__``."""
+    module = m.use(args[0])
+    if not isinstance(module, ObjectValue):
+        raise Break("FL104", what="Module.__call__", why=f"of {module.describe()}")
+    return _module(m, module, args[1:], kwargs)
 
 
 def _torch_name(obj: Any) -> str:
