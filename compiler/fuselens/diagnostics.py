@@ -141,6 +141,13 @@ TABLE: dict[str, Entry] = {
             "graph break: {what} cannot be made again after a graph ({why})",
             "The object is still needed after a graph, so it is created eagerly, before the graph.",
         ),
+        _e(
+            "FL118",
+            "backward pass",
+            "graph break: `{what}` runs a backward pass",
+            "Gradients come from the compiled backward of the graphs so far, which the call runs eagerly between two graphs.",
+            "Compile the forward and the loss, and call backward outside; the backward is compiled as well.",
+        ),
         # --- FL2xx: guards and recompiles ---------------------------------------------------------------------
         _e(
             "FL201",

@@ -28,6 +28,7 @@ from .values import (
     MethodValue,
     NamedMethod,
     ObjectValue,
+    Opaque,
     SequenceValue,
     SetValue,
     SliceValue,
@@ -45,7 +46,7 @@ _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 _TENSOR_CONSTANTS = {
     "shape", "dtype", "device", "ndim", "is_cuda", "is_cpu", "layout", "requires_grad", "is_leaf", "is_sparse",
     "itemsize", "nbytes", "is_quantized", "is_meta", "is_complex", "is_floating_point", "is_mps", "is_xpu", "is_nested",
-    "is_mkldnn", "names",
+    "is_mkldnn",
 }  # fmt: skip
 _LEAF = {True: operator.attrgetter("is_leaf"), False: lambda tensor: not tensor.is_leaf}
 _TENSOR_VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data"}
@@ -221,7 +222,7 @@ def _constant(m: Machine, value: Constant, name: str) -> Value:
 
 def _tensor(m: Machine, value: TensorValue, name: str) -> Value:
     fake = value.fake
-    if name in ("shape", "names") or (name in _TENSOR_CONSTANTS and not callable(getattr(type(fake), name, None))):
+    if name == "shape" or (name in _TENSOR_CONSTANTS and not callable(getattr(type(fake), name, None))):
         if name in ("shape", "nbytes"):
             return (
                 m.tracer.call("call_method", "size", (value,), {}, "Tensor.shape")
@@ -229,10 +230,8 @@ def _tensor(m: Machine, value: TensorValue, name: str) -> Value:
                 else Constant(int(fake.nbytes))
             )
         found = getattr(fake, name)
-        if name == "is_leaf" and value.source is not None and fake.requires_grad:
-            m.tracer.guard(
-                value.source, _hook.CALL, _LEAF[found], name="LEAF", text=f"{value.source}.is_leaf is {found}"
-            )
+        if name == "is_leaf":
+            _guard_leaf(m, value)
         if isinstance(found, tuple):
             return SequenceValue([Constant(v) for v in found], tuple)
         return Constant(found)
@@ -240,8 +239,8 @@ def _tensor(m: Machine, value: TensorValue, name: str) -> Value:
         return m.tracer.call("call_function", getattr, (value, Constant(name)), {}, f"Tensor.{name}")
     if name == "__class__":
         return Known(value.kind)
-    if name == "grad":
-        raise Break("FL106", what=f"{value.describe()}.grad", why="gradients are read eagerly")
+    if name in ("grad", "grad_fn"):
+        return _autograd(m, value, name)
     found = class_attribute(torch.Tensor, name)
     if found is ABSENT:
         own = tensor_item(m, value, name)
@@ -256,15 +255,34 @@ def _tensor(m: Machine, value: TensorValue, name: str) -> Value:
 def tensor_item(m: Machine, value: TensorValue, name: str) -> Value | None:
     """An attribute that was set on this very tensor; None when there is none. Those made while tracing have none."""
     source = value.source
-    obj = next((t for s, t in m.tracer.inputs if s == source), None) if source is not None else None
-    if obj is None or source is None:
+    if source is None:
         return None
+    obj = m.tracer.real(value)
     if name in vars(obj):
         return m.use(m.tracer.lazy(vars(obj)[name], src.attribute(source, name)))
     m.tracer.guard(
         src.instance_dict(source), _hook.MISSING, name, name="MISSING", text=f"{name!r} not in {source}.__dict__"
     )
     return None
+
+
+def _guard_leaf(m: Machine, value: TensorValue) -> None:
+    found = value.fake.is_leaf
+    if value.source is not None and value.fake.requires_grad:
+        m.tracer.guard(value.source, _hook.CALL, _LEAF[found], name="LEAF", text=f"{value.source}.is_leaf is {found}")
+
+
+def _autograd(m: Machine, value: TensorValue, name: str) -> Value:
+    """``.grad`` and ``.grad_fn``."""
+    fake, source = value.fake, value.source
+    _guard_leaf(m, value)
+    if name == "grad_fn":
+        return Constant(None) if fake.grad_fn is None else Opaque(type(fake.grad_fn), f"{value.describe()}.grad_fn")
+    if not fake.is_leaf:
+        raise Break("FL106", what=f"{value.describe()}.grad", why="the tensor is not a leaf")
+    if source is None:
+        return Constant(None)
+    return m.use(m.tracer.lazy(m.tracer.real(value).grad, src.generic_attribute(source, "grad")))
 
 
 def _known(m: Machine, value: Known, name: str) -> Value:

@@ -101,12 +101,19 @@ def _isinstance(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Valu
         return Constant(isinstance(True, classes))
     if isinstance(value, (Constant, Known, ObjectValue)):
         return Constant(isinstance(value.value, classes))
-    if isinstance(value, TensorValue) and value.source is None:
-        return Constant(isinstance(value.fake, classes) and issubclass(torch.Tensor, classes))
+    if isinstance(value, TensorValue):
+        return Constant(issubclass(value.kind, classes) or _is_legacy(value.fake, classes))
     try:
         return Constant(issubclass(value.python_type, classes))
     except TypeError as e:
         raise Break("FL104", what="isinstance", why=str(e)) from None
+
+
+def _is_legacy(tensor: torch.Tensor, classes: Any) -> bool:
+    """Whether a tensor has the dtype and device of one of the classes (``torch.FloatTensor``)."""
+    if isinstance(classes, tuple):
+        return any(_is_legacy(tensor, c) for c in classes)
+    return type(classes) is type(torch.FloatTensor) and isinstance(tensor, classes)
 
 
 @rule(issubclass)

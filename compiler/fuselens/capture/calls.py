@@ -97,7 +97,7 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
     result = marked(m, value, function, args, kwargs)
     if result is not None:
         return result
-    if classify.is_graph_callable(function):
+    if classify.is_graph_callable(function) and m.tracer.are_arguments([*args, *kwargs.values()]):
         return m.tracer.call("call_function", function, tuple(args), kwargs, _torch_name(function))
     if not classify.may_inline(function.__code__):
         raise Break("FL104", what=function.__qualname__, why="it belongs to the compiler itself")
@@ -279,10 +279,12 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
         foldable = tensor_operator = False
     if tensor_operator and any(isinstance(a, (TensorValue, SymbolValue)) for a in args):
         return operate(m, obj, args, kwargs)
-    if foldable:
+    if foldable and not any(isinstance(a, TensorValue) for a in args):
         return fold(m, obj, args, kwargs, value.describe())
     if classify.is_graph_callable(obj):
         return m.tracer.call("call_function", obj, tuple(args), kwargs, _torch_name(obj))
+    if foldable:
+        return fold(m, obj, args, kwargs, value.describe())
     if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType)) and args:
         return call(m, NamedMethod(args[0], obj.__name__), args[1:], kwargs)
     if isinstance(obj, types.BuiltinMethodType) and obj.__name__ == "__new__" and isinstance(obj.__self__, type):

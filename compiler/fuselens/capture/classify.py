@@ -35,20 +35,25 @@ _NOT_IN_GRAPH = {
     "compile", "save", "load", "manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state",
     "set_default_dtype", "set_default_device", "set_default_tensor_type", "set_num_threads", "set_printoptions",
     "set_grad_enabled", "set_deterministic_debug_mode", "use_deterministic_algorithms", "from_numpy", "frombuffer",
-    "as_tensor", "asarray", "export", "cond", "vmap", "set_float32_matmul_precision", "typename", "is_grad_enabled",
+    "export", "cond", "vmap", "set_float32_matmul_precision", "typename", "is_grad_enabled",
     "is_inference_mode_enabled", "set_autocast_enabled", "get_default_dtype", "get_default_device", "compiled_with_cxx11_abi",
     "is_inference", "fork", "wait", "from_file", "from_dlpack", "to_dlpack", "get_num_threads", "get_device_module", "is_autocast_enabled",
+    "_print", "_from_blob", "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "_cufft_clear_plan_cache",
+    "_cufft_set_plan_cache_max_size", "_cufft_get_plan_cache_size", "_cufft_get_plan_cache_max_size", "_make_dual",
+    "_unpack_dual", "_add_batch_dim", "_remove_batch_dim", "_debug_has_internal_overlap", "_is_zerotensor",
 }  # fmt: skip
 _METHODS_NOT_IN_GRAPH = {
     "backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "requires_grad_", "numpy",
-    "tolist", "item", "data_ptr", "storage", "untyped_storage", "share_memory_", "set_", "resize_", "resize_as_",
-    "t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_", "detach_", "rename_",
+    "tolist", "item", "data_ptr", "storage", "untyped_storage", "share_memory_", "set_", "rename_",
     "__array__", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__dlpack__", "__reduce_ex__",
     "__deepcopy__", "apply_", "map_", "module_load", "pin_memory", "to_sparse", "new", "__hash__", "__repr__",
     "__format__", "__contains__", "unflatten_names", "storage_offset", "is_set_to", "is_shared", "is_pinned", "is_inference",
     "is_coalesced", "get_device_properties", "retains_grad",
 }  # fmt: skip
-SCALAR_METHODS = {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"}
+# tensor methods that must run in plain Python, and the code of the break when it is not FL104
+METHOD_CODES = dict.fromkeys(
+    ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"), "FL102"
+) | {"backward": "FL118"}  # fmt: skip
 
 
 @functools.cache
@@ -56,9 +61,9 @@ def _graph_callables() -> dict[int, Any]:
     """Every public torch function that may be a node, by identity (the objects live as long as torch)."""
     found: dict[int, Any] = {}
 
-    def add(owner: Any, names: Any) -> None:
+    def add(owner: Any, names: Any, private: bool = False) -> None:
         for name in names:
-            if name in _NOT_IN_GRAPH or name.startswith("_"):
+            if name in _NOT_IN_GRAPH or (name.startswith("_") and not private):
                 continue
             try:
                 value = getattr(owner, name)
@@ -68,7 +73,8 @@ def _graph_callables() -> dict[int, Any]:
                 found[id(value)] = value
 
     variable_functions = [n for n in dir(torch_private.VARIABLE_FUNCTIONS) if not n.startswith("__")]
-    add(torch, [n for n in variable_functions if hasattr(torch, n)])
+    for owner in (torch, torch_private.VARIABLE_FUNCTIONS):  # torch's own Python code calls them under both names
+        add(owner, variable_functions, private=True)
     add(torch, _public_functions(torch))
     add(torch.functional, torch.functional.__all__)
     add(F, [n for n in dir(F) if not n.startswith("_")])
@@ -95,17 +101,12 @@ def is_graph_callable(obj: Any) -> bool:
     if found is obj and obj is not None:
         return True
     kind = type(obj)
-    if kind.__name__ in ("OpOverload", "OpOverloadPacket") and kind.__module__ == "torch._ops":
-        return True
-    if not isinstance(obj, types.BuiltinMethodType):
-        return False
-    name = obj.__name__
-    return getattr(torch_private.VARIABLE_FUNCTIONS, name, None) is obj and name not in _NOT_IN_GRAPH
+    return kind.__name__ in ("OpOverload", "OpOverloadPacket") and kind.__module__ == "torch._ops"
 
 
 def is_graph_method(name: str) -> bool:
     """Whether the Tensor method ``name`` may be recorded as a node."""
-    return name not in _METHODS_NOT_IN_GRAPH
+    return name not in _METHODS_NOT_IN_GRAPH and (name.startswith("__") or not name.startswith("_"))
 
 
 def is_library_callable(obj: Any) -> bool:
@@ -194,12 +195,15 @@ TENSOR_OPERATORS: frozenset[Any] = frozenset(
 BREAKING: dict[Any, str] = {
     print: "FL103", input: "FL103", breakpoint: "FL103", warnings.warn: "FL103",
     time.time: "FL115", time.perf_counter: "FL115", time.monotonic: "FL115", time.time_ns: "FL115", time.sleep: "FL115",
-    time.perf_counter_ns: "FL115", os.urandom: "FL115", torch.manual_seed: "FL115", torch.seed: "FL115",
+    time.perf_counter_ns: "FL115", torch.autograd.grad: "FL118", torch.autograd.backward: "FL118",
+    os.urandom: "FL115", torch.manual_seed: "FL115", torch.seed: "FL115",
 }  # fmt: skip
 
 
 def breaking_code(obj: Any) -> str | None:
     """The diagnostic code of a callable that must run in plain Python, or None when there is no special reason."""
+    if isinstance(obj, types.FunctionType) and (obj.__module__ or "").startswith("torch."):
+        obj = getattr(obj, "__wrapped__", obj)  # the peer wraps some of torch's functions when it is loaded
     try:
         if obj in BREAKING:
             return BREAKING[obj]

@@ -8,6 +8,8 @@ import operator
 from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from . import attributes, classify, text
 from .breaks import Break, raising
 from .iterators import ITERATORS, advance, iterate, iterator
@@ -68,7 +70,7 @@ def named_method(m: Machine, method: NamedMethod, args: list[Value], kwargs: dic
         return found(m, receiver, *args, **kwargs)
     if isinstance(receiver, Constant) and isinstance(receiver.value, (str, bytes)):
         return _string_method(m, receiver, name, args, kwargs)
-    if isinstance(receiver, Constant) and isinstance(receiver.value, (int, float, complex, range, slice)):
+    if isinstance(receiver, Constant) and isinstance(receiver.value, (int, float, complex, range, slice, torch.dtype)):
         return fold(m, getattr(receiver.value, name), args, kwargs, f"{receiver.python_type.__name__}.{name}")
     if isinstance(receiver, SliceValue) and name == "indices":
         return fold(m, slice(*(plain(m.use(p)) for p in receiver.parts)).indices, args, kwargs, "slice.indices")
@@ -85,12 +87,16 @@ def _instance_method(m: Machine, mapping: InstanceDict, name: str, args: list[Va
 
 
 def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if name in classify.SCALAR_METHODS:
-        raise Break("FL102", what=f"{receiver.describe()}.{name}()")
+    if name in classify.METHOD_CODES:
+        raise Break(classify.METHOD_CODES[name], what=f"{receiver.describe()}.{name}()")
     if name == "__len__":
         if receiver.fake.ndim == 0:
             raise Break("FL105", what="len()", why="of a zero-dimensional tensor")
         return Constant(int(receiver.fake.shape[0]))
+    if name == "detach_" and receiver.source is not None and receiver.fake.requires_grad:
+        raise Break("FL110", what="Tensor.detach_", why="it changes the history of an input")
+    if name == "requires_grad_":
+        return _requires_grad(m, receiver, args, kwargs)
     if not classify.is_graph_method(name) or (name.startswith("__") and name not in _TENSOR_DUNDERS):
         raise Break("FL104", what=f"Tensor.{name}", why="it runs eagerly")
     return m.tracer.call(
@@ -99,10 +105,20 @@ def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value
     )  # fmt: skip
 
 
+def _requires_grad(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``tensor.requires_grad_(wanted)`` where that changes nothing; graphs make no leaves."""
+    wanted = m.truth(kwargs.get("requires_grad", args[0] if args else Constant(True)))
+    if wanted is tensor.fake.requires_grad:
+        return tensor
+    raise Break("FL104", what="Tensor.requires_grad_", why="a graph cannot make a new leaf or change an input into one")
+
+
 _TENSOR_DUNDERS = {
-    "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__", "__matmul__",
-    "__rmatmul__", "__neg__", "__abs__", "__pow__", "__rpow__", "__getitem__", "__and__", "__or__", "__xor__",
-    "__invert__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__mod__", "__floordiv__",
+    f"__{prefix}{name}__"
+    for name in ("add", "sub", "mul", "truediv", "div", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+    for prefix in ("", "r", "i")
+} | {
+    "__neg__", "__pos__", "__abs__", "__invert__", "__getitem__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
 }  # fmt: skip
 
 

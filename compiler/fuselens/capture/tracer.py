@@ -334,20 +334,19 @@ class Tracer:
         for what, state in self.ambient.items():
             self.guards.check_state(_hook.STATE, state, name="STATE", text=f"{what} is {state[1]}", span=None)
 
-    def guard_different(self, one: Source, other: Source) -> None:
-        """Two objects are not one: each was tracked under a source of its own."""
-        nodes = (self.guards.node(one), self.guards.node(other))
-        self.guards.check_state(_hook.DISTINCT, nodes, name="DISTINCT", text=f"{one} is not {other}", span=self.span)
+    def guard_different(self, *sources: Source) -> None:
+        """The objects at ``sources`` are different ones."""
+        if len(sources) > 1:
+            text = f"{', '.join(map(str, sources))} are different objects"
+            nodes = tuple(self.guards.node(s) for s in sources)
+            self.guards.check_state(_hook.DISTINCT, nodes, name="DISTINCT", text=text, span=self.span)
 
     def guard_distinct(self) -> None:
         """What was written under one name was not read under another: written objects differ from those like them."""
         written = [*self.mutated.values(), *(owner for owner, _ in self.attributes.values())]
         for kind in dict.fromkeys(v.python_type for v in written):
             alike = [v.source for v in self._objects.values() if v.source is not None and v.python_type is kind]
-            if len(alike) > 1:
-                nodes = tuple(self.guards.node(s) for s in alike)
-                text = f"{', '.join(map(str, alike))} are different objects"
-                self.guards.check_state(_hook.DISTINCT, nodes, name="DISTINCT", text=text, span=None)
+            self.guard_different(*alike)
 
     def _wrap_tensor(self, obj: torch.Tensor, source: Source) -> Value:
         if not torch_private.is_plain(obj):
@@ -407,6 +406,10 @@ class Tracer:
         assert position == len(self.inputs) - 1, "graph inputs are gathered first"
         return node
 
+    def real(self, value: TensorValue) -> torch.Tensor:
+        """The tensor that an input of the graph stands for."""
+        return next(t for source, t in self.inputs if source == value.source)
+
     # --- tensor operations ---------------------------------------------------------------------------------
 
     def call(
@@ -429,7 +432,11 @@ class Tracer:
             raise Break("FL104", what=what, why="a graph cannot return a new leaf that requires grad")
         fake_args = _map_nodes(node_args)
         fake_kwargs = _map_nodes(node_kwargs)
+        inputs = [v.fake for v in _tensor_values(args, kwargs) if v.source is not None]
+        before = [_geometry(t) for t in inputs] if mutates(kind, target, node_kwargs) else []
         result = self.run_fake(kind, target, fake_args, fake_kwargs, what)
+        if any(b != _geometry(t) for b, t in zip(before, inputs, strict=False)):
+            raise Break("FL110", what=what, why="it changes the shape or strides of an input")
         if not keep and not _holds_tensor(result) and not mutates(kind, target, node_kwargs):
             return self._plain_result(result, what)
         node = self.graph.create_node(kind, target, node_args, node_kwargs)
@@ -487,6 +494,15 @@ class Tracer:
         if isinstance(result, (torch.finfo, torch.iinfo)):
             return Known(result)
         raise Break("FL104", what=what, why=f"it returns a {type(result).__name__}")
+
+    def are_arguments(self, values: list[Value]) -> bool:
+        """Whether all the values may be arguments of a node; functions and objects may not."""
+        for value in values:
+            try:
+                self.to_argument(value)
+            except Break:
+                return False
+        return True
 
     def to_argument(self, value: Value) -> Any:
         """What stands for ``value`` in an fx node's arguments."""
@@ -620,6 +636,12 @@ def _tensor_values(args: tuple[Value, ...], kwargs: dict[str, Value]) -> list[Te
         elif isinstance(value, SequenceValue):
             found += _tensor_values(tuple(value.items), {})
     return found
+
+
+def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What in-place operations may change of a tensor besides its data."""
+    strides = tensor.stride() if tensor.layout is torch.strided else ()
+    return (*tensor.shape, *strides, tensor.storage_offset())
 
 
 def mutates(kind: str, target: Any, kwargs: dict[str, Any]) -> bool:

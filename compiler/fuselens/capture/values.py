@@ -123,6 +123,24 @@ class SymbolValue(Value):
         return float if isinstance(value, torch.SymFloat) else bool if isinstance(value, torch.SymBool) else int
 
 
+class Opaque(Value):
+    """An object that is only known not to be None: an autograd node."""
+
+    __slots__ = ("kind", "text")
+
+    def __init__(self, kind: type, text: str) -> None:
+        super().__init__(None)
+        self.kind = kind
+        self.text = text
+
+    @property
+    def python_type(self) -> type:
+        return self.kind
+
+    def describe(self) -> str:
+        return self.text
+
+
 class SequenceValue(Value):
     """A list or tuple (or torch.Size, or namedtuple: ``kind``) whose items are tracked."""
 

@@ -1,0 +1,179 @@
+"""Every operator that torch's own test suite knows, captured whole and compared with eager.
+
+For each ``OpInfo`` with its first samples: the function, the method and the in-place method, cold and from the cache, in
+values, dtypes, strides, aliasing of results with arguments and with each other, and gradients. A seeded part of it runs
+always, all of it with ``-m slow``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+import types
+import unittest
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+import fuselens
+from fuselens import comparison
+
+with pytest.MonkeyPatch.context() as patch:
+    stub = types.ModuleType("expecttest")  # sample inputs import it for a base class that is not used here
+    stub.TestCase = unittest.TestCase  # type: ignore[attr-defined]
+    patch.setitem(sys.modules, "expecttest", sys.modules.get("expecttest", stub))
+    patch.setattr(torch.backends, "disable_global_flags", lambda: None)  # other tests set them
+    from torch.testing._internal import common_methods_invocations as invocations
+
+invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)  # seeded here, outside the compiled code
+
+SAMPLES = 2
+RESHAPING = (
+    "as_strided_",
+    "resize_",
+    "resize_as_",
+    "squeeze_",
+    "swapaxes_",
+    "t_",
+    "transpose_",
+    "unsqueeze_",
+)  # break on inputs
+OPERATORS = {f"{op.name}{'.' if op.variant_test_name else ''}{op.variant_test_name}": op for op in invocations.op_db}
+IN_CI = sorted(random.Random(2).sample(sorted(OPERATORS), 60))
+
+# what must break the graph, and the code of the break
+DATA_DEPENDENT = {
+    "FL102": {"allclose", "corrcoef", "cov", "equal", "item", "istft", "narrow", "nn.functional.gaussian_nll_loss",
+              "nn.functional.one_hot"},
+    "FL107": {"tensor_split"},
+    "FL108": {"argwhere", "bincount", "combinations", "linalg.lstsq", "linalg.lstsq.grad_oriented", "masked_select",
+              "nn.functional.ctc_loss", "nonzero", "unique", "unique_consecutive"},
+    "FL104": {"to_sparse", "torch._scaled_mm_v2"},
+    "FL105": {"sparse.mm.reduce", "sparse.sampled_addmm"},
+}  # fmt: skip
+PYTHON = ("masked.", "jiterator", "nn.functional.linear_cross_entropy")  # their Python code is not traced yet
+EXPECTED = {name: code for code, names in DATA_DEPENDENT.items() for name in names}
+UNINITIALISED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+
+
+def variants(op: Any) -> list[tuple[str, Callable[..., Any], list[Any], bool]]:
+    """(kind, function, samples, whether it works in place)."""
+    dtypes = op.supported_dtypes("cpu")
+    if not dtypes:
+        return []
+    dtype = torch.float32 if torch.float32 in dtypes else sorted(dtypes, key=str)[0]
+    grad = op.supports_autograd and dtype.is_floating_point
+    samples = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=grad), SAMPLES))
+    found = [("function", op.op, samples, False)]
+    if op.method_variant is not None:
+        found.append(("method", op.method_variant, samples[:1], False))
+    if op.inplace_variant is not None:
+        found.append(("in place", op.inplace_variant, samples[:1], True))
+    return found
+
+
+def copied(value: Any, grad: bool) -> Any:
+    def copy(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        made = leaf.detach().clone()
+        if leaf.layout is torch.strided and made.stride() != leaf.stride():
+            made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype).copy_(leaf.detach())
+        return made.requires_grad_(leaf.requires_grad and grad)
+
+    return pytree.tree_map(copy, value)
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def layout(result: Any, given: Any) -> Any:
+    """Strides, and who shares memory or identity with whom."""
+    found = [t for t in tensors((given, result)) if t.layout is torch.strided]
+    keys = [t.untyped_storage().data_ptr() if t.numel() else -1 for t in found]
+    places = [(t.stride(), t.storage_offset(), keys.index(k)) for t, k in zip(found, keys, strict=True)]
+    return places, [next(i for i, u in enumerate(found) if u is t) for t in found]
+
+
+def observe(fn: Callable[..., Any], sample: Any, in_place: bool) -> dict[str, Any]:
+    given, keywords = copied(((sample.input, *sample.args), sample.kwargs), not in_place)
+    torch.manual_seed(0)
+    try:
+        result = fn(*given, **keywords)
+    except fuselens.GraphBreakError:
+        raise
+    except Exception as error:  # noqa: BLE001 - exceptions are compared too
+        return {"exception": f"{type(error).__name__}: {error}"}
+    leaves = [t for t in tensors((given, keywords)) if t.requires_grad and t.is_leaf]
+    outputs = [t for t in tensors(result) if t.grad_fn is not None and t.layout is torch.strided]
+    seen = {"layout": layout(result, (given, keywords)), "arguments": (given, keywords), "result": result}
+    if leaves and outputs:
+        tangents = [torch.ones_like(t) for t in outputs]
+        try:
+            seen["gradients"] = torch.autograd.grad(outputs, leaves, tangents, allow_unused=True)
+        except RuntimeError as error:  # eigenvectors are defined up to a phase
+            seen["gradients"] = str(error)
+    return seen
+
+
+def failure(name: str) -> str | None:
+    """What differs from eager for any variant of an operator, in words; a break's code and message."""
+    for kind, fn, samples, in_place in variants(OPERATORS[name]):
+        for n, sample in enumerate(samples):
+            fuselens.reset()
+
+            reshapes = getattr(fn, "__name__", "") in RESHAPING
+
+            def call(first: Any, *args: Any, fn: Any = fn, reshapes: bool = reshapes, **kwargs: Any) -> Any:
+                return fn(first.clone() if reshapes else first, *args, **kwargs)
+
+            expected = observe(call, sample, in_place)
+            compiled = fuselens.compile(call, backend="eager", fullgraph=True)
+            for attempt in ("cold", "cached"):
+                where = f"{name} ({kind}, sample {n}, {attempt})"
+                try:
+                    actual = observe(compiled, sample, in_place)
+                except fuselens.GraphBreakError as error:
+                    if error.diagnostic.code == "FL107" and "exception" in expected:
+                        break  # eager raises the operator's error
+                    return f"{error.diagnostic.code}: {error.diagnostic.message} in {where}"
+                if name in UNINITIALISED:
+                    expected, actual = ({"layout": seen.get("layout")} for seen in (expected, actual))
+                difference = comparison.differ(expected, actual, where)
+                if difference is not None:
+                    return difference
+    return None
+
+
+def verify(name: str) -> None:
+    if name.startswith(PYTHON):
+        pytest.skip("Python that is not traced yet")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = failure(name)
+    expected = EXPECTED.get(name)
+    if expected is None:
+        assert found is None, found
+    else:
+        assert found is not None and found.startswith(expected), (
+            found or f"{name} is captured: it is listed as breaking"
+        )
+
+
+@pytest.mark.parametrize("name", IN_CI)
+def test_operator(name: str) -> None:
+    verify(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(OPERATORS) - set(IN_CI)))
+def test_every_operator(name: str, request: pytest.FixtureRequest) -> None:
+    if "slow" not in request.config.option.markexpr:
+        pytest.skip("four minutes: pytest -m slow")
+    verify(name)
