@@ -85,12 +85,14 @@ def _instance_method(m: Machine, mapping: InstanceDict, name: str, args: list[Va
 
 
 def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if name == "item" and m.tracer.takes_scalars and not args and not kwargs:
+        return m.tracer.call("call_method", "item", (receiver,), {}, "Tensor.item")
     if name in classify.SCALAR_METHODS:
         raise Break("FL102", what=f"{receiver.describe()}.{name}()")
     if name == "__len__":
         if receiver.fake.ndim == 0:
             raise Break("FL105", what="len()", why="of a zero-dimensional tensor")
-        return Constant(int(receiver.fake.shape[0]))
+        return m.tracer.call("call_method", "size", (receiver, Constant(0)), {}, "len()")
     if not classify.is_graph_method(name) or (name.startswith("__") and name not in _TENSOR_DUNDERS):
         raise Break("FL104", what=f"Tensor.{name}", why="it runs eagerly")
     return m.tracer.call(
