@@ -45,6 +45,8 @@ TABLE: dict[str, Entry] = {
             "graph break: `{what}` turns a tensor into a Python value",
             "A Python number is needed before the graph has run, so the graph ends here.",
             "Keep the value as a zero-dimensional tensor and use tensor arithmetic.",
+            "The option capture_scalar_outputs keeps item(), int() and float() in the graph, which then runs operator by "
+            "operator.",
         ),
         _e(
             "FL103",
@@ -83,6 +85,7 @@ TABLE: dict[str, Entry] = {
             "dynamic output shape",
             "graph break: the output shape of `{what}` depends on data",
             "The shape is only known when the program runs, so the operator runs eagerly between two graphs.",
+            "The option capture_dynamic_output_shape_ops keeps it in the graph, which then runs operator by operator.",
         ),
         _e(
             "FL109",

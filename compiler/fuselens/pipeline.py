@@ -195,9 +195,12 @@ def _refusal(error: Exception, captured: Captured) -> report.Diagnostic:
 def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *, loops: bool) -> Callable[..., Any]:
     from .autograd import joint as joint_stage
     from .autograd import partition as partition_stage
+    from .autograd.unsupported import Unsupported
     from .runtime import autograd_function
 
     record = run.graph
+    if captured.sizes is not None and torch_private.depends_on_data(captured.sizes.env):
+        raise Unsupported("it computes numbers or sizes from data, which kernels do not know beforehand")
     with run.stage("joint"):
         joint = joint_stage.trace(
             captured.module,

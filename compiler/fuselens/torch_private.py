@@ -35,11 +35,20 @@ FAKE_SHAPE_ERRORS = (DynamicOutputShapeException,)
 FAKE_OPERATOR_ERRORS = (UnsupportedOperatorException,)
 
 
-def unbacked_errors() -> tuple[type[Exception], ...]:
-    """What is raised where the trace needs the value of a number that only data decides. Imports torch's shape reasoning."""
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+def needs_data(error: Exception) -> bool:
+    """Whether ``error`` says that the trace needs the value of a number that only data decides."""
+    reasoning = sys.modules.get("torch.fx.experimental.symbolic_shapes")
+    return reasoning is not None and isinstance(error, reasoning.GuardOnDataDependentSymNode)
 
-    return (GuardOnDataDependentSymNode,)
+
+def depends_on_data(env: Any) -> bool:
+    """Whether numbers or sizes were traced that only data decides."""
+    return env.counter["create_unbacked_symbol"] > 0
+
+
+def check_number(condition: bool, message: str | None) -> None:
+    """``torch._check`` as a node of a graph: raises RuntimeError."""
+    torch._check(condition, None if message is None else lambda: message)
 
 
 def fake_mode(shape_env: Any | None = None) -> FakeTensorMode:
@@ -145,10 +154,13 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def new_shape_env(on_guard: Callable[[], None] | None = None) -> Any:
-    """Torch's reasoning about symbolic sizes. ``on_guard`` is told of each condition that is decided with example values."""
+def new_shape_env(on_guard: Callable[[], None] | None = None, *, scalars: bool = False, shapes: bool = False) -> Any:
+    """Torch's reasoning about symbolic sizes. ``on_guard`` is told of each condition that is decided with example values.
+
+    ``scalars``, ``shapes``: numbers taken from tensors, and output shapes that depend on data, are symbols without a value.
+    """
     with _without_validator():
-        env = _shape_env_class()()
+        env = _shape_env_class()(allow_scalar_outputs=scalars, allow_dynamic_output_shape_ops=shapes)
     if on_guard is not None:
         env.guards = _Observed(on_guard)
     return env

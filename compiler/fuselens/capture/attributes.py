@@ -223,12 +223,10 @@ def _constant(m: Machine, value: Constant, name: str) -> Value:
 def _tensor(m: Machine, value: TensorValue, name: str) -> Value:
     fake = value.fake
     if name == "shape" or (name in _TENSOR_CONSTANTS and not callable(getattr(type(fake), name, None))):
-        if name in ("shape", "nbytes"):
-            return (
-                m.tracer.call("call_method", "size", (value,), {}, "Tensor.shape")
-                if name == "shape"
-                else Constant(int(fake.nbytes))
-            )
+        if name == "shape":
+            return m.tracer.call("call_method", "size", (value,), {}, "Tensor.shape")
+        if name == "nbytes":
+            return m.tracer.call("call_function", getattr, (value, Constant(name)), {}, "Tensor.nbytes")
         found = getattr(fake, name)
         if name == "is_leaf":
             _guard_leaf(m, value)

@@ -489,8 +489,12 @@ def _format(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def _number(kind: type, methods: tuple[str, ...]) -> Rule:
     def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         value = m.use(args[0]) if len(args) == 1 and not kwargs else None
+        if isinstance(value, TensorValue) and m.tracer.takes_scalars and kind is not complex:
+            value = tensor_method(m, value, "item", [], {})
         if isinstance(value, SymbolValue) and value.python_type is kind:
             return value
+        if isinstance(value, SymbolValue) and kind is int and value.python_type is float:
+            return m.tracer.call("call_function", torch.sym_int, (value,), {}, "int")
         if isinstance(value, SymbolValue) and kind is float:
             return m.tracer.call("call_function", torch.sym_float, (value,), {}, "float")
         if isinstance(value, ObjectValue):
@@ -582,7 +586,8 @@ _magnitude = _through(abs, "__abs__")
 def _abs(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value = m.use(args[0]) if len(args) == 1 else None
     if isinstance(value, SymbolValue):
-        return value if m.truth(operate(m, operator.ge, [value, Constant(0)])) else operate(m, operator.neg, [value])
+        positive = m.decided(operate(m, operator.ge, [value, Constant(0)]), "abs()")
+        return value if positive else operate(m, operator.neg, [value])
     return _magnitude(m, args, kwargs)
 
 

@@ -213,7 +213,8 @@ class FrameCompiler:
 
     def _capture(self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]) -> _hook.Entry | None:
         """Static sizes at first; symbolic where the user named them, asked for them, or they changed."""
-        if self.config.dynamic is not True and not self.variations[code].axes:
+        data = self.config.capture_scalar_outputs or self.config.capture_dynamic_output_shape_ops
+        if self.config.dynamic is not True and not self.variations[code].axes and not data:
             try:
                 return self._capture_with(function, code, args, "static")
             except SizesChanged:

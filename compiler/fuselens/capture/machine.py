@@ -315,6 +315,13 @@ class Machine:
         self.set_span()
         return result
 
+    def decided(self, value: Value, what: str) -> bool:
+        """The truth of a value that tracing cannot go on without."""
+        truth = self.truth(value)
+        if truth is None:
+            raise Break("FL102", what=what)
+        return truth
+
     # --- truth ---------------------------------------------------------------------------------------------
 
     def truth(self, value: Value) -> bool | None:
@@ -328,8 +335,10 @@ class Machine:
             number = value.node.meta["val"]
             try:
                 return bool(number if isinstance(number, (torch.SymInt, torch.SymBool)) else specialise(value))
-            except torch_private.unbacked_errors():
-                return None
+            except Exception as e:
+                if torch_private.needs_data(e):
+                    return None
+                raise
         if isinstance(value, SequenceValue):
             return bool(value.items)
         if isinstance(value, (DictValue, SetValue)):

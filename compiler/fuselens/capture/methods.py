@@ -87,12 +87,14 @@ def _instance_method(m: Machine, mapping: InstanceDict, name: str, args: list[Va
 
 
 def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if name == "item" and m.tracer.takes_scalars and not args and not kwargs:
+        return m.tracer.call("call_method", "item", (receiver,), {}, "Tensor.item")
     if name in classify.METHOD_CODES:
         raise Break(classify.METHOD_CODES[name], what=f"{receiver.describe()}.{name}()")
     if name == "__len__":
         if receiver.fake.ndim == 0:
             raise Break("FL105", what="len()", why="of a zero-dimensional tensor")
-        return Constant(int(receiver.fake.shape[0]))
+        return m.tracer.call("call_method", "size", (receiver, Constant(0)), {}, "len()")
     if name == "detach_" and receiver.source is not None and receiver.fake.requires_grad:
         raise Break("FL110", what="Tensor.detach_", why="it changes the history of an input")
     if name == "requires_grad_":

@@ -95,11 +95,17 @@ class Sizes:
     """
 
     def __init__(
-        self, axes: Mapping[str, Mapping[int, str]], position: Callable[[], Span | None] | None = None
+        self,
+        axes: Mapping[str, Mapping[int, str]],
+        position: Callable[[], Span | None] | None = None,
+        scalars: bool = False,
+        shapes: bool = False,
     ) -> None:
         self.axes = axes
         self.causes: list[Span | None] = []  # beside torch's list of conditions
-        self.env = torch_private.new_shape_env(lambda: self.causes.append(position() if position else None))
+        self.env = torch_private.new_shape_env(
+            lambda: self.causes.append(position() if position else None), scalars=scalars, shapes=shapes
+        )
         self.tensors: list[tuple[Source, torch.Tensor, Span | None]] = []
         self.integers: list[tuple[Source, torch.SymInt, Span | None]] = []
         self.names: dict[str, str] = {}

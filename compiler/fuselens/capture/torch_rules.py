@@ -12,6 +12,7 @@ from .rules import RULES, rule
 from .values import (
     Constant,
     GradModeContext,
+    SymbolValue,
     TensorValue,
     Value,
 )
@@ -80,6 +81,20 @@ for _f in (
     torch.overrides.has_torch_function_variadic,
 ):  # fmt: skip
     RULES[_f] = _has_torch_function
+
+
+@rule(torch._check)
+def _check(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    condition = m.use(args[0] if args else kwargs["cond"])
+    message = m.use(args[1] if len(args) > 1 else kwargs.get("message", Constant(None)))
+    decided = m.truth(condition)
+    if decided is False or not isinstance(condition, (Constant, SymbolValue)):
+        raise Break("FL104", what="torch._check", why="it raises, or checks what it should not")
+    if decided is None:
+        if not (isinstance(message, Constant) and message.value is None):
+            message = m.call(message, [], {})
+        m.tracer.call("call_function", torch_private.check_number, (condition, message), {}, "torch._check", keep=True)
+    return Constant(None)
 
 
 @rule(torch._assert)

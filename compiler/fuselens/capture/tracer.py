@@ -101,8 +101,15 @@ class Tracer:
 
     def allow_symbols(self, axes: Mapping[str, Mapping[int, str]]) -> None:
         """From now on sizes and integers may be symbolic; ``axes`` as in :class:`Variation`."""
-        self.sizes = Sizes(axes, lambda: self.span)
+        self.sizes = Sizes(
+            axes, lambda: self.span, self.config.capture_scalar_outputs, self.config.capture_dynamic_output_shape_ops
+        )
         self.fake_mode = torch_private.fake_mode(self.sizes.env)
+
+    @property
+    def takes_scalars(self) -> bool:
+        """Whether a number taken from a tensor may stay in the graph."""
+        return self.sizes is not None and self.config.capture_scalar_outputs
 
     def remember(self, variation: Variation) -> None:
         """Notes the sizes and integers of this compilation: those that differ at the next one become symbolic."""
@@ -464,6 +471,8 @@ class Tracer:
         except Break:
             raise
         except Exception as e:  # noqa: BLE001 - an operator may raise anything; eager raises it again
+            if torch_private.needs_data(e):
+                raise Break("FL102", what=what) from None
             raise Break("FL107", what=what, why=f"{type(e).__name__}: {_first_line(e)}") from None
 
     def wrap_result(self, node: fx.Node, result: Any, what: str) -> Value:
@@ -549,8 +558,10 @@ def specialise(value: SymbolValue) -> Any:
     """The number that ``value`` is now: the trace is valid for that one only from here on."""
     try:
         return torch_private.specialised(value.node.meta["val"])
-    except torch_private.unbacked_errors():
-        raise Break("FL102", what=value.describe()) from None
+    except Exception as e:
+        if torch_private.needs_data(e):
+            raise Break("FL102", what=value.describe()) from None
+        raise
 
 
 def describe_tensor(fake: torch.Tensor, sizes: Sizes | None = None) -> Tensor:
