@@ -27,6 +27,7 @@ class Config:
     recompile_limit: int = 8  # compilations of one frame
     accumulated_recompile_limit: int = 256  # compilations of one function and of what resumes it after graph breaks
     error_on_recompile: bool = False
+    guard_costs: bool = False  # measure each guard, for the report
     fallback_random: bool = dataclasses.field(default=False, metadata={"cache": True})
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)
     cache_dir: Path = Path("~/.cache/fuselens")

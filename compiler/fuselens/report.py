@@ -122,6 +122,7 @@ class Guard:
     expression: str  # the whole condition as Python text
     root: str = ""  # the parameter or global it hangs on, e.g. "self"
     span: Span | None = None
+    cost_ns: float | None = None  # of one evaluation, where somebody asked for it (option ``guard_costs``)
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,11 @@ def _symbol_text(symbol: Symbol) -> str:
 
 
 def _guards_text(guards: list[Guard]) -> list[str]:
-    out = [f"{g.expression}" + (f"  [line {g.span.line}]" if g.span else "") for g in guards[:_MOST_GUARDS]]
+    costs = ["" if g.cost_ns is None else f"  ({g.cost_ns:.1f} ns)" for g in guards[:_MOST_GUARDS]]
+    out = [
+        g.expression + (f"  [line {g.span.line}]" if g.span else "") + cost
+        for g, cost in zip(guards, costs, strict=False)
+    ]
     if len(guards) > _MOST_GUARDS:
         out.append(f"and {len(guards) - _MOST_GUARDS} more")
     return out

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import fuselens
-from fuselens import comparison
+from fuselens import comparison, views
 from fuselens.capture import _hook
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -654,6 +654,17 @@ def test_asks_nothing_of_what_it_found() -> None:
     ]
     found = reasons(lambda x, n: x * 2 if n[0] is None else x, (t(2), [None]), (t(2), [Shy()]))
     assert found == ["n[0]: expected None, found a Shy"]
+
+
+def test_guards_know_their_costs_when_asked() -> None:
+    f = fuselens.compile(Block(), backend="eager", options={"guard_costs": True})
+    f(t(2, 3))
+    report = f.__fuselens__.recorder.report
+    assert report.guards and all(g.cost_ns is not None and g.cost_ns > 0 for g in report.guards)
+    assert " ns)" in views.explain(report)
+    plain = fuselens.compile(Block(), backend="eager")
+    plain(t(2, 3))
+    assert all(g.cost_ns is None for g in plain.__fuselens__.recorder.report.guards)
 
 
 # --- what is kept

@@ -442,3 +442,20 @@ def test_a_failing_check_comes_first() -> None:
     for _ in range(3):
         ok, _, gathered = guards.check(make, (node,))
         assert ok and gathered == (node.list[1], node.table, node)
+
+
+def test_costs() -> None:
+    node = Node()
+    guards = program(node)
+    counts = [sys.getrefcount(o) for o in (node, node.table, node.list[0])]
+    costs = guards.costs(make, (node,), 100)
+    assert costs is not None and len(costs) == len(guards.checks) and all(c > 0 for c in costs)
+    slow = h.Guards([LOCAL, (0, h.GETATTR, "table")], [(0, h.TYPE_IS, Node), (1, h.CALL, lambda v: bool(v["a"]))])
+    quick, called = slow.costs(make, (node,), 100) or (0.0, 0.0)
+    assert 0 < quick < called
+    assert [sys.getrefcount(o) for o in (node, node.table, node.list[0])] == counts
+    node.constant = 0
+    assert guards.costs(make, (node,), 100) is None
+    for arguments in ((make, (node,)), (make, (node,), 0), (make, (), 1), (3, (node,), 1)):
+        with pytest.raises(TypeError):
+            guards.costs(*arguments)

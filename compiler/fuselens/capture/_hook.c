@@ -37,6 +37,7 @@
 
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 typedef uint64_t __attribute__((may_alias)) Raw;  /* a word of memory, whatever it holds */
 
@@ -1525,9 +1526,59 @@ static PyObject *Guards_check(Guards *g, PyObject *const *args, Py_ssize_t n) {
     return Py_BuildValue("(OiN)", passed ? Py_True : Py_False, failed, gathered ? gathered : Py_NewRef(Py_None));
 }
 
+static double now_ns(void) {
+    struct timespec t;
+    timespec_get(&t, TIME_UTC);
+    return 1e9 * (double)t.tv_sec + (double)t.tv_nsec;
+}
+
+/* Runs each operation many times over; what finds an object counts towards the check that first needed it. */
+static PyObject *Guards_costs(Guards *g, PyObject *const *args, Py_ssize_t n) {
+    Py_ssize_t n_checks = PyTuple_GET_SIZE(g->checks), repeats = n == 3 ? PyLong_AsSsize_t(args[2]) : -1;
+    if (repeats <= 0 || !PyFunction_Check(args[0]) || !PyTuple_Check(args[1]) || g->max_local >= PyTuple_GET_SIZE(args[1])) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "costs(func, locals, repeats), as for check");
+        return NULL;
+    }
+    Run r = {.func = (PyFunctionObject *)args[0], .locals = &PyTuple_GET_ITEM(args[1], 0)};
+    r.values = PyMem_Calloc(g->n_values + 1, sizeof *r.values);
+    double *costs = PyMem_Calloc(n_checks + 1, sizeof *costs);
+    const Op *failed = NULL;
+    if (r.values == NULL || costs == NULL) {
+        PyMem_Free(r.values);
+        PyMem_Free(costs);
+        return PyErr_NoMemory();
+    }
+    g->running++;
+    for (; failed == NULL && r.group < g->n_groups; r.group++)
+        for (int32_t i = g->groups[r.group].first_op; failed == NULL && i < g->groups[r.group].end_op; i++) {
+            const Op *op = &g->ops[i];
+            double start = now_ns();
+            for (Py_ssize_t k = 0; k < repeats && failed == NULL; k++) {
+                if (r.held && op->slot >= 0) Py_CLEAR(r.values[op->slot]);
+                failed = run_ops(g, &r, op, op + 1);
+            }
+            if (op->check < n_checks) costs[op->check] += (now_ns() - start) / (double)repeats;
+        }
+    r.group--;
+    PyErr_Clear();
+    if (r.held) release(g, &r);
+    g->running--;
+    PyObject *list = failed == NULL ? PyList_New(n_checks) : Py_NewRef(Py_None);
+    for (Py_ssize_t i = 0; failed == NULL && list != NULL && i < n_checks; i++) {
+        PyObject *cost = PyFloat_FromDouble(costs[i]);
+        if (cost == NULL) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, i, cost);
+    }
+    PyMem_Free(r.values);
+    PyMem_Free(costs);
+    return list;
+}
+
 static PyMethodDef Guards_methods[] = {
     {"check", (PyCFunction)(void (*)(void))Guards_check, METH_FASTCALL,
      "check(func, locals) -> (passed, index of the failed check or -1, gathered tuple or None)"},
+    {"costs", (PyCFunction)(void (*)(void))Guards_costs, METH_FASTCALL,
+     "costs(func, locals, repeats) -> ns of each check, or None when one fails"},
     {NULL}};
 static PyMemberDef Guards_members[] = {{"nodes", T_OBJECT, offsetof(Guards, nodes), READONLY},
                                        {"checks", T_OBJECT, offsetof(Guards, checks), READONLY},

@@ -297,6 +297,9 @@ class FrameCompiler:
         entry.info = EntryInfo(tracer.guards.records, tracer.guards.texts)
         tracer.remember(self.variations[code])
         facts.guards, facts.shapes = list(tracer.guards.records), list(tracer.shapes)
+        if self.config.guard_costs:
+            costs = entry.guards.costs(function, args, 1000) or [None] * len(facts.guards)
+            facts.guards = [dataclasses.replace(g, cost_ns=c) for g, c in zip(facts.guards, costs, strict=True)]
         self.recorder.on_frame(facts)
         return entry
 
