@@ -152,11 +152,15 @@ class FrameCompiler:
             diagnostic = make("FL204", e.span or _first_span(code), what=e.what, why=e.why, mode=self.mode)
             raise ConstraintError(diagnostic) from None
         except FrameUnsupported as e:
-            diagnostic = make(e.code, e.span or _first_span(code), mode=self.mode, **e.fields)
+            cause = e.cause.diagnostic(self.mode, "") if e.cause is not None else None
+            diagnostic = make(e.code, e.span or _first_span(code), mode=self.mode, cause=cause, **e.fields)
             if self.config.fullgraph:
                 raise GraphBreakError(diagnostic) from None
             self._once(code, diagnostic)
             _hook.skip(code)
+            return None
+        except RecursionError:
+            self.refuse(code, "following its calls exceeds Python's recursion limit")
             return None
         except Exception as e:
             if self.config.strict:
@@ -256,8 +260,11 @@ class FrameCompiler:
                 break
             except CannotRebuild as lost:
                 if not 0 <= lost.born < (machine.steps if stop_at < 0 else stop_at):
-                    raise FrameUnsupported("FL109", None, what=lost.what, why=lost.why) from None
-                stop_at, found = lost.born, Break("FL117", what=lost.what, why=lost.why)
+                    refused = FrameUnsupported("FL109", None, what=lost.what, why=lost.why)
+                    refused.cause = found
+                    raise refused from None
+                cause, found = found, Break("FL117", what=lost.what, why=lost.why)
+                stop_at, found.cause = lost.born, cause
         if found is not None:
             if found.span is None:
                 found.span, found.stack = machine.program.span(machine.instruction), machine.user_stack()
@@ -317,6 +324,7 @@ class FrameCompiler:
 
     def _record_break(self, found: Break, tracer: Tracer) -> None:
         cost = f"{tracer.operations} operation{'' if tracer.operations == 1 else 's'} compiled before it; the rest starts a new graph"
+        cost += f"; the call of {found.inner} becomes a frame of its own" if found.inner else ""
         diagnostic = found.diagnostic(self.mode, cost)
         if self.config.fullgraph:
             raise GraphBreakError(diagnostic)
