@@ -218,8 +218,8 @@ def breaking_code(obj: Any) -> str | None:
         return None
     name = getattr(obj, "__name__", "")
     receiver = getattr(obj, "__self__", None)
-    if receiver is not None and not isinstance(receiver, types.ModuleType):
-        if receiver in (datetime.datetime, datetime.date):
+    if receiver is not None and not issubclass(type(receiver), types.ModuleType):
+        if receiver is datetime.datetime or receiver is datetime.date:
             return "FL119" if name in _CLOCK_METHODS else None
         return breaking_method(type(receiver), name)
     module = getattr(obj, "__module__", None) or ""
@@ -230,7 +230,7 @@ def breaking_code(obj: Any) -> str | None:
 
 def is_routine(obj: Any) -> bool:
     """Whether ``obj`` is a function or method of some kind, Cython's among them, so that its name can be asked for."""
-    return isinstance(obj, types.MethodType) or type(obj).__name__ == "cython_function_or_method"
+    return type(obj) is types.MethodType or type(obj).__name__ == "cython_function_or_method"
 
 
 def breaking_method(kind: type, name: str) -> str | None:
