@@ -21,10 +21,11 @@ import torch
 import torch.nn.functional as F
 
 from .. import torch_private
-from . import polyfills
+from . import polyfills, switches
 
 TORCH_DIRECTORY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OWN_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TRACED_OWN = (polyfills.__file__, switches.__file__)
 _STANDARD = tuple(
     os.path.join(d, "") for d in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if d
 )  # fmt: skip
@@ -164,7 +165,7 @@ _UNTRACED_PACKAGES = tuple(
 
 def may_inline(code: types.CodeType) -> bool:
     """Whether a call of a function with ``code`` is traced into."""
-    return not code.co_filename.startswith(_OWN_DIRECTORY) or code.co_filename == polyfills.__file__
+    return not code.co_filename.startswith(_OWN_DIRECTORY) or code.co_filename in _TRACED_OWN
 
 
 # builtins without side effects: computed while tracing when every argument is a constant

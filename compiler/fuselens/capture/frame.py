@@ -40,9 +40,10 @@ from .breaks import (
 from .emit import RESUME_MARK, Emitter, Resumes, effects, live_values, needed_nodes
 from .iterators import abandoned
 from .machine import Machine
+from .switches import SWITCH
 from .symbols import INTEGER, NotGuardable, Sizes, SizesChanged, Variation, Violated
 from .tracer import Tracer
-from .values import Lazy, SequenceValue, SymbolValue, TensorValue, Value
+from .values import Constant, Lazy, SequenceValue, SymbolValue, TensorValue, Value
 
 log = logging.getLogger("fuselens")
 _one_at_a_time = threading.RLock()  # torch's symbolic shapes and fake tensors keep state that threads would share
@@ -131,7 +132,7 @@ class FrameCompiler:
             self.refuse(code, "it reads its own frame")
             _hook.skip(code)
             return None
-        if not self._stance_allows(code):
+        if not self._stance_allows(code, misses):
             return None
         if misses:
             self._recompiled(code, misses)
@@ -173,12 +174,12 @@ class FrameCompiler:
             if torch.is_grad_enabled() != grad_enabled:
                 torch_private.set_grad_enabled(grad_enabled)
 
-    def _stance_allows(self, code: types.CodeType) -> bool:
+    def _stance_allows(self, code: types.CodeType, misses: tuple[Any, ...]) -> bool:
         """Whether to compile now; raises UsageError where the stance makes that an error."""
         match stance.current():
             case "force_eager" | "eager_on_recompile":
                 return False
-            case "fail_on_recompile":
+            case "fail_on_recompile" if not misses:
                 raise UsageError(f"{code.co_qualname} needs to be compiled, and the stance is fail_on_recompile")
             case "eager_then_compile" if code not in self._called_once:
                 self._called_once.add(code)
@@ -205,7 +206,7 @@ class FrameCompiler:
         span = guards[index].span if 0 <= index < len(guards) else None
         what = f"`{code.co_qualname}`, because this no longer holds: {reason}"
         diagnostic = make("FL201", span or _first_span(code), what=what)
-        if self.config.error_on_recompile:
+        if self.config.error_on_recompile or stance.current() == "fail_on_recompile":
             raise RecompileError(dataclasses.replace(diagnostic, severity="error"))
         self.recorder.on_diagnostic(diagnostic)
 
@@ -326,7 +327,7 @@ class FrameCompiler:
         cost = f"{tracer.operations} operation{'' if tracer.operations == 1 else 's'} compiled before it; the rest starts a new graph"
         cost += f"; the call of {found.inner} becomes a frame of its own" if found.inner else ""
         diagnostic = found.diagnostic(self.mode, cost)
-        if self.config.fullgraph:
+        if self.config.fullgraph or _break_is_error(tracer):
             raise GraphBreakError(diagnostic)
         self.recorder.on_break(diagnostic)
 
@@ -360,6 +361,12 @@ class FrameCompiler:
         compiled = self.compile_graph(captured)
         captured.inputs.clear()  # a backward that is yet to be compiled keeps `captured`, and must not keep these alive
         return compiled
+
+
+def _break_is_error(tracer: Tracer) -> bool:
+    """What ``error_on_graph_break`` says where the trace has come to."""
+    _, traced = tracer.attributes.get((id(SWITCH), "error"), (None, None))
+    return bool(traced.value) if isinstance(traced, Constant) else SWITCH.error
 
 
 def _symbolic_axes(tracer: Tracer, variables: dict[str, Value]) -> dict[str, dict[int, str]]:
