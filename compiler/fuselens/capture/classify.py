@@ -212,6 +212,8 @@ _CLOCK_METHODS = frozenset({"now", "utcnow", "today"})
 
 def breaking_code(obj: Any) -> str | None:
     """The diagnostic code of a callable that must run in plain Python, or None when there is no special reason."""
+    if type(obj) is types.FunctionType:  # the peer wraps some of torch's own, like manual_seed, when it is loaded
+        obj = torch_private.unwrap_torch_compile(obj) or obj
     try:
         if obj in _BREAKING:
             return _BREAKING[obj]
