@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         assume_constant_result,
         compile,  # noqa: A004 - torch's own name for it
         disable,
+        error_on_graph_break,
         example,
         explain,
         graph_break,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "BackendError", "CodedError", "CompiledModule", "ConstraintError", "GraphBreakError", "RecompileError",
-    "UsageError", "allow_in_graph", "assume_constant_result", "compile", "config", "disable", "example", "explain",
+    "UsageError", "allow_in_graph", "assume_constant_result", "compile", "config", "disable", "error_on_graph_break", "example", "explain",
     "graph_break", "is_compiling", "list_backends", "mark_dynamic", "mark_static", "mark_unbacked",
     "maybe_mark_dynamic", "register_backend", "reset", "set_stance", "substitute_in_graph",
 ]  # fmt: skip

@@ -67,18 +67,21 @@ TABLE: dict[str, Entry] = {
             "unsupported instruction",
             "graph break: {what} ({why})",
             "This Python construct is not traced yet, so it runs eagerly between two graphs.",
+            "Write it with plain loops, lists and dicts, or move it out of the compiled function.",
         ),
         _e(
             "FL106",
             "unsupported attribute access",
             "graph break: attribute `{what}` cannot be read while tracing ({why})",
             "Reading the attribute may run arbitrary code, so it happens eagerly between two graphs.",
+            "Read it before the compiled function is called, and pass its value.",
         ),
         _e(
             "FL107",
             "operator failed on example shapes",
             "graph break: `{what}` raised {why} while tracing",
             "Executing the operator without data failed. It runs eagerly, so eager's own error appears if there is one.",
+            "If eager runs it, report it; give the operator a shape function if it is your own (torch.library.register_fake).",
         ),
         _e(
             "FL108",
@@ -86,18 +89,21 @@ TABLE: dict[str, Entry] = {
             "graph break: the output shape of `{what}` depends on data",
             "The shape is only known when the program runs, so the operator runs eagerly between two graphs.",
             "The option capture_dynamic_output_shape_ops keeps it in the graph, which then runs operator by operator.",
+            "Keep the shape: torch.where or multiplication by the mask instead of x[mask], topk instead of nonzero.",
         ),
         _e(
             "FL109",
             "frame runs eagerly",
             "not compiled: {what} ({why})",
             "The whole function runs eagerly; functions it calls may still be compiled.",
+            "Move what is named here into a function of its own, so that the rest can be compiled.",
         ),
         _e(
             "FL110",
             "mutation that cannot be replayed",
             "graph break: {what} mutates an object in a way that cannot be replayed ({why})",
             "The mutation runs eagerly between two graphs.",
+            "Return the new value and store it outside of the compiled function.",
         ),
         _e(
             "FL111",
@@ -118,6 +124,7 @@ TABLE: dict[str, Entry] = {
             "context manager",
             "graph break: `with {what}` cannot be traced ({why})",
             "The context manager is entered eagerly and the body is compiled separately.",
+            "Enter it around the call of the compiled function, or write it in Python with __enter__ and __exit__.",
         ),
         _e(
             "FL114",
@@ -128,9 +135,10 @@ TABLE: dict[str, Entry] = {
         ),
         _e(
             "FL115",
-            "random or time-dependent call",
-            "graph break: `{what}` reads state that changes between calls",
-            "The call must run each time, so it runs eagerly between two graphs.",
+            "random numbers from outside torch",
+            "graph break: `{what}` draws random numbers, or sets their state, outside of the graph",
+            "The generator's state must advance at each call, so the call runs eagerly between two graphs.",
+            "Draw with torch (torch.rand, torch.randint): such numbers are part of the graph.",
         ),
         _e(
             "FL116",
@@ -146,6 +154,34 @@ TABLE: dict[str, Entry] = {
         ),
         _e(
             "FL118",
+            "input or output",
+            "graph break: `{what}` talks to the file system, a process or the network",
+            "It must happen at each call and in program order, so the call runs eagerly between two graphs.",
+            "Read before the compiled function is called and pass the data; write what it returned afterwards.",
+        ),
+        _e(
+            "FL119",
+            "clock",
+            "graph break: `{what}` reads the clock, or waits",
+            "The time is another one at each call, so the call runs eagerly between two graphs.",
+            "Measure around the call of the compiled function; pass times that the computation needs.",
+        ),
+        _e(
+            "FL120",
+            "generator that is not traced",
+            "graph break: the {what} cannot be traced ({why})",
+            "Its body runs eagerly, piece by piece, as it is asked for values.",
+            "Return a list, or write the loop where the values are used.",
+        ),
+        _e(
+            "FL121",
+            "tracing limit",
+            "graph break: `{what}` goes beyond what is traced ({why})",
+            "Tracing follows every call and every turn of a loop; past a limit the rest runs eagerly.",
+            "Bound the recursion or the loop, or compile the function that it repeats instead.",
+        ),
+        _e(
+            "FL122",
             "backward pass",
             "graph break: `{what}` runs a backward pass",
             "Gradients come from the compiled backward of the graphs so far, which the call runs eagerly between two graphs.",
@@ -383,6 +419,7 @@ def make(
     cost: str = "",
     fixes: tuple[Fix, ...] = (),
     hints: tuple[str, ...] = (),
+    cause: Diagnostic | None = None,
     **fields: Any,
 ) -> Diagnostic:
     """A :class:`Diagnostic` of ``code`` with its templates filled from ``fields``. Raises KeyError on unknown codes."""
@@ -399,6 +436,7 @@ def make(
         mode=mode,
         cost=cost,
         fixes=fixes,
+        cause="" if cause is None else f"{cause.code}{f' at {cause.span}' if cause.span else ''}: {cause.message}",
     )
 
 

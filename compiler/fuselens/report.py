@@ -72,6 +72,7 @@ class Diagnostic:
     mode: str = ""
     cost: str = ""  # what it costs, e.g. "splits the function into 2 graphs; 3 operations run eagerly"
     fixes: tuple[Fix, ...] = ()
+    cause: str = ""  # the finding that this one follows from: code, place and message
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ def diagnostic_text(found: Diagnostic, source: str | None = None, *, full: bool 
         out += ["   = " + "\n     ".join(found.explanation.splitlines())] if found.explanation else []
         out += [f"   = holds for {found.mode}"] if found.mode else []
         out += [f"   = cost: {found.cost}"] if found.cost else []
+        out += [f"   = follows from {found.cause}"] if found.cause else []
     out += [f"   = hint: {hint}" for hint in found.hints if full]
     if full and len(found.stack) > 1:
         out.append("   = called from:")

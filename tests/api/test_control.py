@@ -160,6 +160,53 @@ def test_graph_break_with_a_message():
     fuselens.graph_break()
 
 
+def breaks_inside(x):
+    y = x + 1
+    with fuselens.error_on_graph_break(True):
+        z = y * 2
+        print(end="")
+    return z
+
+
+def breaks_outside(x):
+    with fuselens.error_on_graph_break(True):
+        y = x + 1
+        with fuselens.error_on_graph_break(False):
+            print(end="")
+            y = y * 2
+        z = y * 3
+    print(end="")
+    return z * 2
+
+
+@fuselens.error_on_graph_break(True)
+def breaks_in_decorated(x):
+    print(end="")
+    return x
+
+
+def calls_decorated(x):
+    print(end="")
+    return breaks_in_decorated(x + 1)
+
+
+@pytest.mark.parametrize("fn", [breaks_inside, breaks_in_decorated, calls_decorated])
+def test_breaks_that_are_errors(fn):
+    with pytest.raises(fuselens.GraphBreakError, match="FL103"):
+        compiled(fn)(t(3))
+    torch.testing.assert_close(fuselens.disable(fn)(t(3)), fn(t(3)))
+
+
+def test_breaks_that_are_no_errors():
+    fn = compiled(breaks_outside)
+    for _ in range(2):
+        torch.testing.assert_close(fn(t(3)), breaks_outside(t(3)))
+    assert breaks(fn) == ["FL103", "FL103"]
+    with fuselens.error_on_graph_break(True), pytest.raises(fuselens.GraphBreakError):
+        compiled(lambda x: print(x))(t(3))
+    compiled(lambda x: print(x))(t(3))
+
+
 def test_questions_about_the_compiler():
     def fn(x):
         return (
@@ -308,8 +355,10 @@ def test_fail_on_recompile():
     assert was_compiled(fn, 3)
     fuselens.set_stance("fail_on_recompile")
     assert was_compiled(fn, 3)
-    with pytest.raises(RuntimeError, match="fail_on_recompile"):
+    with pytest.raises(fuselens.RecompileError, match=r"FL201.*no longer holds.*x: float32\[3\]"):
         fn(torch.zeros(4))
+    with pytest.raises(RuntimeError, match="stance is fail_on_recompile"):
+        compiled(helper)(torch.zeros(4))
     fuselens.set_stance("default")
     assert was_compiled(fn, 4)
 
@@ -464,7 +513,7 @@ def test_torch_stances_are_followed(run):
             try:
                 f(x[:2])
             except RuntimeError as e:
-                assert "fail_on_recompile" in str(e)
+                assert "no longer holds" in str(e)
             else:
                 raise AssertionError
         with torch.compiler.set_stance("force_eager"), fuselens.set_stance("eager_on_recompile"):

@@ -306,7 +306,7 @@ def test_same_as_eager(fn, args, breaks, backend):
     [
         (prints, "FL103", 'print("value", y.shape, 3)'), (item, "FL102", "x.sum().item()"),
         (toy, "FL101", "b.sum() < 0"), (ternary, "FL101", "x.sum() > 0"),
-        (unsupported_call, "FL104", 'time.strftime("%Y")'), (nonzero, "FL108", "torch.nonzero(y > 0)"),
+        (unsupported_call, "FL119", 'time.strftime("%Y")'), (nonzero, "FL108", "torch.nonzero(y > 0)"),
         (mask, "FL108", "y[y > 0]"), (wrong_shapes, "FL107", "x @ x"),
     ],
 )  # fmt: skip

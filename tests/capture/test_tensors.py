@@ -490,14 +490,14 @@ def math_prod(s):
     return math.prod(s)
 
 
-@case(t(4, 4, grad=True), breaks="FL118")
+@case(t(4, 4, grad=True), breaks="FL122")
 def autograd_grad(x):
     y = (x * x).sum()
     (g,) = torch.autograd.grad(y, x)
     return g * 2
 
 
-@case(t(4, 4, grad=True), breaks="FL118")
+@case(t(4, 4, grad=True), breaks="FL122")
 def backward_inside(x):
     y = (x * x).sum()
     y.backward()

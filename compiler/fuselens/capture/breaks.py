@@ -19,10 +19,12 @@ class Break(Exception):
         self.span: Span | None = None
         self.stack: tuple[Frame, ...] = ()
         self.inner: str = ""  # the callee in which it happened, when that is not the frame that is split
+        self.cause: Break | None = None  # that it follows from
         self.step = -1  # of the outermost frame, at which to break, when that is not where it happened
 
     def diagnostic(self, mode: str, cost: str) -> Diagnostic:
-        return make(self.code, self.span, stack=self.stack, mode=mode, cost=cost, **self.fields)
+        cause = self.cause.diagnostic(mode, "") if self.cause is not None else None
+        return make(self.code, self.span, stack=self.stack, mode=mode, cost=cost, cause=cause, **self.fields)
 
 
 class ConditionBreak(Break):
@@ -68,6 +70,7 @@ class FrameUnsupported(Exception):
         self.code = code
         self.span = span
         self.fields = fields
+        self.cause: Break | None = None
 
 
 class UsageError(RuntimeError):

@@ -102,7 +102,7 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
     if not classify.may_inline(function.__code__):
         raise Break("FL104", what=function.__qualname__, why="it belongs to the compiler itself")
     if function.__code__.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE):
-        raise Break("FL104", what=function.__qualname__, why="coroutines run eagerly")
+        raise Break("FL120", what=f"coroutine `{function.__qualname__}`", why="coroutines run eagerly")
     source = value.source
     globals_source = (
         src.frame_globals()
@@ -243,16 +243,19 @@ class Callee:
 
     def run(self, m: Machine, bound: dict[str, Value], args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The result of a call, whose frame runs on a machine of its own; a generator's is suspended at once."""
-        from .machine import Machine
+        from .machine import Machine, too_deep
 
         if self.code.co_flags & _COROUTINES:
-            raise Break("FL104", what=self.code.co_qualname, why="coroutines run eagerly")
+            raise Break("FL120", what=f"coroutine `{self.code.co_qualname}`", why="coroutines run eagerly")
         frame = Machine(m.tracer, self.code, bound, self.closure, self.globals, self.globals_source, m)
         if self.code.co_flags & inspect.CO_GENERATOR:
             made = GeneratorValue(frame, (self.function, list(args), dict(kwargs)), m.tracer.now)
             m.tracer.generators.append(made)
             return made
-        frame.run()
+        try:
+            frame.run()
+        except RecursionError:
+            raise too_deep(self.code) from None
         assert frame.result is not None
         return frame.result
 
@@ -450,7 +453,10 @@ def _object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str,
         return call(m, m.use(m.tracer.lazy(obj.fn, src.generic_attribute(value.source, "fn"))), args, kwargs)
     if type(method) is types.FunctionType:
         return call(m, attributes.bind(m, method, value, "__call__", place), args, kwargs)
-    raise Break("FL104", what=kind.__qualname__, why="its call is implemented in C")
+    code = classify.breaking_code(obj) if classify.is_routine(obj) else None
+    raise Break(
+        code or "FL104", what=getattr(obj, "__qualname__", None) or kind.__qualname__, why="it is implemented in C"
+    )
 
 
 def object_method(m: Machine, receiver: ObjectValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -481,7 +487,8 @@ def object_method(m: Machine, receiver: ObjectValue, name: str, args: list[Value
         if name == "__ne__" and len(args) == 1:
             same = identical(m, receiver, m.use(args[0]))
             return Constant(False if same else NotImplemented)
-        raise Break("FL104", what=f"{receiver.python_type.__name__}.{name}", why="there is no rule for this method")
+        code = classify.breaking_method(receiver.python_type, name) or "FL104"
+        raise Break(code, what=f"{receiver.python_type.__name__}.{name}", why="there is no rule for this method")
     match name, args:
         case "__getitem__", [key]:
             return subscript(m, held, key)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
+import io
 import logging
 import math
 import operator
 import os
+import pathlib
 import random
 import sys
 import sysconfig
-import time
 import types
 import warnings
 from typing import Any
@@ -19,10 +21,11 @@ import torch
 import torch.nn.functional as F
 
 from .. import torch_private
-from . import polyfills
+from . import polyfills, switches
 
 TORCH_DIRECTORY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OWN_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TRACED_OWN = (polyfills.__file__, switches.__file__)
 _STANDARD = tuple(
     os.path.join(d, "") for d in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if d
 )  # fmt: skip
@@ -53,7 +56,7 @@ _METHODS_NOT_IN_GRAPH = {
 # tensor methods that must run in plain Python, and the code of the break when it is not FL104
 METHOD_CODES = dict.fromkeys(
     ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"), "FL102"
-) | {"backward": "FL118"}  # fmt: skip
+) | {"backward": "FL122"}  # fmt: skip
 
 
 @functools.cache
@@ -163,7 +166,7 @@ _UNTRACED_PACKAGES = tuple(
 
 def may_inline(code: types.CodeType) -> bool:
     """Whether a call of a function with ``code`` is traced into."""
-    return not code.co_filename.startswith(_OWN_DIRECTORY) or code.co_filename == polyfills.__file__
+    return not code.co_filename.startswith(_OWN_DIRECTORY) or code.co_filename in _TRACED_OWN
 
 
 # builtins without side effects: computed while tracing when every argument is a constant
@@ -191,30 +194,63 @@ TENSOR_OPERATORS: frozenset[Any] = frozenset(
     )
 ) | {abs, pow, divmod, round}  # fmt: skip
 
-# callables that break the graph, and with which code
-BREAKING: dict[Any, str] = {
-    print: "FL103", input: "FL103", breakpoint: "FL103", warnings.warn: "FL103",
-    time.time: "FL115", time.perf_counter: "FL115", time.monotonic: "FL115", time.time_ns: "FL115", time.sleep: "FL115",
-    time.perf_counter_ns: "FL115", torch.autograd.grad: "FL118", torch.autograd.backward: "FL118",
-    os.urandom: "FL115", torch.manual_seed: "FL115", torch.seed: "FL115",
+_PURE_PATH = frozenset(dir(pathlib.PurePath))
+
+# callables that must run each time, in program order: by identity, else by the module that defines them
+_BREAKING: dict[Any, str] = {
+    print: "FL103", input: "FL103", breakpoint: "FL103", warnings.warn: "FL103", os.urandom: "FL115",
+    torch.manual_seed: "FL115", torch.seed: "FL115", torch.save: "FL118", torch.load: "FL118",
+    torch.autograd.grad: "FL122", torch.autograd.backward: "FL122",
 }  # fmt: skip
+_BREAKING_MODULES = {
+    "logging": "FL103", "warnings": "FL103", "_warnings": "FL103", "random": "FL115", "_random": "FL115", "secrets": "FL115",
+    "uuid": "FL115", "time": "FL119", "io": "FL118", "_io": "FL118", "posix": "FL118", "nt": "FL118", "subprocess": "FL118",
+    "socket": "FL118", "_socket": "FL118", "tempfile": "FL118", "shutil": "FL118", "glob": "FL118", "pathlib": "FL118",
+    "urllib.request": "FL118", "http.client": "FL118", "mmap": "FL118", "fcntl": "FL118", "select": "FL118",
+}  # fmt: skip
+_QUIET = {"posix": frozenset({"fspath", "getcwd"}), "pathlib": _PURE_PATH, "warnings": frozenset({"catch_warnings"})}
+_CLOCK_METHODS = frozenset({"now", "utcnow", "today"})
 
 
 def breaking_code(obj: Any) -> str | None:
     """The diagnostic code of a callable that must run in plain Python, or None when there is no special reason."""
-    if isinstance(obj, types.FunctionType) and (obj.__module__ or "").startswith("torch."):
-        obj = getattr(obj, "__wrapped__", obj)  # the peer wraps some of torch's functions when it is loaded
+    if type(obj) is types.FunctionType:  # the peer wraps some of torch's own, like manual_seed, when it is loaded
+        obj = torch_private.unwrap_torch_compile(obj) or obj
+        if (obj.__module__ or "").startswith("torch."):
+            obj = getattr(obj, "__wrapped__", obj)
     try:
-        if obj in BREAKING:
-            return BREAKING[obj]
+        if obj in _BREAKING:
+            return _BREAKING[obj]
     except TypeError:
         return None
-    owner = type(getattr(obj, "__self__", None))
-    if issubclass(owner, random.Random) or getattr(obj, "__module__", None) == "random":
+    name = getattr(obj, "__name__", "")
+    receiver = getattr(obj, "__self__", None)
+    if receiver is not None and not issubclass(type(receiver), types.ModuleType):
+        if receiver is datetime.datetime or receiver is datetime.date:
+            return "FL119" if name in _CLOCK_METHODS else None
+        return breaking_method(type(receiver), name)
+    module = getattr(obj, "__module__", None) or ""
+    if not isinstance(module, str) or name in _QUIET.get(module, ()):
+        return None
+    return "FL115" if module.startswith("numpy.random") else _BREAKING_MODULES.get(module)
+
+
+def is_routine(obj: Any) -> bool:
+    """Whether ``obj`` is a function or method of some kind, Cython's among them, so that its name can be asked for."""
+    return type(obj) is types.MethodType or type(obj).__name__ == "cython_function_or_method"
+
+
+def breaking_method(kind: type, name: str) -> str | None:
+    """The same for the method ``name`` of an instance of ``kind``."""
+    if issubclass(kind, (random.Random, random.SystemRandom)) or kind.__module__.startswith("numpy.random"):
         return "FL115"
-    if issubclass(owner, (logging.Logger, type(sys.stdout))) or getattr(obj, "__module__", None) == "logging":
+    if issubclass(kind, logging.Logger):
         return "FL103"
-    return None
+    if issubclass(kind, io.IOBase):
+        return "FL103" if isinstance(sys.stdout, kind) else "FL118"
+    if issubclass(kind, pathlib.Path) and name not in _PURE_PATH and not name.startswith("__"):
+        return "FL118"
+    return _BREAKING_MODULES.get(kind.__module__) if kind.__module__ in ("socket", "_socket", "subprocess") else None
 
 
 READS_FRAME = frozenset({"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe"})

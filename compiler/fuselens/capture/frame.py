@@ -41,9 +41,10 @@ from .emit import RESUME_MARK, Emitter, Resumes, effects, live_values, needed_no
 from .iterators import abandoned
 from .machine import Machine
 from .mismatch import mismatch
+from .switches import SWITCH
 from .symbols import INTEGER, NotGuardable, Sizes, SizesChanged, Variation, Violated
 from .tracer import Tracer
-from .values import Lazy, SequenceValue, SymbolValue, TensorValue, Value
+from .values import Constant, Lazy, SequenceValue, SymbolValue, TensorValue, Value
 
 log = logging.getLogger("fuselens")
 _one_at_a_time = threading.RLock()  # torch's symbolic shapes and fake tensors keep state that threads would share
@@ -133,7 +134,7 @@ class FrameCompiler:
             self.refuse(code, "it reads its own frame")
             _hook.skip(code)
             return None
-        if not self._stance_allows(code):
+        if not self._stance_allows(code, misses):
             return None
         if misses:
             self._recompiled(function, code, args, misses)
@@ -154,11 +155,15 @@ class FrameCompiler:
             diagnostic = make("FL204", e.span or _first_span(code), what=e.what, why=e.why, mode=self.mode)
             raise ConstraintError(diagnostic) from None
         except FrameUnsupported as e:
-            diagnostic = make(e.code, e.span or _first_span(code), mode=self.mode, **e.fields)
+            cause = e.cause.diagnostic(self.mode, "") if e.cause is not None else None
+            diagnostic = make(e.code, e.span or _first_span(code), mode=self.mode, cause=cause, **e.fields)
             if self.config.fullgraph:
                 raise GraphBreakError(diagnostic) from None
             self._once(code, diagnostic)
             _hook.skip(code)
+            return None
+        except RecursionError:
+            self.refuse(code, "following its calls exceeds Python's recursion limit")
             return None
         except Exception as e:
             if self.config.strict:
@@ -171,12 +176,12 @@ class FrameCompiler:
             if torch.is_grad_enabled() != grad_enabled:
                 torch_private.set_grad_enabled(grad_enabled)
 
-    def _stance_allows(self, code: types.CodeType) -> bool:
+    def _stance_allows(self, code: types.CodeType, misses: tuple[Any, ...]) -> bool:
         """Whether to compile now; raises UsageError where the stance makes that an error."""
         match stance.current():
             case "force_eager" | "eager_on_recompile":
                 return False
-            case "fail_on_recompile":
+            case "fail_on_recompile" if not misses:
                 raise UsageError(f"{code.co_qualname} needs to be compiled, and the stance is fail_on_recompile")
             case "eager_then_compile" if code not in self._called_once:
                 self._called_once.add(code)
@@ -205,7 +210,7 @@ class FrameCompiler:
         span = guards[check].span if check < len(guards) else None
         what = f"`{code.co_qualname}`, because of {why}"
         diagnostic = make("FL201", span or _first_span(code), what=what)
-        if self.config.error_on_recompile:
+        if self.config.error_on_recompile or stance.current() == "fail_on_recompile":
             raise RecompileError(dataclasses.replace(diagnostic, severity="error"))
         self.recorder.on_diagnostic(diagnostic)
 
@@ -261,8 +266,11 @@ class FrameCompiler:
                 break
             except CannotRebuild as lost:
                 if not 0 <= lost.born < (machine.steps if stop_at < 0 else stop_at):
-                    raise FrameUnsupported("FL109", None, what=lost.what, why=lost.why) from None
-                stop_at, found = lost.born, Break("FL117", what=lost.what, why=lost.why)
+                    refused = FrameUnsupported("FL109", None, what=lost.what, why=lost.why)
+                    refused.cause = found
+                    raise refused from None
+                cause, found = found, Break("FL117", what=lost.what, why=lost.why)
+                stop_at, found.cause = lost.born, cause
         if found is not None:
             if found.span is None:
                 found.span, found.stack = machine.program.span(machine.instruction), machine.user_stack()
@@ -325,8 +333,9 @@ class FrameCompiler:
 
     def _record_break(self, found: Break, tracer: Tracer) -> None:
         cost = f"{tracer.operations} operation{'' if tracer.operations == 1 else 's'} compiled before it; the rest starts a new graph"
+        cost += f"; the call of {found.inner} becomes a frame of its own" if found.inner else ""
         diagnostic = found.diagnostic(self.mode, cost)
-        if self.config.fullgraph:
+        if self.config.fullgraph or _break_is_error(tracer):
             raise GraphBreakError(diagnostic)
         self.recorder.on_break(diagnostic)
 
@@ -360,6 +369,12 @@ class FrameCompiler:
         compiled = self.compile_graph(captured)
         captured.inputs.clear()  # a backward that is yet to be compiled keeps `captured`, and must not keep these alive
         return compiled
+
+
+def _break_is_error(tracer: Tracer) -> bool:
+    """What ``error_on_graph_break`` says where the trace has come to."""
+    _, traced = tracer.attributes.get((id(SWITCH), "error"), (None, None))
+    return bool(traced.value) if isinstance(traced, Constant) else SWITCH.error
 
 
 def _symbolic_axes(tracer: Tracer, variables: dict[str, Value]) -> dict[str, dict[int, str]]:

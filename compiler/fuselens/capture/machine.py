@@ -84,6 +84,12 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
+def too_deep(code: types.CodeType) -> Break:
+    """The break of a recursion that is not followed to its end; from now on its function runs as it is."""
+    _hook.skip(code)
+    return Break("FL121", what=code.co_qualname, why=f"calls nest deeper than {MAXIMUM_DEPTH}, or than Python allows")
+
+
 class Program:
     """A decoded code object and what is derived from it, made once per code object."""
 
@@ -104,6 +110,8 @@ class Program:
                 self.handlers.setdefault(i, handler)
 
     def span(self, instruction: bytecode.Instruction) -> Span | None:
+        if instruction.op == "BEFORE_WITH":  # 3.11 gives it the whole statement
+            instruction = self.instructions[self.index[id(instruction)] - 1]
         p = instruction.position
         if p is None:
             return None
@@ -161,7 +169,7 @@ class Machine:
         self.call_span: Span | None = tracer.span
         self.steps = 0
         if self.depth > MAXIMUM_DEPTH:
-            raise Break("FL104", what=code.co_qualname, why=f"calls nest deeper than {MAXIMUM_DEPTH}")
+            raise too_deep(code)
 
     # --- running -------------------------------------------------------------------------------------------
 

@@ -114,6 +114,8 @@ def _message(diagnostic: Diagnostic) -> str:
     lines = [diagnostic.message, diagnostic.explanation]
     if diagnostic.cost:
         lines.append(f"Cost: {diagnostic.cost}.")
+    if diagnostic.cause:
+        lines.append(f"Follows from {diagnostic.cause}.")
     if diagnostic.mode:
         lines.append(f"Holds in: {diagnostic.mode}.")
     lines += [f"Hint: {hint}" for hint in diagnostic.hints]

@@ -120,6 +120,8 @@ def _finding(diagnostic: Diagnostic) -> list[str]:
         out.append(f"    {diagnostic.explanation}")
     if diagnostic.cost:
         out.append(f"    cost: {diagnostic.cost}")
+    if diagnostic.cause:
+        out.append(f"    follows from {diagnostic.cause}")
     if diagnostic.mode:
         out.append(f"    holds in: {diagnostic.mode}")
     out += [f"    hint: {hint}" for hint in diagnostic.hints]
