@@ -26,7 +26,9 @@ from . import (  # noqa: F401 - some modules only register rules
     bytecode,
     calls,
     classify,
+    control_flow,
     copying,
+    function_transforms,
     iterators,
     known,
     library_rules,
@@ -40,6 +42,7 @@ from .sources import Source
 from .tracer import Tracer, specialise
 from .values import (
     NULL,
+    ActiveValue,
     CellValue,
     Constant,
     ContextExit,
@@ -336,7 +339,7 @@ class Machine:
             return bool(value.items)
         if isinstance(value, DictView):
             return bool(value.mapping.items)
-        if isinstance(value, (FunctionValue, MadeFunction, MethodValue, *iterators.ITERATORS)):
+        if isinstance(value, (FunctionValue, MadeFunction, MethodValue, ActiveValue, *iterators.ITERATORS)):
             return True
         if isinstance(value, Known):
             if isinstance(value.value, (type, types.ModuleType)) or callable(value.value):
@@ -466,6 +469,7 @@ def read_cell(m: Machine, cell: CellValue, name: str) -> Value:
 @handles("STORE_DEREF")
 def _store_deref(m: Machine, name: str) -> None:
     cell = m.cells[name]
+    m.tracer.touch(cell, f"assignment to `{name}`")
     cell.contents = m.take()
     cell.written = True
     if cell.source is not None:
@@ -514,6 +518,7 @@ def _load_global(m: Machine, name: str) -> None:
 
 @handles("STORE_GLOBAL")
 def _store_global(m: Machine, name: str) -> None:
+    m.tracer.touch(None, f"assignment to global `{name}`")
     m.tracer.written_globals[id(m.globals), name] = (m.globals, m.take())
 
 
