@@ -220,7 +220,7 @@ def _gradient(
 ) -> Value:
     what = "torch.func.grad"
     chosen = Arguments(m, args, options.get("argnums", 0), what)
-    sub = trace(m, function, chosen.args, kwargs, _differentiable(m, chosen.flat), True)
+    sub = trace(m, function, chosen.args, kwargs, _differentiable(m, chosen.flat), True, transform=True)
     out, aux = _split(sub, options.get("has_aux", False), what)
     if not isinstance(out, TensorValue):
         raise Break("FL104", what=what, why="the function does not return a tensor")
@@ -286,7 +286,7 @@ def _vjp(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Break("FL104", what=what, why="it is given keyword arguments")
     function, *primals = args
     chosen = Arguments(m, primals, tuple(range(len(primals))), what)
-    sub = trace(m, m.use(function), chosen.args, {}, _differentiable(m, chosen.flat), True)
+    sub = trace(m, m.use(function), chosen.args, {}, _differentiable(m, chosen.flat), True, transform=True)
     out, aux = _split(sub, has_aux, what)
     outputs = _tensors(out, what)
     structure = SequenceValue(chosen.args, tuple)
@@ -318,7 +318,7 @@ def _jvp(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not (isinstance(primals, SequenceValue) and primals.kind is tuple and _same_structure(primals, tangents)):
         raise Break("FL104", what=what, why="primals and tangents are not tuples of the same structure")
     chosen = Arguments(m, primals.items, tuple(range(len(primals.items))), what)
-    sub = trace(m, m.use(bound["func"]), chosen.args, {}, _differentiable(m, ()))
+    sub = trace(m, m.use(bound["func"]), chosen.args, {}, _differentiable(m, ()), transform=True)
     out, aux = _split(sub, options["has_aux"], what)
     outputs, strict = _tensors(out, what), options["strict"]
 
@@ -353,7 +353,7 @@ def _jacobian(
         raise Break("FL104", what=what, why="it is given keyword arguments")
     chosen = Arguments(m, args, options.get("argnums", 0), what)
     fake = _differentiable(m, chosen.flat if grad_enabled else ())
-    sub = trace(m, function, chosen.args, {}, fake, grad_enabled)
+    sub = trace(m, function, chosen.args, {}, fake, grad_enabled, transform=True)
     out, aux = _split(sub, options.get("has_aux", False), what)
     outputs, wanted = _tensors(out, what), chosen.flat
     rest_of_options = {k: v for k, v in options.items() if k in ("chunk_size", "randomness", "_preallocate_and_copy")}
@@ -392,7 +392,7 @@ def _vmap(m: Machine, function: Value, options: Options, args: list[Value], kwar
             return tensor.fake
         return m.tracer.run_fake("call_method", "select", (tensor.fake, dim, 0), {}, what)
 
-    sub = trace(m, function, args, kwargs, fake)
+    sub = trace(m, function, args, kwargs, fake, transform=True)
     if not count or not _tensors(sub.output, what):
         raise Break("FL104", what=what, why="there is no tensor to map over, or the function returns none")
     out_dims: Any = tuple(_spread(options.get("out_dims", 0), sub.output, what))

@@ -91,16 +91,18 @@ def trace(
     fake: FakeOf | None = None,
     grad_enabled: bool | None = None,
     certain: bool = True,
+    transform: bool = False,
 ) -> Subgraph:
     """The graph of ``function(*args, **kwargs)``. Tensors among the arguments become its parameters.
 
     ``fake(i, tensor)`` is the metadata that the body sees of its i-th parameter; by default the tensor's own. ``certain``
-    says that the body runs where it is traced, so that what it raises is raised there.
+    says that the body runs where it is traced, so that what it raises is raised there; ``transform``, that torch.func runs it.
     """
     args = [resolve(m, a) for a in args]
     kwargs = {k: resolve(m, v) for k, v in kwargs.items()}
     parameters = [*leaves(args), *leaves(kwargs.values())]
     with m.tracer.scope() as scope, grad_mode(grad_enabled):
+        scope.transform = transform
         inner = iter(
             [parameter(m.tracer, scope, p, p.fake if fake is None else fake(i, p)) for i, p in enumerate(parameters)]
         )
@@ -112,7 +114,7 @@ def trace(
         except Raised as raised:
             if certain:
                 raise
-            raise Break("FL107", what=function.describe(), why=f"it raises {raised.kind.__name__}") from None
+            raise Break("FL107", what=function.describe(), why=raised.kind.__name__) from None
         if torch.is_grad_enabled() != before:
             raise Break("FL110", what="grad mode", why="a transformed function leaves it changed")
         return close(m.tracer, scope, list(parameters), output)

@@ -22,6 +22,7 @@ from ..report import Frame, Span
 from . import (  # noqa: F401 - some modules only register rules
     _hook,
     attributes,
+    autograd_functions,
     builtin_rules,
     bytecode,
     calls,

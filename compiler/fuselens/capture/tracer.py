@@ -71,6 +71,8 @@ class Scope:
         self.graph = graph
         self.serial = next(serials)
         self.captured: dict[fx.Node, fx.Node] = {}
+        self.transform = False  # torch.func runs it
+        self.grad_mode_known = True  # False in a backward, which may be differentiated itself
         self._last: fx.Node | None = None
         self._names: dict[str, int] = {}
 
@@ -432,6 +434,7 @@ class Tracer:
     def scope(self) -> Iterator[Scope]:
         """Inside, operations go into a graph of their own; what they read of the graphs around it is captured."""
         scope = Scope(fx.Graph())
+        scope.grad_mode_known = self.scopes[-1].grad_mode_known
         self.scopes.append(scope)
         self.graph = scope.graph
         try:
