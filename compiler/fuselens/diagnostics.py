@@ -141,6 +141,13 @@ TABLE: dict[str, Entry] = {
             "graph break: {what} cannot be made again after a graph ({why})",
             "The object is still needed after a graph, so it is created eagerly, before the graph.",
         ),
+        _e(
+            "FL118",
+            "operator without a shape function",
+            "graph break: nothing tells what `{what}` returns ({why})",
+            "The operator has no fake implementation, so it runs eagerly between two graphs.",
+            "Register one with torch.library.register_fake, or with the operator's own register_fake.",
+        ),
         # --- FL2xx: guards and recompiles ---------------------------------------------------------------------
         _e(
             "FL201",

@@ -27,6 +27,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.utils import _pytree as PYTREE
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # --- capture
@@ -553,6 +554,22 @@ def decompositions_for(names: list[str]) -> dict[Any, Callable[..., Any]]:
     return torch._decomp.get_decompositions(packets)
 
 
+def writes_operands(target: Any) -> bool:
+    """Whether the schema of an operator (or of one of its overloads) says that it writes to an operand."""
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return any(writes_operands(getattr(target, name)) for name in target.overloads())
+    return isinstance(target, OpOverload) and target._schema.is_mutable
+
+
+def written_operands(node: torch.fx.Node) -> list[Any] | None:
+    """The arguments that a node of an operator writes to; None when it calls something else."""
+    if not isinstance(node.target, OpOverload):
+        return None
+    arguments = list(enumerate(node.target._schema.arguments))
+    written = [(i, a.name) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write]
+    return [node.args[i] if i < len(node.args) else node.kwargs.get(name) for i, name in written]
+
+
 def is_composite(op: torch._ops.OpOverload) -> bool:
     """Whether ``op`` is implemented in terms of other operators, autograd included."""
     if op.namespace == "prim":
@@ -666,9 +683,8 @@ def contained() -> Iterator[None]:
 def run_on_meta(function: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """The fake results of ``function`` on fake tensors, found without their mode; None unless all are on one device."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
-    from torch.utils import _pytree
 
-    leaves, structure = _pytree.tree_flatten(args)
+    leaves, structure = PYTREE.tree_flatten(args)
     fakes = [t for t in leaves if isinstance(t, torch.Tensor)]
     if not fakes or not all(isinstance(t, FakeTensor) and t.device == fakes[0].device for t in fakes):
         return None
@@ -680,7 +696,7 @@ def run_on_meta(function: Callable[..., tuple[Any, ...]], args: tuple[Any, ...])
         return made.requires_grad_(t.requires_grad)
 
     with unset_fake_temporarily():
-        results = function(*_pytree.tree_unflatten([meta(t) for t in leaves], structure))
+        results = function(*PYTREE.tree_unflatten([meta(t) for t in leaves], structure))
     mode, device = fakes[0].fake_mode, fakes[0].device
     with mode:
         return tuple(

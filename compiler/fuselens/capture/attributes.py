@@ -384,7 +384,7 @@ def generic(m: Machine, value: ObjectValue, name: str) -> Value:
     assigned = m.tracer.attributes.get((id(obj), name))
     if assigned is not None and assigned[1] is not DELETED:
         return m.use(assigned[1])
-    if name in _MODULE_TABLES and any(o.value is obj for o, _ in m.tracer.attributes.values()):
+    if name in _MODULE_TABLES and any((id(obj), n) in m.tracer.attributes for n in vars(obj).get(name) or ()):
         raise Break("FL106", what=f"{value.describe()}.{name}", why="attributes of the module are replaced or assigned")
     found, place = class_member(m, kind, name)
     if isinstance(found, property):
@@ -441,6 +441,11 @@ def _member(m: Machine, value: ObjectValue, name: str) -> Value | None:
         if members is None:
             continue
         container = src.attribute(source, table)
+        changed = m.tracer.changed(members)
+        if changed is not None and (name in changed.items or name in members):
+            if name in changed.items:
+                return m.use(changed.items[name])
+            continue
         if name in members:
             return m.use(m.tracer.lazy(members[name], src.dict_item(container, name, f"{source}.{name}")))
         m.tracer.guard(container, _hook.MISSING, name, name="MISSING", text=f"{name!r} not in {source}.{table}")

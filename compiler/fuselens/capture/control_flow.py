@@ -65,18 +65,21 @@ def body_of(m: Machine, function: Value, args: list[Value], what: str, fake: Fak
     written = [n for n in sub.module.graph.nodes if n.op.startswith("call_") and writes(n)]
     outside = {torch_private.storage_key(n.meta["val"]) for n in sub.module.graph.nodes
                if n.op == "placeholder" and isinstance(n.meta["val"], torch.Tensor)}  # fmt: skip
-    if any(torch_private.storage_key(_first(n)) in outside for n in written):
+    if any(torch_private.storage_key(t) in outside for n in written for t in _written(n)):
         raise Break("FL104", what=what, why="a branch or body writes to a tensor from outside")
     if any(torch_private.storage_key(t.fake) in outside for t in sub.leaves):
         raise Break("FL104", what=what, why="a branch or body returns a tensor from outside, or a view of one")
     return sub
 
 
-def _first(node: fx.Node) -> torch.Tensor:
-    written = node.kwargs.get("out") if "out" in node.kwargs else node.args[0]
-    if isinstance(written, fx.Node):
-        return written.meta["val"]
-    raise Break("FL104", what="a branch or body", why="what it writes to is not known")
+def _written(node: fx.Node) -> list[torch.Tensor]:
+    """The tensors that a node writes to."""
+    found = torch_private.written_operands(node)
+    if found is None:
+        found = [node.kwargs["out"] if "out" in node.kwargs else node.args[0]]
+    if not all(isinstance(n, fx.Node) for n in found):
+        raise Break("FL104", what="a branch or body", why="what it writes to is not known")
+    return [n.meta["val"] for n in found]
 
 
 def _operands(m: Machine, value: Value, what: str) -> list[Value]:

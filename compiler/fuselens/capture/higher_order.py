@@ -9,6 +9,7 @@ were there before it (``Tracer.touch``).
 from __future__ import annotations
 
 import operator
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -198,10 +199,12 @@ def replace(value: Value, tensors: Iterator[Value]) -> Value:
     """``value`` with its tensors replaced in order; its containers are made anew."""
     if isinstance(value, TensorValue):
         return next(tensors)
-    if isinstance(value, SequenceValue):
+    if isinstance(value, SequenceValue) and (value.kind in (list, tuple) or hasattr(value.kind, "_fields")):
         return SequenceValue([replace(v, tensors) for v in value.items], value.kind)
-    if isinstance(value, DictValue):
+    if isinstance(value, DictValue) and value.kind in (dict, OrderedDict):
         return DictValue({k: replace(v, tensors) for k, v in value.items.items()}, value.kind)
+    if leaves([value]):
+        raise Break("FL104", what="a function that runs as a whole", why=f"of tensors in {value.describe()}")
     return value
 
 

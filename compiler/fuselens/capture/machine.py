@@ -34,6 +34,7 @@ from . import (  # noqa: F401 - some modules only register rules
     known,
     library_rules,
     operators,
+    pytree_rules,
     text,
     torch_rules,
 )

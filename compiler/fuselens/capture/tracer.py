@@ -521,10 +521,12 @@ class Tracer:
         except torch_private.FAKE_SHAPE_ERRORS:
             raise Break("FL108", what=what) from None
         except torch_private.FAKE_OPERATOR_ERRORS as e:
-            raise Break("FL104", what=what, why=f"no shape function: {_first_line(e)}") from None
+            raise Break("FL118", what=what, why=_first_line(e)) from None
         except Break:
             raise
         except Exception as e:  # noqa: BLE001 - an operator may raise anything; eager raises it again
+            if "no fake impl" in str(e):
+                raise Break("FL118", what=what, why="it is a custom operator without a fake implementation") from None
             raise Break("FL107", what=what, why=f"{type(e).__name__}: {_first_line(e)}") from None
 
     def wrap_result(self, node: fx.Node, result: Any, what: str) -> Value:
@@ -579,6 +581,11 @@ class Tracer:
         self.touch(value, f"a change of {value.describe()}")
         if value.source is not None:
             self.mutated[id(value)] = value
+
+    def changed(self, obj: Any) -> DictValue | None:
+        """What an existing dictionary holds now, when the program has changed it."""
+        known = self._objects.get(id(obj))
+        return known if isinstance(known, DictValue) and id(known) in self.mutated else None
 
     def remember_shape(self, name: str, span: Span | None, value: Value) -> None:
         """Records what an assignment to ``name`` bound, for inlay hints."""
@@ -694,6 +701,8 @@ def _tensor_values(args: tuple[Value, ...], kwargs: dict[str, Value]) -> list[Te
 def mutates(kind: str, target: Any, kwargs: dict[str, Any]) -> bool:
     """Whether the call may write into an argument, so that its node must stay even when nothing uses the result."""
     if "out" in kwargs or kwargs.get("inplace") is True:
+        return True
+    if torch_private.writes_operands(target):
         return True
     name = target if kind == "call_method" else getattr(target, "__name__", "")
     return (name.endswith("_") and not name.endswith("__")) or name in ("setitem", "__setitem__", "copy_")
