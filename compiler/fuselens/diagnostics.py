@@ -187,6 +187,13 @@ TABLE: dict[str, Entry] = {
             "Gradients come from the compiled backward of the graphs so far, which the call runs eagerly between two graphs.",
             "Compile the forward and the loss, and call backward outside; the backward is compiled as well.",
         ),
+        _e(
+            "FL123",
+            "operator without a shape function",
+            "graph break: nothing tells what `{what}` returns ({why})",
+            "The operator has no fake implementation, so it runs eagerly between two graphs.",
+            "Register one with torch.library.register_fake, or with the operator's own register_fake.",
+        ),
         # --- FL2xx: guards and recompiles ---------------------------------------------------------------------
         _e(
             "FL201",

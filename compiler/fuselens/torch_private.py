@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import threading
+import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.utils import _pytree as PYTREE
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # --- capture
@@ -473,6 +475,9 @@ def set_grad_enabled(enabled: bool) -> None:
     torch._C._set_grad_enabled(enabled)
 
 
+HIGHER_ORDER: dict[str, Any] = {
+    name: getattr(torch._higher_order_ops, name) for name in ("while_loop", "scan", "map", "associative_scan")
+}
 SET_GRAD_ENABLED: Callable[[bool], None] = torch._C._set_grad_enabled
 C_FUNCTION_OWNERS: tuple[Any, ...] = (torch._C._nn, torch._C._special, torch._C._linalg, torch._C._fft)
 LOG_API_USAGE = torch._C._log_api_usage_once
@@ -559,6 +564,22 @@ def decompositions_for(names: list[str]) -> dict[Any, Callable[..., Any]]:
 
     packets = [getattr(torch.ops.aten, n) for n in names if hasattr(torch.ops.aten, n)]
     return torch._decomp.get_decompositions(packets)
+
+
+def writes_operands(target: Any) -> bool:
+    """Whether the schema of an operator (or of one of its overloads) says that it writes to an operand."""
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return any(writes_operands(getattr(target, name)) for name in target.overloads())
+    return isinstance(target, OpOverload) and target._schema.is_mutable
+
+
+def written_operands(node: torch.fx.Node) -> list[Any] | None:
+    """The arguments that a node of an operator writes to; None when it calls something else."""
+    if not isinstance(node.target, OpOverload):
+        return None
+    arguments = list(enumerate(node.target._schema.arguments))
+    written = [(i, a.name) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write]
+    return [node.args[i] if i < len(node.args) else node.kwargs.get(name) for i, name in written]
 
 
 def is_composite(op: torch._ops.OpOverload) -> bool:
@@ -648,6 +669,52 @@ def integer_functions() -> dict[str, Any]:
     names = ("FloorDiv", "CeilDiv", "CleanDiv", "Mod", "PythonMod", "ModularIndexing", "Max", "Min", "PowByNatural",
              "IntTrueDiv", "FloatTrueDiv", "ToFloat", "TruncToInt", "FloorToInt", "CeilToInt", "Identity")  # fmt: skip
     return {n: getattr(functions, n) for n in names if hasattr(functions, n)}
+
+
+@contextlib.contextmanager
+def contained() -> Iterator[None]:
+    """Inside, a function transform may fail on fake tensors: it leaves no trace in torch's dispatcher.
+
+    torch describes the operands of a failed operator under a guard of its dispatch keys. Frames that the exception
+    keeps alive own that guard, and it would set the keys back to those inside the transform when they are collected.
+    """
+    include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    with torch._C._ForceDispatchKeyGuard(include, exclude):
+        try:
+            yield
+        except BaseException as error:
+            seen: set[int] = set()
+            found: BaseException | None = error
+            while found is not None and id(found) not in seen:
+                seen.add(id(found))
+                traceback.clear_frames(found.__traceback__)
+                found = found.__context__
+            raise
+
+
+def run_on_meta(function: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The fake results of ``function`` on fake tensors, found without their mode; None unless all are on one device."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    leaves, structure = PYTREE.tree_flatten(args)
+    fakes = [t for t in leaves if isinstance(t, torch.Tensor)]
+    if not fakes or not all(isinstance(t, FakeTensor) and t.device == fakes[0].device for t in fakes):
+        return None
+
+    def meta(t: Any) -> Any:
+        if not isinstance(t, torch.Tensor):
+            return t
+        made = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
+        return made.requires_grad_(t.requires_grad)
+
+    with unset_fake_temporarily():
+        results = function(*PYTREE.tree_unflatten([meta(t) for t in leaves], structure))
+    mode, device = fakes[0].fake_mode, fakes[0].device
+    with mode:
+        return tuple(
+            torch.empty_strided(r.shape, r.stride(), dtype=r.dtype, device=device, requires_grad=r.requires_grad)
+            for r in results
+        )
 
 
 def real_tensors() -> contextlib.AbstractContextManager[Any]:

@@ -52,3 +52,48 @@ def check(fn: Callable[..., Any], *calls: tuple[Any, ...], backend: str = "eager
     if graphs is not None:
         assert len(report.graphs) == graphs, report.summary()
     return report
+
+
+def check_training(
+    fn: Callable[..., Any], *args: Any, backend: str = "eager", breaks: int | None = None, steps: int = 2,
+    eager: Callable[..., Any] | None = None, unused_gradients: bool = False,
+) -> Report:  # fmt: skip
+    """Calls ``fn`` eagerly (or ``eager`` in its place) and compiled, then backward: results and gradients agree.
+
+    ``unused_gradients``: eager's missing gradients may be zeros.
+    """
+    compiled = fuselens.compile(fn, backend=backend)
+    report = compiled.__fuselens__.recorder.report
+
+    def once(function: Callable[..., Any]) -> tuple[Any, list[Any]]:
+        torch.manual_seed(0)
+        given = copy.deepcopy(args)
+        result = function(*given)
+        roots = [t for t in _tensors(result) if t.requires_grad]
+        torch.autograd.backward(roots, [torch.cos(t.detach()) for t in roots])
+        held = [*_tensors(given), *(fn.parameters() if isinstance(fn, torch.nn.Module) else ())]
+        gradients = [t.grad for t in held]
+        if isinstance(fn, torch.nn.Module):
+            fn.zero_grad()
+        if unused_gradients:
+            gradients = [torch.zeros_like(t) if g is None else g for t, g in zip(held, gradients, strict=True)]
+        return result, gradients
+
+    for _ in range(steps):
+        expected, actual = once(eager or fn), once(compiled)
+        for what, e, a in zip(("result", "gradient"), expected, actual, strict=True):
+            difference = comparison.differ(e, a, what)
+            assert difference is None, difference
+        requires = [[t.requires_grad for t in _tensors(r)] for r in (expected[0], actual[0])]
+        assert eager is not None or requires[0] == requires[1]
+    if breaks is not None:
+        assert len(report.breaks) == breaks, [f"{b.span}: {b.message}" for b in report.breaks]
+    return report
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [t for v in value for t in _tensors(v)] if isinstance(value, (list, tuple)) else []

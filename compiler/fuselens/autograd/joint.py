@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -330,6 +330,8 @@ class _Trace:
             if isinstance(extent, Result):
                 return Output("result", extent.position)
             value = extent
+        if callable(value):
+            raise Unsupported("a function made by the graph is one of its outputs")
         return Output("constant", value=value)
 
     def _extent(self, value: Any) -> Extent:
@@ -586,7 +588,7 @@ def _has_symbols(value: Any) -> bool:
 
 def _may_write(gm: fx.GraphModule) -> bool:
     """Whether any node could write to an operand: in-place names, item assignment, ``out=``."""
-    for node in gm.graph.nodes:
+    for node in _every_node(gm):
         if node.op not in ("call_function", "call_method") or node.target is torch_private.SET_GRAD_ENABLED:
             continue
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -605,7 +607,15 @@ def _autocast_devices() -> tuple[str, ...]:
 
 def _needs_python_rules(gm: fx.GraphModule) -> bool:
     """Batch norm's C++ form writes its statistics behind its schema's back; the Python form says so."""
-    return any("norm" in getattr(n.target, "__name__", "") for n in gm.graph.nodes if n.op == "call_function")
+    return any("norm" in getattr(n.target, "__name__", "") for n in _every_node(gm) if n.op == "call_function")
+
+
+def _every_node(gm: fx.GraphModule) -> Iterator[fx.Node]:
+    """The nodes of a graph and of the graphs that its operators run."""
+    for node in gm.graph.nodes:
+        yield node
+        for body in getattr(node.target, "bodies", ()):
+            yield from _every_node(body)
 
 
 def _first_line(error: BaseException) -> str:

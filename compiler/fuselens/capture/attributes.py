@@ -16,6 +16,7 @@ from .breaks import Break, Raised, raising
 from .known import from_plain, plain
 from .tracer import CONSTANT_TYPES
 from .values import (
+    ActiveValue,
     Constant,
     DequeValue,
     DictValue,
@@ -148,6 +149,10 @@ def load(m: Machine, value: Value, name: str) -> Value:
             return own
     if isinstance(value, MadeFunction):
         return _made_function(m, value, name)
+    if isinstance(value, ActiveValue):
+        active = value.attribute(m, name)
+        if active is not None:
+            return active
     if isinstance(value, GeneratorValue) and name in ("send", "throw", "close", "__next__", "__iter__"):
         return NamedMethod(value, name)
     if isinstance(value, SymbolValue):
@@ -395,6 +400,8 @@ def generic(m: Machine, value: ObjectValue, name: str) -> Value:
     assigned = m.tracer.attributes.get((id(obj), name))
     if assigned is not None and assigned[1] is not DELETED:
         return m.use(assigned[1])
+    if name in _MODULE_TABLES and any((id(obj), n) in m.tracer.attributes for n in vars(obj).get(name) or ()):
+        raise Break("FL106", what=f"{value.describe()}.{name}", why="attributes of the module are replaced or assigned")
     found, place = class_member(m, kind, name)
     if isinstance(found, property):
         return bind(m, found, value, name, place)
@@ -450,6 +457,11 @@ def _member(m: Machine, value: ObjectValue, name: str) -> Value | None:
         if members is None:
             continue
         container = src.attribute(source, table)
+        changed = m.tracer.changed(members)
+        if changed is not None and (name in changed.items or name in members):
+            if name in changed.items:
+                return m.use(changed.items[name])
+            continue
         if name in members:
             return m.use(m.tracer.lazy(members[name], src.dict_item(container, name, f"{source}.{name}")))
         m.tracer.guard(container, _hook.MISSING, name, name="MISSING", text=f"{name!r} not in {source}.{table}")
@@ -526,7 +538,10 @@ def vars_of(obj: Any) -> dict[str, Any] | None:
 def store(m: Machine, owner: Value, name: str, value: Value) -> None:
     """``owner.name = value``; on an existing object it is replayed after the graph."""
     what = f"assignment to `{owner.describe()}.{name}`"
+    if isinstance(owner, ActiveValue) and owner.assign(m, name, value):
+        return
     if isinstance(owner, MadeFunction) and name not in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
+        m.tracer.touch(owner, what)
         owner.attributes[name] = value
         return
     if isinstance(owner, (SequenceValue, DictValue, SetValue, Constant)) and not isinstance(
@@ -591,6 +606,7 @@ def store_directly(m: Machine, owner: ObjectValue, name: str, value: Value) -> N
 
 
 def _assign(m: Machine, owner: ObjectValue, name: str, value: Value) -> None:
+    m.tracer.touch(owner, f"assignment to `{owner.describe()}.{name}`")
     key = (id(owner.value), name)
     if key in m.tracer.attributes and m.tracer.attributes[key][1] is DELETED:
         del m.tracer.attributes[key]  # what is assigned again comes last; what is only replaced keeps its place

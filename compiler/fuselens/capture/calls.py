@@ -20,10 +20,11 @@ from .iterators import generator_method, iterate
 from .known import UNKNOWN, deep_use, fold, plain
 from .methods import named_method
 from .operators import contains, delete_subscript, identical, operate, store_subscript, subscript
-from .rules import RULES, rule
+from .rules import CODE_RULES, RULES, rule
 from .torch_rules import set_grad_enabled
 from .tracer import CONSTANT_TYPES
 from .values import (
+    ActiveValue,
     CellValue,
     Constant,
     ContextExit,
@@ -68,6 +69,10 @@ def call(m: Machine, function: Value, args: list[Value], kwargs: dict[str, Value
         return _known(m, function, args, kwargs)
     if isinstance(function, ObjectValue):
         return _object(m, function, args, kwargs)
+    if isinstance(function, ActiveValue):
+        result = function.call(m, args, kwargs)
+        if result is not None:
+            return result
     if isinstance(function, ContextExit):
         context = function.context
         function.exited = True
@@ -78,6 +83,14 @@ def call(m: Machine, function: Value, args: list[Value], kwargs: dict[str, Value
     if isinstance(function, (Constant, SequenceValue, DictValue, TensorValue)):
         raise raising(TypeError(f"'{function.python_type.__name__}' object is not callable"))
     raise Break("FL104", what=function.describe(), why="it is not a function that is known while tracing")
+
+
+def closure_of(m: Machine, value: FunctionValue) -> list[CellValue]:
+    """The cells that an existing function closes over."""
+    function = value.function
+    closure = src.part(value.source or src.constant(function, function.__qualname__), _hook.FUNC_CLOSURE, "__closure__")
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return [m.tracer.cell(cell, name, src.item(closure, i)) for i, (name, cell) in enumerate(cells)]
 
 
 def _dict_items(m: Machine, value: Value | None) -> dict[str, Value]:
@@ -91,6 +104,8 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
     function = value.function
     if function in RULES:
         return RULES[function](m, args, kwargs)
+    if function.__code__ in CODE_RULES:
+        return CODE_RULES[function.__code__](m, value, args, kwargs)
     code = classify.breaking_code(function)
     if code is not None:
         raise Break(code, what=function.__qualname__, why="it must run each time")
@@ -122,11 +137,7 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
     base = source or src.constant(function, function.__qualname__)
     if source is not None and len(args) < function.__code__.co_argcount:  # which parameters the defaults are of
         _guard_number(m, src.part(source, _hook.FUNC_DEFAULTS, "__defaults__"), function.__defaults__)
-    closure: list[CellValue] = []
-    for i, cell in enumerate(function.__closure__ or ()):
-        name = function.__code__.co_freevars[i]
-        cell_source = src.item(src.part(base, _hook.FUNC_CLOSURE, "__closure__"), i)
-        closure.append(m.tracer.cell(cell, name, cell_source))
+    closure = closure_of(m, value)
     defaults = [
         m.tracer.lazy(d, src.item(src.part(base, _hook.FUNC_DEFAULTS, "__defaults__"), i))
         if source

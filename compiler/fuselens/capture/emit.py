@@ -31,6 +31,7 @@ from .sources import Source
 from .tracer import Tracer
 from .values import (
     NULL,
+    ActiveValue,
     CellValue,
     CombinedIterator,
     Constant,
@@ -50,6 +51,7 @@ from .values import (
     MethodValue,
     NamedMethod,
     ObjectValue,
+    OpaqueValue,
     SequenceValue,
     SetValue,
     SliceValue,
@@ -109,6 +111,8 @@ def parts(value: Value, tracer: Tracer) -> list[Value]:
         found.append(value.exception)
     elif isinstance(value, InstanceDict):
         found.append(value.owner)
+    elif isinstance(value, ActiveValue):
+        found += value.parts
     return [v for v in found if v is not None]
 
 
@@ -122,7 +126,7 @@ def needed_nodes(values: list[Value], tracer: Tracer) -> list[fx.Node]:
         if id(value) in seen or isinstance(value, Lazy):
             continue
         seen.add(id(value))
-        if isinstance(value, (TensorValue, SymbolValue)):
+        if isinstance(value, (TensorValue, SymbolValue, OpaqueValue)):
             if value.source is None:
                 found[value.node] = None
         elif value.source is None:
@@ -624,7 +628,7 @@ class Emitter:
     def _build(self, value: Value) -> None:
         if isinstance(value, (Constant, Known)):
             self._emit(bytecode.load_const(value.value))
-        elif isinstance(value, (TensorValue, SymbolValue)):
+        elif isinstance(value, (TensorValue, SymbolValue, OpaqueValue)):
             self._emit(bytecode.load_fast(OUTPUTS))
             self._emit(bytecode.load_const(self.outputs[value.node]))
             self._emit(bytecode.binary_subscr())
@@ -683,6 +687,8 @@ class Emitter:
             if value.started:
                 raise CannotRebuild(value.born, value.describe(), "it is suspended in the middle")
             self._call_constant(_applied, function, SequenceValue(args, tuple), DictValue(dict(kwargs)))
+        elif isinstance(value, ActiveValue) and value.maker is not None:
+            self._call_constant(value.maker, *value.parts)
         else:
             raise FrameUnsupported("FL109", None, what=value.describe(), why="it cannot be rebuilt after the graph")
 
@@ -882,7 +888,7 @@ def _passed(value: Value, slot: Slot) -> Value:
 
 _MUTABLE = (
     SequenceValue, DictValue, SetValue, DictView, IteratorValue, CombinedIterator, MadeFunction, GradModeContext, ContextExit, NamedMethod,
-    ObjectValue, GeneratorValue, CellValue,
+    ObjectValue, GeneratorValue, CellValue, ActiveValue,
 )  # fmt: skip
 _RAISES = ("RAISE_VARARGS", "RERAISE")
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")

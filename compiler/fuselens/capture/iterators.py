@@ -119,6 +119,7 @@ def iterator(m: Machine, value: Value) -> Value:
 def advance(m: Machine, value: Value) -> Value | None:
     """The next item of an iterator; None when there is none left."""
     value = m.use(value)
+    m.tracer.touch(value, "an iterator")
     if isinstance(value, CombinedIterator):
         return _advance_combined(m, value)
     if isinstance(value, GeneratorValue):

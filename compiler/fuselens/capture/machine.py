@@ -22,15 +22,19 @@ from ..report import Frame, Span
 from . import (  # noqa: F401 - some modules only register rules
     _hook,
     attributes,
+    autograd_functions,
     builtin_rules,
     bytecode,
     calls,
     classify,
+    control_flow,
     copying,
+    function_transforms,
     iterators,
     known,
     library_rules,
     operators,
+    pytree_rules,
     text,
     torch_rules,
 )
@@ -40,6 +44,7 @@ from .sources import Source
 from .tracer import Tracer, specialise
 from .values import (
     NULL,
+    ActiveValue,
     CellValue,
     Constant,
     ContextExit,
@@ -353,7 +358,7 @@ class Machine:
             return bool(value.items)
         if isinstance(value, DictView):
             return bool(value.mapping.items)
-        if isinstance(value, (FunctionValue, MadeFunction, MethodValue, *iterators.ITERATORS)):
+        if isinstance(value, (FunctionValue, MadeFunction, MethodValue, ActiveValue, *iterators.ITERATORS)):
             return True
         if isinstance(value, Known):
             if isinstance(value.value, (type, types.ModuleType)) or callable(value.value):
@@ -483,6 +488,7 @@ def read_cell(m: Machine, cell: CellValue, name: str) -> Value:
 @handles("STORE_DEREF")
 def _store_deref(m: Machine, name: str) -> None:
     cell = m.cells[name]
+    m.tracer.touch(cell, f"assignment to `{name}`")
     cell.contents = m.take()
     cell.written = True
     if cell.source is not None:
@@ -531,6 +537,7 @@ def _load_global(m: Machine, name: str) -> None:
 
 @handles("STORE_GLOBAL")
 def _store_global(m: Machine, name: str) -> None:
+    m.tracer.touch(None, f"assignment to global `{name}`")
     m.tracer.written_globals[id(m.globals), name] = (m.globals, m.take())
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .values import Value
+from .values import FunctionValue, Value
 
 if TYPE_CHECKING:
     from .machine import Machine
 
 Rule = Callable[["Machine", list[Value], dict[str, Value]], Value]
 RULES: dict[Any, Rule] = {}
+FunctionRule = Callable[["Machine", FunctionValue, list[Value], dict[str, Value]], Value]
+CODE_RULES: dict[types.CodeType, FunctionRule] = {}  # for functions that a library makes anew, all from one code object
 
 
 def rule(*callables: Any) -> Callable[[Rule], Rule]:

@@ -28,6 +28,7 @@ def _is_tensor(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
 
 @rule(torch.is_grad_enabled)
 def _is_grad_enabled(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _require_known_grad_mode(m)
     return Constant(torch.is_grad_enabled())
 
 
@@ -105,8 +106,14 @@ def _assert(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(None)
 
 
+def _require_known_grad_mode(m: Machine) -> None:
+    if not m.tracer.scopes[-1].grad_mode_known:
+        raise Break("FL104", what="grad mode", why="a backward runs with it or without it")
+
+
 def set_grad_enabled(m: Machine, enabled: bool) -> None:
     """Changes grad mode from here on, in the trace and in the graph."""
+    _require_known_grad_mode(m)
     if torch.is_grad_enabled() == enabled:
         return
     torch_private.set_grad_enabled(enabled)

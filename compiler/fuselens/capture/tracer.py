@@ -12,7 +12,8 @@ import operator
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,12 +41,14 @@ from .values import (
     Lazy,
     MethodValue,
     ObjectValue,
+    OpaqueValue,
     SequenceValue,
     SetValue,
     SliceValue,
     SymbolValue,
     TensorValue,
     Value,
+    serials,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +59,33 @@ CONSTANT_TYPES: tuple[type, ...] = (
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
 EQUALITY_GUARDED: tuple[type, ...] = (bool, int, float, complex, str, bytes, type(None))
+
+
+class Scope:
+    """A graph of its own inside the captured one: what a function transform, a branch or a loop's body runs.
+
+    ``captured`` maps the nodes of the enclosing graph that it reads to the placeholders that stand for them.
+    """
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self.serial = next(serials)
+        self.captured: dict[fx.Node, fx.Node] = {}
+        self.transform = False  # torch.func runs it
+        self.grad_mode_known = True  # False in a backward, which may be differentiated itself
+        self._last: fx.Node | None = None
+        self._names: dict[str, int] = {}
+
+    def placeholder(self, name: str, fake: Any, span: Span | None) -> fx.Node:
+        last = self._last
+        again = self._names[name] = self._names.get(name, -1) + 1
+        if again:
+            name = f"{name}__{again}"
+        with self.graph.inserting_after(last) if last is not None else self.graph.inserting_before(_first(self.graph)):
+            node = self.graph.placeholder(name)
+        node.meta.update(val=fake, span=span)
+        self._last = node
+        return node
 
 
 class Tracer:
@@ -69,7 +99,8 @@ class Tracer:
     ) -> None:
         self.config = config
         self.globals = globals_
-        self.graph = fx.Graph()
+        self.graph = fx.Graph()  # the one that grows now; `scopes` has those around it
+        self.scopes = [Scope(self.graph)]
         self.guards = GuardProgram()
         self.sizes: Sizes | None = None
         self.variation = variation  # None: every size and integer stays what it is
@@ -95,7 +126,6 @@ class Tracer:
         self.steps = 0  # instructions run so far, in all frames
         self._objects: dict[int, Value] = {}
         self._keep: list[Any] = []  # ids above stay valid while these live
-        self._last_placeholder: fx.Node | None = None
         self.ambient = {what: (read, read()) for what, read in torch_private.AMBIENT.items()}
         self.span: Span | None = None  # of the instruction being executed, in user code
 
@@ -397,17 +427,8 @@ class Tracer:
 
     def _placeholder(self, given: Any, source: Source, value: Any) -> fx.Node:
         """A new graph input: ``given`` is what the frame has at ``source``, ``value`` what stands for it while tracing."""
-        anchor = self._last_placeholder
-        with (
-            self.graph.inserting_after(anchor)
-            if anchor is not None
-            else self.graph.inserting_before(_first(self.graph))
-        ):
-            node = self.graph.placeholder(_placeholder_name(source, len(self.inputs)))
-        node.meta["val"] = value
-        node.meta["span"] = self.span
+        node = self.scopes[0].placeholder(_placeholder_name(source, len(self.inputs)), value, self.span)
         node.meta["source"] = source.text
-        self._last_placeholder = node
         self.inputs.append((source, given))
         position = self.guards.gather(source)
         assert position == len(self.inputs) - 1, "graph inputs are gathered first"
@@ -416,6 +437,43 @@ class Tracer:
     def real(self, value: TensorValue) -> torch.Tensor:
         """The tensor that an input of the graph stands for."""
         return next(t for source, t in self.inputs if source == value.source)
+    # --- subgraphs -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def scope(self) -> Iterator[Scope]:
+        """Inside, operations go into a graph of their own; what they read of the graphs around it is captured."""
+        scope = Scope(fx.Graph())
+        scope.grad_mode_known = self.scopes[-1].grad_mode_known
+        self.scopes.append(scope)
+        self.graph = scope.graph
+        try:
+            yield scope
+        finally:
+            self.scopes.pop()
+            self.graph = self.scopes[-1].graph
+
+    def local(self, node: fx.Node) -> fx.Node:
+        """What stands for ``node`` in the graph that grows now."""
+        return node if node.graph is self.graph else self._captured(node, len(self.scopes) - 1)
+
+    def _captured(self, node: fx.Node, depth: int) -> fx.Node:
+        scope = self.scopes[depth]
+        if node.graph is scope.graph:
+            return node
+        if depth == 0:
+            raise Break("FL110", what="a tensor of a transformed function", why="it is used after that function ended")
+        outer = self._captured(node, depth - 1)
+        found = scope.captured.get(outer)
+        if found is None:
+            found = scope.captured[outer] = scope.placeholder(node.name, node.meta["val"], node.meta.get("span"))
+        return found
+
+    def touch(self, value: Value | None, what: str) -> None:
+        """A subgraph may change only objects that it made itself (None is none): it may run any number of times."""
+        if len(self.scopes) > 1 and (
+            value is None or value.source is not None or value.serial < self.scopes[-1].serial
+        ):
+            raise Break("FL110", what=what, why="it is made outside of the function that is transformed here")
 
     # --- tensor operations ---------------------------------------------------------------------------------
 
@@ -456,6 +514,15 @@ class Tracer:
                     return value  # in-place operators and identities return the very object
         return self.wrap_result(node, result, what)
 
+    def record(self, target: Any, args: tuple[Value, ...], what: str) -> tuple[fx.Node, Any]:
+        """A node that calls ``target``, whatever it returns, and its result on fake tensors."""
+        node_args = tuple(self.to_argument(a) for a in args)
+        result = self.run_fake("call_function", target, _map_nodes(node_args), {}, what)
+        node = self.graph.call_function(target, node_args)
+        node.meta.update(val=result, span=self.span)
+        self.operations += 1
+        return node, result
+
     def run_fake(self, kind: str, target: Any, args: Any, kwargs: Any, what: str) -> Any:
         try:
             with self.fake_mode, torch_private.quietly():
@@ -467,12 +534,14 @@ class Tracer:
         except torch_private.FAKE_SHAPE_ERRORS:
             raise Break("FL108", what=what) from None
         except torch_private.FAKE_OPERATOR_ERRORS as e:
-            raise Break("FL104", what=what, why=f"no shape function: {_first_line(e)}") from None
+            raise Break("FL123", what=what, why=_first_line(e)) from None
         except Break:
             raise
         except Exception as e:  # noqa: BLE001 - an operator may raise anything; eager raises it again
             if torch_private.needs_data(e):
                 raise Break("FL102", what=what) from None
+            if "no fake impl" in str(e):
+                raise Break("FL123", what=what, why="it is a custom operator without a fake implementation") from None
             raise Break("FL107", what=what, why=f"{type(e).__name__}: {_first_line(e)}") from None
 
     def wrap_result(self, node: fx.Node, result: Any, what: str) -> Value:
@@ -516,8 +585,8 @@ class Tracer:
     def to_argument(self, value: Value) -> Any:
         """What stands for ``value`` in an fx node's arguments."""
         value = self.use(value)
-        if isinstance(value, (TensorValue, SymbolValue)):
-            return value.node
+        if isinstance(value, (TensorValue, SymbolValue, OpaqueValue)):
+            return self.local(value.node)
         if isinstance(value, Constant):
             return value.value
         if isinstance(value, SequenceValue):
@@ -533,8 +602,14 @@ class Tracer:
 
     def mutate(self, value: SequenceValue | DictValue | SetValue) -> None:
         """Notes that an existing container differs from the object it stands for; the emitted code brings that up to date."""
+        self.touch(value, f"a change of {value.describe()}")
         if value.source is not None:
             self.mutated[id(value)] = value
+
+    def changed(self, obj: Any) -> DictValue | None:
+        """What an existing dictionary holds now, when the program has changed it."""
+        known = self._objects.get(id(obj))
+        return known if isinstance(known, DictValue) and id(known) in self.mutated else None
 
     def remember_shape(self, name: str, span: Span | None, value: Value) -> None:
         """Records what an assignment to ``name`` bound, for inlay hints."""
@@ -659,8 +734,17 @@ def mutates(kind: str, target: Any, kwargs: dict[str, Any]) -> bool:
     """Whether the call may write into an argument, so that its node must stay even when nothing uses the result."""
     if "out" in kwargs or kwargs.get("inplace") is True:
         return True
+    if torch_private.writes_operands(target):
+        return True
     name = target if kind == "call_method" else getattr(target, "__name__", "")
     return (name.endswith("_") and not name.endswith("__")) or name in ("setitem", "__setitem__", "copy_")
+
+
+def writes(node: fx.Node) -> bool:
+    """Whether a node writes into one of its arguments, augmented assignment included."""
+    name = getattr(node.target, "__name__", "")
+    augmented = name.startswith("i") and getattr(operator, f"__{name}__", None) is node.target
+    return augmented or mutates(node.op, node.target, node.kwargs)
 
 
 def _first_line(error: BaseException) -> str:

@@ -9,6 +9,7 @@ none and are rebuilt by bytecode when they leave the frame.
 from __future__ import annotations
 
 import collections
+import itertools
 import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,14 +23,17 @@ from .sources import Source
 if TYPE_CHECKING:
     from .machine import Machine
 
+serials = itertools.count(1)  # values are numbered, so that a subgraph knows which were there before it
+
 
 class Value:
     """Base of all tracked values."""
 
-    __slots__ = ("source",)
+    __slots__ = ("source", "serial")
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
+        self.serial = next(serials)
 
     @property
     def python_type(self) -> type:
@@ -139,6 +143,47 @@ class Opaque(Value):
 
     def describe(self) -> str:
         return self.text
+class ActiveValue(Value):
+    """Base of values that say themselves what their attributes and calls mean.
+
+    Where one leaves the frame it is made again as ``maker(*parts)``.
+    """
+
+    __slots__ = ()
+
+    def attribute(self, m: Machine, name: str) -> Value | None:
+        """The attribute ``name``; None when it is not traced."""
+        return None
+
+    def assign(self, m: Machine, name: str, value: Value) -> bool:
+        """Assigns the attribute ``name``; False when that is not traced."""
+        return False
+
+    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        """The result of a call; None when it is not traced."""
+        return None
+
+    @property
+    def maker(self) -> Callable[..., Any] | None:
+        return None
+
+    @property
+    def parts(self) -> list[Value]:
+        return []
+
+
+class OpaqueValue(ActiveValue):
+    """A Python object that only the running graph has: ``node`` computes it (the function that ``torch.func.vjp`` gives)."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: fx.Node) -> None:
+        super().__init__(None)
+        self.node = node
+
+    @property
+    def python_type(self) -> type:
+        return type(self.node.meta["val"])
 
 
 class SequenceValue(Value):

@@ -20,9 +20,14 @@ _AUGMENTED = {"iadd": "+=", "isub": "-=", "imul": "*=", "itruediv": "/=", "ipow"
 
 
 def show(graph: fx.Graph, name: str) -> tuple[str, tuple[Line, ...]]:
-    """``graph`` as the text of a function called ``name``, and its line map."""
+    """``graph`` as the text of a function called ``name``, and its line map; then the functions that its nodes run."""
     lines: list[str] = []
     spans: list[Line] = []
+    _show(graph, name, lines, spans)
+    return "\n".join(lines) + "\n", tuple(spans)
+
+
+def _show(graph: fx.Graph, name: str, lines: list[str], spans: list[Line]) -> None:
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     lines.append(f"def {name}(")
     for node in placeholders:
@@ -47,7 +52,10 @@ def show(graph: fx.Graph, name: str) -> tuple[str, tuple[Line, ...]]:
                 where = f"backward of line {span.line}"
             lines.append(f"    {_statement(node)}{_comment(where)}")
         _remember(spans, len(lines), node)
-    return "\n".join(lines) + "\n", tuple(spans)
+    for node in graph.nodes:
+        for i, body in enumerate(getattr(node.target, "bodies", ())):
+            lines += ["", ""]
+            _show(body.graph, f"{name}.{node.name}.body{i}", lines, spans)
 
 
 def _comment(text: str | None) -> str:
@@ -95,6 +103,8 @@ def _callable(target: Any) -> str:
     name = getattr(target, "__name__", str(target))
     if module in ("torch.nn.functional", "torch._jit_internal", "torch._C._nn"):
         return f"F.{name}"
+    if hasattr(target, "bodies"):
+        return name
     if module.startswith("torch._C") or module in ("torch", "torch.functional") or not module:
         return f"torch.{name.lstrip('_') if name == '_set_grad_enabled' else name}"
     return f"{module}.{name}" if module != "builtins" else name
