@@ -109,7 +109,7 @@ def is_graph_method(name: str) -> bool:
 
 
 def is_library_callable(obj: Any) -> bool:
-    """Callables that are known by identity: C functions, method descriptors, torch operators, types of callables."""
+    """What is known by identity: C functions, method descriptors, torch operators, annotations such as `int | None`."""
     return is_library_kind(type(obj))
 
 
@@ -119,7 +119,8 @@ def is_library_kind(kind: type) -> bool:
         kind,
         (
             types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
-            types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+            types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.UnionType,
+            types.GenericAlias,
         ),
     ) or (kind.__module__ or "").startswith("torch._ops")  # fmt: skip
 
