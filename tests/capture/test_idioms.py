@@ -261,7 +261,25 @@ class MadeInside(nn.Module):
         return act(block(x)), block[0](x), block.training
 
 
-@pytest.mark.skip(reason="needs sets made while tracing")
 def test_modules_made_while_tracing():
     check(Stack(), (X, 2), (X, 3), breaks=0)
     check(MadeInside(), (X,), breaks=0)
+
+
+ANNOTATION, ALIAS = int | None, list[int]
+
+
+def test_annotations():
+    def f(x):
+        return x + len(ANNOTATION.__args__), int in ANNOTATION.__args__, ALIAS.__origin__ is list
+
+    check(f, (X,), breaks=0)
+
+
+def test_copy_of_an_instance_dictionary():
+    def f(x):
+        made = copy.deepcopy(OPTIONS.__dict__)
+        made["names"].append("c")
+        return x + made["depth"], made["names"], OPTIONS.names
+
+    check(f, (X,), breaks=0)

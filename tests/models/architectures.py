@@ -134,7 +134,7 @@ def _sequences(family: str, head: str = "ForConditionalGeneration", **settings: 
 
 ARCHITECTURES: dict[str, Architecture] = {
     # decoders
-    "gpt2": Architecture("GPT2Config", "GPT2LMHeadModel", padded, _GPT2, next_tokens),
+    "gpt2": Architecture("GPT2Config", "GPT2LMHeadModel", padded, _GPT2),  # given labels, it writes to the log
     "gpt_neox": _decoder("GPTNeoX"),
     "gptj": Architecture("GPTJConfig", "GPTJForCausalLM", tokens, {**_GPT2, "rotary_dim": 4}, next_tokens),
     "opt": _decoder("OPT", inputs=padded, ffn_dim=64, word_embed_proj_dim=32),

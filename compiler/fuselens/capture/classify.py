@@ -113,7 +113,7 @@ def is_graph_method(name: str) -> bool:
 
 
 def is_library_callable(obj: Any) -> bool:
-    """Callables that are known by identity: C functions, method descriptors, torch operators, types of callables."""
+    """What is known by identity: C functions, method descriptors, torch operators, annotations such as `int | None`."""
     return is_library_kind(type(obj))
 
 
@@ -123,7 +123,8 @@ def is_library_kind(kind: type) -> bool:
         kind,
         (
             types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
-            types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+            types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.UnionType,
+            types.GenericAlias,
         ),
     ) or (kind.__module__ or "").startswith("torch._ops")  # fmt: skip
 

@@ -83,6 +83,8 @@ def _copied(m: Machine, value: Value, part: Part, remember: Callable[[Value], No
     """A copy of ``value``, its parts as ``part`` copies them. ``remember`` is told of it before its parts are."""
     if isinstance(value, _ATOMIC) or (isinstance(value, Known) and _is_shared(value.value)):
         return value
+    if isinstance(value, InstanceDict):
+        value = attributes.instance_items(m, value)
     if isinstance(value, TensorValue) and not value.fake.requires_grad:
         return m.tracer.call("call_method", "clone", (value,), {}, what)
     if isinstance(value, SequenceValue):

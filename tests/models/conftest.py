@@ -1,0 +1,18 @@
+import pytest
+
+import fuselens
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch):
+    """Internal errors fail the test, and no test sees another's compiled code."""
+    monkeypatch.setenv("FUSELENS_STRICT", "1")
+    fuselens.reset()
+    yield
+    fuselens.reset()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """All architectures run where slow tests are asked for (`make sweep`), a sample of them everywhere else."""
+    if "slow" not in config.option.markexpr:
+        items[:] = [i for i in items if "models" not in i.path.parts or i.get_closest_marker("slow") is None]
