@@ -437,6 +437,7 @@ class Tracer:
     def real(self, value: TensorValue) -> torch.Tensor:
         """The tensor that an input of the graph stands for."""
         return next(t for source, t in self.inputs if source == value.source)
+
     # --- subgraphs -----------------------------------------------------------------------------------------
 
     @contextmanager

@@ -143,6 +143,8 @@ class Opaque(Value):
 
     def describe(self) -> str:
         return self.text
+
+
 class ActiveValue(Value):
     """Base of values that say themselves what their attributes and calls mean.
 
