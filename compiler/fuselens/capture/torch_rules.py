@@ -84,7 +84,7 @@ for _f in (
     RULES[_f] = _has_torch_function
 
 
-@rule(torch._check)
+@rule(torch_private.CHECK)
 def _check(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     condition = m.use(args[0] if args else kwargs["cond"])
     message = m.use(args[1] if len(args) > 1 else kwargs.get("message", Constant(None)))
