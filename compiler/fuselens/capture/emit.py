@@ -449,6 +449,7 @@ class Emitter:
         """A ``for`` over an iterator that only the running program knows: one resume function for the body, one for after."""
         instruction = self.m.instruction
         iterator = self.m.stack[-1]
+        self.opaque_iterators = True  # it is advanced here
         below = _handled(self.m.stack)
         self._push(below)
         self._emit(bytecode.prepare_call(bytecode.load_const(next_or_end)))
@@ -678,6 +679,10 @@ class Emitter:
         elif isinstance(value, CellValue):
             if self.m.cells.get(value.name) is value:
                 self._emit(bytecode.load_closure(value.name))
+            elif any(v is value for v in self.m.stack):
+                raise FrameUnsupported(
+                    "FL109", None, what=f"variable {value.name}", why="a comprehension hides it while a closure holds it"
+                )
             else:
                 self._call_constant(types.CellType)
         elif isinstance(value, ObjectValue):

@@ -420,14 +420,21 @@ def _load_fast(m: Machine, name: str) -> None:
 
 @handles("LOAD_FAST_AND_CLEAR")
 def _load_fast_and_clear(m: Machine, name: str) -> None:
-    m.push(m.locals.pop(name, NULL))
+    """Saves what an inlined comprehension (3.12) hides: a value, or the cell of a captured variable."""
+    if name in m.locals:
+        m.push(m.locals.pop(name))
+    else:
+        m.push(m.cells.pop(name, NULL))
 
 
 @handles("STORE_FAST")
 def _store_fast(m: Machine, name: str) -> None:
     value = m.take()
-    if value is NULL:
+    if value is NULL or isinstance(value, CellValue):
         m.locals.pop(name, None)
+        m.cells.pop(name, None)
+        if isinstance(value, CellValue):
+            m.cells[name] = value
         return
     m.locals[name] = value
     if not m.program.library and isinstance(value, TensorValue):
@@ -457,7 +464,7 @@ def _copy_free_vars(m: Machine, n: int) -> None:
 
 @handles("LOAD_CLOSURE")
 def _load_closure(m: Machine, name: str) -> None:
-    m.push(m.cells[name])
+    m.push(m.locals[name] if name in m.locals else m.cells[name])  # a comprehension's variable may have a cell's place
 
 
 @handles("LOAD_DEREF", "LOAD_CLASSDEREF")
