@@ -22,7 +22,7 @@ from .known import UNKNOWN, deep_use, fold, plain
 from .methods import named_method
 from .module_rules import call_module
 from .operators import contains, delete_subscript, identical, operate, store_subscript, subscript
-from .rules import CODE_RULES, RULES, rule
+from .rules import CODE_RULES, RULES
 from .torch_rules import set_grad_enabled
 from .tracer import CONSTANT_TYPES
 from .values import (

@@ -611,6 +611,7 @@ class Tracer:
         """What an existing dictionary holds now, when the program has changed it."""
         known = self._objects.get(id(obj))
         return known if isinstance(known, DictValue) and id(known) in self.mutated else None
+
     def known(self, obj: Any) -> Value | None:
         """The tracked value of an existing object that was looked at already."""
         return self._objects.get(id(obj))
