@@ -487,6 +487,7 @@ CHECK = torch._check
 SET_GRAD_ENABLED: Callable[[bool], None] = torch._C._set_grad_enabled
 C_FUNCTION_OWNERS: tuple[Any, ...] = (torch._C._nn, torch._C._special, torch._C._linalg, torch._C._fft)
 LOG_API_USAGE = torch._C._log_api_usage_once
+TRACING_STATE: Callable[[], Any] = torch._C._get_tracing_state
 VARIABLE_FUNCTIONS = torch._C._VariableFunctions
 
 

@@ -448,20 +448,16 @@ def _member(m: Machine, value: ObjectValue, name: str) -> Value | None:
     """A parameter, buffer or submodule of a module; None, guarded, when it has none of that name."""
     source = value.source
     for table in _MODULE_TABLES:
-        if source is None:
-            made = m.tracer.attributes.get((id(value.value), table), (None, None))[1]
-            if isinstance(made, DictValue) and name in made.items:
-                return m.use(made.items[name])
-            continue
+        assigned = m.tracer.attributes.get((id(value.value), table))
         members = value.value.__dict__.get(table)
-        if members is None:
+        written = m.tracer.changed(members) if assigned is None else m.use(assigned[1])
+        if isinstance(written, DictValue):
+            if name in written.items:
+                return m.use(written.items[name])
+            continue
+        if members is None or source is None:
             continue
         container = src.attribute(source, table)
-        changed = m.tracer.changed(members)
-        if changed is not None and (name in changed.items or name in members):
-            if name in changed.items:
-                return m.use(changed.items[name])
-            continue
         if name in members:
             return m.use(m.tracer.lazy(members[name], src.dict_item(container, name, f"{source}.{name}")))
         m.tracer.guard(container, _hook.MISSING, name, name="MISSING", text=f"{name!r} not in {source}.{table}")
@@ -553,20 +549,20 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
             raise raising(e) from None
     if not isinstance(owner, ObjectValue):
         raise Break("FL110", what=what, why="attributes of such objects are written eagerly")
-    obj, kind = owner.value, type(owner.value)
-    setter, place = class_member(m, kind, "__setattr__")
-    module = issubclass(kind, torch.nn.Module) and setter is torch.nn.Module.__dict__["__setattr__"]
-    if type(setter) is types.FunctionType and (not module or owner.source is None):
+    setter, place = class_member(m, owner.python_type, "__setattr__")
+    if type(setter) is types.FunctionType and not _is_plain(m, setter, owner, name, value):
         m.call(_function(m, setter, place), [owner, Constant(name), value], {})
         return
-    if module:
-        used = m.use(value)
-        plain = isinstance(used, (Constant, SequenceValue, DictValue)) or (
-            isinstance(used, TensorValue) and not issubclass(used.kind, torch.nn.Parameter)
-        )
-        if not plain or any(name in (vars(obj).get(table) or ()) for table in _MODULE_TABLES):
-            raise Break("FL110", what=what, why="parameters, buffers and submodules are assigned eagerly")
     store_directly(m, owner, name, value)
+
+
+def _is_plain(m: Machine, setter: Any, owner: ObjectValue, name: str, value: Value) -> bool:
+    """Whether a module's ``__setattr__`` only fills its ``__dict__``: no parameter, buffer or submodule is involved."""
+    if setter is not torch.nn.Module.__dict__["__setattr__"] or owner.source is None:
+        return False
+    if any(name in (vars(owner.value).get(table) or ()) for table in _MODULE_TABLES):
+        return False
+    return not issubclass(m.use(value).python_type, (torch.nn.Parameter, torch.nn.Module, torch.nn.Buffer))
 
 
 def _example(value: Value) -> Any:

@@ -7,6 +7,7 @@ import enum
 import functools
 import inspect
 import types
+import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,9 @@ from .compiler_rules import marked, reason
 from .iterators import generator_method, iterate
 from .known import UNKNOWN, deep_use, fold, plain
 from .methods import named_method
+from .module_rules import call_module
 from .operators import contains, delete_subscript, identical, operate, store_subscript, subscript
-from .rules import CODE_RULES, RULES, rule
+from .rules import CODE_RULES, RULES
 from .torch_rules import set_grad_enabled
 from .tracer import CONSTANT_TYPES
 from .values import (
@@ -446,7 +448,9 @@ def _object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str,
     if method is attributes.ABSENT:
         raise raising(TypeError(f"'{kind.__name__}' object is not callable"))
     if issubclass(kind, torch.nn.Module) and method is torch.nn.Module.__dict__["__call__"]:
-        return _module(m, value, args, kwargs)
+        return call_module(m, value, args, kwargs)
+    if kind is weakref.ref:
+        return _referent(m, value)
     if issubclass(kind, functools.partial):
         assert value.source is not None
         function = m.use(m.tracer.lazy(obj.func, src.generic_attribute(value.source, "func")))
@@ -468,6 +472,22 @@ def _object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str,
     raise Break(
         code or "FL104", what=getattr(obj, "__qualname__", None) or kind.__qualname__, why="it is implemented in C"
     )
+
+
+def _referent(m: Machine, value: ObjectValue) -> Value:
+    """What a weak reference refers to, when that is known from elsewhere."""
+    reference = value.value
+    known = m.tracer.known(reference())
+    if value.source is None or known is None or known.source is None:
+        raise Break("FL104", what=value.describe(), why="the weak reference refers to an object that is not tracked")
+    m.tracer.guard_identity(value.source, reference)
+    same = functools.partial(_is_referent, reference)
+    m.tracer.guard(known.source, _hook.CALL, same, name="REFERENT", text=f"{value.source}() is {known.source}")
+    return known
+
+
+def _is_referent(reference: Any, obj: Any) -> bool:
+    return reference() is obj
 
 
 def object_method(m: Machine, receiver: ObjectValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -525,52 +545,8 @@ def call_original(m: Machine, value: Value, args: list[Value], kwargs: dict[str,
         raise Break("FL114", what=type(value.value).__qualname__, why=reason(value.value.__region__))
     after = next(c for c in type(value.value).__mro__ if c.__call__ is not type(value.value).__call__)
     if after.__call__ is torch.nn.Module.__call__:
-        return _module(m, value, args, kwargs)
+        return call_module(m, value, args, kwargs)
     return call(m, attributes.load(m, SuperValue(type(value.value).__mro__[1], value), "__call__"), args, kwargs)
-
-
-_HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_GLOBAL_HOOK_TABLES = (
-    "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
-)  # fmt: skip
-
-
-def _module(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """``module(...)``: its forward, when no hook is registered; hooks run eagerly."""
-    obj, source = value.value, value.source
-    if source is None:
-        return _made_module(m, value, args, kwargs)
-    tables = torch.nn.modules.module.__dict__
-    if any(vars(obj)[t] for t in _HOOK_TABLES) or any(tables[t] for t in _GLOBAL_HOOK_TABLES):
-        raise Break("FL104", what=f"{type(obj).__name__} with hooks", why="module hooks run eagerly")
-    for table in _HOOK_TABLES:
-        m.tracer.guard(
-            src.attribute(source, table), _hook.LENGTH_IS, 0, name="HOOKS", text=f"{source} has no hooks in {table}"
-        )
-    for table in _GLOBAL_HOOK_TABLES:
-        base = src.constant(tables[table], table)
-        m.tracer.guard(base, _hook.LENGTH_IS, 0, name="HOOKS", text=f"no global module hooks in {table}")
-    return call(m, attributes.load(m, value, "forward"), args, kwargs)
-
-
-def _made_module(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """``module(...)`` of a module made while tracing."""
-    for table in _HOOK_TABLES:
-        hooks = attributes.load(m, value, table)
-        if not isinstance(hooks, DictValue) or hooks.items:
-            raise Break("FL104", what=f"{value.python_type.__name__} with hooks", why="module hooks run eagerly")
-    if any(torch.nn.modules.module.__dict__[t] for t in _GLOBAL_HOOK_TABLES):
-        raise Break("FL104", what=value.python_type.__name__, why="global module hooks run eagerly")
-    return call(m, attributes.load(m, value, "forward"), args, kwargs)
-
-
-@rule(torch.nn.Module.__call__)
-def _module_call(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """``super().__call__(...)`` in a module's own ``__call__``."""
-    module = m.use(args[0])
-    if not isinstance(module, ObjectValue):
-        raise Break("FL104", what="Module.__call__", why=f"of {module.describe()}")
-    return _module(m, module, args[1:], kwargs)
 
 
 def _torch_name(obj: Any) -> str:

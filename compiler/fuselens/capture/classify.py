@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 
 from .. import torch_private
-from . import polyfills, switches
+from . import bytecode, polyfills, switches
 
 TORCH_DIRECTORY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OWN_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -259,4 +259,11 @@ READS_FRAME = frozenset({"locals", "vars", "eval", "exec", "dir", "_getframe", "
 
 def frame_reads_itself(code: types.CodeType) -> bool:
     """Whether the code may look at its own frame (``locals()`` and friends), which splitting it would show."""
-    return not READS_FRAME.isdisjoint(code.co_names)
+    if READS_FRAME.isdisjoint(code.co_names):
+        return False
+    instructions = bytecode.decode(code).instructions
+    return any(
+        i.argval in READS_FRAME and (i.op in ("LOAD_GLOBAL", "LOAD_NAME") or i.argval in ("_getframe", "currentframe"))
+        for i in instructions
+        if isinstance(i.argval, str)
+    )

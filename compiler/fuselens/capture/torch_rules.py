@@ -38,7 +38,7 @@ def _is_inference_mode_enabled(m: Machine, args: list[Value], kwargs: dict[str, 
     return Constant(torch.is_inference_mode_enabled())
 
 
-@rule(torch.compiler.is_exporting, torch.jit.is_scripting, torch.jit.is_tracing)
+@rule(torch.compiler.is_exporting, torch.jit.is_scripting, torch.jit.is_tracing, torch_private.TRACING_STATE)
 def _false(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(False)
 
