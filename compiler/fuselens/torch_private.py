@@ -475,6 +475,8 @@ def set_grad_enabled(enabled: bool) -> None:
     torch._C._set_grad_enabled(enabled)
 
 
+GROUP_TENSORS = torch._C._group_tensors_by_device_and_dtype
+CONSTANT_FUNCTIONS: tuple[Any, ...] = (torch._C._get_privateuse1_backend_name, torch._C._get_tracing_state)
 HIGHER_ORDER: dict[str, Any] = {
     name: getattr(torch._higher_order_ops, name) for name in ("while_loop", "scan", "map", "associative_scan")
 }
