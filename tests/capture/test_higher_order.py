@@ -437,6 +437,22 @@ def test_checkpoint(reentrant: bool, backend: str) -> None:
         check(Block(reentrant), (tensor(3, 4),), backend=backend, breaks=0)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_checkpoint_writes_again_in_the_backward(backend: str) -> None:
+    norm = torch.nn.BatchNorm1d(4, dtype=torch.float64)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(norm, x, use_reentrant=False)
+
+    counts = []
+    for function in (f, fuselens.compile(f, backend=backend)):
+        norm.reset_running_stats()
+        for _ in range(2):
+            function(tensor(3, 4, grad=True)).sin().sum().backward()
+        counts.append((norm.num_batches_tracked.clone(), norm.running_mean.clone()))
+    torch.testing.assert_close(counts[1], counts[0])
+
+
 def test_checkpoint_keeps_keyword_arguments_and_structures() -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> Any:
         def inner(a: torch.Tensor, k: int, *, b: list[torch.Tensor]) -> Any:
