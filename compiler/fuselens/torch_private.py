@@ -480,6 +480,8 @@ def set_grad_enabled(enabled: bool) -> None:
     torch._C._set_grad_enabled(enabled)
 
 
+GROUP_TENSORS = torch._C._group_tensors_by_device_and_dtype
+CONSTANT_FUNCTIONS: tuple[Any, ...] = (torch._C._get_privateuse1_backend_name, torch._C._get_tracing_state)
 HIGHER_ORDER: dict[str, Any] = {
     name: getattr(torch._higher_order_ops, name) for name in ("while_loop", "scan", "map", "associative_scan")
 }
@@ -571,6 +573,11 @@ def decompositions_for(names: list[str]) -> dict[Any, Callable[..., Any]]:
 
     packets = [getattr(torch.ops.aten, n) for n in names if hasattr(torch.ops.aten, n)]
     return torch._decomp.get_decompositions(packets)
+
+
+def backward_class(function: type) -> type:
+    """The class of ``ctx`` in an autograd function."""
+    return function._backward_cls  # type: ignore[attr-defined]
 
 
 def writes_operands(target: Any) -> bool:

@@ -185,6 +185,23 @@ class Mixed(Function):
         return g * 2
 
 
+class Asks(Function):
+    """Asks its context what it has."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        assert not hasattr(ctx, "scale") and hasattr(ctx, "save_for_backward")
+        ctx.scale = 3
+        return x * getattr(ctx, "scale", 1) * getattr(ctx, "other", 2)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        try:
+            return g * ctx.other
+        except AttributeError as e:
+            return g * ctx.scale * len(str(e))
+
+
 class Layers(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -221,6 +238,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "nested": lambda x: Nested.apply(x, {"scale": 2.0}),
     "decides by layout": lambda x: Strided.apply(x).sum(0).expand(3, 4),
     "numbers among the outputs": lambda x: Mixed.apply(x),
+    "asks its context": lambda x: Asks.apply(x),
     "in a checkpoint": made_here,
     "under no_grad": lambda x: under_no_grad(x),
 }
@@ -243,6 +261,19 @@ def test_functions(name: str, backend: str) -> None:
     report = check_training(CASES[name], tensor(4, 4), backend=backend, breaks=0)
     falls_back = backend == "aot_eager" and name in ("returns its input", "returns a view")
     assert [d.code for d in report.diagnostics] == ["FL301"] * falls_back
+
+
+@pytest.mark.parametrize("name", ["old style", "setup_context", "not differentiable", "returns a view", "nested"])
+def test_sizes_that_change(name: str) -> None:
+    compiled = fuselens.compile(CASES[name], backend="aot_eager")
+    for n in (3, 4, 5):
+        results = []
+        for f in (CASES[name], compiled):
+            x = tensor(n, n)
+            y = f(x)
+            (y if isinstance(y, torch.Tensor) else y[0]).sin().sum().backward()
+            results.append((y, x.grad))
+        torch.testing.assert_close(results[1], results[0])
 
 
 def test_in_a_module() -> None:

@@ -249,6 +249,27 @@ def test_parameters_replaced_in_their_table() -> None:
         check(f, (tensor(3, 4),))
 
 
+def test_norms_of_gradients() -> None:
+    linear = torch.nn.Linear(4, 4, dtype=torch.float64)
+    given = [tensor(4, 4), tensor(4)]
+
+    def clip(limit: float) -> torch.Tensor:
+        return torch.nn.utils.clip_grad_norm_(linear.parameters(), limit)
+
+    compiled = fuselens.compile(clip, backend="eager")
+    for limit in (0.1, 100.0):
+        results = []
+        for f in (clip, compiled):
+            for p, g in zip(linear.parameters(), given, strict=True):
+                p.grad = g.clone()
+            results.append((f(limit), [p.grad for p in linear.parameters()]))
+        torch.testing.assert_close(results[1], results[0])
+    assert not compiled.__fuselens__.recorder.report.breaks
+    check(lambda x: torch.nn.utils.get_total_norm([x, x * 2]), (tensor(3, 4),), breaks=0)
+    check(lambda x: torch.nn.utils.get_total_norm([x, x.float()]), (tensor(3, 4),))  # two groups
+    check(lambda x: torch.nn.utils.parameters_to_vector([x, x * 2]), (tensor(3, 4),), breaks=0)
+
+
 def test_padded_sequences() -> None:
     check(lambda x: torch.nn.utils.rnn.pad_sequence([x, x[:2]], batch_first=True), (tensor(3, 4),), breaks=0)
 

@@ -198,6 +198,29 @@ def test_effects_inside_a_transformed_function_break_the_graph() -> None:
         fuselens.compile(f, backend="eager", fullgraph=True)(tensor(3))
 
 
+def test_sizes_are_symbolic_inside() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        def inner(a: torch.Tensor) -> torch.Tensor:
+            return (a @ w / a.shape[0] + x.shape[0]).tanh().sum()
+
+        return vmap(grad(inner))(x), checkpoint(lambda a: (a * a.shape[0], a.shape[0]), x, use_reentrant=False)
+
+    w = tensor(4, 4)
+    for backend in ("eager", "aot_eager"):
+        check(f, (tensor(3, 4), w), (tensor(5, 4), w), (tensor(7, 4), w), backend=backend, breaks=0)
+
+
+def test_a_closure_over_inner_tensors_stays_inside() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        def inner(a: torch.Tensor) -> Any:
+            b = a.sin()
+            return lambda: b * 2
+
+        return checkpoint(inner, x, use_reentrant=False)()
+
+    check_training(f, tensor(3, grad=True))
+
+
 # --- functional_call --------------------------------------------------------------------------------------------
 
 
@@ -412,6 +435,22 @@ def test_checkpoint(reentrant: bool, backend: str) -> None:
     check_training(Block(reentrant), tensor(3, 4), backend=backend, breaks=0)  # reentrant: no gradients at all
     with torch.no_grad():
         check(Block(reentrant), (tensor(3, 4),), backend=backend, breaks=0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_checkpoint_writes_again_in_the_backward(backend: str) -> None:
+    norm = torch.nn.BatchNorm1d(4, dtype=torch.float64)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(norm, x, use_reentrant=False)
+
+    counts = []
+    for function in (f, fuselens.compile(f, backend=backend)):
+        norm.reset_running_stats()
+        for _ in range(2):
+            function(tensor(3, 4, grad=True)).sin().sum().backward()
+        counts.append((norm.num_batches_tracked.clone(), norm.running_mean.clone()))
+    torch.testing.assert_close(counts[1], counts[0])
 
 
 def test_checkpoint_keeps_keyword_arguments_and_structures() -> None:

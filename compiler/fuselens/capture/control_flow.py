@@ -62,14 +62,24 @@ def depending(results: tuple[Any, ...], *operands: tuple[Any, ...]) -> tuple[Any
 def body_of(m: Machine, function: Value, args: list[Value], what: str, fake: FakeOf | None = None) -> Subgraph:
     """A branch or a loop's body, which must neither write to a tensor from outside nor return one (or a view of one)."""
     sub = trace(m, m.use(function), args, {}, fake, certain=False)
-    written = [n for n in sub.module.graph.nodes if n.op.startswith("call_") and writes(n)]
-    outside = {torch_private.storage_key(n.meta["val"]) for n in sub.module.graph.nodes
-               if n.op == "placeholder" and isinstance(n.meta["val"], torch.Tensor)}  # fmt: skip
-    if any(torch_private.storage_key(t) in outside for n in written for t in _written(n)):
+    if _writes_outside(sub):
         raise Break("FL104", what=what, why="a branch or body writes to a tensor from outside")
+    outside = _outside(sub)
     if any(torch_private.storage_key(t.fake) in outside for t in sub.leaves):
         raise Break("FL104", what=what, why="a branch or body returns a tensor from outside, or a view of one")
     return sub
+
+
+def _outside(sub: Subgraph) -> set[int]:
+    """The memory of the tensors that a body is given."""
+    given = (n.meta["val"] for n in sub.module.graph.nodes if n.op == "placeholder")
+    return {torch_private.storage_key(t) for t in given if isinstance(t, torch.Tensor)}
+
+
+def _writes_outside(sub: Subgraph) -> bool:
+    outside = _outside(sub)
+    written = [n for n in sub.module.graph.nodes if n.op.startswith("call_") and writes(n)]
+    return any(torch_private.storage_key(t) in outside for n in written for t in _written(n))
 
 
 def _written(node: fx.Node) -> list[torch.Tensor]:
@@ -77,9 +87,10 @@ def _written(node: fx.Node) -> list[torch.Tensor]:
     found = torch_private.written_operands(node)
     if found is None:
         found = [node.kwargs["out"] if "out" in node.kwargs else node.args[0]]
-    if not all(isinstance(n, fx.Node) for n in found):
+    nodes = [n for n in found if isinstance(n, fx.Node)]
+    if len(nodes) < len(found):
         raise Break("FL104", what="a branch or body", why="what it writes to is not known")
-    return [n.meta["val"] for n in found]
+    return [n.meta["val"] for n in nodes]
 
 
 def _operands(m: Machine, value: Value, what: str) -> list[Value]:
@@ -253,6 +264,7 @@ def _checkpoint(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Valu
         raise Break("FL104", what=what, why="use_reentrant is not given, or other options are")
     function, *rest = args
     sub = trace(m, m.use(function), rest, named)
+    twice = _writes_outside(sub) and torch.is_grad_enabled()
 
     def run(body: Any, parameters: Any, captured: Any) -> tuple[Any, ...]:
         def function(*p: Any) -> tuple[Any, ...]:
@@ -262,6 +274,8 @@ def _checkpoint(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Valu
         if any(map(torch_private.is_functional, tensors)):
             if reentrant and any(t.requires_grad for t in tensors) and not any(t.requires_grad for t in parameters):
                 raise RuntimeError("a reentrant checkpoint that cuts the gradients of what it closes over")
+            if twice:
+                raise RuntimeError("the backward writes to tensors from outside once more")
             return function(*parameters)  # the joint stage chooses itself what is kept and what is computed again
         return _raw_checkpoint(function, *parameters, use_reentrant=reentrant, preserve_rng_state=preserve, **options)
 

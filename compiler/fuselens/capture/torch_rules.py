@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .. import torch_private
 from .breaks import Break
-from .rules import RULES, rule
+from .iterators import iterate
+from .rules import RULES, Rule, rule
 from .values import (
     Constant,
+    DictValue,
     GradModeContext,
+    SequenceValue,
     SymbolValue,
     TensorValue,
     Value,
@@ -120,3 +123,30 @@ def set_grad_enabled(m: Machine, enabled: bool) -> None:
     node = m.tracer.graph.call_function(torch_private.SET_GRAD_ENABLED, (enabled,))
     node.meta["val"] = None
     node.meta["span"] = m.tracer.span
+
+
+def _constant_function(function: Any) -> Rule:
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return Constant(function())
+
+    return run
+
+
+for _f in torch_private.CONSTANT_FUNCTIONS:
+    RULES[_f] = _constant_function(_f)
+
+
+@rule(torch_private.GROUP_TENSORS)
+def _group_tensors(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Tensors of parallel lists by device and dtype: what optimisers and gradient clipping do first."""
+    columns = [iterate(m, column) for column in iterate(m, args[0])]
+    first = [m.use(v) for v in columns[0]]
+    kinds = {(v.fake.device, v.fake.dtype) for v in first if isinstance(v, TensorValue)}
+    if len(kinds) != 1 or not all(isinstance(v, TensorValue) for v in first):
+        raise Break(
+            "FL104", what="grouping tensors", why="they differ in device or dtype, in an order that is not known"
+        )
+    lists = SequenceValue([SequenceValue(list(c), list) for c in columns], list)
+    counted = len(args) > 1 and m.truth(args[1])
+    indices = SequenceValue([Constant(i) for i in range(len(first) if counted else 0)], list)
+    return DictValue({kinds.pop(): SequenceValue([lists, indices], tuple)})
