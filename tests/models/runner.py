@@ -89,7 +89,7 @@ def visible(value: Any, seen: dict[int, Any]) -> Any:
     """``value`` as plain containers of tensors and constants; objects as their type's name and their attributes."""
     if isinstance(value, torch.Tensor):
         return value.detach()
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, type)):
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, type, torch.dtype, torch.device)):
         return value
     if id(value) in seen:
         return "seen before"

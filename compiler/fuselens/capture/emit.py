@@ -53,6 +53,8 @@ from .values import (
     NamedMethod,
     ObjectValue,
     OpaqueValue,
+    PartialValue,
+    RuntimeNumber,
     SequenceValue,
     SetValue,
     SliceValue,
@@ -98,6 +100,10 @@ def parts(value: Value, tracer: Tracer) -> list[Value]:
         found += [value.content, *(v for _, v in tracer.attributes_of(value))]
     elif isinstance(value, SliceValue):
         found += value.parts
+    elif isinstance(value, RuntimeNumber):
+        found += value.args
+    elif isinstance(value, PartialValue):
+        found += [value.function, *value.args, *value.kwargs.values()]
     elif isinstance(value, MethodValue):
         found += [value.function, value.receiver]
     elif isinstance(value, (NamedMethod, SuperValue)):
@@ -245,6 +251,7 @@ class Emitter:
         self.landings: list[Instruction] = []  # where handlers go on: after everything else
         self.temporaries: dict[int, str] = {}
         self.temporary_names: list[str] = []
+        self.building: set[int] = set()  # ids of values whose parts are being built
         self.kept: list[Value] = []  # what temporaries know by id must not be collected
         self.resumed: list[tuple[types.CodeType, dict[str, Value]]] = []  # resume functions, and what they are given
         self.cell_names = set(self.code.co_cellvars) | set(self.code.co_freevars)
@@ -601,7 +608,11 @@ class Emitter:
         if temporary is not None:
             self._emit(bytecode.load_fast(temporary))
             return
+        if id(value) in self.building:
+            raise FrameUnsupported("FL109", None, what=value.describe(), why="it holds itself")
+        self.building.add(id(value))
         self._build(value)
+        self.building.discard(id(value))
         if isinstance(value, _MUTABLE):
             self._remember(value)
         self._fill(value)
@@ -676,6 +687,11 @@ class Emitter:
             bound = function.value.__get__ if isinstance(function, Known) else None  # a C method binds in its own way
             arguments = [value.receiver] if bound is not None else [function, value.receiver]
             self._call_constant(bound or types.MethodType, *arguments)
+        elif isinstance(value, RuntimeNumber):
+            self._call_constant(value.function, *value.args)
+        elif isinstance(value, PartialValue):
+            args = SequenceValue([value.function, *value.args], tuple)
+            self._call_constant(_applied, Known(functools.partial), args, DictValue(dict(value.kwargs)))
         elif isinstance(value, NamedMethod):
             self.value(value.receiver)
             self._emit(bytecode.load_attr(value.name))
@@ -911,7 +927,7 @@ def _passed(value: Value, slot: Slot) -> Value:
 
 _MUTABLE = (
     SequenceValue, DictValue, SetValue, DictView, IteratorValue, CombinedIterator, MadeFunction, GradModeContext, ContextExit, NamedMethod,
-    ObjectValue, GeneratorValue, CellValue, ActiveValue,
+    ObjectValue, GeneratorValue, CellValue, ActiveValue, PartialValue,
 )  # fmt: skip
 _RAISES = ("RAISE_VARARGS", "RERAISE")
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")

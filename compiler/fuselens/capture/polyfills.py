@@ -6,8 +6,8 @@ after a graph break is made again as it was. :data:`REPLACED` says what stands f
 
 from __future__ import annotations
 
-import _collections
 import bisect
+import collections
 import functools
 import heapq
 import itertools
@@ -564,6 +564,28 @@ def permutations(iterable: Any, r: Any = None) -> Any:
 # --- functools and operator -------------------------------------------------------------------------------------
 
 
+def own_attributes(function: Any) -> dict[str, Any]:
+    """``vars(function)``; there is a rule for it."""
+    return vars(function)
+
+
+@stands_for(functools.update_wrapper)
+def update_wrapper(
+    wrapper: Any, wrapped: Any, assigned: Any = functools.WRAPPER_ASSIGNMENTS, updated: Any = functools.WRAPPER_UPDATES
+) -> Any:
+    for name in assigned:
+        try:
+            value = getattr(wrapped, name)
+        except AttributeError:
+            continue
+        setattr(wrapper, name, value)
+    if "__dict__" in updated:
+        for name, value in own_attributes(wrapped).items():
+            setattr(wrapper, name, value)
+    wrapper.__wrapped__ = wrapped
+    return wrapper
+
+
 @stands_for(functools.reduce)
 def reduce(function: Any, iterable: Any, initial: Any = _Nothing, /) -> Any:
     iterator = iter(iterable)
@@ -709,7 +731,7 @@ def call(obj: Any, /, *args: Any, **kwargs: Any) -> Any:
 # --- collections and heapq --------------------------------------------------------------------------------------
 
 
-@stands_for(_collections._count_elements)  # type: ignore[attr-defined]
+@stands_for(vars(collections)["_count_elements"])
 def count_elements(mapping: Any, iterable: Any, /) -> None:
     for item in iterable:
         mapping[item] = mapping.get(item, 0) + 1
@@ -752,6 +774,16 @@ def heappushpop(heap: Any, item: Any, /) -> Any:
 def heapify(x: Any, /) -> None:
     for i in reversed(range(len(x) // 2)):
         _sift_up(x, i)
+
+
+@stands_for(heapq.nsmallest)
+def nsmallest(n: Any, iterable: Any, key: Any = None) -> Any:
+    return sorted(iterable, key=key)[: max(n, 0)]
+
+
+@stands_for(heapq.nlargest)
+def nlargest(n: Any, iterable: Any, key: Any = None) -> Any:
+    return sorted(iterable, key=key, reverse=True)[: max(n, 0)]
 
 
 def _sift_down(heap: Any, start: Any, position: Any) -> None:

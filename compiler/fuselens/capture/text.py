@@ -74,9 +74,7 @@ def displayed(m: Machine, value: Value, within: tuple[Value, ...] = ()) -> Any:
         if known is not UNKNOWN and _has_stable_text(known):
             return known
         raise Break("FL105", what="a string", why=f"it shows the address of {value.describe()}")
-    if isinstance(value, TensorValue):
-        raise Break("FL102", what=f"str({value.describe()})")
-    if isinstance(value, ObjectValue):
+    if isinstance(value, (TensorValue, ObjectValue)):
         return Shown(m, value)
     if any(value is w for w in within):
         raise Break("FL105", what="a string", why="it shows a container that holds itself")
@@ -96,7 +94,8 @@ def displayed(m: Machine, value: Value, within: tuple[Value, ...] = ()) -> Any:
         if not holds_identity(value.items):
             pairs = {k: displayed(m, v, within) for k, v in value.items.items()}
             if value.kind is defaultdict:
-                return defaultdict(displayed(m, value.factory or Constant(None)), pairs)
+                factory: Any = displayed(m, value.factory or Constant(None))
+                return defaultdict(factory, pairs)
             return value.kind(pairs)
     if isinstance(value, SetValue) and (value.ordered or len(value.items) < 2) and not holds_identity(value.items):
         if all(map(_has_stable_text, value.items)):
@@ -113,7 +112,8 @@ def _has_stable_text(obj: Any) -> bool:
 
 def _by_method(m: Machine, value: Value, name: str, args: list[Value]) -> str:
     """The text that an object's own method gives."""
-    assert isinstance(value, ObjectValue)
+    if not isinstance(value, ObjectValue):
+        raise Break("FL102", what=f"str({value.describe()})")
     result = operators.special(m, value, name, args)
     if result is None and name == "__format__":
         spec = plain(args[0])

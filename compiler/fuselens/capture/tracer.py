@@ -8,7 +8,9 @@ One :class:`Tracer` serves one frame and everything inlined into it. It turns ob
 from __future__ import annotations
 
 import enum
+import inspect
 import operator
+import re
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
@@ -58,6 +60,8 @@ CONSTANT_TYPES: tuple[type, ...] = (
     type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range,
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
+IMMUTABLE = (inspect.Signature, inspect.Parameter, re.Pattern, re.Match)
+"""Library classes whose instances do not change."""
 EQUALITY_GUARDED: tuple[type, ...] = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -124,6 +128,7 @@ class Tracer:
         self.generators: list[GeneratorValue] = []
         self.root: Machine | None = None  # the outermost frame's
         self.steps = 0  # instructions run so far, in all frames
+        self.keys: dict[int, Value] = {}  # what was used as a key by identity, by id of its token
         self._objects: dict[int, Value] = {}
         self._keep: list[Any] = []  # ids above stay valid while these live
         self.ambient = {what: (read, read()) for what, read in torch_private.AMBIENT.items()}
@@ -288,7 +293,7 @@ class Tracer:
             function = self.wrap(obj.__func__, src.part(source, _hook.METHOD_FUNC, "__func__"))
             receiver = self.lazy(obj.__self__, src.part(source, _hook.METHOD_SELF, "__self__"))
             return MethodValue(function, receiver, source)
-        if issubclass(kind, (type, types.ModuleType)) or classify.is_library_kind(kind):
+        if issubclass(kind, (type, types.ModuleType)) or kind in IMMUTABLE or classify.is_library_kind(kind):
             self.guard_identity(source, obj)
             return Known(obj, source)
         if kind is slice:
@@ -359,8 +364,8 @@ class Tracer:
         if isinstance(value, SequenceValue):
             return tuple(self._wrap_key(k, src.item(source, i)) for i, k in enumerate(key))
         if isinstance(value, FunctionValue):
-            return IdentityKey(value.function, value)
-        return IdentityKey(value.value if isinstance(value, ObjectValue) else value, value)
+            return self.identity_key(value.function, value)
+        return self.identity_key(value.value if isinstance(value, ObjectValue) else value, value)
 
     def guard_function(self, source: Source, function: types.FunctionType) -> None:
         code = src.part(source, _hook.FUNC_CODE, "__code__")
@@ -386,6 +391,15 @@ class Tracer:
         for kind in dict.fromkeys(v.python_type for v in written):
             alike = [v.source for v in self._objects.values() if v.source is not None and v.python_type is kind]
             self.guard_different(*alike)
+        for kind in dict.fromkeys(v.python_type for v in self.keys.values()):
+            keys = (v for v in self.keys.values() if v.python_type is kind)
+            self.guard_different(*(v.source for v in keys if v.source is not None))
+
+    def identity_key(self, token: Any, value: Value) -> IdentityKey:
+        """What stands for an object as a dictionary key; objects that were looked up so are guarded to be different."""
+        self.keys[id(token)] = value
+        self._keep.append(token)
+        return IdentityKey(token, value)
 
     def _wrap_tensor(self, obj: torch.Tensor, source: Source) -> Value:
         if not torch_private.is_plain(obj):
