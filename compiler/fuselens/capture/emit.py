@@ -437,6 +437,7 @@ class Emitter:
         self._push(below)
         for value in stack[keep:]:
             self.value(value)
+        self._unbind(run)
         results = self._protected(index, run, sum(s != "null" for s in gives), below)
         if instructions[-1].op not in _RAISES:
             self._resume_at(self.m.program.instructions[index + 1], stack[:keep], results, gives)
@@ -459,6 +460,14 @@ class Emitter:
         self._emit([ended])
         (micro,) = bytecode.normalise(instruction)
         self._resume_at(micro.arg, self.m.stack[:-1], [])
+
+    def _unbind(self, instructions: list[Instruction]) -> None:
+        """Unbinds variables that the program has unbound, where one of the instructions is about to find that out: they may
+        be arguments, which this frame still has."""
+        for micro in (m for i in instructions for m in bytecode.normalise(i)):
+            if micro.op in ("LOAD_FAST", "DELETE_FAST") and micro.arg not in self.m.locals | self.m.cells:
+                self._emit([*bytecode.load_const(None), *bytecode.store_fast(micro.arg)])
+                self._emit(bytecode.delete_fast(micro.arg))
 
     def _conditional(self, index: int, explore: bool) -> None:
         micro = condition_of(self.m.instruction)
