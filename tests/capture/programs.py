@@ -38,6 +38,7 @@ import torch
 from hypothesis import strategies as st
 
 import fuselens
+from fuselens.capture import resuming
 from fuselens.capture.emit import RESUME_MARK
 
 PRELUDE = """
@@ -660,10 +661,14 @@ class Facts:
 
 
 def user_lines(error: BaseException) -> list[tuple[str, int | None]]:
-    """(function, line) of the program's frames in the traceback, without frames that only hand over to a resume function."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith("/generated/")]
-    resumed = [RESUME_MARK in f.name for f in frames[1:]] + [False]
-    return [(f.name.split(RESUME_MARK)[0], f.lineno) for f, r in zip(frames, resumed, strict=True) if not r]
+    """(function, line) of the program's frames in the traceback, without those that only hand over to a resume function."""
+    frames = traceback.extract_tb(error.__traceback__)
+    hands_over = [f.filename == resuming.__file__ or RESUME_MARK in f.name for f in frames[1:]] + [False]
+    return [
+        (f.name.split(RESUME_MARK)[0], f.lineno)
+        for f, hands in zip(frames, hands_over, strict=True)
+        if f.filename.startswith("/generated/") and not hands
+    ]
 
 
 def observe(module: types.ModuleType, fn: Callable[..., Any], variant: str) -> list[str]:
