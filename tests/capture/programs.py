@@ -579,7 +579,7 @@ def arguments(variant: str, module: types.ModuleType) -> list[Any]:
         nums, items, table, n = [], [], {}, 0
     box = (module.Child if variant == "child" else module.Box)(tensor(), 2)
     if variant == "grad":
-        x.requires_grad_()
+        x = x.requires_grad_() * 1  # no leaf, so that it may be written to
     return [x, y, n, flag, s, items, nums, table, box]
 
 
@@ -663,10 +663,10 @@ class Facts:
 def user_lines(error: BaseException) -> list[tuple[str, int | None]]:
     """(function, line) of the program's frames in the traceback, without those that only hand over to a resume function."""
     frames = traceback.extract_tb(error.__traceback__)
-    hands_over = [f.filename == resuming.__file__ or RESUME_MARK in f.name for f in frames[1:]] + [False]
+    hands_over = [f.name == resuming.run_tails.__name__ or RESUME_MARK in f.name for f in frames[1:]] + [False]
     return [
         (f.name.split(RESUME_MARK)[0], f.lineno)
-        for f, hands in zip(frames, hands_over, strict=True)
+        for f, hands in zip(frames, hands_over, strict=False)
         if f.filename.startswith("/generated/") and not hands
     ]
 
@@ -686,6 +686,7 @@ def observe(module: types.ModuleType, fn: Callable[..., Any], variant: str) -> l
         facts.see(name, value)
     for name in ("TOTAL", "STATE", "LOG"):
         facts.see(name, getattr(module, name))
+    module.LOG.clear()
     facts.add("grad mode", str(torch.is_grad_enabled()))
     facts.add("exception being handled", str(sys.exc_info()[0]))
     return facts.found

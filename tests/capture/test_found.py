@@ -24,7 +24,23 @@ def deletes_an_argument_twice(x):
         return y, str(e)
 
 
+class Scaled:
+    def __init__(self, k):
+        self.k = k
+
+    def scale(self, v):
+        return v * self.k
+
+
+def one_bound_method_in_two_places(x):
+    scale = Scaled(2).scale
+    both = [scale, scale]
+    print(both[0] is both[1])
+    return scale(x)
+
+
 CASES = [
+    (one_bound_method_in_two_places, (x,)),
     (deletes_an_argument, (x,)),
     (deletes_an_argument_twice, (x,)),
 ]  # fmt: skip

@@ -891,7 +891,7 @@ def _passed(value: Value, slot: Slot) -> Value:
 
 _MUTABLE = (
     SequenceValue, DictValue, SetValue, DictView, IteratorValue, CombinedIterator, MadeFunction, GradModeContext, ContextExit, NamedMethod,
-    ObjectValue, GeneratorValue, CellValue,
+    ObjectValue, GeneratorValue, CellValue, MethodValue,
 )  # fmt: skip
 _RAISES = ("RAISE_VARARGS", "RERAISE")
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
