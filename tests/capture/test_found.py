@@ -39,7 +39,43 @@ def one_bound_method_in_two_places(x):
     return scale(x)
 
 
+def leaves_two_contexts_with_an_exception(x):
+    with torch.no_grad():
+        y = x + 1
+        with open(__file__) as f:
+            return y + f.missing
+
+
+def reraises_after_closing_a_generator(x):
+    def steps(v):
+        yield v
+        yield v + 1
+
+    g = steps(x)
+    next(g)
+    try:
+        g.throw(KeyError("thrown"))
+    except KeyError:
+        raise ValueError("no") from None
+    finally:
+        g.close()
+    return x
+
+
+def holds_itself_in_a_tuple_and_a_dict(x):
+    items = [x]
+    table = {"pair": (items, x * 2)}
+    items.append(table)
+    print(len(items))
+    table["self"] = table
+    items.append(items is table["pair"][0])
+    return items[1]["pair"][1], items[2], table["self"]["self"] is table
+
+
 CASES = [
+    (leaves_two_contexts_with_an_exception, (x,)),
+    (reraises_after_closing_a_generator, (x,)),
+    (holds_itself_in_a_tuple_and_a_dict, (x,)),
     (one_bound_method_in_two_places, (x,)),
     (deletes_an_argument, (x,)),
     (deletes_an_argument_twice, (x,)),

@@ -131,6 +131,11 @@ def is_library_file(filename: str) -> bool:
     )
 
 
+def is_made_at_run_time(filename: str) -> bool:
+    """Code that a program gave to ``exec``: it has no lines to show, but its globals may change as the user's may."""
+    return filename.startswith("<") and not filename.startswith("<frozen ")
+
+
 def is_library_module(name: str) -> bool:
     """Modules whose functions, classes and constants are taken as they are, without guards."""
     return name.partition(".")[0] in _LIBRARY_ROOTS
@@ -213,7 +218,9 @@ def breaking_code(obj: Any) -> str | None:
     return None
 
 
-READS_FRAME = frozenset({"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe"})
+READS_FRAME = frozenset(
+    {"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe", "breakpoint", "set_trace"}
+)
 
 
 def frame_reads_itself(code: types.CodeType) -> bool:
