@@ -8,6 +8,7 @@ PY := .venv/bin/python
 PORT ?=
 SERVE_SECONDS ?=
 WEB ?=
+SEED ?= 0
 ARGS ?=
 
 .PHONY: help run test lint test-python test-extension test-e2e sweep bench wheel format clean distclean \
@@ -28,7 +29,7 @@ lint: environment ## ruff, import contracts, types
 	@$(PY) scripts/run_tests.py ruff format imports pyright
 
 test-python: environment ## the Python tests (ARGS="-k name")
-	@$(PY) -m pytest -m "not e2e" $(ARGS)
+	@$(PY) -m pytest -m "not e2e and not sweep" $(ARGS)
 
 test-extension: extension ## types and unit tests of the extension
 	@$(PY) scripts/run_tests.py tsc extension
@@ -36,8 +37,8 @@ test-extension: extension ## types and unit tests of the extension
 test-e2e: environment extension browser editor ## the tests in a real editor (ARGS="-k name")
 	@$(PY) -m pytest -m e2e -n 0 $(ARGS) tests/e2e
 
-sweep: environment ## the long tests (those marked slow)
-	@$(PY) -m pytest -m slow $(ARGS)
+sweep: environment ## the tests that take minutes: 10,000 random programs and the whole standard library (SEED=, ARGS=)
+	@FUSELENS_SWEEP_SEED=$(SEED) $(PY) -m pytest -n 2 -v -m sweep $(ARGS)
 
 bench: environment ## eager, torch.compile and fuselens, interleaved (ARGS="--help")
 	@$(PY) -m benchmarks $(ARGS)

@@ -83,7 +83,7 @@ STEPS: dict[str, Callable[[], Count]] = {
     "pyright": check(BIN / "pyright"),
     "tsc": check("npm", "run", "--silent", "check", cwd=EXTENSION),
     "extension": node_tests,
-    "pytest": pytest("-n", "2", "-m", "not e2e"),
+    "pytest": pytest("-n", "2", "-m", "not e2e and not sweep"),
     "e2e": pytest("-n", "0", "tests/e2e"),
 }
 

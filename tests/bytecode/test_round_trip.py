@@ -1,11 +1,10 @@
 """Decoding and assembling code of the standard library gives the same bytes, and micros the same stack depths.
 
-`FUSELENS_ALL_STDLIB=1` takes every module instead of a sample.
+A sample of its modules in CI; `make sweep` takes them all.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import sysconfig
 import types
@@ -18,6 +17,7 @@ import pytest
 from fuselens.capture import bytecode as bc
 
 ROOT = Path(sysconfig.get_path("stdlib"))
+PARTS = 16
 JUMPS = {"JUMP", "POP_JUMP_IF", "JUMP_IF_OR_POP", "FOR_ITER", "SEND"}
 
 
@@ -37,25 +37,23 @@ def compiled(path: Path) -> Iterator[types.CodeType]:
             return
 
 
-def sample() -> list[types.CodeType]:
+def library() -> list[Path]:
+    """All modules: first the traps that other assemblers fall into, and generators and patterns in plenty."""
     paths = sorted(p for p in ROOT.rglob("*.py") if "site-packages" not in p.parts and "lib2to3" not in p.parts)
-    # the trap that other assemblers fall into, generators and patterns in plenty, then a seeded sample
     wanted = {"test_exceptions.py", "test_asyncgen.py", "test_patma.py", "test_contextlib.py", "dataclasses.py"}
-    first = [p for p in paths if p.name in wanted]
     rest = [p for p in paths if p.name not in wanted]
     random.Random(20).shuffle(rest)
-    everything = os.environ.get("FUSELENS_ALL_STDLIB") == "1"
-    codes: list[types.CodeType] = []
-    for path in [*first, *rest]:
-        if not everything and len(codes) > 3500:
-            break
-        codes.extend(compiled(path))
-    return codes
+    return [p for p in paths if p.name in wanted] + rest
 
 
 @pytest.fixture(scope="module")
 def codes() -> list[types.CodeType]:
-    return sample()
+    found: list[types.CodeType] = []
+    for path in library():
+        if len(found) > 3500:
+            break
+        found.extend(compiled(path))
+    return found
 
 
 def where(code: types.CodeType) -> str:
@@ -63,6 +61,10 @@ def where(code: types.CodeType) -> str:
 
 
 def test_bytes_are_the_same(codes: list[types.CodeType]) -> None:
+    check_bytes(codes)
+
+
+def check_bytes(codes: list[types.CodeType]) -> None:
     for code in codes:
         decoded = bc.decode(code)
         again = bc.assemble(code, decoded.instructions, decoded.handlers)
@@ -81,8 +83,12 @@ def test_bytes_are_the_same(codes: list[types.CodeType]) -> None:
 
 
 def test_layout_does_not_need_the_hints(codes: list[types.CodeType]) -> None:
+    check_layout(codes[::5])
+
+
+def check_layout(codes: list[types.CodeType]) -> None:
     """With raw arguments forgotten, everything is found again by what it is."""
-    for code in codes[::5]:
+    for code in codes:
         decoded = bc.decode(code)
         for it in decoded.instructions:
             if it.argval is not None and not it.flag:
@@ -104,6 +110,10 @@ def target_of(micro: bc.Micro) -> bc.Instruction:
 
 
 def test_micros_have_the_depth_of_the_interpreters_table(codes: list[types.CodeType]) -> None:
+    check_depths(codes)
+
+
+def check_depths(codes: list[types.CodeType]) -> None:
     for code in codes:
         decoded = bc.decode(code)
         depths = bc.stack_depths(decoded)
@@ -117,6 +127,17 @@ def test_micros_have_the_depth_of_the_interpreters_table(codes: list[types.CodeT
             after = following.get(it)
             if after in depths and it.op not in bc._TERMINAL and it.op not in bc._UNCONDITIONAL:
                 assert depth == depths[after], (it, where(code))
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_whole_library(part: int) -> None:
+    codes = [code for path in library()[part::PARTS] for code in compiled(path)]
+    assert len(codes) > 1000
+    check_bytes(codes)
+    check_layout(codes)
+    check_depths(codes)
 
 
 def test_documented_micros() -> None:

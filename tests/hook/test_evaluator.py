@@ -578,15 +578,68 @@ def test_callback_errors_while_tracing() -> None:
 
     events: list[str] = []
     region = h.Region(f, raising)
-    for setter in (sys.setprofile, sys.settrace):
-        setter(trace)
-        try:
-            for _ in range(20):
-                with pytest.raises(KeyError):
-                    region(1)
-        finally:
-            setter(None)
+    sys.setprofile(trace)
+    try:
+        for _ in range(20):
+            with pytest.raises(KeyError):
+                region(1)
+    finally:
+        sys.setprofile(None)
     assert events
+
+
+def test_code_runs_as_it_is_while_its_lines_are_watched() -> None:
+    def f(x: Any) -> Any:
+        return x
+
+    def g(x: Any) -> Any:
+        return -x
+
+    h.add_entry(f, entry(g))
+    region = h.Region(f, silent)
+    before = sys.gettrace()
+    sys.settrace(lambda frame, event, arg: None)
+    try:
+        assert region(1) == 1
+    finally:
+        sys.settrace(before)
+    assert before is not None or region(1) == -1
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring came with 3.12")
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_monitoring_tools_see_lines(everywhere: bool) -> None:
+    def f(x: Any) -> Any:
+        y = x
+        return y
+
+    def g(x: Any) -> Any:
+        return -x
+
+    monitoring = sys.monitoring
+    h.add_entry(f, entry(g))
+    region = h.Region(f, silent)
+    lines: list[int] = []
+    monitoring.use_tool_id(3, "test")
+    try:
+        monitoring.register_callback(
+            3, monitoring.events.LINE, lambda code, line: lines.append(line - code.co_firstlineno)
+        )
+        monitoring.set_events(3, monitoring.events.PY_START)
+        assert region(1) == -1
+        lines.clear()
+        if everywhere:
+            monitoring.set_events(3, monitoring.events.LINE)
+        else:
+            monitoring.set_events(3, 0)
+            monitoring.set_local_events(3, f.__code__, monitoring.events.LINE)
+        assert region(1) == 1
+        monitoring.set_events(3, 0)
+        monitoring.set_local_events(3, f.__code__, 0)
+        assert [n for n in lines if n in (1, 2)][:2] == [1, 2]
+        assert region(1) == -1
+    finally:
+        monitoring.free_tool_id(3)
 
 
 def test_interpreter_exit_inside_a_region() -> None:

@@ -33,6 +33,7 @@
 #undef _PyGC_FINALIZED
 #include <internal/pycore_frame.h>
 #include <internal/pycore_dict.h>
+#include <internal/pycore_interp.h>
 #undef Py_BUILD_CORE
 
 #include <stdint.h>
@@ -63,13 +64,16 @@ static inline void frame_set_code(Frame *f, PyCodeObject *code) {
 }
 #endif
 
+#define CALLBACK_RECURSION 4000
 #if PY_VERSION_HEX >= 0x030C0000
+#define RECURSION_REMAINING py_recursion_remaining
 static inline PyObject *frame_function(Frame *f) { return f->f_funcobj; }
 static inline int code_size(PyCodeObject *code) { return code->co_framesize; }
 #define GetExtra PyUnstable_Code_GetExtra
 #define SetExtra PyUnstable_Code_SetExtra
 #define RequestExtraIndex PyUnstable_Eval_RequestCodeExtraIndex
 #else
+#define RECURSION_REMAINING recursion_remaining
 static inline PyObject *frame_function(Frame *f) { return (PyObject *)f->f_func; }
 static inline int code_size(PyCodeObject *code) {
     return code->co_nlocalsplus + code->co_stacksize + (int)FRAME_SPECIALS_SIZE;
@@ -1943,7 +1947,11 @@ static PyObject *ask(PyFunctionObject *func, PyCodeObject *code, Frame *f, PyObj
     int alone = active_regions == tls_active;
     if (alone) uninstall();
     PyObject *parameters[] = {(PyObject *)func, (PyObject *)code, arguments, missed};
+    /* Tracing a call takes some calls: what the program may nest, the callback can follow. */
+    PyThreadState *ts = PyThreadState_Get();
+    ts->RECURSION_REMAINING += CALLBACK_RECURSION;
     answer = PyObject_Vectorcall(callback, parameters, 4, NULL);
+    ts->RECURSION_REMAINING -= CALLBACK_RECURSION;
     if (alone && active_regions > 0) install();
     give_back_callback(callback);
     Py_DECREF(arguments);
@@ -1983,6 +1991,19 @@ error:
     return abandon(ts, f);
 }
 
+/* Whether somebody is told of each line that the code runs: a trace function of this thread, or a monitoring tool. */
+static inline int lines_are_watched(PyThreadState *ts, PyCodeObject *code) {
+    if (UNLIKELY(ts->c_tracefunc != NULL)) return 1;
+#if PY_VERSION_HEX >= 0x030C0000
+    uint8_t tools = ts->interp->monitors.tools[PY_MONITORING_EVENT_LINE];
+    if (code->_co_monitoring != NULL) tools |= code->_co_monitoring->local_monitors.tools[PY_MONITORING_EVENT_LINE];
+    return (tools & ~(1 << PY_MONITORING_SYS_TRACE_ID)) != 0;  /* other threads' trace functions are not for us */
+#else
+    (void)code;
+    return 0;
+#endif
+}
+
 static PyObject *hook(PyThreadState *ts, Frame *f, int throwflag) {
     if (tls_callback == NULL || throwflag || f->owner != FRAME_OWNED_BY_THREAD) return evaluate(ts, f, throwflag);
     if (UNLIKELY(f == tls_chained)) return evaluate(ts, f, 0);  /* it came back to us through another evaluator */
@@ -1990,6 +2011,7 @@ static PyObject *hook(PyThreadState *ts, Frame *f, int throwflag) {
     if ((code->co_flags & (CO_OPTIMIZED | ANY_GENERATOR)) != CO_OPTIMIZED) return evaluate(ts, f, 0);
     PyFunctionObject *func = (PyFunctionObject *)frame_function(f);
     if (UNLIKELY(!PyFunction_Check((PyObject *)func))) return evaluate(ts, f, 0);
+    if (UNLIKELY(lines_are_watched(ts, code))) return evaluate(ts, f, 0);
 
     int old_size = code_size(code);  /* before a guard or the callback registers an entry that raises it */
     Table *t = find_table(code);

@@ -412,7 +412,9 @@ DELETED = Constant(ABSENT)
 
 
 def absent(kind: type, name: str) -> Raised:
-    return raising(AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name))
+    heap_type = kind.__flags__ & (1 << 9)
+    shown = kind.__name__ if heap_type or kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return raising(AttributeError(f"'{shown}' object has no attribute '{name}'", name=name))
 
 
 def content(m: Machine, value: ObjectValue) -> Value | None:

@@ -915,6 +915,10 @@ def list_extend(i: int) -> Instructions:
     return _one("LIST_EXTEND", i)
 
 
+def dict_update(i: int) -> Instructions:
+    return _one("DICT_UPDATE", i)
+
+
 def unpack_sequence(n: int) -> Instructions:
     return _one("UNPACK_SEQUENCE", n)
 

@@ -136,6 +136,11 @@ def is_library_file(filename: str) -> bool:
     )
 
 
+def is_made_at_run_time(filename: str) -> bool:
+    """Code that a program gave to ``exec``: it has no lines to show, but its globals may change as the user's may."""
+    return filename.startswith("<") and not filename.startswith("<frozen ")
+
+
 def is_library_module(name: str) -> bool:
     """Modules whose functions, classes and constants are taken as they are, without guards."""
     return name.partition(".")[0] in _LIBRARY_ROOTS
@@ -255,7 +260,9 @@ def breaking_method(kind: type, name: str) -> str | None:
     return _BREAKING_MODULES.get(kind.__module__) if kind.__module__ in ("socket", "_socket", "subprocess") else None
 
 
-READS_FRAME = frozenset({"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe"})
+READS_FRAME = frozenset(
+    {"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe", "breakpoint", "set_trace"}
+)
 
 
 def frame_reads_itself(code: types.CodeType) -> bool:

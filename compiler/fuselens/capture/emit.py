@@ -27,7 +27,7 @@ from .explore import explore_both
 from .iterators import Recipe, recipe_of, restored
 from .known import from_plain, holds_identity, identity_values
 from .machine import Machine, Program, program
-from .resuming import END, Retry, Tail, next_or_end, run_tails
+from .resuming import END, RESUME_MARK, Passed, Retry, Tail, next_or_end, run_tails
 from .sources import Source
 from .tracer import Tracer
 from .values import (
@@ -68,7 +68,6 @@ from .values import (
 
 GATHERED = "__fuselens_inputs"
 OUTPUTS = "__fuselens_outputs"
-RESUME_MARK = " resumed at line "
 Slot = str | Recipe
 
 
@@ -309,6 +308,9 @@ class Emitter:
             else:
                 self._call_constant(_setter(owner.value), owner, Constant(name), value)
             self._emit(bytecode.pop_top())
+        for exception, _ in tracer.tracebacks.values():
+            if exception.source is not None:
+                self._pass(exception)
         for cell in tracer.written_cells.values():
             if self.m.cells.get(cell.name) is not cell and cell.contents is not None:
                 self._call_constant(setattr, cell, Constant("cell_contents"), cell.contents)
@@ -464,6 +466,7 @@ class Emitter:
         self._push(below)
         for value in stack[keep:]:
             self.value(value)
+        self._unbind(run)
         results = self._protected(index, run, sum(s != "null" for s in gives), below)
         if instructions[-1].op not in _RAISES:
             self._resume_at(self.m.program.instructions[index + 1], stack[:keep], results, gives)
@@ -487,6 +490,14 @@ class Emitter:
         self._emit([ended])
         (micro,) = bytecode.normalise(instruction)
         self._resume_at(micro.arg, self.m.stack[:-1], [])
+
+    def _unbind(self, instructions: list[Instruction]) -> None:
+        """Unbinds variables that the program has unbound, where one of the instructions is about to find that out: they may
+        be arguments, which this frame still has."""
+        for micro in (m for i in instructions for m in bytecode.normalise(i)):
+            if micro.op in ("LOAD_FAST", "DELETE_FAST") and micro.arg not in self.m.locals | self.m.cells:
+                self._emit([*bytecode.load_const(None), *bytecode.store_fast(micro.arg)])
+                self._emit(bytecode.delete_fast(micro.arg))
 
     def _conditional(self, index: int, explore: bool) -> None:
         micro = condition_of(self.m.instruction)
@@ -625,19 +636,31 @@ class Emitter:
         self._emit(bytecode.store_fast(name))
 
     def _fill(self, value: Value) -> None:
-        """Gives an object its attributes, once it can be referred to."""
+        """Gives an object its attributes, and a container what may refer to it, once it can be referred to."""
+        if isinstance(value, (SequenceValue, DictValue)) and value.kind in (list, dict) and _holds_mutable(value):
+            self._items(value)
+            self._emit(bytecode.list_extend(1) if value.kind is list else bytecode.dict_update(1))
+            return
         if isinstance(value, ObjectValue):
             for name, attribute in self.m.tracer.attributes_of(value):
                 if attribute is DELETED or (name == "args" and isinstance(value.value, BaseException)):
                     continue
                 self._call_constant(_setter(value.value), value, Constant(name), attribute)
                 self._emit(bytecode.pop_top())
+            self._pass(value)
         elif isinstance(value, MadeFunction):
             for name, attribute in value.attributes.items():
                 self._call_constant(setattr, value, Constant(name), attribute)
                 self._emit(bytecode.pop_top())
         elif isinstance(value, CellValue) and value.contents is not None and self.m.cells.get(value.name) is not value:
             self._call_constant(setattr, value, Constant("cell_contents"), value.contents)
+            self._emit(bytecode.pop_top())
+
+    def _pass(self, exception: ObjectValue) -> None:
+        """Gives an exception that was raised while tracing its traceback."""
+        raised = self.m.tracer.tracebacks.get(id(exception.value))
+        if raised is not None:
+            self._call_constant(Passed(raised[1]), exception)
             self._emit(bytecode.pop_top())
 
     def _source(self, source: Source) -> None:
@@ -731,15 +754,29 @@ class Emitter:
         else:
             raise FrameUnsupported("FL109", None, what=value.describe(), why="it cannot be rebuilt after the graph")
 
+    def _items(self, value: SequenceValue | DictValue) -> None:
+        """Builds a list, tuple or dict with what it holds."""
+        if isinstance(value, DictValue):
+            for k, v in value.items.items():
+                if holds_identity((k,)):
+                    self.value(from_plain(k, "a dictionary key"))
+                else:
+                    self._emit(bytecode.load_const(k))
+                self.value(v)
+            self._emit(bytecode.build_map(len(value.items)))
+            return
+        for v in value.items:
+            self.value(v)
+        n = len(value.items)
+        self._emit(bytecode.build_list(n) if value.kind is list else bytecode.build_tuple(n))
+
     def _sequence(self, value: SequenceValue) -> None:
         if isinstance(value, DequeValue):
             self._call_constant(deque, SequenceValue(value.items, tuple), Constant(value.maxlen))
+        elif value.kind is list and _holds_mutable(value):
+            self._emit(bytecode.build_list(0))
         elif value.kind in (list, tuple):
-            for v in value.items:
-                self.value(v)
-            self._emit(
-                bytecode.build_list(len(value.items)) if value.kind is list else bytecode.build_tuple(len(value.items))
-            )
+            self._items(value)
         elif hasattr(value.kind, "_fields"):
             self._call_constant(value.kind, *value.items)
         else:  # torch.Size and structseqs take one iterable
@@ -768,13 +805,10 @@ class Emitter:
         if value.kind is not dict:
             self._call_constant(value.kind, DictValue(value.items))
             return
-        for k, v in value.items.items():
-            if holds_identity((k,)):
-                self.value(from_plain(k, "a dictionary key"))
-            else:
-                self._emit(bytecode.load_const(k))
-            self.value(v)
-        self._emit(bytecode.build_map(len(value.items)))
+        if _holds_mutable(value):
+            self._emit(bytecode.build_map(0))
+        else:
+            self._items(value)
 
     def _set(self, value: SetValue) -> None:
         """The set, with the same order of iteration, which depends on how it came to be."""
@@ -907,6 +941,12 @@ def effects(machine: Machine) -> list[Value]:
     return found
 
 
+def _holds_mutable(value: SequenceValue | DictValue) -> bool:
+    """Whether what a list or dict holds may refer back to it."""
+    items = value.items if isinstance(value, SequenceValue) else value.items.values()
+    return any(v.source is None and not isinstance(v, (Constant, Known, TensorValue, SymbolValue)) for v in items)
+
+
 def iterators_in(value: Value | None) -> set[int]:
     """Ids of an iterator and of those that it consumes."""
     if isinstance(value, CombinedIterator):
@@ -927,7 +967,7 @@ def _passed(value: Value, slot: Slot) -> Value:
 
 _MUTABLE = (
     SequenceValue, DictValue, SetValue, DictView, IteratorValue, CombinedIterator, MadeFunction, GradModeContext, ContextExit, NamedMethod,
-    ObjectValue, GeneratorValue, CellValue, ActiveValue, PartialValue,
+    ObjectValue, GeneratorValue, CellValue, MethodValue, ActiveValue, PartialValue,
 )  # fmt: skip
 _RAISES = ("RAISE_VARARGS", "RERAISE")
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
@@ -972,10 +1012,10 @@ def group_start(instructions: list[Instruction], index: int) -> int:
 def without_null(instructions: list[Instruction], pushed: int) -> tuple[list[Instruction], list[Slot]]:
     """A copy of the instructions in which none pushes a NULL, which no function can be given, and what the copy pushes.
 
-    A method is loaded as an attribute; the NULL that then stands beside it is pushed by the resume function.
+    A method is loaded as an attribute, a global alone; the NULL that then stands beside it is pushed by the resume function.
     """
     *before, last = (i.copy() for i in instructions)
-    if not any(m.op in ("LOAD_METHOD", "LOAD_SUPER_METHOD") for m in bytecode.normalise(last)):
+    if not any(m.op in ("LOAD_METHOD", "LOAD_SUPER_METHOD", "PUSH_NULL") for m in bytecode.normalise(last)):
         return [*before, last], ["value"] * pushed
     if last.op == "LOAD_METHOD":
         (last,) = bytecode.load_attr(last.argval)
@@ -1015,7 +1055,7 @@ def stack_change(last: Instruction, group: list[Instruction]) -> tuple[int, int]
             pushed = micro.arg
         elif micro.op == "UNPACK_EX":
             pushed = (micro.arg & 0xFF) + 1 + (micro.arg >> 8)
-        elif micro.op in ("LOAD_METHOD", "LOAD_SUPER_METHOD", "BEFORE_WITH", "IMPORT_FROM", "GET_LEN"):
+        elif micro.op in ("LOAD_METHOD", "LOAD_SUPER_METHOD", "PUSH_NULL", "BEFORE_WITH", "IMPORT_FROM", "GET_LEN"):
             pushed = 2
         elif micro.op in _PUSH_NOTHING:
             pushed = 0

@@ -73,6 +73,7 @@ from .values import (
 
 MAXIMUM_STEPS = 400_000
 MAXIMUM_DEPTH = 150
+_KEEP_TRACEBACK = (("RERAISE", 0), ("RERAISE", 1), ("RERAISE", 2), ("RAISE_VARARGS", 0))  # these add no entry
 Handler = Callable[["Machine", Any], None]
 HANDLERS: dict[str, Handler] = {}
 
@@ -99,7 +100,7 @@ def too_deep(code: types.CodeType) -> Break:
 class Program:
     """A decoded code object and what is derived from it, made once per code object."""
 
-    __slots__ = ("code", "decoded", "instructions", "micros", "index", "library", "handlers")
+    __slots__ = ("code", "decoded", "instructions", "micros", "index", "fixed", "library", "handlers")
 
     def __init__(self, code: types.CodeType) -> None:
         self.code = code
@@ -109,6 +110,7 @@ class Program:
         self.micros = [bytecode.normalise(i) for i in self.instructions]
         self.index = {id(instruction): n for n, instruction in enumerate(self.instructions)}
         self.library = classify.is_library_file(code.co_filename)
+        self.fixed = self.library and not classify.is_made_at_run_time(code.co_filename)
         self.handlers: dict[int, bytecode.Handler] = {}
         """By instruction: where an exception in it goes."""
         for handler in self.decoded.handlers:
@@ -137,7 +139,7 @@ def program(code: types.CodeType) -> Program:
     found = _programs.get(code)
     if found is None:
         found = Program(code)
-        if found.library:
+        if found.fixed:
             _programs[code] = found
     return found
 
@@ -232,6 +234,9 @@ class Machine:
         handler = self.program.handlers.get(self.at)
         self.set_span()
         first = self.tracer.raised_at.setdefault(id(raised.value), (self.tracer.now, raised))
+        if (self.instruction.op, self.instruction.argval) not in _KEEP_TRACEBACK:
+            places = self.tracer.tracebacks.setdefault(id(raised.value.value), (raised.value, []))[1]
+            places.insert(0, (self.code, self.instruction.position or bytecode.NO_POSITION))
         if handler is None:
             if self.depth:
                 raise raised
@@ -524,7 +529,7 @@ def _load_global(m: Machine, name: str) -> None:
         return
     found = m.globals.get(name, classify)
     if found is not classify:
-        if m.program.library and isinstance(
+        if m.program.fixed and isinstance(
             found, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
         ):
             m.push(FunctionValue(found, None) if type(found) is types.FunctionType else Known(found))
@@ -537,7 +542,7 @@ def _load_global(m: Machine, name: str) -> None:
         m.tracer.guard(m.globals_source, _hook.MISSING, name, name="MISSING", text=f"no global is named {name}")
         raise raising(NameError(f"name '{name}' is not defined", name=name))
     found = table[name]
-    if not m.program.library:
+    if not m.program.fixed:
         m.tracer.guard(
             m.globals_source, _hook.MISSING, name, name="MISSING", text=f"no global is named like the builtin {name}"
         )

@@ -7,6 +7,12 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from . import bytecode
+
+RESUME_MARK = " resumed at line "
+Place = tuple[types.CodeType, bytecode.Position]
+"""A code object and the position of an instruction in it."""
+
 
 class Tail:
     """What the replacement of a resume function returns to go on in another: its caller calls that, so that a loop with
@@ -67,3 +73,34 @@ class Retry:
         if self._strict:
             raise error
         return result
+
+
+class Passed:
+    """Gives an exception the traceback that it gets on its way through ``places``, outermost first.
+
+    An exception that was raised while tracing is made anew after the graph, where nothing raises it. Frames cannot be
+    made, so each place gets a function of its name that runs nothing but the instruction that asks for its frame.
+    """
+
+    __slots__ = ("_functions",)
+
+    def __init__(self, places: list[Place]) -> None:
+        self._functions = [types.FunctionType(_only_frame(*place), {}) for place in places]
+
+    def __call__(self, exception: BaseException) -> None:
+        for function in reversed(self._functions):
+            frame = function()
+            before = exception.__traceback__
+            exception.__traceback__ = types.TracebackType(before, frame, frame.f_lasti, frame.f_lineno)
+
+
+def _only_frame(code: types.CodeType, position: bytecode.Position) -> types.CodeType:
+    body = [*bytecode.prepare_call(bytecode.load_const(sys._getframe)), *bytecode.call(0)]
+    for instruction in body:
+        instruction.position = position
+    return bytecode.assemble(
+        code, [*bytecode.resume(), *body, *bytecode.return_value()],
+        co_consts=(None,), co_names=(), co_varnames=(), co_cellvars=(), co_freevars=(), co_flags=3,
+        co_argcount=0, co_posonlyargcount=0, co_kwonlyargcount=0,
+        co_name=code.co_name.split(RESUME_MARK)[0], co_qualname=code.co_qualname.split(RESUME_MARK)[0],
+    )  # fmt: skip

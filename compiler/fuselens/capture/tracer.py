@@ -29,6 +29,7 @@ from ..report import Shape, Span, Tensor
 from . import _hook, classify, tensor_layout
 from . import sources as src
 from .breaks import Break, Raised
+from .resuming import Place
 from .sources import GuardProgram, Source
 from .symbols import LARGEST, Sizes, SizesChanged, Variation
 from .values import (
@@ -125,6 +126,9 @@ class Tracer:
         self.raised_at: dict[
             int, tuple[int, Raised]
         ] = {}  # by id of the exception: the step at which it was raised first
+        self.tracebacks: dict[
+            int, tuple[ObjectValue, list[Place]]
+        ] = {}  # by id of the exception, outermost frame first
         self.generators: list[GeneratorValue] = []
         self.root: Machine | None = None  # the outermost frame's
         self.steps = 0  # instructions run so far, in all frames

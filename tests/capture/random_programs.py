@@ -1,0 +1,708 @@
+"""Random Python programs over tensors and Python values, each run eagerly and compiled, and compared in all it does.
+
+The grammar is a table of templates. In a template ``<T>`` is an expression of kind T, ``<T.>`` a variable of that kind,
+``<~T>`` one that may be assigned, ``<=T>`` a target (new, or as ``<~T>``), ``<v:T>`` a name that the template binds for
+its blocks and expressions, ``<+g:T>`` one that stays bound afterwards, ``<v>`` such a name again. ``!`` means: without
+the names that the template binds. ``<block>``, ``<loop>``, ``<try>``, ``<handler>``, ``<body>`` and ``<generator>`` are
+statements; what they may contain differs. The first template of a kind is the simplest, so that programs shrink to it.
+
+==== ========================= ==== ========================= ==== ================================================
+T    tensor                    LT   list of tensors           FT   function of a tensor that gives one
+I    integer                   LI   list of integers          GF   function of a tensor and number that gives a generator
+N    0 to 3                    PT   pair of tensors           O    instance of the prelude's Box
+B    condition                 DT   dict of tensors by name   CLS  class with Box's signature
+F    float                     E    set of integers           M    context manager
+S    string                    RO   tuple of any length       X, ERR, NEW  exception class, instance, expression
+==== ========================= ==== ========================= ==== ================================================
+"""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import contextlib
+import copy
+import functools
+import io
+import itertools
+import linecache
+import re
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+import fuselens
+from fuselens.capture import resuming
+from fuselens.capture.emit import RESUME_MARK
+
+PRELUDE = """
+import collections, contextlib, functools, itertools, math, operator
+import torch
+import fuselens
+
+TOTAL = 0
+STATE = {"n": 0}
+LOG = []
+
+
+class Oops(Exception):
+    pass
+
+
+class Worse(Oops):
+    def __init__(self, what, code=3):
+        super().__init__(what)
+        self.code = code
+
+
+class Box:
+    unit = 2
+
+    def __init__(self, w, k=1):
+        self.w = w
+        self.k = k
+        self.items = []
+
+    def scale(self, v):
+        return v * self.k + self.unit
+
+    @property
+    def size(self):
+        return self.k + 1
+
+    @size.setter
+    def size(self, value):
+        self.k = value - 1
+
+    @classmethod
+    def made(cls, w):
+        return cls(w, cls.unit)
+
+    @staticmethod
+    def twice(v):
+        return v * 2
+
+    def __call__(self, v):
+        self.items.append(self.k)
+        return self.scale(v)
+
+    def __add__(self, other):
+        return type(self)(self.w + other.w, self.k)
+
+    def __repr__(self):
+        return f"{type(self).__name__}({self.k})"
+
+    def __len__(self):
+        return len(self.items)
+
+    def __bool__(self):
+        return self.k != 0
+
+    def __iter__(self):
+        yield self.w
+        yield self.w * self.k
+
+
+class Child(Box):
+    unit = 3
+
+    def scale(self, v):
+        return super().scale(v) - self.w
+
+    @property
+    def size(self):
+        return super().size * 2
+
+
+class Track:
+    def __init__(self, name, swallows=()):
+        self.name, self.swallows = name, swallows
+
+    def __enter__(self):
+        LOG.append("enter " + self.name)
+        return len(LOG)
+
+    def __exit__(self, kind, error, tb):
+        LOG.append(("exit " + self.name, None if kind is None else kind.__name__))
+        return kind is not None and issubclass(kind, self.swallows)
+
+
+@contextlib.contextmanager
+def noted(k):
+    LOG.append(k)
+    try:
+        yield k + 1
+    finally:
+        LOG.append(-k)
+
+
+@contextlib.contextmanager
+def careful(k):
+    try:
+        yield k
+    except Oops as e:
+        LOG.append(str(e))
+
+
+@fuselens.disable
+def opaque(v):
+    LOG.append("opaque")
+    return v + 1
+
+
+def countdown(v, n):
+    return v if n <= 0 else countdown(v + n, n - 1)
+
+
+def failing(v, n):
+    if n > 1:
+        raise Oops("n is", n)
+    return v - n
+
+
+def keywords(v, *rest, scale=1, **more):
+    for r in rest:
+        v = v + r
+    return v * scale + len(more)
+
+
+def steps(v, n):
+    for i in range(n):
+        v = v + i
+        yield v
+    return n
+"""
+
+EXPRESSIONS: dict[str, dict[str, int]] = {
+    "T": {
+        "torch.ones(())": 1, "<T> + <T>": 6, "<T> * <I>": 4, "<T> - <F>": 1, "<T> / 2": 1, "-<T>": 1,
+        "<T>.relu()": 2, "torch.sin(<T>)": 2, "<T>.sum()": 2, "<T>.sum(-1, keepdim=True)": 1, "<T>.abs().mean()": 1,
+        "torch.where(<T> > 0, <T>, <T>)": 1, "torch.maximum(<T>, <T>)": 1, "torch.full_like(<T>, <I>)": 1,
+        "<T>.clone()": 1, "<T>.detach()": 1, "<T>.to(torch.float64)": 1, "<T>.int()": 1, "<T>[..., :1]": 1,
+        "<T>.unsqueeze(0)": 1, "(<T> if <B> else <T>)": 2, "<FT>(<T>)": 4, "<O>.w": 2, "<O>.scale(<T>)": 2, "<O>(<T>)": 2,
+        "<DT>.get('a', <T>)": 2, "<DT.>['a']": 1, "<LT.>[0]": 1, "<LT.>[-1]": 1, "sum(<LT>, <T>)": 2, "<PT>[1]": 2,
+        "next(iter(<LT>), <T>)": 1, "(lambda <v:T>: <T>)(<T!>)": 2, "functools.reduce(lambda <v:T>, <w:T>: <T>, <LT!>, <T!>)": 1,
+        "keywords(<T>, <T>, scale=<I>)": 1, "keywords(*<LT>, <T>, **{'scale': <I>, 'other': 1})": 1,
+        "countdown(<T>, <N>)": 1, "failing(<T>, <N>)": 1, "opaque(<T>)": 1, "functools.partial(torch.add, <T>)(<T>)": 1,
+        "sum(<GF>(<T>, <N>), <T>)": 1, "sum((<T> for <v:I> in <LI!>), <T!>)": 1, "max(<LT>, key=lambda <v:T>: <I>, default=<T!>)": 1,
+        "Box.twice(<T>)": 1, "operator.mul(<T>, <I>)": 1, "math.prod([<T>, <I>])": 1, "torch.stack([<T.>, <T.>]).sum(0)": 1,
+    },
+    "I": {
+        "1": 2, "0": 1, "3": 1, "-2": 1, "<I> + <I>": 4, "<I> - <I>": 2, "<I> * <I> % 7": 2, "<I> // 2": 1, "<I> % 3": 2, "-<I>": 1,
+        "<I> % <I>": 1, "len(<LT>)": 2, "len(<LI>)": 1, "len(<DT>)": 1, "len(<S>)": 1, "len(<RO.>)": 1, "<T>.dim()": 1,
+        "<T.>.shape[-1]": 1, "<T.>.numel()": 1, "int(<T>.sum().item()) % 5": 1, "sum(<LI>) % 11": 2, "max(<LI>, default=0)": 1,
+        "<O>.k": 2, "<O>.size": 1, "(<I> if <B> else <I>)": 2, "min(<I>, <I>)": 1, "abs(<I>)": 1, "round(<F>) % 5": 1,
+        "(<=I> := <I>)": 1, "len(<O.>)": 1, "<E>.__len__()": 1, "int(<B>)": 1, "(<B> or <I>)": 1, "(<B> and <I>)": 1, "<O>.unit": 1,
+        "next((<v> for <v:I> in <LI!> if <B>), 0)": 1, "<ERR.>.args.__len__()": 1, "TOTAL % 5": 1, "STATE['n'] % 5": 1, "len(LOG)": 1,
+    },
+    "N": {"2": 2, "3": 1, "1": 1, "0": 1, "<I> % 4": 4},
+    "B": {
+        "True": 1, "<I> > <I>": 4, "<I> == <I>": 2, "0 < <I> < 4": 1, "not <B>": 2, "(<B> and <B>)": 2, "(<B> or <B>)": 2, "<I> in <LI>": 2,
+        "<I> in <E>": 1, "'a' in <DT>": 1, "<S> in <S>": 1, "<S> == <S>": 1, "<T> is <T>": 1, "<T> is not None": 1, "<T.>.sum() > <I>": 3,
+        "bool((<T> > 0).any())": 1, "isinstance(<O>, Child)": 1, "hasattr(<O>, 'extra')": 1, "<T.>.dtype == torch.float32": 1,
+        "any(<B> for <v:I> in <LI!>)": 1, "all(<v> > <I> for <v:I> in <LI!>)": 1, "<LI>": 1, "<O>": 1, "<S>": 1, "<DT>": 1, "<T.>.dim() > 1": 1,
+        "callable(<FT>)": 1, "<LI> == <LI>": 1, "<PT> is None": 1, "<T.>.requires_grad": 1, "<E> <= <E>": 1, "type(<O>) is Box": 1,
+    },
+    "F": {"0.5": 2, "<I> / 2": 2, "float(<I>)": 1, "<F> * 2.5": 1, "math.sqrt(abs(<I>))": 1, "<T.>.sum().item()": 1, "<F> - <I>": 1, "<F> ** 2 % 3": 1},
+    "S": {
+        "'b'": 1, "''": 1, "f'{<I.>}:{<S.>}'": 2, "f'{<I.>:>4}'": 1, "f'{<I.>!r:<3}|'": 1, "<S>.upper()": 1, "str(<I>)": 1, "repr(<LI>)": 1,
+        "(<S> + <S>)[:9]": 2, "<S>[1:]": 1, "'-'.join(str(<v>) for <v:I> in <LI!>)": 1, "'%d/%s' % (<I>, <S>)": 1, "f'{tuple(<T.>.shape)}'": 1,
+        "f'{<F.>:.3f}'": 1, "(<S> or 'none')": 1, "type(<O>).__name__": 1, "'{} {x}'.format(<I>, x=<S>)": 1, "','.join(<DT>)": 1, "f'{<ERR.>}'": 2,
+    },
+    "LT": {
+        "[<T>]": 1, "[<T>, <T>]": 4, "[<T> for <v:I> in range(<N!>)]": 3, "[<T> for <v:T> in <LT!>]": 3, "[<T> for <v:T> in <LT!> if <B>]": 1, "list(<PT>)": 1,
+        "[*<LT>, <T>][:3]": 2, "(<LT> + <LT>)[:3]": 1, "list(map(<FT>, <LT>))": 1, "<LT>[::-1]": 1, "list(<DT>.values())": 1, "<LT>[1:]": 1,
+        "list(<GF>(<T>, <N>))": 2, "[<T> for <v:T>, <i:I> in zip(<LT!>, <LI!>)]": 1, "[<T> for <i:I>, <v:T> in enumerate(<LT!>)]": 1,
+        "[<w> for <v:T> in <LT!> for <w:T> in (<v>, <T!>)][:4]": 1, "list(<O>)": 1, "[<T>] * <N>": 1, "list(filter(lambda <v:T>: <B>, <LT!>))": 1,
+        "list(reversed(<LT>))": 1, "list(itertools.chain(<LT>, <PT>))[:3]": 1, "sorted(<LT>, key=lambda <v:T>: <I>)": 1, "<LT>.copy()": 1,
+    },
+    "LI": {
+        "[<I>]": 1, "[<I>, <I>, <I>]": 3, "list(range(<N>))": 2, "[<I> for <v:I> in <LI!>]": 3, "[<v> for <v:I> in <LI!> if <B>]": 2, "sorted(<LI>)": 1,
+        "sorted(<E>)": 1, "<LI>[1:]": 1, "[*<LI>, *<LI>][:4]": 1, "<LI>[::2]": 1, "list(reversed(<LI>))": 1, "[len(<v>) for <v:LT> in [<LT!>]]": 1,
+        "list(map(lambda <v:I>: <I>, <LI!>))": 1, "[int(<B>) for <i:I>, <v:I> in enumerate(<LI!>)]": 1, "sorted(<LI>, key=lambda <v:I>: <I>, reverse=True)": 1,
+        "[<I> for <v:I> in <LI!> for <w:I> in range(<v> % 3)][:4]": 1, "list(itertools.accumulate(<LI>))[:4]": 1,
+    },
+    "PT": {"(<T>, <T>)": 3, "(<T>, *(<T>,))": 1, "tuple([<T> for <v:I> in range(2)])": 1, "(<T>,) + (<T>,)": 1, "(<PT>[1], <T>)": 1},
+    "DT": {
+        "{'a': <T>}": 1, "{'a': <T>, 'b': <T>}": 2, "{<k>: <T> for <k:S>, <v:T> in <DT!>.items()}": 2, "{**<DT>, 'c': <T>}": 1, "dict(a=<T>)": 1,
+        "<DT> | {'b': <T>}": 1, "dict(zip('ab', <LT>))": 1, "{str(<i>): <T> for <i:I> in <LI!>}": 1, "<DT>.copy()": 1, "collections.OrderedDict(a=<T>)": 1,
+    },
+    "E": {"{<I>}": 1, "{<I>, <I>}": 2, "{<I> for <v:I> in <LI!>}": 1, "set(<LI>)": 1, "<E> | <E>": 1, "<E> & <E>": 1, "<E> - {<I>}": 1, "set()": 1},
+    "O": {"Box(<T>)": 1, "Box(<T>, <I>)": 2, "Child(<T>, k=<I>)": 2, "<CLS.>(<T>, <I>)": 3, "Child.made(<T>)": 1, "(<O> + <O>)": 1, "type(<O>)(<T>)": 1},
+    "FT": {
+        "torch.relu": 1, "(lambda <v:T>: <T>)": 4, "functools.partial(torch.add, <T>)": 1, "<O>.scale": 1, "Box.twice": 1, "(<FT> if <B> else <FT>)": 1, "<O>": 1,
+        "functools.partial(keywords, scale=<I>)": 1, "(lambda <v:T>, <k:I>=<I!>, *<r:RO>: <T>)": 1,
+    },
+    "GF": {"steps": 1},
+    "M": {
+        "Track('t')": 2, "Track('t', Oops)": 2, "Track('t', (ValueError, Oops))": 1, "noted(<I>)": 2, "careful(<I>)": 1, "torch.no_grad()": 1,
+        "contextlib.nullcontext(<I>)": 1, "contextlib.suppress(Oops)": 1,
+    },
+    "X": {"Exception": 2, "Oops": 4, "Worse": 1, "ValueError": 1, "(KeyError, IndexError)": 1, "LookupError": 1, "(ZeroDivisionError, Oops)": 1, "AttributeError": 1},
+    "NEW": {"Oops('no')": 3, "Oops": 1, "Oops(<I>, <S>)": 1, "Worse(<S>)": 1, "ValueError(f'bad {<I.>}')": 1, "KeyError(<S>)": 1, "StopIteration(<I>)": 1},
+    "V": {"<I>": 2, "<S>": 2, "<LI>": 1, "<B>": 1, "<F>": 1, "tuple(<T>.shape)": 1, "<E>": 1, "<T>.sum()": 1, "<DT>.keys()": 1},
+}  # fmt: skip
+
+SIMPLE: dict[str, int] = {
+    "pass": 1, "<=T> = <T>": 14, "<=I> = <I>": 6, "<=LT> = <LT>": 3, "<=B> = <B>": 2, "<=S> = <S>": 2, "<=F> = <F>": 1, "<=LI> = <LI>": 2, "<=DT> = <DT>": 2,
+    "<=E> = <E>": 2, "<=PT> = <PT>": 1, "<=O> = <O>": 3, "<=FT> = <FT>": 3, "<=T>, <=T> = <PT>": 1, "<=T>, <=I> = <T>, <I>": 1,
+    "<=T>, *<=LT> = [<T>, *<LT>]": 1, "*<=LI>, <=I> = [*<LI>, <I>]": 1, "(<=T>, <=I>), <=S> = (<T>, <I>), <S>": 1, "<=T> = <=T> = <T>": 1, "<+i:I>: int = <I>": 1,
+    "<~T> += <T>": 3, "<~T> *= <I>": 1, "<~I> += <I>": 3, "<~LT> += [<T>]": 1, "<~I> //= 2": 1, "<~S> += 'z'": 1, "<~E> |= {<I>}": 1, "<~T>, <~T> = <T>, <T>": 1,
+    "<T.>.add_(<I>)": 3, "<T.>.mul_(2)": 1, "<T.>[..., 0] = <I>": 1, "<T.>[...] += 1": 1, "<T.>[..., :1].zero_()": 1, "<T.>.copy_(<T.>)": 1, "<T.>.data = <T.> * 2": 1,
+    "<LT.>.append(<T>)": 3, "<LT.>.insert(0, <T>)": 1, "<LT.>.pop()": 1, "<LT.>[0] = <T>": 1, "del <LT.>[0]": 1, "<LT.>.reverse()": 1, "<LT.>[:1] = [<T>, <T>]": 1,
+    "<LI.>.append(<I>)": 2, "<LI.>.extend([<I>, <I>])": 1, "<LI.>.clear()": 1, "<LI.>.sort()": 1, "<LI.>.remove(<I>)": 1, "<LI.>[-1] += 1": 1,
+    "<DT.>['b'] = <T>": 3, "<DT.>.pop('a', None)": 1, "<DT.>.update(b=<T>)": 1, "<DT.>.setdefault('z', <T>)": 1, "del <DT.>['a']": 1, "<DT.>['a'] += 1": 1,
+    "<E.>.add(<I>)": 2, "<E.>.discard(<I>)": 1, "<E.>.update(<LI>)": 1,
+    "<O.>.w = <T>": 3, "<O.>.k += 1": 2, "<O.>.items.append(<I>)": 2, "<O.>.size = <I>": 1, "<O.>.extra = <I>": 1, "setattr(<O.>, 'k', <I>)": 1, "del <O.>.extra": 1, "<O.>.w.mul_(2)": 1,
+    "STATE['n'] += <I>": 1, "LOG.append(<V>)": 1, "print(<V>)": 3, "print(<V>, <V>, sep='/')": 1, "fuselens.graph_break()": 2, "assert <B>, <S>": 1,
+    "<+v:T> = <T.>[..., :2]\n<v>.add_(<I>)": 1, "<+v:T> = <T.>.view(-1)\n<v>[0] = <I>": 1,
+}  # fmt: skip
+
+COMPOUND: dict[str, int] = {
+    "if <B>:\n    <block>": 4,
+    "if <B>:\n    <block>\nelse:\n    <block>": 3,
+    "if <B>:\n    <block>\nelif <B>:\n    <block>\nelse:\n    <block>": 1,
+    "if (<w:I> := <I!>) > 1:\n    <block>": 1,
+    "if <B>:\n    return <R>": 2,
+    "for <v:I> in range(<N!>):\n    <loop>": 4,
+    "for <v:T> in <LT!>[:4]:\n    <loop>": 2,
+    "for <i:I>, <v:T> in enumerate(<LT!>[:3]):\n    <loop>\nelse:\n    <block!>": 1,
+    "for <k:S>, <v:T> in list(<DT!>.items()):\n    <loop>": 1,
+    "for <v:I> in sorted(<E!>)[:4]:\n    <loop>": 1,
+    "for <v:T> in <GF!>(<T!>, <N!>):\n    <loop>": 2,
+    "for <v:T>, <w:I> in zip(<LT!>, <LI!>):\n    <loop>": 1,
+    "<i:IX> = 0\nwhile <i> < <N!>:\n    <i> += 1\n    <loop>": 2,
+    "<i:IX> = 3\nwhile <i> > 0 and <B!>:\n    <i> -= 1\n    <loop>\nelse:\n    <block!>": 1,
+    "<i:IX> = 0\nwhile True:\n    <i> += 1\n    if <i> > 2:\n        break\n    <loop>": 1,
+    "try:\n    <try>\nexcept <X!> as <e:ERR>:\n    <handler>": 3,
+    "try:\n    <try>\nexcept <X>:\n    <handler>": 2,
+    "try:\n    <try>\nexcept <X!> as <e:ERR>:\n    <handler>\nexcept Exception:\n    <handler!>\nelse:\n    <block!>": 1,
+    "try:\n    <try>\nfinally:\n    <block>": 2,
+    "try:\n    <try>\nexcept <X!> as <e:ERR>:\n    <handler>\nelse:\n    <block!>\nfinally:\n    <block!>": 1,
+    "try:\n    <=T> = failing(<T>, <N>)\nexcept Oops as <e:ERR>:\n    <handler>": 1,
+    "with <M>:\n    <try>": 2,
+    "with <M!> as <v:Q>:\n    <try>": 2,
+    "with Track('a'), noted(<I!>) as <v:I>:\n    <try>": 1,
+    "with Track('s', Exception):\n    <try>": 1,
+    "def <+g:FT>(<v:T>):\n    <body T>": 3,
+    "def <+g:FT>(<v:T>, <k:I>=<I!>):\n    <body T>\n<=T> = <g>(<T!>, <I!>)": 2,
+    "def <+g:FT>(<v:T>, *<r:RO>, <k:I>=<I!>, **<d:DT>):\n    <body T>\n<=T> = <g>(<T!>, 1, 2, a=<T!>, k=<I!>)": 1,
+    "def <+g:GF>(<v:T>, <k:I>):\n    <generator T>": 3,
+    "<+g:GEN> = <GF>(<T>, <N>)\n<=T> = next(<g>, <T>)\n<=LT> = list(<g>)": 1,
+    "<+g:GEN> = <GF>(<T>, <N>)\nfor <v:T> in <g>:\n    break\n<=LT> = list(<g>)": 1,
+    "<+g:GEN> = <GF>(<T>, <N>)\nnext(<g>, None)\ntry:\n    <=T> = <g>.send(<I>)\nexcept StopIteration as <e:ERR>:\n    <handler>": 1,
+    "<+g:GEN> = <GF>(<T>, 3)\nnext(<g>, None)\ntry:\n    <g>.throw(Oops('thrown'))\nexcept Oops as <e:ERR>:\n    <handler>\nfinally:\n    <g>.close()": 1,
+    "match <I>:\n    case 0:\n        <block>\n    case 1 | 2:\n        <block>\n    case _:\n        <block>": 1,
+    "match <I!>:\n    case <v:I> if <B>:\n        <block>\n    case _:\n        <block!>": 1,
+    "match <LI!>:\n    case []:\n        <block!>\n    case [<v:I>]:\n        <block>\n    case [<v>, *<w:LI>]:\n        <=I> = len(<w>) + <v>": 1,
+    "match <DT!>:\n    case {'b': <v:T>, **<w:DT>}:\n        <block>\n    case {}:\n        <block!>": 1,
+    "match <O!>:\n    case Child(w=<v:T>):\n        <block>\n    case Box(k=1 | 2):\n        <block!>\n    case _:\n        <block!>": 1,
+    "match (<I!>, <S!>):\n    case (0, _):\n        <block!>\n    case (int() as <v:I>, str(<w:S>)) if <v> > 1:\n        <block>": 1,
+}  # fmt: skip
+
+ONLY_IN: dict[str, dict[str, int]] = {
+    "loop": {"if <B>:\n    break": 2, "if <B>:\n    continue": 2, "continue": 1, "break": 1},
+    "try": {"raise <NEW>": 3, "if <B>:\n    raise <NEW>": 3, "<=T> = failing(<T>, <N>)": 2, "<=I> = 1 // <I>": 1, "<=T> = <DT.>['missing']": 1, "<=I> = <O.>.missing": 1},
+    "handler": {
+        "raise": 1, "raise <NEW> from <ERR.>": 2, "raise <NEW>": 1, "print(type(<ERR.>).__name__, <ERR.>)": 3, "LOG.append(<ERR.>.args)": 1,
+        "raise <NEW> from None": 1, "print(repr(<ERR.>.__context__))": 1, "LOG.append(<ERR.>)": 1,
+    },
+    "generator": {"yield <T>": 8, "<=I> = (yield <T>) or 1": 2, "yield from <LT>": 2, "yield from <GF>(<T>, <N>)": 1, "return": 1},
+}  # fmt: skip
+
+ARGUMENTS = {
+    "x": "T",
+    "y": "T",
+    "n": "I",
+    "flag": "B",
+    "s": "S",
+    "items": "LT",
+    "nums": "LI",
+    "table": "DT",
+    "box": "O",
+}
+RESULTS = {"T": "<T>", "P": "(<T>, <I>)"}
+VARIANTS = ("values", "shape", "flags", "alias", "rank", "empty", "grad", "child")
+_HOLE = re.compile(r"<([=~+]?)([A-Za-z]+)(?: ([A-Z]))?(?::([A-Z]+))?([!.]?)>")
+_BLOCKS = ("block", "loop", "try", "handler", "body", "generator")
+
+
+@functools.cache
+def _integers(most: int) -> st.SearchStrategy[int]:
+    return st.integers(0, most)
+
+
+@functools.cache
+def _needs(template: str) -> frozenset[tuple[str, str]]:
+    """("~" or ".", kind) of the variables that the template cannot do without."""
+    return frozenset((m[1] or m[5], m[2]) for m in _HOLE.finditer(template) if m[1] == "~" or m[5] == ".")
+
+
+@functools.cache
+def _is_atom(template: str) -> bool:
+    """Whether the expression can be an operand as it is."""
+    node = ast.parse(_HOLE.sub("x", template), mode="eval").body
+    return isinstance(
+        node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.List, ast.Dict, ast.Set, ast.ListComp)
+    )
+
+
+@dataclass
+class Scope:
+    """Names by kind: those that may be assigned, those that can only be read; and what the place allows."""
+
+    own: dict[str, str]
+    outer: dict[str, str]
+    allows: frozenset[str] = frozenset()
+    result: str = "T"
+
+    def having(self, names: dict[str, str], *allows: str) -> Scope:
+        return Scope({**self.own, **names}, self.outer, self.allows | set(allows), self.result)
+
+    def readable(self, kind: str) -> list[str]:
+        return [n for names in (self.own, self.outer) for n, k in names.items() if k == kind]
+
+
+class Writer:
+    """Writes one program, drawing each choice."""
+
+    def __init__(self, draw: Callable[[st.SearchStrategy[int]], int], statements: int) -> None:
+        self.draw = draw
+        self.left = statements
+        self.names = itertools.count()
+
+    def chance(self, percent: int) -> bool:
+        return self.draw(_integers(99)) >= 100 - percent
+
+    def choose(self, options: list[str]) -> str:
+        return options[self.draw(_integers(len(options) - 1))]
+
+    def template(self, table: dict[str, int], scope: Scope) -> str:
+        kinds = {"~": set(scope.own.values()), ".": {*scope.own.values(), *scope.outer.values()}}
+        usable = [(t, w) for t, w in table.items() if all(kind in kinds[how] for how, kind in _needs(t))]
+        totals = list(itertools.accumulate(w for _, w in usable))
+        return usable[bisect.bisect_right(totals, self.draw(_integers(totals[-1] - 1)))][0]
+
+    # --- expressions ---------------------------------------------------------------------------------------
+
+    def expression(self, kind: str, scope: Scope, depth: int) -> str:
+        if kind == "R":
+            return self.fill(RESULTS[scope.result], scope, depth)
+        names = scope.readable(kind)
+        if names and (depth <= 0 or not self.chance(55)):
+            return self.choose(names)
+        table = EXPRESSIONS[kind]
+        template = next(iter(table)) if depth <= 0 else self.template(table, scope)
+        filled = self.fill(template, scope, depth - 1)
+        return filled if _is_atom(template) else f"({filled})"
+
+    def fill(self, template: str, scope: Scope, depth: int) -> str:
+        """The template with its holes filled; names that it assigns are added to the scope afterwards."""
+        bound = {m[2]: self.fresh(m[2]) for m in _HOLE.finditer(template) if m[4] and m[1] != "+"}
+        kept = {m[2]: self.fresh(m[2]) for m in _HOLE.finditer(template) if m[4] and m[1] == "+"}
+        kinds = {m[2]: m[4] for m in _HOLE.finditer(template) if m[4]}
+        inner = scope.having({bound[n]: kinds[n] for n in bound if kinds[n] != "Q"})
+        called = {**bound, **kept}
+        added: dict[str, str] = {}
+
+        def value(m: re.Match[str]) -> str:
+            how, what, _, kind, where = m.groups()
+            if kind or what in called:
+                return called[what]
+            if how == "=":
+                name = self.target(what, scope)
+                added[name] = what
+                return name
+            if how == "~":
+                return self.choose([n for n, k in scope.own.items() if k == what])
+            if where == ".":
+                return self.choose(inner.readable(what))
+            return self.expression(what, scope if where == "!" else inner, depth)
+
+        lines: list[str] = []
+        for line in template.split("\n"):
+            m = _HOLE.fullmatch(line.strip())
+            if m and m[2] in _BLOCKS:
+                indent = line[: len(line) - len(line.lstrip())]
+                if m[2] in ("body", "generator"):
+                    names = {called[n]: kinds[n] for n in bound}
+                    lines += [indent + text for text in self.function(m[2], m[3], names, scope)]
+                else:
+                    lines += [indent + text for text in self.block(m[2], scope if m[5] else inner)]
+            else:
+                lines.append(_HOLE.sub(value, line))
+        scope.own.update(added)
+        scope.own.update({kept[n]: kinds[n] for n in kept})
+        return "\n".join(lines)
+
+    def target(self, kind: str, scope: Scope) -> str:
+        names = [n for n, k in scope.own.items() if k == kind]
+        return self.choose(names) if names and self.chance(50) else self.fresh(kind.lower())
+
+    def fresh(self, stem: str) -> str:
+        return f"{stem[0]}{next(self.names)}"
+
+    # --- statements ----------------------------------------------------------------------------------------
+
+    def block(self, kind: str, scope: Scope, most: int = 3) -> list[str]:
+        """Statements in a copy of the scope: names they add are (mostly) forgotten, for they may stay unbound."""
+        inner = scope.having({}, kind)
+        lines: list[str] = []
+        for _ in range(1 + self.draw(_integers(most - 1))):
+            if self.left > 0 or not lines:
+                lines += self.statement(inner)
+        if self.chance(4):
+            scope.own.update(inner.own)
+        return lines
+
+    def statement(self, scope: Scope) -> list[str]:
+        if self.left <= 0:
+            return ["pass"]
+        self.left -= 1
+        special = [kind for kind in ONLY_IN if kind in scope.allows]
+        if special and self.chance(35):
+            table = ONLY_IN[self.choose(special)]
+        else:
+            table = COMPOUND if self.chance(35) else SIMPLE
+        return self.fill(self.template(table, scope), scope, 2).split("\n")
+
+    def function(self, kind: str, result: str, parameters: dict[str, str], scope: Scope) -> list[str]:
+        """The body of a nested function, which reads its surroundings and may rebind some of them."""
+        lines: list[str] = []
+        rebound: dict[str, str] = {}
+        if "function" in scope.allows and self.chance(30):
+            name = self.choose([n for n in scope.own if n != "TOTAL"])
+            rebound[name] = scope.own[name]
+            lines.append(f"nonlocal {name}")
+        inner = Scope({**rebound, **parameters}, {**scope.outer, **scope.own}, frozenset({"function"}), result)
+        if kind == "generator":
+            inner.allows |= {"generator"}
+            lines += self.fill("yield <T>", inner, 1).split("\n")
+        for _ in range(self.draw(_integers(2))):
+            lines += self.statement(inner)
+        ends = "return <R>" if kind == "body" or self.chance(30) else "yield <T>"
+        return lines + self.fill(ends, inner, 2).split("\n")
+
+    def program(self) -> str:
+        outer: dict[str, str] = {}
+        lines: list[str] = []
+        for _ in range(self.draw(_integers(2))):
+            scope = Scope({}, dict(outer))
+            template = self.template(
+                {
+                    "def <+h:FT>(<v:T>, <k:I>=2):\n    <body T>": 3,
+                    "def <+h:GF>(<v:T>, <k:I>):\n    <generator T>": 1,
+                    "class <+K:CLS>(<P>):\n    unit = 5\n\n    def scale(self, <v:T>):\n        <method T>": 2,
+                },
+                scope,
+            )
+            template = template.replace("<P>", self.choose(["Box", "Child"]))
+            if "<method T>" in template:
+                name = self.fresh("K")
+                method = self.function("body", "T", {"self": "O", "v": "T"}, scope)
+                parent = template[template.index("(") : template.index("\n")]
+                lines += [
+                    f"class {name}{parent}",
+                    "    unit = 5",
+                    "",
+                    "    def scale(self, v):",
+                    *("        " + m for m in method),
+                ]
+                scope.own[name] = "CLS"
+            else:
+                lines += self.fill(template, scope, 2).split("\n")
+            lines += ["", ""]
+            outer.update(scope.own)
+        scope = Scope(dict(ARGUMENTS), outer, frozenset({"function"}), "P")
+        body: list[str] = []
+        if self.chance(15):
+            body.append("global TOTAL")
+            scope.own["TOTAL"] = "I"
+        for _ in range(1 + self.draw(_integers(5))):
+            body += self.statement(scope)
+        returned = [n for n, k in scope.own.items() if k not in ("IX", "GEN", "GF", "ERR") and n not in ARGUMENTS]
+        body.append(f"return {', '.join([*returned, self.expression('T', scope, 2)])}")
+        return "\n".join([*lines, f"def f({', '.join(ARGUMENTS)}):", *("    " + b for b in body)]) + "\n"
+
+
+@dataclass
+class Program:
+    """A program's source and the calls of its function ``f`` (names of argument variants)."""
+
+    source: str
+    calls: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"Program({self.calls!r}):\n{self.source}"
+
+
+@st.composite
+def programs(draw: Callable[..., Any], statements: int = 14) -> Program:
+    writer = Writer(draw, statements)
+    source = ast.unparse(ast.parse(writer.program())) + "\n"  # without the parentheses that were to be on the safe side
+    variants = [VARIANTS[draw(_integers(len(VARIANTS) - 1))] for _ in range(draw(_integers(2)))]
+    return Program(source, ("first", "first", *variants, "first"))
+
+
+# --- running ------------------------------------------------------------------------------------------------------
+
+
+def load(source: str) -> types.ModuleType:
+    """A module with the prelude and the program in it, whose lines tracebacks can show."""
+    module = types.ModuleType("generated")
+    for name, text in (("prelude", PRELUDE), ("program", source)):
+        path = f"/generated/{name}.py"
+        linecache.cache[path] = (len(text), None, text.splitlines(True), path)
+        exec(compile(text, path, "exec"), module.__dict__)
+    return module
+
+
+def arguments(variant: str, module: types.ModuleType) -> list[Any]:
+    shape = {"shape": (5,), "rank": (2, 3)}.get(variant, (3,))
+    made = torch.Generator().manual_seed(int(variant == "values"))
+
+    def tensor(*leading: int) -> torch.Tensor:
+        return torch.randint(-3, 4, (*leading, *shape), generator=made).float()
+
+    x, y = tensor(), tensor()
+    if variant == "alias":
+        y = x[..., :]
+    n, flag, s, nums = (2, True, "ab", [1, 2, 0]) if variant != "flags" else (3, False, "", [3, 3])
+    items, table = [tensor(), tensor()], {"a": tensor(), "b": x if variant == "alias" else tensor()}
+    if variant == "empty":
+        nums, items, table, n = [], [], {}, 0
+    box = (module.Child if variant == "child" else module.Box)(tensor(), 2)
+    if variant == "grad":
+        x = x.requires_grad_() * 1  # no leaf, so that it may be written to
+    return [x, y, n, flag, s, items, nums, table, box]
+
+
+class Facts:
+    """What can be observed of objects, as comparable text: values, types, identities and shared storage."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self.objects: dict[int, tuple[int, Any]] = {}
+        self.storages: dict[int, int] = {}
+
+    def add(self, where: str, what: str) -> None:
+        self.found.append(f"{where}: {what}")
+
+    def see(self, where: str, value: Any) -> None:
+        kind = type(value)
+        if value is None or kind in (int, bool, str, float, complex, type, range, slice, torch.dtype):
+            self.add(where, repr(value) if kind is not type else value.__name__)
+            return
+        if kind is not tuple:
+            if id(value) in self.objects:
+                self.add(where, f"object {self.objects[id(value)][0]} again")
+                return
+            self.objects[id(value)] = (len(self.objects), value)
+        if isinstance(value, torch.Tensor):
+            self.tensor(where, value)
+        elif isinstance(value, (list, tuple)):
+            self.add(where, f"{kind.__name__} of {len(value)}")
+            for i, v in enumerate(value):
+                self.see(f"{where}[{i}]", v)
+        elif isinstance(value, dict):
+            self.add(where, f"{kind.__name__} of {list(map(repr, value))}")
+            for k, v in value.items():
+                self.see(f"{where}[{k!r}]", v)
+        elif isinstance(value, (set, frozenset)):
+            self.add(where, f"{kind.__name__} {sorted(map(repr, value))}")
+        elif isinstance(value, BaseException):
+            self.error(where, value)
+        elif isinstance(value, types.FunctionType):
+            self.add(where, f"function {value.__qualname__}")
+            for cell, name in zip(value.__closure__ or (), value.__code__.co_freevars, strict=True):
+                try:
+                    self.see(f"{where}.{name}", cell.cell_contents)
+                except ValueError:
+                    self.add(f"{where}.{name}", "unbound")
+            self.see(f"{where}.__defaults__", value.__defaults__)
+        elif isinstance(value, types.MethodType):
+            self.add(where, f"method {value.__func__.__qualname__}")
+            self.see(f"{where}.__self__", value.__self__)
+        elif isinstance(value, functools.partial):
+            self.add(where, "partial")
+            self.see(where, (value.func, value.args, value.keywords))
+        else:
+            self.add(where, kind.__name__)
+            for k, v in getattr(value, "__dict__", {}).items():
+                self.see(f"{where}.{k}", v)
+
+    def tensor(self, where: str, value: torch.Tensor) -> None:
+        storage = value.untyped_storage().data_ptr()
+        number = self.storages.setdefault(storage, len(self.storages)) if storage else -1
+        self.add(
+            where,
+            f"{type(value).__name__} {value.dtype} {tuple(value.shape)} strides {value.stride()} at {value.storage_offset()} "
+            f"of storage {number}, requires_grad {value.requires_grad}, leaf {value.is_leaf}: {value.tolist()}",
+        )
+
+    def error(self, where: str, value: BaseException) -> None:
+        try:
+            text = str(value)
+        except Exception as e:
+            text = repr(e)
+        self.add(where, f"{type(value).__name__}: {text!r}, suppresses {value.__suppress_context__}")
+        for name, v in vars(value).items():
+            self.see(f"{where}.{name}", v)
+        for name in ("__cause__", "__context__"):
+            if getattr(value, name) is not None:
+                self.see(f"{where}.{name}", getattr(value, name))
+        self.add(f"{where}.__traceback__", str(user_lines(value)))
+
+
+def user_lines(error: BaseException) -> list[tuple[str, int | None]]:
+    """(function, line) of the program's frames in the traceback, without those that only hand over to a resume function."""
+    frames = traceback.extract_tb(error.__traceback__)
+    hands_over = [f.name == resuming.run_tails.__name__ or RESUME_MARK in f.name for f in frames[1:]] + [False]
+    return [
+        (f.name.split(RESUME_MARK)[0], f.lineno)
+        for f, hands in zip(frames, hands_over, strict=False)
+        if f.filename.startswith("/generated/") and not hands
+    ]
+
+
+def observe(module: types.ModuleType, fn: Callable[..., Any], variant: str) -> list[str]:
+    """Everything that a call of ``fn`` shows: result or exception, output, arguments and globals afterwards."""
+    args = arguments(variant, module)
+    facts = Facts()
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            facts.see("result", fn(*args))
+        except Exception as e:
+            facts.see("raised", e)
+    facts.add("printed", out.getvalue())
+    for name, value in zip(ARGUMENTS, args, strict=True):
+        facts.see(name, value)
+    for name in ("TOTAL", "STATE", "LOG"):
+        facts.see(name, getattr(module, name))
+    module.LOG.clear()
+    facts.add("grad mode", str(torch.is_grad_enabled()))
+    facts.add("exception being handled", str(sys.exc_info()[0]))
+    return facts.found
+
+
+def difference(program: Program) -> str | None:
+    """The first thing in which the compiled function differs from eager in some call; None when there is none."""
+    eager, other = load(program.source), load(program.source)
+    compiled = fuselens.compile(other.f, backend="eager")
+    try:
+        for i, variant in enumerate(program.calls):
+            expected = observe(eager, eager.f, variant)
+            actual = observe(other, compiled, variant)
+            if expected != actual:
+                pair = next((e, a) for e, a in itertools.zip_longest(expected, actual, fillvalue="nothing") if e != a)
+                return f"call {i} ({variant}):\n  eager    {pair[0]}\n  compiled {pair[1]}"
+    finally:
+        fuselens.reset()
+    return None
