@@ -738,7 +738,10 @@ class Emitter:
                 self._emit(bytecode.load_closure(value.name))
             elif any(v is value for v in self.m.stack):
                 raise FrameUnsupported(
-                    "FL109", None, what=f"variable {value.name}", why="a comprehension hides it while a closure holds it"
+                    "FL109",
+                    None,
+                    what=f"variable {value.name}",
+                    why="a comprehension hides it while a closure holds it",
                 )
             else:
                 self._call_constant(types.CellType)
