@@ -245,6 +245,19 @@ def test_functions(name: str, backend: str) -> None:
     assert [d.code for d in report.diagnostics] == ["FL301"] * falls_back
 
 
+@pytest.mark.parametrize("name", ["old style", "setup_context", "not differentiable", "returns a view", "nested"])
+def test_sizes_that_change(name: str) -> None:
+    compiled = fuselens.compile(CASES[name], backend="aot_eager")
+    for n in (3, 4, 5):
+        results = []
+        for f in (CASES[name], compiled):
+            x = tensor(n, n)
+            y = f(x)
+            (y if isinstance(y, torch.Tensor) else y[0]).sin().sum().backward()
+            results.append((y, x.grad))
+        torch.testing.assert_close(results[1], results[0])
+
+
 def test_in_a_module() -> None:
     for backend in ("eager", "aot_eager"):
         check_training(Layers(), tensor(4, 4), backend=backend, breaks=0)

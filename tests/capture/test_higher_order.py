@@ -198,6 +198,29 @@ def test_effects_inside_a_transformed_function_break_the_graph() -> None:
         fuselens.compile(f, backend="eager", fullgraph=True)(tensor(3))
 
 
+def test_sizes_are_symbolic_inside() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        def inner(a: torch.Tensor) -> torch.Tensor:
+            return (a @ w / a.shape[0] + x.shape[0]).tanh().sum()
+
+        return vmap(grad(inner))(x), checkpoint(lambda a: (a * a.shape[0], a.shape[0]), x, use_reentrant=False)
+
+    w = tensor(4, 4)
+    for backend in ("eager", "aot_eager"):
+        check(f, (tensor(3, 4), w), (tensor(5, 4), w), (tensor(7, 4), w), backend=backend, breaks=0)
+
+
+def test_a_closure_over_inner_tensors_stays_inside() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        def inner(a: torch.Tensor) -> Any:
+            b = a.sin()
+            return lambda: b * 2
+
+        return checkpoint(inner, x, use_reentrant=False)()
+
+    check_training(f, tensor(3, grad=True))
+
+
 # --- functional_call --------------------------------------------------------------------------------------------
 
 

@@ -77,9 +77,10 @@ def _written(node: fx.Node) -> list[torch.Tensor]:
     found = torch_private.written_operands(node)
     if found is None:
         found = [node.kwargs["out"] if "out" in node.kwargs else node.args[0]]
-    if not all(isinstance(n, fx.Node) for n in found):
+    nodes = [n for n in found if isinstance(n, fx.Node)]
+    if len(nodes) < len(found):
         raise Break("FL104", what="a branch or body", why="what it writes to is not known")
-    return [n.meta["val"] for n in found]
+    return [n.meta["val"] for n in nodes]
 
 
 def _operands(m: Machine, value: Value, what: str) -> list[Value]:

@@ -21,10 +21,11 @@ from torch import fx
 from .. import torch_private
 from .breaks import Break, Raised
 from .known import UNKNOWN, plain
-from .tracer import Scope, Tracer
+from .tracer import Scope, Tracer, specialise
 from .values import (
     Constant,
     DictValue,
+    FunctionValue,
     Known,
     OpaqueValue,
     SequenceValue,
@@ -123,11 +124,26 @@ def trace(
 
 def close(tracer: Tracer, scope: Scope, parameters: list[Value], output: Value) -> Subgraph:
     """The finished graph of ``scope``, which returns the tensors of ``output``."""
+    output = _settled(scope, output)
     found = leaves([output])
     scope.graph.output(tuple(tracer.local(t.node) for t in found))
     module = fx.GraphModule(torch.nn.Module(), scope.graph)
     captured = [_standing_for(n) for n in scope.captured]
     return Subgraph(module, parameters, captured, output, found)
+
+
+def _settled(scope: Scope, value: Value) -> Value:
+    """What leaves a subgraph: containers of tensors and constants, and what was there before it."""
+    if isinstance(value, SequenceValue) and type(value) is SequenceValue:
+        return SequenceValue([_settled(scope, v) for v in value.items], value.kind)
+    if isinstance(value, DictValue) and value.kind in (dict, OrderedDict):
+        return DictValue({k: _settled(scope, v) for k, v in value.items.items()}, value.kind)
+    if isinstance(value, SymbolValue) and value.node.graph is scope.graph:
+        return Constant(specialise(value))
+    before = value.source is not None or value.serial < scope.serial
+    if before or isinstance(value, (TensorValue, Constant, Known, FunctionValue)):
+        return value
+    raise Break("FL104", what="a function that runs as a whole", why=f"{value.describe()} leaves it")
 
 
 def parameter(tracer: Tracer, scope: Scope, outer: TensorValue, fake: torch.Tensor) -> TensorValue:
@@ -246,12 +262,3 @@ def known(m: Machine, value: Value, what: str) -> Any:
     if found is UNKNOWN:
         raise Break("FL104", what=what, why=f"{value.describe()} is not known while tracing")
     return found
-
-
-def is_plain_structure(value: Value) -> bool:
-    """Whether an output holds nothing but containers, tensors and constants, so that it can be rebuilt outside."""
-    if isinstance(value, SequenceValue):
-        return all(map(is_plain_structure, value.items))
-    if isinstance(value, DictValue):
-        return all(map(is_plain_structure, value.items.values()))
-    return isinstance(value, (TensorValue, Constant, Known))
