@@ -567,6 +567,11 @@ def decompositions_for(names: list[str]) -> dict[Any, Callable[..., Any]]:
     return torch._decomp.get_decompositions(packets)
 
 
+def backward_class(function: type) -> type:
+    """The class of ``ctx`` in an autograd function."""
+    return function._backward_cls  # type: ignore[attr-defined]
+
+
 def writes_operands(target: Any) -> bool:
     """Whether the schema of an operator (or of one of its overloads) says that it writes to an operand."""
     if isinstance(target, torch._ops.OpOverloadPacket):

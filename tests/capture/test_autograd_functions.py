@@ -185,6 +185,23 @@ class Mixed(Function):
         return g * 2
 
 
+class Asks(Function):
+    """Asks its context what it has."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        assert not hasattr(ctx, "scale") and hasattr(ctx, "save_for_backward")
+        ctx.scale = 3
+        return x * getattr(ctx, "scale", 1) * getattr(ctx, "other", 2)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        try:
+            return g * ctx.other
+        except AttributeError as e:
+            return g * ctx.scale * len(str(e))
+
+
 class Layers(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -221,6 +238,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "nested": lambda x: Nested.apply(x, {"scale": 2.0}),
     "decides by layout": lambda x: Strided.apply(x).sum(0).expand(3, 4),
     "numbers among the outputs": lambda x: Mixed.apply(x),
+    "asks its context": lambda x: Asks.apply(x),
     "in a checkpoint": made_here,
     "under no_grad": lambda x: under_no_grad(x),
 }

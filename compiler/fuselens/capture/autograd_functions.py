@@ -51,7 +51,7 @@ class Context(ActiveValue):
 
     @property
     def python_type(self) -> type:
-        return self.function._backward_cls  # type: ignore[attr-defined]
+        return torch_private.backward_class(self.function)
 
     def describe(self) -> str:
         return "ctx"
@@ -63,6 +63,8 @@ class Context(ActiveValue):
             return SequenceValue([Constant(n) for n in self.needs], tuple)
         if name == "saved_tensors" and self.frozen:
             return SequenceValue(list(self.saved), tuple)
+        if not hasattr(self.python_type, name):
+            raise attributes.absent(self.python_type, name)
         return ContextMethod(self, name) if name in _METHODS and not self.frozen else None
 
     def assign(self, m: Machine, name: str, value: Value) -> bool:
@@ -115,7 +117,8 @@ def _apply(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     name = function.__name__
     if any(scope.transform for scope in m.tracer.scopes):
         raise Break("FL104", what=f"{name}.apply", why="inside a function transform it runs eagerly")
-    divided = function.setup_context is not torch.autograd.Function.setup_context
+    setup = attributes.load(m, owner, "setup_context")
+    divided = not (isinstance(setup, FunctionValue) and setup.function is torch.autograd.Function.setup_context)
     if divided:
         inputs = _with_defaults(m, function, inputs, kwargs)
     elif kwargs:
