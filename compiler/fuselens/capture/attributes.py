@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import operator
 import types
 from collections import OrderedDict, defaultdict, deque
@@ -17,6 +18,7 @@ from .known import from_plain, plain
 from .tracer import CONSTANT_TYPES
 from .values import (
     ActiveValue,
+    CombinedIterator,
     Constant,
     DequeValue,
     DictValue,
@@ -24,12 +26,14 @@ from .values import (
     FunctionValue,
     GeneratorValue,
     InstanceDict,
+    IteratorValue,
     Known,
     MadeFunction,
     MethodValue,
     NamedMethod,
     ObjectValue,
     Opaque,
+    PartialValue,
     SequenceValue,
     SetValue,
     SliceValue,
@@ -153,11 +157,32 @@ def load(m: Machine, value: Value, name: str) -> Value:
         active = value.attribute(m, name)
         if active is not None:
             return active
+    if isinstance(value, (IteratorValue, CombinedIterator)) and name in ("__next__", "__iter__"):
+        return NamedMethod(value, name)
+    if isinstance(value, NamedMethod) and name in ("__self__", "__name__"):
+        return m.use(value.receiver) if name == "__self__" else Constant(name)
+    if isinstance(value, PartialValue) and name in ("func", "args", "keywords"):
+        parts = {
+            "func": value.function,
+            "args": SequenceValue(list(value.args), tuple),
+            "keywords": DictValue(value.kwargs),
+        }
+        return m.use(parts[name])
     if isinstance(value, GeneratorValue) and name in ("send", "throw", "close", "__next__", "__iter__"):
         return NamedMethod(value, name)
     if isinstance(value, SymbolValue):
         return load(m, Constant(plain(value)), name)
     raise Break("FL106", what=f"{value.describe()}.{name}", why="not traced")
+
+
+def load_or_none(m: Machine, value: Value, name: str) -> Value | None:
+    """``value.name``; None when there is no such attribute."""
+    try:
+        return load(m, value, name)
+    except Raised as raised:
+        if issubclass(raised.kind, AttributeError):
+            return None
+        raise
 
 
 def own_attribute(m: Machine, value: FunctionValue, name: str) -> Value | None:
@@ -173,6 +198,16 @@ def own_attribute(m: Machine, value: FunctionValue, name: str) -> Value | None:
     return None
 
 
+def _annotations(m: Machine, value: MadeFunction) -> Value:
+    """A function's annotations, which are made when they are first asked for."""
+    given = m.use(value.annotations) if value.annotations is not None else None
+    if not isinstance(given, DictValue):
+        flat = given.items if isinstance(given, SequenceValue) else []
+        given = DictValue({plain(m.use(k)): v for k, v in zip(flat[::2], flat[1::2], strict=True)})
+        value.annotations = given if flat else None
+    return given
+
+
 def _made_function(m: Machine, value: MadeFunction, name: str) -> Value:
     if name in value.attributes:
         return m.use(value.attributes[name])
@@ -183,6 +218,8 @@ def _made_function(m: Machine, value: MadeFunction, name: str) -> Value:
     if name == "__doc__":
         first = value.code.co_consts[0] if value.code.co_consts else None
         return Constant(first if isinstance(first, str) else None)
+    if name == "__annotations__":
+        return _annotations(m, value)
     if name in ("__defaults__", "__kwdefaults__"):
         return m.use((value.defaults if name == "__defaults__" else value.kwdefaults) or Constant(None))
     if name == "__code__":
@@ -222,7 +259,21 @@ def _constant(m: Machine, value: Constant, name: str) -> Value:
         raise raising(e) from None
     if type(found) in CONSTANT_TYPES:
         return Constant(found)
+    if isinstance(value.value, enum.Enum):
+        return _of_member(m, value, name, found)
     return NamedMethod(value, name) if callable(found) else Known(found)
+
+
+def _of_member(m: Machine, value: Constant, name: str, found: Any) -> Value:
+    """An attribute of an enumeration's member, which is no constant: its value, or a method or property of the class."""
+    defined, place = class_member(m, value.python_type, name)
+    if isinstance(defined, property) or type(defined) is types.FunctionType:
+        return bind(m, defined, value, name, place)
+    if isinstance(defined, (staticmethod, classmethod)):
+        return bind(m, defined, value, name, place)
+    if defined is ABSENT or name in ("value", "_value_", "name"):
+        return from_plain(found, f"{value.describe()}.{name}")
+    return NamedMethod(value, name)
 
 
 def _tensor(m: Machine, value: TensorValue, name: str) -> Value:
@@ -390,7 +441,21 @@ def _object(m: Machine, value: ObjectValue, name: str) -> Value:
     return generic(m, value, name)
 
 
-_BUILTIN_BASES = (BaseException, dict, list, tuple, set, frozenset, str, bytes, int, float, complex)
+_BUILTIN_BASES = (
+    functools.partial,
+    types.SimpleNamespace,
+    BaseException,
+    dict,
+    list,
+    tuple,
+    set,
+    frozenset,
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+)
 
 
 def generic(m: Machine, value: ObjectValue, name: str) -> Value:
@@ -651,6 +716,10 @@ def bind(m: Machine, found: Any, receiver: Value, name: str, place: src.Source |
         return m.call(getter, [receiver], {})
     if place is not None and hasattr(type(found), "__get__"):
         m.tracer.guard_identity(place, found)
+    if isinstance(found, functools.cached_property) and isinstance(receiver, ObjectValue) and found.attrname == name:
+        result = m.call(_unwrapped(m, found, place, "func"), [receiver], {})
+        _assign(m, receiver, name, result)
+        return m.use(result)
     if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)):
         return NamedMethod(receiver, name)
     if hasattr(type(found), "__get__"):

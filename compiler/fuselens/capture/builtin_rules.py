@@ -5,18 +5,31 @@ from __future__ import annotations
 import math
 import operator
 import sys
+import threading
+import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import attributes, polyfills, text
-from .breaks import Break, Raised, raising
+from . import _hook, attributes, polyfills, text
+from .breaks import Break, raising
 from .iterators import ITERATORS, advance, iterate, iterator, stop_iteration
 from .known import UNKNOWN, HashedKey, deep_use, fold, from_plain, holds_identity, integer, key_of, plain
 from .methods import from_keys, in_order, tensor_method
-from .operators import BINARY, COMPARE, binary, combined_sets, mapping_items, operate, special, subscript, trim
+from .operators import (
+    BINARY,
+    COMPARE,
+    binary,
+    combined_sets,
+    index_of,
+    mapping_items,
+    operate,
+    special,
+    subscript,
+    trim,
+)
 from .rules import RULES, Rule, rule
 from .values import (
     CombinedIterator,
@@ -33,6 +46,7 @@ from .values import (
     MethodValue,
     NamedMethod,
     ObjectValue,
+    RuntimeNumber,
     SequenceValue,
     SetValue,
     SuperValue,
@@ -97,16 +111,29 @@ def _isinstance(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Valu
     if classes is UNKNOWN:
         raise Break("FL104", what="isinstance", why="the class is not known while tracing")
     value = m.use(args[0])
+    return _asked(isinstance, None, classes, lambda: _is_instance(value, classes))
+
+
+def _is_instance(value: Value, classes: Any) -> bool:
     if isinstance(value, TruthValue):
-        return Constant(isinstance(True, classes))
+        return isinstance(True, classes)
     if isinstance(value, (Constant, Known, ObjectValue)):
-        return Constant(isinstance(value.value, classes))
+        return isinstance(value.value, classes)
     if isinstance(value, TensorValue):
-        return Constant(issubclass(value.kind, classes) or _is_legacy(value.fake, classes))
+        return issubclass(value.kind, classes) or _is_legacy(value.fake, classes)
+    return issubclass(value.python_type, classes)
+
+
+def _asked(function: Any, example: Any, classes: Any, answer: Callable[[], bool]) -> Value:
+    """The answer to ``isinstance`` or ``issubclass``; their TypeError where ``classes`` are none."""
     try:
-        return Constant(issubclass(value.python_type, classes))
-    except TypeError as e:
-        raise Break("FL104", what="isinstance", why=str(e)) from None
+        return Constant(answer())
+    except TypeError:
+        try:
+            function(example, classes)
+        except TypeError as e:
+            raise raising(e) from None
+        raise Break("FL104", what=function.__name__, why="a class answers for itself") from None
 
 
 def _is_legacy(tensor: torch.Tensor, classes: Any) -> bool:
@@ -121,7 +148,7 @@ def _issubclass(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Valu
     cls, classes = plain(m.use(args[0])), plain(deep_use(m, args[1]))
     if cls is UNKNOWN or classes is UNKNOWN:
         raise Break("FL104", what="issubclass", why="the class is not known while tracing")
-    return Constant(issubclass(cls, classes))
+    return _asked(issubclass, cls, classes, lambda: issubclass(cls, classes))
 
 
 @rule(type)
@@ -140,22 +167,12 @@ def _name(m: Machine, value: Value, what: str) -> str:
     return name.value
 
 
-def _attribute(m: Machine, owner: Value, name: str) -> Value | None:
-    """The attribute; None when there is none of that name."""
-    try:
-        return attributes.load(m, owner, name)
-    except Raised as raised:
-        if issubclass(raised.kind, AttributeError):
-            return None
-        raise
-
-
 @rule(getattr)
 def _getattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     owner, name = m.use(args[0]), _name(m, args[1], "getattr")
     if len(args) < 3:
         return attributes.load(m, owner, name)
-    return _attribute(m, owner, name) or args[2]
+    return attributes.load_or_none(m, owner, name) or args[2]
 
 
 @rule(object.__getattribute__)
@@ -178,7 +195,7 @@ def _hasattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     owner, name = m.use(args[0]), _name(m, args[1], "hasattr")
     if isinstance(owner, TensorValue) and attributes.class_attribute(owner.kind, name) is not attributes.ABSENT:
         return Constant(hasattr(owner.fake, name))
-    return Constant(_attribute(m, owner, name) is not None)
+    return Constant(attributes.load_or_none(m, owner, name) is not None)
 
 
 @rule(setattr)
@@ -191,11 +208,6 @@ def _setattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def _delattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     attributes.delete(m, m.use(args[0]), _name(m, args[1], "delattr"))
     return Constant(None)
-
-
-@rule(range)
-def _range(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return fold(m, range, args, kwargs, "range")
 
 
 @rule(list)
@@ -361,11 +373,42 @@ def _next(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise stop_iteration(m, returned)
 
 
+def _handles_nothing() -> bool:
+    return sys.exc_info()[0] is None
+
+
+@rule(types.MethodType)
+def _method(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _at_most(types.MethodType, args[2:], kwargs, 0)
+    return MethodValue(args[0], m.use(args[1]))
+
+
+@rule(id)
+def _id(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _at_most(id, args, kwargs, 1)
+    value = m.use(args[0])
+    return RuntimeNumber(id, [value], value.function if isinstance(value, FunctionValue) else value)
+
+
+@rule(threading.get_ident)
+def _get_ident(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return RuntimeNumber(threading.get_ident, [], threading.get_ident)
+
+
 @rule(sys.exc_info)
 def _exc_info(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     exception = m.handled_exception()
     if exception is None:
-        raise Break("FL104", what="sys.exc_info", why="it asks for an exception handled outside the function")
+        if sys.exc_info()[0] is not None:
+            raise Break("FL104", what="sys.exc_info", why="it asks for an exception handled outside the function")
+        m.tracer.guards.check_state(
+            _hook.GLOBAL_CALL,
+            _handles_nothing,
+            name="EXCEPTION",
+            text="no exception is being handled",
+            span=m.tracer.span,
+        )
+        return SequenceValue([Constant(None)] * 3, tuple)
     return SequenceValue([Known(exception.python_type), exception, Traceback()], tuple)
 
 
@@ -589,6 +632,20 @@ def _abs(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         positive = m.decided(operate(m, operator.ge, [value, Constant(0)]), "abs()")
         return value if positive else operate(m, operator.neg, [value])
     return _magnitude(m, args, kwargs)
+
+
+def _of_index(function: Any) -> Rule:
+    """A builtin that takes what can be an index."""
+
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        given = [Constant(index_of(m, a)) if isinstance(m.use(a), ObjectValue) else m.use(a) for a in args]
+        return fold(m, function, given, kwargs, function.__name__)
+
+    return run
+
+
+for _function in (bin, hex, oct, chr, range, operator.index):
+    RULES[_function] = _of_index(_function)
 
 
 @rule(divmod)

@@ -17,10 +17,10 @@ from . import sources as src
 from .breaks import Break, Raised, raising
 from .compiler_rules import marked, reason
 from .iterators import generator_method, iterate
-from .known import UNKNOWN, deep_use, fold, plain
+from .known import PURE, UNKNOWN, deep_use, fold, plain
 from .methods import named_method
 from .operators import contains, delete_subscript, identical, operate, store_subscript, subscript
-from .rules import CODE_RULES, RULES, rule
+from .rules import CALLS, CODE_RULES, RULES, rule
 from .torch_rules import set_grad_enabled
 from .tracer import CONSTANT_TYPES
 from .values import (
@@ -36,6 +36,7 @@ from .values import (
     MethodValue,
     NamedMethod,
     ObjectValue,
+    PartialValue,
     SequenceValue,
     SuperValue,
     SymbolValue,
@@ -65,6 +66,8 @@ def call(m: Machine, function: Value, args: list[Value], kwargs: dict[str, Value
         if isinstance(receiver, GeneratorValue):
             return generator_method(m, receiver, function.name, args)
         return named_method(m, function, args, kwargs)
+    if isinstance(function, PartialValue):
+        return call(m, function.function, [*function.args, *args], {**function.kwargs, **kwargs})
     if isinstance(function, Known):
         return _known(m, function, args, kwargs)
     if isinstance(function, ObjectValue):
@@ -307,6 +310,8 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
             return new(m, cls.value, args[1:], kwargs)
     if isinstance(obj, type):
         return _construct(m, obj, args, kwargs)
+    if issubclass(type(getattr(obj, "__self__", None)), PURE):  # not isinstance, which may run code of the class
+        return fold(m, obj, args, kwargs, value.describe())
     if type(obj) is types.FunctionType:
         return _function(m, FunctionValue(obj, None), args, kwargs)
     if type(obj) is types.MethodType and type(obj.__func__) is types.FunctionType and classify.is_graph_callable(obj):
@@ -447,12 +452,8 @@ def _object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str,
         raise raising(TypeError(f"'{kind.__name__}' object is not callable"))
     if issubclass(kind, torch.nn.Module) and method is torch.nn.Module.__dict__["__call__"]:
         return _module(m, value, args, kwargs)
-    if issubclass(kind, functools.partial):
-        assert value.source is not None
-        function = m.use(m.tracer.lazy(obj.func, src.generic_attribute(value.source, "func")))
-        head = iterate(m, m.use(m.tracer.lazy(obj.args, src.generic_attribute(value.source, "args"))))
-        base = _dict_items(m, m.tracer.lazy(obj.keywords, src.generic_attribute(value.source, "keywords")))
-        return call(m, function, [*head, *args], {**base, **kwargs})
+    if kind in CALLS:
+        return CALLS[kind](m, value, args, kwargs)
     if issubclass(kind, _hook.disabled):
         raise Break("FL114", what=getattr(obj, "__qualname__", None) or type(obj.fn).__qualname__, why=reason(obj))
     result = marked(m, value, obj, args, kwargs)

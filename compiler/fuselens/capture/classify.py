@@ -174,7 +174,8 @@ def may_inline(code: types.CodeType) -> bool:
 FOLDED: frozenset[Any] = frozenset(
     [
         abs, bin, bool, bytes, chr, complex, divmod, float, format, hex, int, len, max, min, oct, ord, pow, range,
-        repr, round, slice, str, sum, all, any, hash, ascii, callable, torch.device, torch.finfo, torch.iinfo,
+        repr, round, slice, str, sum, all, any, hash, ascii, callable, sys.getrecursionlimit, int.from_bytes, float.fromhex, bytes.fromhex,
+        str.maketrans, bytes.maketrans, torch.device, torch.finfo, torch.iinfo,
         torch.is_complex, torch.promote_types, torch.can_cast, torch.typename,
     ]
     + [v for n, v in vars(math).items() if callable(v) and not n.startswith("_")]

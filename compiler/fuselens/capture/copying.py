@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import copyreg
 import types
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,12 @@ import torch
 
 from . import attributes
 from .breaks import Break
+from .known import holds_identity
+from .operators import combined_sets
 from .rules import rule
 from .values import (
     Constant,
+    DequeValue,
     DictValue,
     FunctionValue,
     InstanceDict,
@@ -23,6 +26,7 @@ from .values import (
     MadeFunction,
     ObjectValue,
     SequenceValue,
+    SetValue,
     SymbolValue,
     TensorValue,
     Value,
@@ -46,8 +50,10 @@ def _copy(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
             return m.call(attributes.bind(m, method, value, "__copy__", place), [], {})
         if method is not attributes.ABSENT:
             raise _unknown(value, "copy.copy")
-    if isinstance(value, SequenceValue) and value.kind is not list:
+    if (isinstance(value, SequenceValue) and issubclass(value.kind, tuple)) or _is_frozen(value):
         return value
+    if isinstance(value, SetValue):
+        return combined_sets(value, "copy", [])
     return _copied(m, value, lambda part: part, lambda made: None, "copy.copy")
 
 
@@ -70,7 +76,7 @@ def _deepcopy(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
             if method is not attributes.ABSENT:
                 raise _unknown(value, "copy.deepcopy")
         made = _copied(m, value, deep, remember, "copy.deepcopy")
-        if isinstance(value, SequenceValue) and value.kind is not list:
+        if isinstance(value, SequenceValue) and issubclass(value.kind, tuple):
             if all(m.use(old) is new for old, new in zip(value.items, made.items, strict=True)):  # type: ignore[attr-defined]
                 made = value
         remember(made)
@@ -89,12 +95,17 @@ def _copied(m: Machine, value: Value, part: Part, remember: Callable[[Value], No
         return m.tracer.call("call_method", "clone", (value,), {}, what)
     if isinstance(value, SequenceValue):
         made: Any = SequenceValue([], value.kind)
-        if value.kind is list:
+        if isinstance(value, DequeValue):
+            made = DequeValue([], value.maxlen)
+        if not issubclass(value.kind, tuple):
             remember(made)
         made.items.extend(part(item) for item in value.items)
         return made
-    if isinstance(value, DictValue) and value.kind in (dict, OrderedDict):
-        made = DictValue({}, value.kind)
+    if isinstance(value, SetValue) and not holds_identity(value.items):
+        return SetValue(list(value.items), type(value.items))
+    known = value.kind in (dict, OrderedDict, defaultdict) if isinstance(value, DictValue) else False
+    if isinstance(value, DictValue) and known and not (what == "copy.deepcopy" and holds_identity(value.items)):
+        made = DictValue({}, value.kind, None, value.factory)
         remember(made)
         made.items.update((key, part(item)) for key, item in value.items.items())
         return made
@@ -105,6 +116,10 @@ def _copied(m: Machine, value: Value, part: Part, remember: Callable[[Value], No
             m.tracer.attributes[id(made.value), name] = (made, part(attribute))
         return made
     raise _unknown(value, what)
+
+
+def _is_frozen(value: Value) -> bool:
+    return isinstance(value, SetValue) and isinstance(value.items, frozenset)
 
 
 def _is_shared(obj: Any) -> bool:

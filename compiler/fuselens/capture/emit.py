@@ -52,6 +52,8 @@ from .values import (
     NamedMethod,
     ObjectValue,
     OpaqueValue,
+    PartialValue,
+    RuntimeNumber,
     SequenceValue,
     SetValue,
     SliceValue,
@@ -97,6 +99,10 @@ def parts(value: Value, tracer: Tracer) -> list[Value]:
         found += [value.content, *(v for _, v in tracer.attributes_of(value))]
     elif isinstance(value, SliceValue):
         found += value.parts
+    elif isinstance(value, RuntimeNumber):
+        found += value.args
+    elif isinstance(value, PartialValue):
+        found += [value.function, *value.args, *value.kwargs.values()]
     elif isinstance(value, MethodValue):
         found += [value.function, value.receiver]
     elif isinstance(value, (NamedMethod, SuperValue)):
@@ -657,6 +663,11 @@ class Emitter:
             bound = function.value.__get__ if isinstance(function, Known) else None  # a C method binds in its own way
             arguments = [value.receiver] if bound is not None else [function, value.receiver]
             self._call_constant(bound or types.MethodType, *arguments)
+        elif isinstance(value, RuntimeNumber):
+            self._call_constant(value.function, *value.args)
+        elif isinstance(value, PartialValue):
+            args = SequenceValue([value.function, *value.args], tuple)
+            self._call_constant(_applied, Known(functools.partial), args, DictValue(dict(value.kwargs)))
         elif isinstance(value, NamedMethod):
             self.value(value.receiver)
             self._emit(bytecode.load_attr(value.name))
@@ -888,7 +899,7 @@ def _passed(value: Value, slot: Slot) -> Value:
 
 _MUTABLE = (
     SequenceValue, DictValue, SetValue, DictView, IteratorValue, CombinedIterator, MadeFunction, GradModeContext, ContextExit, NamedMethod,
-    ObjectValue, GeneratorValue, CellValue, ActiveValue,
+    ObjectValue, GeneratorValue, CellValue, ActiveValue, PartialValue,
 )  # fmt: skip
 _RAISES = ("RAISE_VARARGS", "RERAISE")
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")

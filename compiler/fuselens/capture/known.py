@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import enum
 import functools
-import inspect
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable
@@ -15,7 +14,7 @@ import torch
 
 from . import attributes, classify
 from .breaks import Break, raising
-from .tracer import CONSTANT_TYPES, specialise
+from .tracer import CONSTANT_TYPES, IMMUTABLE, specialise
 from .values import (
     Constant,
     DequeValue,
@@ -27,6 +26,7 @@ from .values import (
     Lazy,
     MadeFunction,
     ObjectValue,
+    RuntimeNumber,
     SequenceValue,
     SetValue,
     SliceValue,
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from .machine import Machine
 
 UNKNOWN = object()
+PURE = (torch.finfo, torch.iinfo, *IMMUTABLE)
+"""Objects whose methods have no effects."""
+_STATIC = (type, types.ModuleType, types.UnionType, types.GenericAlias, *PURE)
 
 
 def plain(value: Value, within: tuple[Value, ...] = ()) -> Any:
@@ -106,8 +109,7 @@ def from_plain(obj: Any, what: str) -> Value:
         return SetValue(obj, type(obj))
     if type(obj) in CONSTANT_TYPES or type(obj) is slice or isinstance(obj, enum.Enum):
         return Constant(obj)
-    known = (torch.finfo, torch.iinfo, type, types.ModuleType, inspect.Signature, inspect.Parameter)
-    if isinstance(obj, known) or classify.is_library_callable(obj):
+    if isinstance(obj, _STATIC) or classify.is_library_callable(obj):
         return Known(obj)
     raise Break("FL104", what=what, why=f"it returns a {type(obj).__name__}")
 
@@ -167,6 +169,16 @@ def fold(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value],
     return from_plain(result, what)
 
 
+class NumberKey(IdentityKey):
+    """A number that only the running program knows: not the object that it may be the ``id`` of."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NumberKey) and other.token is self.token
+
+    def __hash__(self) -> int:
+        return hash((id(self.token), "number"))
+
+
 class HashedKey(IdentityKey):
     """A key whose class defines ``__hash__`` and ``__eq__`` in Python: the machine runs them."""
 
@@ -206,6 +218,8 @@ def key_of(m: Machine, value: Value) -> Any:
         raise raising(TypeError(f"unhashable type: '{value.python_type.__name__}'"))
     if isinstance(value, FunctionValue):
         return IdentityKey(value.function, value)
+    if isinstance(value, RuntimeNumber):
+        return NumberKey(value.token, value)
     if isinstance(value, (MadeFunction, TensorValue)):
         return IdentityKey(value, value)
     if isinstance(value, ObjectValue):

@@ -1,16 +1,34 @@
-"""Calls of standard library functions whose result is known while tracing, or that tracing would not get through."""
+"""Calls of standard library functions and objects whose result is known while tracing, or that tracing would not get
+through: signatures, partial functions, caches, dispatchers, patterns, weak references."""
 
 from __future__ import annotations
 
+import functools
 import inspect
+import operator
+import re
 import types
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any
 
-from . import _hook, attributes
+from . import _hook, attributes, polyfills
 from . import sources as src
-from .breaks import Break
-from .rules import rule
-from .values import FunctionValue, Known, MethodValue, Value
+from .breaks import Break, raising
+from .iterators import iterate
+from .known import UNKNOWN, deep_use, fold, from_plain, plain
+from .operators import mapping_items
+from .rules import CALLS, CODE_RULES, called, rule
+from .values import (
+    Constant,
+    DictValue,
+    FunctionValue,
+    Known,
+    MadeFunction,
+    MethodValue,
+    ObjectValue,
+    PartialValue,
+    Value,
+)
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -36,3 +54,189 @@ def _signature(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
     if isinstance(value, MethodValue):
         return Known(inspect.signature(types.MethodType(function.function, object())))
     return Known(inspect.signature(function.function))
+
+
+@rule(functools.partial)
+def _partial(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args:
+        raise raising(TypeError("type 'partial' takes at least one argument"))
+    function = m.use(args[0])
+    if isinstance(function, PartialValue):
+        return PartialValue(function.function, [*function.args, *args[1:]], {**function.kwargs, **kwargs})
+    if isinstance(function, ObjectValue) and type(function.value) is functools.partial:
+        assert function.source is not None
+        inner, head, named = partial_parts(m, function)
+        return PartialValue(inner, [*head, *args[1:]], {**named, **kwargs})
+    if isinstance(function, Constant):
+        raise raising(TypeError("the first argument must be callable"))
+    return PartialValue(function, args[1:], kwargs)
+
+
+def partial_parts(m: Machine, value: ObjectValue) -> tuple[Value, list[Value], dict[str, Value]]:
+    """Function, arguments and keywords of an existing partial function."""
+    obj, source = value.value, value.source
+    assert source is not None
+    function = m.use(m.tracer.lazy(obj.func, src.generic_attribute(source, "func")))
+    args = iterate(m, m.tracer.lazy(obj.args, src.generic_attribute(source, "args")))
+    named = mapping_items(m, m.tracer.lazy(obj.keywords, src.generic_attribute(source, "keywords")))
+    return function, args, named
+
+
+@called(functools.partial)
+def _call_partial(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    function, head, named = partial_parts(m, value)
+    return m.call(function, [*head, *args], {**named, **kwargs})
+
+
+_OF_FUNCTIONS = frozenset(vars(types.FunctionType)) | {"__module__", "__type_params__"}
+
+
+@rule(polyfills.own_attributes)
+def _own_attributes(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value = m.use(args[0])
+    if isinstance(value, MadeFunction):
+        return DictValue({k: v for k, v in value.attributes.items() if k not in _OF_FUNCTIONS})
+    if isinstance(value, FunctionValue):
+        found = {name: attributes.own_attribute(m, value, name) for name in vars(value.function)}
+        if value.source is not None:
+            keys, own = tuple(found), src.instance_dict(value.source)
+            m.tracer.guard(own, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=f"list({own}) == {list(keys)!r}")
+        return DictValue({k: v for k, v in found.items() if v is not None})
+    if isinstance(value, (Known, PartialValue)):
+        return DictValue({})
+    return m.use(attributes.load(m, value, "__dict__"))
+
+
+@rule(types.SimpleNamespace)
+def _namespace(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args:
+        raise Break("FL104", what="types.SimpleNamespace", why="its arguments do not fit")
+    made = m.tracer.made(types.SimpleNamespace())
+    for name, value in kwargs.items():
+        attributes.store_directly(m, made, name, value)
+    return made
+
+
+class _Call:
+    """``function(*args, **kwargs)`` of a function that is looked up when guards are checked."""
+
+    __name__ = "cached"
+
+    def __init__(self, args: list[Any], kwargs: dict[str, Any]) -> None:
+        self.args = args
+        self.kwargs = kwargs
+
+    def __call__(self, function: Any) -> Any:
+        return function(*self.args, **self.kwargs)
+
+
+@called(functools._lru_cache_wrapper)
+def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A cached function is called as eager calls it, when guards are checked: what it gives is in its cache then."""
+    known = [plain(deep_use(m, a)) for a in args]
+    named = {k: plain(deep_use(m, v)) for k, v in kwargs.items()}
+    if value.source is None or any(k is UNKNOWN for k in (*known, *named.values())):
+        raise Break(
+            "FL104", what=value.describe(), why="its cache is looked up with what only the running program knows"
+        )
+    make = _Call(known, named)
+    try:
+        result = make(value.value)
+    except Exception as e:  # noqa: BLE001 - what the user's function raises, it raises again by itself
+        raise Break("FL104", what=value.describe(), why=f"it raises {type(e).__name__}") from None
+    return m.use(m.tracer.lazy(result, src.applied(make, value.source)))
+
+
+def _getter(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """An existing ``itemgetter``, ``attrgetter`` or ``methodcaller``, which does not change."""
+    assert value.source is not None
+    m.tracer.guard_identity(value.source, value.value)
+    maker, *rest = value.value.__reduce__()
+    named: dict[str, Any] = {}
+    if isinstance(maker, functools.partial):
+        maker, rest, named = maker.func, [(*maker.args, *rest[0])], maker.keywords
+    made = m.call(
+        Known(polyfills.REPLACED[maker]),
+        [from_plain(a, "an argument") for a in rest[0]],
+        {k: from_plain(v, "an argument") for k, v in named.items()},
+    )
+    return m.call(made, args, kwargs)
+
+
+for _kind in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+    CALLS[_kind] = _getter
+
+
+def _referent(reference: Any) -> Any:
+    return reference()
+
+
+@called(weakref.ref)
+def _call_reference(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args or kwargs or value.source is None:
+        raise Break("FL104", what="a weak reference", why="it takes no arguments")
+    return m.use(m.tracer.lazy(value.value(), src.applied(_referent, value.source)))
+
+
+# --- functools.singledispatch -----------------------------------------------------------------------------------
+
+_DISPATCHER: Any = functools.singledispatch(len)
+
+
+class _Dispatches:
+    """A guard on which function a class is dispatched to."""
+
+    def __init__(self, kind: type, function: Any) -> None:
+        self.kind = kind
+        self.function = weakref.ref(function) if isinstance(function, types.FunctionType) else lambda: function
+
+    def __call__(self, dispatcher: Any) -> bool:
+        return dispatcher.dispatch(self.kind) is self.function()
+
+
+def _dispatch(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A call of a function made by ``singledispatch``."""
+    dispatcher: Any = value.function
+    if not args:
+        raise raising(TypeError(f"{dispatcher.__name__} requires at least 1 positional argument"))
+    kind = m.use(args[0]).python_type
+    function = dispatcher.dispatch(kind)
+    source = value.source or src.constant(dispatcher, dispatcher.__qualname__)
+    name = getattr(function, "__qualname__", repr(function))
+    m.tracer.guard(
+        source, _hook.CALL, _Dispatches(kind, function), name="DISPATCH",
+        text=f"{source} dispatches {kind.__qualname__} to {name}",
+    )  # fmt: skip
+    return m.call(m.use(m.tracer.lazy(function, src.constant(function, name))), args, kwargs)
+
+
+CODE_RULES[_DISPATCHER.__code__] = _dispatch
+
+
+# --- re ---------------------------------------------------------------------------------------------------------
+
+
+def _computed(function: Any) -> Any:
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return fold(m, function, args, kwargs, f"re.{function.__name__}")
+
+    return run
+
+
+for _function in (
+    re.compile, re.match, re.fullmatch, re.search, re.split, re.findall, re.escape,
+):  # fmt: skip
+    rule(_function)(_computed(_function))
+
+
+def _substitute(function: Any) -> Any:
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if len(args) > 1 and not isinstance(m.use(args[1]), Constant):
+            raise Break("FL104", what=f"re.{function.__name__}", why="a function makes the replacements")
+        return fold(m, function, args, kwargs, f"re.{function.__name__}")
+
+    return run
+
+
+for _function in (re.sub, re.subn):
+    rule(_function)(_substitute(_function))

@@ -8,6 +8,7 @@ means is in :data:`HANDLERS`, one entry per micro-operation of ``bytecode.normal
 from __future__ import annotations
 
 import builtins
+import collections.abc
 import importlib.util
 import operator
 import sys
@@ -361,6 +362,8 @@ class Machine:
         if isinstance(value, (FunctionValue, MadeFunction, MethodValue, ActiveValue, *iterators.ITERATORS)):
             return True
         if isinstance(value, Known):
+            if isinstance(value.value, known.PURE):
+                return bool(value.value)
             if isinstance(value.value, (type, types.ModuleType)) or callable(value.value):
                 return True
         if isinstance(value, ObjectValue):
@@ -811,20 +814,31 @@ def _list_to_tuple(m: Machine, arg: Any) -> None:
     m.push(SequenceValue(list(value.items), tuple))
 
 
+def _unpacked(m: Machine, value: Value) -> list[Value]:
+    """The items of a value that names are bound to."""
+    kind = value.python_type
+    if isinstance(value, Constant) and not hasattr(kind, "__iter__"):
+        raise raising(TypeError(f"cannot unpack non-iterable {kind.__name__} object"))
+    return iterators.iterate(m, value)
+
+
 @handles("UNPACK_SEQUENCE")
 def _unpack_sequence(m: Machine, n: int) -> None:
-    items = iterators.iterate(m, m.pop())
-    if len(items) != n:
-        raise Break("FL105", what="unpacking", why=f"{len(items)} values for {n} names")
+    items = _unpacked(m, m.pop())
+    if len(items) > n:
+        raise raising(ValueError(f"too many values to unpack (expected {n})"))
+    if len(items) < n:
+        raise raising(ValueError(f"not enough values to unpack (expected {n}, got {len(items)})"))
     m.stack.extend(reversed(items))
 
 
 @handles("UNPACK_EX")
 def _unpack_ex(m: Machine, arg: int) -> None:
     before, after = arg & 0xFF, arg >> 8
-    items = iterators.iterate(m, m.pop())
+    items = _unpacked(m, m.pop())
     if len(items) < before + after:
-        raise Break("FL105", what="unpacking", why="too few values")
+        wanted = before + after
+        raise raising(ValueError(f"not enough values to unpack (expected at least {wanted}, got {len(items)})"))
     middle = SequenceValue(items[before : len(items) - after], list)
     m.stack.extend(reversed([*items[:before], middle, *items[len(items) - after :]]))
 
@@ -1081,6 +1095,72 @@ def _load_build_class(m: Machine, arg: Any) -> None:
 @handles("LOAD_ASSERTION_ERROR")
 def _load_assertion_error(m: Machine, arg: Any) -> None:
     m.push(Known(AssertionError))
+
+
+# --- match ------------------------------------------------------------------------------------------------------
+
+
+@handles("GET_LEN")
+def _get_len(m: Machine, arg: Any) -> None:
+    m.push(m.call(Known(len), [m.stack[-1]], {}))
+
+
+@handles("MATCH_SEQUENCE")
+def _match_sequence(m: Machine, arg: Any) -> None:
+    kind = m.use(m.stack[-1]).python_type
+    text_like = issubclass(kind, (str, bytes, bytearray))
+    m.push(Constant(issubclass(kind, collections.abc.Sequence) and not text_like))
+
+
+@handles("MATCH_MAPPING")
+def _match_mapping(m: Machine, arg: Any) -> None:
+    m.push(Constant(issubclass(m.use(m.stack[-1]).python_type, collections.abc.Mapping)))
+
+
+@handles("MATCH_KEYS")
+def _match_keys(m: Machine, arg: Any) -> None:
+    keys, subject = m.use(m.stack[-1]), m.use(m.stack[-2])
+    found: list[Value] = []
+    missing = SetValue((), set)  # a marker that nothing else is
+    for key in iterators.iterate(m, keys):
+        item = m.use(m.call(attributes.load(m, subject, "get"), [key, missing], {}))
+        if item is missing:
+            m.push(Constant(None))
+            return
+        found.append(item)
+    m.push(SequenceValue(found, tuple))
+
+
+_MATCHED_AS_THEMSELVES = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
+
+
+@handles("MATCH_CLASS")
+def _match_class(m: Machine, n: int) -> None:
+    names, cls, subject = m.pop(), m.pop(), m.pop()
+    assert isinstance(names, SequenceValue)
+    matches = m.call(Known(isinstance), [subject, cls], {})
+    if m.truth(matches) is not True:
+        m.push(Constant(None))
+        return
+    wanted = [known.plain(m.use(name)) for name in names.items]
+    found: list[Value] = []
+    if n:
+        assert isinstance(cls, Known)
+        fields = getattr(cls.value, "__match_args__", None)
+        if fields is None and issubclass(cls.value, _MATCHED_AS_THEMSELVES) and n == 1:
+            found.append(subject)
+        elif isinstance(fields, tuple) and len(fields) >= n and not set(fields[:n]) & set(wanted):
+            attributes.class_member(m, cls.value, "__match_args__")
+            wanted = [*fields[:n], *wanted]
+        else:
+            raise Break("FL105", what="a class pattern", why="its positional patterns do not fit the class")
+    for name in wanted:
+        item = attributes.load_or_none(m, subject, name)
+        if item is None:
+            m.push(Constant(None))
+            return
+        found.append(item)
+    m.push(SequenceValue(found, tuple))
 
 
 # --- calls ------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 import types
 from collections import OrderedDict
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import attributes, text
-from .breaks import Break, raising
+from .breaks import Break, Raised, raising
 from .iterators import advance, iterate, iterator
-from .known import UNKNOWN, fold, from_plain, holds_identity, key_of, plain
+from .known import PURE, UNKNOWN, fold, from_plain, holds_identity, key_of, plain
 from .tracer import specialise
 from .values import (
     CellValue,
@@ -26,6 +27,7 @@ from .values import (
     MethodValue,
     NamedMethod,
     ObjectValue,
+    RuntimeNumber,
     SequenceValue,
     SetValue,
     SliceValue,
@@ -302,7 +304,14 @@ def mapping_items(m: Machine, value: Value) -> dict[Any, Value]:
         return dict(value.items)
     items: dict[Any, Value] = {}
     for i, pair in enumerate(iterate(m, value)):
-        both = iterate(m, pair)
+        try:
+            both = iterate(m, pair)
+        except Raised as raised:
+            if issubclass(raised.kind, TypeError):
+                raise raising(
+                    TypeError(f"cannot convert dictionary update sequence element #{i} to a sequence")
+                ) from None
+            raise
         if len(both) != 2:
             raise raising(ValueError(f"dictionary update sequence element #{i} has length {len(both)}; 2 is required"))
         items[key_of(m, both[0])] = both[1]
@@ -416,6 +425,9 @@ def compare(m: Machine, left: Value, right: Value, symbol: str) -> Value:
 
 def _same_callable(m: Machine, left: Value, right: Value) -> bool | None:
     """Equality of values that are equal when they are the same."""
+    if isinstance(left, RuntimeNumber) or isinstance(right, RuntimeNumber):
+        both = isinstance(left, RuntimeNumber) and isinstance(right, RuntimeNumber)
+        return left.token is right.token if both else None  # type: ignore[attr-defined]
     if isinstance(left, MethodValue) and isinstance(right, MethodValue):
         same = identical(m, m.use(left.receiver), m.use(right.receiver))
         return same and identical(m, m.use(left.function), m.use(right.function))
@@ -494,6 +506,11 @@ def identical(m: Machine, left: Value, right: Value) -> bool | None:
             return True
     elif isinstance(left, (MethodValue, NamedMethod, SliceValue, CellValue)) and type(left) is type(right):
         return None
+    elif isinstance(left, SequenceValue) and isinstance(right, SequenceValue) and left.kind is right.kind is tuple:
+        if not left.items or not right.items:
+            return not left.items and not right.items
+        if left.source is right.source is None and UNKNOWN is not plain(left) == plain(right):
+            return None  # they may be one constant of the code
     if isinstance(left, (Constant, Known)) or isinstance(right, (Constant, Known)) or type(left) is not type(right):
         return False
     if left.source is not None and right.source is not None:
@@ -520,7 +537,7 @@ def contains(m: Machine, container: Value, member: Value) -> bool:
         return attributes.instance_item(m, container, key_of(m, member)) is not None
     if isinstance(container, (SequenceValue, DictView)):
         return any(equal(m, item, member) for item in iterate(m, container))
-    if (isinstance(container, Constant) and isinstance(container.value, (str, bytes, range))) or (
+    if (isinstance(container, Constant) and isinstance(container.value, (str, bytes, range, enum.Enum))) or (
         isinstance(container, Known) and isinstance(container.value, type)
     ):
         found = fold(m, operator.contains, [container, member], {}, "in")
@@ -599,7 +616,7 @@ def subscript(m: Machine, container: Value, key: Value) -> Value:
         if isinstance(key, ObjectValue):
             key = Constant(index_of(m, key))
         return fold(m, operator.getitem, [container, key], {}, "subscript")
-    if isinstance(container, Known) and isinstance(container.value, type):
+    if isinstance(container, Known) and isinstance(container.value, (type, *PURE)):
         return fold(m, operator.getitem, [container, key], {}, "subscript")
     if isinstance(container, ObjectValue):
         found = special(m, container, "__getitem__", [key])

@@ -564,6 +564,28 @@ def permutations(iterable: Any, r: Any = None) -> Any:
 # --- functools and operator -------------------------------------------------------------------------------------
 
 
+def own_attributes(function: Any) -> dict[str, Any]:
+    """``vars(function)``; there is a rule for it."""
+    return vars(function)
+
+
+@stands_for(functools.update_wrapper)
+def update_wrapper(
+    wrapper: Any, wrapped: Any, assigned: Any = functools.WRAPPER_ASSIGNMENTS, updated: Any = functools.WRAPPER_UPDATES
+) -> Any:
+    for name in assigned:
+        try:
+            value = getattr(wrapped, name)
+        except AttributeError:
+            continue
+        setattr(wrapper, name, value)
+    if "__dict__" in updated:
+        for name, value in own_attributes(wrapped).items():
+            setattr(wrapper, name, value)
+    wrapper.__wrapped__ = wrapped
+    return wrapper
+
+
 @stands_for(functools.reduce)
 def reduce(function: Any, iterable: Any, initial: Any = _Nothing, /) -> Any:
     iterator = iter(iterable)
@@ -752,6 +774,16 @@ def heappushpop(heap: Any, item: Any, /) -> Any:
 def heapify(x: Any, /) -> None:
     for i in reversed(range(len(x) // 2)):
         _sift_up(x, i)
+
+
+@stands_for(heapq.nsmallest)
+def nsmallest(n: Any, iterable: Any, key: Any = None) -> Any:
+    return sorted(iterable, key=key)[: max(n, 0)]
+
+
+@stands_for(heapq.nlargest)
+def nlargest(n: Any, iterable: Any, key: Any = None) -> Any:
+    return sorted(iterable, key=key, reverse=True)[: max(n, 0)]
 
 
 def _sift_down(heap: Any, start: Any, position: Any) -> None:

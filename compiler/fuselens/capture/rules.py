@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .values import FunctionValue, Value
+from .values import FunctionValue, ObjectValue, Value
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -23,6 +23,21 @@ def rule(*callables: Any) -> Callable[[Rule], Rule]:
     def register(function: Rule) -> Rule:
         for c in callables:
             RULES[c] = function
+        return function
+
+    return register
+
+
+ObjectRule = Callable[["Machine", ObjectValue, list[Value], dict[str, Value]], Value]
+CALLS: dict[type, ObjectRule] = {}
+
+
+def called(*kinds: type) -> Callable[[ObjectRule], ObjectRule]:
+    """Registers the decorated function as the meaning of calling an existing instance of exactly one of ``kinds``."""
+
+    def register(function: ObjectRule) -> ObjectRule:
+        for kind in kinds:
+            CALLS[kind] = function
         return function
 
     return register

@@ -74,9 +74,7 @@ def displayed(m: Machine, value: Value, within: tuple[Value, ...] = ()) -> Any:
         if known is not UNKNOWN and _has_stable_text(known):
             return known
         raise Break("FL105", what="a string", why=f"it shows the address of {value.describe()}")
-    if isinstance(value, TensorValue):
-        raise Break("FL102", what=f"str({value.describe()})")
-    if isinstance(value, ObjectValue):
+    if isinstance(value, (TensorValue, ObjectValue)):
         return Shown(m, value)
     if any(value is w for w in within):
         raise Break("FL105", what="a string", why="it shows a container that holds itself")
@@ -113,7 +111,8 @@ def _has_stable_text(obj: Any) -> bool:
 
 def _by_method(m: Machine, value: Value, name: str, args: list[Value]) -> str:
     """The text that an object's own method gives."""
-    assert isinstance(value, ObjectValue)
+    if not isinstance(value, ObjectValue):
+        raise Break("FL102", what=f"str({value.describe()})")
     result = operators.special(m, value, name, args)
     if result is None and name == "__format__":
         spec = plain(args[0])

@@ -8,7 +8,9 @@ One :class:`Tracer` serves one frame and everything inlined into it. It turns ob
 from __future__ import annotations
 
 import enum
+import inspect
 import operator
+import re
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
@@ -58,6 +60,8 @@ CONSTANT_TYPES: tuple[type, ...] = (
     type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range,
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
+IMMUTABLE = (inspect.Signature, inspect.Parameter, re.Pattern, re.Match)
+"""Library classes whose instances do not change."""
 EQUALITY_GUARDED: tuple[type, ...] = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -286,7 +290,7 @@ class Tracer:
             function = self.wrap(obj.__func__, src.part(source, _hook.METHOD_FUNC, "__func__"))
             receiver = self.lazy(obj.__self__, src.part(source, _hook.METHOD_SELF, "__self__"))
             return MethodValue(function, receiver, source)
-        if issubclass(kind, (type, types.ModuleType)) or classify.is_library_kind(kind):
+        if issubclass(kind, (type, types.ModuleType)) or kind in IMMUTABLE or classify.is_library_kind(kind):
             self.guard_identity(source, obj)
             return Known(obj, source)
         if kind is slice:

@@ -9,6 +9,7 @@ none and are rebuilt by bytecode when they leave the frame.
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import types
 from collections.abc import Callable, Sequence
@@ -436,6 +437,41 @@ class MethodValue(Value):
 
     def describe(self) -> str:
         return self.function.describe()
+
+
+class PartialValue(Value):
+    """A ``functools.partial`` made while tracing."""
+
+    __slots__ = ("function", "args", "kwargs")
+
+    def __init__(self, function: Value, args: list[Value], kwargs: dict[str, Value]) -> None:
+        super().__init__(None)
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+
+    @property
+    def python_type(self) -> type:
+        return functools.partial
+
+
+class RuntimeNumber(Value):
+    """An integer that only the running program knows, and that nothing is done with but to compare it: ``id(x)``.
+
+    ``function`` of ``args`` gives it; numbers with the same ``token`` are equal.
+    """
+
+    __slots__ = ("function", "args", "token")
+
+    def __init__(self, function: Callable[..., int], args: list[Value], token: Any) -> None:
+        super().__init__(None)
+        self.function = function
+        self.args = args
+        self.token = token
+
+    @property
+    def python_type(self) -> type:
+        return int
 
 
 class NamedMethod(Value):
