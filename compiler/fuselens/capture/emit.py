@@ -239,6 +239,7 @@ class Emitter:
         self.landings: list[Instruction] = []  # where handlers go on: after everything else
         self.temporaries: dict[int, str] = {}
         self.temporary_names: list[str] = []
+        self.building: set[int] = set()  # ids of values whose parts are being built
         self.kept: list[Value] = []  # what temporaries know by id must not be collected
         self.resumed: list[tuple[types.CodeType, dict[str, Value]]] = []  # resume functions, and what they are given
         self.cell_names = set(self.code.co_cellvars) | set(self.code.co_freevars)
@@ -588,7 +589,11 @@ class Emitter:
         if temporary is not None:
             self._emit(bytecode.load_fast(temporary))
             return
+        if id(value) in self.building:
+            raise FrameUnsupported("FL109", None, what=value.describe(), why="it holds itself")
+        self.building.add(id(value))
         self._build(value)
+        self.building.discard(id(value))
         if isinstance(value, _MUTABLE):
             self._remember(value)
         self._fill(value)

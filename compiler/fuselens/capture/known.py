@@ -101,8 +101,8 @@ def from_plain(obj: Any, what: str) -> Value:
         return DequeValue([from_plain(v, what) for v in obj], obj.maxlen)
     if type(obj) in (list, tuple, torch.Size) or (isinstance(obj, tuple) and hasattr(obj, "_fields")):
         return SequenceValue([from_plain(v, what) for v in obj], type(obj))
-    if type(obj) is types.MappingProxyType:
-        obj = dict(obj)
+    if isinstance(obj, types.MappingProxyType):
+        return from_plain(dict(obj), what)
     if type(obj) in (dict, OrderedDict):
         return DictValue({k: from_plain(v, what) for k, v in obj.items()}, type(obj))
     if type(obj) in (set, frozenset):
@@ -217,11 +217,11 @@ def key_of(m: Machine, value: Value) -> Any:
     if isinstance(value, (SequenceValue, DictValue, SetValue)):
         raise raising(TypeError(f"unhashable type: '{value.python_type.__name__}'"))
     if isinstance(value, FunctionValue):
-        return IdentityKey(value.function, value)
+        return m.tracer.identity_key(value.function, value)
     if isinstance(value, RuntimeNumber):
         return NumberKey(value.token, value)
     if isinstance(value, (MadeFunction, TensorValue)):
-        return IdentityKey(value, value)
+        return m.tracer.identity_key(value, value)
     if isinstance(value, ObjectValue):
         return _object_key(m, value)
     raise Break("FL105", what="a dictionary key", why=f"{value.describe()} is not known while tracing")
@@ -234,7 +234,7 @@ def _object_key(m: Machine, value: ObjectValue) -> IdentityKey:
         raise raising(TypeError(f"unhashable type: '{kind.__name__}'"))
     comparison, _ = attributes.class_member(m, kind, "__eq__")
     if hasher is object.__dict__["__hash__"] and comparison is object.__dict__["__eq__"]:
-        return IdentityKey(value.value, value)
+        return m.tracer.identity_key(value.value, value)
     hashed = m.use(m.call(attributes.bind(m, hasher, value, "__hash__", place), [], {}))
     if isinstance(hashed, Constant) and isinstance(hashed.value, int):
         return HashedKey(m, value, hash(hashed.value))

@@ -6,8 +6,8 @@ after a graph break is made again as it was. :data:`REPLACED` says what stands f
 
 from __future__ import annotations
 
-import _collections
 import bisect
+import collections
 import functools
 import heapq
 import itertools
@@ -731,7 +731,7 @@ def call(obj: Any, /, *args: Any, **kwargs: Any) -> Any:
 # --- collections and heapq --------------------------------------------------------------------------------------
 
 
-@stands_for(_collections._count_elements)  # type: ignore[attr-defined]
+@stands_for(vars(collections)["_count_elements"])
 def count_elements(mapping: Any, iterable: Any, /) -> None:
     for item in iterable:
         mapping[item] = mapping.get(item, 0) + 1

@@ -94,7 +94,8 @@ def displayed(m: Machine, value: Value, within: tuple[Value, ...] = ()) -> Any:
         if not holds_identity(value.items):
             pairs = {k: displayed(m, v, within) for k, v in value.items.items()}
             if value.kind is defaultdict:
-                return defaultdict(displayed(m, value.factory or Constant(None)), pairs)
+                factory: Any = displayed(m, value.factory or Constant(None))
+                return defaultdict(factory, pairs)
             return value.kind(pairs)
     if isinstance(value, SetValue) and (value.ordered or len(value.items) < 2) and not holds_identity(value.items):
         if all(map(_has_stable_text, value.items)):

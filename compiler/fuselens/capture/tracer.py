@@ -128,6 +128,7 @@ class Tracer:
         self.generators: list[GeneratorValue] = []
         self.root: Machine | None = None  # the outermost frame's
         self.steps = 0  # instructions run so far, in all frames
+        self.keys: dict[int, Value] = {}  # what was used as a key by identity, by id of its token
         self._objects: dict[int, Value] = {}
         self._keep: list[Any] = []  # ids above stay valid while these live
         self.ambient = {what: (read, read()) for what, read in torch_private.AMBIENT.items()}
@@ -361,8 +362,8 @@ class Tracer:
         if isinstance(value, SequenceValue):
             return tuple(self._wrap_key(k, src.item(source, i)) for i, k in enumerate(key))
         if isinstance(value, FunctionValue):
-            return IdentityKey(value.function, value)
-        return IdentityKey(value.value if isinstance(value, ObjectValue) else value, value)
+            return self.identity_key(value.function, value)
+        return self.identity_key(value.value if isinstance(value, ObjectValue) else value, value)
 
     def guard_function(self, source: Source, function: types.FunctionType) -> None:
         code = src.part(source, _hook.FUNC_CODE, "__code__")
@@ -388,6 +389,15 @@ class Tracer:
         for kind in dict.fromkeys(v.python_type for v in written):
             alike = [v.source for v in self._objects.values() if v.source is not None and v.python_type is kind]
             self.guard_different(*alike)
+        for kind in dict.fromkeys(v.python_type for v in self.keys.values()):
+            keys = (v for v in self.keys.values() if v.python_type is kind)
+            self.guard_different(*(v.source for v in keys if v.source is not None))
+
+    def identity_key(self, token: Any, value: Value) -> IdentityKey:
+        """What stands for an object as a dictionary key; objects that were looked up so are guarded to be different."""
+        self.keys[id(token)] = value
+        self._keep.append(token)
+        return IdentityKey(token, value)
 
     def _wrap_tensor(self, obj: torch.Tensor, source: Source) -> Value:
         if not torch_private.is_plain(obj):
