@@ -486,6 +486,7 @@ HIGHER_ORDER: dict[str, Any] = {
     name: getattr(torch._higher_order_ops, name) for name in ("while_loop", "scan", "map", "associative_scan")
 }
 CHECK = torch._check
+MODULE_CALLS = (torch.nn.Module._call_impl, torch.nn.Module._wrapped_call_impl)
 SET_GRAD_ENABLED: Callable[[bool], None] = torch._C._set_grad_enabled
 C_FUNCTION_OWNERS: tuple[Any, ...] = (torch._C._nn, torch._C._special, torch._C._linalg, torch._C._fft)
 LOG_API_USAGE = torch._C._log_api_usage_once

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .. import torch_private
 from . import _hook, attributes
 from . import sources as src
 from .breaks import Break, Raised
@@ -23,7 +24,7 @@ _PRE = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
 _POST = ("_forward_hooks", "_forward_hooks_with_kwargs")
 
 
-@rule(torch.nn.Module._call_impl, torch.nn.Module._wrapped_call_impl)
+@rule(*torch_private.MODULE_CALLS)
 def _call_impl(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     module = m.use(args[0])
     if not isinstance(module, ObjectValue):
