@@ -205,6 +205,11 @@ def _without_validator() -> Iterator[None]:
                 del sys.modules[name]
 
 
+def stop_observing(env: Any) -> None:
+    """``env`` tells nobody of its conditions any more."""
+    env.guards = list(env.guards)
+
+
 class _Observed(list[Any]):
     """A list that tells when something is appended."""
 

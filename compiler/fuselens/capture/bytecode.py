@@ -874,16 +874,17 @@ def call_function_ex(kwargs: bool = False) -> Instructions:
 
 
 def make_function(
-    code: CodeType, closure: Sequence[str] = (), defaults: bool = False, kwdefaults: bool = False
+    code: CodeType | Instructions, closure: Sequence[str] = (), defaults: bool = False, kwdefaults: bool = False
 ) -> Instructions:
-    """A function of the code; `closure` names the cells it closes over. Defaults (a tuple), then keyword defaults (a
-    dict) are on the stack when asked for."""
+    """A function of the code, or of that which instructions push; `closure` names the cells it closes over. Defaults (a
+    tuple), then keyword defaults (a dict) are on the stack when asked for."""
     cells = [*(it for name in closure for it in load_closure(name)), *build_tuple(len(closure))] if closure else []
+    load = code if isinstance(code, list) else load_const(code)
     flags = (1 if defaults else 0) | (2 if kwdefaults else 0) | (8 if closure else 0)
     if VERSION < (3, 13):
-        return [*cells, *load_const(code), *_one("MAKE_FUNCTION", flags)]
+        return [*cells, *load, *_one("MAKE_FUNCTION", flags)]
     attributes = [it for flag in (8, 2, 1) if flags & flag for it in _one("SET_FUNCTION_ATTRIBUTE", flag)]
-    return [*cells, *load_const(code), *_one("MAKE_FUNCTION"), *attributes]
+    return [*cells, *load, *_one("MAKE_FUNCTION"), *attributes]
 
 
 def build_tuple(n: int) -> Instructions:

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import inspect
 import types
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -194,6 +195,7 @@ class Resumes:
         self._made: dict[Any, types.CodeType] = {}
         self._origins: dict[int, tuple[Program, dict[int, int]]] = {}
         self._kept: list[types.CodeType] = []
+        self._families: dict[int, list[types.CodeType]] = {}
         self._passed: set[Any] = set()
 
     def origin(self, program: Program, index: int) -> tuple[Program, int]:
@@ -221,7 +223,17 @@ class Resumes:
             self._made[key] = made
             self._origins[id(made)] = (program, copied)
             self._kept += [made, program.code]
+            self.family(program).append(made)
         return made
+
+    def is_root(self, program: Program) -> bool:
+        """Whether the code is no resume function that was made here."""
+        return id(program.code) not in self._origins
+
+    def family(self, root: Program) -> list[types.CodeType]:
+        """All that resumes ``root``. Its replacement keeps them alive; they know each other weakly: no collector looks
+        into code, and a loop resumes in itself."""
+        return self._families.setdefault(id(root.code), [])
 
 
 class Emitter:
@@ -259,6 +271,9 @@ class Emitter:
         index = self.m.at
         instruction = self.m.instruction
         self.opaque_iterators = self.resumes.repeats(self.m)
+        if self.resumes.is_root(self.m.program):
+            kept = _Key(self.resumes.family(self.m.program))
+            self._emit([*bytecode.load_const(kept), *bytecode.pop_top()])
         self._replay()
         self._store_cells(only_written=False)
         for value in self.m.stack:
@@ -338,8 +353,9 @@ class Emitter:
         self.handlers.append(bytecode.Handler(called[0], called[-1], landing, 0, False))
         main, self.out = self.out, []
         self._emit([landing, *bytecode.store_fast(exception)])
-        make = functools.partial(eager_code, self.code, tuple(names))
-        self._emit(bytecode.prepare_call(bytecode.load_const(Retry(make, self.m.tracer.config.strict))))
+        make = functools.partial(eager_code, names=tuple(names))
+        retry = Retry(weakref.ref(self.code), make, self.m.tracer.config.strict)
+        self._emit(bytecode.prepare_call(bytecode.load_const(retry)))
         self._emit(bytecode.load_fast(exception))
         for name in free:
             self._emit(bytecode.load_closure(name))
@@ -484,8 +500,7 @@ class Emitter:
             self._emit(bytecode.prepare_call(bytecode.load_const(explore_both)))
             self.value(condition)
             self._emit(bytecode.load_const(taken_when))
-            key = (self.code, index)
-            self._emit(bytecode.load_const(_Key(key)))
+            self._emit(bytecode.load_const((id(self.code), index)))
             for target, with_condition in sides:
                 names = live_names(self.m, target)
                 stack = [*below, condition] if with_condition else below
@@ -545,7 +560,10 @@ class Emitter:
     def _make_resume(self, target: Instruction, slots: list[Slot], names: list[str]) -> list[Instruction]:
         code = self.resumes.code(self.m, target, slots, names)
         self.resumed.append((code, {n: self.m.locals[n] for n in names}))
-        return bytecode.make_function(code, closure=code.co_freevars)
+        load = bytecode.load_const(code)
+        if not self.resumes.is_root(self.m.program):
+            load = [*bytecode.prepare_call(bytecode.load_const(weakref.ref(code))), *bytecode.call(0)]
+        return bytecode.make_function(load, closure=code.co_freevars)
 
     def _temporary(self) -> str:
         name = f"__fuselens_object_{len(self.temporary_names)}"

@@ -27,8 +27,8 @@ def explore_both(
     chosen, arguments = (jump, jump_arguments) if jumps else (fall, fall_arguments)
     other, other_arguments = (fall, fall_arguments) if jumps else (jump, jump_arguments)
     seen = visited.get()
-    if seen is not None and key.value not in seen:
-        seen.add(key.value)
+    if seen is not None and key not in seen:
+        seen.add(key)
         try:
             run_tails(other, *(_copied(a) for a in other_arguments))
         except Exception:  # noqa: BLE001 - the side that the program would not take may fail in any way

@@ -41,9 +41,15 @@ class Retry:
     ``strict``: a graph that fails where eager does not is an error of the compiler, and raised.
     """
 
-    __slots__ = ("_code", "_make", "_strict")
+    __slots__ = ("_code", "_make", "_original", "_strict")
 
-    def __init__(self, make: Callable[[], types.CodeType], strict: bool) -> None:
+    def __init__(
+        self,
+        original: Callable[[], types.CodeType | None],
+        make: Callable[[types.CodeType], types.CodeType],
+        strict: bool,
+    ) -> None:
+        self._original = original  # weakly: the replacement that holds this is kept by the code itself
         self._make = make
         self._strict = strict
         self._code: types.CodeType | None = None
@@ -52,7 +58,10 @@ class Retry:
         if not isinstance(error, Exception):
             raise error
         if self._code is None:
-            self._code = self._make()
+            original = self._original()
+            if original is None:
+                raise error
+            self._code = self._make(original)
         function = types.FunctionType(self._code, sys._getframe(1).f_globals, None, None, closure)
         result = function(*args)
         if self._strict:

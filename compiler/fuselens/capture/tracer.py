@@ -160,6 +160,8 @@ class Tracer:
 
     def release(self) -> None:
         """Drops what refers back to the tracer, so that a capture leaves no reference cycles."""
+        if self.sizes is not None:
+            torch_private.stop_observing(self.sizes.env)  # graphs keep the environment, which must not keep the trace
         self.root = None
         self.generators.clear()
         self.raised_at.clear()
