@@ -7,7 +7,6 @@ import enum
 import functools
 import inspect
 import types
-import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -454,8 +453,6 @@ def _object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str,
         raise raising(TypeError(f"'{kind.__name__}' object is not callable"))
     if issubclass(kind, torch.nn.Module) and method is torch.nn.Module.__dict__["__call__"]:
         return call_module(m, value, args, kwargs)
-    if kind is weakref.ref:
-        return _referent(m, value)
     if kind in CALLS:
         return CALLS[kind](m, value, args, kwargs)
     if issubclass(kind, _hook.disabled):
@@ -473,22 +470,6 @@ def _object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str,
     raise Break(
         code or "FL104", what=getattr(obj, "__qualname__", None) or kind.__qualname__, why="it is implemented in C"
     )
-
-
-def _referent(m: Machine, value: ObjectValue) -> Value:
-    """What a weak reference refers to, when that is known from elsewhere."""
-    reference = value.value
-    known = m.tracer.known(reference())
-    if value.source is None or known is None or known.source is None:
-        raise Break("FL104", what=value.describe(), why="the weak reference refers to an object that is not tracked")
-    m.tracer.guard_identity(value.source, reference)
-    same = functools.partial(_is_referent, reference)
-    m.tracer.guard(known.source, _hook.CALL, same, name="REFERENT", text=f"{value.source}() is {known.source}")
-    return known
-
-
-def _is_referent(reference: Any, obj: Any) -> bool:
-    return reference() is obj
 
 
 def object_method(m: Machine, receiver: ObjectValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:

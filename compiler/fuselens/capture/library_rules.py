@@ -15,7 +15,7 @@ from . import _hook, attributes, polyfills
 from . import sources as src
 from .breaks import Break, raising
 from .iterators import iterate
-from .known import UNKNOWN, deep_use, fold, from_plain, plain
+from .known import fold, from_plain
 from .operators import mapping_items
 from .rules import CALLS, CODE_RULES, called, rule
 from .values import (
@@ -117,34 +117,10 @@ def _namespace(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
     return made
 
 
-class _Call:
-    """``function(*args, **kwargs)`` of a function that is looked up when guards are checked."""
-
-    __name__ = "cached"
-
-    def __init__(self, args: list[Any], kwargs: dict[str, Any]) -> None:
-        self.args = args
-        self.kwargs = kwargs
-
-    def __call__(self, function: Any) -> Any:
-        return function(*self.args, **self.kwargs)
-
-
 @called(functools._lru_cache_wrapper)
 def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A cached function is called as eager calls it, when guards are checked: what it gives is in its cache then."""
-    known = [plain(deep_use(m, a)) for a in args]
-    named = {k: plain(deep_use(m, v)) for k, v in kwargs.items()}
-    if value.source is None or any(k is UNKNOWN for k in (*known, *named.values())):
-        raise Break(
-            "FL104", what=value.describe(), why="its cache is looked up with what only the running program knows"
-        )
-    make = _Call(known, named)
-    try:
-        result = make(value.value)
-    except Exception as e:  # noqa: BLE001 - what the user's function raises, it raises again by itself
-        raise Break("FL104", what=value.describe(), why=f"it raises {type(e).__name__}") from None
-    return m.use(m.tracer.lazy(result, src.applied(make, value.source)))
+    """A function with a cache is called as it is: what it gives, and how often it was asked, belongs to the program."""
+    raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
 
 
 def _getter(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:

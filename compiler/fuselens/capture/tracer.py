@@ -632,10 +632,6 @@ class Tracer:
         known = self._objects.get(id(obj))
         return known if isinstance(known, DictValue) and id(known) in self.mutated else None
 
-    def known(self, obj: Any) -> Value | None:
-        """The tracked value of an existing object that was looked at already."""
-        return self._objects.get(id(obj))
-
     def remember_shape(self, name: str, span: Span | None, value: Value) -> None:
         """Records what an assignment to ``name`` bound, for inlay hints."""
         if span is not None and isinstance(value, TensorValue) and not name.startswith("__"):
