@@ -131,7 +131,7 @@ def is_library_kind(kind: type) -> bool:
 
 def is_library_file(filename: str) -> bool:
     """Code that belongs to torch, the standard library or this compiler: spans inside it are not the user's."""
-    return filename.startswith((TORCH_DIRECTORY, _OWN_DIRECTORY, "<")) or (
+    return filename.startswith((TORCH_DIRECTORY, _OWN_DIRECTORY, "<frozen ")) or (
         filename.startswith(_STANDARD) and not filename.startswith(_PACKAGES)
     )
 
