@@ -198,6 +198,21 @@ def test_effects_inside_a_transformed_function_break_the_graph() -> None:
         fuselens.compile(f, backend="eager", fullgraph=True)(tensor(3))
 
 
+def test_names_of_outer_tensors_are_taken_inside() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        a = x * 1
+        b = x * 2
+        c = x * 3
+
+        def inner(y: torch.Tensor) -> torch.Tensor:
+            y = (y * 5) * 7
+            return y + a.sin() * 11 + b.cos() * 13 + c
+
+        return checkpoint(inner, x, use_reentrant=False)
+
+    check_training(f, tensor(3, grad=True), breaks=0)
+
+
 def test_sizes_are_symbolic_inside() -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> Any:
         def inner(a: torch.Tensor) -> torch.Tensor:

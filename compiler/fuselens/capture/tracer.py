@@ -79,15 +79,12 @@ class Scope:
         self.transform = False  # torch.func runs it
         self.grad_mode_known = True  # False in a backward, which may be differentiated itself
         self._last: fx.Node | None = None
-        self._names: dict[str, int] = {}
 
     def placeholder(self, name: str, fake: Any, span: Span | None) -> fx.Node:
         last = self._last
-        again = self._names[name] = self._names.get(name, -1) + 1
-        if again:
-            name = f"{name}__{again}"
         with self.graph.inserting_after(last) if last is not None else self.graph.inserting_before(_first(self.graph)):
             node = self.graph.placeholder(name)
+        node.target = node.name  # the parameter's name in the generated code, which must not be another node's
         node.meta.update(val=fake, span=span)
         self._last = node
         return node
