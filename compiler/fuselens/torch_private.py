@@ -135,7 +135,7 @@ def fake_static(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     """
     if tensor.is_conj() or tensor.is_neg() or (tensor.requires_grad and not tensor.is_leaf and not is_dense(tensor)):
         return mode.from_tensor(tensor, static_shapes=True, source=_source_class()("input"))
-    with mode:
+    with mode, _inference_as_in(tensor):
         fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
         if tensor.requires_grad:
             fake.requires_grad_()
@@ -143,6 +143,13 @@ def fake_static(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
                 with torch.enable_grad():
                     fake = fake.clone(memory_format=torch.preserve_format)
     return fake
+
+
+def _inference_as_in(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Inside, new tensors are inference tensors if ``tensor`` is one, whatever mode the program is in."""
+    if torch.is_inference_mode_enabled() is tensor.is_inference():
+        return contextlib.nullcontext()
+    return torch.inference_mode(tensor.is_inference())
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
@@ -533,6 +540,50 @@ AMBIENT: dict[str, Callable[[], Any]] = {
 def autocast_active() -> bool:
     """Whether autocast is on for any device."""
     return torch._C._is_any_autocast_enabled()
+
+
+class AutocastState:
+    """What autocast does, for all devices; calling it tells whether that is as it was when this was made."""
+
+    __slots__ = ("settings",)
+
+    def __init__(self) -> None:
+        self.settings = self.now()
+
+    @staticmethod
+    def now() -> tuple[Any, ...]:
+        devices = [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+        return *devices, torch.is_autocast_cache_enabled()
+
+    def __call__(self) -> bool:
+        return self.now() == self.settings
+
+    def __str__(self) -> str:
+        (cpu, cpu_dtype), (cuda, cuda_dtype), _ = self.settings
+        return f"autocast is {cpu_dtype if cpu else 'off'} on the CPU, {cuda_dtype if cuda else 'off'} on CUDA devices"
+
+
+def saved_tensors_hooked() -> bool:
+    """Whether the program's hooks see what autograd saves now."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+class EnterContext:
+    """What graphs call where the program enters a context manager of torch; ``maker`` makes a fresh one."""
+
+    def __init__(self, maker: Callable[[], Any]) -> None:
+        self.maker = maker
+        self.__name__ = self.__qualname__ = "enter_context"
+
+    def __call__(self) -> Any:
+        context = self.maker()
+        context.__enter__()
+        return context
+
+
+def exit_context(context: Any) -> None:
+    """What graphs call where the program leaves what :class:`EnterContext` entered."""
+    context.__exit__(None, None, None)
 
 
 def real_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _hook, attributes, classify
+from . import _hook, attributes, classify, torch_contexts
 from . import sources as src
 from .breaks import Break, Raised, raising
 from .compiler_rules import marked, reason
@@ -42,6 +42,7 @@ from .values import (
     SuperValue,
     SymbolValue,
     TensorValue,
+    TorchContext,
     Value,
 )
 
@@ -80,6 +81,9 @@ def call(m: Machine, function: Value, args: list[Value], kwargs: dict[str, Value
     if isinstance(function, ContextExit):
         context = function.context
         function.exited = True
+        if isinstance(context, TorchContext):
+            torch_contexts.leave(m, context)
+            return Constant(None)
         set_grad_enabled(m, bool(context.previous))
         if m.contexts and m.contexts[-1] is context:
             m.contexts.pop()

@@ -61,6 +61,7 @@ from .values import (
     SuperValue,
     SymbolValue,
     TensorValue,
+    TorchContext,
     TruthValue,
     Value,
     change_set,
@@ -724,7 +725,7 @@ class Emitter:
             self._call_constant(super, Known(value.cls), value.receiver)
         elif isinstance(value, TruthValue):
             self._call_constant(bool, value.tensor)
-        elif isinstance(value, GradModeContext):
+        elif isinstance(value, (GradModeContext, TorchContext)):
             self._call_constant(value.maker)
         elif isinstance(value, ContextExit):
             if value.exited:
@@ -969,7 +970,8 @@ def _passed(value: Value, slot: Slot) -> Value:
 
 
 _MUTABLE = (
-    SequenceValue, DictValue, SetValue, DictView, IteratorValue, CombinedIterator, MadeFunction, GradModeContext, ContextExit, NamedMethod,
+    SequenceValue, DictValue, SetValue, DictView, IteratorValue, CombinedIterator, MadeFunction, GradModeContext, TorchContext,
+    ContextExit, NamedMethod,
     ObjectValue, GeneratorValue, CellValue, MethodValue, ActiveValue, PartialValue,
 )  # fmt: skip
 _RAISES = ("RAISE_VARARGS", "RERAISE")

@@ -44,7 +44,7 @@ from .mismatch import mismatch
 from .switches import SWITCH
 from .symbols import INTEGER, NotGuardable, Sizes, SizesChanged, Variation, Violated
 from .tracer import Tracer
-from .values import Constant, Lazy, SequenceValue, SymbolValue, TensorValue, Value
+from .values import Constant, ContextExit, Lazy, SequenceValue, SymbolValue, TensorValue, TorchContext, Value
 
 log = logging.getLogger("fuselens")
 _one_at_a_time = threading.RLock()  # torch's symbolic shapes and fake tensors keep state that threads would share
@@ -127,8 +127,8 @@ class FrameCompiler:
         if marks.mark_of(function) == marks.EXCLUDED:
             _hook.skip(code)
             return None
-        if torch_private.functorch_active() or torch_private.dispatch_modes_active() or torch_private.autocast_active():
-            self.refuse(code, "autocast, a mode or a function transform is active")
+        if torch_private.functorch_active() or torch_private.dispatch_modes_active():
+            self.refuse(code, "a mode or a function transform is active")
             return None
         if classify.frame_reads_itself(code):
             self.refuse(code, "it reads its own frame")
@@ -255,9 +255,12 @@ class FrameCompiler:
                 stop_at, found = step, b
                 b.__traceback__ = b.__context__ = None  # frames that refer to the break: a cycle
                 continue
+            finally:
+                tracer.leave_contexts()
             if finished:
                 found = None
             try:
+                unfinished(tracer.contexts, machine)
                 values = [machine.result] if machine.result is not None else live_values(machine)
                 values += effects(machine)
                 values += [c.contents for c in machine.cells.values() if c.contents is not None]
@@ -375,6 +378,14 @@ def _break_is_error(tracer: Tracer) -> bool:
     """What ``error_on_graph_break`` says where the trace has come to."""
     _, traced = tracer.attributes.get((id(SWITCH), "error"), (None, None))
     return bool(traced.value) if isinstance(traced, Constant) else SWITCH.error
+
+
+def unfinished(contexts: list[TorchContext], machine: Machine) -> None:
+    """Sees to it that the code after the graph can go back into every context: those of ``with`` in the frame itself."""
+    kept = [v.context for v in machine.stack if isinstance(v, ContextExit)]
+    for context in contexts:
+        if context not in kept:
+            raise CannotRebuild(context.born, context.describe(), "it is entered inside another function")
 
 
 def _symbolic_axes(tracer: Tracer, variables: dict[str, Value]) -> dict[str, dict[int, str]]:

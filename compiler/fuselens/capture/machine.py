@@ -37,6 +37,7 @@ from . import (  # noqa: F401 - some modules only register rules
     operators,
     pytree_rules,
     text,
+    torch_contexts,
     torch_rules,
 )
 from . import sources as src
@@ -1283,6 +1284,12 @@ def _before_with(m: Machine, arg: Any) -> None:
         torch_rules.set_grad_enabled(m, value.enabled)
         m.contexts.append(value)
         m.push(ContextExit(value))
+        m.push(Constant(None))
+        return
+    context = torch_contexts.context_of(m, value)
+    if context is not None:
+        torch_contexts.enter(m, context)
+        m.push(ContextExit(context))
         m.push(Constant(None))
         return
     if not isinstance(value, ObjectValue):

@@ -50,6 +50,7 @@ from .values import (
     SliceValue,
     SymbolValue,
     TensorValue,
+    TorchContext,
     Value,
     serials,
 )
@@ -132,6 +133,8 @@ class Tracer:
         self.keys: dict[int, Value] = {}  # what was used as a key by identity, by id of its token
         self._objects: dict[int, Value] = {}
         self._keep: list[Any] = []  # ids above stay valid while these live
+        self.autocast, self.autocast_active = torch_private.AutocastState(), torch_private.autocast_active()
+        self.contexts: list[TorchContext] = []  # those entered now, from the outermost
         self.ambient = {what: (read, read()) for what, read in torch_private.AMBIENT.items()}
         self.span: Span | None = None  # of the instruction being executed, in user code
 
@@ -374,8 +377,22 @@ class Tracer:
         name = function.__qualname__
         self.guard(code, _hook.IS, function.__code__, name="CODE", text=f"{source}.__code__ is that of {name}")
 
+    def guard_autocast(self) -> None:
+        """Autocast is on and off, and casts to what it casts to, as when the frame began."""
+        text = str(self.autocast)
+        self.guards.check_state(_hook.GLOBAL_CALL, self.autocast, name="AUTOCAST", text=text, span=None)
+
+    def leave_contexts(self) -> None:
+        """Ends what the program is in the middle of, in the trace and in the graph; code after the graph goes back in."""
+        for context in reversed(self.contexts):
+            torch_private.exit_context(context.real)
+            node = self.graph.call_function(torch_private.exit_context, (context.node,))
+            node.meta["val"] = None
+
     def guard_ambient(self) -> None:
         """Default dtype, inference mode, autocast and modes are as they are now."""
+        if self.autocast_active:
+            self.guard_autocast()
         for what, state in self.ambient.items():
             self.guards.check_state(_hook.STATE, state, name="STATE", text=f"{what} is {state[1]}", span=None)
 

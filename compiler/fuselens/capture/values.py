@@ -630,12 +630,33 @@ class GradModeContext(Value):
         return type(self.maker())
 
 
+class TorchContext(Value):
+    """A context manager of torch that changes what operators do (autocast, inference mode …), or, if it is not ``active``,
+    nothing that tracing would see (profilers). ``maker`` makes a fresh one.
+
+    ``real`` is entered while the trace is inside, ``node`` enters one in the graph, at step ``born`` of the frame."""
+
+    __slots__ = ("maker", "active", "real", "node", "born")
+
+    def __init__(self, maker: Callable[[], Any], active: bool = True) -> None:
+        super().__init__(None)
+        self.maker = maker
+        self.active = active
+        self.real: Any = None
+        self.node: fx.Node | None = None
+        self.born = -1
+
+    @property
+    def python_type(self) -> type:
+        return type(self.maker())
+
+
 class ContextExit(Value):
     """The bound ``__exit__`` that ``with`` keeps on the stack."""
 
     __slots__ = ("context", "exited")
 
-    def __init__(self, context: GradModeContext) -> None:
+    def __init__(self, context: GradModeContext | TorchContext) -> None:
         super().__init__(None)
         self.context = context
         self.exited = False

@@ -58,7 +58,20 @@ def build(
         run = _without_grad(forward)
     else:
         run = _direct(forward)
-    return run if signature.plain else _with_epilogue(run, signature)
+    run = run if signature.plain else _with_epilogue(run, signature)
+    return run if eager is None or not signature.training else _unless_hooked(run, eager)
+
+
+def _unless_hooked(
+    run: Callable[[Values], Values], eager: Callable[[Values], Sequence[Any]]
+) -> Callable[[Values], Values]:
+    """Eager inside ``saved_tensors_hooks``: a compiled graph saves other tensors than the program's operators."""
+    hooked = torch_private.saved_tensors_hooked
+
+    def either(inputs: Values) -> Values:
+        return eager(inputs) if hooked() else run(inputs)  # type: ignore[return-value]
+
+    return either
 
 
 def _direct(forward: Compiled) -> Callable[[Values], Values]:
