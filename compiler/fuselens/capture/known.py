@@ -103,7 +103,7 @@ def from_plain(obj: Any, what: str) -> Value:
         return SequenceValue([from_plain(v, what) for v in obj], type(obj))
     if isinstance(obj, types.MappingProxyType):
         return from_plain(dict(obj), what)
-    if type(obj) in (dict, OrderedDict):
+    if isinstance(obj, dict) and type(obj) in (dict, OrderedDict):
         return DictValue({k: from_plain(v, what) for k, v in obj.items()}, type(obj))
     if type(obj) in (set, frozenset):
         return SetValue(obj, type(obj))

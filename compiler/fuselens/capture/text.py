@@ -96,7 +96,7 @@ def displayed(m: Machine, value: Value, within: tuple[Value, ...] = ()) -> Any:
             if value.kind is defaultdict:
                 factory: Any = displayed(m, value.factory or Constant(None))
                 return defaultdict(factory, pairs)
-            return value.kind(pairs)
+            return OrderedDict(pairs) if value.kind is OrderedDict else pairs
     if isinstance(value, SetValue) and (value.ordered or len(value.items) < 2) and not holds_identity(value.items):
         if all(map(_has_stable_text, value.items)):
             return known if known is not UNKNOWN else _InOrder(value.elements(), value.python_type)
