@@ -396,7 +396,8 @@ def new(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value]) -> O
         m.tracer.attributes[id(made.value), "args"] = (made, SequenceValue(list(args), tuple))
         return made
     elif owner in _CONTAINERS and cls.__flags__ & _HEAP_TYPE:
-        return m.tracer.made(owner.__new__(cls), _CONTAINERS[owner]())  # type: ignore[type-var, arg-type]
+        base: Any = owner
+        return m.tracer.made(base.__new__(cls), _CONTAINERS[base]())
     elif owner is tuple and cls.__flags__ & _HEAP_TYPE:
         return m.tracer.made(tuple.__new__(cls), SequenceValue(iterate(m, args[0]) if args else [], tuple))
     elif owner in (int, float, str, complex, bytes) and cls.__flags__ & _HEAP_TYPE:
