@@ -383,7 +383,7 @@ _CONTAINERS: dict[type, Any] = {
 def new(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value]) -> ObjectValue:
     """What the ``__new__`` of a builtin base class makes."""
     makers = [vars(c).get("__new__") for c in cls.__mro__]
-    owner = next(maker for maker in makers if isinstance(maker, types.BuiltinMethodType)).__self__
+    owner: Any = next(maker for maker in makers if isinstance(maker, types.BuiltinMethodType)).__self__
     if inspect.isabstract(cls):
         _natural(lambda: object.__new__(cls))
     if issubclass(cls, OrderedDict):
@@ -396,10 +396,9 @@ def new(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value]) -> O
         m.tracer.attributes[id(made.value), "args"] = (made, SequenceValue(list(args), tuple))
         return made
     elif owner in _CONTAINERS and cls.__flags__ & _HEAP_TYPE:
-        base: Any = owner
-        return m.tracer.made(base.__new__(cls), _CONTAINERS[base]())
+        return m.tracer.made(owner.__new__(cls), _CONTAINERS[owner]())
     elif owner is tuple and cls.__flags__ & _HEAP_TYPE:
-        return m.tracer.made(tuple.__new__(cls), SequenceValue(iterate(m, args[0]) if args else [], tuple))
+        return m.tracer.made(owner.__new__(cls), SequenceValue(iterate(m, args[0]) if args else [], tuple))
     elif owner in (int, float, str, complex, bytes) and cls.__flags__ & _HEAP_TYPE:
         known = [plain(deep_use(m, a)) for a in args]
         if UNKNOWN not in known and not kwargs:
