@@ -380,10 +380,10 @@ _CONTAINERS: dict[type, Any] = {
 }  # fmt: skip
 
 
-def new(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value]) -> ObjectValue:
+def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> ObjectValue:
     """What the ``__new__`` of a builtin base class makes."""
     makers = [vars(c).get("__new__") for c in cls.__mro__]
-    owner: Any = next(maker for maker in makers if isinstance(maker, types.BuiltinMethodType)).__self__
+    owner = next(maker for maker in makers if isinstance(maker, types.BuiltinMethodType)).__self__
     if inspect.isabstract(cls):
         _natural(lambda: object.__new__(cls))
     if issubclass(cls, OrderedDict):
