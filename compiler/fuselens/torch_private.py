@@ -703,6 +703,11 @@ def python_rules() -> contextlib.AbstractContextManager[Any]:
     return enable_python_dispatcher()
 
 
+def needs_python_rules(error: RuntimeError) -> bool:
+    """Whether an operator's C++ form failed because it takes no symbolic sizes."""
+    return "SymIntArrayRef expected to contain only concrete integers" in str(error)
+
+
 def storage_key(tensor: torch.Tensor) -> int:
     """Equal for tensors that share storage. Valid while either is alive."""
     return tensor.untyped_storage()._cdata

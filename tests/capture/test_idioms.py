@@ -283,3 +283,18 @@ def test_copy_of_an_instance_dictionary():
         return x + made["depth"], made["names"], OPTIONS.names
 
     check(f, (X,), breaks=0)
+
+
+def test_operators_whose_shape_rule_is_in_python():
+    def f(bias, a, b):
+        return bias.baddbmm(batch1=a, batch2=b, beta=0.5, alpha=2.0)
+
+    calls = [(torch.ones(n, 1, 3), torch.ones(n, 2, 4), torch.ones(n, 4, 3)) for n in (2, 5, 6)]
+    check(f, *calls, breaks=0)
+
+
+def test_map_over_nothing():
+    def f(x, y):
+        return torch.vmap(lambda a, b: (a * b, a.sum()))(x, y), torch.vmap(torch.sin, in_dims=1)(x)
+
+    check(f, (torch.ones(0, 3), torch.ones(0, 3)), (torch.ones(2, 3), torch.ones(2, 3)), breaks=0)

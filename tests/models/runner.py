@@ -9,7 +9,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,14 +22,21 @@ SHAPES = ((2, 9), (3, 7), (2, 9))  # the second call meets other sizes, the thir
 Compile = Callable[[torch.nn.Module], torch.nn.Module]
 
 
+FALLBACKS = ("FL301", "FL402", "FL404")
+
+
 @dataclass
 class Outcome:
-    """``seconds``: processor time of the first call above eager's. ``problem``: empty when all calls agree with eager."""
+    """``seconds``: processor time of the first call above eager's. ``problem``: empty when all calls agree with eager.
+
+    ``fallbacks`` says which graphs run eagerly, and why.
+    """
 
     seconds: float = 0.0
     calls: int = 0
     error: float = 0.0
     problem: str = ""
+    fallbacks: list[str] = field(default_factory=list)
 
 
 def measure(name: str, compile_: Compile, *, training: bool, exact: bool) -> Outcome:
@@ -38,6 +45,7 @@ def measure(name: str, compile_: Compile, *, training: bool, exact: bool) -> Out
     eager, original = architecture.build().train(training), architecture.build().train(training)
     compiled = compile_(original)
     outcome = Outcome()
+    report = getattr(compiled, "__fuselens__", None) and compiled.__fuselens__.recorder.report
     for batch, length in SHAPES:
         torch.manual_seed(batch)
         inputs = architecture.inputs(batch, length)
@@ -60,6 +68,8 @@ def measure(name: str, compile_: Compile, *, training: bool, exact: bool) -> Out
             outcome.problem = difference
             return outcome
         outcome.calls += 1
+    if report:
+        outcome.fallbacks = [f"{d.code}: {d.message}" for d in report.diagnostics if d.code in FALLBACKS]
     return outcome
 
 
@@ -119,7 +129,7 @@ def main() -> None:
     for name in arguments.names:
         outcome = measure(name, own(arguments.backend), training=arguments.training, exact=arguments.backend == "eager")
         done = f"{outcome.calls} calls agree, error {outcome.error:.1e}, captured in {outcome.seconds:.2f} s"
-        print(name, outcome.problem or done, sep="\t", flush=True)
+        print(name, outcome.problem or done, *outcome.fallbacks, sep="\t", flush=True)
 
 
 if __name__ == "__main__":

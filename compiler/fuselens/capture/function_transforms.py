@@ -390,6 +390,9 @@ def _vmap(m: Machine, function: Value, options: Options, args: list[Value], kwar
         dim = in_dims[i]
         if dim is None:
             return tensor.fake
+        if tensor.fake.shape[dim] == 0:  # there is no element to look at
+            size, stride = ([*kind[:dim], *kind[dim + 1 :]] for kind in (tensor.fake.shape, tensor.fake.stride()))
+            return m.tracer.run_fake("call_method", "new_empty_strided", (tensor.fake, size, stride), {}, what)
         return m.tracer.run_fake("call_method", "select", (tensor.fake, dim, 0), {}, what)
 
     sub = trace(m, function, args, kwargs, fake, transform=True)

@@ -559,11 +559,17 @@ class Tracer:
         return node, result
 
     def run_fake(self, kind: str, target: Any, args: Any, kwargs: Any, what: str) -> Any:
+        function = getattr(args[0], target) if kind == "call_method" else target
+        rest = args[1:] if kind == "call_method" else args
         try:
             with self.fake_mode, torch_private.quietly():
-                if kind == "call_method":
-                    return getattr(args[0], target)(*args[1:], **kwargs)
-                return target(*args, **kwargs)
+                try:
+                    return function(*rest, **kwargs)
+                except RuntimeError as e:
+                    if not torch_private.needs_python_rules(e):
+                        raise
+                    with torch_private.python_rules():
+                        return function(*rest, **kwargs)
         except torch_private.FAKE_DATA_ERRORS:
             raise Break("FL102", what=what) from None
         except torch_private.FAKE_SHAPE_ERRORS:
