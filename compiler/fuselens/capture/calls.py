@@ -380,6 +380,10 @@ _CONTAINERS: dict[type, Any] = {
 }  # fmt: skip
 
 
+def _bare(owner: Any, cls: Any, *args: Any) -> Any:
+    return owner.__new__(cls, *args)
+
+
 def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> ObjectValue:
     """What the ``__new__`` of a builtin base class makes."""
     makers = [vars(c).get("__new__") for c in cls.__mro__]
@@ -396,13 +400,13 @@ def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Ob
         m.tracer.attributes[id(made.value), "args"] = (made, SequenceValue(list(args), tuple))
         return made
     elif owner in _CONTAINERS and cls.__flags__ & _HEAP_TYPE:
-        return m.tracer.made(owner.__new__(cls), _CONTAINERS[owner]())
+        return m.tracer.made(_bare(owner, cls), _CONTAINERS[owner]())
     elif owner is tuple and cls.__flags__ & _HEAP_TYPE:
-        return m.tracer.made(owner.__new__(cls), SequenceValue(iterate(m, args[0]) if args else [], tuple))
+        return m.tracer.made(_bare(owner, cls), SequenceValue(iterate(m, args[0]) if args else [], tuple))
     elif owner in (int, float, str, complex, bytes) and cls.__flags__ & _HEAP_TYPE:
         known = [plain(deep_use(m, a)) for a in args]
         if UNKNOWN not in known and not kwargs:
-            value = _natural(lambda: owner.__new__(cls, *known))
+            value = _natural(lambda: _bare(owner, cls, *known))
             return m.tracer.made(value, Constant(owner(value)))
     raise Break("FL104", what=cls.__qualname__, why="its instances are made in C")
 
