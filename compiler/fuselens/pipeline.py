@@ -192,6 +192,14 @@ def _refusal(error: Exception, captured: Captured) -> report.Diagnostic:
     return make("FL404", where, why=f"{type(error).__name__}: {str(error)[:500]}")
 
 
+def _makes_inference_tensors(node: fx.Node) -> bool:
+    """Whether the graph enters inference mode by itself, before the node; outside of it buffers are ordinary tensors."""
+    value = node.meta.get("val")
+    return (
+        node.op != "placeholder" and isinstance(value, torch.Tensor) and value.is_inference()
+    ) and not torch.is_inference_mode_enabled()
+
+
 def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *, loops: bool) -> Callable[..., Any]:
     from .autograd import joint as joint_stage
     from .autograd import partition as partition_stage
@@ -201,6 +209,8 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     record = run.graph
     if captured.sizes is not None and torch_private.depends_on_data(captured.sizes.env):
         raise Unsupported("it computes numbers or sizes from data, which kernels do not know beforehand")
+    if any(_makes_inference_tensors(n) for n in captured.module.graph.nodes):
+        raise Unsupported("it makes inference tensors, which compiled code does not")
     with run.stage("joint"):
         joint = joint_stage.trace(
             captured.module,
