@@ -1,6 +1,7 @@
 """What libraries of models do around their tensors: copies, modules made on the way, generators left behind."""
 
 import copy
+import functools
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -298,3 +299,48 @@ def test_map_over_nothing():
         return torch.vmap(lambda a, b: (a * b, a.sum()))(x, y), torch.vmap(torch.sin, in_dims=1)(x)
 
     check(f, (torch.ones(0, 3), torch.ones(0, 3)), (torch.ones(2, 3), torch.ones(2, 3)), breaks=0)
+
+
+@functools.lru_cache
+def available(name="torch"):
+    return hasattr(torch, name) and SWITCH
+
+
+@functools.cache
+def counted(n):
+    SEEN.append(n)
+    return n * 2
+
+
+@functools.cache
+def noisy(n):
+    print("computed", n)
+    return n
+
+
+SWITCH, SEEN = True, []
+
+
+def test_pure_functions_with_a_cache():
+    available.cache_clear()
+    check(lambda x: x + 1 if available("sin") and not available(name="sine") else x, (X,), breaks=0)
+
+
+def test_functions_with_a_cache_and_effects():
+    def f(x):
+        counted.cache_clear()
+        noisy.cache_clear()
+        return x * counted(3) + counted(3) + noisy(2), SEEN[-1:]
+
+    check(f, (X,))
+
+
+def test_what_a_cache_gives_is_guarded(monkeypatch):
+    f = lambda x: x + 1 if available("sin") else x - 1  # noqa: E731
+    compiled = fuselens.compile(f, backend="eager", fullgraph=True)
+    available.cache_clear()
+    assert torch.equal(compiled(X), X + 1)
+    monkeypatch.setitem(globals(), "SWITCH", False)
+    assert torch.equal(compiled(X), X + 1), "the cache gives what it computed before"
+    available.cache_clear()
+    assert torch.equal(compiled(X), X - 1)

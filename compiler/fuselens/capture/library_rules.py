@@ -15,7 +15,7 @@ from . import _hook, attributes, polyfills
 from . import sources as src
 from .breaks import Break, raising
 from .iterators import iterate
-from .known import fold, from_plain
+from .known import UNKNOWN, deep_use, fold, from_plain, plain
 from .operators import mapping_items
 from .rules import CALLS, CODE_RULES, called, rule
 from .values import (
@@ -119,8 +119,34 @@ def _namespace(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
 
 @called(functools._lru_cache_wrapper)
 def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A function with a cache is called as it is: what it gives, and how often it was asked, belongs to the program."""
-    raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
+    """A function with a cache belongs to the running program, unless tracing shows that it only computes a constant.
+
+    Then when it runs does not matter. What its cache gives is looked up, and compared, when guards are checked.
+    """
+    known = [plain(deep_use(m, a)) for a in args]
+    named = {k: plain(deep_use(m, v)) for k, v in kwargs.items()}
+    if value.source is None or any(k is UNKNOWN for k in (*known, *named.values())):
+        raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
+    before = m.tracer.effects_so_far()
+    function = m.use(m.tracer.lazy(value.value.__wrapped__, src.generic_attribute(value.source, "__wrapped__")))
+    computed = m.use(m.call(function, args, kwargs))
+    if not isinstance(computed, Constant) or m.tracer.effects_so_far() != before:
+        raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
+    look_up = _LookUp(known, named)
+    return m.use(m.tracer.lazy(look_up(value.value), src.applied(look_up, value.source)))
+
+
+class _LookUp:
+    """``function(*args, **kwargs)``, when guards are checked."""
+
+    __name__ = "cached"
+
+    def __init__(self, args: list[Any], kwargs: dict[str, Any]) -> None:
+        self.args = args
+        self.kwargs = kwargs
+
+    def __call__(self, function: Any) -> Any:
+        return function(*self.args, **self.kwargs)
 
 
 def _getter(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:

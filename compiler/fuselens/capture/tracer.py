@@ -120,6 +120,7 @@ class Tracer:
         ] = {}  # existing containers whose contents changed, by value id
         self.attributes: dict[tuple[int, str], tuple[ObjectValue, Value]] = {}  # assigned on existing objects, in order
         self.written_globals: dict[tuple[int, str], tuple[dict[str, Any], Value]] = {}  # by id of the globals, and name
+        self.mutations = 0
         self.written_cells: dict[int, CellValue] = {}  # existing cells that were assigned, by value id
         self.raised_at: dict[
             int, tuple[int, Raised]
@@ -644,8 +645,14 @@ class Tracer:
     def mutate(self, value: SequenceValue | DictValue | SetValue) -> None:
         """Notes that an existing container differs from the object it stands for; the emitted code brings that up to date."""
         self.touch(value, f"a change of {value.describe()}")
+        self.mutations += 1
         if value.source is not None:
             self.mutated[id(value)] = value
+
+    def effects_so_far(self) -> tuple[Any, ...]:
+        """Equal at two moments between which the program had no effects and computed with no tensors."""
+        cells = {i: c.contents for i, c in self.written_cells.items()}
+        return len(self.graph.nodes), self.mutations, dict(self.attributes), cells, dict(self.written_globals)
 
     def changed(self, obj: Any) -> DictValue | None:
         """What an existing dictionary holds now, when the program has changed it."""
