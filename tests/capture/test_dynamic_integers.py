@@ -347,3 +347,10 @@ def test_exceptions_are_those_of_eager():
     check(lambda x, n: torch.zeros(n), (X, 1), (X, 2), (X, -3))
     check(lambda x, n: [1, 2][n] * x, (X, 0), (X, 1), (X, 2))
     check(lambda x, n: x * (n + "a"), (X, 0), (X, 1), (X, 2))
+
+
+def test_booleans_beside_symbolic_integers() -> None:
+    def fn(x, n, flag):
+        return x * (n + flag), n * flag, n - True, flag + n, n > flag, n == True  # noqa: E712
+
+    check(fn, (torch.ones(2), 3, True), (torch.ones(2), 4, True), (torch.ones(2), 5, False))

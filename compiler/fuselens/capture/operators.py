@@ -78,6 +78,8 @@ def operate(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Valu
     if tensors or any(isinstance(a, SymbolValue) for a in args):
         if not tensors and not _gives_symbol(m, function, args):
             return fold(m, _INPLACE.get(function, function), args, kwargs, f"operator {name}")
+        if not tensors:  # a bool beside a symbolic integer is the integer that it is; sympy knows no such thing
+            args = [Constant(int(a.value)) if isinstance(a, Constant) and type(a.value) is bool else a for a in args]
         return m.tracer.call("call_function", function, tuple(args), kwargs, f"operator {name}")
     if function in _UNARY and len(args) == 1 and isinstance(args[0], ObjectValue):
         method, symbol = _UNARY[function]
