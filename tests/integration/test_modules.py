@@ -201,3 +201,13 @@ def test_function(name):
 
 def _flat(value):
     return [value] if isinstance(value, torch.Tensor) else list(value)
+
+
+def test_reductions_of_integers_and_masks_in_one_graph():
+    def f(a, m):
+        return (a * 2).sum(-1), (a != 0).any(-1), m.any(-1), a.max(-1), (a > 1).sum()
+
+    a = torch.arange(18).reshape(2, 9)
+    compiled = fuselens.compile(f, fullgraph=True)
+    assert comparison.differ(f(a, a.bool()), compiled(a, a.bool()), "result") is None
+    assert [d.code for d in compiled.__fuselens__.recorder.report.diagnostics] == []

@@ -36,9 +36,9 @@ _KEYWORDS = (
     " template this throw try typedef union unsigned using void volatile while and or not xor main bf16 f16"
 )
 _OURS = (
-    "left begin end unit units row lo hi n u l step share chunk chunks thread threads splat keep copy_edge add_carry"
+    "left begin end unit units row lo hi n u l step share chunk chunks thread threads splat copy_edge add_carry"
     " to_i32 to_i64 bits round_even div_floor div_trunc mod_floor mod_trunc int_pow shift_left shift_right floor_div"
-    " floor_mod least greatest"
+    " floor_mod least greatest keep_f32 keep_f64 keep_i32 keep_i64 keep_mask"
 )
 _RESERVED = frozenset((_KEYWORDS + " " + _OURS).split()) | frozenset(TABLE) | frozenset(LIBM)
 
@@ -411,7 +411,7 @@ class BodyWriter:
         cut = rows and self.left != str(self.width)
         if cut:
             self.need(f"keep.{fold.register}")
-            value = f"keep({value}, left, {self._identity(fold)})"
+            value = f"keep_{fold.register}({value}, left, {self._identity(fold)})"
         if fold.kind in ("argmax", "argmin"):
             self.need("iota")
             form = linear(position, frozenset((vector,))) if rows else None
@@ -424,7 +424,7 @@ class BodyWriter:
                 at = f"iota{self.width}({self._index(position)}, {print_index(step, self.names)})"
             if cut:
                 self.need("keep.i64")
-                at = f"keep({at}, left, 0x7fffffffffffffffL)"
+                at = f"keep_i64({at}, left, 0x7fffffffffffffffL)"
             self.out.put(f"arg_{fold.kind[3:]}(&{fold.into}, {value}, {at});", op.spans)
             return
         self.out.put(self._combine(fold, fold.into, value), op.spans)

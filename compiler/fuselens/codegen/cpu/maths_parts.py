@@ -69,7 +69,7 @@ def _extremes(width: int, isa: Isa) -> list[Part]:
 
 _KEEP = """
 // Lanes beyond the end of a row take no part in a reduction.
-static inline {v} keep({v} x, long left, {s} identity) {
+static inline {v} keep_{n}({v} x, long left, {s} identity) {
   if (__builtin_expect(left < @W, 0))
     for (long l = left; l < @W; ++l) x[l] = identity;
   return x;
@@ -255,8 +255,9 @@ def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
                 ("types",),
             )
         )
-    for name, token in TOKEN.items():
-        parts.append(Part(f"keep.{name}", _KEEP.replace("{v}", token).replace("{s}", REGISTER_C[name]), ("types",)))
+    for name, token in TOKEN.items():  # registers may share a C type, so each has a name of its own
+        keep = _KEEP.replace("{n}", name).replace("{v}", token).replace("{s}", REGISTER_C[name])
+        parts.append(Part(f"keep.{name}", keep, ("types",)))
         parts += _folds(width, token, name)
         if name != "mask":
             parts += [_argument(kind, name, token, width, wide) for kind in ("max", "min")]
