@@ -96,7 +96,7 @@ def check_layout(codes: list[types.CodeType]) -> None:
         again = bc.decode(bc.assemble(code, decoded.instructions, decoded.handlers))
         for a, b in zip(decoded.instructions, again.instructions, strict=True):
             assert (a.op, a.flag) == (b.op, b.flag)
-            assert a.argval is b.argval or a.argval == b.argval or a.op == "FOR_ITER", where(code)
+            assert a.argval is b.argval or repr(a.argval) == repr(b.argval) or a.op == "FOR_ITER", where(code)
 
 
 def target_of(micro: bc.Micro) -> bc.Instruction:

@@ -329,6 +329,7 @@ ARGUMENTS = {
 }
 RESULTS = {"T": "<T>", "P": "(<T>, <I>)"}
 VARIANTS = ("values", "shape", "flags", "alias", "rank", "empty", "grad", "child")
+HANDS_OVER = [(resuming.__file__, "run_tails"), (resuming.__file__, "__call__")]
 _HOLE = re.compile(r"<([=~+]?)([A-Za-z]+)(?: ([A-Z]))?(?::([A-Z]+))?([!.]?)>")
 _BLOCKS = ("block", "loop", "try", "handler", "body", "generator")
 
@@ -663,7 +664,7 @@ class Facts:
 def user_lines(error: BaseException) -> list[tuple[str, int | None]]:
     """(function, line) of the program's frames in the traceback, without those that only hand over to a resume function."""
     frames = traceback.extract_tb(error.__traceback__)
-    hands_over = [f.name == resuming.run_tails.__name__ or RESUME_MARK in f.name for f in frames[1:]] + [False]
+    hands_over = [(f.filename, f.name) in HANDS_OVER or RESUME_MARK in f.name for f in frames[1:]] + [False]
     return [
         (f.name.split(RESUME_MARK)[0], f.lineno)
         for f, hands in zip(frames, hands_over, strict=False)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+
 import pytest
 import torch
+
+import fuselens
 
 from .harness import check
 
@@ -72,7 +77,52 @@ def holds_itself_in_a_tuple_and_a_dict(x):
     return items[1]["pair"][1], items[2], table["self"]["self"] is table
 
 
+@contextlib.contextmanager
+def careful(log):
+    try:
+        yield log
+    except KeyError as e:
+        log.append((str(e), e.args))
+
+
+def an_exception_goes_through_a_generator_context(x):
+    log = []
+    with careful(log):
+        x = x + 1
+        raise KeyError("no", 3)
+    return x, log
+
+
+def is_a_partial_callable(x):
+    return x + callable(functools.partial(torch.add)), callable(x), callable([]), callable(len), callable(Scaled)
+
+
+class Plain:
+    pass
+
+
+def assigns_and_deletes_an_attribute(x, plain):
+    plain.extra = x + 1
+    y = plain.extra * 2
+    del plain.extra
+    return y, hasattr(plain, "extra")
+
+
+def an_error_while_handling_has_a_context(x):
+    try:
+        try:
+            raise ValueError("first")
+        except ValueError:
+            del x
+            del x
+    except UnboundLocalError as e:
+        return type(e.__context__), str(e.__context__), str(e)
+
+
 CASES = [
+    (an_exception_goes_through_a_generator_context, (x,)),
+    (is_a_partial_callable, (x,)),
+    (an_error_while_handling_has_a_context, (x,)),
     (leaves_two_contexts_with_an_exception, (x,)),
     (reraises_after_closing_a_generator, (x,)),
     (holds_itself_in_a_tuple_and_a_dict, (x,)),
@@ -80,6 +130,16 @@ CASES = [
     (deletes_an_argument, (x,)),
     (deletes_an_argument_twice, (x,)),
 ]  # fmt: skip
+
+
+def test_an_attribute_that_comes_and_goes():
+    compiled = fuselens.compile(assigns_and_deletes_an_attribute, backend="eager")
+    for there in (False, True, False):
+        plain = Plain()
+        if there:
+            plain.extra = 1
+        y, left = compiled(x, plain)
+        assert torch.equal(y, (x + 1) * 2) and not left and vars(plain) == {}
 
 
 @pytest.mark.parametrize(("fn", "args"), CASES, ids=lambda v: getattr(v, "__name__", ""))

@@ -21,6 +21,7 @@ import fuselens
 from fuselens.capture import _hook, resuming
 from fuselens.capture.emit import RESUME_MARK
 
+HANDS_OVER = [(resuming.__file__, "run_tails"), (resuming.__file__, "__call__")]
 x = torch.tensor([1.0, -2.0, 3.0])
 
 
@@ -148,7 +149,7 @@ def user_traceback(error: BaseException) -> str:
         part = pending.pop()
         pending += [p for p in (part.__cause__, part.__context__) if p is not None]
         frames = list(part.stack)
-        hands_over = [f.name == resuming.run_tails.__name__ or RESUME_MARK in f.name for f in frames[1:]] + [False]
+        hands_over = [(f.filename, f.name) in HANDS_OVER or RESUME_MARK in f.name for f in frames[1:]] + [False]
         kept = [f for f, hands in zip(frames, hands_over) if not hands and f.filename == __file__]
         for f in kept:
             f.name = f.name.split(RESUME_MARK)[0]

@@ -42,9 +42,7 @@ from .values import (
     InstanceDict,
     IteratorValue,
     Known,
-    MadeFunction,
     MethodValue,
-    NamedMethod,
     ObjectValue,
     RuntimeNumber,
     SequenceValue,
@@ -687,11 +685,9 @@ def _hash(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @rule(callable)
 def _callable(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value = m.use(args[0])
-    if isinstance(value, (FunctionValue, MadeFunction, MethodValue, NamedMethod)):
-        return Constant(True)
     if isinstance(value, (Constant, Known, ObjectValue)):
         return Constant(callable(value.value))
-    return Constant(False)
+    return Constant(any("__call__" in vars(k) for k in value.python_type.__mro__))
 
 
 @rule(super)

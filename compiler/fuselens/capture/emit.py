@@ -7,6 +7,7 @@ the middle, with the live stack and locals as its arguments. Resume functions ar
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -305,7 +306,7 @@ class Emitter:
             if owner.source is None:
                 continue  # filled when it is built
             if value is DELETED:
-                self._call_constant(object.__delattr__, owner, Constant(name))
+                self._call_constant(_delete_attribute, owner, Constant(name))
             else:
                 self._call_constant(_setter(owner.value), owner, Constant(name), value)
             self._emit(bytecode.pop_top())
@@ -878,6 +879,12 @@ class _Globals:
 
 def _applied(function: Any, args: Any, kwargs: Any) -> Any:
     return function(*args, **kwargs)
+
+
+def _delete_attribute(owner: Any, name: str) -> None:
+    """Without the attribute the object may be already: the program may have assigned what it deleted."""
+    with contextlib.suppress(AttributeError):
+        object.__delattr__(owner, name)
 
 
 def _new_exception(cls: Any, args: Any) -> Any:

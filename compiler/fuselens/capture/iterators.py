@@ -248,9 +248,12 @@ def generator_method(m: Machine, generator: GeneratorValue, name: str, args: lis
     if generator.started and not generator.finished and _delegates(generator.machine):
         raise Break("FL104", what=f"generator.{name}", why="it is delegating with `yield from`")
     if name == "throw":
-        exception = m.use(args[0])
-        if isinstance(exception, Known):
-            exception = m.use(m.call(exception, [], {}))
+        exception, given = m.use(args[0]), m.use(args[1]) if len(args) > 1 else Constant(None)
+        if isinstance(exception, Known) and isinstance(given, ObjectValue) and isinstance(given.value, exception.value):
+            exception = given  # throw(type, value, traceback), as contextlib writes it up to 3.11
+        elif isinstance(exception, Known):
+            none = isinstance(given, Constant) and given.value is None
+            exception = m.use(m.call(exception, [] if none else [given], {}))
         if not isinstance(exception, ObjectValue):
             raise Break("FL104", what="generator.throw", why=f"of {exception.describe()}")
         item = resume_generator(m, generator, Constant(None), Raised(exception))

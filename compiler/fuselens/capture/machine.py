@@ -234,6 +234,9 @@ class Machine:
         """
         handler = self.program.handlers.get(self.at)
         self.set_span()
+        handled = self.handled_exception() if id(raised.value) not in self.tracer.raised_at else None
+        if handled is not None and handled is not raised.value and raised.value.source is None:
+            self.tracer.attributes.setdefault((id(raised.value.value), "__context__"), (raised.value, handled))
         first = self.tracer.raised_at.setdefault(id(raised.value), (self.tracer.now, raised))
         if (self.instruction.op, self.instruction.argval) not in _KEEP_TRACEBACK:
             places = self.tracer.tracebacks.setdefault(id(raised.value.value), (raised.value, []))[1]
@@ -976,18 +979,15 @@ def _return_value(m: Machine, arg: Any) -> None:
 @handles("RAISE_VARARGS")
 def _raise(m: Machine, n: int) -> None:
     cause = m.pop() if n == 2 else None
-    handled = m.handled_exception()
     if n == 0:
+        handled = m.handled_exception()
         if handled is None:
             raise raising(RuntimeError("No active exception to reraise"))
         raise Raised(_exception(m, handled))
     exception = _exception(m, m.pop())
-    attributes_of = m.tracer.attributes
     if cause is not None:
         cause = cause if isinstance(cause, Constant) and cause.value is None else _exception(m, cause)
-        attributes_of[id(exception.value), "__cause__"] = (exception, cause)
-    if handled is not None and handled is not exception and exception.source is None:
-        attributes_of.setdefault((id(exception.value), "__context__"), (exception, handled))
+        m.tracer.attributes[id(exception.value), "__cause__"] = (exception, cause)
     raise Raised(exception)
 
 
