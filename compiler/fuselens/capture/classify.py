@@ -30,8 +30,8 @@ _STANDARD = tuple(
     os.path.join(d, "") for d in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if d
 )  # fmt: skip
 _PACKAGES = tuple(os.path.join(d, "") for d in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")} if d)
-_CAPTURED_TORCH = TORCH_DIRECTORY + os.path.join("nn", "modules") + os.sep
-_NEVER_IN_NN = (os.path.join("nn", "modules", "module.py"),)
+_CAPTURED_TORCH = (TORCH_DIRECTORY + os.path.join("nn", "modules") + os.sep, TORCH_DIRECTORY + "optim" + os.sep)
+_NOT_CAPTURED_TORCH = (os.path.join("nn", "modules", "module.py"), os.path.join("optim", "optimizer.py"))
 
 # functions that change or read hidden state, or that do not work on traced values: never put into a graph
 _NOT_IN_GRAPH = {
@@ -155,7 +155,7 @@ def frame_is_captured(code: types.CodeType) -> bool:
         return False
     filename = code.co_filename
     if filename.startswith(_CAPTURED_TORCH):
-        return not filename.endswith(_NEVER_IN_NN)
+        return not filename.endswith(_NOT_CAPTURED_TORCH)
     if filename.startswith(("<stdin>", "<ipython")):
         return True
     return not is_library_file(filename) and not filename.startswith(_UNTRACED_PACKAGES)
