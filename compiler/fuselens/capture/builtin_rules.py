@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _hook, attributes, polyfills, text
+from . import _hook, attributes, classify, polyfills, text
 from .breaks import Break, raising
 from .iterators import ITERATORS, advance, iterate, iterator, stop_iteration
 from .known import UNKNOWN, HashedKey, deep_use, fold, from_plain, holds_identity, integer, key_of, plain
@@ -109,7 +109,17 @@ def _isinstance(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Valu
     if classes is UNKNOWN:
         raise Break("FL104", what="isinstance", why="the class is not known while tracing")
     value = m.use(args[0])
+    if _answers_itself(classes):
+        raise Break("FL104", what="isinstance", why="a class answers for itself")
     return _asked(isinstance, None, classes, lambda: _is_instance(value, classes))
+
+
+def _answers_itself(classes: Any) -> bool:
+    """Whether the answer is that of a metaclass of the program's (or of jaxtyping's), which may look at more than types."""
+    if isinstance(classes, tuple):
+        return any(map(_answers_itself, classes))
+    check = attributes.class_attribute(type(classes), "__instancecheck__")
+    return isinstance(check, types.FunctionType) and not classify.is_library_module(check.__module__)
 
 
 def _is_instance(value: Value, classes: Any) -> bool:
