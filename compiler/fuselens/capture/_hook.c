@@ -986,9 +986,10 @@ static void link_siblings(Guards *g, const Group *group) {
     for (int32_t k = 0; k < group->n_slots; k++) last[k] = -1;
     for (int32_t i = group->end_op - 1; i >= group->first_op; i--) {
         Op *op = &g->ops[i];
-        if (!reads_dict(op->kind)) continue;
-        op->sibling = last[op->a - group->first_slot];
-        last[op->a - group->first_slot] = i;
+        int32_t slot = op->a - group->first_slot;
+        if (!reads_dict(op->kind) || slot < 0 || slot >= group->n_slots) continue;  /* the last group reads all the others */
+        op->sibling = last[slot];
+        last[slot] = i;
     }
     PyMem_Free(last);
 }
