@@ -321,6 +321,8 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
         return _function(m, FunctionValue(obj, None), args, kwargs)
     if type(obj) is types.MethodType and type(obj.__func__) is types.FunctionType and classify.is_graph_callable(obj):
         return m.tracer.call("call_function", obj, tuple(args), kwargs, _torch_name(obj))
+    if isinstance(obj, types.BuiltinMethodType) and type(obj.__self__) in (frozenset, str, bytes):
+        return fold(m, obj, args, kwargs, value.describe())  # such as keyword.iskeyword
     why = "it is implemented in C" if isinstance(obj, types.BuiltinFunctionType) else "there is no rule for it"
     raise Break("FL104", what=value.describe(), why=why)
 

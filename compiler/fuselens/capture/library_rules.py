@@ -117,14 +117,29 @@ def _namespace(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
     return made
 
 
+def _known(m: Machine, value: Value) -> Any:
+    """What an argument is: a constant, or an object that such a function gave while tracing."""
+    value = deep_use(m, value)
+    if isinstance(value, ObjectValue) and value.source is not None and value.source.kind == _hook.ROOT_CONST:
+        return value.value
+    return plain(value)
+
+
 @called(functools._lru_cache_wrapper)
 def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A function with a cache belongs to the running program, unless tracing shows that it only computes a constant.
 
-    Then when it runs does not matter. What its cache gives is looked up, and compared, when guards are checked.
+    Then when it runs does not matter. What its cache gives is looked up, and compared, when guards are checked. Those of
+    einops depend on their arguments alone: they are asked while tracing.
     """
-    known = [plain(deep_use(m, a)) for a in args]
-    named = {k: plain(deep_use(m, v)) for k, v in kwargs.items()}
+    known = [_known(m, a) for a in args]
+    named = {k: _known(m, v) for k, v in kwargs.items()}
+    if (value.value.__module__ or "").partition(".")[0] == "einops" and UNKNOWN not in (*known, *named.values()):
+        try:
+            result = value.value(*known, **named)
+        except Exception as e:  # noqa: BLE001 - the program raises it by itself
+            raise raising(e) from None
+        return m.use(m.tracer.lazy(result, src.constant(result, f"{value.describe()}(…)")))
     if value.source is None or any(k is UNKNOWN for k in (*known, *named.values())):
         raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
     before = m.tracer.effects_so_far()
