@@ -135,7 +135,8 @@ class Child:
                 fn, bare, args = make(layers)
                 call = compiled(system, fn)
                 for _ in range(5):
-                    call(*args), bare(*args)
+                    call(*args)
+                    bare(*args)
                 self.captured[name] = fn, args
                 self.calls[name] = call, bare, args, max(1, 300 // (layers + 1))
 

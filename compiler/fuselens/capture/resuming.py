@@ -96,8 +96,9 @@ class Passed:
 
 def _only_frame(code: types.CodeType, position: bytecode.Position) -> types.CodeType:
     body = [*bytecode.prepare_call(bytecode.load_const(sys._getframe)), *bytecode.call(0)]
+    first = code.co_firstlineno
     for instruction in body:
-        instruction.position = position if position[0] is not None else (code.co_firstlineno,) * 2 + (None, None)
+        instruction.position = position if position[0] is not None else (first, first, None, None)
     return bytecode.assemble(
         code, [*bytecode.resume(), *body, *bytecode.return_value()],
         co_consts=(None,), co_names=(), co_varnames=(), co_cellvars=(), co_freevars=(), co_flags=3,
