@@ -254,7 +254,7 @@ def loop(m, x):
     return out
 
 
-@case(t(2, 3), breaks="FL104")
+@case(t(2, 3))
 def exitstack(x):
     with contextlib.nullcontext():
         y = x * 2

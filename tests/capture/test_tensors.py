@@ -542,7 +542,7 @@ def typeconv(x):
     )
 
 
-@case(t(4, 4), breaks="FL104")
+@case(t(4, 4))
 def hasattrs(x):
     return (
         hasattr(x, "shape"),
@@ -567,7 +567,7 @@ def hasattrs(x):
     )
 
 
-@case(t(4, 4), breaks="FL104")
+@case(t(4, 4))
 def eq_hash(x):
     d = {x: 1}
     return d[x], id(x) == id(x), x is x

@@ -389,7 +389,7 @@ class Machine:
 # what the code between a handler's start and its raising again consists of
 _TESTS = {
     "PUSH_EXC_INFO", "LOAD_GLOBAL", "BUILD_TUPLE", "CHECK_EXC_MATCH", "POP_JUMP_IF", "JUMP", "COPY", "POP_EXCEPT",
-    "RERAISE", "NOP", "SWAP", "POP_TOP",
+    "RERAISE", "NOP", "SWAP", "POP_TOP", "CLEANUP_THROW",
 }  # fmt: skip
 _CONVERTS = (bytecode.Micro("CALL_INTRINSIC_1", "INTRINSIC_STOPITERATION_ERROR"),)
 
