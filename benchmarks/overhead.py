@@ -171,7 +171,7 @@ class Child:
         fn, args = self.captured[name]
         function, args = (type(fn).forward, (fn, *args)) if CALLS[name] else (fn, args)
         entry = next(e for e in _hook.entries(function) if e.guards.check(function, args)[0])
-        return {"seconds": self._best(entry.guards.check, (function, args), 100)}
+        return {"seconds": 1e-9 * min(entry.guards.time(function, args, 200) for _ in range(20))}
 
     def serve(self) -> None:
         import torch

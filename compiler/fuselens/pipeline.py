@@ -24,6 +24,7 @@ from .config import Config
 from .diagnostics import make
 from .ir import graph_text
 from .ir.loops import Graph
+from .ir.straight_line import straight_line
 
 STAGES = (
     "capture",
@@ -143,7 +144,7 @@ def compile_graph(captured: Captured, config: Config, recorder: Recorder) -> Cal
     backend = config.backend
     if backend == "eager":
         record.fallback = True
-        return _hook.disabled(_eager(captured.module))
+        return _hook.disabled(straight_line(captured.module))
     try:
         return _hook.disabled(_compile(captured, config, recorder, run, loops=backend == "fuselens"))
     except Exception as error:
@@ -157,16 +158,7 @@ def compile_graph(captured: Captured, config: Config, recorder: Recorder) -> Cal
         record.decisions.append(
             report.Decision(diagnostic.code, "fallback", f"graph {record.id}", diagnostic.message, captured.span)
         )
-        return _hook.disabled(_eager(captured.module))
-
-
-def _eager(module: fx.GraphModule) -> Callable[[tuple[Any, ...]], Any]:
-    """Runs a graph operator by operator: as captured, or as ATen (backend ``aot_eager``, and what could not be lowered)."""
-
-    def run(inputs: tuple[Any, ...]) -> Any:
-        return module.forward(*inputs)  # not module(...): global module hooks are for the user's modules
-
-    return run
+        return _hook.disabled(straight_line(captured.module))
 
 
 def _refusals() -> tuple[type[BaseException], ...]:
@@ -219,11 +211,11 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
             overlapping=_overlapping(captured.inputs),
         )
     run.record("joint", "py", lambda: graph_text.show(joint.graph, f"joint{record.id}"))
-    eager = _eager(captured.module)
+    eager = straight_line(captured.module)
     record.training = joint.training
 
     def lower(module: fx.GraphModule, phase: str) -> Callable[..., Any]:
-        return _kernels(module, phase, captured, config, recorder, run) if loops else _eager(module)
+        return _kernels(module, phase, captured, config, recorder, run) if loops else straight_line(module)
 
     written = tuple(m.input for m in joint.signature.mutations)
     if not joint.training:
@@ -244,7 +236,7 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
             if config.strict and not isinstance(error, _refusals()):
                 raise
             recorder.on_diagnostic(_refusal(error, captured))
-            return _eager(parts.backward)
+            return straight_line(parts.backward)
 
     ready = autograd_function.build(
         parts.signature, forward, saved=parts.saved, backward=compile_backward() if recorder.texts else None,

@@ -1537,6 +1537,23 @@ static double now_ns(void) {
     return 1e9 * (double)t.tv_sec + (double)t.tv_nsec;
 }
 
+/* The whole program many times over, gathering included, as the evaluator runs it. */
+static PyObject *Guards_time(Guards *g, PyObject *const *args, Py_ssize_t n) {
+    Py_ssize_t repeats = n == 3 ? PyLong_AsSsize_t(args[2]) : -1;
+    if (repeats <= 0 || !PyFunction_Check(args[0]) || !PyTuple_Check(args[1]) || g->max_local >= PyTuple_GET_SIZE(args[1])) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "time(func, locals, repeats), as for check");
+        return NULL;
+    }
+    double start = now_ns();
+    for (Py_ssize_t k = 0; k < repeats; k++) {
+        int failed;
+        PyObject *gathered;
+        if (!guards_run(g, (PyFunctionObject *)args[0], &PyTuple_GET_ITEM(args[1], 0), &failed, &gathered)) Py_RETURN_NONE;
+        Py_XDECREF(gathered);
+    }
+    return PyFloat_FromDouble((now_ns() - start) / (double)repeats);
+}
+
 /* Runs each operation many times over; what finds an object counts towards the check that first needed it. */
 static PyObject *Guards_costs(Guards *g, PyObject *const *args, Py_ssize_t n) {
     Py_ssize_t n_checks = PyTuple_GET_SIZE(g->checks), repeats = n == 3 ? PyLong_AsSsize_t(args[2]) : -1;
@@ -1584,6 +1601,8 @@ static PyMethodDef Guards_methods[] = {
      "check(func, locals) -> (passed, index of the failed check or -1, gathered tuple or None)"},
     {"costs", (PyCFunction)(void (*)(void))Guards_costs, METH_FASTCALL,
      "costs(func, locals, repeats) -> ns of each check, or None when one fails"},
+    {"time", (PyCFunction)(void (*)(void))Guards_time, METH_FASTCALL,
+     "time(func, locals, repeats) -> ns of one evaluation, gathering included, or None when it fails"},
     {NULL}};
 static PyMemberDef Guards_members[] = {{"nodes", T_OBJECT, offsetof(Guards, nodes), READONLY},
                                        {"checks", T_OBJECT, offsetof(Guards, checks), READONLY},

@@ -150,6 +150,8 @@ class Guards:
     def costs(self, func: FunctionType, arguments: tuple[Any, ...], repeats: int, /) -> list[float] | None:
         """Nanoseconds of each check when nothing is remembered of an earlier pass, with finding the objects that no
         earlier check has found; the mean of some runs. None when a check fails."""
+    def time(self, func: FunctionType, arguments: tuple[Any, ...], repeats: int, /) -> float | None:
+        """Nanoseconds of one evaluation, gathering included; the mean of all. None when a check fails."""
 
 @final
 class Entry:

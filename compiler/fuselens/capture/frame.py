@@ -23,6 +23,7 @@ from torch import fx
 from .. import torch_private
 from ..config import Config
 from ..diagnostics import make
+from ..ir.straight_line import straight_line
 from ..report import Diagnostic, Guard, Shape, Span, Symbol
 from . import _hook, classify, marks, stance, tensor_layout
 from . import sources as src
@@ -354,7 +355,7 @@ class FrameCompiler:
         tracer.graph.output(tuple(outputs))
         module = fx.GraphModule(torch.nn.Module(), tracer.graph)
         if tracer.operations == 0:  # numbers only
-            return _hook.disabled(lambda inputs: module.forward(*inputs))
+            return _hook.disabled(straight_line(module))
         captured = Captured(
             module=module,
             inputs=[t for _, t in tracer.inputs],
