@@ -144,7 +144,7 @@ def compile_graph(captured: Captured, config: Config, recorder: Recorder) -> Cal
     backend = config.backend
     if backend == "eager":
         record.fallback = True
-        return _hook.disabled(straight_line(captured.module))
+        return _hook.disabled(_as_captured(captured.module))
     try:
         return _hook.disabled(_compile(captured, config, recorder, run, loops=backend == "fuselens"))
     except Exception as error:
@@ -158,7 +158,30 @@ def compile_graph(captured: Captured, config: Config, recorder: Recorder) -> Cal
         record.decisions.append(
             report.Decision(diagnostic.code, "fallback", f"graph {record.id}", diagnostic.message, captured.span)
         )
-        return _hook.disabled(straight_line(captured.module))
+        return _hook.disabled(_as_captured(captured.module))
+
+
+def _as_captured(module: fx.GraphModule) -> Callable[[tuple[Any, ...]], Any]:
+    """Runs a captured graph operator by operator. Where it raises, what it entered and set is as it was before."""
+    graph = straight_line(module)
+    targets = [n.target for n in module.graph.nodes]
+    if torch_private.SET_GRAD_ENABLED not in targets and not any(
+        isinstance(t, torch_private.EnterContext) for t in targets
+    ):
+        return graph
+
+    def run(inputs: tuple[Any, ...]) -> Any:
+        enabled = torch.is_grad_enabled()
+        try:
+            return graph(inputs)
+        except BaseException as error:
+            called = error.__traceback__ and error.__traceback__.tb_next
+            if called is not None:
+                torch_private.exit_all(called.tb_frame.f_locals.values())
+            torch_private.set_grad_enabled(enabled)
+            raise
+
+    return run
 
 
 def _refusals() -> tuple[type[BaseException], ...]:
@@ -184,6 +207,10 @@ def _refusal(error: Exception, captured: Captured) -> report.Diagnostic:
     return make("FL404", where, why=f"{type(error).__name__}: {str(error)[:500]}")
 
 
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
 def _makes_inference_tensors(node: fx.Node) -> bool:
     """Whether the graph enters inference mode by itself, before the node; outside of it buffers are ordinary tensors."""
     value = node.meta.get("val")
@@ -201,6 +228,9 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     record = run.graph
     if captured.sizes is not None and torch_private.depends_on_data(captured.sizes.env):
         raise Unsupported("it computes numbers or sizes from data, which kernels do not know beforehand")
+    output = next(n for n in captured.module.graph.nodes if n.op == "output").args[0]
+    if not captured.grad_enabled and any(n.op != "placeholder" and _requires_grad(n.meta["val"]) for n in output):
+        raise Unsupported("it turns gradients on")
     if any(_makes_inference_tensors(n) for n in captured.module.graph.nodes):
         raise Unsupported("it makes inference tensors, which compiled code does not")
     with run.stage("joint"):
@@ -211,7 +241,7 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
             overlapping=_overlapping(captured.inputs),
         )
     run.record("joint", "py", lambda: graph_text.show(joint.graph, f"joint{record.id}"))
-    eager = straight_line(captured.module)
+    eager = _as_captured(captured.module)
     record.training = joint.training
 
     def lower(module: fx.GraphModule, phase: str) -> Callable[..., Any]:

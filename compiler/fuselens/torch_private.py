@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import itertools
 import logging
 import os
 import re
@@ -15,7 +16,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -487,6 +488,9 @@ def set_grad_enabled(enabled: bool) -> None:
     torch._C._set_grad_enabled(enabled)
 
 
+OPTIMIZER_VALUE: Callable[[Any], Any] = importlib.import_module("torch.optim.optimizer")._get_value
+SCALED = {name: getattr(torch, name) for name in ("addcdiv", "addcmul", "_foreach_addcdiv_", "_foreach_addcmul_")}
+"""Functions that multiply by a number, which optimisers may have in a tensor."""
 GROUP_TENSORS = torch._C._group_tensors_by_device_and_dtype
 CONSTANT_FUNCTIONS: tuple[Any, ...] = (torch._C._get_privateuse1_backend_name, torch._C._get_tracing_state)
 HIGHER_ORDER: dict[str, Any] = {
@@ -575,15 +579,32 @@ class EnterContext:
         self.maker = maker
         self.__name__ = self.__qualname__ = "enter_context"
 
-    def __call__(self) -> Any:
+    def __call__(self) -> Entered:
         context = self.maker()
         context.__enter__()
-        return context
+        return Entered(context, next(_entries))
 
 
-def exit_context(context: Any) -> None:
+@dataclasses.dataclass(slots=True)
+class Entered:
+    """A context manager that was entered, the ``order``-th in the process."""
+
+    context: Any
+    order: int
+
+
+_entries = itertools.count()
+
+
+def exit_context(entered: Entered) -> None:
     """What graphs call where the program leaves what :class:`EnterContext` entered."""
-    context.__exit__(None, None, None)
+    entered.context.__exit__(None, None, None)
+
+
+def exit_all(values: Iterable[Any]) -> None:
+    """Leaves those of ``values`` that were entered, the last one first."""
+    for entered in sorted((v for v in values if isinstance(v, Entered)), key=lambda e: e.order, reverse=True):
+        exit_context(entered)
 
 
 def real_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import marks
+from . import classify, marks
 from . import sources as src
 from .breaks import Break, UsageError
 from .known import UNKNOWN, deep_use, plain
@@ -31,6 +31,8 @@ def marked(m: Machine, value: Value, obj: Any, args: list[Value], kwargs: dict[s
     if mark == marks.COMPILED:
         source = src.attribute(value.source or src.constant(obj, name), "_torchdynamo_orig_callable")
         return m.call(m.tracer.lazy(obj._torchdynamo_orig_callable, source), args, kwargs)
+    if mark == marks.BREAK and classify.is_library_file(m.code.co_filename):
+        return Constant(None)  # optimisers split graphs where the peer needs that
     if mark == marks.BREAK:
         said = plain(m.use(args[0])) if args else ""
         raise Break("FL111", what=f"{name}()", why=f": {said}" if isinstance(said, str) and said else "")

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from .. import torch_private
 from . import _hook, bytecode
 from .attributes import DELETED
 from .breaks import CannotRebuild, FrameUnsupported
@@ -240,13 +241,16 @@ class Resumes:
 class Emitter:
     """Builds one replacement from the stopped (or finished) machine of a frame."""
 
-    def __init__(self, machine: Machine, outputs: list[fx.Node], graph: Any, n_inputs: int, resumes: Resumes) -> None:
+    def __init__(
+        self, machine: Machine, outputs: list[fx.Node], graph: Any, n_inputs: int, resumes: Resumes, grad_enabled: bool
+    ) -> None:
         self.m = machine
         self.code = machine.code
         self.outputs = {node: i for i, node in enumerate(outputs)}
         self.graph = graph
         self.n_inputs = n_inputs
         self.resumes = resumes
+        self.grad_enabled = grad_enabled  # grad mode now: that of the frame's beginning, which the graph restores
         self.out: list[Instruction] = []
         self.handlers: list[bytecode.Handler] = []
         self.landings: list[Instruction] = []  # where handlers go on: after everything else
@@ -263,6 +267,7 @@ class Emitter:
     def returning(self, value: Value) -> Replacement:
         self._replay()
         self._store_cells(only_written=True)
+        self._set_grad_mode(self.m.tracer.grad_enabled)
         self.value(value)
         self._emit(bytecode.return_value())
         return self._finish()
@@ -279,8 +284,11 @@ class Emitter:
         self._store_cells(only_written=False)
         for value in self.m.stack:
             if isinstance(value, ContextExit) and not value.exited:  # entered from here on
+                self._set_grad_mode(bool(value.context.previous))
                 self.value(value)
                 self._emit(bytecode.pop_top())
+                self.grad_enabled = value.context.enabled
+        self._set_grad_mode(self.m.tracer.grad_enabled)
         if condition_of(instruction) is not None:
             self._conditional(index, explore)
         elif instruction.op == "FOR_ITER":
@@ -290,6 +298,13 @@ class Emitter:
         else:
             self._rest_eagerly(index)
         return self._finish()
+
+    def _set_grad_mode(self, enabled: bool) -> None:
+        """Grad mode as the program has set it."""
+        if enabled != self.grad_enabled:
+            self._call_constant(torch_private.set_grad_enabled, Constant(enabled))
+            self._emit(bytecode.pop_top())
+            self.grad_enabled = enabled
 
     def _replay(self) -> None:
         """Brings existing containers, objects, cells and globals to the state that tracing left them in."""

@@ -283,7 +283,7 @@ class FrameCompiler:
             _hook.skip(code)
             return None
         graph = self._graph(tracer, machine, outputs, grad_enabled)
-        emitter = Emitter(machine, outputs, graph, len(tracer.inputs), self.resumes)
+        emitter = Emitter(machine, outputs, graph, len(tracer.inputs), self.resumes, grad_enabled)
         replacement = (
             emitter.returning(machine.result) if machine.result is not None else emitter.breaking(self.config.explore)
         )

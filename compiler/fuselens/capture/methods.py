@@ -29,6 +29,7 @@ from .operators import (
     subscript,
     trim,
 )
+from .torch_rules import scaled
 from .values import (
     Constant,
     DequeValue,
@@ -97,6 +98,10 @@ def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value
         return m.tracer.call("call_method", "size", (receiver, Constant(0)), {}, "len()")
     if name == "detach_" and receiver.source is not None and receiver.fake.requires_grad:
         raise Break("FL110", what="Tensor.detach_", why="it changes the history of an input")
+    if name.startswith("addc"):
+        given = scaled(m, name, [receiver, *args], kwargs)
+        if given is not None:
+            return given
     if name == "requires_grad_":
         return _requires_grad(m, receiver, args, kwargs)
     if not classify.is_graph_method(name) or (name.startswith("__") and name not in _TENSOR_DUNDERS):

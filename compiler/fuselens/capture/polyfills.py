@@ -846,3 +846,33 @@ def insort_right(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None
 @stands_for(bisect.insort_left)
 def insort_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> None:
     a.insert(bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+# --- torch ------------------------------------------------------------------------------------------------------
+# Where these are given a tensor as their number, eager asks it for its value.
+
+
+def addcdiv(self: Any, tensor1: Any, tensor2: Any, *, value: Any) -> Any:
+    return self + value * tensor1 / tensor2
+
+
+def addcmul(self: Any, tensor1: Any, tensor2: Any, *, value: Any) -> Any:
+    return self + value * tensor1 * tensor2
+
+
+def addcdiv_(self: Any, tensor1: Any, tensor2: Any, *, value: Any) -> Any:
+    return self.add_(value * tensor1 / tensor2)
+
+
+def addcmul_(self: Any, tensor1: Any, tensor2: Any, *, value: Any) -> Any:
+    return self.add_(value * tensor1 * tensor2)
+
+
+def foreach_addcdiv_(selves: Any, tensors1: Any, tensors2: Any, scalars: Any) -> None:
+    for i, (self, tensor1, tensor2) in enumerate(zip(selves, tensors1, tensors2, strict=True)):
+        self.add_(scalars[i] * tensor1 / tensor2)
+
+
+def foreach_addcmul_(selves: Any, tensors1: Any, tensors2: Any, scalars: Any) -> None:
+    for i, (self, tensor1, tensor2) in enumerate(zip(selves, tensors1, tensors2, strict=True)):
+        self.add_(scalars[i] * tensor1 * tensor2)

@@ -15,6 +15,7 @@ from . import attributes, classify
 from .breaks import Break
 from .known import UNKNOWN, plain
 from .rules import rule
+from .torch_rules import set_grad_enabled
 from .values import Constant, GradModeContext, ObjectValue, SequenceValue, TorchContext, Value
 
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ def _is_entered(m: Machine) -> bool:
     return any(micro.op == "BEFORE_WITH" for micro in m.program.micros[m.next])
 
 
+def _is_dropped(m: Machine) -> bool:
+    """Whether nothing is done with the result of this call."""
+    return any(micro.op == "POP_TOP" for micro in m.program.micros[m.next])
+
+
 def _traced(function: Any) -> None:
     @rule(function)
     def make(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -68,9 +74,20 @@ for _function in (
 def _set_grad_enabled(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     maker = _maker(m, torch.set_grad_enabled, args, kwargs)
     enabled = plain(m.use(args[0] if args else kwargs["mode"]))
+    if _is_dropped(m):
+        return _set_grad_mode(m, [Constant(enabled)], {})
     if not _is_entered(m) or type(enabled) is not bool:
         raise Break("FL104", what="torch.set_grad_enabled", why="the mode stays changed, so it is changed eagerly")
     return GradModeContext(enabled, maker)
+
+
+@rule(torch_private.SET_GRAD_ENABLED)
+def _set_grad_mode(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    enabled = plain(m.use(args[0])) if len(args) == 1 else UNKNOWN
+    if type(enabled) is not bool or len(m.tracer.scopes) > 1:
+        raise Break("FL104", what="torch.set_grad_enabled", why="the mode stays changed, so it is changed eagerly")
+    set_grad_enabled(m, enabled)
+    return Constant(None)
 
 
 def context_of(m: Machine, value: Value) -> TorchContext | None:
@@ -97,6 +114,7 @@ _SETTINGS: dict[type, dict[str, str]] = {
 def enter(m: Machine, context: TorchContext) -> None:
     """Enters ``context`` in the trace and in the graph."""
     tracer = m.tracer
+    context.previous = context.enabled = torch.is_grad_enabled()
     if not context.active:
         context.real = contextlib.nullcontext()
         return
@@ -107,6 +125,7 @@ def enter(m: Machine, context: TorchContext) -> None:
         context.real = enter_context()
     except Exception as e:  # noqa: BLE001 - eager raises it again
         raise Break("FL113", what=context.describe(), why=f"{type(e).__name__}: {e}") from None
+    context.enabled = torch.is_grad_enabled()
     context.node = tracer.graph.call_function(enter_context)
     context.node.meta.update(val=None, span=tracer.span)
     context.born = tracer.now

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import torch_private
+from . import polyfills
 from .breaks import Break
 from .iterators import iterate
 from .rules import RULES, Rule, rule
 from .values import (
     Constant,
     DictValue,
+    FunctionValue,
     GradModeContext,
     SequenceValue,
     SymbolValue,
@@ -134,6 +136,37 @@ def _constant_function(function: Any) -> Rule:
 
 for _f in torch_private.CONSTANT_FUNCTIONS:
     RULES[_f] = _constant_function(_f)
+
+
+@rule(torch_private.OPTIMIZER_VALUE)
+def _optimizer_value(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A number that eager takes out of a tensor with ``item()``: here the tensor, as precise as a Python float."""
+    value = m.use(args[0])
+    if isinstance(value, TensorValue) and value.fake.is_floating_point():
+        return m.tracer.call("call_method", "double", (value,), {}, "Tensor.double")
+    return value
+
+
+def scaled(m: Machine, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """``addcdiv`` and its kin where their number is a tensor; None where it is not."""
+    number = kwargs.get("value", args[3] if len(args) == 4 else None)
+    if number is None or not isinstance(m.use(number), TensorValue):
+        return None
+    return m.call(FunctionValue(vars(polyfills)[name.lstrip("_")], None), args, kwargs)
+
+
+def _scaling(name: str, function: Any) -> None:
+    @rule(function)
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        given = scaled(m, name, args, kwargs)
+        if given is not None:
+            return given
+        used = tuple(m.use(a) for a in args)
+        return m.tracer.call("call_function", function, used, {k: m.use(v) for k, v in kwargs.items()}, f"torch.{name}")
+
+
+for _name, _f in torch_private.SCALED.items():
+    _scaling(_name, _f)
 
 
 @rule(torch_private.GROUP_TENSORS)

@@ -136,6 +136,7 @@ class Tracer:
         self._keep: list[Any] = []  # ids above stay valid while these live
         self.autocast, self.autocast_active = torch_private.AutocastState(), torch_private.autocast_active()
         self.contexts: list[TorchContext] = []  # those entered now, from the outermost
+        self.grad_enabled = torch.is_grad_enabled()  # where the trace ended
         self.ambient = {what: (read, read()) for what, read in torch_private.AMBIENT.items()}
         self.span: Span | None = None  # of the instruction being executed, in user code
 
@@ -385,6 +386,7 @@ class Tracer:
 
     def leave_contexts(self) -> None:
         """Ends what the program is in the middle of, in the trace and in the graph; code after the graph goes back in."""
+        self.grad_enabled = torch.is_grad_enabled()
         for context in reversed(self.contexts):
             torch_private.exit_context(context.real)
             node = self.graph.call_function(torch_private.exit_context, (context.node,))

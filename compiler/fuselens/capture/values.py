@@ -615,7 +615,9 @@ class SuperValue(Value):
 
 
 class GradModeContext(Value):
-    """``torch.no_grad()`` and its kin: sets grad mode on entry, restores it on exit."""
+    """``torch.no_grad()`` and its kin: sets grad mode on entry, restores it on exit.
+
+    ``previous`` is the mode before it was entered."""
 
     __slots__ = ("enabled", "previous", "maker")
 
@@ -634,9 +636,10 @@ class TorchContext(Value):
     """A context manager of torch that changes what operators do (autocast, inference mode …), or, if it is not ``active``,
     nothing that tracing would see (profilers). ``maker`` makes a fresh one.
 
-    ``real`` is entered while the trace is inside, ``node`` enters one in the graph, at step ``born`` of the frame."""
+    ``real`` is entered while the trace is inside, ``node`` enters one in the graph, at step ``born`` of the frame.
+    ``previous`` and ``enabled`` are grad mode before it was entered and after."""
 
-    __slots__ = ("maker", "active", "real", "node", "born")
+    __slots__ = ("maker", "active", "real", "node", "born", "previous", "enabled")
 
     def __init__(self, maker: Callable[[], Any], active: bool = True) -> None:
         super().__init__(None)
@@ -645,6 +648,7 @@ class TorchContext(Value):
         self.real: Any = None
         self.node: fx.Node | None = None
         self.born = -1
+        self.previous = self.enabled = torch.is_grad_enabled()
 
     @property
     def python_type(self) -> type:
