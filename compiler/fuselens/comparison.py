@@ -156,10 +156,8 @@ def _gradients(module: Any, result: Any, inputs: Any) -> dict[str, Any]:
 def differ(expected: Any, actual: Any, where: str, worst: list[float] | None = None) -> str | None:
     """The first difference between two results in words; None when they agree. ``worst[0]`` takes the largest error."""
     worst = worst if worst is not None else [0.0]
-    if isinstance(expected, torch.Tensor):
-        if not isinstance(actual, torch.Tensor):
-            return f"{where}: eager gives a tensor, compiled a {type(actual).__name__}"
-        return _differ_tensors(expected, actual, where, worst)
+    if isinstance(expected, torch.Tensor) and type(expected) is type(actual):
+        return _differ_tensors(_plain(expected), _plain(actual), where, worst)
     if type(expected) is not type(actual):
         return f"{where}: eager gives a {type(expected).__name__}, compiled a {type(actual).__name__}"
     if isinstance(expected, dict):
@@ -181,6 +179,11 @@ def differ(expected: Any, actual: Any, where: str, worst: list[float] | None = N
         if found:
             return found
     return None
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without code of its class."""
+    return tensor if type(tensor) is torch.Tensor else tensor.as_subclass(torch.Tensor)
 
 
 def _differ_tensors(expected: torch.Tensor, actual: torch.Tensor, where: str, worst: list[float]) -> str | None:

@@ -211,6 +211,12 @@ def _requires_grad(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
+def _foreign_devices(graph: fx.Graph) -> set[str]:
+    """Types of the devices of a graph's tensors that no kernels are made for: ``meta`` tensors have no data."""
+    values = [n.meta.get("val") for n in graph.nodes]
+    return {v.device.type for v in values if isinstance(v, torch.Tensor)} - {"cpu", "cuda"}
+
+
 def _makes_inference_tensors(node: fx.Node) -> bool:
     """Whether the graph enters inference mode by itself, before the node; outside of it buffers are ordinary tensors."""
     value = node.meta.get("val")
@@ -233,6 +239,8 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
         raise Unsupported("it turns gradients on")
     if any(_makes_inference_tensors(n) for n in captured.module.graph.nodes):
         raise Unsupported("it makes inference tensors, which compiled code does not")
+    if foreign := _foreign_devices(captured.module.graph):
+        raise Unsupported(f"it has tensors on the device {min(foreign)}, for which no code is generated")
     with run.stage("joint"):
         joint = joint_stage.trace(
             captured.module,

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
+import torch.utils._device
 from torch._ops import OpOverload as OpOverload  # for others to import
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -511,18 +512,159 @@ def dispatch_key_bits(tensor: torch.Tensor) -> int:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether ``tensor`` is an ordinary strided tensor: no subclass, no functorch wrapper, no sparse layout."""
+    """Whether ``tensor`` is an ordinary strided tensor: operators see nothing special below ``__torch_function__``, no
+    functorch wrapper, no sparse layout."""
     return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        (type(tensor) in (torch.Tensor, torch.nn.Parameter) or takes_class(type(tensor)))
         and tensor.layout is torch.strided
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and not tensor.is_quantized
     )
 
 
+# --- __torch_function__
+
+ENABLED, SUBCLASSES_DISABLED, ALL_DISABLED = range(3)
+"""Who handles torch functions: modes and classes, modes only, nobody."""
+DISABLED_TORCH_FUNCTION = torch._C._disabled_torch_function_impl
+DEFAULT_TORCH_FUNCTION: Any = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
+MAKE_SUBCLASS = torch.Tensor._make_subclass
+DisableTorchFunction, DisableTorchFunctionSubclass = (
+    torch._C.DisableTorchFunction,
+    torch._C.DisableTorchFunctionSubclass,
+)
+PUSH_MODE, POP_MODE = torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack
+NUMBER_OF_MODES: Callable[[], int] = torch._C._len_torch_function_stack
+DEVICE_MODE: Any = torch.utils._device.DeviceContext.__torch_function__
+default_nowrap_functions = torch.overrides.get_default_nowrap_functions
+device_constructors = torch.utils._device._device_constructors
+
+
+def function_state() -> int:
+    """Whose ``__torch_function__`` is asked now: :data:`ENABLED`, :data:`SUBCLASSES_DISABLED` or :data:`ALL_DISABLED`."""
+    if torch._C._is_torch_function_enabled():
+        return ENABLED
+    return ALL_DISABLED if torch._C._is_torch_function_all_disabled() else SUBCLASSES_DISABLED
+
+
+def function_state_flags(state: int) -> list[tuple[Callable[[], bool], bool]]:
+    """The builtin functions that tell a :func:`function_state` from others, and what they give then."""
+    every, none = torch._C._is_torch_function_enabled, torch._C._is_torch_function_all_disabled
+    return [(every, state == ENABLED), (none, state == ALL_DISABLED)]
+
+
+@functools.cache
+def mode_at(depth: int) -> Callable[[Any], Any]:
+    """A function that gives the mode at ``depth`` of the stack, whatever it is given."""
+
+    def mode(_: Any) -> Any:
+        return torch._C._get_function_stack_at(depth)
+
+    return mode
+
+
+def without_torch_function() -> contextlib.AbstractContextManager[Any]:
+    """Inside, no code of the program runs when torch functions are called: neither modes nor classes are asked."""
+    return DisableTorchFunction() if NUMBER_OF_MODES() else DisableTorchFunctionSubclass()
+
+
+def plainly(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``run``, in :func:`without_torch_function`."""
+
+    def call(inputs: Any) -> Any:
+        with without_torch_function():
+            return run(inputs)
+
+    return call
+
+
+def change_modes(left: int, entered: tuple[Any, ...]) -> None:
+    """Leaves some of the function modes that surround the call, and enters others."""
+    for _ in range(left):
+        POP_MODE()
+    for mode in entered:
+        PUSH_MODE(mode)
+
+
+def takes_class(cls: type) -> bool:
+    """Whether a plain tensor becomes an instance of ``cls`` by ``tensor.__class__ = cls``, which then behaves as one."""
+    if cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:  # type: ignore[attr-defined]
+        return False
+    if issubclass(cls, torch.nn.parameter.UninitializedTensorMixin):
+        return False
+    try:
+        torch.empty(0, device="meta").__class__ = cls
+    except TypeError:
+        return False
+    return True
+
+
+def set_class(tensor: torch.Tensor, cls: type) -> torch.Tensor:
+    """Makes ``tensor``, which nobody else has, an instance of ``cls`` (see :func:`takes_class`)."""
+    tensor.__class__ = cls
+    return tensor
+
+
+def example(cls: type) -> torch.Tensor:
+    """An empty tensor of the class ``cls``."""
+    return set_class(torch.empty(0), cls)
+
+
+class _Overheard(BaseException):
+    """What a mode was asked about."""
+
+
+class _Listening(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise _Overheard(func, types, args, kwargs)
+
+
+def overheard(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], state: int) -> Any:
+    """(function, types, args, kwargs) of the call's ``__torch_function__``; None when nobody would be asked."""
+    disable = contextlib.nullcontext() if state == ENABLED else DisableTorchFunctionSubclass()
+    with torch._C._EnableTorchFunction(), disable, _Listening():
+        try:
+            function(*args, **kwargs)
+        except _Overheard as found:
+            return found.args
+    return None
+
+
+def asks_class(given: Any) -> bool:
+    """Whether torch functions that are given this object ask its class."""
+    cls = type(given)
+    if cls in (torch.Tensor, torch.nn.Parameter) or not issubclass(cls, torch.Tensor):
+        return False
+    return cls.__torch_function__ is not DISABLED_TORCH_FUNCTION
+
+
+def grad_of(tensor: torch.Tensor) -> Any:
+    """``tensor.grad``, without asking its class."""
+    with DisableTorchFunctionSubclass():
+        return tensor.grad
+
+
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """``tensor.is_leaf``, without asking its class."""
+    with DisableTorchFunctionSubclass():
+        return tensor.is_leaf
+
+
+def is_no_leaf(tensor: torch.Tensor) -> bool:
+    return not is_leaf(tensor)
+
+
+# --- surroundings
+
+
 def functorch_active() -> bool:
     """Whether a functorch transform (vmap, grad) is running around the call."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def dispatch_mode_active() -> bool:
+    """Whether a TorchDispatchMode surrounds the call."""
+    return torch._C._len_torch_dispatch_stack() > 0
 
 
 def dispatch_modes_active() -> bool:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import fuselens
-from fuselens import comparison
+from fuselens import comparison, torch_private
 
 Make = Callable[[], Any]
 
@@ -69,21 +69,22 @@ def observe(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
             raise
         except Exception as e:  # noqa: BLE001 - the comparison is about exceptions too
             error = f"{type(e).__name__}: {e}"
-        modules = [m for m in given if isinstance(m, nn.Module)]
-        tensors = [a for a in given if not isinstance(a, nn.Module)]
-        leaves = [
-            x for x in pytree.tree_leaves(tensors) if isinstance(x, torch.Tensor) and x.requires_grad and x.is_leaf
-        ]
-        outputs = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and x.grad_fn is not None]
-        if outputs:
-            torch.autograd.backward([o.sum() for o in outputs])
-        gradients = [x.grad for x in leaves] + [p.grad for m in modules for p in m.parameters()]
-    flat = [x for x in pytree.tree_leaves((result, tensors)) if isinstance(x, torch.Tensor)]
-    same = [next(i for i, y in enumerate(flat) if y is x) for x in flat]
-    strides = [x.stride() for x in flat if x.layout is torch.strided]
-    state = [dict(m.state_dict()) for m in modules]
-    modes = torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_autocast_enabled("cpu")
-    tensors = [a.get_state() if isinstance(a, torch.Generator) else a for a in tensors]
+        with torch_private.DisableTorchFunctionSubclass():  # what follows is not the program
+            modules = [m for m in given if isinstance(m, nn.Module)]
+            tensors = [a for a in given if not isinstance(a, nn.Module)]
+            leaves = [
+                x for x in pytree.tree_leaves(tensors) if isinstance(x, torch.Tensor) and x.requires_grad and x.is_leaf
+            ]
+            outputs = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and x.grad_fn is not None]
+            if outputs:
+                torch.autograd.backward([o.sum() for o in outputs])
+            gradients = [x.grad for x in leaves] + [p.grad for m in modules for p in m.parameters()]
+            flat = [x for x in pytree.tree_leaves((result, tensors)) if isinstance(x, torch.Tensor)]
+            same = [next(i for i, y in enumerate(flat) if y is x) for x in flat]
+            strides = [x.stride() for x in flat if x.layout is torch.strided]
+            state = [dict(m.state_dict()) for m in modules]
+            modes = torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_autocast_enabled("cpu")
+            tensors = [a.get_state() if isinstance(a, torch.Generator) else a for a in tensors]
     return result, error, printed.getvalue(), tensors, state, gradients, same, strides, modes
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 import functools
-import operator
 import types
 from collections import OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .. import torch_private
 from . import _hook, classify
 from . import sources as src
 from .breaks import Break, Raised, raising
@@ -53,7 +53,7 @@ _TENSOR_CONSTANTS = {
     "itemsize", "nbytes", "is_quantized", "is_meta", "is_complex", "is_floating_point", "is_mps", "is_xpu", "is_nested",
     "is_mkldnn",
 }  # fmt: skip
-_LEAF = {True: operator.attrgetter("is_leaf"), False: lambda tensor: not tensor.is_leaf}
+_LEAF = {True: torch_private.is_leaf, False: torch_private.is_no_leaf}
 _TENSOR_VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data"}
 
 
@@ -277,6 +277,35 @@ def _of_member(m: Machine, value: Constant, name: str, found: Any) -> Value:
 
 
 def _tensor(m: Machine, value: TensorValue, name: str) -> Value:
+    from . import torch_function
+
+    defined, place = class_member(m, value.kind, name) if torch_function.is_subclass(value) else (ABSENT, None)
+    if place is None or not hasattr(type(defined), "__set__"):
+        assigned = m.tracer.attributes.get((id(value), name))
+        if assigned is not None:
+            if assigned[1] is DELETED:
+                raise absent(value.kind, name)
+            return m.use(assigned[1])
+    if place is not None:
+        item = None if hasattr(type(defined), "__set__") else tensor_item(m, value, name)
+        return item or bind(m, defined, value, name, place)
+    return load_from_base(m, value, name)
+
+
+def load_from_base(m: Machine, value: TensorValue, name: str) -> Value:
+    """An attribute of a tensor that its class has from torch."""
+    from . import torch_function
+
+    found = class_attribute(torch.Tensor, name)
+    if isinstance(found, types.GetSetDescriptorType):
+        handled = torch_function.dispatched(m, found.__get__, [value], {})
+        if handled is not None:
+            return handled
+    return tensor_attribute(m, value, name)
+
+
+def tensor_attribute(m: Machine, value: TensorValue, name: str) -> Value:
+    """An attribute of a tensor when its class has no say."""
     fake = value.fake
     if name == "shape" or (name in _TENSOR_CONSTANTS and not callable(getattr(type(fake), name, None))):
         if name == "shape":
@@ -299,6 +328,9 @@ def _tensor(m: Machine, value: TensorValue, name: str) -> Value:
     if found is ABSENT:
         own = tensor_item(m, value, name)
         if own is None:
+            getter, place = class_member(m, value.kind, "__getattr__")
+            if type(getter) is types.FunctionType:
+                return m.use(m.call(_function(m, getter, place), [value, Constant(name)], {}))
             raise absent(value.kind, name)
         return own
     if isinstance(found, (property, types.GetSetDescriptorType)):
@@ -336,7 +368,7 @@ def _autograd(m: Machine, value: TensorValue, name: str) -> Value:
         raise Break("FL106", what=f"{value.describe()}.grad", why="the tensor is not a leaf")
     if source is None:
         return Constant(None)
-    return m.use(m.tracer.lazy(m.tracer.real(value).grad, src.generic_attribute(source, "grad")))
+    return m.use(m.tracer.lazy(m.tracer.real(value).grad, src.applied(torch_private.grad_of, source)))
 
 
 def _known(m: Machine, value: Known, name: str) -> Value:
@@ -603,6 +635,9 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
     what = f"assignment to `{owner.describe()}.{name}`"
     if isinstance(owner, ActiveValue) and owner.assign(m, name, value):
         return
+    if isinstance(owner, TensorValue):
+        _store_on_tensor(m, owner, name, value)
+        return
     if isinstance(owner, MadeFunction) and name not in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
         m.tracer.touch(owner, what)
         owner.attributes[name] = value
@@ -621,6 +656,20 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
         m.call(_function(m, setter, place), [owner, Constant(name), value], {})
         return
     store_directly(m, owner, name, value)
+
+
+def _store_on_tensor(m: Machine, owner: TensorValue, name: str, value: Value) -> None:
+    found, place = class_member(m, owner.kind, name)
+    _, where = class_member(m, owner.kind, "__setattr__")
+    if where is not None or (place is None and found is not ABSENT):
+        raise Break("FL110", what=f"assignment to `{owner.describe()}.{name}`", why="it changes the tensor itself")
+    if isinstance(found, property):
+        m.call(_unwrapped(m, found, place, "fset"), [owner, value], {})
+        return
+    if found is not ABSENT and hasattr(type(found), "__set__"):
+        raise Break("FL110", what=f"assignment to `{owner.describe()}.{name}`", why="it is a descriptor that runs code")
+    m.tracer.dressed.add(id(owner))
+    _assign(m, owner, name, value)
 
 
 def _is_plain(m: Machine, setter: Any, owner: ObjectValue, name: str, value: Value) -> bool:
@@ -668,7 +717,7 @@ def store_directly(m: Machine, owner: ObjectValue, name: str, value: Value) -> N
     _assign(m, owner, name, value)
 
 
-def _assign(m: Machine, owner: ObjectValue, name: str, value: Value) -> None:
+def _assign(m: Machine, owner: ObjectValue | TensorValue, name: str, value: Value) -> None:
     m.tracer.touch(owner, f"assignment to `{owner.describe()}.{name}`")
     key = (id(owner.value), name)
     if key in m.tracer.attributes and m.tracer.attributes[key][1] is DELETED:
@@ -679,6 +728,13 @@ def _assign(m: Machine, owner: ObjectValue, name: str, value: Value) -> None:
 def delete(m: Machine, owner: Value, name: str) -> None:
     """``del owner.name``; on an existing object it is replayed after the graph."""
     what = f"deletion of `{owner.describe()}.{name}`"
+    if isinstance(owner, TensorValue) and class_member(m, owner.kind, name)[0] is ABSENT:
+        assigned = m.tracer.attributes.get((id(owner), name))
+        if (assigned[1] is DELETED) if assigned is not None else tensor_item(m, owner, name) is None:
+            raise absent(owner.kind, name)
+        m.tracer.dressed.add(id(owner))
+        _assign(m, owner, name, DELETED)
+        return
     if not isinstance(owner, ObjectValue) or isinstance(owner.value, (torch.nn.Module, BaseException)):
         raise Break("FL110", what=what, why="attributes of such objects are deleted eagerly")
     kind = owner.python_type

@@ -20,7 +20,7 @@ from .. import torch_private
 from . import attributes
 from .breaks import Break, Raised
 from .calls import closure_of
-from .higher_order import Operator, Subgraph, apply, close, grad_mode, leaves, parameter, replace, resolve
+from .higher_order import Operator, Subgraph, apply, close, grad_mode, leaves, of_kind, parameter, replace, resolve
 from .rules import rule
 from .tracer import CONSTANT_TYPES
 from .values import ActiveValue, Constant, FunctionValue, Known, SequenceValue, TensorValue, Value
@@ -147,7 +147,7 @@ def _apply(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     captured = [SequenceValue(s.captured, tuple) for s in (forward, *backwards.values())]
     found = apply(m, op, SequenceValue(list(tensors), tuple), *captured)
     results = iter(_identified(found, tensors))
-    made = [next(results) if isinstance(v, TensorValue) else v for v in traced.outputs]
+    made = [of_kind(next(results), v.kind) if isinstance(v, TensorValue) else v for v in traced.outputs]
     return SequenceValue(made, tuple) if traced.several else made[0]
 
 

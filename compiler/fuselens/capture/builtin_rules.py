@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _hook, attributes, classify, polyfills, text
+from . import _hook, attributes, classify, polyfills, text, torch_function
 from .breaks import Break, raising
 from .iterators import ITERATORS, advance, iterate, iterator, stop_iteration
 from .known import UNKNOWN, HashedKey, deep_use, fold, from_plain, holds_identity, integer, key_of, plain
@@ -69,7 +69,8 @@ def _len(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(value, InstanceDict):
         return Constant(len(attributes.instance_items(m, value).items))
     if isinstance(value, TensorValue):
-        return tensor_method(m, value, "__len__", [], {})
+        own = torch_function.own(m, value, "__len__")
+        return tensor_method(m, value, "__len__", [], {}) if own is None else m.use(m.call(own, [], {}))
     if isinstance(value, ObjectValue):
         return _length(m, value)
     if isinstance(value, ITERATORS):
@@ -111,7 +112,7 @@ def _isinstance(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Valu
     value = m.use(args[0])
     if _answers_itself(classes):
         raise Break("FL104", what="isinstance", why="a class answers for itself")
-    return _asked(isinstance, None, classes, lambda: _is_instance(value, classes))
+    return _asked(isinstance, None, classes, lambda: _is_instance(m, value, classes))
 
 
 def _answers_itself(classes: Any) -> bool:
@@ -122,13 +123,22 @@ def _answers_itself(classes: Any) -> bool:
     return isinstance(check, types.FunctionType) and not classify.is_library_module(check.__module__)
 
 
-def _is_instance(value: Value, classes: Any) -> bool:
+def _is_flagged(m: Machine, value: TensorValue, classes: Any) -> bool:
+    """Whether an attribute makes a tensor one of torch's kinds of parameters and buffers."""
+    if isinstance(classes, tuple):
+        return any(_is_flagged(m, value, c) for c in classes)
+    name = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}.get(classes)
+    flag = attributes.load_or_none(m, value, name) if name is not None else None
+    return flag is not None and m.truth(flag) is True
+
+
+def _is_instance(m: Machine, value: Value, classes: Any) -> bool:
     if isinstance(value, TruthValue):
         return isinstance(True, classes)
     if isinstance(value, (Constant, Known, ObjectValue)):
         return isinstance(value.value, classes)
     if isinstance(value, TensorValue):
-        return issubclass(value.kind, classes) or _is_legacy(value.fake, classes)
+        return issubclass(value.kind, classes) or _is_legacy(value.fake, classes) or _is_flagged(m, value, classes)
     return issubclass(value.python_type, classes)
 
 
@@ -221,7 +231,7 @@ def _delattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @rule(list)
 def _list(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     _at_most(list, args, kwargs, 1)
-    return SequenceValue(iterate(m, args[0]) if args else [], list)
+    return SequenceValue(_sized(m, args[0]) if args else [], list)
 
 
 @rule(tuple)
@@ -230,7 +240,16 @@ def _tuple(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value = m.use(args[0]) if args else None
     if isinstance(value, SequenceValue) and value.kind is tuple:
         return value
-    return SequenceValue(iterate(m, args[0]) if args else [], tuple)
+    return SequenceValue(_sized(m, args[0]) if args else [], tuple)
+
+
+def _sized(m: Machine, value: Value) -> list[Value]:
+    """What iterating gives, of which the length is asked too: the program may see that of a tensor."""
+    value = m.use(value)
+    items = iterate(m, value)
+    if isinstance(value, TensorValue) and torch_function.concerned(m, [value], {}):
+        m.call(Known(len), [value], {})
+    return items
 
 
 @rule(set)
@@ -662,6 +681,9 @@ def _divmod(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     a, b = (m.use(v) for v in args)
     if isinstance(a, Constant) and isinstance(b, Constant):
         return fold(m, divmod, [a, b], {}, "divmod")
+    if isinstance(a, TensorValue) or (isinstance(b, TensorValue) and not isinstance(a, ObjectValue)):
+        kinds = f"'{a.python_type.__name__}' and '{b.python_type.__name__}'"
+        raise raising(TypeError(f"unsupported operand type(s) for divmod(): {kinds}"))
     if isinstance(a, ObjectValue):
         result = special(m, a, "__divmod__", [b])
         if result is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _hook, attributes, classify, torch_contexts
+from . import _hook, attributes, classify, torch_contexts, torch_function
 from . import sources as src
 from .breaks import Break, Raised, raising
 from .compiler_rules import marked, reason
@@ -120,7 +120,8 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
     result = marked(m, value, function, args, kwargs)
     if result is not None:
         return result
-    if classify.is_graph_callable(function) and m.tracer.are_arguments([*args, *kwargs.values()]):
+    recorded = classify.is_graph_callable(function) and m.tracer.are_arguments([*args, *kwargs.values()])
+    if recorded and not torch_function.concerned(m, args, kwargs):
         return m.tracer.call("call_function", function, tuple(args), kwargs, _torch_name(function))
     if not classify.may_inline(function.__code__):
         raise Break("FL104", what=function.__qualname__, why="it belongs to the compiler itself")
@@ -299,6 +300,10 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
         foldable, tensor_operator = obj in classify.FOLDED, obj in classify.TENSOR_OPERATORS
     except TypeError:
         foldable = tensor_operator = False
+    if classify.is_graph_callable(obj):
+        handled = torch_function.dispatched(m, obj, args, kwargs)
+        if handled is not None:
+            return handled
     if tensor_operator and any(isinstance(a, (TensorValue, SymbolValue)) for a in args):
         return operate(m, obj, args, kwargs)
     if foldable and not any(isinstance(a, TensorValue) for a in args):
@@ -307,6 +312,8 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
         return m.tracer.call("call_function", obj, tuple(args), kwargs, _torch_name(obj))
     if foldable:
         return fold(m, obj, args, kwargs, value.describe())
+    if isinstance(obj, types.MethodWrapperType) and isinstance(obj.__self__, types.GetSetDescriptorType):
+        return _accessor(m, value, obj, args)
     if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType)) and args:
         return call(m, NamedMethod(args[0], obj.__name__), args[1:], kwargs)
     if isinstance(obj, types.BuiltinMethodType) and obj.__name__ == "__new__" and isinstance(obj.__self__, type):
@@ -325,6 +332,17 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
         return fold(m, obj, args, kwargs, value.describe())  # such as keyword.iskeyword
     why = "it is implemented in C" if isinstance(obj, types.BuiltinFunctionType) else "there is no rule for it"
     raise Break("FL104", what=value.describe(), why=why)
+
+
+def _accessor(m: Machine, value: Known, accessor: Any, args: list[Value]) -> Value:
+    """A call of the ``__get__`` or ``__set__`` of an attribute that is implemented in C."""
+    match accessor.__name__, args:
+        case "__get__", [owner, *_] if isinstance(owner := m.use(owner), TensorValue):
+            return attributes.load_from_base(m, owner, accessor.__self__.__name__)
+        case "__set__", [owner, new]:
+            attributes.store(m, m.use(owner), accessor.__self__.__name__, new)
+            return Constant(None)
+    raise Break("FL104", what=value.describe(), why="there is no rule for it")
 
 
 def _construct(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -348,13 +366,15 @@ def _construct(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value
         made = m.use(m.call(function, [Known(cls), *args], kwargs))
     else:
         made = new(m, cls, args, kwargs)
-    if isinstance(made, ObjectValue) and issubclass(made.python_type, cls):
+    if isinstance(made, (ObjectValue, TensorValue)) and issubclass(made.python_type, cls):
         initialise, place = attributes.class_member(m, made.python_type, "__init__")
         if type(initialise) is types.FunctionType:
             result = m.use(m.call(attributes.bind(m, initialise, made, "__init__", place), args, kwargs))
             if not (isinstance(result, Constant) and result.value is None):
                 kind = result.python_type.__name__
                 raise raising(TypeError(f"__init__() should return None, not '{kind}'"))
+        elif isinstance(made, TensorValue):
+            pass
         elif initialise is object.__dict__["__init__"]:
             if (args or kwargs) and maker is object.__dict__["__new__"]:
                 raise raising(TypeError(f"{cls.__name__}() takes no arguments"))
@@ -386,10 +406,12 @@ def _bare(owner: Any, cls: Any, *args: Any) -> Any:
     return owner.__new__(cls, *args)
 
 
-def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> ObjectValue:
+def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> ObjectValue | TensorValue:
     """What the ``__new__`` of a builtin base class makes."""
     makers = [vars(c).get("__new__") for c in cls.__mro__]
     owner = next(maker for maker in makers if isinstance(maker, types.BuiltinMethodType)).__self__
+    if issubclass(cls, torch.Tensor) and len(args) == 1 and not kwargs and isinstance(args[0], TensorValue):
+        return torch_function.as_class(m, args[0], cls)
     if inspect.isabstract(cls):
         _natural(lambda: object.__new__(cls))
     if issubclass(cls, OrderedDict):

@@ -45,6 +45,13 @@ _NOT_IN_GRAPH = {
     "_cufft_set_plan_cache_max_size", "_cufft_get_plan_cache_size", "_cufft_get_plan_cache_max_size", "_make_dual",
     "_unpack_dual", "_add_batch_dim", "_remove_batch_dim", "_debug_has_internal_overlap", "_is_zerotensor",
 }  # fmt: skip
+_QUANTIZED = (
+    "quantize_per_",
+    "quantized_",
+    "_empty_affine_",
+    "_empty_per_channel_",
+    "_make_per_",
+)  # no fake tensor says
 _METHODS_NOT_IN_GRAPH = {
     "backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "requires_grad_", "numpy",
     "tolist", "item", "data_ptr", "storage", "untyped_storage", "share_memory_", "set_", "rename_",
@@ -66,7 +73,7 @@ def _graph_callables() -> dict[int, Any]:
 
     def add(owner: Any, names: Any, private: bool = False) -> None:
         for name in names:
-            if name in _NOT_IN_GRAPH or (name.startswith("_") and not private):
+            if name in _NOT_IN_GRAPH or name.startswith(_QUANTIZED) or (name.startswith("_") and not private):
                 continue
             try:
                 value = getattr(owner, name)

@@ -16,7 +16,19 @@ from torch.utils.checkpoint import checkpoint
 
 from .. import torch_private
 from .breaks import Break
-from .higher_order import FakeOf, Operator, Subgraph, apply, known, leaves, only_tensors, replace, resolve, trace
+from .higher_order import (
+    FakeOf,
+    Operator,
+    Subgraph,
+    apply,
+    known,
+    leaves,
+    of_kind,
+    only_tensors,
+    replace,
+    resolve,
+    trace,
+)
 from .rules import rule
 from .tracer import writes
 from .values import Constant, SequenceValue, TensorValue, Value
@@ -280,7 +292,7 @@ def _checkpoint(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Valu
         return _raw_checkpoint(function, *parameters, use_reentrant=reentrant, preserve_rng_state=preserve, **options)
 
     found = apply(m, Operator("checkpoint", run, sub.module), *sub.inputs)
-    return replace(sub.output, iter(found))
+    return replace(sub.output, iter([of_kind(f, t.kind) for f, t in zip(found, sub.leaves, strict=True)]))
 
 
 _raw_checkpoint = inspect.unwrap(checkpoint)  # torch's wrapper around it loads the peer compiler

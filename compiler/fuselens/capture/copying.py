@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .. import torch_private
 from . import attributes
 from .breaks import Break
 from .known import holds_identity
@@ -91,7 +92,7 @@ def _copied(m: Machine, value: Value, part: Part, remember: Callable[[Value], No
         return value
     if isinstance(value, InstanceDict):
         value = attributes.instance_items(m, value)
-    if isinstance(value, TensorValue) and not value.fake.requires_grad:
+    if isinstance(value, TensorValue) and what == "copy.deepcopy" and _is_copied_by_clone(m, value):
         return m.tracer.call("call_method", "clone", (value,), {}, what)
     if isinstance(value, SequenceValue):
         made: Any = SequenceValue([], value.kind)
@@ -116,6 +117,15 @@ def _copied(m: Machine, value: Value, part: Part, remember: Callable[[Value], No
             m.tracer.attributes[id(made.value), name] = (made, part(attribute))
         return made
     raise _unknown(value, what)
+
+
+def _is_copied_by_clone(m: Machine, value: TensorValue) -> bool:
+    """Whether a deep copy of a tensor, which copies its whole storage and its attributes, is what ``clone`` gives."""
+    if value.kind is not torch.Tensor or value.fake.requires_grad or m.tracer.attributes_of(value):
+        return False
+    tensor = value.fake if value.source is None else m.tracer.real(value)
+    fills = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return fills and torch_private.is_dense(value.fake) and not (value.source is not None and vars(tensor))
 
 
 def _is_frozen(value: Value) -> bool:

@@ -31,6 +31,7 @@ from .known import from_plain, holds_identity, identity_values
 from .machine import Machine, Program, program
 from .resuming import END, RESUME_MARK, Passed, Retry, Tail, next_or_end, run_tails
 from .sources import Source
+from .torch_function import PLAIN
 from .tracer import Tracer
 from .values import (
     NULL,
@@ -100,6 +101,8 @@ def parts(value: Value, tracer: Tracer) -> list[Value]:
         found += [function, *args, *kwargs.values()]
     elif isinstance(value, ObjectValue):
         found += [value.content, *(v for _, v in tracer.attributes_of(value))]
+    elif isinstance(value, TensorValue):
+        found += [v for _, v in tracer.attributes_of(value)]
     elif isinstance(value, SliceValue):
         found += value.parts
     elif isinstance(value, RuntimeNumber):
@@ -138,7 +141,7 @@ def needed_nodes(values: list[Value], tracer: Tracer) -> list[fx.Node]:
         if isinstance(value, (TensorValue, SymbolValue, OpaqueValue)):
             if value.source is None:
                 found[value.node] = None
-        elif value.source is None:
+        if value.source is None:
             pending += reversed(parts(value, tracer))
     return list(found)
 
@@ -334,6 +337,10 @@ class Emitter:
                 self._emit(bytecode.pop_top())
         for (_, name), (globals_, value) in tracer.written_globals.items():
             self._call_constant(_Globals(globals_).store, Constant(name), value)
+            self._emit(bytecode.pop_top())
+        left, entered = change_of_modes(tracer)
+        if left or entered:
+            self._call_constant(torch_private.change_modes, Constant(left), SequenceValue(entered, tuple))
             self._emit(bytecode.pop_top())
 
     def _prologue(self) -> None:
@@ -641,9 +648,13 @@ class Emitter:
         self.building.add(id(value))
         self._build(value)
         self.building.discard(id(value))
-        if isinstance(value, _MUTABLE):
+        if isinstance(value, _MUTABLE) or (isinstance(value, TensorValue) and self._is_dressed(value)):
             self._remember(value)
         self._fill(value)
+
+    def _is_dressed(self, value: TensorValue) -> bool:
+        """Whether the graph's tensor is given a class or attributes."""
+        return value.kind not in PLAIN or id(value) in self.m.tracer.dressed
 
     def _remember(self, value: Value) -> None:
         """Keeps the object on top of the stack, which is ``value``, for when it is needed again."""
@@ -658,13 +669,14 @@ class Emitter:
             self._items(value)
             self._emit(bytecode.list_extend(1) if value.kind is list else bytecode.dict_update(1))
             return
-        if isinstance(value, ObjectValue):
+        if isinstance(value, (ObjectValue, TensorValue)):
             for name, attribute in self.m.tracer.attributes_of(value):
                 if attribute is DELETED or (name == "args" and isinstance(value.value, BaseException)):
                     continue
                 self._call_constant(_setter(value.value), value, Constant(name), attribute)
                 self._emit(bytecode.pop_top())
-            self._pass(value)
+            if isinstance(value, ObjectValue):
+                self._pass(value)
         elif isinstance(value, MadeFunction):
             for name, attribute in value.attributes.items():
                 self._call_constant(setattr, value, Constant(name), attribute)
@@ -699,9 +711,14 @@ class Emitter:
         if isinstance(value, (Constant, Known)):
             self._emit(bytecode.load_const(value.value))
         elif isinstance(value, (TensorValue, SymbolValue, OpaqueValue)):
+            dressed = isinstance(value, TensorValue) and value.kind not in PLAIN
+            if dressed:
+                self._emit(bytecode.prepare_call(bytecode.load_const(torch_private.set_class)))
             self._emit(bytecode.load_fast(OUTPUTS))
             self._emit(bytecode.load_const(self.outputs[value.node]))
             self._emit(bytecode.binary_subscr())
+            if dressed:
+                self._emit([*bytecode.load_const(value.python_type), *bytecode.call(2)])
         elif isinstance(value, SequenceValue):
             self._sequence(value)
         elif isinstance(value, DictValue):
@@ -955,6 +972,15 @@ def _steps(steps: list[tuple[str, list[Any]]]) -> Value:
     return from_plain(tuple((name, tuple(keys)) for name, keys in steps), "a set")
 
 
+def change_of_modes(tracer: Tracer) -> tuple[int, list[Value]]:
+    """How many of the modes around the frame the program has left, and those that it has entered."""
+    before, now = tracer.outer_modes, tracer.function_modes
+    same = next(
+        (i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a is not b), min(len(before), len(now))
+    )
+    return len(before) - same, now[same:]
+
+
 def effects(machine: Machine) -> list[Value]:
     """Values that existing objects must receive after the graph, whatever else the frame does."""
     tracer = machine.tracer
@@ -963,6 +989,7 @@ def effects(machine: Machine) -> list[Value]:
         if container.source is not None:
             found += contents(container)
     found += [value for _, value in tracer.written_globals.values()]
+    found += change_of_modes(tracer)[1]
     found += [c.contents for c in tracer.written_cells.values() if c.contents is not None]
     return found
 

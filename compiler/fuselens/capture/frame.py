@@ -128,8 +128,8 @@ class FrameCompiler:
         if marks.mark_of(function) == marks.EXCLUDED:
             _hook.skip(code)
             return None
-        if torch_private.functorch_active() or torch_private.dispatch_modes_active():
-            self.refuse(code, "a mode or a function transform is active")
+        if torch_private.functorch_active() or torch_private.dispatch_mode_active():
+            self.refuse(code, "a dispatch mode or a function transform is active")
             return None
         if classify.frame_reads_itself(code):
             self.refuse(code, "it reads its own frame")
@@ -207,7 +207,8 @@ class FrameCompiler:
     ) -> None:
         entry, check = misses[0]
         guards: list[Guard] = entry.info.guards
-        why = mismatch(entry.guards, check, entry.info.texts, function, args)
+        with torch_private.without_torch_function():
+            why = mismatch(entry.guards, check, entry.info.texts, function, args)
         span = guards[check].span if check < len(guards) else None
         what = f"`{code.co_qualname}`, because of {why}"
         diagnostic = make("FL201", span or _first_span(code), what=what)
@@ -234,18 +235,19 @@ class FrameCompiler:
     def _capture_with(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str
     ) -> _hook.Entry | None:
-        with contextlib.ExitStack() as traces:
-            return self._traced(function, code, args, sizes_are, traces)
+        state = torch_private.function_state()
+        with torch_private.without_torch_function(), contextlib.ExitStack() as traces:
+            return self._traced(function, code, args, sizes_are, state, traces)
 
     def _traced(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str,
-        traces: contextlib.ExitStack,
+        function_state: int, traces: contextlib.ExitStack,
     ) -> _hook.Entry | None:  # fmt: skip
         stop_at, found = -1, None
         grad_enabled = torch.is_grad_enabled()
         while True:
             torch_private.set_grad_enabled(grad_enabled)
-            tracer, machine = self._machine(function, code, args, sizes_are)
+            tracer, machine = self._machine(function, code, args, sizes_are, function_state)
             traces.callback(tracer.release)
             try:
                 finished = machine.run(stop_at)
@@ -316,11 +318,11 @@ class FrameCompiler:
         return entry
 
     def _machine(
-        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str, state: int
     ) -> tuple[Tracer, Machine]:
         tensor_layout.ensure()
         variation = self.variations[code]
-        tracer = Tracer(self.config, function.__globals__, None if sizes_are == "exact" else variation)
+        tracer = Tracer(self.config, function.__globals__, None if sizes_are == "exact" else variation, state)
         if sizes_are == "symbolic":
             tracer.allow_symbols(variation.axes)
         names = code.co_varnames
@@ -371,6 +373,8 @@ class FrameCompiler:
             ),
         )
         compiled = self.compile_graph(captured)
+        if tracer.outer_modes or any(torch_private.asks_class(given) for given in captured.inputs):
+            compiled = _hook.disabled(torch_private.plainly(compiled))
         captured.inputs.clear()  # a backward that is yet to be compiled keeps `captured`, and must not keep these alive
         return compiled
 

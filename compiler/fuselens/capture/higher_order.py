@@ -224,6 +224,13 @@ def replace(value: Value, tensors: Iterator[Value]) -> Value:
     return value
 
 
+def of_kind(value: Value, kind: type) -> Value:
+    """A tensor that an operator returns as the object that its function made, of the class ``kind``."""
+    if isinstance(value, TensorValue) and value.source is None and value.kind is not kind:
+        return TensorValue(value.node, kind=kind)
+    return value
+
+
 Fill = Callable[[Iterator[Any]], Any]
 
 

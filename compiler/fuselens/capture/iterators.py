@@ -7,7 +7,7 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import attributes, polyfills
+from . import attributes, polyfills, torch_function
 from .breaks import Break, CannotRebuild, Raised, raising
 from .known import from_plain
 from .rules import RULES, rule
@@ -63,6 +63,9 @@ def iterate(m: Machine, value: Value) -> list[Value]:
     if isinstance(value, Known) and isinstance(value.value, enum.EnumMeta):
         return [Constant(member) for member in value.value]
     if isinstance(value, TensorValue):
+        if torch_function.concerned(m, [value], {}):
+            m.call(attributes.load(m, value, "dim"), [], {})
+            return iterate(m, m.call(attributes.load(m, value, "unbind"), [Constant(0)], {}))
         if value.fake.ndim == 0:
             raise raising(TypeError("iteration over a 0-d tensor"))
         unbound = m.tracer.call("call_method", "unbind", (value, Constant(0)), {}, "iteration over a tensor")

@@ -38,6 +38,7 @@ from . import (  # noqa: F401 - some modules only register rules
     pytree_rules,
     text,
     torch_contexts,
+    torch_function,
     torch_rules,
 )
 from . import sources as src

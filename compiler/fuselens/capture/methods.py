@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import types
 from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import attributes, classify, text
+from . import attributes, classify, text, torch_function
 from .breaks import Break, raising
 from .iterators import ITERATORS, advance, iterate, iterator
 from .known import UNKNOWN, deep_use, fold, from_plain, integer, key_of, plain
@@ -35,6 +36,7 @@ from .values import (
     DequeValue,
     DictValue,
     DictView,
+    FunctionValue,
     InstanceDict,
     Known,
     NamedMethod,
@@ -88,6 +90,18 @@ def _instance_method(m: Machine, mapping: InstanceDict, name: str, args: list[Va
 
 
 def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if name == "as_subclass":
+        return torch_function.as_class(m, receiver, torch_function.subclass_of(m, args))
+    if torch_function.concerned(m, [receiver, *args], kwargs):
+        found = attributes.class_attribute(torch.Tensor, name)
+        if type(found) is types.FunctionType:
+            return m.use(m.call(FunctionValue(found, None), [receiver, *args], kwargs))
+        handled = torch_function.dispatched(m, getattr(torch.Tensor, name), [receiver, *args], kwargs)
+        if handled is not None:
+            return handled
+    if name == "__setitem__" and len(args) == 2:
+        store_subscript(m, receiver, m.use(args[0]), args[1])
+        return Constant(None)
     if name == "item" and m.tracer.takes_scalars and not args and not kwargs:
         return m.tracer.call("call_method", "item", (receiver,), {}, "Tensor.item")
     if name in classify.METHOD_CODES:
@@ -102,6 +116,8 @@ def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value
         given = scaled(m, name, [receiver, *args], kwargs)
         if given is not None:
             return given
+    if name == "type" and args and isinstance(kind := plain(m.use(args[0])), type):
+        args = [Constant(f"{kind.__module__}.{kind.__name__}"), *args[1:]]
     if name == "requires_grad_":
         return _requires_grad(m, receiver, args, kwargs)
     if not classify.is_graph_method(name) or (name.startswith("__") and name not in _TENSOR_DUNDERS):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import attributes, text
+from . import attributes, text, torch_function
 from .breaks import Break, Raised, raising
 from .iterators import advance, iterate, iterator
 from .known import PURE, UNKNOWN, fold, from_plain, holds_identity, key_of, plain
@@ -75,6 +75,13 @@ def operate(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Valu
         raise Break("FL102", what="bool(tensor)")
     name = getattr(function, "__name__", str(function))
     tensors = any(isinstance(a, TensorValue) for a in args)
+    if tensors:
+        own = torch_function.own(m, args[0], f"__{name.strip('_')}__")
+        if own is not None:
+            return m.use(m.call(own, args[1:], kwargs))
+        handled = torch_function.dispatched(m, function, args, kwargs)
+        if handled is not None:
+            return handled
     if tensors or any(isinstance(a, SymbolValue) for a in args):
         if not tensors and not _gives_symbol(m, function, args):
             return fold(m, _INPLACE.get(function, function), args, kwargs, f"operator {name}")
@@ -131,7 +138,7 @@ def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) ->
     """``left symbol right``."""
     if isinstance(left, Constant) and isinstance(left.value, (str, bytes)) and symbol in ("%", "%="):
         return text.percent(m, left.value, right)
-    if isinstance(left, ObjectValue) or isinstance(right, ObjectValue):
+    if any(isinstance(v, ObjectValue) or torch_function.is_subclass(v) for v in (left, right)):
         return _overloaded(m, function, left, right, symbol)
     if symbol in _COMPARISONS:
         return compare(m, left, right, symbol)
@@ -159,8 +166,8 @@ def _overloaded(m: Machine, function: Any, left: Value, right: Value, symbol: st
     else:
         base = _INPLACE.get(function, function).__name__.strip("_")
         name, reflected = f"__{base}__", f"__r{base}__"
-        if inplace and isinstance(left, ObjectValue):
-            result = special(m, left, f"__i{base}__", [right])
+        if inplace and isinstance(left, (ObjectValue, TensorValue)):
+            result = _by_side(m, left, f"__i{base}__", right)
             if not _not_implemented(result):
                 assert result is not None
                 return result
@@ -174,13 +181,15 @@ def _overloaded(m: Machine, function: Any, left: Value, right: Value, symbol: st
     if kinds[0] is kinds[1] and symbol not in _COMPARISONS:
         tries.pop()
     for receiver, method, other in tries:
-        if isinstance(receiver, ObjectValue):
-            result = special(m, receiver, method, [other])
-            if result is None and method == "__ne__":
+        if isinstance(receiver, (ObjectValue, TensorValue)):
+            result = _by_side(m, receiver, method, other)
+            if result is None and method == "__ne__" and isinstance(receiver, ObjectValue):
                 result = _unequal(m, receiver, other)
             if not _not_implemented(result):
                 assert result is not None
                 return result
+    if not isinstance(left, ObjectValue) and not isinstance(right, ObjectValue):
+        return operate(m, function, [left, right])
     held = [attributes.content(m, v) if isinstance(v, ObjectValue) else v for v in (left, right)]
     if held[0] is not None and held[1] is not None and (held[0] is not left or held[1] is not right):
         if inplace and held[0] is not left and isinstance(held[0], _CONTAINERS):
@@ -193,6 +202,16 @@ def _overloaded(m: Machine, function: Any, left: Value, right: Value, symbol: st
             raise Break("FL105", what=f"operator {symbol}", why=f"on {left.describe()} and {right.describe()}")
         return Constant(same == (symbol == "=="))
     raise raising(_unsupported(symbol, left, right))
+
+
+def _by_side(m: Machine, receiver: ObjectValue | TensorValue, method: str, other: Value) -> Value | None:
+    """What ``receiver.method(other)`` of a binary operator gives; None when nobody but torch defines it."""
+    if isinstance(receiver, ObjectValue):
+        return special(m, receiver, method, [other])
+    own = torch_function.own(m, receiver, method)
+    if own is not None:
+        return m.use(m.call(own, [other], {}))
+    return torch_function.dispatched(m, getattr(torch.Tensor, method), [receiver, other], {})
 
 
 def _unequal(m: Machine, receiver: ObjectValue, other: Value) -> Value | None:
@@ -675,6 +694,12 @@ def store_subscript(m: Machine, container: Value, key: Value, value: Value) -> N
     """``container[key] = value``."""
     container = m.use(container)
     if isinstance(container, TensorValue):
+        own = torch_function.own(m, container, "__setitem__")
+        if own is not None:
+            m.call(own, [key, value], {})
+            return
+        if torch_function.dispatched(m, torch.Tensor.__setitem__, [container, key, value], {}) is not None:
+            return
         m.tracer.call(
             "call_function", operator.setitem, (container, m.use(key), m.use(value)), {}, "setitem", keep=True
         )

@@ -16,7 +16,7 @@ from .breaks import Break
 from .known import UNKNOWN, plain
 from .rules import rule
 from .torch_rules import set_grad_enabled
-from .values import Constant, GradModeContext, ObjectValue, SequenceValue, TorchContext, Value
+from .values import Constant, FunctionSwitch, GradModeContext, ObjectValue, SequenceValue, TorchContext, Value
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -92,6 +92,8 @@ def _set_grad_mode(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> V
 
 def context_of(m: Machine, value: Value) -> TorchContext | None:
     """The context that ``with value`` enters, if it is one of torch's; a fresh one for an existing autocast."""
+    if isinstance(value, FunctionSwitch):
+        return FunctionSwitch(value.maker, value.state)
     if isinstance(value, TorchContext):
         return TorchContext(value.maker, value.active)
     if isinstance(value, Constant) and type(value.value) is torch.device:
@@ -118,6 +120,11 @@ def enter(m: Machine, context: TorchContext) -> None:
     if not context.active:
         context.real = contextlib.nullcontext()
         return
+    if isinstance(context, FunctionSwitch):
+        context.real, tracer.function_state = tracer.function_state, max(context.state, tracer.function_state)
+        context.born = tracer.now
+        tracer.contexts.append(context)
+        return
     if len(tracer.scopes) > 1:
         raise Break("FL113", what=context.describe(), why="inside a higher-order operator")
     enter_context = torch_private.EnterContext(context.maker)
@@ -139,6 +146,9 @@ def leave(m: Machine, context: TorchContext) -> None:
     tracer = m.tracer
     assert tracer.contexts and tracer.contexts[-1] is context, "contexts are left in the order of `with`"
     tracer.contexts.pop()
+    if isinstance(context, FunctionSwitch):
+        tracer.function_state = context.real
+        return
     torch_private.exit_context(context.real)
     node = tracer.graph.call_function(torch_private.exit_context, (context.node,))
     node.meta.update(val=None, span=tracer.span)

@@ -78,17 +78,6 @@ def _enable_grad(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Val
     return GradModeContext(True, torch.enable_grad)
 
 
-def _has_torch_function(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return Constant(False)
-
-
-for _f in (
-    torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
-    torch.overrides.has_torch_function_variadic,
-):  # fmt: skip
-    RULES[_f] = _has_torch_function
-
-
 @rule(torch_private.CHECK)
 def _check(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     condition = m.use(args[0] if args else kwargs["cond"])

@@ -37,6 +37,7 @@ from .values import (
     Constant,
     DequeValue,
     DictValue,
+    FunctionSwitch,
     FunctionValue,
     GeneratorValue,
     IdentityKey,
@@ -99,6 +100,7 @@ class Tracer:
         config: Config,
         globals_: dict[str, Any],
         variation: Variation | None = None,
+        function_state: int = torch_private.ENABLED,
     ) -> None:
         self.config = config
         self.globals = globals_
@@ -118,7 +120,10 @@ class Tracer:
         self.mutated: dict[
             int, SequenceValue | DictValue | SetValue
         ] = {}  # existing containers whose contents changed, by value id
-        self.attributes: dict[tuple[int, str], tuple[ObjectValue, Value]] = {}  # assigned on existing objects, in order
+        self.attributes: dict[
+            tuple[int, str], tuple[ObjectValue | TensorValue, Value]
+        ] = {}  # assigned on objects, in order
+        self.dressed: set[int] = set()  # ids of the tensors among those
         self.written_globals: dict[tuple[int, str], tuple[dict[str, Any], Value]] = {}  # by id of the globals, and name
         self.mutations = 0
         self.written_cells: dict[int, CellValue] = {}  # existing cells that were assigned, by value id
@@ -134,11 +139,17 @@ class Tracer:
         self.keys: dict[int, Value] = {}  # what was used as a key by identity, by id of its token
         self._objects: dict[int, Value] = {}
         self._keep: list[Any] = []  # ids above stay valid while these live
+        self.span: Span | None = None  # of the instruction being executed, in user code
         self.autocast, self.autocast_active = torch_private.AutocastState(), torch_private.autocast_active()
         self.contexts: list[TorchContext] = []  # those entered now, from the outermost
         self.grad_enabled = torch.is_grad_enabled()  # where the trace ended
+        self.function_state = function_state  # who handles torch functions: see torch_private.ENABLED
+        self._function_state = torch_private.function_state_flags(function_state)
+        nothing, count = src.constant(None, "torch"), torch_private.NUMBER_OF_MODES()
+        at = [torch_private.mode_at(i) for i in range(count)]
+        self.outer_modes: list[Value] = [self.lazy(mode(None), src.applied(mode, nothing)) for mode in at]
+        self.function_modes = list(self.outer_modes)  # those that handle torch functions now, the innermost last
         self.ambient = {what: (read, read()) for what, read in torch_private.AMBIENT.items()}
-        self.span: Span | None = None  # of the instruction being executed, in user code
 
     def allow_symbols(self, axes: Mapping[str, Mapping[int, str]]) -> None:
         """From now on sizes and integers may be symbolic; ``axes`` as in :class:`Variation`."""
@@ -188,8 +199,10 @@ class Tracer:
         fakes = [n.meta["val"] for n in self.graph.nodes if n.op == "placeholder"]
         return any(torch_private.times_written(f) for f in fakes if isinstance(f, torch.Tensor))
 
-    def attributes_of(self, owner: ObjectValue) -> list[tuple[str, Value]]:
+    def attributes_of(self, owner: ObjectValue | TensorValue) -> list[tuple[str, Value]]:
         """What was assigned on an object while tracing, in order."""
+        if isinstance(owner, TensorValue) and id(owner) not in self.dressed:
+            return []
         return [(name, value) for (i, name), (_, value) in self.attributes.items() if i == id(owner.value)]
 
     def use(self, value: Value) -> Value:
@@ -388,6 +401,8 @@ class Tracer:
         """Ends what the program is in the middle of, in the trace and in the graph; code after the graph goes back in."""
         self.grad_enabled = torch.is_grad_enabled()
         for context in reversed(self.contexts):
+            if isinstance(context, FunctionSwitch):
+                continue
             torch_private.exit_context(context.real)
             node = self.graph.call_function(torch_private.exit_context, (context.node,))
             node.meta["val"] = None
@@ -398,6 +413,12 @@ class Tracer:
             self.guard_autocast()
         for what, state in self.ambient.items():
             self.guards.check_state(_hook.STATE, state, name="STATE", text=f"{what} is {state[1]}", span=None)
+
+    def guard_function_state(self) -> None:
+        """Who handles torch functions is as it was when the frame began."""
+        text = "whether __torch_function__ is asked is as it was"
+        for flag in self._function_state:
+            self.guards.check_state(_hook.STATE, flag, name="STATE", text=text, span=None)
 
     def guard_different(self, *sources: Source) -> None:
         """The objects at ``sources`` are different ones."""

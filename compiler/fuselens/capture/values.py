@@ -95,7 +95,7 @@ class Known(Value):
 
 
 class TensorValue(Value):
-    """A tensor: a node of the captured graph, with a fake tensor in ``node.meta["val"]``."""
+    """A tensor: a node of the captured graph, with a fake tensor in ``node.meta["val"]``. ``kind`` is its class."""
 
     __slots__ = ("node", "kind")
 
@@ -107,6 +107,11 @@ class TensorValue(Value):
     @property
     def fake(self) -> torch.Tensor:
         return self.node.meta["val"]
+
+    @property
+    def value(self) -> Any:
+        """What ``Tracer.attributes`` knows it by, as :attr:`ObjectValue.value`."""
+        return self
 
     @property
     def python_type(self) -> type:
@@ -653,6 +658,17 @@ class TorchContext(Value):
     @property
     def python_type(self) -> type:
         return type(self.maker())
+
+
+class FunctionSwitch(TorchContext):
+    """A context in which handlers of torch functions are switched off, as far as ``state`` says. The trace alone is in it: the
+    graph never asks them."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, maker: Callable[[], Any], state: int) -> None:
+        super().__init__(maker)
+        self.state = state
 
 
 class ContextExit(Value):
