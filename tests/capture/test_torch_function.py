@@ -340,7 +340,7 @@ def next_in_turn(x, y):
     return x + y, torch.add(x, y)
 
 
-@case(lambda: of(Declines, 3), breaks="FL104 FL116")
+@case(lambda: of(Declines, 3), breaks="FL104")
 def nobody(x):
     return torch.sin(x)
 
@@ -438,7 +438,7 @@ def through_functions(x):
     return Doubling.apply(x).sum(), y
 
 
-@case(lambda: of(Plain, 3), breaks="FL102 FL104")
+@case(lambda: of(Plain, 3), breaks="FL102")
 def read(x):
     return float(x[0]), x.tolist(), bool(x[0] > 0), repr(x), torch.equal(x, x)
 
