@@ -109,6 +109,23 @@ def static_value(obj: Any) -> Value:
 
 def load(m: Machine, value: Value, name: str) -> Value:
     """``value.name``; raises :class:`Break` where reading it could run code that is not traced."""
+    try:
+        return _load(m, value, name)
+    except Raised as raised:
+        if issubclass(raised.kind, AttributeError):
+            _tell_owner(m, raised.value, value, name)
+        raise
+
+
+def _tell_owner(m: Machine, error: ObjectValue, owner: Value, name: str) -> None:
+    """Looking an attribute up tells an AttributeError, whoever raised it, whose attribute was looked for."""
+    told = any((id(error.value), n) in m.tracer.attributes for n in ("name", "obj"))
+    if error.source is None and not told and error.value.name is None and error.value.obj is None:
+        assign(m, error, "name", Constant(name))
+        assign(m, error, "obj", owner)
+
+
+def _load(m: Machine, value: Value, name: str) -> Value:
     if isinstance(value, TensorValue):
         return _tensor(m, value, name)
     if isinstance(value, ObjectValue):
@@ -178,7 +195,7 @@ def load(m: Machine, value: Value, name: str) -> Value:
 def load_or_none(m: Machine, value: Value, name: str) -> Value | None:
     """``value.name``; None when there is no such attribute."""
     try:
-        return load(m, value, name)
+        return _load(m, value, name)
     except Raised as raised:
         if issubclass(raised.kind, AttributeError):
             return None
@@ -446,7 +463,7 @@ DELETED = Constant(ABSENT)
 def absent(kind: type, name: str) -> Raised:
     heap_type = kind.__flags__ & (1 << 9)
     shown = kind.__name__ if heap_type or kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-    return raising(AttributeError(f"'{shown}' object has no attribute '{name}'", name=name))
+    return raising(AttributeError(f"'{shown}' object has no attribute '{name}'"))
 
 
 def content(m: Machine, value: ObjectValue) -> Value | None:
@@ -575,6 +592,14 @@ def _descriptor(m: Machine, found: Any, value: ObjectValue, name: str, place: sr
 _OF_EXCEPTIONS = {"args", "__cause__", "__context__", "__suppress_context__", "__notes__"}
 
 
+def context_of(m: Machine, exception: ObjectValue) -> Value | None:
+    """``exception.__context__``."""
+    assigned = m.tracer.attributes.get((id(exception.value), "__context__"))
+    if assigned is not None:
+        return m.use(assigned[1])
+    return _generic(m, exception.value, exception.source, "__context__") if exception.source is not None else None
+
+
 def _of_exception(m: Machine, value: ObjectValue, name: str) -> Value:
     """An attribute that an exception made while tracing has from its C type."""
     if name == "__traceback__":
@@ -646,7 +671,7 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
         owner.python_type, enum.EnumMeta
     ):
         try:
-            setattr(_example(owner), name, None)
+            setattr(example(owner), name, None)
         except AttributeError as e:
             raise raising(e) from None
     if not isinstance(owner, ObjectValue):
@@ -669,7 +694,7 @@ def _store_on_tensor(m: Machine, owner: TensorValue, name: str, value: Value) ->
     if found is not ABSENT and hasattr(type(found), "__set__"):
         raise Break("FL110", what=f"assignment to `{owner.describe()}.{name}`", why="it is a descriptor that runs code")
     m.tracer.dressed.add(id(owner))
-    _assign(m, owner, name, value)
+    assign(m, owner, name, value)
 
 
 def _is_plain(m: Machine, setter: Any, owner: ObjectValue, name: str, value: Value) -> bool:
@@ -681,10 +706,12 @@ def _is_plain(m: Machine, setter: Any, owner: ObjectValue, name: str, value: Val
     return not issubclass(m.use(value).python_type, (torch.nn.Parameter, torch.nn.Module, torch.nn.Buffer))
 
 
-def _example(value: Value) -> Any:
-    """An object of the same builtin type, whose attributes cannot be set either."""
+def example(value: Value) -> Any:
+    """An object of the same builtin type, which raises what the one that ``value`` stands for raises."""
     if isinstance(value, Constant):
         return value.value
+    if isinstance(value, DictView):
+        return getattr(value.mapping.kind(), value.which)()
     kind: Any = value.python_type
     return tuple.__new__(kind, ()) if issubclass(kind, tuple) else kind()
 
@@ -702,7 +729,10 @@ def store_directly(m: Machine, owner: ObjectValue, name: str, value: Value) -> N
         return
     if found is not ABSENT and hasattr(type(found), "__set__"):
         if isinstance(found, types.MemberDescriptorType) or (isinstance(obj, BaseException) and name in _OF_EXCEPTIONS):
-            _assign(m, owner, name, value)
+            assign(m, owner, name, value)
+            if name == "__cause__":
+                m.tracer.attributes.pop((id(obj), "__suppress_context__"), None)  # so that it comes last
+                assign(m, owner, "__suppress_context__", Constant(True))
             return
         setter, where = class_member(m, type(found), "__set__")
         if type(setter) is not types.FunctionType or place is None:
@@ -714,10 +744,11 @@ def store_directly(m: Machine, owner: ObjectValue, name: str, value: Value) -> N
         if found is ABSENT:
             raise absent(kind, name)
         raise raising(AttributeError(f"'{kind.__name__}' object attribute '{name}' is read-only"))
-    _assign(m, owner, name, value)
+    assign(m, owner, name, value)
 
 
-def _assign(m: Machine, owner: ObjectValue | TensorValue, name: str, value: Value) -> None:
+def assign(m: Machine, owner: ObjectValue | TensorValue, name: str, value: Value) -> None:
+    """``owner.name = value`` where no class has a say."""
     m.tracer.touch(owner, f"assignment to `{owner.describe()}.{name}`")
     key = (id(owner.value), name)
     if key in m.tracer.attributes and m.tracer.attributes[key][1] is DELETED:
@@ -733,7 +764,7 @@ def delete(m: Machine, owner: Value, name: str) -> None:
         if (assigned[1] is DELETED) if assigned is not None else tensor_item(m, owner, name) is None:
             raise absent(owner.kind, name)
         m.tracer.dressed.add(id(owner))
-        _assign(m, owner, name, DELETED)
+        assign(m, owner, name, DELETED)
         return
     if not isinstance(owner, ObjectValue) or isinstance(owner.value, (torch.nn.Module, BaseException)):
         raise Break("FL110", what=what, why="attributes of such objects are deleted eagerly")
@@ -752,7 +783,7 @@ def delete(m: Machine, owner: Value, name: str) -> None:
         _object(m, owner, name)  # guards that it is there
     if not present:
         raise absent(kind, name)
-    _assign(m, owner, name, DELETED)
+    assign(m, owner, name, DELETED)
 
 
 def bind(m: Machine, found: Any, receiver: Value, name: str, place: src.Source | None) -> Value:
@@ -772,7 +803,7 @@ def bind(m: Machine, found: Any, receiver: Value, name: str, place: src.Source |
         m.tracer.guard_identity(place, found)
     if isinstance(found, functools.cached_property) and isinstance(receiver, ObjectValue) and found.attrname == name:
         result = m.call(_unwrapped(m, found, place, "func"), [receiver], {})
-        _assign(m, receiver, name, result)
+        assign(m, receiver, name, result)
         return m.use(result)
     if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)):
         return NamedMethod(receiver, name)

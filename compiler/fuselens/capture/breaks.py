@@ -32,11 +32,15 @@ class ConditionBreak(Break):
 
 
 class Raised(Exception):
-    """The traced program raises ``value``, an exception that a handler of the program may catch."""
+    """The traced program raises ``value``, an exception that a handler of the program may catch.
 
-    def __init__(self, value: ObjectValue) -> None:
+    ``chains``: its context becomes the exception being handled, as it does where it is raised, not where it passes.
+    """
+
+    def __init__(self, value: ObjectValue, chains: bool = True) -> None:
         super().__init__(value)
         self.value = value
+        self.chains = chains
         self.span: Span | None = None
         self.stack: tuple[Frame, ...] = ()
         self.inner: str = ""

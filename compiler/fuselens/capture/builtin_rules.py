@@ -6,6 +6,7 @@ import math
 import operator
 import sys
 import threading
+import traceback
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -203,7 +204,7 @@ def _getattribute(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Va
 
 @rule(vars)
 def _vars(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) != 1:
+    if not args:
         raise Break("FL104", what="vars", why="it reads its caller's variables")
     return attributes.load(m, m.use(args[0]), "__dict__")
 
@@ -230,13 +231,11 @@ def _delattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @rule(list)
 def _list(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _at_most(list, args, kwargs, 1)
     return SequenceValue(_sized(m, args[0]) if args else [], list)
 
 
 @rule(tuple)
 def _tuple(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _at_most(tuple, args, kwargs, 1)
     value = m.use(args[0]) if args else None
     if isinstance(value, SequenceValue) and value.kind is tuple:
         return value
@@ -254,13 +253,11 @@ def _sized(m: Machine, value: Value) -> list[Value]:
 
 @rule(set)
 def _set(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _at_most(set, args, kwargs, 1)
     return _set_of(m, args, set)
 
 
 @rule(frozenset)
 def _frozenset(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _at_most(frozenset, args, kwargs, 1)
     value = m.use(args[0]) if args else None
     if isinstance(value, SetValue) and isinstance(value.items, frozenset):
         return value
@@ -285,16 +282,6 @@ def _deque(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return made
 
 
-def _at_most(function: Any, args: list[Value], kwargs: dict[str, Value], n: int) -> None:
-    """Raises what a builtin raises that takes no keywords and at most ``n`` arguments."""
-    if kwargs or len(args) > n:
-        try:
-            function(*(None,) * len(args), **dict.fromkeys(kwargs))
-        except TypeError as e:
-            raise raising(e) from None
-        raise Break("FL104", what=function.__name__, why="its arguments do not fit")
-
-
 @rule(torch.Size)
 def _size(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return SequenceValue(iterate(m, args[0]) if args else [], torch.Size)
@@ -302,14 +289,12 @@ def _size(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @rule(dict)
 def _dict(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _at_most(dict, args, {}, 1)
     items = mapping_items(m, args[0]) if args else {}
     return DictValue({**items, **kwargs})
 
 
 @rule(OrderedDict)
 def _ordered_dict(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _at_most(OrderedDict, args, {}, 1)
     items = mapping_items(m, args[0]) if args else {}
     return DictValue({**items, **kwargs}, OrderedDict)
 
@@ -338,8 +323,9 @@ for _kind in (dict, OrderedDict, defaultdict):
 
 @rule(enumerate)
 def _enumerate(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    start = integer(m, kwargs.get("start", args[1] if len(args) > 1 else Constant(0)))
-    return CombinedIterator(enumerate, [iterator(m, args[0])], Constant(start))
+    given = dict(zip(("iterable", "start"), args, strict=False)) | kwargs
+    start = integer(m, given.get("start", Constant(0)))
+    return CombinedIterator(enumerate, [iterator(m, given["iterable"])], Constant(start))
 
 
 @rule(zip)
@@ -352,8 +338,6 @@ def _zip(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @rule(map)
 def _map(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) < 2:
-        raise Break("FL104", what="map", why="it has nothing to map over")
     return CombinedIterator(map, [iterator(m, a) for a in args[1:]], args[0])
 
 
@@ -368,8 +352,13 @@ def _reversed(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if held is None:
             return m.call(Known(polyfills.ReversedSequence), [value], {})
         value = held
-    if isinstance(value, (SequenceValue, DictValue)) or (
-        isinstance(value, DictView) or (isinstance(value, Constant) and isinstance(value.value, (str, bytes, range)))
+    if isinstance(value, SequenceValue) and value.kind is list:
+        return IteratorValue(value, value.items, backwards=True)
+    if isinstance(value, (DictValue, DictView)):
+        mapping = value if isinstance(value, DictValue) else value.mapping
+        return IteratorValue(value, [], backwards=True, keys=reversed(mapping.items))
+    if isinstance(value, SequenceValue) or (
+        isinstance(value, Constant) and isinstance(value.value, (str, bytes, range))
     ):
         return IteratorValue(value, list(reversed(iterate(m, value))), backwards=True)
     if isinstance(value, TensorValue):
@@ -406,13 +395,11 @@ def _handles_nothing() -> bool:
 
 @rule(types.MethodType)
 def _method(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _at_most(types.MethodType, args[2:], kwargs, 0)
     return MethodValue(args[0], m.use(args[1]))
 
 
 @rule(id)
 def _id(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _at_most(id, args, kwargs, 1)
     value = m.use(args[0])
     return RuntimeNumber(id, [value], value.function if isinstance(value, FunctionValue) else value)
 
@@ -437,6 +424,13 @@ def _exc_info(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         )
         return SequenceValue([Constant(None)] * 3, tuple)
     return SequenceValue([Known(exception.python_type), exception, Traceback()], tuple)
+
+
+@rule(traceback.clear_frames)
+def _clear_frames(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args or not isinstance(m.use(args[0]), Traceback):
+        raise Break("FL104", what="traceback.clear_frames", why="it looks at frames")
+    return Constant(None)  # frames that were only traced hold nothing
 
 
 @rule(sum)
@@ -496,7 +490,6 @@ RULES[min], RULES[max] = _extreme(min, "<"), _extreme(max, ">")
 
 def _quantifier(function: Any, stop: bool) -> Rule:
     def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        _at_most(function, args[1:], kwargs, 0)
         for item in lazily(m, args[0]):
             truth = m.truth(item)
             if truth is None:
@@ -513,8 +506,6 @@ RULES[any], RULES[all] = _quantifier(any, True), _quantifier(all, False)
 
 @rule(sorted)
 def _sorted(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) != 1 or not set(kwargs) <= {"key", "reverse"}:
-        raise Break("FL104", what="sorted", why="its arguments do not fit")
     value = m.use(args[0])
     if isinstance(value, SetValue):
         items = [from_plain(k, "an element of a set") for k in value.elements()]  # whose order does not matter
@@ -537,19 +528,16 @@ def _str(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @rule(repr)
 def _repr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _at_most(repr, args, kwargs, 1)
     return text.text(m, repr, args[0])
 
 
 @rule(ascii)
 def _ascii(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _at_most(ascii, args, kwargs, 1)
     return text.text(m, ascii, args[0])
 
 
 @rule(format)
 def _format(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _at_most(format, args, kwargs, 2)
     spec = plain(m.use(args[1])) if len(args) > 1 else ""
     if spec is UNKNOWN:
         raise Break("FL104", what="format", why="the format is not known while tracing")
@@ -596,7 +584,6 @@ RULES[complex] = _number(complex, ("__complex__", "__float__", "__index__"))
 
 @rule(bool, operator.truth)
 def _bool(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _at_most(bool, args, kwargs, 1)
     if not args:
         return Constant(False)
     truth = m.truth(args[0])
@@ -677,7 +664,6 @@ for _function in (bin, hex, oct, chr, range, operator.index):
 
 @rule(divmod)
 def _divmod(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _at_most(divmod, args, kwargs, 2)
     a, b = (m.use(v) for v in args)
     if isinstance(a, Constant) and isinstance(b, Constant):
         return fold(m, divmod, [a, b], {}, "divmod")
@@ -702,7 +688,6 @@ def _pow(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @rule(hash)
 def _hash(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _at_most(hash, args, kwargs, 1)
     key = key_of(m, args[0])
     if isinstance(key, HashedKey):
         return Constant(hash(key))
@@ -758,7 +743,6 @@ for _original, _made in polyfills.REPLACED.items():
 
 def _operator(function: Any, symbol: str) -> Rule:
     def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        _at_most(function, args, kwargs, 2)
         return binary(m, function, m.use(args[0]), m.use(args[1]), symbol)
 
     return run
@@ -770,5 +754,4 @@ for _symbol, _function in (BINARY | COMPARE).items():
 
 @rule(operator.getitem)
 def _getitem(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _at_most(operator.getitem, args, kwargs, 2)
     return subscript(m, args[0], args[1])

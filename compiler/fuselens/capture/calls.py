@@ -14,6 +14,7 @@ import torch
 
 from . import _hook, attributes, classify, torch_contexts, torch_function
 from . import sources as src
+from .arguments import fit, is_builtin, misfit
 from .breaks import Break, Raised, raising
 from .compiler_rules import marked, reason
 from .iterators import generator_method, iterate
@@ -287,6 +288,8 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
     except TypeError:
         found = None
     if found is not None:
+        if is_builtin(obj) and not fit(obj, len(args), tuple(kwargs)):
+            raise misfit(obj, len(args), tuple(kwargs), value.describe())
         return found(m, args, kwargs)
     result = marked(m, value, obj, args, kwargs)
     if result is not None:
@@ -419,13 +422,14 @@ def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Ob
     if owner is object:
         if cls.__flags__ & _HEAP_TYPE:
             return m.tracer.made(object.__new__(cls))
-    elif issubclass(cls, BaseException):
-        made = m.tracer.made(BaseException.__new__(cls))
-        m.tracer.attributes[id(made.value), "args"] = (made, SequenceValue(list(args), tuple))
-        return made
+    elif issubclass(cls, BaseException) and not issubclass(cls, BaseExceptionGroup):
+        return _new_exception(m, cls, owner, args)
     elif owner in _CONTAINERS and cls.__flags__ & _HEAP_TYPE:
         return m.tracer.made(_bare(owner, cls), _CONTAINERS[owner]())
     elif owner is tuple and cls.__flags__ & _HEAP_TYPE:
+        names = () if type(cls.__init__) is types.FunctionType else tuple(kwargs)
+        if not fit(tuple, len(args), names):
+            raise misfit(tuple, len(args), names, cls.__qualname__)
         return m.tracer.made(_bare(owner, cls), SequenceValue(iterate(m, args[0]) if args else [], tuple))
     elif owner in (int, float, str, complex, bytes) and cls.__flags__ & _HEAP_TYPE:
         known = [plain(deep_use(m, a)) for a in args]
@@ -433,6 +437,21 @@ def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Ob
             value = _natural(lambda: _bare(owner, cls, *known))
             return m.tracer.made(value, Constant(owner(value)))
     raise Break("FL104", what=cls.__qualname__, why="its instances are made in C")
+
+
+def _new_exception(m: Machine, cls: Any, owner: Any, args: list[Value]) -> ObjectValue:
+    if not issubclass(cls, OSError):
+        made = m.tracer.made(_bare(owner, cls))
+        m.tracer.attributes[id(made.value), "args"] = (made, SequenceValue(list(args), tuple))
+        return made
+    if type(cls.__init__) is types.FunctionType and type(cls.__new__) is not types.FunctionType:
+        return m.tracer.made(_bare(owner, cls))  # its __init__ looks at the arguments
+    known = [plain(deep_use(m, a)) for a in args]
+    if UNKNOWN in known:
+        raise Break("FL104", what=cls.__qualname__, why="its instances are made in C")
+    made = m.tracer.made(_natural(lambda: _bare(owner, cls, *known)))
+    m.tracer.initialised[id(made.value)] = (None, args, {})
+    return made
 
 
 _HEAP_TYPE = 1 << 9
@@ -448,33 +467,53 @@ def _natural(function: Any) -> Any:
 
 def base_init(m: Machine, made: ObjectValue, args: list[Value], kwargs: dict[str, Value], initialise: Any) -> None:
     """The ``__init__`` of a builtin base class: of an exception, a dictionary, a list."""
-    owner = getattr(initialise, "__objclass__", None)
     if isinstance(made.value, BaseException):
-        if owner in (
-            StopIteration,
-            OSError,
-            ImportError,
-            SyntaxError,
-            UnicodeError,
-            SystemExit,
-            NameError,
-            AttributeError,
-        ):
-            if kwargs or owner not in (StopIteration, NameError, AttributeError):
-                raise Break("FL104", what=made.python_type.__qualname__, why="its instances are made in C")
-            if owner is StopIteration:
-                m.tracer.attributes[id(made.value), "value"] = (made, args[0] if args else Constant(None))
-        if kwargs:
-            raise raising(TypeError(f"{made.python_type.__name__}() takes no keyword arguments"))
-        m.tracer.attributes[id(made.value), "args"] = (made, SequenceValue(list(args), tuple))
+        _initialise_exception(m, made, args, kwargs, initialise)
         return
     held = made.content
     if isinstance(held, DictValue):
         named_method(m, NamedMethod(held, "update"), args, kwargs)
     elif isinstance(held, SequenceValue) and held.kind is list:
+        names = () if type(made.python_type.__new__) is types.FunctionType else tuple(kwargs)
+        if not fit(list, len(args), names):
+            raise misfit(list, len(args), names, made.python_type.__qualname__)
         held.items[:] = iterate(m, args[0]) if args else []
     elif held is None:
         raise Break("FL104", what=made.python_type.__qualname__, why="its instances are made in C")
+
+
+_STATEFUL = (
+    StopIteration, SystemExit, OSError, ImportError, SyntaxError, UnicodeEncodeError, UnicodeDecodeError,
+    UnicodeTranslateError, NameError, AttributeError,
+)  # fmt: skip
+"""Exceptions of which more is kept than ``args``."""
+
+
+def _initialise_exception(
+    m: Machine, made: ObjectValue, args: list[Value], kwargs: dict[str, Value], initialise: Any
+) -> None:
+    """``initialise(made, *args, **kwargs)``, of a class implemented in C."""
+    tracer, key = m.tracer, id(made.value)
+    if issubclass(initialise.__objclass__, _STATEFUL):
+        known = [plain(deep_use(m, a)) for a in args], {k: plain(deep_use(m, v)) for k, v in kwargs.items()}
+        if UNKNOWN not in (*known[0], *known[1].values()):
+            _natural(lambda: initialise(made.value, *known[0], **known[1]))
+            new = tracer.initialised.get(key)
+            tracer.initialised[key] = new if new is not None and new[0] is None else (initialise, args, kwargs)
+            tracer.attributes.pop((key, "args"), None)  # from here on those that it has
+            return
+        if issubclass(initialise.__objclass__, (StopIteration, SystemExit)) and not kwargs and len(args) <= 1:
+            name = "value" if issubclass(initialise.__objclass__, StopIteration) else "code"
+            attributes.assign(m, made, name, args[0])
+        elif issubclass(initialise.__objclass__, (NameError, AttributeError)) and set(kwargs) <= {"name", "obj"}:
+            for name, value in kwargs.items():
+                attributes.assign(m, made, name, value)
+            kwargs = {}
+        else:
+            raise Break("FL104", what=made.python_type.__qualname__, why="its instances are made in C")
+    if kwargs:
+        raise raising(TypeError(f"{made.python_type.__name__}() takes no keyword arguments"))
+    attributes.assign(m, made, "args", SequenceValue(list(args), tuple))
 
 
 def _object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:

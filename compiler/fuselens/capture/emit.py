@@ -13,7 +13,7 @@ import functools
 import inspect
 import types
 import weakref
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -27,7 +27,7 @@ from .breaks import CannotRebuild, FrameUnsupported
 from .bytecode import Instruction
 from .explore import explore_both
 from .iterators import Recipe, recipe_of, restored
-from .known import from_plain, holds_identity, identity_values
+from .known import from_plain, hashed_keys, holds_identity, identity_values
 from .machine import Machine, Program, program
 from .resuming import END, RESUME_MARK, Passed, Retry, Tail, next_or_end, run_tails
 from .sources import Source
@@ -87,7 +87,7 @@ def parts(value: Value, tracer: Tracer) -> list[Value]:
     """The values that ``value``, made while tracing, is rebuilt from."""
     found: list[Value | None] = []
     if isinstance(value, (SequenceValue, DictValue, SetValue)):
-        found += contents(value)
+        found += contents(value, tracer)
     elif isinstance(value, DictView):
         found.append(value.mapping)
     elif isinstance(value, (IteratorValue, CombinedIterator)):
@@ -100,7 +100,9 @@ def parts(value: Value, tracer: Tracer) -> list[Value]:
         function, args, kwargs = value.call
         found += [function, *args, *kwargs.values()]
     elif isinstance(value, ObjectValue):
-        found += [value.content, *(v for _, v in tracer.attributes_of(value))]
+        held = value.content
+        found += contents(held, tracer) if isinstance(held, (SequenceValue, DictValue, SetValue)) else []
+        found += [v for _, v in tracer.attributes_of(value)]
     elif isinstance(value, TensorValue):
         found += [v for _, v in tracer.attributes_of(value)]
     elif isinstance(value, SliceValue):
@@ -135,6 +137,7 @@ def needed_nodes(values: list[Value], tracer: Tracer) -> list[fx.Node]:
     pending = values[::-1]
     while pending:
         value = pending.pop()
+        value = tracer.holders.get(id(value), value)
         if id(value) in seen or isinstance(value, Lazy):
             continue
         seen.add(id(value))
@@ -146,16 +149,28 @@ def needed_nodes(values: list[Value], tracer: Tracer) -> list[fx.Node]:
     return list(found)
 
 
-def contents(container: SequenceValue | DictValue | SetValue) -> list[Value]:
+def contents(container: SequenceValue | DictValue | SetValue, tracer: Tracer) -> list[Value]:
     """The tracked objects that a container needs when it is made again."""
     if isinstance(container, SequenceValue):
         return list(container.items)
+    _check_keys(container.items, tracer)
     if isinstance(container, SetValue):
         if container.origin is not None:
             return [operand for operand, _ in container.origin[1]]
         return identity_values(key for _, keys in container.steps for key in keys)
     found = [*identity_values(container.items), *container.items.values()]
     return found if container.factory is None else [container.factory, *found]
+
+
+def _check_keys(keys: Iterable[Any], tracer: Tracer) -> None:
+    """Refuses keys whose classes' own ``__hash__`` and ``__eq__`` may show that they are run again."""
+    hashed = hashed_keys(keys)
+    if hashed:
+        hashes = Counter(map(hash, keys))
+        for key in hashed:
+            if not key.lasts(tracer) or hashes[hash(key)] > 1:
+                why = "putting its keys into it again runs code of the program"
+                raise CannotRebuild(key.born, "a dictionary or set", why)
 
 
 def shared_iterators(values: list[Value], tracer: Tracer) -> set[int]:
@@ -436,7 +451,7 @@ class Emitter:
                 self.value(value.exception)
                 self._emit([*bytecode.push_exc_info(), *bytecode.pop_top()])
             else:
-                self.value(value)
+                self.value(Constant(None) if value is NULL else value)  # POP_TOP takes no NULL
 
     def _land(self, landing: Instruction, handler: bytecode.Handler | None, pushed: list[Value]) -> None:
         """Where an exception of the plain instruction goes: to the resume function at the program's handler."""
@@ -634,6 +649,7 @@ class Emitter:
         if value is NULL:
             self._emit(bytecode.push_null())
             return
+        value = self.m.tracer.holders.get(id(value), value)
         if value.source is not None and (
             not isinstance(value, (Constant, Known)) or value.source.kind == _hook.ROOT_LOCAL
         ):
@@ -670,8 +686,11 @@ class Emitter:
             self._emit(bytecode.list_extend(1) if value.kind is list else bytecode.dict_update(1))
             return
         if isinstance(value, (ObjectValue, TensorValue)):
+            initialised = self.m.tracer.initialised
             for name, attribute in self.m.tracer.attributes_of(value):
-                if attribute is DELETED or (name == "args" and isinstance(value.value, BaseException)):
+                if attribute is DELETED:
+                    continue
+                if name == "args" and isinstance(value.value, BaseException) and id(value.value) not in initialised:
                     continue
                 self._call_constant(_setter(value.value), value, Constant(name), attribute)
                 self._emit(bytecode.pop_top())
@@ -749,6 +768,8 @@ class Emitter:
         elif isinstance(value, PartialValue):
             args = SequenceValue([value.function, *value.args], tuple)
             self._call_constant(_applied, Known(functools.partial), args, DictValue(dict(value.kwargs)))
+        elif isinstance(value, NamedMethod) and id(value.receiver) in self.m.tracer.holders:  # the builtin class's own
+            self._call_constant(getattr(value.receiver.python_type, value.name).__get__, value.receiver)
         elif isinstance(value, NamedMethod):
             self.value(value.receiver)
             self._emit(bytecode.load_attr(value.name))
@@ -824,9 +845,17 @@ class Emitter:
         cls, held = value.python_type, value.content
         if isinstance(value.value, BaseException):
             args = dict(self.m.tracer.attributes_of(value)).get("args")
-            if args is None:
-                args = SequenceValue([Constant(a) for a in value.value.args], tuple)
-            self._call_constant(_new_exception, Known(cls), args)
+            initialise, given, named = self.m.tracer.initialised.get(id(value.value), (None, None, {}))
+            if args is None and given is None:
+                given = [Constant(a) for a in value.value.args]
+            new = args if given is None else SequenceValue(list(given), tuple)
+            assert new is not None
+            self._call_constant(_new_exception, Known(cls), new)
+            if initialise is not None:
+                self._remember(value)
+                bound = SequenceValue([value, *(given or [])], tuple)
+                self._call_constant(_applied, Known(initialise), bound, DictValue(dict(named)))
+                self._emit(bytecode.pop_top())
         elif held is None:
             self._call_constant(object.__new__, Known(cls))
         elif isinstance(held, Constant):
@@ -920,10 +949,9 @@ def _delete_attribute(owner: Any, name: str) -> None:
 
 
 def _new_exception(cls: Any, args: Any) -> Any:
-    """An exception with ``args``; a builtin class also gets what its C code makes of them."""
-    if cls.__flags__ & (1 << 9) and cls.__init__ is not BaseException.__init__:
-        return BaseException.__new__(cls, *args)
-    return cls(*args)
+    """An exception that the ``__new__`` of a builtin class makes of ``args``."""
+    makers = (vars(c).get("__new__") for c in cls.__mro__)
+    return next(m for m in makers if isinstance(m, types.BuiltinMethodType)).__self__.__new__(cls, *args)
 
 
 def _new_container(cls: Any, base: Any, items: Any) -> Any:
@@ -987,7 +1015,7 @@ def effects(machine: Machine) -> list[Value]:
     found: list[Value] = [value for owner, value in tracer.attributes.values() if owner.source is not None]
     for container in tracer.mutated.values():
         if container.source is not None:
-            found += contents(container)
+            found += contents(container, tracer)
     found += [value for _, value in tracer.written_globals.values()]
     found += change_of_modes(tracer)[1]
     found += [c.contents for c in tracer.written_cells.values() if c.contents is not None]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import enum
+import operator
 import types
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import attributes, polyfills, torch_function
-from .breaks import Break, CannotRebuild, Raised, raising
+from .breaks import Break, CannotRebuild, FrameUnsupported, Raised, raising
 from .known import from_plain
 from .rules import RULES, rule
 from .values import (
     CombinedIterator,
     Constant,
+    DequeValue,
     DictValue,
     DictView,
     GeneratorValue,
@@ -42,18 +45,9 @@ def iterate(m: Machine, value: Value) -> list[Value]:
         value = attributes.instance_items(m, value)
     if isinstance(value, SequenceValue):
         return list(value.items)
-    if isinstance(value, DictValue):
-        return [from_plain(k, "a dictionary key") for k in value.items]
-    if isinstance(value, DictView):
-        keys = [from_plain(k, "a dictionary key") for k in value.mapping.items]
-        if value.which == "keys":
-            return keys
-        values = list(value.mapping.items.values())
-        return (
-            values
-            if value.which == "values"
-            else [SequenceValue(list(p), tuple) for p in zip(keys, values, strict=True)]
-        )
+    if isinstance(value, (DictValue, DictView)):
+        mapping = value if isinstance(value, DictValue) else value.mapping
+        return [_of_key(value, k) for k in mapping.items]
     if isinstance(value, SetValue):
         if not value.ordered and len(value.items) > 1:
             raise Break("FL105", what="iteration", why="over a set whose order only the running program knows")
@@ -78,6 +72,14 @@ def iterate(m: Machine, value: Value) -> list[Value]:
     return rest
 
 
+def _of_key(mapping: DictValue | DictView, key: Any) -> Value:
+    """What iterating over a dictionary or a view of one gives for a key."""
+    if isinstance(mapping, DictValue) or mapping.which == "keys":
+        return from_plain(key, "a dictionary key")
+    value = mapping.mapping.items[key]
+    return value if mapping.which == "values" else SequenceValue([from_plain(key, "a dictionary key"), value], tuple)
+
+
 def iterator(m: Machine, value: Value) -> Value:
     """``iter(value)``."""
     value = m.use(value)
@@ -85,6 +87,9 @@ def iterator(m: Machine, value: Value) -> Value:
         return value
     if isinstance(value, SequenceValue) and value.kind is list:
         return IteratorValue(value, value.items)
+    if isinstance(value, (DictValue, DictView)):
+        mapping = value if isinstance(value, DictValue) else value.mapping
+        return IteratorValue(value, [], keys=iter(mapping.items))
     if isinstance(value, ObjectValue):
         method, place = attributes.class_member(m, value.python_type, "__iter__")
         if type(method) is types.FunctionType:
@@ -105,7 +110,7 @@ def iterator(m: Machine, value: Value) -> Value:
             return m.use(m.call(Known(polyfills.ByIndex), [value], {}))
         raise Break("FL105", what="iteration", why=f"over {value.describe()}")
     if (
-        isinstance(value, (SequenceValue, DictValue, DictView, SetValue, TensorValue))
+        isinstance(value, (SequenceValue, SetValue, TensorValue))
         or (isinstance(value, Constant) and isinstance(value.value, (range, str, bytes)))
         or (isinstance(value, Known) and isinstance(value.value, enum.EnumMeta))
     ):
@@ -138,16 +143,42 @@ def advance(m: Machine, value: Value) -> Value | None:
                 raise
     if not isinstance(value, IteratorValue):
         raise Break("FL105", what="iteration", why=f"over {value.describe()}")
-    mapping = value.over.mapping if isinstance(value.over, DictView) else value.over
-    if isinstance(mapping, SetValue) and len(mapping.items) != len(value.items) and value.position >= 0:
+    over = value.over
+    if value.keys is not None:
+        return _advance_keys(value)
+    if isinstance(over, SetValue) and len(over.items) != len(value.items) and value.position >= 0:
         raise raising(RuntimeError("Set changed size during iteration"))
-    if isinstance(mapping, DictValue) and len(mapping.items) != len(value.items) and value.position >= 0:
-        raise raising(RuntimeError("dictionary changed size during iteration"))
+    if isinstance(over, DequeValue) and value.position >= 0 and not _same_items(over, value):
+        raise raising(RuntimeError("deque mutated during iteration"))
     if 0 <= value.position < len(value.items):
-        value.position += 1
-        return value.items[value.position - 1]
+        item = value.items[value.position]
+        value.position += -1 if value.counts_down else 1
+        return item
     value.position = -1  # an exhausted iterator stays so, even when its list grows
     return None
+
+
+def _advance_keys(value: IteratorValue) -> Value | None:
+    """The next item of an iterator over a dictionary, which a real one over its tracked keys gives."""
+    over = value.over
+    assert value.keys is not None and isinstance(over, (DictValue, DictView))
+    mapping = over if isinstance(over, DictValue) else over.mapping
+    try:
+        key = next(value.keys)
+    except StopIteration:
+        value.position = -1
+        return None
+    except RuntimeError as e:
+        ordered = mapping.kind is OrderedDict
+        raise raising(RuntimeError("OrderedDict mutated during iteration") if ordered else e) from None
+    value.position += 1
+    return _of_key(over, key)
+
+
+def _same_items(over: DequeValue, value: IteratorValue) -> bool:
+    """Whether a deque holds what it held when iterating over it began."""
+    items = value.items[::-1] if value.backwards else value.items
+    return len(over.items) == len(items) and all(map(operator.is_, over.items, items))
 
 
 def _advance_combined(m: Machine, value: CombinedIterator) -> Value | None:
@@ -198,7 +229,8 @@ def resume_generator(m: Machine, generator: GeneratorValue, sent: Value, thrown:
             generator.finished = True
         if issubclass(raised.kind, StopIteration) and raised is not thrown:
             error = raising(RuntimeError("generator raised StopIteration"))
-            m.tracer.attributes[id(error.value.value), "__cause__"] = (error.value, raised.value)
+            attributes.store_directly(m, error.value, "__cause__", raised.value)
+            attributes.assign(m, error.value, "__context__", raised.value)
             raise error from None
         raise
     finally:
@@ -308,17 +340,34 @@ def recipe_of(value: Value, leaves: list[Value]) -> tuple[Any, ...]:
         return ("zip", *(recipe_of(p, leaves) for p in value.parts))
     assert isinstance(value, IteratorValue)
     over, position = value.over, value.position
-    rest = value.items[position:] if position >= 0 else []
+    kind = "reversed" if value.backwards and position >= 0 else "iter"
     if position < 0:
         over, position = SequenceValue([], tuple), 0
+    elif value.keys is not None:
+        if value.backwards:
+            over, position = SequenceValue([_of_key(over, k) for k in _rest(value)][::-1], list), -1  # type: ignore[arg-type]
+        else:
+            _rest(value)
+    elif value.counts_down:
+        pass
     elif value.backwards:
-        over, position = SequenceValue(rest[::-1], list), 0
+        over, position = SequenceValue(value.items[position:][::-1], list), -1
     elif isinstance(over, Constant):
         over, position = Constant(over.value[position:]), 0
-    elif not (isinstance(over, (DictValue, DictView, SetValue)) or over.python_type is list):
-        over, position = SequenceValue(rest, tuple), 0  # what is gone by need not be kept alive
+    elif not (isinstance(over, SetValue) or over.python_type is list):
+        over, position = SequenceValue(value.items[position:], tuple), 0  # what is gone by need not be kept alive
     leaves.append(over)
-    return ("reversed" if value.backwards and rest else "iter", len(leaves) - 1, position)
+    return (kind, len(leaves) - 1, position)
+
+
+def _rest(value: IteratorValue) -> list[Any]:
+    """The keys that an iterator over a dictionary has yet to give."""
+    mapping = value.over.mapping if isinstance(value.over, DictView) else value.over
+    assert isinstance(mapping, DictValue)
+    keys = list(reversed(mapping.items) if value.backwards else mapping.items)[value.position :]
+    if operator.length_hint(value.keys) != len(keys):
+        raise FrameUnsupported("FL109", what="a loop", why="it changes the dictionary that it goes over")
+    return keys
 
 
 def restored(recipe: Recipe, leaves: tuple[Any, ...]) -> Any:
@@ -335,7 +384,10 @@ def restored(recipe: Recipe, leaves: tuple[Any, ...]) -> Any:
                     next(made)
             return made
         if kind == "reversed":
-            return reversed(leaves[rest[0]])
+            made: Any = reversed(leaves[rest[0]])
+            if rest[1] >= 0:
+                made.__setstate__(rest[1])
+            return made
         if kind == "enumerate":
             return enumerate(make(rest[0]), rest[1])
         if kind == "map":
@@ -354,13 +406,19 @@ def _restored(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         kind, *rest = steps
         if kind == "iter":
             made = iterator(m, leaves.items[rest[0]])
-            if isinstance(made, IteratorValue):
+            if isinstance(made, IteratorValue) and made.keys is not None:
+                for _ in range(rest[1]):
+                    advance(m, made)
+            elif isinstance(made, IteratorValue):
                 made.position = rest[1]
             elif rest[1]:
                 raise Break("FL105", what="a loop", why="its iterator cannot be made again")
             return made
         if kind == "reversed":
-            return RULES[reversed](m, [leaves.items[rest[0]]], {})
+            made = RULES[reversed](m, [leaves.items[rest[0]]], {})
+            if isinstance(made, IteratorValue) and rest[1] >= 0:
+                made.position = rest[1]
+            return made
         if kind == "enumerate":
             return CombinedIterator(enumerate, [make(rest[0])], Constant(rest[1]))
         if kind == "map":

@@ -37,6 +37,7 @@ from .values import (
 
 if TYPE_CHECKING:
     from .machine import Machine
+    from .tracer import Tracer
 
 UNKNOWN = object()
 PURE = (torch.finfo, torch.iinfo, *IMMUTABLE)
@@ -122,6 +123,17 @@ def holds_identity(keys: Iterable[Any]) -> bool:
     )
 
 
+def hashed_keys(keys: Iterable[Any]) -> list[HashedKey]:
+    """The keys among those given, or held by them, that the machine hashes."""
+    found: list[HashedKey] = []
+    for key in keys:
+        if isinstance(key, HashedKey):
+            found.append(key)
+        elif isinstance(key, (tuple, frozenset)):
+            found += hashed_keys(key)
+    return found
+
+
 def identity_values(keys: Iterable[Any]) -> list[Value]:
     """The tracked objects that the keys stand for or hold."""
     found: list[Value] = []
@@ -180,14 +192,25 @@ class NumberKey(IdentityKey):
 
 
 class HashedKey(IdentityKey):
-    """A key whose class defines ``__hash__`` and ``__eq__`` in Python: the machine runs them."""
+    """A key whose class defines ``__hash__`` and ``__eq__`` in Python: the machine runs them.
 
-    __slots__ = ("machine", "hash")
+    ``born`` is the step of the outermost frame at which it was first used. ``pure``: hashing it again shows nowhere.
+    """
 
-    def __init__(self, machine: Machine, value: Value, hashed: int) -> None:
+    __slots__ = ("machine", "hash", "born", "pure", "_attributes")
+
+    def __init__(self, machine: Machine, value: ObjectValue, hashed: int, pure: bool) -> None:
         super().__init__(value, value)
         self.machine = machine
         self.hash = hashed
+        self.born = machine.tracer.now
+        self.pure = pure
+        self._attributes = machine.tracer.attributes_of(value)
+
+    def lasts(self, tracer: Tracer) -> bool:
+        """Whether the key would be hashed as it was, which an object may not be that was assigned to since."""
+        assert isinstance(self.value, ObjectValue)
+        return self.pure and tracer.attributes_of(self.value) == self._attributes
 
     def __eq__(self, other: object) -> bool:
         from .operators import equal
@@ -235,9 +258,11 @@ def _object_key(m: Machine, value: ObjectValue) -> IdentityKey:
     comparison, _ = attributes.class_member(m, kind, "__eq__")
     if hasher is object.__dict__["__hash__"] and comparison is object.__dict__["__eq__"]:
         return m.tracer.identity_key(value.value, value)
+    before = m.tracer.effects_so_far()
     hashed = m.use(m.call(attributes.bind(m, hasher, value, "__hash__", place), [], {}))
     if isinstance(hashed, Constant) and isinstance(hashed.value, int):
-        return HashedKey(m, value, hash(hashed.value))
+        variables = getattr(hasher, "__closure__", None) and hasher.__code__.co_freevars != ("__class__",)
+        return HashedKey(m, value, hash(hashed.value), before == m.tracer.effects_so_far() and not variables)
     raise Break("FL105", what="a dictionary key", why=f"the hash of {value.describe()} is not known while tracing")
 
 

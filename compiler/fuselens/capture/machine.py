@@ -235,9 +235,9 @@ class Machine:
         """
         handler = self.program.handlers.get(self.at)
         self.set_span()
-        handled = self.handled_exception() if id(raised.value) not in self.tracer.raised_at else None
-        if handled is not None and handled is not raised.value and raised.value.source is None:
-            self.tracer.attributes.setdefault((id(raised.value.value), "__context__"), (raised.value, handled))
+        if raised.chains:
+            raised.chains = False
+            self._chain(raised.value)
         first = self.tracer.raised_at.setdefault(id(raised.value), (self.tracer.now, raised))
         if (self.instruction.op, self.instruction.argval) not in _KEEP_TRACEBACK:
             places = self.tracer.tracebacks.setdefault(id(raised.value.value), (raised.value, []))[1]
@@ -255,6 +255,19 @@ class Machine:
         self.push(raised.value)
         self.keyword_names = ()
         self.jump(handler.target)
+
+    def _chain(self, exception: ObjectValue) -> None:
+        """Makes the exception being handled the context of one that is raised; their chain must not become a circle."""
+        handled = self.handled_exception()
+        if not isinstance(handled, ObjectValue) or handled.value is exception.value:
+            return
+        link = handled
+        while isinstance(context := attributes.context_of(self, link), ObjectValue):
+            if context.value is exception.value:
+                attributes.assign(self, link, "__context__", Constant(None))
+                break
+            link = context
+        attributes.assign(self, exception, "__context__", handled)
 
     def throw(self, raised: Raised) -> None:
         """Raises an exception at the instruction that ran last (a ``yield``), before going on."""
@@ -984,22 +997,23 @@ def _raise(m: Machine, n: int) -> None:
         handled = m.handled_exception()
         if handled is None:
             raise raising(RuntimeError("No active exception to reraise"))
-        raise Raised(_exception(m, handled))
+        raise Raised(_exception(m, handled), chains=False)
     exception = _exception(m, m.pop())
     if cause is not None:
-        cause = cause if isinstance(cause, Constant) and cause.value is None else _exception(m, cause)
-        m.tracer.attributes[id(exception.value), "__cause__"] = (exception, cause)
+        none = isinstance(cause, Constant) and cause.value is None
+        cause = cause if none else _exception(m, cause, "exception causes must derive from BaseException")
+        attributes.store_directly(m, exception, "__cause__", cause)
     raise Raised(exception)
 
 
-def _exception(m: Machine, value: Value) -> ObjectValue:
+def _exception(m: Machine, value: Value, otherwise: str = "exceptions must derive from BaseException") -> ObjectValue:
     """The instance that ``raise value`` raises."""
     if isinstance(value, Known) and isinstance(value.value, type) and issubclass(value.value, BaseException):
         value = m.use(m.call(value, [], {}))
     if isinstance(value, ObjectValue) and isinstance(value.value, BaseException):
         return value
     if isinstance(value, (Constant, Known, SequenceValue, DictValue, FunctionValue, TensorValue)):
-        raise raising(TypeError("exceptions must derive from BaseException"))
+        raise raising(TypeError(otherwise))
     raise Break("FL105", what="raise", why=f"of {value.describe()}")
 
 
@@ -1010,7 +1024,7 @@ def describe_exception(value: ObjectValue) -> str:
 @handles("RERAISE")
 def _reraise(m: Machine, with_position: Any) -> None:
     exception = _exception(m, m.pop())
-    raise Raised(exception)
+    raise Raised(exception, chains=False)
 
 
 @handles("PUSH_EXC_INFO")
@@ -1033,7 +1047,7 @@ def _check_exc_match(m: Machine, arg: Any) -> None:
         raise Break("FL105", what="except", why="the class is not known while tracing")
     if not all(isinstance(c, type) and issubclass(c, BaseException) for c in several):
         raise raising(TypeError("catching classes that do not inherit from BaseException is not allowed"))
-    m.push(Constant(issubclass(exception.python_type, classes)))
+    m.push(Constant(any(c in exception.python_type.__mro__ for c in several)))  # a metaclass is not asked
 
 
 @handles("WITH_EXCEPT_START")
@@ -1094,7 +1108,7 @@ def _end_send(m: Machine, arg: Any) -> None:
 def _cleanup_throw(m: Machine, arg: Any) -> None:
     exception = _exception(m, m.pop())
     if not issubclass(exception.python_type, StopIteration):
-        raise Raised(exception)
+        raise Raised(exception, chains=False)
     m.take()
     m.take()
     m.push(NULL)
@@ -1267,7 +1281,8 @@ def _call_intrinsic_1(m: Machine, arg: Any) -> None:
         exception = _exception(m, m.pop())
         if issubclass(exception.python_type, StopIteration):
             error = raising(RuntimeError("generator raised StopIteration"))
-            m.tracer.attributes[id(error.value.value), "__cause__"] = (error.value, exception)
+            attributes.store_directly(m, error.value, "__cause__", exception)
+            attributes.assign(m, error.value, "__context__", exception)
             exception = error.value
         m.push(exception)
         return

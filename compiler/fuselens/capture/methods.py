@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import operator
 import types
 from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import attributes, classify, text, torch_function
+from .arguments import fit, misfit
 from .breaks import Break, raising
 from .iterators import ITERATORS, advance, iterate, iterator
 from .known import UNKNOWN, deep_use, fold, from_plain, integer, key_of, plain
@@ -63,7 +63,8 @@ def named_method(m: Machine, method: NamedMethod, args: list[Value], kwargs: dic
         return _instance_method(m, receiver, name, args)
     if isinstance(receiver, ITERATORS) and name in ("__iter__", "__next__"):
         return m.call(Known(iter if name == "__iter__" else next), [receiver], {})
-    if name in _DUNDERS and isinstance(receiver, (SequenceValue, DictValue, SetValue, DictView)) and not kwargs:
+    if name in _DUNDERS and isinstance(receiver, (SequenceValue, DictValue, SetValue, DictView)):
+        _check_arguments(_DUNDERS[name], receiver, name, args, kwargs)
         return _DUNDERS[name](m, receiver, *args)
     found = _method(receiver, name)
     if found is not None:
@@ -159,17 +160,11 @@ def _method(receiver: Value, name: str) -> Any:
     return None
 
 
-@functools.cache
-def _signature(function: Any) -> inspect.Signature:
-    return inspect.signature(function)
-
-
 def _check_arguments(function: Any, receiver: Value, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
-    """Leaves a call with arguments that do not fit to eager, which raises its TypeError."""
-    try:
-        _signature(function).bind(None, receiver, *args, **kwargs)
-    except TypeError as e:
-        raise Break("FL104", what=f"{receiver.python_type.__name__}.{name}", why=str(e)) from None
+    """Raises the TypeError of a method that is called with arguments that do not fit."""
+    if not fit(function, len(args) + 2, tuple(kwargs)):
+        what = f"{receiver.python_type.__name__}.{name}"
+        raise misfit(getattr(attributes.example(receiver), name), len(args), tuple(kwargs), what)
 
 
 def _string_method(m: Machine, receiver: Constant, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -264,8 +259,11 @@ def _rotate(m: Machine, items: SequenceValue, n: Value | None = None, /) -> Valu
 
 def _remove(m: Machine, items: SequenceValue, value: Value, /) -> Value:
     for i, item in enumerate(items.items):
-        if equal(m, item, value):
-            del items.items[i]
+        found = equal(m, item, value)
+        if isinstance(items, DequeValue) and not (i < len(items.items) and items.items[i] is item):
+            raise raising(IndexError("deque mutated during remove()."))
+        if found:
+            del items.items[i : i + 1]
             return _NOTHING
     if isinstance(items, DequeValue):
         raise raising(ValueError(f"{text.text(m, repr, value).value} is not in deque"))
@@ -329,8 +327,12 @@ def _index(
     size = len(items.items)
     first = slice(integer(m, start) if start is not None else 0, None).indices(size)[0]
     last = slice(None, integer(m, stop) if stop is not None else size).indices(size)[1]
-    for i in range(first, last):
-        if equal(m, items.items[i], value):
+    before = list(items.items) if isinstance(items, DequeValue) else None
+    for i, item in enumerate(items.items[first:last] if before is not None else _from(items.items, first, last), first):
+        found = equal(m, item, value)
+        if before is not None:
+            _unchanged(items.items, before)
+        if found:
             return Constant(i)
     if items.kind is list or isinstance(items, DequeValue):
         where = "deque" if isinstance(items, DequeValue) else "list"
@@ -338,8 +340,27 @@ def _index(
     raise raising(ValueError("tuple.index(x): x not in tuple"))
 
 
+def _from(items: list[Value], first: int, last: int) -> Iterator[Value]:
+    """The items of a part of a list that may change meanwhile."""
+    while first < min(last, len(items)):
+        yield items[first]
+        first += 1
+
+
+def _unchanged(items: list[Value], before: list[Value]) -> None:
+    """Raises what a deque raises that a comparison changed."""
+    if len(items) != len(before) or not all(map(operator.is_, items, before)):
+        raise raising(RuntimeError("deque mutated during iteration"))
+
+
 def _count(m: Machine, items: SequenceValue, value: Value, /) -> Value:
-    return Constant(sum(equal(m, v, value) for v in items.items))
+    before = list(items.items) if isinstance(items, DequeValue) else None
+    count = 0
+    for item in items.items if before is None else before:
+        count += equal(m, item, value)
+        if before is not None:
+            _unchanged(items.items, before)
+    return Constant(count)
 
 
 def _numel(m: Machine, items: SequenceValue, /) -> Value:
@@ -431,10 +452,10 @@ def _dict_copy(m: Machine, mapping: DictValue, /) -> Value:
     return DictValue(dict(mapping.items), mapping.kind, None, mapping.factory)
 
 
-def from_keys(m: Machine, kind: type, keys: Value, value: Value = _NOTHING) -> Value:
-    """``kind.fromkeys(keys, value)``."""
+def from_keys(m: Machine, kind: type, iterable: Value, value: Value = _NOTHING) -> Value:
+    """``kind.fromkeys(iterable, value)``."""
     factory = _NOTHING if kind is defaultdict else None
-    return DictValue(dict.fromkeys(elements(m, keys), value), kind, None, factory)
+    return DictValue(dict.fromkeys(elements(m, iterable), value), kind, None, factory)
 
 
 _DICT_METHODS: dict[str, Any] = {
@@ -443,7 +464,7 @@ _DICT_METHODS: dict[str, Any] = {
     "keys": lambda m, d, /: DictView(d, "keys"),
     "values": lambda m, d, /: DictView(d, "values"),
     "items": lambda m, d, /: DictView(d, "items"),
-    "fromkeys": lambda m, d, keys, value=_NOTHING, /: from_keys(m, d.kind, keys, value),
+    "fromkeys": lambda m, d, iterable, value=_NOTHING, /: from_keys(m, d.kind, iterable, value),
 }  # fmt: skip
 _ORDERED_METHODS: dict[str, Any] = {"pop": _ordered_pop, "popitem": _ordered_popitem, "move_to_end": _move_to_end}
 _VIEW_METHODS: dict[str, Any] = {

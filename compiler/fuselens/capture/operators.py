@@ -195,7 +195,7 @@ def _overloaded(m: Machine, function: Any, left: Value, right: Value, symbol: st
         if inplace and held[0] is not left and isinstance(held[0], _CONTAINERS):
             binary(m, function, held[0], held[1], symbol)
             return left
-        return binary(m, function, held[0], held[1], symbol)
+        return detached(binary(m, function, held[0], held[1], symbol), held)
     if symbol in ("==", "!="):
         same = identical(m, left, right)
         if same is None:
@@ -212,6 +212,13 @@ def _by_side(m: Machine, receiver: ObjectValue | TensorValue, method: str, other
     if own is not None:
         return m.use(m.call(own, [other], {}))
     return torch_function.dispatched(m, getattr(torch.Tensor, method), [receiver, other], {})
+
+
+def detached(result: Value, held: list[Value | None]) -> Value:
+    """A plain tuple where the result is what an instance of a subclass holds."""
+    if isinstance(result, SequenceValue) and any(result is h for h in held):
+        return SequenceValue(list(result.items), result.kind)
+    return result
 
 
 def _unequal(m: Machine, receiver: ObjectValue, other: Value) -> Value | None:
@@ -270,6 +277,9 @@ def _concatenated(m: Machine, left: SequenceValue, right: Value, inplace: bool) 
         return SequenceValue(items, list) if right.kind is list else None
     if not issubclass(left.kind, tuple) or not issubclass(right.kind, tuple):
         return None
+    for whole, other in ((left, right), (right, left)):
+        if whole.kind is tuple and not other.items and torch.Size is not other.kind:
+            return whole
     return SequenceValue(items, torch.Size if torch.Size in (left.kind, right.kind) else tuple)
 
 
@@ -282,7 +292,15 @@ def trim(value: SequenceValue, from_left: bool = True) -> None:
             del value.items[value.maxlen :]
 
 
+_LONGEST = 1_000_000
+"""Items of a list or tuple that is tracked item by item."""
+
+
 def _repeated(m: Machine, sequence: SequenceValue, times: int, inplace: bool) -> Value:
+    if len(sequence.items) * times > _LONGEST:
+        raise Break("FL105", what="operator *", why=f"a {sequence.python_type.__name__} of that length is not tracked")
+    if sequence.kind is tuple and times == 1:
+        return sequence
     if inplace and not issubclass(sequence.kind, tuple):
         m.tracer.mutate(sequence)
         sequence.items *= times
@@ -487,11 +505,13 @@ def equal(m: Machine, left: Value, right: Value) -> bool:
 def _compare_sequences(m: Machine, left: SequenceValue, right: SequenceValue, symbol: str) -> Value:
     if symbol in ("==", "!=") and len(left.items) != len(right.items) and not isinstance(left, DequeValue):
         return Constant(symbol == "!=")
-    for a, b in zip(left.items, right.items, strict=False):
+    for i, (a, b) in enumerate(zip(left.items, right.items, strict=False)):
         if not equal(m, a, b):
+            if i >= len(left.items) or i >= len(right.items):  # the comparison changed them
+                break
             if symbol in ("==", "!="):
                 return Constant(symbol == "!=")
-            return m.use(binary(m, _COMPARISONS[symbol][0], m.use(a), m.use(b), symbol))
+            return m.use(binary(m, _COMPARISONS[symbol][0], m.use(left.items[i]), m.use(right.items[i]), symbol))
     return Constant(_COMPARISONS[symbol][0](len(left.items), len(right.items)))
 
 
@@ -623,6 +643,8 @@ def subscript(m: Machine, container: Value, key: Value) -> Value:
         except (IndexError, ValueError) as e:
             raise raising(_out_of_range(container) if isinstance(e, IndexError) else e) from None
         if isinstance(index, slice):
+            if container.kind is tuple and len(found) == len(container.items) and (index.step or 1) == 1:  # type: ignore[arg-type]
+                return container
             kind = container.kind if container.kind in (list, torch.Size) else tuple
             return SequenceValue(list(found), kind)  # type: ignore[call-overload]
         return m.use(found)  # type: ignore[arg-type]
@@ -649,7 +671,7 @@ def subscript(m: Machine, container: Value, key: Value) -> Value:
             if missing is not None:
                 return missing
         if held is not None:
-            return subscript(m, held, key)
+            return detached(subscript(m, held, key), [held])
     if isinstance(container, (SetValue, DictView, ObjectValue)):
         raise raising(TypeError(f"'{container.python_type.__name__}' object is not subscriptable"))
     raise Break("FL105", what="subscript", why=f"of {container.describe()}")

@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from . import bytecode
+from . import _hook, bytecode
 
 RESUME_MARK = " resumed at line "
 Place = tuple[types.CodeType, bytecode.Position]
@@ -95,13 +95,16 @@ class Passed:
 
 
 def _only_frame(code: types.CodeType, position: bytecode.Position) -> types.CodeType:
-    body = [*bytecode.prepare_call(bytecode.load_const(sys._getframe)), *bytecode.call(0)]
+    call = [*bytecode.prepare_call(bytecode.load_const(sys._getframe)), *bytecode.call(0)]
+    body = [*bytecode.resume(), *call, *bytecode.return_value()]
     first = code.co_firstlineno
     for instruction in body:
         instruction.position = position if position[0] is not None else (first, first, None, None)
-    return bytecode.assemble(
-        code, [*bytecode.resume(), *body, *bytecode.return_value()],
+    made = bytecode.assemble(
+        code, body,
         co_consts=(None,), co_names=(), co_varnames=(), co_cellvars=(), co_freevars=(), co_flags=3,
         co_argcount=0, co_posonlyargcount=0, co_kwonlyargcount=0,
         co_name=code.co_name.split(RESUME_MARK)[0], co_qualname=code.co_qualname.split(RESUME_MARK)[0],
     )  # fmt: skip
+    _hook.skip(made)
+    return made

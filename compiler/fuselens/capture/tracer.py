@@ -133,6 +133,9 @@ class Tracer:
         self.tracebacks: dict[
             int, tuple[ObjectValue, list[Place]]
         ] = {}  # by id of the exception, outermost frame first
+        self.holders: dict[int, ObjectValue] = {}  # of what instances of subclasses of containers hold, by value id
+        self.initialised: dict[int, tuple[Any, list[Value], dict[str, Value]]] = {}
+        """By id of the exception: which C code was given which arguments, ``__new__`` (None) or an ``__init__``."""
         self.generators: list[GeneratorValue] = []
         self.root: Machine | None = None  # the outermost frame's
         self.steps = 0  # instructions run so far, in all frames
@@ -192,6 +195,8 @@ class Tracer:
         """The tracked value of an object made while tracing, for which ``obj`` stands."""
         value = ObjectValue(obj, None, content)
         self._keep.append(obj)
+        if content is not None:
+            self.holders[id(content)] = value
         return value
 
     def writes(self) -> bool:

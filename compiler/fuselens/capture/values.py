@@ -12,7 +12,7 @@ import collections
 import functools
 import itertools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -516,28 +516,37 @@ class DictView(Value):
 class IteratorValue(Value):
     """An iterator over what the container ``over`` holds; ``position`` is the next item. It is consumed in place.
 
-    ``items`` is the very list of a tracked list, whose later changes the iterator sees as CPython's does.
+    ``items`` is the very list of a tracked list, and ``keys`` a real iterator over a tracked dictionary: later changes
+    are seen as CPython's iterators see them. Backwards over a list, ``position`` counts down.
     """
 
-    __slots__ = ("over", "items", "position", "backwards")
+    __slots__ = ("over", "items", "keys", "position", "backwards")
 
-    def __init__(self, over: Value, items: list[Value], backwards: bool = False) -> None:
+    def __init__(
+        self, over: Value, items: list[Value], backwards: bool = False, keys: Iterator[Any] | None = None
+    ) -> None:
         super().__init__(None)
         self.over = over
         self.items = items
-        self.position = 0
+        self.keys = keys
         self.backwards = backwards
+        self.position = len(items) - 1 if self.counts_down else 0
+
+    @property
+    def counts_down(self) -> bool:
+        return self.backwards and self.over.python_type is list
 
     @property
     def python_type(self) -> type:
         over = self.over
-        make = reversed if self.backwards else iter
+        make: Any = reversed if self.backwards else iter
         if isinstance(over, Constant):
             return type(make(over.value))
         if isinstance(over, DictView):
             return type(make(getattr(over.mapping.kind(), over.which)()))
         kind = over.python_type
-        return type(make(kind() if issubclass(kind, (list, dict)) else ()))
+        plain = kind() if issubclass(kind, (list, dict, set, frozenset, collections.deque)) else ()
+        return type(make(plain))
 
 
 class CombinedIterator(Value):
