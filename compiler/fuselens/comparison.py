@@ -160,6 +160,11 @@ def differ(expected: Any, actual: Any, where: str, worst: list[float] | None = N
         return _differ_tensors(_plain(expected), _plain(actual), where, worst)
     if type(expected) is not type(actual):
         return f"{where}: eager gives a {type(expected).__name__}, compiled a {type(actual).__name__}"
+    if hasattr(expected, "__array_interface__") and not isinstance(expected, type):  # numpy's
+        kinds = [(v.dtype, v.shape, v.flags.writeable) for v in (expected, actual)]
+        if kinds[0] != kinds[1]:
+            return f"{where}: eager gives {kinds[0]}, compiled {kinds[1]}"
+        expected, actual = expected.tolist(), actual.tolist()
     if isinstance(expected, dict):
         if list(expected) != list(actual):
             return f"{where}: keys differ: {list(expected)} and {list(actual)}"

@@ -286,11 +286,22 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
 
 def _overlapping(inputs: list[Any]) -> list[list[int]]:
     """Groups of inputs that share memory."""
-    groups: dict[int, list[int]] = {}
-    for i, given in enumerate(inputs):
-        if isinstance(given, torch.Tensor):
-            groups.setdefault(torch_private.storage_key(given), []).append(i)
-    return [g for g in groups.values() if len(g) > 1]
+    spans = [(*_memory(given), i) for i, given in enumerate(inputs) if isinstance(given, torch.Tensor)]
+    groups: list[list[int]] = []
+    reached = 0
+    for start, end, i in sorted(spans):
+        if start >= reached:
+            groups.append([])
+        groups[-1].append(i)
+        reached = max(reached, end)
+    return [sorted(g) for g in groups if len(g) > 1]
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where the tensor's storage begins and ends. Storages of their own may share memory, such as those of an array."""
+    storage = tensor.untyped_storage()
+    start = storage.data_ptr()
+    return start, start + storage.nbytes()
 
 
 def _guard_overlap(
@@ -300,11 +311,12 @@ def _guard_overlap(
     pairs = sorted({(min(w, o), max(w, o)) for w in written for o in arguments if w != o})
     if not pairs:
         return ready
-    key = torch_private.storage_key
+    wanted = sorted({i for pair in pairs for i in pair})
 
     def run(inputs: tuple[Any, ...]) -> Any:
+        spans = {i: _memory(inputs[i]) for i in wanted}
         for a, b in pairs:
-            if key(inputs[a]) == key(inputs[b]):
+            if spans[a][0] < spans[b][1] and spans[b][0] < spans[a][1]:
                 return eager(inputs)
         return ready(inputs)
 

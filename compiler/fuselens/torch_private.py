@@ -630,6 +630,22 @@ def overheard(function: Callable[..., Any], args: list[Any], kwargs: dict[str, A
     return None
 
 
+def shared_tensor(array: Any) -> torch.Tensor | None:
+    """A tensor that shares the memory of a numpy array; None when there is none, or it may not be written to."""
+    if not array.flags.writeable:
+        return None
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError):
+        return None
+
+
+@functools.cache
+def array_of(dtype: torch.dtype) -> Any:
+    """An empty numpy array of a dtype."""
+    return torch.empty(0, dtype=dtype).numpy()
+
+
 def asks_class(given: Any) -> bool:
     """Whether torch functions that are given this object ask its class."""
     cls = type(given)

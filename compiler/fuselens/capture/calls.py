@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _hook, attributes, classify, torch_contexts, torch_function
+from . import _hook, attributes, classify, numpy_rules, torch_contexts, torch_function
 from . import sources as src
 from .arguments import fit, is_builtin, misfit
 from .breaks import Break, Raised, raising
@@ -307,6 +307,9 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
         handled = torch_function.dispatched(m, obj, args, kwargs)
         if handled is not None:
             return handled
+    computed = numpy_rules.called(m, obj, args, kwargs, value.describe())
+    if computed is not None:
+        return computed
     if tensor_operator and any(isinstance(a, (TensorValue, SymbolValue)) for a in args):
         return operate(m, obj, args, kwargs)
     if foldable and not any(isinstance(a, TensorValue) for a in args):

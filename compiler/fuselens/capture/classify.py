@@ -126,6 +126,8 @@ def is_library_callable(obj: Any) -> bool:
 
 def is_library_kind(kind: type) -> bool:
     """Whether instances of ``kind`` are what :func:`is_library_callable` says."""
+    if kind in _numpy_functions():
+        return True
     return issubclass(
         kind,
         (
@@ -180,6 +182,45 @@ _UNTRACED_PACKAGES = tuple(
 def may_inline(code: types.CodeType) -> bool:
     """Whether a call of a function with ``code`` is traced into."""
     return not code.co_filename.startswith(_OWN_DIRECTORY) or code.co_filename in _TRACED_OWN
+
+
+def numpy() -> Any:
+    """The module numpy, which torch imports where it is installed."""
+    return sys.modules["numpy"]
+
+
+def _numpy_scalars() -> tuple[type, ...]:
+    return tuple({numpy().dtype(c).type: None for c in "?bhilqBHILQefdFD"}) if "numpy" in sys.modules else ()
+
+
+NUMPY_SCALARS: tuple[type, ...] = _numpy_scalars()
+"""numpy's classes of numbers."""
+
+
+@functools.cache
+def numpy_makers() -> frozenset[Any]:
+    """numpy's classes of what is constant: numbers, dtypes, and what describes dtypes."""
+    return frozenset((*NUMPY_SCALARS, numpy().dtype, numpy().finfo, numpy().iinfo)) if NUMPY_SCALARS else frozenset()
+
+
+@functools.cache
+def _numpy_functions() -> tuple[type, ...]:
+    return (numpy().ufunc, type(numpy().sum)) if NUMPY_SCALARS else ()
+
+
+def is_numpy_function(obj: Any) -> bool:
+    """Whether ``obj`` is one of numpy's functions of arrays, which computes and no more."""
+    return type(obj) in _numpy_functions()
+
+
+def is_array(kind: type) -> bool:
+    """Whether ``kind`` is numpy's class of arrays."""
+    return bool(NUMPY_SCALARS) and kind is numpy().ndarray
+
+
+def is_numpy_description(kind: type) -> bool:
+    """Whether instances of ``kind`` describe numbers of numpy, and do not change."""
+    return bool(NUMPY_SCALARS) and issubclass(kind, (numpy().dtype, numpy().finfo, numpy().iinfo))
 
 
 # builtins without side effects: computed while tracing when every argument is a constant

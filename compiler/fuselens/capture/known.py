@@ -110,7 +110,7 @@ def from_plain(obj: Any, what: str) -> Value:
         return SetValue(obj, type(obj))
     if type(obj) in CONSTANT_TYPES or type(obj) is slice or isinstance(obj, enum.Enum):
         return Constant(obj)
-    if isinstance(obj, _STATIC) or classify.is_library_callable(obj):
+    if isinstance(obj, _STATIC) or classify.is_library_callable(obj) or classify.is_numpy_description(type(obj)):
         return Known(obj)
     raise Break("FL104", what=what, why=f"it returns a {type(obj).__name__}")
 

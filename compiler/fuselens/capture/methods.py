@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import attributes, classify, text, torch_function
+from . import attributes, classify, numpy_rules, text, torch_function
 from .arguments import fit, misfit
 from .breaks import Break, raising
 from .iterators import ITERATORS, advance, iterate, iterator
@@ -76,6 +76,8 @@ def named_method(m: Machine, method: NamedMethod, args: list[Value], kwargs: dic
         return _string_method(m, receiver, name, args, kwargs)
     if isinstance(receiver, Constant) and isinstance(receiver.value, (int, float, complex, range, slice, torch.dtype)):
         return fold(m, getattr(receiver.value, name), args, kwargs, f"{receiver.python_type.__name__}.{name}")
+    if isinstance(receiver, Constant) and type(receiver.value) in classify.NUMPY_SCALARS:
+        return fold(m, getattr(receiver.value, name), args, kwargs, f"{receiver.python_type.__name__}.{name}")
     if isinstance(receiver, SliceValue) and name == "indices":
         return fold(m, slice(*(plain(m.use(p)) for p in receiver.parts)).indices, args, kwargs, "slice.indices")
     raise Break("FL104", what=method.describe(), why="there is no rule for this method")
@@ -119,6 +121,8 @@ def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value
             return given
     if name == "type" and args and isinstance(kind := plain(m.use(args[0])), type):
         args = [Constant(f"{kind.__module__}.{kind.__name__}"), *args[1:]]
+    if name == "numpy":
+        return numpy_rules.array_of(m, receiver, args, kwargs)
     if name == "requires_grad_":
         return _requires_grad(m, receiver, args, kwargs)
     if not classify.is_graph_method(name) or (name.startswith("__") and name not in _TENSOR_DUNDERS):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import attributes, text, torch_function
+from . import attributes, classify, text, torch_function
 from .breaks import Break, Raised, raising
 from .iterators import advance, iterate, iterator
 from .known import PURE, UNKNOWN, fold, from_plain, holds_identity, key_of, plain
@@ -618,6 +618,8 @@ def index_of(m: Machine, key: Value) -> Any:
         key = key if held is None else held
     if isinstance(key, Constant) and (isinstance(key.value, int) or type(key.value) is slice):
         return key.value
+    if isinstance(key, Constant) and type(key.value) in classify.NUMPY_SCALARS and hasattr(key.value, "__index__"):
+        return operator.index(key.value) if isinstance(key.value.item(), int) else None
     if isinstance(key, SliceValue):
         parts = [index_of(m, p) if not isinstance(m.use(p), Constant) else m.use(p).value for p in key.parts]  # type: ignore[attr-defined]
         if all(p is None or isinstance(p, int) for p in parts):

@@ -33,7 +33,7 @@ class Source:
     def is_argument(self) -> bool:
         """Whether the caller passed the object, itself or inside plain containers; not found in a module or global."""
         step: Source | None = self
-        while step is not None and step.kind in (_hook.SEQ_ITEM, _hook.DICT_ITEM):
+        while step is not None and step.kind in (_hook.SEQ_ITEM, _hook.DICT_ITEM, _hook.APPLIED):
             step = step.base
         return step is not None and step.kind == _hook.ROOT_LOCAL
 

@@ -61,11 +61,13 @@ if TYPE_CHECKING:
 
 CONSTANT_TYPES: tuple[type, ...] = (
     type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range,
-    torch.dtype, torch.device, torch.layout, torch.memory_format,
+    torch.dtype, torch.device, torch.layout, torch.memory_format, *classify.NUMPY_SCALARS,
 )  # fmt: skip
 IMMUTABLE = (inspect.Signature, inspect.Parameter, re.Pattern, re.Match)
 """Library classes whose instances do not change."""
-EQUALITY_GUARDED: tuple[type, ...] = (bool, int, float, complex, str, bytes, type(None))
+EQUALITY_GUARDED: tuple[type, ...] = (
+    bool, int, float, complex, str, bytes, type(None), *classify.NUMPY_SCALARS,
+)  # fmt: skip
 
 
 class Scope:
@@ -139,6 +141,7 @@ class Tracer:
         self.generators: list[GeneratorValue] = []
         self.root: Machine | None = None  # the outermost frame's
         self.steps = 0  # instructions run so far, in all frames
+        self.arrays: dict[int, Value] = {}  # by id of a value that is an array: the tensor that shares its memory
         self.keys: dict[int, Value] = {}  # what was used as a key by identity, by id of its token
         self._objects: dict[int, Value] = {}
         self._keep: list[Any] = []  # ids above stay valid while these live
@@ -317,7 +320,12 @@ class Tracer:
             function = self.wrap(obj.__func__, src.part(source, _hook.METHOD_FUNC, "__func__"))
             receiver = self.lazy(obj.__self__, src.part(source, _hook.METHOD_SELF, "__self__"))
             return MethodValue(function, receiver, source)
-        if issubclass(kind, (type, types.ModuleType)) or kind in IMMUTABLE or classify.is_library_kind(kind):
+        if (
+            issubclass(kind, (type, types.ModuleType))
+            or kind in IMMUTABLE
+            or classify.is_numpy_description(kind)
+            or (classify.is_library_kind(kind))
+        ):
             self.guard_identity(source, obj)
             return Known(obj, source)
         if kind is slice:
@@ -658,7 +666,7 @@ class Tracer:
         if isinstance(value, (TensorValue, SymbolValue, OpaqueValue)):
             return self.local(value.node)
         if isinstance(value, Constant):
-            return value.value
+            return _number(value.value)
         if isinstance(value, SequenceValue):
             items = [self.to_argument(v) for v in value.items]
             return items if value.kind is list else tuple(items)
@@ -821,6 +829,19 @@ def writes(node: fx.Node) -> bool:
     name = getattr(node.target, "__name__", "")
     augmented = name.startswith("i") and getattr(operator, f"__{name}__", None) is node.target
     return augmented or mutates(node.op, node.target, node.kwargs)
+
+
+def _number(value: Any) -> Any:
+    """A constant as an argument of a node: torch takes a number of numpy for one of Python."""
+    if type(value) is slice:
+        return slice(_number(value.start), _number(value.stop), _number(value.step))
+    if type(value) not in classify.NUMPY_SCALARS:
+        return value
+    if isinstance(value.item(), (bool, complex)):
+        raise Break(
+            "FL104", what=f"a torch operation with {value!r}", why="such numbers of numpy are not what they seem"
+        )
+    return value.item()
 
 
 def _first_line(error: BaseException) -> str:
