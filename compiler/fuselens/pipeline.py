@@ -411,7 +411,8 @@ def target_of(captured: Captured) -> str:
 def warm() -> None:
     """Fills what every compilation needs (tables, torch's and sympy's caches) without computing on real tensors.
 
-    The worker calls it once before it forks; a process that forks must not have started OpenMP threads.
+    The worker calls it once before it forks; a process that forks must have started neither OpenMP's threads nor, where
+    torch was built for accelerators, those of the autograd engine. So a backward's operators are here a forward's.
     """
     from .autograd import joint as joint_stage
     from .autograd import partition as partition_stage
@@ -437,10 +438,14 @@ def warm() -> None:
         )
         graph = fx.Graph()
         x = graph.placeholder("x")
-        y = graph.call_function(torch.softmax, (graph.call_function(torch.relu, (x,)), -1))
-        graph.output((graph.call_method("sum", (y, 0)),))
+        positive = graph.call_function(torch.relu, (x,))
+        y = graph.call_function(torch.softmax, (positive, -1))
+        total = graph.call_method("sum", (y, 0))
+        aten = torch.ops.aten
+        tangent = graph.call_method("expand_as", (total, x))
+        tangent = graph.call_function(aten._softmax_backward_data.default, (tangent, y, -1, torch.float32))
+        graph.output((total, graph.call_function(aten.threshold_backward.default, (tangent, positive, 0))))
         module = fx.GraphModule(torch.nn.Module(), graph)
         torch_private.propagate(module, mode, [fake])
-        parts = partition_stage.partition(joint_stage.trace(module, [fake], grad_enabled=True))
-        for part in (parts.forward, parts.backward):
-            generate(order(fuse(lower(simplify(part), name="warm"))), "cpu", host_isa(from_environment()), False)
+        part = partition_stage.forward_only(joint_stage.trace(module, [fake], grad_enabled=False))
+        generate(order(fuse(lower(simplify(part), name="warm"))), "cpu", host_isa(from_environment()), False)

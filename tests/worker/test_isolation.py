@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import pytest
 
-from fuselens import isolation, wire
+from fuselens import isolation, pipeline, wire
 
 GOOD = "import fuselens\n@fuselens.compile\ndef f(x=1): return x\n"
 
@@ -24,6 +27,23 @@ def test_new_interpreters_through_threads() -> None:
         assert (found.code, found.span.line) == ("FL905", 4)
     finally:
         supervisor.close()
+
+
+def test_warming_leaves_the_autograd_engine_alone() -> None:
+    """Where torch was built with CUDA the engine starts threads, and refuses to run in any child forked later."""
+    called: set[str] = set()
+
+    def note(_: Any, event: str, what: Any) -> None:
+        if event == "c_call":
+            called.add(what.__name__)
+
+    previous = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        pipeline.warm()
+    finally:
+        sys.setprofile(previous)
+    assert "dispatch" in " ".join(called) and "run_backward" not in called
 
 
 def test_new_interpreter_that_aborts() -> None:
