@@ -190,7 +190,7 @@ def _shape_env_class() -> type:
         """Does not look for the user's frame on Python's stack, where it is not; torch imports the peer to do so."""
 
         def _get_stack_summary(self, *args: Any, **kwargs: Any) -> Any:
-            return SLoc(None, None), ""
+            return SLoc("", None), ""
 
     return Env
 

@@ -2410,6 +2410,15 @@ static PyObject *extents_tuple(const int64_t *values, int64_t n) {
     return tuple;
 }
 
+static PyObject *type_name(PyObject *module, PyObject *o) {
+    (void)module;
+    if (!PyType_Check(o)) {
+        PyErr_SetString(PyExc_TypeError, "type_name() takes a type");
+        return NULL;
+    }
+    return PyUnicode_FromString(((PyTypeObject *)o)->tp_name);
+}
+
 static PyObject *tensor_facts(PyObject *module, PyObject *o) {
     (void)module;
     if (!torch_access.ready) {
@@ -2461,6 +2470,7 @@ static PyMethodDef functions[] = {
     {"is_installed", is_installed, METH_NOARGS, "is_installed() -> whether our evaluator is the current one"},
     {"init_tensor_layout", init_tensor_layout, METH_VARARGS,
      "init_tensor_layout(offsets, addresses or None, slow_check, slow_grad_mode)"},
+    {"type_name", type_name, METH_O, "type_name(type) -> the name that error messages use"},
     {"tensor_facts", tensor_facts, METH_O,
      "tensor_facts(tensor) -> (dtype, device type, device index, requires_grad, sizes, strides, key set)"},
     {"_shutdown", shutdown, METH_NOARGS, "at exit"},

@@ -257,6 +257,9 @@ def init_tensor_layout(
 ) -> None:
     """See tensor_layout.py. Without addresses tensor guards call `slow_check(tensor, spec)`."""
 
+def type_name(kind: type, /) -> str:
+    """The name that CPython's error messages use: of types made in C, often with their module."""
+
 def tensor_facts(tensor: Any, /) -> tuple[int, int, int, int, tuple[int, ...], tuple[int, ...], int]:
     """(dtype, device type, device index, requires_grad, sizes, strides, key set) as guards read them. For an object
     that is a tensor; anything else is undefined behaviour."""

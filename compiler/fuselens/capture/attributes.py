@@ -245,6 +245,8 @@ def _made_function(m: Machine, value: MadeFunction, name: str) -> Value:
         return value
     if class_attribute(types.FunctionType, name) is ABSENT:
         raise raising(AttributeError(f"'function' object has no attribute '{name}'", name=name))
+    if name == "__type_params__":  # of generic functions, which are not traced
+        return SequenceValue([], tuple)
     raise Break("FL106", what=f"{value.describe()}.{name}", why="not traced")
 
 
@@ -461,9 +463,7 @@ DELETED = Constant(ABSENT)
 
 
 def absent(kind: type, name: str) -> Raised:
-    heap_type = kind.__flags__ & (1 << 9)
-    shown = kind.__name__ if heap_type or kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-    return raising(AttributeError(f"'{shown}' object has no attribute '{name}'"))
+    return raising(AttributeError(f"'{_hook.type_name(kind)}' object has no attribute '{name}'"))
 
 
 def content(m: Machine, value: ObjectValue) -> Value | None:

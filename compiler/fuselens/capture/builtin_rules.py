@@ -411,10 +411,22 @@ def _get_ident(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
 
 @rule(sys.exc_info)
 def _exc_info(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    exception = _handled_exception(m, "sys.exc_info")
+    if exception is None:
+        return SequenceValue([Constant(None)] * 3, tuple)
+    return SequenceValue([Known(exception.python_type), exception, Traceback()], tuple)
+
+
+@rule(sys.exception)
+def _exception(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return _handled_exception(m, "sys.exception") or Constant(None)
+
+
+def _handled_exception(m: Machine, asks: str) -> Value | None:
     exception = m.handled_exception()
     if exception is None:
         if sys.exc_info()[0] is not None:
-            raise Break("FL104", what="sys.exc_info", why="it asks for an exception handled outside the function")
+            raise Break("FL104", what=asks, why="it asks for an exception handled outside the function")
         m.tracer.guards.check_state(
             _hook.GLOBAL_CALL,
             _handles_nothing,
@@ -422,8 +434,7 @@ def _exc_info(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
             text="no exception is being handled",
             span=m.tracer.span,
         )
-        return SequenceValue([Constant(None)] * 3, tuple)
-    return SequenceValue([Known(exception.python_type), exception, Traceback()], tuple)
+    return exception
 
 
 @rule(traceback.clear_frames)

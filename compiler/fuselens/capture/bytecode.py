@@ -300,6 +300,29 @@ def spell_out_super(decoded: Decoded) -> None:
     decoded.instructions[:] = found
 
 
+def split_pairs(decoded: Decoded) -> None:
+    """Makes two instructions of each that handles two locals: `assemble` would, where a slot is too high for a pair, and
+    what is made of these instructions is to decode to as many."""
+    split: dict[Instruction, Instruction] = {}
+    found: list[Instruction] = []
+    for it in decoded.instructions:
+        found.append(it)
+        if it.op in _PAIR_OPS:
+            (first, name), (second, other) = zip(_pair_opcodes(it.op), it.argval, strict=True)
+            it.op, it.arg, it.argval = first, None, name
+            split[it] = Instruction(second, None, other, None, it.position)
+            found.append(split[it])
+    for handler in decoded.handlers:
+        handler.end = split.get(handler.end, handler.end)
+    decoded.instructions[:] = found
+
+
+def _pair_opcodes(name: str) -> tuple[str, str]:
+    """LOAD_FAST_LOAD_FAST → LOAD_FAST, LOAD_FAST, and so on."""
+    end = name.index("_FAST") + 5
+    return name[:end], name[end + 1 :]
+
+
 def _find_loop_exits(instructions: list[Instruction]) -> None:
     """3.12 ends a loop with END_FOR, 3.13 with END_FOR and POP_TOP; an exhausted FOR_ITER skips both."""
     index: dict[Instruction, int] | None = None
@@ -545,7 +568,7 @@ def _arguments(it: Instruction, pool: _Pool) -> list[tuple[str, int]]:
         a, b = (pool.slot(name, h, False) for name, h in zip(it.argval, hints, strict=True))
         if a < 16 and b < 16:
             return [(it.op, a << 4 | b)]
-        one, two = it.op[: it.op.index("_FAST") + 5], it.op[it.op.index("_FAST") + 6 :]
+        one, two = _pair_opcodes(it.op)
         return [(one, a), (two, b)]
     raise ValueError(f"{it!r} needs a jump target")
 
@@ -1016,7 +1039,7 @@ def _load_fast(it: Instruction) -> Micros:
 
 
 def _pair(it: Instruction) -> Micros:
-    one, two = it.op[: it.op.index("_FAST") + 5], it.op[it.op.index("_FAST") + 6 :]
+    one, two = _pair_opcodes(it.op)
     return Micro(one, it.argval[0]), Micro(two, it.argval[1])
 
 

@@ -107,6 +107,7 @@ class Program:
     def __init__(self, code: types.CodeType) -> None:
         self.code = code
         self.decoded = bytecode.decode(code)
+        bytecode.split_pairs(self.decoded)
         bytecode.spell_out_super(self.decoded)
         self.instructions = self.decoded.instructions
         self.micros = [bytecode.normalise(i) for i in self.instructions]
