@@ -119,7 +119,26 @@ def an_error_while_handling_has_a_context(x):
         return type(e.__context__), str(e.__context__), str(e)
 
 
+def breaks_in_a_loop_with_many_variables(x):
+    """From 3.13 on an instruction may handle two variables, but not if the slot of one is above 15, as in resume functions."""
+    a, b, c, d, e = 1, 2, 3, 4, 5
+    found, bounds = x.clone(), [0, 1, 4, 9]
+    for i in range(len(bounds) - 1):
+        low = bounds[i]
+        high = bounds[i + 1]
+        mask = (x.abs() >= low) & (x.abs() < high)
+        rows = mask.nonzero().squeeze(1)
+        if rows.numel() == 0:
+            continue
+        if i == 1:
+            found.index_copy_(0, rows, x[mask] * 2)
+        else:
+            found.index_fill_(0, rows, i)
+    return found, a, b, c, d, e
+
+
 CASES = [
+    (breaks_in_a_loop_with_many_variables, (x,)),
     (an_exception_goes_through_a_generator_context, (x,)),
     (is_a_partial_callable, (x,)),
     (an_error_while_handling_has_a_context, (x,)),
