@@ -88,12 +88,16 @@ class Recorder:
         graph = report.Graph(
             id=len(self.report.graphs), frame=captured.frame, span=captured.span, operations=captured.operations,
             inputs=tuple(
-                describe_tensor(f, captured.sizes) if isinstance(f, torch.Tensor) else report.Tensor("int", ())
+                describe_tensor(f, captured.sizes) if isinstance(f, torch.Tensor) else report.Tensor(_number_or_object(f), ())
                 for f in captured.fakes
             ),
         )  # fmt: skip
         self.report.graphs.append(graph)
         return graph
+
+
+def _number_or_object(given: Any) -> str:
+    return type(given).__name__ if isinstance(given, torch.Generator) else "int"
 
 
 class Run:
@@ -239,6 +243,8 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
         raise Unsupported("it turns gradients on")
     if any(_makes_inference_tensors(n) for n in captured.module.graph.nodes):
         raise Unsupported("it makes inference tensors, which compiled code does not")
+    if any(isinstance(n.meta.get("val"), torch.Generator) for n in captured.module.graph.nodes):
+        raise Unsupported("it draws from generators of random numbers, which kernels do not")
     if foreign := _foreign_devices(captured.module.graph):
         raise Unsupported(f"it has tensors on the device {min(foreign)}, for which no code is generated")
     with run.stage("joint"):

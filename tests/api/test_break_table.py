@@ -90,7 +90,7 @@ PROGRAMS = {
     "secrets": ("FL115", "n = ▸secrets.randbelow(3)◂"),
     "uuid": ("FL115", "n = ▸uuid.uuid4()◂"),
     "urandom": ("FL115", "n = ▸os.urandom(3)◂"),
-    "manual_seed": ("FL115", "▸torch.manual_seed(3)◂"),
+    "initial_seed": ("FL115", "n = ▸torch.initial_seed()◂"),
     # clock
     "time": ("FL119", "n = ▸time.time()◂"),
     "perf_counter": ("FL119", "n = ▸time.perf_counter()◂"),

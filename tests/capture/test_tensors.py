@@ -288,7 +288,7 @@ def chain2(x):
     return -5 < x.sum() < 5
 
 
-@case(t(30), breaks="FL115")
+@case(t(30))
 def rng(x):
     torch.manual_seed(4)
     a = torch.rand(3)
@@ -305,7 +305,7 @@ def rng_nobreak(x):
     )
 
 
-@case(t(30), breaks="FL103 FL104 FL115")
+@case(t(30), breaks="FL103 FL115")
 def rng_break(x):
     a = torch.rand(3)
     print("a")
@@ -314,14 +314,14 @@ def rng_break(x):
     return a, b, torch.rand(2), torch.initial_seed()
 
 
-@case(t(30), breaks="FL104")
+@case(t(30))
 def generator(x):
     g = torch.Generator()
     g.manual_seed(3)
     return torch.rand(3, generator=g)
 
 
-@case(t(30), torch.Generator().manual_seed(3), breaks="FL104")
+@case(t(30), torch.Generator().manual_seed(3))
 def generator_arg(x, g):
     return torch.rand(3, generator=g) + 1, torch.randn(2, generator=g)
 

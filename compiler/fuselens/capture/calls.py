@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _hook, attributes, classify, numpy_rules, torch_contexts, torch_function
+from . import _hook, attributes, classify, generators, numpy_rules, torch_contexts, torch_function
 from . import sources as src
 from .arguments import fit, is_builtin, misfit
 from .breaks import Break, Raised, raising
@@ -64,6 +64,10 @@ def call(m: Machine, function: Value, args: list[Value], kwargs: dict[str, Value
         return callee.run(m, bound, args, kwargs)
     if isinstance(function, NamedMethod):
         receiver = m.use(function.receiver)
+        if isinstance(receiver, generators.DrawnFrom) or (
+            isinstance(receiver, ObjectValue) and type(receiver.value) is torch.Generator
+        ):
+            return generators.method(m, receiver, function.name, args, kwargs)
         if isinstance(receiver, ObjectValue):
             return object_method(m, receiver, function.name, args, kwargs)
         if isinstance(receiver, GeneratorValue):

@@ -141,6 +141,7 @@ class Tracer:
         self.generators: list[GeneratorValue] = []
         self.root: Machine | None = None  # the outermost frame's
         self.steps = 0  # instructions run so far, in all frames
+        self.generator_inputs: dict[int, fx.Node] = {}  # by id of an existing generator of random numbers
         self.arrays: dict[int, Value] = {}  # by id of a value that is an array: the tensor that shares its memory
         self.keys: dict[int, Value] = {}  # what was used as a key by identity, by id of its token
         self._objects: dict[int, Value] = {}
@@ -174,7 +175,7 @@ class Tracer:
         for source, given in self.inputs:
             if isinstance(given, int):
                 variation.integers.setdefault(source.text, set()).add(given)
-            elif not isinstance(given, torch.nn.Parameter):
+            elif isinstance(given, torch.Tensor) and not isinstance(given, torch.nn.Parameter):
                 variation.sizes.setdefault(source.text, set()).add(tuple(given.shape))
         for text, value in self.integers.items():
             variation.integers.setdefault(text, set()).add(value)
@@ -660,9 +661,26 @@ class Tracer:
                 return False
         return True
 
+    def draws_from_generators(self, what: str) -> None:
+        """Breaks where that costs less than a graph that runs operator by operator, because it draws from generators."""
+        if (self.config.backend == "fuselens" and not self.config.fullgraph) or len(self.scopes) > 1:
+            raise Break("FL115", what=what)
+
+    def _generator(self, value: ObjectValue) -> fx.Node:
+        """The graph's input for an existing generator of random numbers; ``meta["val"]`` stands for it."""
+        assert value.source is not None
+        self.draws_from_generators(value.describe())
+        found = self.generator_inputs.get(id(value))
+        if found is None:
+            found = self._placeholder(value.value, value.source, torch.Generator(value.value.device))
+            self.generator_inputs[id(value)] = found
+        return found
+
     def to_argument(self, value: Value) -> Any:
         """What stands for ``value`` in an fx node's arguments."""
         value = self.use(value)
+        if isinstance(value, ObjectValue) and type(value.value) is torch.Generator:
+            return self._generator(value)
         if isinstance(value, (TensorValue, SymbolValue, OpaqueValue)):
             return self.local(value.node)
         if isinstance(value, Constant):
