@@ -120,6 +120,8 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
     if function.__code__ in CODE_RULES:
         return CODE_RULES[function.__code__](m, value, args, kwargs)
     code = classify.breaking_code(function)
+    if code is not None and (raw := classify.unwrapped(function)) in RULES:
+        return RULES[raw](m, args, kwargs)
     if code is not None:
         raise Break(code, what=function.__qualname__, why="it must run each time")
     result = marked(m, value, function, args, kwargs)

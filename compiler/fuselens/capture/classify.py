@@ -267,12 +267,17 @@ _QUIET = {"posix": frozenset({"fspath", "getcwd"}), "pathlib": _PURE_PATH, "warn
 _CLOCK_METHODS = frozenset({"now", "utcnow", "today"})
 
 
+def unwrapped(obj: Any) -> Any:
+    """What the peer wraps of torch's own functions, like ``manual_seed``, when it is loaded; other objects as they are."""
+    if type(obj) is not types.FunctionType:
+        return obj
+    obj = torch_private.unwrap_torch_compile(obj) or obj
+    return getattr(obj, "__wrapped__", obj) if (obj.__module__ or "").startswith("torch.") else obj
+
+
 def breaking_code(obj: Any) -> str | None:
     """The diagnostic code of a callable that must run in plain Python, or None when there is no special reason."""
-    if type(obj) is types.FunctionType:  # the peer wraps some of torch's own, like manual_seed, when it is loaded
-        obj = torch_private.unwrap_torch_compile(obj) or obj
-        if (obj.__module__ or "").startswith("torch."):
-            obj = getattr(obj, "__wrapped__", obj)
+    obj = unwrapped(obj)
     try:
         if obj in _BREAKING:
             return _BREAKING[obj]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from . import classify
 from .breaks import Break
 from .known import deep_use
 from .rules import rule
@@ -50,7 +51,7 @@ def _made(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return DrawnFrom(_record(m, "call_function", torch.Generator, tuple(args), example, "torch.Generator"))
 
 
-@rule(torch.manual_seed)
+@rule(classify.unwrapped(torch.manual_seed))
 def _manual_seed(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     seed = m.use(args[0] if args else kwargs["seed"])
     if not isinstance(seed, Constant) or type(seed.value) is not int:
