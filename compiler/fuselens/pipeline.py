@@ -241,6 +241,8 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     output = next(n for n in captured.module.graph.nodes if n.op == "output").args[0]
     if not captured.grad_enabled and any(n.op != "placeholder" and _requires_grad(n.meta["val"]) for n in output):
         raise Unsupported("it turns gradients on")
+    if any(map(torch_private.makes_leaf, captured.module.graph.nodes)):
+        raise Unsupported("it makes parameters or buffers, or changes what requires gradients")
     if any(_makes_inference_tensors(n) for n in captured.module.graph.nodes):
         raise Unsupported("it makes inference tensors, which compiled code does not")
     if any(isinstance(n.meta.get("val"), torch.Generator) for n in captured.module.graph.nodes):

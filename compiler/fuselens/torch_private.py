@@ -490,8 +490,12 @@ def set_grad_enabled(enabled: bool) -> None:
 
 
 OPTIMIZER_VALUE: Callable[[Any], Any] = importlib.import_module("torch.optim.optimizer")._get_value
-SCALED = {name: getattr(torch, name) for name in ("addcdiv", "addcmul", "_foreach_addcdiv_", "_foreach_addcmul_")}
+SCALED = {
+    name: getattr(torch, name)
+    for name in ("add", "sub", "addcdiv", "addcmul", "_foreach_addcdiv_", "_foreach_addcmul_")
+}
 """Functions that multiply by a number, which optimisers may have in a tensor."""
+DISPATCH_MODES: Callable[[], int] = torch._C._len_torch_dispatch_stack
 GROUP_TENSORS = torch._C._group_tensors_by_device_and_dtype
 CONSTANT_FUNCTIONS: tuple[Any, ...] = (torch._C._get_privateuse1_backend_name, torch._C._get_tracing_state)
 HIGHER_ORDER: dict[str, Any] = {
@@ -728,6 +732,16 @@ class AutocastState:
 def saved_tensors_hooked() -> bool:
     """Whether the program's hooks see what autograd saves now."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def make_parameter(data: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """What graphs call where the program makes a parameter."""
+    return torch.nn.Parameter(data, requires_grad)
+
+
+def makes_leaf(node: torch.fx.Node) -> bool:
+    """Whether a node gives a leaf of autograd's graph, or changes an input into one."""
+    return node.target is make_parameter or (node.op == "call_method" and node.target == "requires_grad_")
 
 
 class EnterContext:

@@ -214,7 +214,7 @@ def reg_buffer(m, x):
     return x + m.nb
 
 
-@case(model(), t(2, 3), breaks="FL104")
+@case(model(), t(2, 3))
 def assign_param(m, x):
     m.l.weight = nn.Parameter(torch.ones(3, 3))
     return m.l(x)
@@ -242,7 +242,7 @@ def train_toggle(m, x):
     return y + 1, m.training
 
 
-@case(model(), t(2, 3), breaks="FL104")
+@case(model(), t(2, 3))
 def reqgrad_toggle(m, x):
     m.l.weight.requires_grad_(False)
     y = m.l(x)
@@ -497,7 +497,7 @@ def deepcopied(m, x):
     return m2(x) + m.l(x)
 
 
-@case(model(), t(2, 3), breaks="FL104")
+@case(model(), t(2, 3))
 def made_in_forward(m, x):
     l = nn.Linear(3, 2)
     return l(x).shape

@@ -84,7 +84,7 @@ def is_leaf_fn(x):
     return x.is_leaf, y.is_leaf, x.grad_fn is None, y.grad_fn is None, y.requires_grad, y.grad_fn is not None
 
 
-@case(t(3), breaks="FL104")
+@case(t(3))
 def requires_grad_meth(x):
     y = x * 2
     y.requires_grad_()
@@ -617,7 +617,7 @@ def special(x):
     )
 
 
-@case(t(2, 3), breaks="FL104")
+@case(t(2, 3))
 def as_param(x):
     p = nn.Parameter(x * 2)
     return (p * 2).sum().detach(), p.requires_grad, isinstance(p, nn.Parameter)

@@ -333,7 +333,7 @@ def tensor_attribute(m: Machine, value: TensorValue, name: str) -> Value:
             return m.tracer.call("call_function", getattr, (value, Constant(name)), {}, "Tensor.nbytes")
         found = getattr(fake, name)
         if name == "is_leaf":
-            _guard_leaf(m, value)
+            guard_leaf(m, value)
         if isinstance(found, tuple):
             return SequenceValue([Constant(v) for v in found], tuple)
         return Constant(found)
@@ -371,7 +371,7 @@ def tensor_item(m: Machine, value: TensorValue, name: str) -> Value | None:
     return None
 
 
-def _guard_leaf(m: Machine, value: TensorValue) -> None:
+def guard_leaf(m: Machine, value: TensorValue) -> None:
     found = value.fake.is_leaf
     if value.source is not None and value.fake.requires_grad:
         m.tracer.guard(value.source, _hook.CALL, _LEAF[found], name="LEAF", text=f"{value.source}.is_leaf is {found}")
@@ -380,13 +380,16 @@ def _guard_leaf(m: Machine, value: TensorValue) -> None:
 def _autograd(m: Machine, value: TensorValue, name: str) -> Value:
     """``.grad`` and ``.grad_fn``."""
     fake, source = value.fake, value.source
-    _guard_leaf(m, value)
+    guard_leaf(m, value)
     if name == "grad_fn":
         return Constant(None) if fake.grad_fn is None else Opaque(type(fake.grad_fn), f"{value.describe()}.grad_fn")
     if not fake.is_leaf:
         raise Break("FL106", what=f"{value.describe()}.grad", why="the tensor is not a leaf")
     if source is None:
         return Constant(None)
+    assigned = m.tracer.attributes.get((id(value.value), "grad"))
+    if assigned is not None:
+        return m.use(assigned[1])
     return m.use(m.tracer.lazy(m.tracer.real(value).grad, src.applied(torch_private.grad_of, source)))
 
 
@@ -674,6 +677,12 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
             setattr(example(owner), name, None)
         except AttributeError as e:
             raise raising(e) from None
+    if isinstance(owner, TensorValue) and name == "grad":
+        _store_gradient(m, owner, value)
+        return
+    if isinstance(owner, TensorValue) and name == "requires_grad":
+        m.call(NamedMethod(owner, "requires_grad_"), [value], {})
+        return
     if not isinstance(owner, ObjectValue):
         raise Break("FL110", what=what, why="attributes of such objects are written eagerly")
     setter, place = class_member(m, owner.python_type, "__setattr__")
@@ -697,13 +706,42 @@ def _store_on_tensor(m: Machine, owner: TensorValue, name: str, value: Value) ->
     assign(m, owner, name, value)
 
 
+def _store_gradient(m: Machine, owner: TensorValue, value: Value) -> None:
+    """``owner.grad = value`` of a graph input, replayed after the graph."""
+    value = m.use(value)
+    what = f"assignment to `{owner.describe()}.grad`"
+    fits = isinstance(value, Constant) and value.value is None
+    if isinstance(value, TensorValue):
+        given, own = value.fake, owner.fake
+        fits = given is not own and all(
+            getattr(given, n) == getattr(own, n) for n in ("shape", "dtype", "device", "layout")
+        )
+    if owner.source is None or not owner.fake.is_leaf or not fits:
+        raise Break("FL110", what=what, why="it is written eagerly")
+    guard_leaf(m, owner)
+    assign(m, owner, "grad", value)
+
+
 def _is_plain(m: Machine, setter: Any, owner: ObjectValue, name: str, value: Value) -> bool:
     """Whether a module's ``__setattr__`` only fills its ``__dict__``: no parameter, buffer or submodule is involved."""
     if setter is not torch.nn.Module.__dict__["__setattr__"] or owner.source is None:
         return False
     if any(name in (vars(owner.value).get(table) or ()) for table in _MODULE_TABLES):
         return False
-    return not issubclass(m.use(value).python_type, (torch.nn.Parameter, torch.nn.Module, torch.nn.Buffer))
+    value = m.use(value)
+    if isinstance(value, TensorValue):
+        kinds = (torch.nn.Parameter, torch.nn.Buffer)
+        return not issubclass(value.kind, kinds) and not is_flagged(m, value, kinds)
+    return not issubclass(value.python_type, torch.nn.Module)
+
+
+def is_flagged(m: Machine, value: TensorValue, classes: Any) -> bool:
+    """Whether an attribute makes a tensor one of torch's kinds of parameters and buffers."""
+    if isinstance(classes, tuple):
+        return any(is_flagged(m, value, c) for c in classes)
+    name = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}.get(classes)
+    flag = load_or_none(m, value, name) if name is not None else None
+    return flag is not None and m.truth(flag) is True
 
 
 def example(value: Value) -> Any:
@@ -766,21 +804,27 @@ def delete(m: Machine, owner: Value, name: str) -> None:
         m.tracer.dressed.add(id(owner))
         assign(m, owner, name, DELETED)
         return
-    if not isinstance(owner, ObjectValue) or isinstance(owner.value, (torch.nn.Module, BaseException)):
+    if not isinstance(owner, ObjectValue) or isinstance(owner.value, BaseException):
         raise Break("FL110", what=what, why="attributes of such objects are deleted eagerly")
-    kind = owner.python_type
-    deleter, place = class_member(m, kind, "__delattr__")
+    deleter, place = class_member(m, owner.python_type, "__delattr__")
     if type(deleter) is types.FunctionType:
         m.call(_function(m, deleter, place), [owner, Constant(name)], {})
         return
+    delete_directly(m, owner, name)
+
+
+def delete_directly(m: Machine, owner: ObjectValue, name: str) -> None:
+    """``object.__delattr__(owner, name)``."""
+    what, kind = f"deletion of `{owner.describe()}.{name}`", owner.python_type
     found, _ = class_member(m, kind, name)
     if found is not ABSENT and hasattr(type(found), "__set__") and not isinstance(found, types.MemberDescriptorType):
         raise Break("FL110", what=what, why="it is a descriptor that runs code")
     assigned = m.tracer.attributes.get((id(owner.value), name))
     present = assigned is not None and assigned[1] is not DELETED
     if assigned is None and owner.source is not None:
-        present = name in getattr(owner.value, "__dict__", ()) or isinstance(found, types.MemberDescriptorType)
-        _object(m, owner, name)  # guards that it is there
+        present = name in (vars_of(owner.value) or ()) or isinstance(found, types.MemberDescriptorType)
+        if present:
+            _object(m, owner, name)  # guards that it is there
     if not present:
         raise absent(kind, name)
     assign(m, owner, name, DELETED)

@@ -124,22 +124,17 @@ def _answers_itself(classes: Any) -> bool:
     return isinstance(check, types.FunctionType) and not classify.is_library_module(check.__module__)
 
 
-def _is_flagged(m: Machine, value: TensorValue, classes: Any) -> bool:
-    """Whether an attribute makes a tensor one of torch's kinds of parameters and buffers."""
-    if isinstance(classes, tuple):
-        return any(_is_flagged(m, value, c) for c in classes)
-    name = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}.get(classes)
-    flag = attributes.load_or_none(m, value, name) if name is not None else None
-    return flag is not None and m.truth(flag) is True
-
-
 def _is_instance(m: Machine, value: Value, classes: Any) -> bool:
     if isinstance(value, TruthValue):
         return isinstance(True, classes)
     if isinstance(value, (Constant, Known, ObjectValue)):
         return isinstance(value.value, classes)
     if isinstance(value, TensorValue):
-        return issubclass(value.kind, classes) or _is_legacy(value.fake, classes) or _is_flagged(m, value, classes)
+        return (
+            issubclass(value.kind, classes)
+            or _is_legacy(value.fake, classes)
+            or attributes.is_flagged(m, value, classes)
+        )
     return issubclass(value.python_type, classes)
 
 

@@ -566,6 +566,9 @@ def object_method(m: Machine, receiver: ObjectValue, name: str, args: list[Value
         case "__setattr__", [attribute, value] if isinstance(attribute := m.use(attribute), Constant):
             attributes.store_directly(m, receiver, attribute.value, value)
             return Constant(None)
+        case "__delattr__", [attribute] if isinstance(attribute := m.use(attribute), Constant):
+            attributes.delete_directly(m, receiver, attribute.value)
+            return Constant(None)
         case "__getattribute__", [attribute] if isinstance(attribute := m.use(attribute), Constant):
             return attributes.load(m, receiver, attribute.value)
         case "with_traceback", [_] if isinstance(receiver.value, BaseException):

@@ -17,7 +17,6 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
 from torch import fx
 
 from .. import torch_private
@@ -341,7 +340,9 @@ class Emitter:
             if value is DELETED:
                 self._call_constant(_delete_attribute, owner, Constant(name))
             else:
-                self._call_constant(_setter(owner.value), owner, Constant(name), value)
+                # the class's own __setattr__ was traced already
+                setter = setattr if isinstance(owner, TensorValue) else object.__setattr__
+                self._call_constant(setter, owner, Constant(name), value)
             self._emit(bytecode.pop_top())
         for exception, _ in tracer.tracebacks.values():
             if exception.source is not None:
@@ -692,7 +693,7 @@ class Emitter:
                     continue
                 if name == "args" and isinstance(value.value, BaseException) and id(value.value) not in initialised:
                     continue
-                self._call_constant(_setter(value.value), value, Constant(name), attribute)
+                self._call_constant(object.__setattr__, value, Constant(name), attribute)
                 self._emit(bytecode.pop_top())
             if isinstance(value, ObjectValue):
                 self._pass(value)
@@ -965,11 +966,6 @@ def _new_container(cls: Any, base: Any, items: Any) -> Any:
     else:
         base.extend(made, items)
     return made
-
-
-def _setter(obj: Any) -> Any:
-    """What assigns an attribute of ``obj`` when its class's own ``__setattr__`` was traced already."""
-    return setattr if isinstance(obj, torch.nn.Module) else object.__setattr__
 
 
 def _refill_list(target: Any, items: list[Any]) -> None:

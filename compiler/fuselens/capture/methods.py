@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .. import torch_private
 from . import attributes, classify, numpy_rules, text, torch_function
 from .arguments import fit, misfit
 from .breaks import Break, raising
@@ -115,7 +116,7 @@ def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value
         return m.tracer.call("call_method", "size", (receiver, Constant(0)), {}, "len()")
     if name == "detach_" and receiver.source is not None and receiver.fake.requires_grad:
         raise Break("FL110", what="Tensor.detach_", why="it changes the history of an input")
-    if name.startswith("addc"):
+    if name.rstrip("_") in torch_private.SCALED:
         given = scaled(m, name, [receiver, *args], kwargs)
         if given is not None:
             return given
@@ -134,11 +135,15 @@ def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value
 
 
 def _requires_grad(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """``tensor.requires_grad_(wanted)`` where that changes nothing; graphs make no leaves."""
+    """``tensor.requires_grad_(wanted)``: leaves come and go where the graph runs operator by operator only."""
     wanted = m.truth(kwargs.get("requires_grad", args[0] if args else Constant(True)))
     if wanted is tensor.fake.requires_grad:
         return tensor
-    raise Break("FL104", what="Tensor.requires_grad_", why="a graph cannot make a new leaf or change an input into one")
+    if wanted is None or len(m.tracer.scopes) > 1:
+        raise Break("FL104", what="Tensor.requires_grad_", why="a function that is transformed cannot make leaves")
+    if tensor.source is not None:
+        attributes.guard_leaf(m, tensor)
+    return m.tracer.call("call_method", "requires_grad_", (tensor, Constant(wanted)), {}, "Tensor.requires_grad_")
 
 
 _TENSOR_DUNDERS = {

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 REPLACED: dict[Any, Any] = {}
 
 
@@ -849,30 +851,53 @@ def insort_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None)
 
 
 # --- torch ------------------------------------------------------------------------------------------------------
-# Where these are given a tensor as their number, eager asks it for its value.
+# Where these are given a tensor as their number, eager asks it for its value. Half precision is computed in float32.
 
 
-def addcdiv(self: Any, tensor1: Any, tensor2: Any, *, value: Any) -> Any:
-    return self + value * tensor1 / tensor2
+def _product(self: Any, number: Any, tensor: Any) -> Any:
+    """``number * tensor`` as precise as kernels compute it that add it to ``self``."""
+    kind = torch.result_type(self, tensor)
+    kind = torch.float32 if kind.itemsize == 2 else kind
+    return number.to(kind) * (tensor.to(kind) if isinstance(tensor, torch.Tensor) else tensor)
 
 
-def addcmul(self: Any, tensor1: Any, tensor2: Any, *, value: Any) -> Any:
-    return self + value * tensor1 * tensor2
+def add(self: Any, other: Any, *, alpha: Any) -> Any:
+    return (self + _product(self, alpha, other)).to(torch.result_type(self, other))
 
 
-def addcdiv_(self: Any, tensor1: Any, tensor2: Any, *, value: Any) -> Any:
-    return self.add_(value * tensor1 / tensor2)
+def sub(self: Any, other: Any, *, alpha: Any) -> Any:
+    return (self - _product(self, alpha, other)).to(torch.result_type(self, other))
 
 
-def addcmul_(self: Any, tensor1: Any, tensor2: Any, *, value: Any) -> Any:
-    return self.add_(value * tensor1 * tensor2)
+def addcdiv(self: Any, tensor1: Any, tensor2: Any, value: Any) -> Any:
+    return (self + _product(self, value, tensor1) / tensor2).to(torch.result_type(self, tensor1))
+
+
+def addcmul(self: Any, tensor1: Any, tensor2: Any, value: Any) -> Any:
+    return (self + _product(self, value, tensor1) * tensor2).to(torch.result_type(self, tensor1))
+
+
+def add_(self: Any, other: Any, *, alpha: Any) -> Any:
+    return self.add_(_product(self, alpha, other))
+
+
+def sub_(self: Any, other: Any, *, alpha: Any) -> Any:
+    return self.sub_(_product(self, alpha, other))
+
+
+def addcdiv_(self: Any, tensor1: Any, tensor2: Any, value: Any) -> Any:
+    return self.add_(_product(self, value, tensor1) / tensor2)
+
+
+def addcmul_(self: Any, tensor1: Any, tensor2: Any, value: Any) -> Any:
+    return self.add_(_product(self, value, tensor1) * tensor2)
 
 
 def foreach_addcdiv_(selves: Any, tensors1: Any, tensors2: Any, scalars: Any) -> None:
     for i, (self, tensor1, tensor2) in enumerate(zip(selves, tensors1, tensors2, strict=True)):
-        self.add_(scalars[i] * tensor1 / tensor2)
+        addcdiv_(self, tensor1, tensor2, scalars[i])
 
 
 def foreach_addcmul_(selves: Any, tensors1: Any, tensors2: Any, scalars: Any) -> None:
     for i, (self, tensor1, tensor2) in enumerate(zip(selves, tensors1, tensors2, strict=True)):
-        self.add_(scalars[i] * tensor1 * tensor2)
+        addcmul_(self, tensor1, tensor2, scalars[i])

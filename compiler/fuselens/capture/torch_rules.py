@@ -31,6 +31,27 @@ def _is_tensor(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
     return Constant(isinstance(m.use(args[0]), TensorValue))
 
 
+@rule(torch_private.DISPATCH_MODES)
+def _dispatch_modes(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    m.tracer.guard_ambient()
+    return Constant(torch_private.DISPATCH_MODES())
+
+
+@rule(torch.nn.Parameter)
+def _parameter(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A parameter that is made while tracing: a node gives the very object."""
+    given = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
+    data, wanted = m.use(given.get("data", Constant(None))), m.use(given.get("requires_grad", Constant(True)))
+    what = "torch.nn.Parameter"
+    if not isinstance(data, TensorValue) or not isinstance(wanted, Constant) or len(m.tracer.scopes) > 1:
+        raise Break("FL104", what=what, why="what it is made of is not known while tracing")
+    if data.kind not in (torch.Tensor, torch.nn.Parameter):
+        raise Break("FL104", what=what, why="it is made of an instance of a subclass")
+    made = m.tracer.call("call_function", torch_private.make_parameter, (data, wanted), {}, what)
+    assert isinstance(made, TensorValue)
+    return TensorValue(made.node, None, torch.nn.Parameter)
+
+
 @rule(torch.is_grad_enabled)
 def _is_grad_enabled(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     _require_known_grad_mode(m)
@@ -138,8 +159,12 @@ def _optimizer_value(m: Machine, args: list[Value], kwargs: dict[str, Value]) ->
 
 def scaled(m: Machine, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """``addcdiv`` and its kin where their number is a tensor; None where it is not."""
-    number = kwargs.get("value", args[3] if len(args) == 4 else None)
+    number = kwargs.get("alpha") or kwargs.get("value", args[3] if len(args) == 4 else None)
     if number is None or not isinstance(m.use(number), TensorValue):
+        return None
+    given = [m.use(a) for a in args]
+    tensors = [v.fake.dtype for v in given if isinstance(v, TensorValue)]
+    if not all(dtype.is_floating_point for dtype in tensors) or "out" in kwargs:
         return None
     return m.call(FunctionValue(vars(polyfills)[name.lstrip("_")], None), args, kwargs)
 
