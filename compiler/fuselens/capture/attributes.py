@@ -663,6 +663,12 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
     what = f"assignment to `{owner.describe()}.{name}`"
     if isinstance(owner, ActiveValue) and owner.assign(m, name, value):
         return
+    if isinstance(owner, TensorValue) and name == "grad":
+        _store_gradient(m, owner, value)
+        return
+    if isinstance(owner, TensorValue) and name == "requires_grad":
+        m.call(NamedMethod(owner, "requires_grad_"), [value], {})
+        return
     if isinstance(owner, TensorValue):
         _store_on_tensor(m, owner, name, value)
         return
@@ -677,12 +683,6 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
             setattr(example(owner), name, None)
         except AttributeError as e:
             raise raising(e) from None
-    if isinstance(owner, TensorValue) and name == "grad":
-        _store_gradient(m, owner, value)
-        return
-    if isinstance(owner, TensorValue) and name == "requires_grad":
-        m.call(NamedMethod(owner, "requires_grad_"), [value], {})
-        return
     if not isinstance(owner, ObjectValue):
         raise Break("FL110", what=what, why="attributes of such objects are written eagerly")
     setter, place = class_member(m, owner.python_type, "__setattr__")
