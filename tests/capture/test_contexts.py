@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import fuselens
 from fuselens import comparison
 
+from .harness import check
 from .programs import Program, Programs, t, verify
 
 PROGRAMS = Programs()
@@ -329,3 +330,80 @@ def test_one_capture_for_each_setting() -> None:
             with make():
                 compiled(model, t(2, 3))
     assert len(compiled.__fuselens__.recorder.report.graphs) == 3
+
+
+def decorated(x):
+    @torch.no_grad()
+    def inner(v, scale=2):
+        """Says so."""
+        return v * scale, torch.is_grad_enabled()
+
+    return inner(x), inner.__name__, inner.__doc__, torch.is_grad_enabled()
+
+
+def decorated_without_parentheses(x):
+    @torch.no_grad
+    def off(v):
+        return v * 2, torch.is_grad_enabled(), on(v)
+
+    @torch.enable_grad
+    def on(v):
+        return v * 3, torch.is_grad_enabled()
+
+    return off(x), on(x), torch.is_grad_enabled()
+
+
+def decorated_recursion(x):
+    @torch.no_grad()
+    def deeper(v, n):
+        return (v if n == 0 else deeper(v * 2, n - 1)), torch.is_grad_enabled()
+
+    return deeper(x, 3), torch.is_grad_enabled()
+
+
+def decorated_lambdas(x):
+    inference = torch.inference_mode()(lambda v: (v * 2).sum())
+    narrow = torch.autocast("cpu", dtype=torch.bfloat16)(lambda v: v @ v)
+    return inference(x).item() * 0, narrow(x.expand(3, 3)), x @ x.t()
+
+
+def decorated_and_returned(x):
+    return torch.no_grad()(lambda v: (v * x).requires_grad), x
+
+
+def decorated_raises(x):
+    @torch.no_grad()
+    def inner(v):
+        raise ValueError(f"{torch.is_grad_enabled()}")
+
+    try:
+        inner(x)
+    except ValueError as e:
+        return str(e), torch.is_grad_enabled()
+
+
+def decorated_generator(x):
+    @torch.no_grad()
+    def inner(v):
+        yield torch.is_grad_enabled()
+        yield v + 1
+
+    return list(inner(x)), torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    ("program", "breaks"),
+    [
+        (decorated, 0), (decorated_without_parentheses, 0), (decorated_recursion, 0), (decorated_lambdas, 1),
+        (decorated_raises, 0), (decorated_generator, None),
+    ],
+)  # fmt: skip
+def test_contexts_decorate(program, breaks):
+    check(program, (torch.randn(1, 3),), breaks=breaks)
+
+
+def test_decorated_functions_leave_the_frame():
+    x = torch.randn(3, requires_grad=True)
+    function, _ = fuselens.compile(decorated_and_returned, backend="eager")(x)
+    assert function(x) is False
+    assert torch.is_grad_enabled()

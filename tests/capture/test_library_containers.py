@@ -878,3 +878,21 @@ def counter_counts(c: Any, x: Any) -> Any:
 @pytest.mark.parametrize(("make", "body", "breaks"), CASES)
 def test_containers(make: Any, body: Any, breaks: int | None, where: str) -> None:
     agrees(make, body, where, breaks)
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_named_tuples_made_by_their_methods(where):
+    def body(p: Any, x: torch.Tensor) -> Any:
+        q = p._replace(x=x, z=2)
+        r = Point._make([x * 2, q.x, 1])
+        try:
+            Point._make([1])
+        except TypeError as e:
+            message = str(e)
+        try:
+            p._replace(w=1)
+        except ValueError as e:
+            message += str(e)
+        return q, r, q.x + r.y, r._asdict(), message
+
+    agrees(lambda: Point(1, 2), body, where, breaks=0)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _hook, attributes, classify, generators, numpy_rules, torch_contexts, torch_function
+from . import _hook, attributes, classify, generators, numpy_rules, polyfills, torch_contexts, torch_function
 from . import sources as src
 from .arguments import fit, is_builtin, misfit
 from .breaks import Break, Raised, raising
 from .compiler_rules import marked, reason
 from .iterators import generator_method, iterate
-from .known import PURE, UNKNOWN, deep_use, fold, plain
+from .known import PURE, UNKNOWN, deep_use, fold, is_plain_namedtuple, plain
 from .methods import named_method
 from .module_rules import call_module
 from .operators import contains, delete_subscript, identical, operate, store_subscript, subscript
@@ -33,6 +33,7 @@ from .values import (
     DictValue,
     FunctionValue,
     GeneratorValue,
+    GradModeContext,
     Known,
     MadeFunction,
     MethodValue,
@@ -93,6 +94,13 @@ def call(m: Machine, function: Value, args: list[Value], kwargs: dict[str, Value
         if m.contexts and m.contexts[-1] is context:
             m.contexts.pop()
         return Constant(None)
+    if (
+        isinstance(function, (GradModeContext, TorchContext))
+        and len(args) == 1
+        and not kwargs
+        and _is_wrapped(m.use(args[0]))
+    ):
+        return m.call(Known(polyfills.in_context), [function, args[0]], {})
     if isinstance(function, (Constant, SequenceValue, DictValue, TensorValue)):
         raise raising(TypeError(f"'{function.python_type.__name__}' object is not callable"))
     raise Break("FL104", what=function.describe(), why="it is not a function that is known while tracing")
@@ -346,6 +354,20 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
     raise Break("FL104", what=value.describe(), why=why)
 
 
+def _is_wrapped(value: Value) -> bool:
+    """Whether the decorators that torch's contexts are wrap it so that it runs inside as a whole: a function that yields nothing."""
+    code = (
+        value.function.__code__
+        if isinstance(value, FunctionValue)
+        else value.code
+        if isinstance(value, MadeFunction)
+        else None
+    )
+    return code is not None and not code.co_flags & (
+        inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    )
+
+
 def _accessor(m: Machine, value: Known, accessor: Any, args: list[Value]) -> Value:
     """A call of the ``__get__`` or ``__set__`` of an attribute that is implemented in C."""
     match accessor.__name__, args:
@@ -418,7 +440,7 @@ def _bare(owner: Any, cls: Any, *args: Any) -> Any:
     return owner.__new__(cls, *args)
 
 
-def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> ObjectValue | TensorValue:
+def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """What the ``__new__`` of a builtin base class makes."""
     makers = [vars(c).get("__new__") for c in cls.__mro__]
     owner = next(maker for maker in makers if isinstance(maker, types.BuiltinMethodType)).__self__
@@ -435,6 +457,8 @@ def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Ob
         return _new_exception(m, cls, owner, args)
     elif owner in _CONTAINERS and cls.__flags__ & _HEAP_TYPE:
         return m.tracer.made(_bare(owner, cls), _CONTAINERS[owner]())
+    elif owner is tuple and "_fields" in vars(cls) and is_plain_namedtuple(cls):
+        return SequenceValue(iterate(m, args[0]) if args else [], cls)
     elif owner is tuple and cls.__flags__ & _HEAP_TYPE:
         names = () if type(cls.__init__) is types.FunctionType else tuple(kwargs)
         if not fit(tuple, len(args), names):

@@ -32,6 +32,22 @@ def stands_for(*originals: Any) -> Callable[[Any], Any]:
     return register
 
 
+def in_context(context: Any, function: Any) -> Any:
+    """``context(function)`` for the contexts of torch that decorate."""
+
+    @functools.wraps(function)
+    def decorate_context(*args: Any, **kwargs: Any) -> Any:
+        with fresh(context):
+            return function(*args, **kwargs)
+
+    return decorate_context
+
+
+def fresh(context: Any) -> Any:
+    """Another context of the same kind and settings."""
+    return context.clone()
+
+
 class _Iterator:
     def __iter__(self) -> Any:
         return self

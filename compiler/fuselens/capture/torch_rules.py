@@ -85,18 +85,16 @@ def _get_default_dtype(m: Machine, args: list[Value], kwargs: dict[str, Value]) 
     return Constant(torch.get_default_dtype())
 
 
-@rule(torch.no_grad)
-def _no_grad(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if args:
-        raise Break("FL104", what="torch.no_grad(function)", why="decorating runs eagerly")
-    return GradModeContext(False, torch.no_grad)
+def _grad_mode(enabled: bool, kind: Any) -> None:
+    @rule(kind)
+    def make(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        context = GradModeContext(enabled, kind)
+        given = [*args, *kwargs.values()]
+        return m.call(context, given, {}) if given else context
 
 
-@rule(torch.enable_grad)
-def _enable_grad(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if args:
-        raise Break("FL104", what="torch.enable_grad(function)", why="decorating runs eagerly")
-    return GradModeContext(True, torch.enable_grad)
+_grad_mode(False, torch.no_grad)
+_grad_mode(True, torch.enable_grad)
 
 
 @rule(torch_private.CHECK)
@@ -146,6 +144,12 @@ def _constant_function(function: Any) -> Rule:
 
 for _f in torch_private.CONSTANT_FUNCTIONS:
     RULES[_f] = _constant_function(_f)
+
+
+@rule(polyfills.fresh)
+def _fresh(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    context = m.use(args[0])
+    return GradModeContext(context.enabled, context.maker) if isinstance(context, GradModeContext) else context
 
 
 @rule(torch_private.OPTIMIZER_VALUE)
