@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import collections.abc
+import enum
 from typing import Any
 
 import pytest
@@ -496,5 +498,174 @@ def test_exceptions_that_cross_a_break_have_tracebacks() -> None:
             error = e
         fuselens.graph_break()
         return x, error.name, type(error.obj), error.__traceback__.tb_lineno  # type: ignore[union-attr]
+
+    check(f, (torch.ones(2),))
+
+
+# --- attributes, classes and operators --------------------------------------------------------------------------
+
+
+class Settable:
+    @property
+    def fixed(self) -> int:
+        return 1
+
+    none = property()
+
+
+def names_of_methods(x: torch.Tensor) -> Any:
+    items: list[int] = []
+    return x, items.append.__name__, items.__add__.__name__, items.append.__self__ is items, items.append.__doc__
+
+
+def methods_of_other_classes(x: torch.Tensor) -> Any:
+    found = []
+    for call in (lambda: set.add(), lambda: set.add(0), lambda: list.__len__(3), lambda: str.upper(b"x")):  # type: ignore[call-arg,arg-type]
+        try:
+            call()
+        except TypeError as e:
+            found.append(str(e))
+    return x, found
+
+
+def augmented_operators(x: torch.Tensor) -> Any:
+    found = []
+    for value in (None, [1], 3):
+        try:
+            value **= 2  # type: ignore[operator]
+        except TypeError as e:
+            found.append(str(e))
+        try:
+            value += "a"  # type: ignore[operator]
+        except TypeError as e:
+            found.append(str(e))
+    return x, found
+
+
+def properties_without_functions(x: torch.Tensor) -> Any:
+    found = []
+    for name in ("fixed", "none"):
+        try:
+            setattr(Settable(), name, 1)
+        except AttributeError as e:
+            found.append(str(e))
+    return x, found
+
+
+class IndexedInt(int):
+    def __index__(self) -> int:
+        return 42
+
+
+class IntInt(int):
+    def __int__(self) -> int:
+        return 9
+
+
+def integers_of_subclasses(x: torch.Tensor) -> Any:
+    seven = IndexedInt(7)
+    return x, int(seven), int(IntInt(7)), float(seven), range(IndexedInt(3)), [1, 2, 3, 4][IndexedInt(2) :]
+
+
+def slices(x: torch.Tensor) -> Any:
+    part = [4]
+    return x, slice([1], [2], [3]), slice(part).stop is part, slice(3), slice(1, None, 2)
+
+
+def huge_ranges(x: torch.Tensor) -> Any:
+    rest = iter(range(2**40))
+    next(rest)
+    back = reversed(range(2**40))
+    return x, next(rest), next(back), sum(1 for _ in zip(range(2**40), "abc"))  # noqa: B905
+
+
+def text_of_objects(x: torch.Tensor) -> Any:
+    found = []
+    for pattern in ("plain", "%d"):
+        try:
+            found.append(pattern % Settable())
+        except TypeError as e:
+            found.append(str(e))
+    return x, found
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+    TWO = 2
+
+
+class Loud(enum.Enum):
+    A = 1
+
+    def __repr__(self) -> str:
+        raise AssertionError("shown")
+
+
+def members(x: torch.Tensor) -> Any:
+    return x, Number.ONE is Number(1), Number(2) is Number["TWO"], {Loud.A: 1}[Loud(1)]
+
+
+DETAILS = [
+    names_of_methods, methods_of_other_classes, augmented_operators, properties_without_functions, integers_of_subclasses,
+    slices, huge_ranges, text_of_objects, members,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("f", DETAILS, ids=lambda f: f.__name__)
+def test_details(f: Any) -> None:
+    check(f, (torch.ones(2),), breaks=0)
+
+
+class Repeated:
+    __match_args__ = ("a", "a")
+    a = 1
+
+
+@pytest.mark.parametrize("subject", [{"a": 1, "b": 2}, [1, 2], (), "abc", range(3), b"x", collections.deque([5])])
+def test_patterns(subject: Any) -> None:
+    def f(subject: Any) -> Any:
+        match subject:
+            case {"a": 1, "b": y}:
+                return y
+            case [first, *_]:
+                return first
+            case str():
+                return "s"
+        return None
+
+    check(f, (subject,), breaks=0)
+
+
+def test_patterns_that_raise() -> None:
+    def f(x: torch.Tensor, key: str) -> Any:
+        try:
+            match {"a": 1}:
+                case {"a": _, Keys.KEY: _}:
+                    return x
+        except ValueError as e:
+            return x + 1, str(e)
+        try:
+            match Repeated():
+                case Repeated(_, _):
+                    return x
+        except TypeError as e:
+            return x + 2, str(e)
+
+    check(f, (torch.ones(2), "a"))
+
+
+class Keys:
+    KEY = "a"
+
+
+class OwnSetter(dict):
+    __setattr__ = dict.__setitem__  # type: ignore[assignment]
+
+
+def test_classes_that_store_attributes_in_their_own_way() -> None:
+    def f(x: torch.Tensor) -> Any:
+        made = OwnSetter()
+        made.name = 3  # type: ignore[attr-defined]
+        return x, dict(made)
 
     check(f, (torch.ones(2),))

@@ -22,6 +22,7 @@ _SHAPES: dict[Any, Any] = {
     defaultdict: lambda factory=None, items=(), /, **named: None, deque: lambda iterable=(), maxlen=None: None,
     map: lambda function, first, /, *iterables: None, zip: lambda *iterables, strict=False: None,
     filter: lambda function, iterable, /: None, range: lambda start, stop=None, step=None, /: None,
+    slice: lambda start, stop=None, step=None, /: None,
     super: lambda cls=None, obj=None, /: None, str: lambda object="", encoding="", errors="": None,  # noqa: A006
     bytes: lambda source=b"", encoding="", errors="": None, int: lambda x=0, /, base=10: None,
     functools.reduce: lambda function, iterable, initial=None, /: None, functools.cmp_to_key: lambda mycmp: None,

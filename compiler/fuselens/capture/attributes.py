@@ -59,7 +59,7 @@ _TENSOR_VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data"}
 
 def class_attribute(kind: type, name: str) -> Any:
     """The attribute as stored in the class (no descriptor protocol); :data:`ABSENT` when there is none."""
-    for cls in kind.__mro__:
+    for cls in kind.__mro__ or ():
         if name in cls.__dict__:
             return cls.__dict__[name]
     return ABSENT
@@ -69,6 +69,8 @@ def class_member(m: Machine, kind: type, name: str, after: type | None = None) -
     """:func:`class_attribute` (of the classes that follow ``after``), with guards that it is found in the same place,
     and where that is; None for library classes, which do not change."""
     order = kind.__mro__
+    if order is None:
+        raise Break("FL106", what=f"{kind.__name__}.{name}", why="the class is not finished")
     for cls in order[order.index(after) + 1 if after is not None else 0 :]:
         namespace = (
             None
@@ -96,6 +98,14 @@ def _unwrapped(m: Machine, found: Any, source: src.Source | None, part: str) -> 
         return static_value(inner)
     m.tracer.guard_type(source, type(found))
     return m.use(m.tracer.lazy(inner, src.generic_attribute(source, part)))
+
+
+def _class_method(m: Machine, found: Any, source: src.Source | None, cls: Value) -> Value:
+    """A classmethod, bound to its class."""
+    function = _unwrapped(m, found, source, "__func__")
+    if isinstance(function, ObjectValue) and hasattr(function.python_type, "__get__"):
+        raise Break("FL106", what="a classmethod", why="it wraps a descriptor")
+    return MethodValue(function, cls)
 
 
 def static_value(obj: Any) -> Value:
@@ -176,8 +186,10 @@ def _load(m: Machine, value: Value, name: str) -> Value:
             return active
     if isinstance(value, (IteratorValue, CombinedIterator)) and name in ("__next__", "__iter__"):
         return NamedMethod(value, name)
-    if isinstance(value, NamedMethod) and name in ("__self__", "__name__"):
-        return m.use(value.receiver) if name == "__self__" else Constant(name)
+    if isinstance(value, NamedMethod) and name in ("__self__", "__name__", "__qualname__", "__doc__"):
+        if name == "__self__":
+            return m.use(value.receiver)
+        return Constant(getattr(getattr(value.receiver.python_type, value.name), name))
     if isinstance(value, PartialValue) and name in ("func", "args", "keywords"):
         parts = {
             "func": value.function,
@@ -393,9 +405,14 @@ def _autograd(m: Machine, value: TensorValue, name: str) -> Value:
     return m.use(m.tracer.lazy(m.tracer.real(value).grad, src.applied(torch_private.grad_of, source)))
 
 
+_OF_MODULES = class_attribute(types.ModuleType, "__getattribute__")
+
+
 def _known(m: Machine, value: Known, name: str) -> Value:
     obj = value.value
     if isinstance(obj, types.ModuleType):
+        if class_attribute(type(obj), "__getattribute__") is not _OF_MODULES:
+            raise Break("FL106", what=f"a module's {name}", why="its class looks attributes up in its own way")
         try:
             found = getattr(obj, name)
         except AttributeError as e:
@@ -429,7 +446,7 @@ def _known(m: Machine, value: Known, name: str) -> Value:
         if isinstance(found, staticmethod):
             return _unwrapped(m, found, source, "__func__")
         if isinstance(found, classmethod):
-            return MethodValue(_unwrapped(m, found, source, "__func__"), value)
+            return _class_method(m, found, source, value)
         if type(found) is types.FunctionType:
             return _function(m, found, source)
         if source is not None and not hasattr(type(found), "__get__"):
@@ -679,6 +696,8 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
     if isinstance(owner, (SequenceValue, DictValue, SetValue, Constant)) and not isinstance(
         owner.python_type, enum.EnumMeta
     ):
+        if name == "__class__":
+            raise Break("FL110", what=what, why="classes are assigned eagerly")
         try:
             setattr(example(owner), name, None)
         except AttributeError as e:
@@ -689,7 +708,12 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
     if type(setter) is types.FunctionType and not _is_plain(m, setter, owner, name, value):
         m.call(_function(m, setter, place), [owner, Constant(name), value], {})
         return
+    if type(setter) is not types.FunctionType and getattr(setter, "__objclass__", None) not in _PLAIN_SETTERS:
+        raise Break("FL110", what=what, why=f"{owner.python_type.__name__} stores attributes in its own way")
     store_directly(m, owner, name, value)
+
+
+_PLAIN_SETTERS = (object, BaseException, functools.partial, types.SimpleNamespace)
 
 
 def _store_on_tensor(m: Machine, owner: TensorValue, name: str, value: Value) -> None:
@@ -762,7 +786,10 @@ def store_directly(m: Machine, owner: ObjectValue, name: str, value: Value) -> N
     if isinstance(found, property):
         setter = _unwrapped(m, found, place, "fset")
         if isinstance(setter, Constant) and setter.value is None:
-            raise raising(AttributeError(f"property '{name}' of '{kind.__name__}' object has no setter"))
+            try:
+                found.__set__(obj, None)
+            except AttributeError as e:
+                raise raising(e) from None
         m.call(setter, [owner, value], {})
         return
     if found is not ABSENT and hasattr(type(found), "__set__"):
@@ -837,7 +864,7 @@ def bind(m: Machine, found: Any, receiver: Value, name: str, place: src.Source |
     if isinstance(found, staticmethod):
         return _unwrapped(m, found, place, "__func__")
     if isinstance(found, classmethod):
-        return MethodValue(_unwrapped(m, found, place, "__func__"), Known(receiver.python_type))
+        return _class_method(m, found, place, Known(receiver.python_type))
     if isinstance(found, property):
         getter = _unwrapped(m, found, place, "fget")
         if not isinstance(getter, FunctionValue):
@@ -880,7 +907,7 @@ def _super(m: Machine, value: SuperValue, name: str) -> Value:
     if kind is not receiver.python_type and not isinstance(found, (staticmethod, classmethod, types.BuiltinMethodType)):
         raise Break("FL106", what=f"super().{name}", why="it is read on a class")
     if isinstance(found, classmethod) and isinstance(receiver, Known):
-        return MethodValue(_unwrapped(m, found, place, "__func__"), receiver)
+        return _class_method(m, found, place, receiver)
     if isinstance(receiver, ObjectValue) and not hasattr(type(found), "__get__") and place is None:
         raise Break("FL106", what=f"super().{name}", why="it is no function")  # the instance may have one of its own
     if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType)):

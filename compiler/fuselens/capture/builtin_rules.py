@@ -16,7 +16,7 @@ import torch
 
 from . import _hook, attributes, classify, polyfills, text, torch_function
 from .breaks import Break, raising
-from .iterators import ITERATORS, advance, iterate, iterator, stop_iteration
+from .iterators import ITERATORS, Constants, advance, iterate, iterator, stop_iteration
 from .known import UNKNOWN, HashedKey, deep_use, fold, from_plain, holds_identity, integer, key_of, plain
 from .methods import from_keys, in_order, tensor_method
 from .operators import (
@@ -48,6 +48,7 @@ from .values import (
     RuntimeNumber,
     SequenceValue,
     SetValue,
+    SliceValue,
     SuperValue,
     SymbolValue,
     TensorValue,
@@ -266,6 +267,15 @@ def _set_of(m: Machine, args: list[Value], kind: Any) -> Value:
     return SetValue([key_of(m, v) for v in iterate(m, args[0])] if args else [], kind)
 
 
+@rule(slice)
+def _slice(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    parts = [m.use(a) for a in ([Constant(None), *args] if len(args) == 1 else args)]
+    parts += [Constant(None)] * (3 - len(parts))
+    if all(isinstance(p, Constant) for p in parts):
+        return Constant(slice(*(p.value for p in parts)))  # type: ignore[attr-defined]
+    return SliceValue(parts)
+
+
 @rule(deque)
 def _deque(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = dict(zip(("iterable", "maxlen"), args, strict=False)) | kwargs
@@ -352,10 +362,10 @@ def _reversed(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(value, (DictValue, DictView)):
         mapping = value if isinstance(value, DictValue) else value.mapping
         return IteratorValue(value, [], backwards=True, keys=reversed(mapping.items))
-    if isinstance(value, SequenceValue) or (
-        isinstance(value, Constant) and isinstance(value.value, (str, bytes, range))
-    ):
-        return IteratorValue(value, list(reversed(iterate(m, value))), backwards=True)
+    if isinstance(value, Constant) and isinstance(value.value, (str, bytes, range)):
+        return IteratorValue(value, Constants(value.value[::-1]), backwards=True)
+    if isinstance(value, SequenceValue):
+        return IteratorValue(value, value.items[::-1], backwards=True)
     if isinstance(value, TensorValue):
         raise Break("FL104", what="reversed", why="of a tensor")
     raise raising(TypeError(f"'{value.python_type.__name__}' object is not reversible"))
@@ -562,17 +572,28 @@ def _number(kind: type, methods: tuple[str, ...]) -> Rule:
         if isinstance(value, SymbolValue) and kind is float:
             return m.tracer.call("call_function", torch.sym_float, (value,), {}, "float")
         if isinstance(value, ObjectValue):
+            held = attributes.content(m, value)
             for method in methods:
                 result = special(m, value, method, [])
+                if result is None and held is not None:
+                    break  # what the builtin class does comes before other methods
+                if result is not None and (method == "__trunc__" or type(plain(result)) is not kind):
+                    if method != "__index__" or kind is int:
+                        raise Break("FL104", what=kind.__name__, why=f"{method} gives no {kind.__name__}")
+                    return m.call(Known(kind), [result], {})
                 if result is not None:
-                    return m.call(Known(kind), [result], {}) if type(plain(result)) is not kind else result
-            held = attributes.content(m, value)
+                    return result
             if held is not None:
                 return m.call(Known(kind), [held], {})
+            if any(not c.__flags__ & _HEAP_TYPE for c in value.python_type.__mro__[:-1]):
+                raise Break("FL104", what=kind.__name__, why=f"of a {value.python_type.__name__}")
             return fold(m, kind, [Constant(_Opaque.named(value.python_type))], {}, kind.__name__)
         return fold(m, kind, args, kwargs, kind.__name__)
 
     return run
+
+
+_HEAP_TYPE = 1 << 9
 
 
 class _Opaque:
@@ -725,7 +746,7 @@ def _super(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         cls = m.use(read_cell(m, cell, "__class__"))
         receiver = m.locals.get(first) or m.cells[first].contents
     else:
-        cls, receiver = m.use(args[0]), args[1]
+        cls, receiver = m.use(args[0]), args[1] if len(args) > 1 else None
     if not isinstance(cls, Known) or receiver is None:
         raise Break("FL105", what="super()", why="the class is not known while tracing")
     return SuperValue(cls.value, m.use(receiver))

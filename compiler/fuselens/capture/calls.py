@@ -334,7 +334,11 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
         return fold(m, obj, args, kwargs, value.describe())
     if isinstance(obj, types.MethodWrapperType) and isinstance(obj.__self__, types.GetSetDescriptorType):
         return _accessor(m, value, obj, args)
-    if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType)) and args:
+    if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        if not args:
+            raise misfit(obj, 0, tuple(kwargs), value.describe())
+        if not issubclass(args[0].python_type, obj.__objclass__):
+            raise _wrong_receiver(obj, args[0].python_type)
         return call(m, NamedMethod(args[0], obj.__name__), args[1:], kwargs)
     if isinstance(obj, types.BuiltinMethodType) and obj.__name__ == "__new__" and isinstance(obj.__self__, type):
         cls = args[0] if args else None
@@ -379,6 +383,15 @@ def _accessor(m: Machine, value: Known, accessor: Any, args: list[Value]) -> Val
     raise Break("FL104", what=value.describe(), why="there is no rule for it")
 
 
+def _wrong_receiver(method: Any, kind: type) -> Raised | Break:
+    """What a method of a builtin class raises that is called on an instance of another."""
+    try:
+        method(type(kind.__name__, (), {})())
+    except TypeError as e:
+        return raising(e)
+    return Break("FL104", what=method.__qualname__, why=f"of a {kind.__name__}")
+
+
 def _construct(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``cls(...)``: an instance made while tracing."""
     if hasattr(cls, "_fields") and issubclass(cls, tuple) and cls.__new__.__code__.co_filename.startswith("<"):
@@ -420,9 +433,9 @@ def _construct(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value
 def _by_metaclass(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(cls, enum.EnumMeta):
         known = [plain(deep_use(m, a)) for a in args]
-        if UNKNOWN not in known and not kwargs:
+        if UNKNOWN not in known and not kwargs and cls._member_map_:
             try:
-                return Known(cls(*known))
+                return Constant(cls(*known))
             except Exception as e:  # noqa: BLE001 - what the lookup of a member raises, the program raises
                 raise raising(e) from None
     caller, place = attributes.class_member(m, type(cls), "__call__")
@@ -452,7 +465,10 @@ def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Va
         owner = OrderedDict  # which has dict's __new__
     if owner is object:
         if cls.__flags__ & _HEAP_TYPE:
-            return m.tracer.made(object.__new__(cls))
+            try:
+                return m.tracer.made(object.__new__(cls))
+            except TypeError:
+                raise Break("FL104", what=cls.__qualname__, why="its instances are made in C") from None
     elif issubclass(cls, BaseException) and not issubclass(cls, BaseExceptionGroup):
         return _new_exception(m, cls, owner, args)
     elif owner in _CONTAINERS and cls.__flags__ & _HEAP_TYPE:

@@ -6,6 +6,7 @@ import enum
 import operator
 import types
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,27 @@ if TYPE_CHECKING:
     from .tracer import Tracer
 
 
+LONGEST = 1_000_000
+"""Items of a list or tuple that is tracked item by item."""
+
+
+class Constants(Sequence[Value]):
+    """The items of a range, string or bytes, each made when it is asked for."""
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+        try:
+            len(of)
+        except OverflowError:
+            raise Break("FL105", what="iteration", why="over a range of that length") from None
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(map(Constant, self.of[index])) if isinstance(index, slice) else Constant(self.of[index])
+
+
 ITERATORS = (IteratorValue, CombinedIterator, GeneratorValue)
 
 
@@ -53,7 +75,10 @@ def iterate(m: Machine, value: Value) -> list[Value]:
             raise Break("FL105", what="iteration", why="over a set whose order only the running program knows")
         return [from_plain(k, "an element of a set") for k in value.elements()]
     if isinstance(value, Constant) and isinstance(value.value, (range, str, bytes)):
-        return [Constant(v) for v in value.value]
+        items = Constants(value.value)
+        if len(items) > LONGEST:
+            raise Break("FL105", what="iteration", why=f"over a {value.python_type.__name__} of that length")
+        return items[:]
     if isinstance(value, Known) and isinstance(value.value, enum.EnumMeta):
         return [Constant(member) for member in value.value]
     if isinstance(value, TensorValue):
@@ -109,10 +134,10 @@ def iterator(m: Machine, value: Value) -> Value:
                 raise raising(TypeError(f"'{value.python_type.__name__}' object is not iterable"))
             return m.use(m.call(Known(polyfills.ByIndex), [value], {}))
         raise Break("FL105", what="iteration", why=f"over {value.describe()}")
-    if (
-        isinstance(value, (SequenceValue, SetValue, TensorValue))
-        or (isinstance(value, Constant) and isinstance(value.value, (range, str, bytes)))
-        or (isinstance(value, Known) and isinstance(value.value, enum.EnumMeta))
+    if isinstance(value, Constant) and isinstance(value.value, (range, str, bytes)):
+        return IteratorValue(value, Constants(value.value))
+    if isinstance(value, (SequenceValue, SetValue, TensorValue)) or (
+        isinstance(value, Known) and isinstance(value.value, enum.EnumMeta)
     ):
         items = iterate(m, value)
         return IteratorValue(SequenceValue(items, tuple) if isinstance(value, TensorValue) else value, items)
@@ -350,12 +375,14 @@ def recipe_of(value: Value, leaves: list[Value]) -> tuple[Any, ...]:
             _rest(value)
     elif value.counts_down:
         pass
+    elif value.backwards and isinstance(value.items, Constants):
+        over, position = Constant(value.items.of[position:][::-1]), -1
     elif value.backwards:
-        over, position = SequenceValue(value.items[position:][::-1], list), -1
+        over, position = SequenceValue(list(value.items[position:])[::-1], list), -1
     elif isinstance(over, Constant):
         over, position = Constant(over.value[position:]), 0
     elif not (isinstance(over, SetValue) or over.python_type is list):
-        over, position = SequenceValue(value.items[position:], tuple), 0  # what is gone by need not be kept alive
+        over, position = SequenceValue(list(value.items[position:]), tuple), 0  # what is gone by need not be kept alive
     leaves.append(over)
     return (kind, len(leaves) - 1, position)
 

@@ -108,7 +108,10 @@ def from_plain(obj: Any, what: str) -> Value:
         return DictValue({k: from_plain(v, what) for k, v in obj.items()}, type(obj))
     if type(obj) in (set, frozenset):
         return SetValue(obj, type(obj))
-    if type(obj) in CONSTANT_TYPES or type(obj) is slice or isinstance(obj, enum.Enum):
+    if type(obj) is slice:
+        parts = [from_plain(p, what) for p in (obj.start, obj.stop, obj.step)]
+        return Constant(obj) if all(isinstance(p, Constant) for p in parts) else SliceValue(parts)
+    if type(obj) in CONSTANT_TYPES or isinstance(obj, enum.Enum):
         return Constant(obj)
     if isinstance(obj, _STATIC) or classify.is_library_callable(obj) or classify.is_numpy_description(type(obj)):
         return Known(obj)

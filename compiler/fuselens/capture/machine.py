@@ -8,7 +8,6 @@ means is in :data:`HANDLERS`, one entry per micro-operation of ``bytecode.normal
 from __future__ import annotations
 
 import builtins
-import collections.abc
 import importlib.util
 import operator
 import sys
@@ -1134,30 +1133,42 @@ def _get_len(m: Machine, arg: Any) -> None:
     m.push(m.call(Known(len), [m.stack[-1]], {}))
 
 
+_SEQUENCE, _MAPPING = 1 << 5, 1 << 6
+"""Flags of types: how ``match`` takes their instances."""
+
+
 @handles("MATCH_SEQUENCE")
 def _match_sequence(m: Machine, arg: Any) -> None:
-    kind = m.use(m.stack[-1]).python_type
-    text_like = issubclass(kind, (str, bytes, bytearray))
-    m.push(Constant(issubclass(kind, collections.abc.Sequence) and not text_like))
+    m.push(Constant(bool(m.use(m.stack[-1]).python_type.__flags__ & _SEQUENCE)))
 
 
 @handles("MATCH_MAPPING")
 def _match_mapping(m: Machine, arg: Any) -> None:
-    m.push(Constant(issubclass(m.use(m.stack[-1]).python_type, collections.abc.Mapping)))
+    m.push(Constant(bool(m.use(m.stack[-1]).python_type.__flags__ & _MAPPING)))
 
 
 @handles("MATCH_KEYS")
 def _match_keys(m: Machine, arg: Any) -> None:
     keys, subject = m.use(m.stack[-1]), m.use(m.stack[-2])
     found: list[Value] = []
+    seen: set[Any] = set()
     missing = SetValue((), set)  # a marker that nothing else is
     for key in iterators.iterate(m, keys):
+        known_key = known.key_of(m, key)
+        if known_key in seen:
+            raise raising(ValueError(f"mapping pattern checks duplicate key ({known.plain(m.use(key))!r})"))
+        seen.add(known_key)
         item = m.use(m.call(attributes.load(m, subject, "get"), [key, missing], {}))
         if item is missing:
             m.push(Constant(None))
             return
         found.append(item)
     m.push(SequenceValue(found, tuple))
+
+
+def _are_names(names: list[Any]) -> bool:
+    """Whether they are strings, no two the same."""
+    return all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
 
 
 _MATCHED_AS_THEMSELVES = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
@@ -1178,7 +1189,7 @@ def _match_class(m: Machine, n: int) -> None:
         fields = getattr(cls.value, "__match_args__", None)
         if fields is None and issubclass(cls.value, _MATCHED_AS_THEMSELVES) and n == 1:
             found.append(subject)
-        elif isinstance(fields, tuple) and len(fields) >= n and not set(fields[:n]) & set(wanted):
+        elif isinstance(fields, tuple) and len(fields) >= n and _are_names([*fields[:n], *wanted]):
             attributes.class_member(m, cls.value, "__match_args__")
             wanted = [*fields[:n], *wanted]
         else:

@@ -12,7 +12,7 @@ import torch
 
 from . import attributes, classify, text, torch_function
 from .breaks import Break, Raised, raising
-from .iterators import advance, iterate, iterator
+from .iterators import LONGEST, advance, iterate, iterator
 from .known import PURE, UNKNOWN, fold, from_plain, holds_identity, key_of, plain
 from .tracer import specialise
 from .values import (
@@ -155,7 +155,7 @@ def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) ->
         if not isinstance(left, TensorValue):
             function = _INPLACE.get(function, function)  # a number has no in-place operators
         return operate(m, function, [left, right])
-    return fold(m, _INPLACE.get(function, function), [left, right], {}, f"operator {symbol}")
+    return fold(m, function, [left, right], {}, f"operator {symbol}")
 
 
 def _overloaded(m: Machine, function: Any, left: Value, right: Value, symbol: str) -> Value:
@@ -292,12 +292,8 @@ def trim(value: SequenceValue, from_left: bool = True) -> None:
             del value.items[value.maxlen :]
 
 
-_LONGEST = 1_000_000
-"""Items of a list or tuple that is tracked item by item."""
-
-
 def _repeated(m: Machine, sequence: SequenceValue, times: int, inplace: bool) -> Value:
-    if len(sequence.items) * times > _LONGEST:
+    if len(sequence.items) * times > LONGEST:
         raise Break("FL105", what="operator *", why=f"a {sequence.python_type.__name__} of that length is not tracked")
     if sequence.kind is tuple and times == 1:
         return sequence
@@ -612,10 +608,9 @@ def index_of(m: Machine, key: Value) -> Any:
     """The integer or slice that a subscript of a sequence is; None when it is neither."""
     key = m.use(key)
     if isinstance(key, ObjectValue):
-        found = special(m, key, "__index__", [])
+        held = attributes.content(m, key)
+        found = held if held is not None else special(m, key, "__index__", [])
         key = key if found is None else found
-        held = attributes.content(m, key) if isinstance(key, ObjectValue) else None
-        key = key if held is None else held
     if isinstance(key, Constant) and (isinstance(key.value, int) or type(key.value) is slice):
         return key.value
     if isinstance(key, Constant) and type(key.value) in classify.NUMPY_SCALARS and hasattr(key.value, "__index__"):

@@ -65,6 +65,8 @@ class CallUntil(_Iterator):
         if self.done:
             raise StopIteration
         value = self.function()
+        if self.done:
+            raise StopIteration
         if value is self.sentinel or value == self.sentinel:
             self.done = True
             raise StopIteration
@@ -202,6 +204,10 @@ class Count(_Iterator):
         self.number = number + self.step
         return number
 
+    def __repr__(self) -> str:
+        step = "" if isinstance(self.step, int) and self.step == 1 else f", {self.step!r}"
+        return f"count({self.number!r}{step})"
+
 
 @stands_for(itertools.cycle)
 class Cycle(_Iterator):
@@ -238,6 +244,14 @@ class Repeat(_Iterator):
         if self.left > 0:
             self.left -= 1
         return self.object
+
+    def __length_hint__(self) -> int:
+        if self.left < 0:
+            raise TypeError("len() of unsized object")
+        return self.left
+
+    def __repr__(self) -> str:
+        return f"repeat({self.object!r})" if self.left < 0 else f"repeat({self.object!r}, {self.left})"
 
 
 @stands_for(itertools.islice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +50,18 @@ class Shown:
             raise AttributeError(name)
         return displayed(self._m, attributes.load(self._m, self._value, name))
 
+
+class _ShownContainer(Shown):
+    """One whose class has ``__getitem__``, which ``%`` takes as a mapping."""
+
     def __getitem__(self, key: Any) -> Any:
         return displayed(self._m, operators.subscript(self._m, self._value, Constant(key)))
+
+
+@functools.cache
+def _named(name: str, subscripted: bool) -> Any:
+    """The class that stands for one of that name: error messages show it."""
+    return type(name, (_ShownContainer if subscripted else Shown,), {})
 
 
 class _InOrder:
@@ -75,7 +86,8 @@ def displayed(m: Machine, value: Value, within: tuple[Value, ...] = ()) -> Any:
             return known
         raise Break("FL105", what="a string", why=f"it shows the address of {value.describe()}")
     if isinstance(value, (TensorValue, ObjectValue)):
-        return Shown(m, value)
+        subscripted = attributes.class_attribute(value.python_type, "__getitem__") is not attributes.ABSENT
+        return _named(value.python_type.__name__, subscripted)(m, value)
     if any(value is w for w in within):
         raise Break("FL105", what="a string", why="it shows a container that holds itself")
     within = (*within, value)
@@ -107,6 +119,8 @@ def _has_stable_text(obj: Any) -> bool:
     """Whether showing an object tells nothing of where it lies in memory."""
     if isinstance(obj, (tuple, frozenset)):
         return all(map(_has_stable_text, obj))
+    if type(obj) in (int, float, complex, str, bytes, bool):
+        return True
     return isinstance(obj, type) or (type(obj).__repr__ is not object.__repr__ and " at 0x" not in repr(obj))
 
 
@@ -173,6 +187,8 @@ def text(m: Machine, function: Any, value: Value, *more: Any) -> Constant:
 def percent(m: Machine, pattern: str | bytes, right: Value) -> Value:
     """``pattern % right``."""
     if plain(deep_use(m, right)) is UNKNOWN:
+        if isinstance(pattern, bytes):
+            raise Break("FL105", what="operator %", why=f"on bytes and {right.describe()}")
         return text(m, pattern.__mod__, right)
     return fold(m, pattern.__mod__, [right], {}, "operator %")
 

@@ -235,7 +235,8 @@ class Tracer:
         if kind is int and self._varies(obj, source):
             return self._symbol(obj, source)
         if kind in EQUALITY_GUARDED:
-            self.guard(source, _hook.EQUALS, obj, name="EQUALS", text=f"{source} == {obj!r}")
+            shown = hex(obj)[:40] if kind is int and obj.bit_length() > 64 else repr(obj)
+            self.guard(source, _hook.EQUALS, obj, name="EQUALS", text=f"{source} == {shown}")
             return Constant(obj, source)
         if kind in CONSTANT_TYPES or issubclass(kind, enum.Enum):
             self.guard_identity(source, obj)
@@ -292,8 +293,7 @@ class Tracer:
         self.guard(source, _hook.SAME, node, name="SAME", text=f"{source} is {other}")
 
     def guard_identity(self, source: Source, obj: Any) -> None:
-        name = getattr(obj, "__qualname__", None) or repr(obj)[:40]
-        self.guard(source, _hook.IS, _weakly(obj), name="IS", text=f"{source} is {name}")
+        self.guard(source, _hook.IS, _weakly(obj), name="IS", text=f"{source} is {_shown(obj)}")
 
     def guard_type(self, source: Source, kind: type) -> None:
         self.guard(source, _hook.TYPE_IS, kind, name="TYPE", text=f"type({source}) is {kind.__qualname__}")
@@ -360,7 +360,7 @@ class Tracer:
         if not all(map(_is_trackable_key, keys)):
             return None
         if all(map(_is_constant_key, keys)):
-            self.guard(source, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=f"list({source}) == {list(keys)!r}"[:500])
+            self.guard(source, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=_text_of_keys(source, keys))
             items = {k: self.lazy(dict.__getitem__(obj, k), src.dict_item(source, k)) for k in keys}
         else:
             held = src.applied(_values_of, source)
@@ -754,6 +754,26 @@ def describe_tensor(fake: torch.Tensor, sizes: Sizes | None = None) -> Tensor:
         device=str(fake.device),
         requires_grad=fake.requires_grad,
     )
+
+
+def _shown(obj: Any) -> str:
+    """How a guard's text names an object; runs no code of the program."""
+    kind = type(obj)
+    if isinstance(obj, enum.Enum):
+        return f"{kind.__qualname__}.{vars(obj).get('_name_')}"
+    if issubclass(kind, types.ModuleType):
+        return str(vars(obj).get("__name__", "a module"))
+    if kind in CONSTANT_TYPES:
+        return repr(obj)[:40]
+    if issubclass(kind, type):
+        return obj.__qualname__
+    name = getattr(obj, "__qualname__", None) if classify.is_library_kind(kind) else None
+    return name or f"the same {kind.__qualname__}"
+
+
+def _text_of_keys(source: Source, keys: tuple[Any, ...]) -> str:
+    plain = all(type(k) in EQUALITY_GUARDED for k in keys)
+    return f"list({source}) == {list(keys) if plain else list(map(_shown, keys))!r}"[:500]
 
 
 def _weakly(obj: Any) -> Any:

@@ -523,7 +523,7 @@ class IteratorValue(Value):
     __slots__ = ("over", "items", "keys", "position", "backwards")
 
     def __init__(
-        self, over: Value, items: list[Value], backwards: bool = False, keys: Iterator[Any] | None = None
+        self, over: Value, items: Sequence[Value], backwards: bool = False, keys: Iterator[Any] | None = None
     ) -> None:
         super().__init__(None)
         self.over = over
