@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import enum
 import functools
 
 import pytest
@@ -137,6 +139,94 @@ def breaks_in_a_loop_with_many_variables(x):
     return found, a, b, c, d, e
 
 
+def pops_what_it_iterates_over(x):
+    table = {"k": x}
+    for k, _ in table.items():
+        table.pop(k)
+
+
+def replaces_values_that_it_iterates_over(x):
+    table, seen = {"a": 1, "b": 2}, []
+    for v in table.values():
+        table["b"] = 5
+        seen.append(v)
+    return seen, x + 1
+
+
+def exchanges_keys_that_it_iterates_over(x):
+    table, seen = {"a": 1, "b": 2}, []
+    try:
+        for k in table:
+            table[k + "x"] = table.pop(k)
+            seen.append(k)
+    except RuntimeError as e:
+        seen.append(str(e))
+    return seen, x + 1
+
+
+def grows_a_deque_that_it_iterates_over(x, queue):
+    for k in queue:
+        print(k)
+        queue.append(k)
+
+
+def adds_to_a_set_that_it_iterates_over(x):
+    elements = {1, 2}
+    for v in elements:
+        elements.add(v + 5)
+        print(v)
+
+
+def goes_backwards_over_a_list_that_shrinks(x, items):
+    seen = []
+    for v in reversed(items):
+        print(v)
+        items.pop()
+        items.insert(0, 7)
+        seen.append(v)
+        if len(seen) > 1:
+            items.clear()
+    return seen, x + 1
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+def compares_members_by_identity(x, n):
+    return Color.BLUE is Color(n), Color.RED is not Color(n), Color(n) is Color(n), x + 1
+
+
+def sends_nothing(x):
+    def steps():
+        yield x
+
+    try:
+        steps().send()
+    except TypeError as e:
+        return str(e)
+
+
+def reads_its_own_cell_after_a_break_before_it_is_bound(x):
+    print("resumes")
+
+    def later():
+        return late + x
+
+    try:
+        later()
+    except NameError as e:
+        print(type(e), e)
+    try:
+        print(late)
+    except NameError as e:
+        print(type(e), e)
+    if x.sum() > 1000:
+        late = 1
+    return late
+
+
 CASES = [
     (breaks_in_a_loop_with_many_variables, (x,)),
     (an_exception_goes_through_a_generator_context, (x,)),
@@ -148,6 +238,15 @@ CASES = [
     (one_bound_method_in_two_places, (x,)),
     (deletes_an_argument, (x,)),
     (deletes_an_argument_twice, (x,)),
+    (pops_what_it_iterates_over, (x,)),
+    (replaces_values_that_it_iterates_over, (x,)),
+    (exchanges_keys_that_it_iterates_over, (x,)),
+    (grows_a_deque_that_it_iterates_over, (x, collections.deque([1, 2]))),
+    (adds_to_a_set_that_it_iterates_over, (x,)),
+    (goes_backwards_over_a_list_that_shrinks, (x, [1, 2, 3, 4])),
+    (compares_members_by_identity, (x, 2)),
+    (sends_nothing, (x,)),
+    (reads_its_own_cell_after_a_break_before_it_is_bound, (x,)),
 ]  # fmt: skip
 
 

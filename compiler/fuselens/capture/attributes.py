@@ -112,7 +112,7 @@ def static_value(obj: Any) -> Value:
     """A value for an object that cannot change under the program: a builtin, a library's function or class."""
     if type(obj) is types.FunctionType:
         return FunctionValue(obj, None)
-    if type(obj) in CONSTANT_TYPES:
+    if type(obj) in CONSTANT_TYPES or isinstance(obj, enum.Enum):
         return Constant(obj)
     return Known(obj)
 

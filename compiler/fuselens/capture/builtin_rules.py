@@ -357,15 +357,14 @@ def _reversed(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if held is None:
             return m.call(Known(polyfills.ReversedSequence), [value], {})
         value = held
-    if isinstance(value, SequenceValue) and value.kind is list:
-        return IteratorValue(value, value.items, backwards=True)
+    if isinstance(value, SequenceValue) and value.kind in (list, deque):
+        return IteratorValue(value, value.items, backwards=True, born=m.tracer.now)
     if isinstance(value, (DictValue, DictView)):
-        mapping = value if isinstance(value, DictValue) else value.mapping
-        return IteratorValue(value, [], backwards=True, keys=reversed(mapping.items))
+        return IteratorValue(value, [], backwards=True, born=m.tracer.now)
     if isinstance(value, Constant) and isinstance(value.value, (str, bytes, range)):
-        return IteratorValue(value, Constants(value.value[::-1]), backwards=True)
+        return IteratorValue(value, Constants(value.value[::-1]), backwards=True, born=m.tracer.now)
     if isinstance(value, SequenceValue):
-        return IteratorValue(value, value.items[::-1], backwards=True)
+        return IteratorValue(value, value.items[::-1], backwards=True, born=m.tracer.now)
     if isinstance(value, TensorValue):
         raise Break("FL104", what="reversed", why="of a tensor")
     raise raising(TypeError(f"'{value.python_type.__name__}' object is not reversible"))

@@ -28,7 +28,7 @@ from .explore import explore_both
 from .iterators import Recipe, recipe_of, restored
 from .known import from_plain, hashed_keys, holds_identity, identity_values
 from .machine import Machine, Program, program
-from .resuming import END, RESUME_MARK, Passed, Retry, Tail, next_or_end, run_tails
+from .resuming import END, OWN_MARK, RESUME_MARK, Passed, Retry, Tail, next_or_end, run_tails
 from .sources import Source
 from .torch_function import PLAIN
 from .tracer import Tracer
@@ -361,9 +361,8 @@ class Emitter:
 
     def _prologue(self) -> None:
         """What the original code begins with (cells, RESUME), then the call of the graph."""
-        for instruction in self.m.program.instructions:
-            if instruction.op not in ("COPY_FREE_VARS", "MAKE_CELL", "RESUME"):
-                break
+        instructions = self.m.program.instructions
+        for instruction in instructions[: body_start(instructions)]:
             self._emit([instruction.copy()])
         if self.graph is None:
             return
@@ -387,7 +386,7 @@ class Emitter:
 
         A graph that has written to its inputs may not run twice; its exception is raised as it is.
         """
-        free = (*self.code.co_freevars, *self.code.co_cellvars)
+        free = cells_of(self.code)
         n = self.code.co_argcount + self.code.co_kwonlyargcount
         n += bool(self.code.co_flags & inspect.CO_VARARGS) + bool(self.code.co_flags & inspect.CO_VARKEYWORDS)
         names = [name for name in self.code.co_varnames[:n] if name not in free]
@@ -411,7 +410,7 @@ class Emitter:
     def _store_cells(self, only_written: bool) -> None:
         """Brings real cells up to date: assigned nonlocals always, own variables when code that reads them follows."""
         for name, cell in self.m.cells.items():
-            if cell.contents is None:
+            if cell.contents is None or name.endswith(OWN_MARK):
                 continue
             free = cell.source is not None
             if free and not cell.written:
@@ -602,7 +601,7 @@ class Emitter:
         slots = [self._slot(v, names) for v in self.m.stack]
         code, _ = resume_code(self.m.program, target, slots, names)
         _hook.skip(code)
-        self._emit(bytecode.prepare_call(bytecode.make_function(code, closure=code.co_freevars)))
+        self._emit(bytecode.prepare_call(bytecode.make_function(code, closure=cells_of(self.code))))
         passed = [_passed(v, s) for v, s in zip(self.m.stack, slots, strict=True) if s != "null"]
         for v in [*passed, *(self.m.locals[n] for n in names)]:
             self.value(v)
@@ -615,7 +614,7 @@ class Emitter:
         load = bytecode.load_const(code)
         if not self.resumes.is_root(self.m.program):
             load = [*bytecode.prepare_call(bytecode.load_const(weakref.ref(code))), *bytecode.call(0)]
-        return bytecode.make_function(load, closure=code.co_freevars)
+        return bytecode.make_function(load, closure=cells_of(self.code))
 
     def _temporary(self) -> str:
         name = f"__fuselens_object_{len(self.temporary_names)}"
@@ -977,10 +976,14 @@ def _refill_list(target: Any, items: list[Any]) -> None:
 
 
 def _refill_dict(target: dict[Any, Any], items: dict[Any, Any]) -> None:
+    """Deletes and adds no more keys than the program did, where their order allows: something may iterate over it."""
     kind: Any = OrderedDict if isinstance(target, OrderedDict) else dict
-    keys = list(kind.keys(target))
-    same = all(a is b or (type(a) is type(b) is str and a == b) for a, b in zip(keys, items, strict=False))
-    if not same or len(keys) != len(items):
+    wanted = [key if type(key) is str else id(key) for key in items]
+    kept = set(wanted)
+    found = {key if type(key) is str else id(key): key for key in kind.keys(target)}
+    for known in [k for k in found if k not in kept]:
+        kind.__delitem__(target, found.pop(known))
+    if list(found) != wanted[: len(found)]:
         kind.clear(target)
     for key, value in items.items():
         kind.__setitem__(target, key, value)
@@ -1172,6 +1175,16 @@ def reachable(program: Program, start: Instruction) -> set[Instruction]:
     return found
 
 
+def body_start(instructions: list[Instruction]) -> int:
+    """The index of the first instruction after a function's prologue, which makes cells and ends with RESUME."""
+    return next(i for i, instruction in enumerate(instructions) if instruction.op == "RESUME") + 1
+
+
+def cells_of(code: types.CodeType) -> tuple[str, ...]:
+    """The variables of a frame of ``code`` whose cells its resume functions close over: free ones, then its own."""
+    return (*(name for name in code.co_freevars if not name.endswith(OWN_MARK)), *code.co_cellvars)
+
+
 _UNCONDITIONAL = ("JUMP", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 
 
@@ -1183,11 +1196,14 @@ def resume_code(
     Also gives, by index of its instructions, those of ``program`` that they are copies of.
     """
     original = program.code
-    free = (*original.co_freevars, *original.co_cellvars)
+    own, cells = original.co_cellvars, cells_of(original)
+    free = tuple(name + OWN_MARK if name in own else name for name in cells)
     arguments = [f"__fuselens_stack_{i}" for i, slot in enumerate(slots) if slot != "null"]
     out: list[Instruction] = []
     if free:
         out += bytecode.copy_free_vars(len(free))
+    for name in own:  # its own variables stay that: CPython's errors tell them from free ones
+        out += [*bytecode.load_closure(name + OWN_MARK), *bytecode.store_fast(name)]
     out += bytecode.resume()
     position = iter(arguments)
     for slot in slots:
@@ -1224,13 +1240,13 @@ def resume_code(
                     target=copies[id(handler.target)],
                 )
             )
-    variables = [*arguments, *names, *(v for v in original.co_varnames if v not in names and v not in free)]
+    variables = [*arguments, *names, *(v for v in original.co_varnames if v not in names and v not in cells)]
     line = (target.position[0] if target.position else None) or original.co_firstlineno
     base = original.co_name.split(RESUME_MARK)[0]
     qualified = original.co_qualname.split(RESUME_MARK)[0]
     flags = original.co_flags & ~(0x04 | 0x08)
     made = bytecode.assemble(
-        original, out + body, handlers, co_varnames=tuple(variables), co_cellvars=(), co_freevars=free,
+        original, out + body, handlers, co_varnames=tuple(variables), co_cellvars=own, co_freevars=free,
         co_argcount=len(arguments) + len(names), co_posonlyargcount=0, co_kwonlyargcount=0, co_flags=flags,
         co_name=f"{base}{RESUME_MARK}{line}", co_qualname=f"{qualified}{RESUME_MARK}{line}",
     )  # fmt: skip
@@ -1240,7 +1256,7 @@ def resume_code(
 def eager_code(code: types.CodeType, names: tuple[str, ...]) -> types.CodeType:
     """A copy of ``code`` that is never captured, for a frame whose cells exist: its arguments are ``names``."""
     whole = program(code)
-    first = next(i for i in whole.instructions if i.op not in ("COPY_FREE_VARS", "MAKE_CELL", "RESUME"))
+    first = whole.instructions[body_start(whole.instructions)]
     copy, _ = resume_code(whole, first, [], list(names))
     copy = copy.replace(co_name=code.co_name, co_qualname=code.co_qualname)
     _hook.skip(copy)

@@ -42,6 +42,7 @@ from .emit import RESUME_MARK, Emitter, Resumes, effects, live_values, needed_no
 from .iterators import abandoned
 from .machine import Machine
 from .mismatch import mismatch
+from .resuming import OWN_MARK
 from .switches import SWITCH
 from .symbols import INTEGER, NotGuardable, Sizes, SizesChanged, Variation, Violated
 from .tracer import Tracer
@@ -330,7 +331,7 @@ class FrameCompiler:
             names[i]: Lazy(value, src.local(i, names[i]), _first_span(code)) for i, value in enumerate(args)
         }
         free = [
-            tracer.cell(cell, name, src.closure_cell(i, name))
+            tracer.cell(cell, name.removesuffix(OWN_MARK), src.closure_cell(i, name.removesuffix(OWN_MARK)))
             for i, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__ or (), strict=True))
         ]
         machine = Machine(tracer, code, locals_, free, function.__globals__, src.frame_globals())

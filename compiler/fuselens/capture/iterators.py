@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import enum
-import operator
 import types
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import attributes, polyfills, torch_function
-from .breaks import Break, CannotRebuild, FrameUnsupported, Raised, raising
+from .breaks import Break, CannotRebuild, Raised, raising
 from .known import from_plain
 from .rules import RULES, rule
 from .values import (
     CombinedIterator,
     Constant,
-    DequeValue,
     DictValue,
     DictView,
     GeneratorValue,
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from .tracer import Tracer
 
 
+ABSENT = object()
 LONGEST = 1_000_000
 """Items of a list or tuple that is tracked item by item."""
 
@@ -110,11 +109,8 @@ def iterator(m: Machine, value: Value) -> Value:
     value = m.use(value)
     if isinstance(value, ITERATORS):
         return value
-    if isinstance(value, SequenceValue) and value.kind is list:
-        return IteratorValue(value, value.items)
-    if isinstance(value, (DictValue, DictView)):
-        mapping = value if isinstance(value, DictValue) else value.mapping
-        return IteratorValue(value, [], keys=iter(mapping.items))
+    if isinstance(value, SequenceValue) and value.kind in (list, deque):
+        return IteratorValue(value, value.items, born=m.tracer.now)
     if isinstance(value, ObjectValue):
         method, place = attributes.class_member(m, value.python_type, "__iter__")
         if type(method) is types.FunctionType:
@@ -135,12 +131,13 @@ def iterator(m: Machine, value: Value) -> Value:
             return m.use(m.call(Known(polyfills.ByIndex), [value], {}))
         raise Break("FL105", what="iteration", why=f"over {value.describe()}")
     if isinstance(value, Constant) and isinstance(value.value, (range, str, bytes)):
-        return IteratorValue(value, Constants(value.value))
-    if isinstance(value, (SequenceValue, SetValue, TensorValue)) or (
+        return IteratorValue(value, Constants(value.value), born=m.tracer.now)
+    if isinstance(value, (SequenceValue, DictValue, DictView, SetValue, TensorValue)) or (
         isinstance(value, Known) and isinstance(value.value, enum.EnumMeta)
     ):
-        items = iterate(m, value)
-        return IteratorValue(SequenceValue(items, tuple) if isinstance(value, TensorValue) else value, items)
+        items = [] if isinstance(value, (DictValue, DictView)) else iterate(m, value)
+        over = SequenceValue(items, tuple) if isinstance(value, TensorValue) else value
+        return IteratorValue(over, items, born=m.tracer.now)
     if isinstance(value, Constant) or (isinstance(value, Known) and not isinstance(value.value, type)):
         try:
             iter(value.value)
@@ -168,42 +165,60 @@ def advance(m: Machine, value: Value) -> Value | None:
                 raise
     if not isinstance(value, IteratorValue):
         raise Break("FL105", what="iteration", why=f"over {value.describe()}")
-    over = value.over
-    if value.keys is not None:
-        return _advance_keys(value)
-    if isinstance(over, SetValue) and len(over.items) != len(value.items) and value.position >= 0:
-        raise raising(RuntimeError("Set changed size during iteration"))
-    if isinstance(over, DequeValue) and value.position >= 0 and not _same_items(over, value):
-        raise raising(RuntimeError("deque mutated during iteration"))
-    if 0 <= value.position < len(value.items):
-        item = value.items[value.position]
-        value.position += -1 if value.counts_down else 1
-        return item
-    value.position = -1  # an exhausted iterator stays so, even when its list grows
-    return None
-
-
-def _advance_keys(value: IteratorValue) -> Value | None:
-    """The next item of an iterator over a dictionary, which a real one over its tracked keys gives."""
-    over = value.over
-    assert value.keys is not None and isinstance(over, (DictValue, DictView))
-    mapping = over if isinstance(over, DictValue) else over.mapping
-    try:
-        key = next(value.keys)
-    except StopIteration:
-        value.position = -1
+    if value.is_stale:
+        try:
+            next(stale_iterator(value.python_type))
+        except RuntimeError as e:
+            raise raising(e) from None
+    if value.live is not None:
+        return _advance_dictionary(value)
+    at = value.following
+    if at is None:
+        value.position = -1  # an exhausted iterator stays so, even when its list grows
         return None
-    except RuntimeError as e:
-        ordered = mapping.kind is OrderedDict
-        raise raising(RuntimeError("OrderedDict mutated during iteration") if ordered else e) from None
+    if value.is_exchanged:
+        exchanged = Break("FL105", what="iteration", why=f"{value.container.describe()} changes on the way")
+        exchanged.step = value.born
+        raise exchanged
     value.position += 1
-    return _of_key(over, key)
+    return value.items[at]
 
 
-def _same_items(over: DequeValue, value: IteratorValue) -> bool:
-    """Whether a deque holds what it held when iterating over it began."""
-    items = value.items[::-1] if value.backwards else value.items
-    return len(over.items) == len(items) and all(map(operator.is_, over.items, items))
+def _advance_dictionary(value: IteratorValue) -> Value | None:
+    """The next item of an iterator over a dictionary of as many keys as before."""
+    over = value.over
+    assert value.live is not None and isinstance(over, (DictValue, DictView))
+    try:
+        if value.container.python_type is OrderedDict and value.is_exchanged:
+            raise RuntimeError("OrderedDict mutated during iteration")
+        key = next(value.live, ABSENT) if value.position >= 0 else ABSENT
+    except RuntimeError as e:
+        raise raising(e) from None
+    value.position = -1 if key is ABSENT else value.position + 1
+    return None if key is ABSENT else _of_key(over, key)
+
+
+def _unforeseen(value: IteratorValue) -> bool:
+    """Whether what an iterator gives next depends on how its dictionary or set came to hold what it holds."""
+    if value.live is None or value.position < 0:
+        return value.is_exchanged
+    keys: Any = reversed(value.keys) if value.backwards else value.keys
+    _, (rest,), *_ = value.live.__reduce__()  # type: ignore[misc]
+    return value.is_exchanged or list(map(id, rest)) != list(map(id, list(keys)[value.position :]))
+
+
+def stale_iterator(kind: type) -> Any:
+    """An iterator of a dictionary's, set's or deque's type ``kind`` whose container has changed since it was made."""
+    for container in ({0: 0}, {0}, deque([0]), OrderedDict({0: 0})):
+        views: list[Any] = (
+            [container, container.values(), container.items()] if isinstance(container, dict) else [container]
+        )
+        for view in views:
+            for made in (iter(view),) if isinstance(view, set) else (iter(view), reversed(view)):
+                if type(made) is kind:
+                    container.popitem() if isinstance(container, dict) else container.pop()
+                    return made
+    raise AssertionError(kind)
 
 
 def _advance_combined(m: Machine, value: CombinedIterator) -> Value | None:
@@ -299,6 +314,8 @@ def stop_iteration(m: Machine, returned: Value | None) -> Raised:
 
 def generator_method(m: Machine, generator: GeneratorValue, name: str, args: list[Value]) -> Value:
     """``send``, ``throw`` and ``close``."""
+    if name == "send" and len(args) != 1:
+        raise raising(TypeError(f"generator.send() takes exactly one argument ({len(args)} given)"))
     if name in ("send", "__next__"):
         item = resume_generator(m, generator, m.use(args[0]) if args else Constant(None))
         if item is None:
@@ -340,7 +357,8 @@ def generator_method(m: Machine, generator: GeneratorValue, name: str, args: lis
 class Recipe:
     """How a resume function makes an iterator anew, over the objects that it is given as ``leaves``.
 
-    ``steps``: ("iter" | "reversed", leaf, position), ("enumerate", part, number), ("map", leaf, parts…), ("zip", parts…).
+    ``steps``: ("iter", leaf, position), ("reversed", leaf, number of items to come), ("stale", type),
+    ("enumerate", part, number), ("map", leaf, parts…), ("zip", parts…).
     """
 
     steps: tuple[Any, ...]
@@ -364,37 +382,29 @@ def recipe_of(value: Value, leaves: list[Value]) -> tuple[Any, ...]:
             return ("map", len(leaves) - 1, *(recipe_of(p, leaves) for p in value.parts))
         return ("zip", *(recipe_of(p, leaves) for p in value.parts))
     assert isinstance(value, IteratorValue)
-    over, position = value.over, value.position
-    kind = "reversed" if value.backwards and position >= 0 else "iter"
-    if position < 0:
+    if value.is_stale:
+        return ("stale", value.python_type)
+    if _unforeseen(value):
+        raise CannotRebuild(value.born, value.describe(), "the dictionary or set has other keys by now")
+    over, position, at = value.over, value.position, value.following
+    if value.live is not None and position >= 0:
+        at = position
+    live = value.live is not None or (isinstance(over, SequenceValue) and over.kind in (list, deque))
+    if value.backwards and at is not None:
+        if isinstance(value.items, Constants):
+            over = Constant(value.items.of[at:][::-1])
+        elif not live:
+            over = SequenceValue(list(value.items[at:])[::-1], list)
+        leaves.append(over)
+        return ("reversed", len(leaves) - 1, value.start - position)
+    if at is None:
         over, position = SequenceValue([], tuple), 0
-    elif value.keys is not None:
-        if value.backwards:
-            over, position = SequenceValue([_of_key(over, k) for k in _rest(value)][::-1], list), -1  # type: ignore[arg-type]
-        else:
-            _rest(value)
-    elif value.counts_down:
-        pass
-    elif value.backwards and isinstance(value.items, Constants):
-        over, position = Constant(value.items.of[position:][::-1]), -1
-    elif value.backwards:
-        over, position = SequenceValue(list(value.items[position:])[::-1], list), -1
     elif isinstance(over, Constant):
         over, position = Constant(over.value[position:]), 0
-    elif not (isinstance(over, SetValue) or over.python_type is list):
-        over, position = SequenceValue(list(value.items[position:]), tuple), 0  # what is gone by need not be kept alive
+    elif not (live or isinstance(over, SetValue)):
+        over, position = SequenceValue(list(value.items[at:]), tuple), 0  # what is gone by need not be kept alive
     leaves.append(over)
-    return (kind, len(leaves) - 1, position)
-
-
-def _rest(value: IteratorValue) -> list[Any]:
-    """The keys that an iterator over a dictionary has yet to give."""
-    mapping = value.over.mapping if isinstance(value.over, DictView) else value.over
-    assert isinstance(mapping, DictValue)
-    keys = list(reversed(mapping.items) if value.backwards else mapping.items)[value.position :]
-    if operator.length_hint(value.keys) != len(keys):
-        raise FrameUnsupported("FL109", what="a loop", why="it changes the dictionary that it goes over")
-    return keys
+    return ("iter", len(leaves) - 1, position)
 
 
 def restored(recipe: Recipe, leaves: tuple[Any, ...]) -> Any:
@@ -412,9 +422,14 @@ def restored(recipe: Recipe, leaves: tuple[Any, ...]) -> Any:
             return made
         if kind == "reversed":
             made: Any = reversed(leaves[rest[0]])
-            if rest[1] >= 0:
-                made.__setstate__(rest[1])
+            if type(leaves[rest[0]]) is list:
+                made.__setstate__(rest[1] - 1)
+            else:
+                for _ in range(len(leaves[rest[0]]) - rest[1]):
+                    next(made)
             return made
+        if kind == "stale":
+            return stale_iterator(rest[0])
         if kind == "enumerate":
             return enumerate(make(rest[0]), rest[1])
         if kind == "map":
@@ -433,7 +448,7 @@ def _restored(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         kind, *rest = steps
         if kind == "iter":
             made = iterator(m, leaves.items[rest[0]])
-            if isinstance(made, IteratorValue) and made.keys is not None:
+            if isinstance(made, IteratorValue) and made.live is not None:
                 for _ in range(rest[1]):
                     advance(m, made)
             elif isinstance(made, IteratorValue):
@@ -443,9 +458,15 @@ def _restored(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
             return made
         if kind == "reversed":
             made = RULES[reversed](m, [leaves.items[rest[0]]], {})
-            if isinstance(made, IteratorValue) and rest[1] >= 0:
-                made.position = rest[1]
+            assert isinstance(made, IteratorValue)
+            if made.live is None:
+                made.position = made.start - rest[1]
+            else:
+                for _ in range(made.start - rest[1]):
+                    advance(m, made)
             return made
+        if kind == "stale":
+            raise Break("FL105", what="a loop", why="what it iterates over has changed")
         if kind == "enumerate":
             return CombinedIterator(enumerate, [make(rest[0])], Constant(rest[1]))
         if kind == "map":

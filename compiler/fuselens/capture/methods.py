@@ -72,7 +72,13 @@ def named_method(m: Machine, method: NamedMethod, args: list[Value], kwargs: dic
         _check_arguments(found, receiver, name, args, kwargs)
         if name in _MUTATORS and isinstance(receiver, (SequenceValue, DictValue, SetValue)):
             m.tracer.mutate(receiver)
-        return found(m, receiver, *args, **kwargs)
+        if not isinstance(receiver, DequeValue) or name == "reverse":
+            return found(m, receiver, *args, **kwargs)
+        before = list(map(id, receiver.items))
+        try:
+            return found(m, receiver, *args, **kwargs)
+        finally:
+            receiver.changes += before != list(map(id, receiver.items))
     if isinstance(receiver, Constant) and isinstance(receiver.value, (str, bytes)):
         return _string_method(m, receiver, name, args, kwargs)
     if isinstance(receiver, Constant) and isinstance(receiver.value, (int, float, complex, range, slice, torch.dtype)):

@@ -10,6 +10,8 @@ from typing import Any
 from . import _hook, bytecode
 
 RESUME_MARK = " resumed at line "
+OWN_MARK = " of the resumed frame"
+"""Ends the names of free variables that hold the cells of a resume function's own variables."""
 Place = tuple[types.CodeType, bytecode.Position]
 """A code object and the position of an instruction in it."""
 

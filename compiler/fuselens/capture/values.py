@@ -224,13 +224,14 @@ class SliceValue(Value):
 
 
 class DequeValue(SequenceValue):
-    """A deque of at most ``maxlen`` items."""
+    """A deque of at most ``maxlen`` items. ``changes`` counts those that its iterators do not survive."""
 
-    __slots__ = ("maxlen",)
+    __slots__ = ("maxlen", "changes")
 
     def __init__(self, items: list[Value], maxlen: int | None, source: Source | None = None) -> None:
         super().__init__(items, collections.deque, source)
         self.maxlen = maxlen
+        self.changes = 0
 
 
 class IdentityKey:
@@ -516,25 +517,59 @@ class DictView(Value):
 class IteratorValue(Value):
     """An iterator over what the container ``over`` holds; ``position`` is the next item. It is consumed in place.
 
-    ``items`` is the very list of a tracked list, and ``keys`` a real iterator over a tracked dictionary: later changes
-    are seen as CPython's iterators see them. Backwards over a list, ``position`` counts down.
+    ``items`` is the very list of a tracked list or deque, and ``live`` a real iterator over the keys of a tracked
+    dictionary: later changes are seen as CPython's iterators see them. The iterator was made at step ``born`` of the
+    outermost frame, when there were ``start`` items, ``keys`` in a dictionary or set, and ``changes`` of a deque.
     """
 
-    __slots__ = ("over", "items", "keys", "position", "backwards")
+    __slots__ = ("over", "items", "position", "backwards", "start", "keys", "live", "changes", "born")
 
-    def __init__(
-        self, over: Value, items: Sequence[Value], backwards: bool = False, keys: Iterator[Any] | None = None
-    ) -> None:
+    def __init__(self, over: Value, items: Sequence[Value], backwards: bool = False, born: int = -1) -> None:
         super().__init__(None)
         self.over = over
         self.items = items
-        self.keys = keys
+        self.position = 0
         self.backwards = backwards
-        self.position = len(items) - 1 if self.counts_down else 0
+        self.born = born
+        container = self.container
+        self.keys = list(container.items) if isinstance(container, (DictValue, SetValue)) else []
+        self.start = len(self.keys or items)
+        self.live: Iterator[Any] | None = None
+        if isinstance(container, DictValue):
+            self.live = reversed(container.items) if backwards else iter(container.items)
+        self.changes = container.changes if isinstance(container, DequeValue) else 0
 
     @property
-    def counts_down(self) -> bool:
-        return self.backwards and self.over.python_type is list
+    def container(self) -> Value:
+        """The container whose changes the iterator notices."""
+        return self.over.mapping if isinstance(self.over, DictView) else self.over
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether CPython refuses to go on because the container has changed."""
+        container = self.container
+        if self.position < 0:
+            return False
+        if isinstance(container, DequeValue):
+            return container.changes != self.changes
+        return isinstance(container, (DictValue, SetValue)) and len(container.items) != self.start
+
+    @property
+    def is_exchanged(self) -> bool:
+        """Whether the container holds as many keys as before, but others or in another order."""
+        container = self.container
+        return (
+            self.position >= 0
+            and isinstance(container, (DictValue, SetValue))
+            and any(a is not b for a, b in zip(container.items, self.keys, strict=False))
+        )
+
+    @property
+    def following(self) -> int | None:
+        """The index of the next item in ``items``; None at the end."""
+        live = isinstance(self.over, SequenceValue) and self.items is self.over.items
+        at = self.start - 1 - self.position if self.backwards and live else self.position
+        return at if self.position >= 0 and 0 <= at < len(self.items) else None
 
     @property
     def python_type(self) -> type:
@@ -545,8 +580,7 @@ class IteratorValue(Value):
         if isinstance(over, DictView):
             return type(make(getattr(over.mapping.kind(), over.which)()))
         kind = over.python_type
-        plain = kind() if issubclass(kind, (list, dict, set, frozenset, collections.deque)) else ()
-        return type(make(plain))
+        return type(make(kind() if issubclass(kind, (list, dict, set, frozenset, collections.deque)) else ()))
 
 
 class CombinedIterator(Value):
