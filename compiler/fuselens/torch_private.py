@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.utils._device
+from torch.torch_version import TorchVersion
 from torch._ops import OpOverload as OpOverload  # for others to import
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -331,12 +332,14 @@ class SizeMarks:
     ranges: tuple[tuple[int, int | None, int | None], ...] = ()
 
 
-MARKED = "_has_dynamo_dim_marking"  # the attribute that every marked tensor has
+_MARKED = "_has_dynamo_dim_marking"  # what torch sets on every tensor that it marks, from 2.13 on
 _MARKS = {
     "dynamic": "_dynamo_dynamic_indices", "weakly_dynamic": "_dynamo_weak_dynamic_indices",
     "static": "_dynamo_static_indices", "unbacked": "_dynamo_unbacked_indices",
 }  # fmt: skip
 _RANGES = "_dynamo_dynamic_range"
+MARKS: tuple[str, ...] = (_MARKED,) if TorchVersion(torch.__version__) >= (2, 13) else (_MARKED, *_MARKS.values())
+"""A tensor that has none of these attributes is not marked."""
 
 
 class DimRange(NamedTuple):
@@ -350,7 +353,7 @@ class DimRange(NamedTuple):
 def size_marks(tensor: torch.Tensor) -> SizeMarks | None:
     """The marks on ``tensor``, torch's or our own; None when there are none."""
     said = tensor.__dict__
-    if MARKED not in said:
+    if not any(mark in said for mark in MARKS):
         return None
     found = {kind: frozenset(said.get(attribute, ())) for kind, attribute in _MARKS.items()}
     ranges = tuple((r.dim, r.min, r.max) for r in said.get(_RANGES, ()) if r.min is not None or r.max is not None)
@@ -366,7 +369,7 @@ def mark_size(tensor: torch.Tensor, dim: int, kind: str, low: int | None = None,
     said.setdefault(_MARKS[kind], set()).add(dim)
     if kind == "dynamic":
         said[_RANGES].add(DimRange(dim, low, high))
-    said[MARKED] = True
+    said[_MARKED] = True
 
 
 def symbolic_integer(env: Any, value: int, name: str, lower: int, upper: int) -> torch.SymInt:
@@ -898,7 +901,8 @@ def python_rules() -> contextlib.AbstractContextManager[Any]:
 
 def needs_python_rules(error: RuntimeError) -> bool:
     """Whether an operator's C++ form failed because it takes no symbolic sizes."""
-    return "SymIntArrayRef expected to contain only concrete integers" in str(error)
+    text = str(error)
+    return "SymIntArrayRef expected to contain only concrete integers" in text or "with symbolic sizes/strides" in text
 
 
 def storage_key(tensor: torch.Tensor) -> int:

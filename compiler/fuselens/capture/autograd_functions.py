@@ -7,6 +7,7 @@ tensors is known when both are traced and does not exist at run time.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 from collections.abc import Callable
@@ -119,10 +120,10 @@ def _apply(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Break("FL104", what=f"{name}.apply", why="inside a function transform it runs eagerly")
     setup = attributes.load(m, owner, "setup_context")
     divided = not (isinstance(setup, FunctionValue) and setup.function is torch.autograd.Function.setup_context)
+    if kwargs and not (divided and _apply_takes_keywords()):
+        raise Break("FL104", what=f"{name}.apply", why="it is given keyword arguments")
     if divided:
         inputs = _with_defaults(m, function, inputs, kwargs)
-    elif kwargs:
-        raise Break("FL104", what=f"{name}.apply", why="it is given keyword arguments")
     tensors = [v for v in inputs if isinstance(v, TensorValue)]
     certain = m.tracer.scopes[-1].grad_mode_known
     needs = tuple(isinstance(v, TensorValue) and v.fake.requires_grad for v in inputs)
@@ -149,6 +150,26 @@ def _apply(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     results = iter(_identified(found, tensors))
     made = [of_kind(next(results), v.kind) if isinstance(v, TensorValue) else v for v in traced.outputs]
     return SequenceValue(made, tuple) if traced.several else made[0]
+
+
+@functools.cache
+def _apply_takes_keywords() -> bool:
+    """Whether this torch hands keyword arguments to a function that has ``setup_context``."""
+
+    class Same(torch.autograd.Function):
+        @staticmethod
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+    try:
+        Same.apply(x=torch.empty(0))
+    except TypeError:
+        return False
+    return True
 
 
 def _with_defaults(m: Machine, function: Any, inputs: list[Value], kwargs: dict[str, Value]) -> list[Value]:

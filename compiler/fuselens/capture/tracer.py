@@ -484,7 +484,8 @@ class Tracer:
         marks = torch_private.size_marks(tensor)
         if marks is None:
             text = f"the sizes of {source} are not marked"
-            self.guard(src.instance_dict(source), _hook.MISSING, torch_private.MARKED, name="MISSING", text=text)
+            for mark in torch_private.MARKS:
+                self.guard(src.instance_dict(source), _hook.MISSING, mark, name="MISSING", text=text)
         else:
             text = f"the sizes of {source} are marked as they were, or not at all"
             self.guard(source, _hook.CALL, _SameMarks(marks), name="MARKS", text=text)
