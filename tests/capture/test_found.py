@@ -263,3 +263,65 @@ def test_an_attribute_that_comes_and_goes():
 @pytest.mark.parametrize(("fn", "args"), CASES, ids=lambda v: getattr(v, "__name__", ""))
 def test_found(fn, args):
     check(fn, args)
+
+
+def group_of_two(x):
+    try:
+        raise ExceptionGroup("two", [ValueError(1), KeyError(2)])
+    except* ValueError as e:
+        x = x + len(e.exceptions)
+    except* KeyError:
+        x = x * 2
+    return x
+
+
+def group_of_one_that_is_none(x):
+    try:
+        raise ValueError("bare")
+    except* ValueError as e:
+        return_value = x + len(e.exceptions), type(e).__name__
+    return return_value
+
+
+def group_with_a_rest(x):
+    try:
+        raise ExceptionGroup("outer", [ValueError(1), ExceptionGroup("inner", [KeyError(2), TypeError(3)])])
+    except* (KeyError, ValueError):
+        x = x + 1
+    return x
+
+
+def group_whose_handler_raises(x):
+    try:
+        raise ExceptionGroup("one", [ValueError(1)])
+    except* ValueError:
+        raise TypeError("from the handler")  # noqa: B904
+
+
+def no_group(x):
+    try:
+        x = x + 1
+    except* ValueError:
+        x = x + 2
+    return x
+
+
+def not_iterable_after_a_star(x):
+    messages = []
+    for value in (3, None, 2.5):
+        try:
+            messages.append([*value, 1])
+        except TypeError as e:
+            messages.append(str(e))
+    return x, messages
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        group_of_two, group_of_one_that_is_none, group_with_a_rest, group_whose_handler_raises, no_group,
+        not_iterable_after_a_star,
+    ],
+)  # fmt: skip
+def test_groups_of_exceptions_and_stars(program):
+    check(program, (torch.ones(2),))

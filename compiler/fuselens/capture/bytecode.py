@@ -85,7 +85,8 @@ RAISE_VARARGS            n                 v*n --
 RERAISE                  0 or 1            e --                 1: the instruction to blame is below
 PUSH_EXC_INFO                              e -- previous e
 POP_EXCEPT                                 e --
-CHECK_EXC_MATCH, CHECK_EG_MATCH            e t -- e v
+CHECK_EXC_MATCH                              e t -- e v
+CHECK_EG_MATCH                               e t -- rest match    and match is being handled
 WITH_EXCEPT_START                          exit l p e -- exit l p e v
 BEFORE_WITH, BEFORE_ASYNC_WITH             o -- exit v
 RETURN_GENERATOR                           -- v

@@ -1136,7 +1136,15 @@ def stack_change(last: Instruction, group: list[Instruction]) -> tuple[int, int]
             pushed = micro.arg
         elif micro.op == "UNPACK_EX":
             pushed = (micro.arg & 0xFF) + 1 + (micro.arg >> 8)
-        elif micro.op in ("LOAD_METHOD", "LOAD_SUPER_METHOD", "PUSH_NULL", "BEFORE_WITH", "IMPORT_FROM", "GET_LEN"):
+        elif micro.op in (
+            "LOAD_METHOD",
+            "LOAD_SUPER_METHOD",
+            "PUSH_NULL",
+            "BEFORE_WITH",
+            "IMPORT_FROM",
+            "GET_LEN",
+            "CHECK_EG_MATCH",
+        ):
             pushed = 2
         elif micro.op in _PUSH_NOTHING:
             pushed = 0

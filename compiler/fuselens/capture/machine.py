@@ -811,7 +811,11 @@ def _set_add(m: Machine, depth: int) -> None:
 
 @handles("LIST_EXTEND")
 def _list_extend(m: Machine, depth: int) -> None:
-    items = iterators.iterate(m, m.pop())
+    value = m.pop()
+    kind = value.python_type
+    if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
+        raise raising(TypeError(f"Value after * must be an iterable, not {kind.__name__}"))
+    items = iterators.iterate(m, value)
     _list_below(m, depth).items.extend(items)
 
 
