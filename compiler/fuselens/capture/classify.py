@@ -278,10 +278,10 @@ def unwrapped(obj: Any) -> Any:
 
 def breaking_code(obj: Any) -> str | None:
     """The diagnostic code of a callable that must run in plain Python, or None when there is no special reason."""
-    obj = unwrapped(obj)
+    given, obj = obj, unwrapped(obj)
     try:
-        if obj in _BREAKING:
-            return _BREAKING[obj]
+        if given in _BREAKING or obj in _BREAKING:  # the table has what was there when this module was loaded
+            return _BREAKING.get(given) or _BREAKING[obj]
     except TypeError:
         return None
     name = getattr(obj, "__name__", "")
