@@ -233,6 +233,7 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     from .autograd import joint as joint_stage
     from .autograd import partition as partition_stage
     from .autograd.unsupported import Unsupported
+    from .capture import _hook
     from .runtime import autograd_function
 
     record = run.graph
@@ -276,6 +277,9 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     forward = lower(parts.forward, "forward")
 
     def compile_backward() -> Callable[..., Any]:
+        return _hook.disabled(lower_backward())  # the program may run it inside a compiled function
+
+    def lower_backward() -> Callable[..., Any]:
         try:
             return lower(parts.backward, "backward")
         except Exception as error:

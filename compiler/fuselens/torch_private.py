@@ -673,6 +673,12 @@ def is_leaf(tensor: torch.Tensor) -> bool:
         return tensor.is_leaf
 
 
+def is_unwatched_leaf(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a leaf on which no hooks are registered."""
+    with DisableTorchFunctionSubclass():
+        return tensor.is_leaf and not tensor._backward_hooks and not tensor._post_accumulate_grad_hooks
+
+
 def is_no_leaf(tensor: torch.Tensor) -> bool:
     return not is_leaf(tensor)
 

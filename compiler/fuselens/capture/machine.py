@@ -30,6 +30,7 @@ from . import (  # noqa: F401 - some modules only register rules
     control_flow,
     copying,
     function_transforms,
+    gradients,
     iterators,
     known,
     library_rules,

@@ -509,7 +509,12 @@ class Tracer:
 
     def real(self, value: TensorValue) -> torch.Tensor:
         """The tensor that an input of the graph stands for."""
-        return next(t for source, t in self.inputs if source == value.source)
+        assert value.source is not None
+        return self.given(value.source)
+
+    def given(self, source: Source) -> Any:
+        """The object that the graph's input at ``source`` stands for."""
+        return next(t for s, t in self.inputs if s == source)
 
     # --- subgraphs -----------------------------------------------------------------------------------------
 
