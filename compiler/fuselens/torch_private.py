@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.utils._device
-from torch.torch_version import TorchVersion
 from torch._ops import OpOverload as OpOverload  # for others to import
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -30,8 +29,9 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.torch_version import TorchVersion
 from torch.utils import _pytree as PYTREE
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode
 
 # --- capture
 
@@ -694,6 +694,12 @@ def functorch_active() -> bool:
 def dispatch_mode_active() -> bool:
     """Whether a TorchDispatchMode surrounds the call."""
     return torch._C._len_torch_dispatch_stack() > 0
+
+
+def leave_dispatch_modes() -> None:
+    """Leaves all dispatch modes of this thread."""
+    while torch._C._len_torch_dispatch_stack():
+        _pop_mode()
 
 
 def dispatch_modes_active() -> bool:

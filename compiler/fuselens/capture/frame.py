@@ -177,6 +177,7 @@ class FrameCompiler:
         finally:
             if torch.is_grad_enabled() != grad_enabled:
                 torch_private.set_grad_enabled(grad_enabled)
+            torch_private.leave_dispatch_modes()  # an interrupt may have come between a mode and its ``with``
 
     def _stance_allows(self, code: types.CodeType, misses: tuple[Any, ...]) -> bool:
         """Whether to compile now; raises UsageError where the stance makes that an error."""
