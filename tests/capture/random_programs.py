@@ -31,7 +31,6 @@ import itertools
 import linecache
 import re
 import sys
-import traceback
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -441,7 +440,7 @@ EXPRESSIONS: dict[str, dict[str, int]] = {
         "Box.twice(<T>)": 1, "operator.mul(<T>, <I>)": 1, "math.prod([<T>, <I>])": 1, "torch.stack([<T.>, <T.>]).sum(0)": 1,
         "remember(<T>)": 1, "halved(<T>)": 1, "halved(<T>, by=<I>)": 1, "searched(<T>, <N>)": 1, "<NUM>.v": 1, "(<T> + <NUM>).v": 1, "<NUM>[<I>]": 1,
         "<PX.>.w": 1, "<PX>.scale(<T>)": 1, "<VEC>.v": 1, "<VEC.>.double": 1, "<PR>.a": 1, "<T>.view(-1)": 1, "<T>[1:]": 1, "<T>.transpose(0, -1)": 1,
-        "<T.>[<T.> > 0].sum()": 1, "(<=T> := <T>)": 1, "<LF.>[0](<T>)": 1, "<LT.>.pop()": 1, "<DT.>.pop('a')": 1, "(lambda: <T>)()": 1,
+        "(lambda <v:T>: <v>[<v> > 0].sum())(<T!>)": 1, "(<=T> := <T>)": 1, "<LF.>[0](<T>)": 1, "<LT.>.pop()": 1, "<DT.>.pop('a')": 1, "(lambda: <T>)()": 1,
         "(lambda <v:T>, *<r:RO>: <T>)(*<LT!>)": 1, "[<v>() for <v:Q> in [lambda: <T> for <i:I> in range(<N!>)]][-1]": 1, "Slotted(<T>, <I>).v": 1,
         "<T> if <B> else <I>": 1, "<T> + <I.> * <F.>": 1, "next(<GF>(<T>, <N>))": 1,
     },
@@ -522,7 +521,7 @@ EXPRESSIONS: dict[str, dict[str, int]] = {
         "torch.relu": 1, "(lambda <v:T>: <T>)": 4, "functools.partial(torch.add, <T>)": 1, "<O>.scale": 1, "Box.twice": 1, "(<FT> if <B> else <FT>)": 1, "<O>": 1,
         "functools.partial(keywords, scale=<I>)": 1, "(lambda <v:T>, <k:I>=<I!>, *<r:RO>: <T>)": 1,
         "halved": 1, "remember": 1, "<PX>.scale": 1, "<VEC.>.moved": 1, "<NUM>.__add__": 1, "<LF.>[-1]": 1, "logged(<FT>)": 1, "operator.neg": 1, "<T>.mul": 1,
-        "super(Child, Child(<T>)).scale": 1, "operator.methodcaller('add', <I>)": 1,
+        "super(Child, Child(<T>)).scale": 1,
     },
     "GF": {"steps": 1, "guarded": 1, "delegating": 1, "(lambda <v:T>, <k:I>: (<T> for <i:I> in range(<k>)))": 1},
     "M": {
@@ -1040,13 +1039,22 @@ class Facts:
 
 def user_lines(error: BaseException) -> list[tuple[str, int | None]]:
     """(function, line) of the program's frames in the traceback, without those that only hand over to a resume function."""
-    frames = traceback.extract_tb(error.__traceback__)
-    hands_over = [(f.filename, f.name) in HANDS_OVER or RESUME_MARK in f.name for f in frames[1:]] + [False]
-    return [
-        (f.name.split(RESUME_MARK)[0], f.lineno)
-        for f, hands in zip(frames, hands_over, strict=False)
-        if f.filename.startswith("/generated/") and not hands
-    ]
+    entries: list[types.TracebackType] = []
+    rest = error.__traceback__
+    while rest is not None:
+        entries.append(rest)
+        rest = rest.tb_next
+    found: list[tuple[str, int | None]] = []
+    for entry, inner in itertools.zip_longest(entries, entries[1:]):
+        code = entry.tb_frame.f_code
+        if inner is not None:
+            into = inner.tb_frame.f_code
+            resumes = RESUME_MARK in into.co_name and inner.tb_frame.f_back is entry.tb_frame
+            if resumes or (into.co_filename, into.co_name) in HANDS_OVER:
+                continue
+        if code.co_filename.startswith("/generated/"):
+            found.append((code.co_name.split(RESUME_MARK)[0], entry.tb_lineno))
+    return found
 
 
 def observe(module: types.ModuleType, fn: Callable[..., Any], variant: str) -> list[str]:

@@ -227,6 +227,38 @@ def reads_its_own_cell_after_a_break_before_it_is_bound(x):
     return late
 
 
+def deletes_an_argument_that_a_closure_has(x):
+    def later():
+        return x
+
+    del x
+    print(x)
+
+
+def asks_an_ended_generator_again(x):
+    def steps():
+        yield x
+        return 3
+
+    g, seen = steps(), []
+    next(g)
+    for _ in range(2):
+        next(g, None)
+        try:
+            g.send(None)
+        except StopIteration as e:
+            seen.append(e.value)
+    return seen, x + 1
+
+
+def selects_with_a_mask_that_does_not_fit(x):
+    print("before")
+    y = x.clone()
+    for _ in range(2):
+        y[x > 0] = 1
+        y = x.unsqueeze(0) + y
+
+
 CASES = [
     (breaks_in_a_loop_with_many_variables, (x,)),
     (an_exception_goes_through_a_generator_context, (x,)),
@@ -238,6 +270,9 @@ CASES = [
     (one_bound_method_in_two_places, (x,)),
     (deletes_an_argument, (x,)),
     (deletes_an_argument_twice, (x,)),
+    (deletes_an_argument_that_a_closure_has, (x,)),
+    (asks_an_ended_generator_again, (x,)),
+    (selects_with_a_mask_that_does_not_fit, (x,)),
     (pops_what_it_iterates_over, (x,)),
     (replaces_values_that_it_iterates_over, (x,)),
     (exchanges_keys_that_it_iterates_over, (x,)),

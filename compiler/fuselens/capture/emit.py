@@ -387,9 +387,7 @@ class Emitter:
         A graph that has written to its inputs may not run twice; its exception is raised as it is.
         """
         free = cells_of(self.code)
-        n = self.code.co_argcount + self.code.co_kwonlyargcount
-        n += bool(self.code.co_flags & inspect.CO_VARARGS) + bool(self.code.co_flags & inspect.CO_VARKEYWORDS)
-        names = [name for name in self.code.co_varnames[:n] if name not in free]
+        names = [name for name in self._parameters() if name not in free]
         landing, exception = bytecode.nop()[0], self._temporary()
         self.handlers.append(bytecode.Handler(called[0], called[-1], landing, 0, False))
         main, self.out = self.out, []
@@ -407,10 +405,19 @@ class Emitter:
         self.landings += self.out
         self.out = main
 
+    def _parameters(self) -> tuple[str, ...]:
+        n = self.code.co_argcount + self.code.co_kwonlyargcount
+        n += bool(self.code.co_flags & inspect.CO_VARARGS) + bool(self.code.co_flags & inspect.CO_VARKEYWORDS)
+        return self.code.co_varnames[:n]
+
     def _store_cells(self, only_written: bool) -> None:
         """Brings real cells up to date: assigned nonlocals always, own variables when code that reads them follows."""
         for name, cell in self.m.cells.items():
-            if cell.contents is None or name.endswith(OWN_MARK):
+            if name.endswith(OWN_MARK):
+                continue
+            if cell.contents is None:
+                if cell.source is None and name in self._parameters():
+                    self._emit(bytecode.delete_deref(name))
                 continue
             free = cell.source is not None
             if free and not cell.written:

@@ -245,6 +245,7 @@ def _advance_combined(m: Machine, value: CombinedIterator) -> Value | None:
 def resume_generator(m: Machine, generator: GeneratorValue, sent: Value, thrown: Raised | None = None) -> Value | None:
     """Runs a generator to its next ``yield`` and gives what it yields; None when it returns (see ``returned``)."""
     if generator.finished:
+        generator.returned = None  # given once
         if thrown is not None:
             raise thrown
         return None

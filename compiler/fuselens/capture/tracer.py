@@ -607,6 +607,8 @@ class Tracer:
         rest = args[1:] if kind == "call_method" else args
         try:
             with self.fake_mode, torch_private.quietly():
+                if target in (operator.getitem, operator.setitem) and _mask_misfits(*args[:2]):
+                    raise Break("FL107", what=what, why="the mask does not have the shape of what it selects from")
                 try:
                     return function(*rest, **kwargs)
                 except RuntimeError as e:
@@ -832,6 +834,13 @@ def _placeholder_name(source: Source, index: int) -> str:
 
 def _map_nodes(value: Any) -> Any:
     return map_aggregate(value, lambda n: n.meta["val"] if isinstance(n, fx.Node) else n)
+
+
+def _mask_misfits(tensor: Any, mask: Any) -> bool:
+    """Whether a selection by a mask is known to fail. It is not looked at on fake tensors, which have no data."""
+    if not (isinstance(tensor, torch.Tensor) and isinstance(mask, torch.Tensor) and mask.dtype is torch.bool):
+        return False
+    return mask.ndim > tensor.ndim or any(a != b for a, b in zip(tensor.shape, mask.shape, strict=False))
 
 
 def _holds_tensor(value: Any) -> bool:
