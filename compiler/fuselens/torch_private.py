@@ -524,6 +524,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return (
         (type(tensor) in (torch.Tensor, torch.nn.Parameter) or takes_class(type(tensor)))
         and tensor.layout is torch.strided
+        and not tensor.is_nested
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and not tensor.is_quantized
     )

@@ -123,7 +123,8 @@ def _dict_items(m: Machine, value: Value | None) -> dict[str, Value]:
 
 def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     function = value.function
-    if function in RULES:
+    asked = classify.is_graph_callable(function) and torch_function.concerned(m, args, kwargs)
+    if function in RULES and not asked:
         return RULES[function](m, args, kwargs)
     if function.__code__ in CODE_RULES:
         return CODE_RULES[function.__code__](m, value, args, kwargs)
@@ -136,7 +137,7 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
     if result is not None:
         return result
     recorded = classify.is_graph_callable(function) and m.tracer.are_arguments([*args, *kwargs.values()])
-    if recorded and not torch_function.concerned(m, args, kwargs):
+    if recorded and not asked:
         return m.tracer.call("call_function", function, tuple(args), kwargs, _torch_name(function))
     if not classify.may_inline(function.__code__):
         raise Break("FL104", what=function.__qualname__, why="it belongs to the compiler itself")
@@ -297,6 +298,11 @@ class Callee:
 
 def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]) -> Value:
     obj = value.value
+    recorded = classify.is_graph_callable(obj)
+    if recorded:
+        handled = torch_function.dispatched(m, obj, args, kwargs)
+        if handled is not None:
+            return handled
     try:
         found = RULES.get(obj)
     except TypeError:
@@ -317,10 +323,6 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
         foldable, tensor_operator = obj in classify.FOLDED, obj in classify.TENSOR_OPERATORS
     except TypeError:
         foldable = tensor_operator = False
-    if classify.is_graph_callable(obj):
-        handled = torch_function.dispatched(m, obj, args, kwargs)
-        if handled is not None:
-            return handled
     computed = numpy_rules.called(m, obj, args, kwargs, value.describe())
     if computed is not None:
         return computed
@@ -328,7 +330,7 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
         return operate(m, obj, args, kwargs)
     if foldable and not any(isinstance(a, TensorValue) for a in args):
         return fold(m, obj, args, kwargs, value.describe())
-    if classify.is_graph_callable(obj):
+    if recorded:
         return m.tracer.call("call_function", obj, tuple(args), kwargs, _torch_name(obj))
     if foldable:
         return fold(m, obj, args, kwargs, value.describe())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import torch_private
-from . import attributes, classify, torch_function
+from . import attributes, classify
 from . import sources as src
 from .breaks import Break
 from .known import deep_use, fold, from_plain
@@ -110,9 +110,6 @@ def _constructor(function: Any) -> None:
     @rule(function)
     def make(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         what = f"torch.{function.__name__}"
-        handled = torch_function.dispatched(m, function, args, kwargs)
-        if handled is not None:
-            return handled
         given = [deep_use(m, a) for a in args]
         named = {k: deep_use(m, v) for k, v in kwargs.items()}
         if given and isinstance(given[0], Constant) and type(given[0].value) in classify.NUMPY_SCALARS:

@@ -8,6 +8,7 @@ A variable that is not needed any more is used again or set to None, so memory i
 
 from __future__ import annotations
 
+import builtins
 import math
 import operator
 from collections.abc import Callable
@@ -29,7 +30,7 @@ class _Writer:
 
     def __init__(self, module: fx.GraphModule) -> None:
         self.module = module
-        self.space: dict[str, Any] = {"__builtins__": {"slice": slice}}
+        self.space: dict[str, Any] = {"__builtins__": builtins}  # torch imports modules as the frame below it would
         self.names: dict[fx.Node, str] = {}
         self._bound: dict[int, str] = {}
 
