@@ -44,6 +44,7 @@ _NOT_IN_GRAPH = {
     "_print", "_from_blob", "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "_cufft_clear_plan_cache",
     "_cufft_set_plan_cache_max_size", "_cufft_get_plan_cache_size", "_cufft_get_plan_cache_max_size", "_make_dual",
     "_nested_tensor_from_mask_left_aligned",
+    "handle_torch_function", "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic",
     "_unpack_dual", "_add_batch_dim", "_remove_batch_dim", "_debug_has_internal_overlap", "_is_zerotensor",
 }  # fmt: skip
 _QUANTIZED = (
