@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import collections
 import collections.abc
+import dataclasses
 import enum
+import operator
+import sys
 from typing import Any
 
 import pytest
@@ -669,3 +672,175 @@ def test_classes_that_store_attributes_in_their_own_way() -> None:
         return x, dict(made)
 
     check(f, (torch.ones(2),))
+
+
+# --- exception groups, watchers, hashes, operators of classes ---------------------------------------------------
+
+
+def group_is_split(x: torch.Tensor) -> Any:
+    found = []
+    try:
+        raise ExceptionGroup("g", [ValueError(1), TypeError(2), KeyError(3)])
+    except* ValueError as e:
+        found.append(repr(e))
+    except* (TypeError, KeyError) as e:
+        found.append(repr(e))
+    return x, found
+
+
+def naked_in_except_star(x: torch.Tensor) -> Any:
+    found = []
+    try:
+        try:
+            raise ValueError(4)
+        except* ValueError as e:
+            found.append(repr(e))
+            raise KeyError(5) from None
+        except* TypeError:
+            found.append("no")
+    except ExceptionGroup as e:
+        found.append(repr(e))
+    return x, found
+
+
+def break_before_except_star(x: torch.Tensor) -> Any:
+    try:
+        fuselens.graph_break()
+        _ = 1 / 0
+    except* ZeroDivisionError as e:
+        return_value = repr(e)
+    return x, return_value
+
+
+def inlined_except_star(x: torch.Tensor) -> Any:
+    first = naked_in_except_star(x + 1)
+    fuselens.graph_break()
+    return first, group_is_split(x)
+
+
+def except_star_without_exception(x: torch.Tensor) -> Any:
+    try:
+        y = x + 1
+    except* ZeroDivisionError:
+        y = x
+    return y
+
+
+GROUPS = [
+    group_is_split, naked_in_except_star, break_before_except_star, inlined_except_star, except_star_without_exception,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("f", GROUPS, ids=lambda f: f.__name__)
+def test_exception_groups(f: Any) -> None:
+    check(f, (torch.ones(2),))
+
+
+def watched() -> int:
+    return 1
+
+
+def watches(x: torch.Tensor) -> Any:
+    seen: list[Any] = []
+    before = sys.gettrace()
+
+    def watch(frame: Any, event: str, arg: Any) -> Any:
+        seen.append((frame.f_code.co_name, event))
+        return watch
+
+    sys.settrace(watch)
+    watched()
+    sys.settrace(before)
+    watched()
+    return x, seen
+
+
+def test_functions_that_set_a_trace_function() -> None:
+    def outer(x: torch.Tensor) -> Any:
+        return watches(x * 2)
+
+    check(watches, (torch.ones(2),))
+    check(outer, (torch.ones(2),))
+
+
+class LikeText:
+    def __hash__(self) -> int:
+        return hash("a text whose hash is long")
+
+    def __eq__(self, other: object) -> bool:
+        return other == "a text whose hash is long"
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    x: int
+    y: str
+
+
+def hashes(x: torch.Tensor) -> Any:
+    texts = {"a text whose hash is long", LikeText()}
+    frozen = Frozen(1, "a")
+    return x, len(texts), hash(frozen), frozen.__hash__() == hash(frozen), {frozen: 3}[Frozen(1, "a")]
+
+
+class Augmented:
+    def __iadd__(self, other: Any) -> Any:
+        return self
+
+
+class NotAugmented(Augmented):
+    __iadd__ = None  # type: ignore[assignment]
+
+
+class Divides:
+    def __rdivmod__(self, other: Any) -> Any:
+        return "divided", other
+
+
+def operators_of_classes(x: torch.Tensor) -> Any:
+    found: list[Any] = [divmod(1, Divides())]
+    for act in (
+        lambda: divmod(Divides(), 1),  # type: ignore[operator]
+        lambda: operator.iadd(NotAugmented(), 1),
+        lambda: Bare(4),  # type: ignore[call-arg]
+        lambda: Bare.__new__(Bare, 4),  # type: ignore[call-arg]
+        lambda: Bare().__init__(4),  # type: ignore[misc]
+        lambda: Frozen(1),  # type: ignore[call-arg]
+        lambda: (lambda **given: given)(**{1: 2}),  # type: ignore[misc]
+        lambda: [(a, b) for a, b in [Bare()]],  # type: ignore[misc]
+    ):
+        try:
+            act()
+        except TypeError as e:
+            found.append(str(e))
+    return x, found
+
+
+@pytest.mark.parametrize("f", [hashes, operators_of_classes], ids=lambda f: f.__name__)
+def test_classes(f: Any) -> None:
+    check(f, (torch.ones(2),))
+
+
+def test_circles_of_contexts_and_dropped_tracebacks() -> None:
+    def circle(x: torch.Tensor) -> Any:
+        first, second = KeyError(1), IndexError(2)
+        first.__context__, second.__context__ = second, first
+        try:
+            try:
+                raise first
+            except KeyError:
+                raise ValueError(3)  # noqa: B904
+        except ValueError as e:
+            return x, repr(e.__context__)
+
+    def dropped(x: torch.Tensor) -> Any:
+        error = ValueError(1)
+        fuselens.graph_break()
+        try:
+            raise error
+        except ValueError as e:
+            same = e.with_traceback(None) is e
+        return x, same, error.__traceback__
+
+    check(circle, (torch.ones(2),), breaks=0)
+    check(dropped, (torch.ones(2),))

@@ -793,7 +793,10 @@ def store_directly(m: Machine, owner: ObjectValue, name: str, value: Value) -> N
         m.call(setter, [owner, value], {})
         return
     if found is not ABSENT and hasattr(type(found), "__set__"):
-        if isinstance(found, types.MemberDescriptorType) or (isinstance(obj, BaseException) and name in _OF_EXCEPTIONS):
+        member = isinstance(found, types.MemberDescriptorType)
+        if member and not found.__objclass__.__flags__ & (1 << 9) and not _is_writable(found.__objclass__):
+            raise Break("FL110", what=what, why="it may be read-only")
+        if member or (isinstance(obj, BaseException) and name in _OF_EXCEPTIONS):
             assign(m, owner, name, value)
             if name == "__cause__":
                 m.tracer.attributes.pop((id(obj), "__suppress_context__"), None)  # so that it comes last
@@ -810,6 +813,11 @@ def store_directly(m: Machine, owner: ObjectValue, name: str, value: Value) -> N
             raise absent(kind, name)
         raise raising(AttributeError(f"'{kind.__name__}' object attribute '{name}' is read-only"))
     assign(m, owner, name, value)
+
+
+def _is_writable(kind: type) -> bool:
+    """Whether the members of a class implemented in C can be assigned."""
+    return issubclass(kind, BaseException) and not issubclass(kind, BaseExceptionGroup)
 
 
 def assign(m: Machine, owner: ObjectValue | TensorValue, name: str, value: Value) -> None:
@@ -852,6 +860,8 @@ def delete_directly(m: Machine, owner: ObjectValue, name: str) -> None:
         present = name in (vars_of(owner.value) or ()) or isinstance(found, types.MemberDescriptorType)
         if present:
             _object(m, owner, name)  # guards that it is there
+    if not present and found is not ABSENT and not hasattr(owner.value, "__dict__"):
+        raise raising(AttributeError(f"'{kind.__name__}' object attribute '{name}' is read-only"))
     if not present:
         raise absent(kind, name)
     assign(m, owner, name, DELETED)

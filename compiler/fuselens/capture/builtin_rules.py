@@ -121,8 +121,11 @@ def _answers_itself(classes: Any) -> bool:
     """Whether the answer is that of a metaclass of the program's (or of jaxtyping's), which may look at more than types."""
     if isinstance(classes, tuple):
         return any(map(_answers_itself, classes))
-    check = attributes.class_attribute(type(classes), "__instancecheck__")
-    return isinstance(check, types.FunctionType) and not classify.is_library_module(check.__module__)
+    checks = [attributes.class_attribute(type(classes), "__instancecheck__")]
+    if isinstance(type(classes), type) and isinstance(classes, type):
+        hook = attributes.class_attribute(classes, "__subclasshook__")
+        checks.append(getattr(hook, "__func__", hook))
+    return any(isinstance(c, types.FunctionType) and not classify.is_library_module(c.__module__) for c in checks)
 
 
 def _is_instance(m: Machine, value: Value, classes: Any) -> bool:
@@ -143,7 +146,7 @@ def _asked(function: Any, example: Any, classes: Any, answer: Callable[[], bool]
     """The answer to ``isinstance`` or ``issubclass``; their TypeError where ``classes`` are none."""
     try:
         return Constant(answer())
-    except TypeError:
+    except Exception:  # noqa: BLE001 - a property `__class__` may raise anything
         try:
             function(example, classes)
         except TypeError as e:
@@ -696,12 +699,26 @@ def _divmod(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(a, TensorValue) or (isinstance(b, TensorValue) and not isinstance(a, ObjectValue)):
         kinds = f"'{a.python_type.__name__}' and '{b.python_type.__name__}'"
         raise raising(TypeError(f"unsupported operand type(s) for divmod(): {kinds}"))
-    if isinstance(a, ObjectValue):
-        result = special(m, a, "__divmod__", [b])
-        if result is not None:
-            return result
+    if isinstance(a, ObjectValue) or isinstance(b, ObjectValue):
+        return _divmod_of_objects(m, a, b)
     pair = [binary(m, operator.floordiv, a, b, "//"), binary(m, operator.mod, a, b, "%")]
     return SequenceValue(pair, tuple)
+
+
+def _divmod_of_objects(m: Machine, a: Value, b: Value) -> Value:
+    kinds = a.python_type, b.python_type
+    tries = [(a, "__divmod__", b), (b, "__rdivmod__", a)]
+    if kinds[0] in kinds[1].__mro__[1:]:
+        tries.reverse()
+    for receiver, method, other in tries[: 1 if kinds[0] is kinds[1] else 2]:
+        result = special(m, receiver, method, [other]) if isinstance(receiver, ObjectValue) else None
+        if result is not None and not (isinstance(result, Constant) and result.value is NotImplemented):
+            return result
+    held = [attributes.content(m, v) if isinstance(v, ObjectValue) else v for v in (a, b)]
+    if held[0] is not None and held[1] is not None:
+        return fold(m, divmod, [held[0], held[1]], {}, "divmod")
+    names = " and ".join(f"'{kind.__name__}'" for kind in kinds)
+    raise raising(TypeError(f"unsupported operand type(s) for divmod(): {names}"))
 
 
 @rule(pow)

@@ -173,7 +173,7 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
         k: m.tracer.lazy(d, src.dict_item(src.part(base, _hook.FUNC_KWDEFAULTS, "__kwdefaults__"), k))
         for k, d in (function.__kwdefaults__ or {}).items()
     }
-    bound = bind_arguments(m, function.__code__, args, kwargs, defaults, kwdefaults)
+    bound = bind_arguments(m, function.__code__, args, kwargs, defaults, kwdefaults, function.__qualname__)
     callee = Callee(value, function.__code__, function.__globals__, globals_source, closure)
     return callee.run(m, bound, args, kwargs)
 
@@ -199,9 +199,12 @@ def bind_arguments(
     kwargs: dict[str, Value],
     defaults: list[Value],
     kwdefaults: dict[str, Value],
+    qualname: str | None = None,
 ) -> dict[str, Value]:
-    """Python's argument binding, on tracked values."""
-    mismatch = functools.partial(_mismatch, code, len(args), tuple(kwargs), len(defaults), tuple(kwdefaults))
+    """Python's argument binding, on tracked values. ``qualname`` is the function's, where it is not its code's."""
+    mismatch = functools.partial(
+        _mismatch, code, qualname or code.co_qualname, len(args), tuple(kwargs), len(defaults), tuple(kwdefaults)
+    )
     names = code.co_varnames
     positional, keyword_only = code.co_argcount, code.co_kwonlyargcount
     bound: dict[str, Value] = dict(zip(names[:positional], args, strict=False))
@@ -240,7 +243,12 @@ def bind_arguments(
 
 
 def _mismatch(
-    code: types.CodeType, n_args: int, keywords: tuple[str, ...], n_defaults: int, kwdefaults: tuple[str, ...]
+    code: types.CodeType,
+    qualname: str,
+    n_args: int,
+    keywords: tuple[str, ...],
+    n_defaults: int,
+    kwdefaults: tuple[str, ...],
 ) -> Raised | Break:
     """The TypeError of a call that does not fit the signature, raised by an empty function of that signature."""
     variadic = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
@@ -252,7 +260,7 @@ def _mismatch(
         co_name=code.co_name, co_qualname=code.co_qualname,
     )  # fmt: skip
     function = types.FunctionType(empty, {}, code.co_name, (None,) * n_defaults)
-    function.__qualname__ = code.co_qualname
+    function.__qualname__ = qualname
     function.__kwdefaults__ = dict.fromkeys(kwdefaults)
     try:
         function(*(None,) * n_args, **dict.fromkeys(keywords))
@@ -415,7 +423,7 @@ def _construct(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value
         made = m.use(m.call(function, [Known(cls), *args], kwargs))
     else:
         made = new(m, cls, args, kwargs)
-    if isinstance(made, (ObjectValue, TensorValue)) and issubclass(made.python_type, cls):
+    if isinstance(made, (ObjectValue, TensorValue)) and cls in made.python_type.__mro__:
         initialise, place = attributes.class_member(m, made.python_type, "__init__")
         if type(initialise) is types.FunctionType:
             result = m.use(m.call(attributes.bind(m, initialise, made, "__init__", place), args, kwargs))
@@ -461,16 +469,16 @@ def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Va
     owner = next(maker for maker in makers if isinstance(maker, types.BuiltinMethodType)).__self__
     if issubclass(cls, torch.Tensor) and len(args) == 1 and not kwargs and isinstance(args[0], TensorValue):
         return torch_function.as_class(m, args[0], cls)
-    if inspect.isabstract(cls):
-        _natural(lambda: object.__new__(cls))
     if issubclass(cls, OrderedDict):
         owner = OrderedDict  # which has dict's __new__
     if owner is object:
         if cls.__flags__ & _HEAP_TYPE:
             try:
-                return m.tracer.made(object.__new__(cls))
-            except TypeError:
-                raise Break("FL104", what=cls.__qualname__, why="its instances are made in C") from None
+                return m.tracer.made(object.__new__(cls, *(None,) * len(args), **dict.fromkeys(kwargs)))
+            except TypeError as e:
+                if "is not safe" in str(e):
+                    raise Break("FL104", what=cls.__qualname__, why="its instances are made in C") from None
+                raise raising(e) from None
     elif issubclass(cls, BaseException) and not issubclass(cls, BaseExceptionGroup):
         return _new_exception(m, cls, owner, args)
     elif owner in _CONTAINERS and cls.__flags__ & _HEAP_TYPE:
@@ -603,7 +611,7 @@ def object_method(m: Machine, receiver: ObjectValue, name: str, args: list[Value
             if initialise is not object.__dict__["__init__"]:
                 base_init(m, receiver, args, kwargs, initialise)
             elif args or kwargs:
-                raise raising(TypeError("object.__init__() takes exactly one argument (the instance to initialize)"))
+                _natural(lambda: object.__init__(receiver.value, *(None,) * len(args), **dict.fromkeys(kwargs)))
             return Constant(None)
         case "__setattr__", [attribute, value] if isinstance(attribute := m.use(attribute), Constant):
             attributes.store_directly(m, receiver, attribute.value, value)
@@ -613,7 +621,13 @@ def object_method(m: Machine, receiver: ObjectValue, name: str, args: list[Value
             return Constant(None)
         case "__getattribute__", [attribute] if isinstance(attribute := m.use(attribute), Constant):
             return attributes.load(m, receiver, attribute.value)
-        case "with_traceback", [_] if isinstance(receiver.value, BaseException):
+        case "with_traceback", [given] if isinstance(receiver.value, BaseException):
+            none = m.use(given)
+            if not isinstance(none, Constant) or none.value is not None:
+                raise Break("FL104", what="with_traceback", why="tracebacks exist in a running program only")
+            m.tracer.tracebacks.pop(id(receiver.value), None)
+            if receiver.source is not None:
+                attributes.assign(m, receiver, "__traceback__", none)
             return receiver
         case "__init_subclass__", _:
             return Constant(None)

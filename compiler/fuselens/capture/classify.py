@@ -316,17 +316,21 @@ def breaking_method(kind: type, name: str) -> str | None:
 
 
 READS_FRAME = frozenset(
-    {"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe", "breakpoint", "set_trace"}
+    "locals vars eval exec dir breakpoint set_trace _getframe currentframe settrace setprofile".split()
 )
 
 
+_AS_ATTRIBUTES = frozenset({"_getframe", "currentframe", "settrace", "setprofile"})
+
+
 def frame_reads_itself(code: types.CodeType) -> bool:
-    """Whether the code may look at its own frame (``locals()`` and friends), which splitting it would show."""
+    """Whether the code may look at its own frame (``locals()`` and friends), which splitting it would show, or has the
+    frames that it calls from then on watched, among which resume functions would be."""
     if READS_FRAME.isdisjoint(code.co_names):
         return False
     instructions = bytecode.decode(code).instructions
     return any(
-        i.argval in READS_FRAME and (i.op in ("LOAD_GLOBAL", "LOAD_NAME") or i.argval in ("_getframe", "currentframe"))
+        i.argval in READS_FRAME and (i.op in ("LOAD_GLOBAL", "LOAD_NAME") or i.argval in _AS_ATTRIBUTES)
         for i in instructions
         if isinstance(i.argval, str)
     )

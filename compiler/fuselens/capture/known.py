@@ -265,7 +265,7 @@ def _object_key(m: Machine, value: ObjectValue) -> IdentityKey:
     hashed = m.use(m.call(attributes.bind(m, hasher, value, "__hash__", place), [], {}))
     if isinstance(hashed, Constant) and isinstance(hashed.value, int):
         variables = getattr(hasher, "__closure__", None) and hasher.__code__.co_freevars != ("__class__",)
-        return HashedKey(m, value, hash(hashed.value), before == m.tracer.effects_so_far() and not variables)
+        return HashedKey(m, value, hashed.value, before == m.tracer.effects_so_far() and not variables)
     raise Break("FL105", what="a dictionary key", why=f"the hash of {value.describe()} is not known while tracing")
 
 

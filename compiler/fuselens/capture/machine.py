@@ -262,8 +262,9 @@ class Machine:
         handled = self.handled_exception()
         if not isinstance(handled, ObjectValue) or handled.value is exception.value:
             return
-        link = handled
-        while isinstance(context := attributes.context_of(self, link), ObjectValue):
+        link, passed = handled, {id(handled.value)}
+        while isinstance(context := attributes.context_of(self, link), ObjectValue) and id(context.value) not in passed:
+            passed.add(id(context.value))
             if context.value is exception.value:
                 attributes.assign(self, link, "__context__", Constant(None))
                 break
@@ -852,7 +853,11 @@ def _list_to_tuple(m: Machine, arg: Any) -> None:
 def _unpacked(m: Machine, value: Value) -> list[Value]:
     """The items of a value that names are bound to."""
     kind = value.python_type
-    if isinstance(value, Constant) and not hasattr(kind, "__iter__"):
+    if (
+        isinstance(value, (Constant, ObjectValue))
+        and not hasattr(kind, "__iter__")
+        and not hasattr(kind, "__getitem__")
+    ):
         raise raising(TypeError(f"cannot unpack non-iterable {kind.__name__} object"))
     return iterators.iterate(m, value)
 
@@ -1055,6 +1060,14 @@ def _check_exc_match(m: Machine, arg: Any) -> None:
     m.push(Constant(any(c in exception.python_type.__mro__ for c in several)))  # a metaclass is not asked
 
 
+@handles("CHECK_EG_MATCH")
+def _check_eg_match(m: Machine, arg: Any) -> None:
+    """Splitting a group changes the exception being handled, in ways that no plain instruction repeats."""
+    if m.depth:
+        raise Break("FL105", what="except*", why="exception groups are split eagerly")
+    raise FrameUnsupported("FL109", m.tracer.span, what=m.code.co_qualname, why="`except*` splits an exception group")
+
+
 @handles("WITH_EXCEPT_START")
 def _with_except_start(m: Machine, arg: Any) -> None:
     exception, leave = _exception(m, m.use(m.stack[-1])), m.stack[-4]
@@ -1254,6 +1267,8 @@ def _call_function_ex(m: Machine, flags: int) -> None:
         function = m.take()
     if not isinstance(kwargs, DictValue):
         raise Break("FL105", what="keyword unpacking", why=f"of {kwargs.describe()}")
+    if not all(isinstance(name, str) for name in kwargs.items):
+        raise raising(TypeError("keywords must be strings"))
     m.push(m.call(function, args, dict(kwargs.items)))
 
 

@@ -120,7 +120,9 @@ _ARITHMETIC = frozenset({
 def special(m: Machine, value: Value, name: str, args: list[Value]) -> Value | None:
     """The result of a special method that the object's class defines in Python; None when it has none."""
     method, place = attributes.class_member(m, value.python_type, name)
-    if method is attributes.ABSENT or method is None or method is object.__dict__.get(name):
+    if method is None:
+        raise Break("FL105", what=f"{value.python_type.__name__}.{name}", why="the class forbids it")
+    if method is attributes.ABSENT or method is object.__dict__.get(name):
         return None
     if isinstance(method, (types.WrapperDescriptorType, types.MethodDescriptorType)):
         if isinstance(value, ObjectValue):
@@ -173,7 +175,7 @@ def _overloaded(m: Machine, function: Any, left: Value, right: Value, symbol: st
                 return result
     tries = [(left, name, right), (right, reflected, left)]
     kinds = left.python_type, right.python_type
-    if kinds[0] is not kinds[1] and issubclass(kinds[1], kinds[0]):
+    if kinds[0] is not kinds[1] and kinds[0] in kinds[1].__mro__:
         if symbol in _COMPARISONS or attributes.class_attribute(kinds[1], reflected) is not attributes.class_attribute(
             kinds[0], reflected
         ):
