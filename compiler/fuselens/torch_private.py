@@ -755,6 +755,16 @@ def make_parameter(data: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     return torch.nn.Parameter(data, requires_grad)
 
 
+def may_draw(node: torch.fx.Node) -> bool:
+    """Whether a node may draw random numbers; only its name can tell."""
+    return _DRAWS.search(getattr(node.target, "__name__", str(node.target))) is not None
+
+
+_DRAWS = re.compile(
+    "rand|normal|bernoulli|multinomial|poisson|exponential|uniform|dropout|geometric|cauchy|binomial|relu_"
+)
+
+
 def makes_leaf(node: torch.fx.Node) -> bool:
     """Whether a node gives a leaf of autograd's graph, or changes an input into one."""
     return node.target is make_parameter or (node.op == "call_method" and node.target == "requires_grad_")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import threading
 import types
 from collections import OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING, Any
@@ -178,6 +179,8 @@ def _load(m: Machine, value: Value, name: str) -> Value:
         own = own_attribute(m, value, name)
         if own is not None:
             return own
+        if class_attribute(types.FunctionType, name) is ABSENT:
+            raise raising(AttributeError(f"'function' object has no attribute '{name}'", name=name, obj=value.function))
     if isinstance(value, MadeFunction):
         return _made_function(m, value, name)
     if isinstance(value, ActiveValue):
@@ -405,6 +408,15 @@ def _autograd(m: Machine, value: TensorValue, name: str) -> Value:
     return m.use(m.tracer.lazy(m.tracer.real(value).grad, src.applied(torch_private.grad_of, source)))
 
 
+def _of_metaclass(m: Machine, value: Known, name: str) -> Value:
+    """An attribute of a class that only its metaclass defines, in Python."""
+    found, place = class_member(m, type(value.value), name)
+    plain_ = type(found) in CONSTANT_TYPES and place is not None
+    if not plain_ and type(found) is not types.FunctionType and not isinstance(found, property):
+        raise Break("FL106", what=f"{value.value.__name__}.{name}", why="its metaclass defines it")
+    return bind(m, found, value, name, place)
+
+
 _OF_MODULES = class_attribute(types.ModuleType, "__getattribute__")
 
 
@@ -440,7 +452,7 @@ def _known(m: Machine, value: Known, name: str) -> Value:
         if found is ABSENT and class_attribute(type(obj), name) is ABSENT:
             raise raising(AttributeError(f"type object '{obj.__name__}' has no attribute '{name}'", name=name, obj=obj))
         if found is ABSENT:
-            raise Break("FL106", what=f"{obj.__name__}.{name}", why="its metaclass defines it")
+            return _of_metaclass(m, value, name)
         if hasattr(type(class_attribute(type(obj), name)), "__set__"):
             raise Break("FL106", what=f"{obj.__name__}.{name}", why="its metaclass has a descriptor of that name")
         if isinstance(found, staticmethod):
@@ -497,6 +509,33 @@ def content(m: Machine, value: ObjectValue) -> Value | None:
     return value.content
 
 
+def _thread_local(m: Machine, value: ObjectValue, name: str) -> Value:
+    """An attribute of a ``threading.local``, as it is in the thread that runs."""
+    assigned = m.tracer.attributes.get((id(value.value), name))
+    if assigned is not None and assigned[1] is not DELETED:
+        return m.use(assigned[1])
+    if assigned is None and value.source is not None:
+        if hasattr(value.value, name):
+            return m.use(m.tracer.lazy(getattr(value.value, name), src.applied(_Named(name), value.source)))
+        m.tracer.guard(value.source, _hook.CALL, _Lacks(name), name="MISSING", text=f"{value.source} has no {name}")
+    raise absent(value.python_type, name)
+
+
+class _Named:
+    """``getattr(obj, name)``, when guards are checked."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __call__(self, obj: Any) -> Any:
+        return getattr(obj, self.__name__)
+
+
+class _Lacks(_Named):
+    def __call__(self, obj: Any) -> bool:
+        return not hasattr(obj, self.__name__)
+
+
 def _object(m: Machine, value: ObjectValue, name: str) -> Value:
     obj = value.value
     kind = type(obj)
@@ -505,6 +544,8 @@ def _object(m: Machine, value: ObjectValue, name: str) -> Value:
     override, place = class_member(m, kind, "__getattribute__")
     if type(override) is types.FunctionType:
         return m.call(_function(m, override, place), [value, Constant(name)], {})
+    if kind is threading.local:
+        return _thread_local(m, value, name)
     if override is not object.__dict__["__getattribute__"] and not issubclass(kind, _BUILTIN_BASES):
         raise Break(
             "FL106", what=f"{value.describe()}.{name}", why=f"{kind.__name__} looks attributes up in its own way"
@@ -707,6 +748,9 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
     setter, place = class_member(m, owner.python_type, "__setattr__")
     if type(setter) is types.FunctionType and not _is_plain(m, setter, owner, name, value):
         m.call(_function(m, setter, place), [owner, Constant(name), value], {})
+        return
+    if owner.python_type is threading.local:
+        assign(m, owner, name, value)
         return
     if type(setter) is not types.FunctionType and getattr(setter, "__objclass__", None) not in _PLAIN_SETTERS:
         raise Break("FL110", what=what, why=f"{owner.python_type.__name__} stores attributes in its own way")

@@ -113,8 +113,25 @@ def _isinstance(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Valu
         raise Break("FL104", what="isinstance", why="the class is not known while tracing")
     value = m.use(args[0])
     if _answers_itself(classes):
-        raise Break("FL104", what="isinstance", why="a class answers for itself")
+        return Constant(_answered(m, value, classes))
     return _asked(isinstance, None, classes, lambda: _is_instance(m, value, classes))
+
+
+def _answered(m: Machine, value: Value, classes: Any) -> bool:
+    """``isinstance(value, classes)``, of which a class answers for itself."""
+    if isinstance(classes, tuple):
+        return any(_answered(m, value, c) for c in classes)
+    if not _answers_itself(classes):
+        return _is_instance(m, value, classes)
+    if value.python_type is classes:
+        return True
+    found, place = attributes.class_member(m, type(classes), "__instancecheck__")
+    truth = m.truth(m.use(m.call(attributes.bind(m, found, Known(classes), "__instancecheck__", place), [value], {})))
+    if truth is None:
+        raise Break(
+            "FL104", what="isinstance", why="a class answers for itself, from what only the running program knows"
+        )
+    return truth
 
 
 def _answers_itself(classes: Any) -> bool:

@@ -319,6 +319,8 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
         if is_builtin(obj) and not fit(obj, len(args), tuple(kwargs)):
             raise misfit(obj, len(args), tuple(kwargs), value.describe())
         return found(m, args, kwargs)
+    if type(obj) is types.MethodType and obj.__func__ in RULES:
+        return RULES[obj.__func__](m, [Known(obj.__self__), *args], kwargs)
     result = marked(m, value, obj, args, kwargs)
     if result is not None:
         return result

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import threading
 import types
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -341,7 +342,8 @@ class Emitter:
                 self._call_constant(_delete_attribute, owner, Constant(name))
             else:
                 # the class's own __setattr__ was traced already
-                setter = setattr if isinstance(owner, TensorValue) else object.__setattr__
+                direct = isinstance(owner, TensorValue) or owner.python_type is threading.local
+                setter = setattr if direct else object.__setattr__
                 self._call_constant(setter, owner, Constant(name), value)
             self._emit(bytecode.pop_top())
         for exception, _ in tracer.tracebacks.values():

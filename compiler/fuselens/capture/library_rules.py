@@ -11,6 +11,7 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from .. import torch_private
 from . import _hook, attributes, polyfills
 from . import sources as src
 from .breaks import Break, raising
@@ -27,6 +28,7 @@ from .values import (
     MethodValue,
     ObjectValue,
     PartialValue,
+    SequenceValue,
     Value,
 )
 
@@ -54,6 +56,75 @@ def _signature(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
     if isinstance(value, MethodValue):
         return Known(inspect.signature(types.MethodType(function.function, object())))
     return Known(inspect.signature(function.function))
+
+
+@rule(inspect.Signature.bind)
+def _bind(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Arguments are bound by CPython, which does not look at them: objects that stand for them."""
+    signature = m.use(args[0])
+    if not isinstance(signature, Known):
+        raise Break("FL104", what="inspect.Signature.bind", why="the signature is not known while tracing")
+    stands: dict[int, tuple[Any, Value]] = {}
+    given, named = [_standing(stands, a) for a in args[1:]], {k: _standing(stands, v) for k, v in kwargs.items()}
+    try:
+        bound = signature.value.bind(*given, **named)
+    except TypeError as e:
+        raise raising(e) from None
+    made = m.tracer.made(inspect.BoundArguments.__new__(inspect.BoundArguments))
+    attributes.assign(m, made, "_signature", signature)
+    attributes.assign(m, made, "arguments", _stood_for(m, stands, bound.arguments))
+    return made
+
+
+def _standing(stands: dict[int, tuple[Any, Value]], value: Value) -> Any:
+    token = object()
+    stands[id(token)] = token, value
+    return token
+
+
+def _stood_for(m: Machine, stands: dict[int, tuple[Any, Value]], obj: Any) -> Value:
+    """What an object that holds such objects stands for; others are defaults."""
+    if id(obj) in stands:
+        return stands[id(obj)][1]
+    if type(obj) is tuple:
+        return SequenceValue([_stood_for(m, stands, v) for v in obj], tuple)
+    if type(obj) is dict:
+        return DictValue({k: _stood_for(m, stands, v) for k, v in obj.items()})
+    return m.tracer.lazy(obj, src.constant(obj, "a default"))
+
+
+def _of_bound(read: Any) -> Any:
+    """A method or property of what :func:`_bind` gave, asked of one that holds objects that stand for the arguments."""
+
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        owner = m.use(args[0])
+        signature = m.use(attributes.load(m, owner, "_signature"))
+        held = m.use(attributes.load(m, owner, "arguments"))
+        if not isinstance(signature, Known) or not isinstance(held, DictValue) or not isinstance(owner, ObjectValue):
+            raise Break("FL104", what="inspect.BoundArguments", why="it is not known while tracing")
+        stands: dict[int, tuple[Any, Value]] = {}
+        known: dict[str, Any] = {}
+        for name, value in held.items.items():
+            value, kind = m.use(value), signature.value.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                known[name] = tuple(_standing(stands, v) for v in iterate(m, value))
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                known[name] = {k: _standing(stands, v) for k, v in mapping_items(m, value).items()}
+            else:
+                known[name] = _standing(stands, value)
+        bound = inspect.BoundArguments(signature.value, known)  # type: ignore[arg-type]
+        result = _stood_for(m, stands, read(bound))
+        if read is inspect.BoundArguments.apply_defaults:
+            attributes.assign(m, owner, "arguments", _stood_for(m, stands, bound.arguments))
+        return result
+
+    return run
+
+
+for _method in (
+    inspect.BoundArguments.apply_defaults, inspect.BoundArguments.args.fget, inspect.BoundArguments.kwargs.fget,
+):  # fmt: skip
+    rule(_method)(_of_bound(_method))
 
 
 @rule(functools.partial)
@@ -127,7 +198,7 @@ def _known(m: Machine, value: Value) -> Any:
 
 @called(functools._lru_cache_wrapper)
 def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A function with a cache belongs to the running program, unless tracing shows that it only computes a constant.
+    """A function with a cache belongs to the running program, unless tracing shows that it only computes something.
 
     Then when it runs does not matter. What its cache gives is looked up, and compared, when guards are checked. Those of
     einops depend on their arguments alone: they are asked while tracing.
@@ -142,13 +213,29 @@ def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
         return m.use(m.tracer.lazy(result, src.constant(result, f"{value.describe()}(…)")))
     if value.source is None or any(k is UNKNOWN for k in (*known, *named.values())):
         raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
-    before = m.tracer.effects_so_far()
-    function = m.use(m.tracer.lazy(value.value.__wrapped__, src.generic_attribute(value.source, "__wrapped__")))
-    computed = m.use(m.call(function, args, kwargs))
-    if not isinstance(computed, Constant) or m.tracer.effects_so_far() != before:
+    if not _only_computes(m, value, args, kwargs):
         raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
     look_up = _LookUp(known, named)
     return m.use(m.tracer.lazy(look_up(value.value), src.applied(look_up, value.source)))
+
+
+def _only_computes(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether a call of the function that has a cache does nothing but to compute: it is traced aside."""
+    assert value.source is not None
+    tracer = m.tracer
+    before, operations = _outside(m), tracer.operations
+    function = m.use(tracer.lazy(value.value.__wrapped__, src.generic_attribute(value.source, "__wrapped__")))
+    with tracer.scope() as scope:
+        deep_use(m, m.call(function, args, kwargs))
+    tracer.operations = operations
+    random = any(map(torch_private.may_draw, scope.graph.nodes))
+    return not scope.captured and not random and _outside(m) == before
+
+
+def _outside(m: Machine) -> tuple[Any, ...]:
+    """Effects but those on objects, which a subgraph may change only where it made them."""
+    nodes, _, _, *variables = m.tracer.effects_so_far()
+    return nodes, *variables
 
 
 class _LookUp:
