@@ -344,7 +344,7 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
         return m.tracer.call("call_function", obj, tuple(args), kwargs, _torch_name(obj))
     if foldable:
         return fold(m, obj, args, kwargs, value.describe())
-    if isinstance(obj, types.MethodWrapperType) and isinstance(obj.__self__, types.GetSetDescriptorType):
+    if type(obj) is types.MethodWrapperType and type(obj.__self__) is types.GetSetDescriptorType:
         return _accessor(m, value, obj, args)
     if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         if not args:
