@@ -6,6 +6,7 @@ import collections
 import contextlib
 import enum
 import functools
+from collections import deque
 
 import pytest
 import torch
@@ -360,3 +361,32 @@ def not_iterable_after_a_star(x):
 )  # fmt: skip
 def test_groups_of_exceptions_and_stars(program):
     check(program, (torch.ones(2),))
+
+
+def consumed_list_grows_across_a_break(x):
+    items = [1]
+    forwards, backwards, seen = iter(items), reversed(items), []
+    seen += [next(forwards), next(backwards)]
+    print("break")
+    items.append(2)
+    seen += [next(forwards, "end"), next(backwards, "end")]
+    print("again")
+    items.append(3)
+    return x, seen + list(forwards)
+
+
+def consumed_deque_grows_across_a_break(x):
+    items = deque([1])
+    over = iter(items)
+    first = next(over)
+    print("break")
+    items.append(2)
+    try:
+        next(over)
+    except RuntimeError as e:
+        return x * first, str(e)
+
+
+def test_consumed_iterators_see_what_is_added_after_a_break():
+    check(consumed_list_grows_across_a_break, (torch.ones(2),))
+    check(consumed_deque_grows_across_a_break, (torch.ones(2),))

@@ -391,18 +391,20 @@ def recipe_of(value: Value, leaves: list[Value]) -> tuple[Any, ...]:
     if value.live is not None and position >= 0:
         at = position
     live = value.live is not None or (isinstance(over, SequenceValue) and over.kind in (list, deque))
-    if value.backwards and at is not None:
+    grows = live or isinstance(over, SetValue)  # at its end, but not known to be: the container may still change
+    ended = position < 0 or (at is None and not grows)
+    if value.backwards and not ended:
         if isinstance(value.items, Constants):
             over = Constant(value.items.of[at:][::-1])
         elif not live:
             over = SequenceValue(list(value.items[at:])[::-1], list)
         leaves.append(over)
         return ("reversed", len(leaves) - 1, value.start - position)
-    if at is None:
+    if ended:
         over, position = SequenceValue([], tuple), 0
     elif isinstance(over, Constant):
         over, position = Constant(over.value[position:]), 0
-    elif not (live or isinstance(over, SetValue)):
+    elif not grows:
         over, position = SequenceValue(list(value.items[at:]), tuple), 0  # what is gone by need not be kept alive
     leaves.append(over)
     return ("iter", len(leaves) - 1, position)
