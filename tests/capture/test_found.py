@@ -260,6 +260,18 @@ def selects_with_a_mask_that_does_not_fit(x):
         y = x.unsqueeze(0) + y
 
 
+def hides_a_captured_variable_in_a_comprehension(x):
+    i = 3
+
+    def later():
+        return i
+
+    print("resumes")
+    found = [later() + i for i in range(2) if print(i) is None]
+    i = 5
+    return found, later(), x * i
+
+
 CASES = [
     (breaks_in_a_loop_with_many_variables, (x,)),
     (an_exception_goes_through_a_generator_context, (x,)),
@@ -274,6 +286,7 @@ CASES = [
     (deletes_an_argument_that_a_closure_has, (x,)),
     (asks_an_ended_generator_again, (x,)),
     (selects_with_a_mask_that_does_not_fit, (x,)),
+    (hides_a_captured_variable_in_a_comprehension, (x,)),
     (pops_what_it_iterates_over, (x,)),
     (replaces_values_that_it_iterates_over, (x,)),
     (exchanges_keys_that_it_iterates_over, (x,)),

@@ -294,6 +294,10 @@ class Emitter:
         """After the graph: the instruction at which the machine stopped, in plain bytecode, then a resume function."""
         index = self.m.at
         instruction = self.m.instruction
+        hidden = next((v for v in self.m.stack if isinstance(v, CellValue)), None)
+        if hidden is not None:
+            why = "a comprehension hides it while a closure holds it"
+            raise FrameUnsupported("FL109", None, what=f"variable {hidden.name}", why=why)
         self.opaque_iterators = self.resumes.repeats(self.m)
         if self.resumes.is_root(self.m.program):
             kept = _Key(self.resumes.family(self.m.program))
@@ -800,13 +804,6 @@ class Emitter:
         elif isinstance(value, CellValue):
             if self.m.cells.get(value.name) is value:
                 self._emit(bytecode.load_closure(value.name))
-            elif any(v is value for v in self.m.stack):
-                raise FrameUnsupported(
-                    "FL109",
-                    None,
-                    what=f"variable {value.name}",
-                    why="a comprehension hides it while a closure holds it",
-                )
             else:
                 self._call_constant(types.CellType)
         elif isinstance(value, ObjectValue):
