@@ -55,6 +55,7 @@ _TENSOR_CONSTANTS = {
     "is_mkldnn",
 }  # fmt: skip
 _LEAF = {True: torch_private.is_leaf, False: torch_private.is_no_leaf}
+_FUNCTION_PARTS = ("__annotations__", "__defaults__", "__kwdefaults__", "__type_params__")
 _TENSOR_VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data"}
 
 
@@ -170,17 +171,11 @@ def _load(m: Machine, value: Value, name: str) -> Value:
             return value.receiver
         if name == "__func__":
             return value.function
+        if name == "__class__":
+            return Known(types.MethodType)
         return load(m, m.use(value.function), name)
     if isinstance(value, FunctionValue):
-        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
-            return Constant(getattr(value.function, name))
-        if name == "__code__":
-            return Known(value.function.__code__)
-        own = own_attribute(m, value, name)
-        if own is not None:
-            return own
-        if class_attribute(types.FunctionType, name) is ABSENT:
-            raise raising(AttributeError(f"'function' object has no attribute '{name}'", name=name, obj=value.function))
+        return _function_attribute(m, value, name)
     if isinstance(value, MadeFunction):
         return _made_function(m, value, name)
     if isinstance(value, ActiveValue):
@@ -215,6 +210,25 @@ def load_or_none(m: Machine, value: Value, name: str) -> Value | None:
         if issubclass(raised.kind, AttributeError):
             return None
         raise
+
+
+def _function_attribute(m: Machine, value: FunctionValue, name: str) -> Value:
+    """An attribute of an existing function."""
+    if name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        return Constant(getattr(value.function, name))
+    if name == "__code__":
+        return Known(value.function.__code__)
+    if name == "__class__":
+        return Known(types.FunctionType)
+    own = own_attribute(m, value, name)
+    if own is not None:
+        return own
+    if name in _FUNCTION_PARTS and name in vars(types.FunctionType):
+        base = value.source or src.constant(value.function, value.function.__qualname__)
+        return m.use(m.tracer.lazy(getattr(value.function, name), src.generic_attribute(base, name)))
+    if class_attribute(types.FunctionType, name) is ABSENT:
+        raise raising(AttributeError(f"'function' object has no attribute '{name}'", name=name, obj=value.function))
+    raise Break("FL106", what=f"{value.describe()}.{name}", why="not traced")
 
 
 def own_attribute(m: Machine, value: FunctionValue, name: str) -> Value | None:
@@ -254,8 +268,8 @@ def _made_function(m: Machine, value: MadeFunction, name: str) -> Value:
         return _annotations(m, value)
     if name in ("__defaults__", "__kwdefaults__"):
         return m.use((value.defaults if name == "__defaults__" else value.kwdefaults) or Constant(None))
-    if name == "__code__":
-        return Known(value.code)
+    if name in ("__class__", "__code__"):
+        return Known(types.FunctionType if name == "__class__" else value.code)
     if name == "__call__":
         return value
     if class_attribute(types.FunctionType, name) is ABSENT:

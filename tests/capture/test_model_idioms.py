@@ -1,0 +1,82 @@
+"""Idioms of public model libraries that once broke frames or gave other results."""
+
+from __future__ import annotations
+
+import functools
+import types
+
+import pytest
+import torch
+
+import fuselens
+
+from .harness import check
+
+x = torch.tensor([1.0, -2.0, 3.0])
+
+
+def scaled(x: torch.Tensor, k: int = 2, *, shift: int = 1) -> torch.Tensor:
+    """Scales and shifts."""
+    return x * k + shift
+
+
+def logs_usage(x):
+    name = scaled.__class__.__name__
+    if isinstance(scaled, types.FunctionType):
+        name = scaled.__name__
+    return scaled(x), name
+
+
+def wraps_an_existing_function(x):
+    @functools.wraps(scaled)
+    def inner(x, *args):
+        return scaled(x, *args) if args else x
+
+    return inner(x, 3), inner.__name__, inner.__doc__, sorted(inner.__annotations__), inner.__wrapped__ is scaled
+
+
+def defaults(x):
+    return x * scaled.__defaults__[0], scaled.__kwdefaults__
+
+
+def asks_for_absent_attributes(x):
+    return x + 1, hasattr(scaled, "temperature"), getattr(scaled, "temperature", 4)
+
+
+class Named(torch.nn.Module):
+    def forward(self, x):
+        return x + 1, self.forward.__class__, self.forward.__name__
+
+
+@pytest.mark.parametrize("fn", [logs_usage, wraps_an_existing_function, defaults, asks_for_absent_attributes, Named()])
+def test_captured_whole(fn):
+    check(fn, (x,), breaks=0)
+
+
+def test_class_of_a_made_function():
+    def f(x):
+        def local(x):
+            return x * 2
+
+        return local(x), local.__class__, isinstance(local, scaled.__class__)
+
+    check(f, (x,), breaks=0)
+
+
+@pytest.mark.parametrize("part", ["annotations", "defaults", "attribute"])
+def test_parts_of_functions_are_guarded(part):
+    def scaled(x: torch.Tensor, k: int = 2) -> torch.Tensor:
+        return x * k
+
+    def f(x):
+        return x * scaled.__defaults__[0], list(scaled.__annotations__), hasattr(scaled, "temperature")
+
+    compiled = fuselens.compile(f, backend="eager", fullgraph=True)
+    assert str(compiled(x)) == str(f(x))
+    if part == "annotations":
+        scaled.__annotations__["other"] = int
+    elif part == "defaults":
+        scaled.__defaults__ = (7,)
+    else:
+        scaled.temperature = 3
+    assert str(compiled(x)) == str(f(x))
