@@ -928,6 +928,11 @@ def needs_python_rules(error: RuntimeError) -> bool:
     return "SymIntArrayRef expected to contain only concrete integers" in text or "with symbolic sizes/strides" in text
 
 
+def script_origin(function: torch.jit.ScriptFunction[Any, Any]) -> str | None:
+    """The attribute of a scripted function that holds the Python function it was made of; None when it has none."""
+    return "_torchdynamo_inline" if hasattr(function, "_torchdynamo_inline") else None
+
+
 def storage_key(tensor: torch.Tensor) -> int:
     """Equal for tensors that share storage. Valid while either is alive."""
     return tensor.untyped_storage()._cdata

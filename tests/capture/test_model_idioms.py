@@ -43,12 +43,35 @@ def asks_for_absent_attributes(x):
     return x + 1, hasattr(scaled, "temperature"), getattr(scaled, "temperature", 4)
 
 
+@torch.jit.script
+def softclamp(x: torch.Tensor, limit: float = 2.0):
+    return (x / limit).tanh() * limit
+
+
+@torch.jit.script_if_tracing
+def added(x: torch.Tensor, n: int):
+    for i in range(n):
+        x = x + i
+    return x
+
+
+class Scripted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.activation = softclamp
+
+    def forward(self, x):
+        return softclamp(x, 1.0), self.activation(x), added(x, 3)
+
+
 class Named(torch.nn.Module):
     def forward(self, x):
         return x + 1, self.forward.__class__, self.forward.__name__
 
 
-@pytest.mark.parametrize("fn", [logs_usage, wraps_an_existing_function, defaults, asks_for_absent_attributes, Named()])
+@pytest.mark.parametrize(
+    "fn", [logs_usage, wraps_an_existing_function, defaults, asks_for_absent_attributes, Named(), Scripted()]
+)
 def test_captured_whole(fn):
     check(fn, (x,), breaks=0)
 

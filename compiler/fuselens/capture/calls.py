@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .. import torch_private
 from . import _hook, attributes, classify, generators, numpy_rules, polyfills, torch_contexts, torch_function
 from . import sources as src
 from .arguments import fit, is_builtin, misfit
@@ -596,6 +597,11 @@ def _object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str,
         # a compiled function called from compiled code is inlined like any other
         assert value.source is not None
         return call(m, m.use(m.tracer.lazy(obj.fn, src.generic_attribute(value.source, "fn"))), args, kwargs)
+    if issubclass(kind, torch.jit.ScriptFunction) and (part := torch_private.script_origin(obj)):
+        assert value.source is not None
+        return call(
+            m, m.use(m.tracer.lazy(getattr(obj, part), src.generic_attribute(value.source, part))), args, kwargs
+        )
     if type(method) is types.FunctionType:
         return call(m, attributes.bind(m, method, value, "__call__", place), args, kwargs)
     code = classify.breaking_code(obj) if classify.is_routine(obj) else None
