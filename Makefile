@@ -9,9 +9,10 @@ PORT ?=
 SERVE_SECONDS ?=
 WEB ?=
 SEED ?= 0
+VERSIONS ?=
 ARGS ?=
 
-.PHONY: help run test lint test-python test-extension test-e2e sweep bench wheel format clean distclean \
+.PHONY: help run test lint test-python test-extension test-e2e sweep versions bench wheel format clean distclean \
         environment extension editor browser
 
 help: ## list the targets
@@ -39,6 +40,9 @@ test-e2e: environment extension browser editor ## the tests in a real editor (AR
 
 sweep: environment ## the tests that take minutes: 10,000 random programs and the whole standard library (SEED=, ARGS=)
 	@FUSELENS_SWEEP_SEED=$(SEED) $(PY) -m pytest -n 2 -v -m sweep $(ARGS)
+
+versions: ## the Python tests on each supported Python that is here, and on the oldest torch (VERSIONS="3.12 3.13")
+	@scripts/versions.sh $(VERSIONS)
 
 bench: environment ## eager, torch.compile and fuselens, interleaved (ARGS="--help")
 	@$(PY) -m benchmarks $(ARGS)

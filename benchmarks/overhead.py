@@ -92,6 +92,7 @@ def executed_instructions(fn: Callable[..., Any], args: tuple[Any, ...]) -> int:
         return trace
 
     previous = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # 3.12 looks only here, when tracing starts, whether anyone wants opcodes
     sys.settrace(trace)
     try:
         fn(*args)
