@@ -922,6 +922,9 @@ def python_rules() -> contextlib.AbstractContextManager[Any]:
     return enable_python_dispatcher()
 
 
+SCRIPTED = "_torchdynamo_inline"  # the attribute of a TorchScript function that has the Python function it was made of
+
+
 def needs_python_rules(error: RuntimeError) -> bool:
     """Whether an operator's C++ form failed because it takes no symbolic sizes."""
     text = str(error)

@@ -344,3 +344,12 @@ def test_what_a_cache_gives_is_guarded(monkeypatch):
     assert torch.equal(compiled(X), X + 1), "the cache gives what it computed before"
     available.cache_clear()
     assert torch.equal(compiled(X), X - 1)
+
+
+@torch.jit.script
+def scripted(x: torch.Tensor, n: int) -> torch.Tensor:
+    return x * n + torch.sqrt(torch.tensor(x.size(-1), dtype=torch.float))
+
+
+def test_scripted_functions_are_followed():
+    check(lambda x: scripted(x, 3).sin(), (torch.randn(3, 4),), (torch.randn(3, 4),), breaks=0)

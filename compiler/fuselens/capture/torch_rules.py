@@ -8,14 +8,16 @@ import torch
 
 from .. import torch_private
 from . import polyfills
+from . import sources as src
 from .breaks import Break
 from .iterators import iterate
-from .rules import RULES, Rule, rule
+from .rules import RULES, Rule, called, rule
 from .values import (
     Constant,
     DictValue,
     FunctionValue,
     GradModeContext,
+    ObjectValue,
     SequenceValue,
     SymbolValue,
     TensorValue,
@@ -201,3 +203,12 @@ def _group_tensors(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> V
     counted = len(args) > 1 and m.truth(args[1])
     indices = SequenceValue([Constant(i) for i in range(len(first) if counted else 0)], list)
     return DictValue({kinds.pop(): SequenceValue([lists, indices], tuple)})
+
+
+@called(torch.jit.ScriptFunction)
+def _scripted(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The Python function that TorchScript compiled."""
+    original = getattr(value.value, torch_private.SCRIPTED, None)
+    if original is None or value.source is None:  # loaded from a file
+        raise Break("FL104", what=value.describe(), why="its Python source is not known")
+    return m.call(m.tracer.lazy(original, src.generic_attribute(value.source, torch_private.SCRIPTED)), args, kwargs)
