@@ -13,6 +13,7 @@ from torch import nn, optim
 import fuselens
 from fuselens import comparison
 
+from .harness import check
 from .programs import t
 
 STEPS = 20
@@ -81,3 +82,28 @@ def test_step_is_one_graph(make: Callable[[Any], Any]) -> None:
 
     training(compile_, make, whole=False)
     assert len(reports[0].graphs) <= 2, "the first step makes the state, the others update it"
+
+
+NUMBERS: list[Callable[..., Any]] = [
+    lambda x, y, v: x.add(y, alpha=v),
+    lambda x, y, v: torch.sub(x, y, alpha=v),
+    lambda x, y, v: x.clone().add_(y, alpha=v),
+    lambda x, y, v: x.addcdiv(y, y, value=v),
+    lambda x, y, v: torch.addcmul(x, y, y, value=v),
+    lambda x, y, v: x.clone().addcdiv_(y, y, value=v),
+    lambda x, y, v: torch.addcdiv(x, 0.5, y, v),
+    lambda x, y, v: x.add(1, alpha=v),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("function", NUMBERS, ids=range(len(NUMBERS)))
+@pytest.mark.parametrize("shape", [(5,), ()], ids=["vector", "scalar"])
+def test_numbers_in_tensors(function: Callable[..., Any], shape: tuple[int, ...]) -> None:
+    kinds = (torch.float32, torch.float64, torch.bfloat16)
+    for kind, other, number in [(k, o, n) for k in kinds for o in kinds[:1] for n in kinds[:2]]:
+        x, y = (t(5, seed=i)[: 5 if shape else 1].reshape(shape) for i in (1, 2))
+        x, y = x.to(kind), y.to(other).abs() + 1
+        report = check(function, (x, y, torch.tensor(0.37, dtype=number)))
+        assert not report.breaks
+    check(function, (torch.ones(3, dtype=torch.int64), torch.ones(3, dtype=torch.int64), torch.tensor(2)))

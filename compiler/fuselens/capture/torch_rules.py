@@ -165,8 +165,11 @@ def _optimizer_value(m: Machine, args: list[Value], kwargs: dict[str, Value]) ->
 
 def scaled(m: Machine, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """``addcdiv`` and its kin where their number is a tensor; None where it is not."""
-    number = kwargs.get("alpha") or kwargs.get("value", args[3] if len(args) == 4 else None)
-    if number is None or not isinstance(m.use(number), TensorValue):
+    last = args[3] if len(args) == 4 and name.startswith("_foreach") else None
+    number = kwargs.get("alpha") or kwargs.get("value", last)
+    number = m.use(number or Constant(None))
+    numbers = [m.use(n) for n in number.items] if isinstance(number, SequenceValue) else [number]
+    if not numbers or not all(isinstance(n, TensorValue) for n in numbers):
         return None
     given = [m.use(a) for a in args]
     tensors = [v.fake.dtype for v in given if isinstance(v, TensorValue)]
