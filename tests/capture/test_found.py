@@ -403,3 +403,36 @@ def consumed_deque_grows_across_a_break(x):
 def test_consumed_iterators_see_what_is_added_after_a_break():
     check(consumed_list_grows_across_a_break, (torch.ones(2),))
     check(consumed_deque_grows_across_a_break, (torch.ones(2),))
+
+
+def full_deque_is_appended_to(x, n):
+    items, seen = deque([n, n, n], 3), []
+    for change in (lambda: items.append(n), lambda: items.rotate(3), lambda: items.rotate(0), lambda: items.reverse()):
+        try:
+            for item in items:
+                seen.append(item)
+                change()
+        except RuntimeError as e:
+            seen.append(str(e))
+    return x, seen, items
+
+
+class Leaves:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        return False
+
+
+def raises_with_a_number(x, n):
+    with Leaves():
+        raise StopIteration(n // 2, {"n": n + n})
+
+
+def test_full_deques_notice_changes():
+    check(full_deque_is_appended_to, (torch.ones(2), 1), (torch.ones(2), 2))
+
+
+def test_exceptions_hold_symbolic_numbers():
+    check(raises_with_a_number, (torch.ones(2), 3), (torch.ones(2), 4), (torch.ones(2), 5))

@@ -103,6 +103,8 @@ def parts(value: Value, tracer: Tracer) -> list[Value]:
         held = value.content
         found += contents(held, tracer) if isinstance(held, (SequenceValue, DictValue, SetValue)) else []
         found += [v for _, v in tracer.attributes_of(value)]
+        _, given, named = tracer.initialised.get(id(value.value), (None, (), {}))
+        found += [*(given or ()), *named.values()]
     elif isinstance(value, TensorValue):
         found += [v for _, v in tracer.attributes_of(value)]
     elif isinstance(value, SliceValue):

@@ -78,7 +78,8 @@ def named_method(m: Machine, method: NamedMethod, args: list[Value], kwargs: dic
         try:
             return found(m, receiver, *args, **kwargs)
         finally:
-            receiver.changes += before != list(map(id, receiver.items))
+            moves = name in ("append", "appendleft") or (name == "rotate" and len(before) > 1)  # also of equal items
+            receiver.changes += moves or before != list(map(id, receiver.items))
     if isinstance(receiver, Constant) and isinstance(receiver.value, (str, bytes)):
         return _string_method(m, receiver, name, args, kwargs)
     if isinstance(receiver, Constant) and isinstance(receiver.value, (int, float, complex, range, slice, torch.dtype)):
