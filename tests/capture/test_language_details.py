@@ -844,3 +844,31 @@ def test_circles_of_contexts_and_dropped_tracebacks() -> None:
 
     check(circle, (torch.ones(2),), breaks=0)
     check(dropped, (torch.ones(2),))
+
+
+class FloatMember(float, enum.Enum):
+    A = 2.5
+
+
+class OwnBytes(bytes):
+    def __bytes__(self) -> bytes:
+        return b"own"
+
+
+class OwnText(str):
+    def __str__(self) -> str:
+        return "own"
+
+
+class OwnComplex(complex):
+    pass
+
+
+def values_of_subclasses(x: torch.Tensor) -> Any:
+    number, text, data, pair = IntInt(4), OwnText("x"), OwnBytes(b"abc"), OwnComplex(1 + 2j)
+    shown = float.__repr__(FloatMember.A), str(text), text + "y", bytes(data), data + b"1"
+    return x, shown, number + 1, int(number), number.numerator, pair.real, pair.imag
+
+
+def test_values_of_subclasses() -> None:
+    check(values_of_subclasses, (torch.ones(2),), breaks=0)

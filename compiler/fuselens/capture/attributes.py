@@ -602,6 +602,8 @@ def generic(m: Machine, value: ObjectValue, name: str) -> Value:
             return _generic(m, obj, source, name)
         if isinstance(obj, BaseException) and assigned is None:
             return _of_exception(m, value, name)
+        if isinstance(value.content, Constant) and not found.__objclass__.__flags__ & (1 << 9):
+            return from_plain(getattr(value.content.value, name), f"{value.describe()}.{name}")
         return _by_getattr(m, value, name)
     data_descriptor = found is not ABSENT and hasattr(type(found), "__set__")
     if data_descriptor and name != "__dict__":

@@ -352,6 +352,8 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
             raise misfit(obj, 0, tuple(kwargs), value.describe())
         if not issubclass(args[0].python_type, obj.__objclass__):
             raise _wrong_receiver(obj, args[0].python_type)
+        if isinstance(args[0], Constant) and args[0].python_type is not obj.__objclass__:
+            return fold(m, obj, args, kwargs, value.describe())  # what the class of the constant overrides is not asked
         return call(m, NamedMethod(args[0], obj.__name__), args[1:], kwargs)
     if isinstance(obj, types.BuiltinMethodType) and obj.__name__ == "__new__" and isinstance(obj.__self__, type):
         cls = args[0] if args else None
@@ -462,6 +464,13 @@ _CONTAINERS: dict[type, Any] = {
 }  # fmt: skip
 
 
+_PLAIN_VALUE: dict[type, Any] = {
+    int: int.__int__, float: float.__float__, complex: complex.__complex__, str: str.__str__,
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+}  # fmt: skip
+"""What an instance of a subclass is without it: the methods of the subclass are not asked."""
+
+
 def _bare(owner: Any, cls: Any, *args: Any) -> Any:
     return owner.__new__(cls, *args)
 
@@ -497,7 +506,7 @@ def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Va
         known = [plain(deep_use(m, a)) for a in args]
         if UNKNOWN not in known and not kwargs:
             value = _natural(lambda: _bare(owner, cls, *known))
-            return m.tracer.made(value, Constant(owner(value)))
+            return m.tracer.made(value, Constant(_PLAIN_VALUE[owner](value)))
     raise Break("FL104", what=cls.__qualname__, why="its instances are made in C")
 
 
