@@ -369,7 +369,6 @@ BREAKS = {
     "gnll_eval": "FL102",
     "adaptlsm_train": ADAPTIVE,
     "adaptlsm_eval": ADAPTIVE,
-    "syncbn_train": "FL106",
 }
 if torch.__version__ < "2.12":  # looks at the stack of dispatch modes
     BREAKS |= {"enc_eval": "FL104", "encoder_eval": "FL104 FL105"}

@@ -49,7 +49,7 @@ def jt(x: Float[torch.Tensor, "b c"]) -> Float[torch.Tensor, "c b"]:
     return x.t() * 2
 
 
-@case(t(2, 3), breaks="FL102 FL106")
+@case(t(2, 3))
 def jax1(x):
     return jt(x)
 
@@ -123,7 +123,7 @@ def mode(x):
     return y, torch.sin(x)
 
 
-@case(t(2, 3), breaks="FL104 FL106")
+@case(t(2, 3))
 def jaxinst(x):
     return (
         isinstance(x, Float[torch.Tensor, "b c"]),
@@ -141,7 +141,7 @@ class E2(metaclass=Even):
     pass
 
 
-@case(t(2, 3), breaks="FL104")
+@case(t(2, 3))
 def meta(x):
     return isinstance(x, E2), isinstance(x * 2, E2), isinstance(x[:1], (E2, int))
 
