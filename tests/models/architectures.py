@@ -60,6 +60,10 @@ def text_and_pictures(size: int) -> Callable[[int, int], Inputs]:
     return lambda batch, length: {**tokens(batch, length), "pixel_values": torch.randn(batch, 3, size, size)}
 
 
+def film(batch: int, length: int) -> Inputs:
+    return {"pixel_values": torch.randn(batch, 2, 3, 16, 16)}
+
+
 def sound(batch: int, length: int) -> Inputs:
     return {"input_values": torch.randn(batch, 400 + 40 * length)}
 
@@ -171,7 +175,14 @@ ARCHITECTURES: dict[str, Architecture] = {
         "MambaConfig", "MambaForCausalLM", tokens,
         {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}, next_tokens,
     ),
+    "exaone4": _decoder("Exaone4", head_dim=8, sliding_window=4),
+    "granitemoeshared": _decoder("GraniteMoeShared", num_local_experts=4, num_experts_per_tok=2,
+                                 shared_intermediate_size=32),
+    "glm4": _decoder("Glm4", head_dim=8),
+    "nemotron": _decoder("Nemotron", head_dim=8),
     # encoders
+    "xlm_roberta": _encoder("XLMRoberta", pad_token_id=1),
+    "nomic_bert": _encoder("NomicBert"),
     "bert": _encoder("Bert"),
     "roberta": _encoder("Roberta", pad_token_id=1),
     "distilbert": Architecture(
@@ -224,6 +235,12 @@ ARCHITECTURES: dict[str, Architecture] = {
          "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "num_queries": 5,
          "backbone_config": {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1],
                              "layer_type": "basic", "out_features": ["stage2"]}},
+    ),
+    "timesformer": Architecture(
+        "TimesformerConfig", "TimesformerForVideoClassification", film, {**_PICTURES, "num_frames": 2}, classes
+    ),
+    "videomae": Architecture(
+        "VideoMAEConfig", "VideoMAEForVideoClassification", film, {**_PICTURES, "num_frames": 2}, classes
     ),
     # text and pictures, sound
     "clip": Architecture("CLIPConfig", "CLIPModel", text_and_pictures(16), {**_TOWERS, "projection_dim": 32}),
