@@ -436,3 +436,25 @@ def test_full_deques_notice_changes():
 
 def test_exceptions_hold_symbolic_numbers():
     check(raises_with_a_number, (torch.ones(2), 3), (torch.ones(2), 4), (torch.ones(2), 5))
+
+
+def adds_a_part_of_itself(x):
+    y = x + 1
+    x += x[..., :1]
+    return x, y
+
+
+def copies_a_part_of_itself(x):
+    x[1:].copy_(x[:-1] * 1)
+    x[:2].mul_(x[2:])
+    return x
+
+
+def test_writing_to_overlapping_memory_raises_at_the_line():
+    x = torch.arange(4.0)
+    check(copies_a_part_of_itself, (x,), breaks=0)
+    check(adds_a_part_of_itself, (x,))
+    with pytest.raises(RuntimeError, match="single memory location") as raised:
+        fuselens.compile(adds_a_part_of_itself, backend="eager")(x.clone())
+    lines = [entry.lineno for entry in raised.traceback if entry.name == "adds_a_part_of_itself"]
+    assert lines == [adds_a_part_of_itself.__code__.co_firstlineno + 1]

@@ -578,6 +578,11 @@ class Tracer:
         fake_kwargs = _map_nodes(node_kwargs)
         inputs = [v.fake for v in _tensor_values(args, kwargs) if v.source is not None]
         before = [_geometry(t) for t in inputs] if mutates(kind, target, node_kwargs) else []
+        whole = (
+            before or _augments(target)
+        ) and target is not operator.setitem  # which writes to a part of its operand
+        if whole and _overlap_in_part(fake_args):
+            raise Break("FL107", what=what, why="it writes to memory of which another operand is a part")
         result = self.run_fake(kind, target, fake_args, fake_kwargs, what)
         if any(b != _geometry(t) for b, t in zip(before, inputs, strict=False)):
             raise Break("FL110", what=what, why="it changes the shape or strides of an input")
@@ -879,9 +884,45 @@ def mutates(kind: str, target: Any, kwargs: dict[str, Any]) -> bool:
 
 def writes(node: fx.Node) -> bool:
     """Whether a node writes into one of its arguments, augmented assignment included."""
-    name = getattr(node.target, "__name__", "")
-    augmented = name.startswith("i") and getattr(operator, f"__{name}__", None) is node.target
-    return augmented or mutates(node.op, node.target, node.kwargs)
+    return _augments(node.target) or mutates(node.op, node.target, node.kwargs)
+
+
+def _augments(target: Any) -> bool:
+    """Whether this is the function of an augmented assignment."""
+    name = getattr(target, "__name__", "")
+    return name.startswith("i") and getattr(operator, f"__{name}__", None) is target
+
+
+def _overlap_in_part(operands: tuple[Any, ...]) -> bool:
+    """Whether another operand shares some memory, not all of it, with the first: most operators refuse to write then.
+
+    Only for contiguous ones of known sizes: the others' elements may lie between each other.
+    """
+    written, *others = operands
+    if not isinstance(written, torch.Tensor):
+        return False
+    for other in others:
+        if not isinstance(other, torch.Tensor) or other is written:
+            continue
+        both = written, other
+        if any(
+            t.layout is not torch.strided or not _known_numbers((*t.shape, *t.stride(), t.storage_offset()))
+            for t in both
+        ):
+            continue
+        if not (written.numel() and other.numel() and written.is_contiguous() and other.is_contiguous()):
+            continue
+        if torch_private.storage_key(written) != torch_private.storage_key(other):
+            continue
+        starts = [t.storage_offset() * t.element_size() for t in both]
+        ends = [start + t.numel() * t.element_size() for start, t in zip(starts, both, strict=True)]
+        if max(starts) < min(ends) and (starts[0] != starts[1] or ends[0] != ends[1]):
+            return True
+    return False
+
+
+def _known_numbers(numbers: tuple[Any, ...]) -> bool:
+    return all(type(n) is int for n in numbers)
 
 
 def _number(value: Any) -> Any:
