@@ -467,6 +467,11 @@ def is_peer_code(code: types.CodeType) -> bool:
     return code.co_filename.startswith(_PEER_DIRECTORY)
 
 
+def is_size_mark(function: types.FunctionType) -> bool:
+    """Whether a call of ``function`` tells the peer, while it traces, that a size does not vary."""
+    return function.__module__ == "torch._dynamo.decorators" and function.__name__ == "mark_static"
+
+
 def peer_mark(obj: Any) -> str | None:
     """What the program said about ``obj`` with torch's spellings: one of the marks of ``capture.marks``, or None."""
     if type(obj) is types.FunctionType:
@@ -504,7 +509,18 @@ CONSTANT_FUNCTIONS: tuple[Any, ...] = (torch._C._get_privateuse1_backend_name, t
 HIGHER_ORDER: dict[str, Any] = {
     name: getattr(torch._higher_order_ops, name) for name in ("while_loop", "scan", "map", "associative_scan")
 }
+ANNOTATE = torch.fx.traceback.annotate
+FLEX_ATTENTION: Any = torch._higher_order_ops.flex_attention
+FLEX_ATTENTION_BY_OPERATORS: Any = FLEX_ATTENTION.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
 CHECK = torch._check
+
+
+def flex_index_mode() -> Any:
+    """What handles ``tensor[index]`` in functions of scores. Its module, which flex attention imports, is imported then."""
+    module = importlib.import_module("torch._dynamo._trace_wrapped_higher_order_op")
+    return module.TransformGetItemToIndex.__torch_function__
+
+
 MODULE_CALLS = (torch.nn.Module._call_impl, torch.nn.Module._wrapped_call_impl)
 SET_GRAD_ENABLED: Callable[[bool], None] = torch._C._set_grad_enabled
 C_FUNCTION_OWNERS: tuple[Any, ...] = (torch._C._nn, torch._C._special, torch._C._linalg, torch._C._fft)

@@ -129,6 +129,8 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
         return RULES[function](m, args, kwargs)
     if function.__code__ in CODE_RULES:
         return CODE_RULES[function.__code__](m, value, args, kwargs)
+    if torch_private.is_size_mark(function):
+        return Constant(None)
     code = classify.breaking_code(function)
     if code is not None and (raw := classify.unwrapped(function)) in RULES:
         return RULES[raw](m, args, kwargs)

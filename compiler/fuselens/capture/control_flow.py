@@ -15,6 +15,7 @@ from torch import fx
 from torch.utils.checkpoint import checkpoint
 
 from .. import torch_private
+from . import torch_function
 from .breaks import Break
 from .higher_order import (
     FakeOf,
@@ -29,9 +30,9 @@ from .higher_order import (
     resolve,
     trace,
 )
-from .rules import rule
+from .rules import RULES, called, rule
 from .tracer import writes
-from .values import Constant, SequenceValue, TensorValue, Value
+from .values import Constant, FunctionValue, Known, ObjectValue, SequenceValue, TensorValue, Value
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -258,6 +259,29 @@ def _map_rule(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
     found = apply(m, Operator("map", run, sub.module), *sub.inputs)
     return replace(sub.output, iter(found))
+
+
+# --- attention
+
+
+@called(type(torch_private.FLEX_ATTENTION))
+def _flex_attention(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The operator behind ``flex_attention``: what eager computes, whose functions of scores are mapped over."""
+    RULES[torch_private.flex_index_mode()] = _index_by_tensors
+    return m.call(FunctionValue(torch_private.FLEX_ATTENTION_BY_OPERATORS, None), args, kwargs)
+
+
+def _index_by_tensors(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A subscript by numbers in tensors is an operator, which can be mapped over; other functions are what they are."""
+    _, function, _, given, named = torch_function.handler_arguments(m, args, kwargs)
+    items, options = torch_function.positional(m, given), torch_function.keywords(m, named)
+    if isinstance(function, Known) and function.value == torch.Tensor.__getitem__:
+        index = resolve(m, items[1])
+        indices = index.items if isinstance(index, SequenceValue) else [index]
+        if all(isinstance(i, TensorValue) for i in indices):
+            found = SequenceValue(list(indices), list)
+            return m.tracer.call("call_function", torch.ops.aten.index.Tensor, (m.use(items[0]), found), {}, "index")
+    return m.call(function, items, options)
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------

@@ -129,6 +129,8 @@ def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value
             return given
     if name == "type" and args and isinstance(kind := plain(m.use(args[0])), type):
         args = [Constant(f"{kind.__module__}.{kind.__name__}"), *args[1:]]
+    if name == "storage_offset" and not args and not kwargs and m.tracer.owns_storage(receiver):
+        return m.tracer.call("call_method", name, (receiver,), {}, "Tensor.storage_offset")
     if name == "numpy":
         return numpy_rules.array_of(m, receiver, args, kwargs)
     if name == "requires_grad_":

@@ -154,6 +154,12 @@ def leave(m: Machine, context: TorchContext) -> None:
     node.meta.update(val=None, span=tracer.span)
 
 
+@rule(torch_private.ANNOTATE)
+def _annotate(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Notes on the nodes of torch's own tracers."""
+    return TorchContext(contextlib.nullcontext, active=False)
+
+
 def _reads_autocast(function: Any) -> None:
     @rule(function)
     def read(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -122,9 +122,9 @@ def dispatched(m: Machine, function: Callable[..., Any], args: list[Value], kwar
     heard = torch_private.overheard(function, given, named, m.tracer.function_state)
     if heard is None:
         return None
-    public, kinds, found, keywords = heard
+    public, kinds, found, options = heard
     arguments = [actual(v) for v in found]
-    keys = None if keywords is None else {k: actual(v) for k, v in keywords.items()}
+    keys = None if options is None else {k: actual(v) for k, v in options.items()}
     return _ask(m, attributes.static_value(public), list(kinds), arguments, keys)
 
 
@@ -202,26 +202,27 @@ def _is_overloaded(m: Machine, value: Value) -> bool:
 @rule(torch_private.DEFAULT_TORCH_FUNCTION)
 def _default(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``torch.Tensor.__torch_function__``: runs the function, and gives its tensors the class."""
-    cls, function, kinds, given, named = _handler_arguments(m, args, kwargs)
+    cls, function, kinds, given, named = handler_arguments(m, args, kwargs)
     wanted = plain(deep_use(m, kinds))
     if not isinstance(cls, Known) or wanted is UNKNOWN:
         raise Break("FL104", what=_NAME, why="the classes are not known while tracing")
     if not all(issubclass(cls.value, kind) for kind in wanted):
         return Constant(NotImplemented)
     with _state(m, torch_private.SUBCLASSES_DISABLED):
-        result = m.use(m.call(function, _items(m, given), _keywords(m, named)))
+        result = m.use(m.call(function, positional(m, given), keywords(m, named)))
         unchanged = plain(function) in torch_private.default_nowrap_functions()
         return result if unchanged else _converted(m, result, cls.value)
 
 
 @rule(_DISABLED)
 def _disabled(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    _, function, _, given, named = _handler_arguments(m, [Constant(None), *args], kwargs)
+    _, function, _, given, named = handler_arguments(m, [Constant(None), *args], kwargs)
     with _state(m, torch_private.SUBCLASSES_DISABLED):
-        return m.use(m.call(function, _items(m, given), _keywords(m, named)))
+        return m.use(m.call(function, positional(m, given), keywords(m, named)))
 
 
-def _handler_arguments(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> list[Value]:
+def handler_arguments(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> list[Value]:
+    """(class or mode, function, types, args, kwargs) of a call of a handler."""
     names = ("cls", "func", "types", "args", "kwargs")
     given = dict(zip(names, args, strict=False)) | kwargs
     given = {"args": SequenceValue([], tuple), "kwargs": Constant(None)} | given
@@ -230,13 +231,15 @@ def _handler_arguments(m: Machine, args: list[Value], kwargs: dict[str, Value]) 
     return [m.use(given[name]) for name in names]
 
 
-def _items(m: Machine, value: Value) -> list[Value]:
+def positional(m: Machine, value: Value) -> list[Value]:
+    """The arguments that a handler is given as ``args``."""
     if isinstance(value, SequenceValue):
         return list(value.items)
     raise Break("FL104", what=_NAME, why=f"the arguments are {value.describe()}")
 
 
-def _keywords(m: Machine, value: Value) -> dict[str, Value]:
+def keywords(m: Machine, value: Value) -> dict[str, Value]:
+    """The arguments that a handler is given as ``kwargs``."""
     if isinstance(value, DictValue):
         return dict(value.items)
     if isinstance(value, Constant) and value.value is None:
@@ -330,10 +333,10 @@ def _number(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @rule(torch_private.DEVICE_MODE)
 def _device_mode(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """What a mode for ``torch.device`` does: gives factory functions the device."""
-    _, function, _, given, named = _handler_arguments(m, args, kwargs)
+    _, function, _, given, named = handler_arguments(m, args, kwargs)
     mode = m.use(args[0])
-    keywords = _keywords(m, named)
-    device = m.use(keywords.get("device", Constant(None)))
+    options = keywords(m, named)
+    device = m.use(options.get("device", Constant(None)))
     if isinstance(device, Constant) and device.value is None and plain(function) in torch_private.device_constructors():
-        keywords["device"] = attributes.load(m, mode, "device")
-    return m.call(function, _items(m, given), keywords)
+        options["device"] = attributes.load(m, mode, "device")
+    return m.call(function, positional(m, given), options)

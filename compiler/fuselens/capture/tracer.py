@@ -512,6 +512,12 @@ class Tracer:
         assert value.source is not None
         return self.given(value.source)
 
+    def owns_storage(self, value: TensorValue) -> bool:
+        """Whether the tensor's memory is no input's, whose offsets fake tensors do not know."""
+        fakes = [n.meta["val"] for n in self.scopes[0].graph.nodes if n.op == "placeholder"]
+        key = torch_private.storage_key
+        return len(self.scopes) == 1 and all(key(f) != key(value.fake) for f in fakes if isinstance(f, torch.Tensor))
+
     def given(self, source: Source) -> Any:
         """The object that the graph's input at ``source`` stands for."""
         return next(t for s, t in self.inputs if s == source)
