@@ -161,7 +161,8 @@ def differ(expected: Any, actual: Any, where: str, worst: list[float] | None = N
     if type(expected) is not type(actual):
         return f"{where}: eager gives a {type(expected).__name__}, compiled a {type(actual).__name__}"
     if hasattr(expected, "__array_interface__") and not isinstance(expected, type):  # numpy's
-        kinds = [(v.dtype, v.shape, v.flags.writeable) for v in (expected, actual)]
+        arrays: tuple[Any, Any] = expected, actual
+        kinds = [(v.dtype, v.shape, v.flags.writeable) for v in arrays]
         if kinds[0] != kinds[1]:
             return f"{where}: eager gives {kinds[0]}, compiled {kinds[1]}"
         expected, actual = expected.tolist(), actual.tolist()

@@ -458,3 +458,36 @@ def test_writing_to_overlapping_memory_raises_at_the_line():
         fuselens.compile(adds_a_part_of_itself, backend="eager")(x.clone())
     lines = [entry.lineno for entry in raised.traceback if entry.name == "adds_a_part_of_itself"]
     assert lines == [adds_a_part_of_itself.__code__.co_firstlineno + 1]
+
+
+def slices_by(x, n, nums):
+    seen = []
+    for use in (lambda: nums[n:], lambda: tuple(nums)[:n], lambda: "text"[n:], lambda: nums.__delitem__(slice(n)),
+                lambda: nums.__setitem__(slice(n), [1])):  # fmt: skip
+        try:
+            seen.append(use())
+        except (TypeError, ValueError) as e:
+            seen.append((type(e), str(e)))
+    return x, seen, nums
+
+
+def test_slices_by_what_is_no_index():
+    check(slices_by, *((torch.ones(2), n, [1, 2, 3]) for n in (1, 2.5, "a", None)))
+
+
+SUBTRACTIONS = [
+    lambda x, b: x - b,
+    lambda x, b: b - x,
+    lambda x, b: x.sub_(b),
+    lambda x, b: torch.sub(x, b),
+    lambda x, b: torch.rsub(x, b),
+    lambda x, b: x.subtract(other=b),
+    lambda x, b: x - (x > b),
+    lambda x, b: (x > b) - (x > b),
+]
+
+
+@pytest.mark.parametrize("backend", ["eager", "fuselens"])
+@pytest.mark.parametrize("place", range(len(SUBTRACTIONS)))
+def test_booleans_are_not_subtracted(place, backend):
+    check(SUBTRACTIONS[place], (torch.ones(3), True), (torch.ones(3), 2), backend=backend)

@@ -639,7 +639,7 @@ def subscript(m: Machine, container: Value, key: Value) -> Value:
             raise raising(_subscript_error(container, key))
         try:
             found = container.items[index]
-        except (IndexError, ValueError) as e:
+        except (IndexError, ValueError, TypeError) as e:
             raise raising(_out_of_range(container) if isinstance(e, IndexError) else e) from None
         if isinstance(index, slice):
             if container.kind is tuple and len(found) == len(container.items) and (index.step or 1) == 1:  # type: ignore[arg-type]
@@ -746,7 +746,7 @@ def store_subscript(m: Machine, container: Value, key: Value, value: Value) -> N
             new = iterate(m, value)
         try:
             container.items[index] = new
-        except (IndexError, ValueError) as e:
+        except (IndexError, ValueError, TypeError) as e:
             what = "" if isinstance(container, DequeValue) else "assignment "
             raise raising(_out_of_range(container, what) if isinstance(e, IndexError) else e) from None
         m.tracer.mutate(container)
@@ -778,7 +778,7 @@ def delete_subscript(m: Machine, container: Value, key: Value) -> None:
             raise raising(_subscript_error(container, m.use(key)))
         try:
             del container.items[index]
-        except (IndexError, ValueError) as e:
+        except (IndexError, ValueError, TypeError) as e:
             what = "" if isinstance(container, DequeValue) else "assignment "
             raise raising(_out_of_range(container, what) if isinstance(e, IndexError) else e) from None
         m.tracer.mutate(container)

@@ -620,6 +620,8 @@ class Tracer:
             with self.fake_mode, torch_private.quietly():
                 if target in (operator.getitem, operator.setitem) and _mask_misfits(*args[:2]):
                     raise Break("FL107", what=what, why="the mask does not have the shape of what it selects from")
+                if _subtracts_booleans(target, args, kwargs):
+                    raise Break("FL107", what=what, why="booleans are not subtracted")
                 try:
                     return function(*rest, **kwargs)
                 except RuntimeError as e:
@@ -897,6 +899,20 @@ def _augments(target: Any) -> bool:
     """Whether this is the function of an augmented assignment."""
     name = getattr(target, "__name__", "")
     return name.startswith("i") and getattr(operator, f"__{name}__", None) is target
+
+
+_SUBTRACTIONS = {
+    name for short in ("sub", "rsub", "subtract") for name in (short, f"{short}_", f"__{short}__", f"__i{short}__", f"i{short}")
+}  # fmt: skip
+
+
+def _subtracts_booleans(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether eager refuses a subtraction that fake tensors do not."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    operands = (*args[:2], kwargs.get("other"), kwargs.get("input"))
+    return name in _SUBTRACTIONS and any(
+        type(v) is bool or (isinstance(v, torch.Tensor) and v.dtype is torch.bool) for v in operands
+    )
 
 
 def _overlap_in_part(operands: tuple[Any, ...]) -> bool:
