@@ -370,8 +370,6 @@ BREAKS = {
     "adaptlsm_train": ADAPTIVE,
     "adaptlsm_eval": ADAPTIVE,
 }
-if torch.__version__ < "2.12":  # looks at the stack of dispatch modes
-    BREAKS |= {"enc_eval": "FL104", "encoder_eval": "FL104 FL105"}
 for k, (m, a) in layers.items():
     a = a if isinstance(a, tuple) else (a,)
     for mode in ("train", "eval"):

@@ -122,6 +122,8 @@ def trained(compile_: Callable[[Any], Any], name: str, kwargs: dict[str, Any], m
 
 
 def check(name: str, kwargs: dict[str, Any], mode: str) -> None:
+    if name == "Adafactor" and kwargs.get("foreach") and torch.__version__ < "2.12":
+        pytest.skip("this torch leaves out the dtype while compiling, and then asserts it")
     reports: list[Any] = []
 
     def compile_(function: Any) -> Any:
