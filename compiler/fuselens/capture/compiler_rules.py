@@ -24,6 +24,8 @@ def marked(m: Machine, value: Value, obj: Any, args: list[Value], kwargs: dict[s
         function = marks.polyfill(obj)
         return None if function is None else m.call(FunctionValue(function, None), args, kwargs)
     name = getattr(obj, "__qualname__", None) or type(obj).__qualname__
+    if mark == marks.IGNORED:
+        return Constant(None)
     if mark == marks.NODE:
         return m.tracer.call("call_function", obj, tuple(args), kwargs, name)
     if mark == marks.CONSTANT:

@@ -14,6 +14,7 @@ from typing import Any
 from .. import torch_private
 
 NODE, CONSTANT, EXCLUDED, BREAK, FORBIDDEN = "node", "constant", "excluded", "break", "forbidden"
+IGNORED = "ignored"  # bookkeeping of the peer: a call does nothing and gives None
 COMPILED = "compiled"  # what torch.compile wrapped: its original is traced
 _marks: dict[int, tuple[Any, str]] = {}  # id → (the callable, weakly where it can be; mark)
 _polyfills: dict[int, tuple[Any, types.FunctionType]] = {}

@@ -1,0 +1,38 @@
+"""What the other compiler leaves in the process when it has run first. In processes of their own: it stays there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+PROGRAM = """
+    import torch
+    from torch import nn
+
+    layers = nn.ModuleList([nn.Linear(3, 3) for _ in range(3)])
+    x = torch.ones(2, 3)
+    torch.compile(nn.Linear(3, 3), backend="eager")(x)  # from here on every module that is made is entered into its books
+    from torch._dynamo import mutation_guard
+
+    mutation_guard.install_generation_tagging_init()
+
+    import fuselens
+
+    def sliced(x):
+        for layer in layers[:2]:
+            x = layer(x)
+        made = nn.Sequential(nn.ReLU(), nn.Flatten())
+        return made(x), len(layers[1:])
+
+    compiled = fuselens.compile(sliced, backend="eager", fullgraph=True)
+    for _ in range(2):
+        (expected, n), (actual, m) = sliced(x), compiled(x)
+        assert torch.equal(expected, actual) and n == m
+    print("agrees")
+"""
+
+
+def test_modules_are_made_after_the_peer_has_run():
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(PROGRAM)], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "agrees\n", done.stderr
