@@ -30,9 +30,10 @@ import io
 import itertools
 import linecache
 import re
+import signal
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -1078,13 +1079,37 @@ def observe(module: types.ModuleType, fn: Callable[..., Any], variant: str) -> l
     return facts.found
 
 
+class Endless(BaseException):
+    """Raised in a program that has run for too long."""
+
+
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raises :class:`Endless` in what takes more processor time, such as a loop over a list that it makes longer."""
+
+    def stop(*_: Any) -> None:
+        raise Endless
+
+    previous = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
+
+
 def difference(program: Program) -> str | None:
     """The first thing in which the compiled function differs from eager in some call; None when there is none."""
     eager, other = load(program.source), load(program.source)
     compiled = fuselens.compile(other.f, backend="eager")
     try:
         for i, variant in enumerate(program.calls):
-            expected = observe(eager, eager.f, variant)
+            try:
+                with limited(2):
+                    expected = observe(eager, eager.f, variant)
+            except Endless:
+                return None
             if expected[0].startswith("raised: RecursionError"):  # how deep it came depends on the interpreter's stack
                 return None
             actual = observe(other, compiled, variant)

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import enum
 import functools
+import itertools
 from collections import deque
 
 import pytest
@@ -491,3 +492,31 @@ SUBTRACTIONS = [
 @pytest.mark.parametrize("place", range(len(SUBTRACTIONS)))
 def test_booleans_are_not_subtracted(place, backend):
     check(SUBTRACTIONS[place], (torch.ones(3), True), (torch.ones(3), 2), backend=backend)
+
+
+class Indexes:
+    def __init__(self, n):
+        self.n = n
+
+    def __index__(self):
+        return self.n
+
+
+def indexed_by_an_object(x, n):
+    seen, items = [], [1, 2, 3]
+    for use in (lambda i: items[i], lambda i: items.__setitem__(i, 4), lambda i: "abc"[i], lambda i: (1, 2)[i]):
+        try:
+            seen.append(use(Indexes(n)))
+        except TypeError as e:
+            seen.append(str(e))
+    return x, seen, items
+
+
+def counted_from(x, n):
+    return x, list(map(repr, itertools.islice(itertools.count(n), 2))), next(itertools.count(n, 2))
+
+
+def test_objects_as_indices_and_booleans_as_starts():
+    for program in (indexed_by_an_object, counted_from):
+        check(program, (torch.ones(2), 1), (torch.ones(2), 0), (torch.ones(2), 1.5))
+    check(counted_from, (torch.ones(2), True))

@@ -612,7 +612,9 @@ def index_of(m: Machine, key: Value) -> Any:
     if isinstance(key, ObjectValue):
         held = attributes.content(m, key)
         found = held if held is not None else special(m, key, "__index__", [])
-        key = key if found is None else found
+        key = key if found is None else m.use(found)
+        if found is not None and not issubclass(key.python_type, int):
+            raise raising(TypeError(f"__index__ returned non-int (type {key.python_type.__name__})"))
     if isinstance(key, Constant) and (isinstance(key.value, int) or type(key.value) is slice):
         return key.value
     if isinstance(key, Constant) and type(key.value) in classify.NUMPY_SCALARS and hasattr(key.value, "__index__"):

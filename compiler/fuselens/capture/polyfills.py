@@ -196,7 +196,8 @@ def chain_from_iterable(iterable: Any, /) -> Any:
 @stands_for(itertools.count)
 class Count(_Iterator):
     def __init__(self, start: Any = 0, step: Any = 1) -> None:
-        self.number = start
+        counts = isinstance(start, int) and isinstance(step, int) and step == 1
+        self.number = int(start) if counts else start  # a boolean, too, is then the number that it is
         self.step = step
 
     def __next__(self) -> Any:

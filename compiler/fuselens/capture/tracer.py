@@ -938,7 +938,8 @@ def _overlap_in_part(operands: tuple[Any, ...]) -> bool:
             continue
         starts = [t.storage_offset() * t.element_size() for t in both]
         ends = [start + t.numel() * t.element_size() for start, t in zip(starts, both, strict=True)]
-        if max(starts) < min(ends) and (starts[0] != starts[1] or ends[0] != ends[1]):
+        same = starts[0] == starts[1] and ends[0] == ends[1] and written.stride() == other.stride()
+        if max(starts) < min(ends) and not same:
             return True
     return False
 
