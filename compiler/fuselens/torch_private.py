@@ -712,26 +712,26 @@ def functorch_active() -> bool:
 
 def dispatch_mode_active() -> bool:
     """Whether a TorchDispatchMode surrounds the call."""
-    return torch._C._len_torch_dispatch_stack() > 0
+    return DISPATCH_MODES() > 0
 
 
 def leave_dispatch_modes() -> None:
     """Leaves all dispatch modes of this thread."""
-    while torch._C._len_torch_dispatch_stack():
+    while dispatch_mode_active():
         _pop_mode()
 
 
-def dispatch_modes_active() -> bool:
-    """Whether a TorchDispatchMode or TorchFunctionMode of the user surrounds the call."""
-    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0
+def mode_active() -> bool:
+    """Whether a TorchDispatchMode or TorchFunctionMode surrounds the call."""
+    return dispatch_mode_active() or NUMBER_OF_MODES() > 0
 
 
 AMBIENT: dict[str, Callable[[], Any]] = {
     "torch.get_default_dtype()": torch.get_default_dtype,
     "torch.is_inference_mode_enabled()": torch.is_inference_mode_enabled,
     "whether autocast is on": torch._C._is_any_autocast_enabled,
-    "the number of active dispatch modes": torch._C._len_torch_dispatch_stack,
-    "the number of active function modes": torch._C._len_torch_function_stack,
+    "the number of active dispatch modes": DISPATCH_MODES,
+    "the number of active function modes": NUMBER_OF_MODES,
     "the innermost function transform": torch._C._functorch.peek_interpreter_stack,
 }
 """State of torch that every graph depends on, and the builtin functions that read it."""

@@ -368,7 +368,8 @@ def decorated_lambdas(x):
 
 
 def decorated_and_returned(x):
-    return torch.no_grad()(lambda v: (v * x).requires_grad), x
+    narrow = torch.autocast("cpu", dtype=torch.bfloat16)(lambda v: (v @ x).dtype)
+    return torch.no_grad()(lambda v: (v * x).requires_grad), narrow, x
 
 
 def decorated_raises(x):
@@ -404,6 +405,7 @@ def test_contexts_decorate(program, breaks):
 
 def test_decorated_functions_leave_the_frame():
     x = torch.randn(3, requires_grad=True)
-    function, _ = fuselens.compile(decorated_and_returned, backend="eager")(x)
+    function, narrow, _ = fuselens.compile(decorated_and_returned, backend="eager")(x)
     assert function(x) is False
+    assert [narrow(torch.ones(3, 3)) for _ in range(2)] == [torch.bfloat16] * 2
     assert torch.is_grad_enabled()

@@ -602,7 +602,7 @@ def generic(m: Machine, value: ObjectValue, name: str) -> Value:
             return _generic(m, obj, source, name)
         if isinstance(obj, BaseException) and assigned is None:
             return _of_exception(m, value, name)
-        if isinstance(value.content, Constant) and not found.__objclass__.__flags__ & (1 << 9):
+        if isinstance(value.content, Constant) and not classify.is_heap_type(found.__objclass__):
             return from_plain(getattr(value.content.value, name), f"{value.describe()}.{name}")
         return _by_getattr(m, value, name)
     data_descriptor = found is not ABSENT and hasattr(type(found), "__set__")
@@ -854,7 +854,7 @@ def store_directly(m: Machine, owner: ObjectValue, name: str, value: Value) -> N
         return
     if found is not ABSENT and hasattr(type(found), "__set__"):
         member = isinstance(found, types.MemberDescriptorType)
-        if member and not found.__objclass__.__flags__ & (1 << 9) and not _is_writable(found.__objclass__):
+        if member and not classify.is_heap_type(found.__objclass__) and not _is_writable(found.__objclass__):
             raise Break("FL110", what=what, why="it may be read-only")
         if member or (isinstance(obj, BaseException) and name in _OF_EXCEPTIONS):
             assign(m, owner, name, value)

@@ -604,15 +604,12 @@ def _number(kind: type, methods: tuple[str, ...]) -> Rule:
                     return result
             if held is not None:
                 return m.call(Known(kind), [held], {})
-            if any(not c.__flags__ & _HEAP_TYPE for c in value.python_type.__mro__[:-1]):
+            if any(not classify.is_heap_type(c) for c in value.python_type.__mro__[:-1]):
                 raise Break("FL104", what=kind.__name__, why=f"of a {value.python_type.__name__}")
             return fold(m, kind, [Constant(_Opaque.named(value.python_type))], {}, kind.__name__)
         return fold(m, kind, args, kwargs, kind.__name__)
 
     return run
-
-
-_HEAP_TYPE = 1 << 9
 
 
 class _Opaque:

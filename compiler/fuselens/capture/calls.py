@@ -377,16 +377,13 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
 
 def _is_wrapped(value: Value) -> bool:
     """Whether the decorators that torch's contexts are wrap it so that it runs inside as a whole: a function that yields nothing."""
-    code = (
-        value.function.__code__
-        if isinstance(value, FunctionValue)
-        else value.code
-        if isinstance(value, MadeFunction)
-        else None
-    )
-    return code is not None and not code.co_flags & (
-        inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-    )
+    if isinstance(value, FunctionValue):
+        code = value.function.__code__
+    elif isinstance(value, MadeFunction):
+        code = value.code
+    else:
+        return False
+    return not code.co_flags & (inspect.CO_GENERATOR | _COROUTINES)
 
 
 def _accessor(m: Machine, value: Known, accessor: Any, args: list[Value]) -> Value:
@@ -479,14 +476,13 @@ def _bare(owner: Any, cls: Any, *args: Any) -> Any:
 
 def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """What the ``__new__`` of a builtin base class makes."""
-    makers = [vars(c).get("__new__") for c in cls.__mro__]
-    owner = next(maker for maker in makers if isinstance(maker, types.BuiltinMethodType)).__self__
+    owner = classify.builtin_base(cls)
     if issubclass(cls, torch.Tensor) and len(args) == 1 and not kwargs and isinstance(args[0], TensorValue):
         return torch_function.as_class(m, args[0], cls)
     if issubclass(cls, OrderedDict):
         owner = OrderedDict  # which has dict's __new__
     if owner is object:
-        if cls.__flags__ & _HEAP_TYPE:
+        if classify.is_heap_type(cls):
             try:
                 return m.tracer.made(object.__new__(cls, *(None,) * len(args), **dict.fromkeys(kwargs)))
             except TypeError as e:
@@ -495,16 +491,16 @@ def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Va
                 raise raising(e) from None
     elif issubclass(cls, BaseException) and not issubclass(cls, BaseExceptionGroup):
         return _new_exception(m, cls, owner, args)
-    elif owner in _CONTAINERS and cls.__flags__ & _HEAP_TYPE:
+    elif owner in _CONTAINERS and classify.is_heap_type(cls):
         return m.tracer.made(_bare(owner, cls), _CONTAINERS[owner]())
     elif owner is tuple and "_fields" in vars(cls) and is_plain_namedtuple(cls):
         return SequenceValue(iterate(m, args[0]) if args else [], cls)
-    elif owner is tuple and cls.__flags__ & _HEAP_TYPE:
+    elif owner is tuple and classify.is_heap_type(cls):
         names = () if type(cls.__init__) is types.FunctionType else tuple(kwargs)
         if not fit(tuple, len(args), names):
             raise misfit(tuple, len(args), names, cls.__qualname__)
         return m.tracer.made(_bare(owner, cls), SequenceValue(iterate(m, args[0]) if args else [], tuple))
-    elif owner in (int, float, str, complex, bytes) and cls.__flags__ & _HEAP_TYPE:
+    elif owner in (int, float, str, complex, bytes) and classify.is_heap_type(cls):
         known = [plain(deep_use(m, a)) for a in args]
         if UNKNOWN not in known and not kwargs:
             value = _natural(lambda: _bare(owner, cls, *known))
@@ -525,9 +521,6 @@ def _new_exception(m: Machine, cls: Any, owner: Any, args: list[Value]) -> Objec
     made = m.tracer.made(_natural(lambda: _bare(owner, cls, *known)))
     m.tracer.initialised[id(made.value)] = (None, args, {})
     return made
-
-
-_HEAP_TYPE = 1 << 9
 
 
 def _natural(function: Any) -> Any:

@@ -140,6 +140,17 @@ def is_library_kind(kind: type) -> bool:
     ) or (kind.__module__ or "").startswith("torch._ops")  # fmt: skip
 
 
+def is_heap_type(kind: type) -> bool:
+    """Whether ``kind`` was made while running, by a ``class`` statement say, and is not built in."""
+    return bool(kind.__flags__ & (1 << 9))  # Py_TPFLAGS_HEAPTYPE
+
+
+def builtin_base(kind: type) -> Any:
+    """The builtin class whose ``__new__`` makes instances of ``kind``."""
+    makers = (vars(c).get("__new__") for c in kind.__mro__)
+    return next(maker for maker in makers if isinstance(maker, types.BuiltinMethodType)).__self__
+
+
 def is_library_file(filename: str) -> bool:
     """Code that belongs to torch, the standard library or this compiler: spans inside it are not the user's."""
     return filename.startswith((TORCH_DIRECTORY, _OWN_DIRECTORY, "<frozen ")) or (

@@ -21,7 +21,7 @@ from typing import Any
 from torch import fx
 
 from .. import torch_private
-from . import _hook, bytecode
+from . import _hook, bytecode, classify
 from .attributes import DELETED
 from .breaks import CannotRebuild, FrameUnsupported
 from .bytecode import Instruction
@@ -958,8 +958,7 @@ def _delete_attribute(owner: Any, name: str) -> None:
 
 def _new_exception(cls: Any, args: Any) -> Any:
     """An exception that the ``__new__`` of a builtin class makes of ``args``."""
-    makers = (vars(c).get("__new__") for c in cls.__mro__)
-    return next(m for m in makers if isinstance(m, types.BuiltinMethodType)).__self__.__new__(cls, *args)
+    return classify.builtin_base(cls).__new__(cls, *args)
 
 
 def _new_container(cls: Any, base: Any, items: Any) -> Any:
@@ -1144,15 +1143,7 @@ def stack_change(last: Instruction, group: list[Instruction]) -> tuple[int, int]
             pushed = micro.arg
         elif micro.op == "UNPACK_EX":
             pushed = (micro.arg & 0xFF) + 1 + (micro.arg >> 8)
-        elif micro.op in (
-            "LOAD_METHOD",
-            "LOAD_SUPER_METHOD",
-            "PUSH_NULL",
-            "BEFORE_WITH",
-            "IMPORT_FROM",
-            "GET_LEN",
-            "CHECK_EG_MATCH",
-        ):
+        elif micro.op in _PUSH_TWO:
             pushed = 2
         elif micro.op in _PUSH_NOTHING:
             pushed = 0
@@ -1160,6 +1151,9 @@ def stack_change(last: Instruction, group: list[Instruction]) -> tuple[int, int]
     return pushed - effect, pushed
 
 
+_PUSH_TWO = {
+    "LOAD_METHOD", "LOAD_SUPER_METHOD", "PUSH_NULL", "BEFORE_WITH", "IMPORT_FROM", "GET_LEN", "CHECK_EG_MATCH",
+}  # fmt: skip
 _PUSH_NOTHING = {
     "POP_TOP", "STORE_FAST", "STORE_DEREF", "STORE_GLOBAL", "STORE_NAME", "STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE",
     "DELETE_FAST", "DELETE_DEREF", "DELETE_GLOBAL", "DELETE_NAME", "DELETE_ATTR", "DELETE_SUBSCR", "LIST_APPEND",

@@ -49,7 +49,7 @@ class Operator:
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         forwards = [b.forward for b in self.bodies]  # not b(...): global module hooks are for the user's modules
-        if not torch_private.dispatch_modes_active():
+        if not torch_private.mode_active():
             return self.run(*forwards, *args)
         if not self.traceable:
             raise RuntimeError("this nesting of function transforms cannot be traced")

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .tracer import Tracer
 
 
-ABSENT = object()
 LONGEST = 1_000_000
 """Items of a list or tuple that is tracked item by item."""
 
@@ -191,11 +190,11 @@ def _advance_dictionary(value: IteratorValue) -> Value | None:
     try:
         if value.container.python_type is OrderedDict and value.is_exchanged:
             raise RuntimeError("OrderedDict mutated during iteration")
-        key = next(value.live, ABSENT) if value.position >= 0 else ABSENT
+        key = next(value.live, attributes.ABSENT) if value.position >= 0 else attributes.ABSENT
     except RuntimeError as e:
         raise raising(e) from None
-    value.position = -1 if key is ABSENT else value.position + 1
-    return None if key is ABSENT else _of_key(over, key)
+    value.position = -1 if key is attributes.ABSENT else value.position + 1
+    return None if key is attributes.ABSENT else _of_key(over, key)
 
 
 def _unforeseen(value: IteratorValue) -> bool:

@@ -82,9 +82,10 @@ def named_method(m: Machine, method: NamedMethod, args: list[Value], kwargs: dic
             receiver.changes += moves or before != list(map(id, receiver.items))
     if isinstance(receiver, Constant) and isinstance(receiver.value, (str, bytes)):
         return _string_method(m, receiver, name, args, kwargs)
-    if isinstance(receiver, Constant) and isinstance(receiver.value, (int, float, complex, range, slice, torch.dtype)):
-        return fold(m, getattr(receiver.value, name), args, kwargs, f"{receiver.python_type.__name__}.{name}")
-    if isinstance(receiver, Constant) and type(receiver.value) in classify.NUMPY_SCALARS:
+    if isinstance(receiver, Constant) and (
+        isinstance(receiver.value, (int, float, complex, range, slice, torch.dtype))
+        or type(receiver.value) in classify.NUMPY_SCALARS
+    ):
         return fold(m, getattr(receiver.value, name), args, kwargs, f"{receiver.python_type.__name__}.{name}")
     if isinstance(receiver, SliceValue) and name == "indices":
         return fold(m, slice(*(plain(m.use(p)) for p in receiver.parts)).indices, args, kwargs, "slice.indices")

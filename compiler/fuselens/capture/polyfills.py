@@ -44,8 +44,8 @@ def in_context(context: Any, function: Any) -> Any:
 
 
 def fresh(context: Any) -> Any:
-    """Another context of the same kind and settings."""
-    return context.clone()
+    """Another context of the same kind and settings; the same one where torch enters it again, as autocast."""
+    return context.clone() if hasattr(context, "clone") else context
 
 
 class _Iterator:

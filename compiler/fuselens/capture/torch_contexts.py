@@ -149,9 +149,7 @@ def leave(m: Machine, context: TorchContext) -> None:
     if isinstance(context, FunctionSwitch):
         tracer.function_state = context.real
         return
-    torch_private.exit_context(context.real)
-    node = tracer.graph.call_function(torch_private.exit_context, (context.node,))
-    node.meta.update(val=None, span=tracer.span)
+    tracer.exit_context(context)
 
 
 @rule(torch_private.ANNOTATE)

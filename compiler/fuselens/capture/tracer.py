@@ -417,9 +417,13 @@ class Tracer:
         for context in reversed(self.contexts):
             if isinstance(context, FunctionSwitch):
                 continue
-            torch_private.exit_context(context.real)
-            node = self.graph.call_function(torch_private.exit_context, (context.node,))
-            node.meta["val"] = None
+            self.exit_context(context)
+
+    def exit_context(self, context: TorchContext) -> None:
+        """Leaves ``context`` in the trace and in the graph."""
+        torch_private.exit_context(context.real)
+        node = self.graph.call_function(torch_private.exit_context, (context.node,))
+        node.meta.update(val=None, span=self.span)
 
     def guard_ambient(self) -> None:
         """Default dtype, inference mode, autocast and modes are as they are now."""
@@ -583,16 +587,16 @@ class Tracer:
         fake_args = _map_nodes(node_args)
         fake_kwargs = _map_nodes(node_kwargs)
         inputs = [v.fake for v in _tensor_values(args, kwargs) if v.source is not None]
-        before = [_geometry(t) for t in inputs] if mutates(kind, target, node_kwargs) else []
-        whole = (
-            before or _augments(target)
-        ) and target is not operator.setitem  # which writes to a part of its operand
+        changes = mutates(kind, target, node_kwargs)
+        before = [_geometry(t) for t in inputs] if changes else []
+        # operator.setitem writes to a part of its operand
+        whole = (before or _augments(target)) and target is not operator.setitem
         if whole and _overlap_in_part(fake_args):
             raise Break("FL107", what=what, why="it writes to memory of which another operand is a part")
         result = self.run_fake(kind, target, fake_args, fake_kwargs, what)
         if any(b != _geometry(t) for b, t in zip(before, inputs, strict=False)):
             raise Break("FL110", what=what, why="it changes the shape or strides of an input")
-        if not keep and not _holds_tensor(result) and not mutates(kind, target, node_kwargs):
+        if not keep and not _holds_tensor(result) and not changes:
             return self._plain_result(result, what)
         node = self.graph.create_node(kind, target, node_args, node_kwargs)
         node.meta["val"] = result
@@ -909,10 +913,10 @@ _SUBTRACTIONS = {
 def _subtracts_booleans(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether eager refuses a subtraction that fake tensors do not."""
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if name not in _SUBTRACTIONS:
+        return False
     operands = (*args[:2], kwargs.get("other"), kwargs.get("input"))
-    return name in _SUBTRACTIONS and any(
-        type(v) is bool or (isinstance(v, torch.Tensor) and v.dtype is torch.bool) for v in operands
-    )
+    return any(type(v) is bool or (isinstance(v, torch.Tensor) and v.dtype is torch.bool) for v in operands)
 
 
 def _overlap_in_part(operands: tuple[Any, ...]) -> bool:
