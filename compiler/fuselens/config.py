@@ -29,6 +29,7 @@ class Config:
     error_on_recompile: bool = False
     guard_costs: bool = False  # measure each guard, for the report
     fallback_random: bool = dataclasses.field(default=False, metadata={"cache": True})
+    memory_budget: float = 1.0  # bytes kept for the backward, as a part of what the fastest choice keeps: 0 to 1
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)
     cache_dir: Path = Path("~/.cache/fuselens")
     cxx: str = dataclasses.field(default="", metadata={"cache": True})  # empty: $CXX, g++, clang++, first that works
@@ -37,6 +38,10 @@ class Config:
     dump: Path | None = None
     strict: bool = False  # raise the compiler's own errors instead of running eagerly (its tests do)
     triton_text: bool = False  # also generate Triton text for CPU graphs, as a document
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.memory_budget <= 1.0:
+            raise ValueError(f"memory_budget is {self.memory_budget}: give a number from 0 (recompute) to 1 (keep)")
 
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")

@@ -270,7 +270,7 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
         ready = autograd_function.build(joint.signature, lower(module, "forward"))
         return _guard_overlap(ready, eager, written, captured.arguments)
     with run.stage("partition"):
-        parts = partition_stage.partition(joint)
+        parts = partition_stage.partition(joint, memory_budget=config.memory_budget)
     record.decisions += parts.decisions
     run.record("forward", "py", lambda: graph_text.show(parts.forward.graph, f"forward{record.id}"))
     run.record("backward", "py", lambda: graph_text.show(parts.backward.graph, f"backward{record.id}"))

@@ -9,7 +9,7 @@ graph.
 Invariants of the graph that comes out:
 
 - every node has ``meta["val"]``; nodes made by a captured node carry its ``span`` (and ``stack`` if it had one) and its
-  name as ``captured``; backward nodes have ``backward=True`` and the captured node they derive from as
+  name as ``captured``, those of a checkpoint its name as ``region``; backward nodes have ``backward=True`` and the captured node they derive from as
   ``forward_node``;
 - no operator writes to an operand; random operators carry ``random=True`` and keep eager's order;
 - results never alias inputs or each other, have the sizes and strides of their ``meta["val"]``, and start at any
@@ -176,6 +176,8 @@ class _Trace:
         for i, node in enumerate(self.gm.graph.nodes):
             meta = {k: node.meta[k] for k in _COPIED_META if k in node.meta}
             meta["captured"] = node.name
+            if getattr(node.target, "recomputed", False):
+                meta["region"] = node.name
             self.recorder.meta = meta
             if node.op == "placeholder":
                 value = next(inputs)

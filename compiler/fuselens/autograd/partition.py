@@ -12,6 +12,7 @@ Rules, in the words of the decisions:
 - a value that both a forward and a backward vendor call read is saved: it exists in memory already, and recomputing it
   would need a kernel of its own (at ``memory_budget=1``);
 - symbolic sizes are always passed on, as integers;
+- of a checkpoint region (``torch.utils.checkpoint``) nothing is saved but what it reads and what leaves it;
 - ``memory_budget`` b < 1 lowers the bytes saved to b × the default choice where it can, by allowing more operators to
   run twice, those first that give most bytes for their work. Random draws are never repeated.
 """
@@ -19,6 +20,7 @@ Rules, in the words of the decisions:
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -159,6 +161,7 @@ class _Cut:
         self.backward = self._tangent_dependent()
         self.forward = self._ancestors([r for r in joint.results if isinstance(r, fx.Node)])
         self.needed = self._needed()
+        self.leaving = {n for n in self.nodes if "region" in n.meta and self._leaves_region(n)}
         self.reasons: dict[fx.Node, str] = {}
         self.banned = self._banned()
 
@@ -185,6 +188,23 @@ class _Cut:
         roots += [g for g in self.joint.gradients if g not in self.backward]
         return self._ancestors(roots)
 
+    def _leaves_region(self, node: fx.Node) -> bool:
+        """Whether the memory of a checkpointed value is read by the forward outside of its checkpoint."""
+        if is_view(node):
+            return False  # its base does
+        inside = node.meta["region"]
+        stack = [node]
+        while stack:
+            value = stack.pop()
+            if value in self.results:
+                return True
+            for user in value.users:
+                if user in self.forward and user.meta.get("region") != inside:
+                    return True
+                if is_view(user):
+                    stack.append(user)
+        return False
+
     def _banned(self) -> set[fx.Node]:
         banned: set[fx.Node] = set()
         for node in self.nodes:
@@ -203,6 +223,10 @@ class _Cut:
             return "random numbers are drawn once, so that forward and backward agree"
         if node.meta.get("old_value"):
             return "the input is overwritten, the backward reads its old value"
+        if node in self.leaving:
+            return "it leaves a checkpoint: kept, as the operands of the next one are"
+        if "region" in node.meta:
+            return ""
         name = packet(node)
         if name in _EXTERNS:
             return f"{name} is not computed twice"
@@ -295,6 +319,8 @@ class _Cut:
             return 1
         if not isinstance(node.meta.get("val"), torch.Tensor) or (is_view(node) and self._view_has_base(node)):
             return None
+        if "region" in node.meta and node not in self.leaving and not node.meta.get("random"):
+            return None  # the program asks for it to be computed again
         written = (
             packet(node) in _EXTERNS
             or node in self.results
@@ -415,14 +441,33 @@ def _backward_graph(joint: Joint, cut: _Cut, saved: list[fx.Node]) -> tuple[fx.G
             needed.add(node)
             stack += node.all_input_nodes
     recomputed = []
-    for node in cut.nodes:
-        if node in needed:
-            env[node] = _copied(graph, node, env)
-            if node in cut.forward or not node.meta.get("backward"):
-                env[node].meta.update(backward=True, recomputed=True, forward_node=node.meta.get("captured"))
-                recomputed.append(node)
+    for node in _late(cut, needed):
+        env[node] = _copied(graph, node, env)
+        if node in cut.forward or not node.meta.get("backward"):
+            env[node].meta.update(backward=True, recomputed=True, forward_node=node.meta.get("captured"))
+            recomputed.append(node)
     graph.output(tuple(env[g] for g in joint.gradients))
     return fx.GraphModule(joint.root, graph), recomputed
+
+
+def _late(cut: _Cut, needed: set[fx.Node]) -> Iterator[fx.Node]:
+    """``needed`` in an order in which what does not depend on tangents comes just before its first reader."""
+    done: set[fx.Node] = set()
+    for node in cut.nodes:
+        if node not in needed or node not in cut.backward:
+            continue
+        stack = [node]
+        while stack:
+            wanted = stack[-1]
+            missing = [a for a in wanted.all_input_nodes if a in needed and a not in done]
+            if missing:
+                stack += reversed(missing)
+                continue
+            stack.pop()
+            if wanted not in done:
+                done.add(wanted)
+                yield wanted
+    yield from (n for n in cut.nodes if n in needed and n not in done)  # gradients that do not depend on tangents
 
 
 def _copied(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:

@@ -312,10 +312,10 @@ def _checkpoint(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Valu
                 raise RuntimeError("a reentrant checkpoint that cuts the gradients of what it closes over")
             if twice:
                 raise RuntimeError("the backward writes to tensors from outside once more")
-            return function(*parameters)  # the joint stage chooses itself what is kept and what is computed again
+            return function(*parameters)  # the partition keeps nothing of it but what it is given
         return _raw_checkpoint(function, *parameters, use_reentrant=reentrant, preserve_rng_state=preserve, **options)
 
-    found = apply(m, Operator("checkpoint", run, sub.module), *sub.inputs)
+    found = apply(m, Operator("checkpoint", run, sub.module, recomputed=True), *sub.inputs)
     return replace(sub.output, iter([of_kind(f, t.kind) for f, t in zip(found, sub.leaves, strict=True)]))
 
 

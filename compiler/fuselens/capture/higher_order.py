@@ -39,12 +39,18 @@ if TYPE_CHECKING:
 
 
 class Operator:
-    """What a node calls that runs ``bodies``: ``run(*bodies, *arguments)``, one flat tuple of results."""
+    """What a node calls that runs ``bodies``: ``run(*bodies, *arguments)``, one flat tuple of results.
 
-    def __init__(self, name: str, run: Callable[..., tuple[Any, ...]], *bodies: fx.GraphModule) -> None:
+    ``recomputed`` tells the partition that the backward computes the bodies once more, instead of keeping their values.
+    """
+
+    def __init__(
+        self, name: str, run: Callable[..., tuple[Any, ...]], *bodies: fx.GraphModule, recomputed: bool = False
+    ) -> None:
         self.__name__ = self.__qualname__ = name
         self.run = run
         self.bodies = bodies
+        self.recomputed = recomputed
         self.traceable = True  # torch cannot run some nestings (forward over reverse inside vmap) under a mode
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
