@@ -1146,3 +1146,22 @@ def times_written(tensor: torch.Tensor) -> int:
         return tensor._version
     except RuntimeError:
         return -1
+
+
+def checkpoint_policy(context_fn: Callable[[], Any]) -> Callable[..., bool] | None:
+    """``(function, args, kwargs, result) -> keep?`` of selective checkpointing's contexts; None for others."""
+    forward = context_fn()[0]
+    choose = getattr(forward, "policy_fn", None)
+    if choose is None:
+        return None
+    from torch.utils import checkpoint
+
+    saves = (True, checkpoint.CheckpointPolicy.MUST_SAVE, checkpoint.CheckpointPolicy.PREFER_SAVE)
+
+    def keeps(function: Any, args: Any, kwargs: Any, result: Any) -> bool:
+        context: Any = checkpoint.SelectiveCheckpointContext(is_recompute=False)
+        context.op_output = result  # torch 2.11 has no such argument
+        ignored = function in checkpoint.SAC_IGNORED_OPS
+        return not ignored and choose(context, function, *args, **kwargs) in saves
+
+    return keeps

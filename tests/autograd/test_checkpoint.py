@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import fuselens
 from fuselens.report import Graph
@@ -49,7 +51,9 @@ def text(graph: Graph, stage: str) -> str:
 
 def agree(fn: Callable[..., Tensor], args: list[Tensor], **options: Any) -> None:
     wanted = torch.autograd.grad(fn(*args).sum(), args)
-    found = torch.autograd.grad(fuselens.compile(fn, fullgraph=True, options=options)(*args).sum(), args)
+    backend = options.pop("backend", "fuselens")
+    compiled = fuselens.compile(fn, fullgraph=True, backend=backend, options=options)
+    found = torch.autograd.grad(compiled(*args).sum(), args)
     torch.testing.assert_close(found, wanted)
 
 
@@ -123,6 +127,52 @@ def test_modules_in_checkpoints() -> None:
     wanted = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
     out = fuselens.compile(model, fullgraph=True)(x)
     torch.testing.assert_close(torch.autograd.grad(out.square().sum(), list(model.parameters())), wanted)
+
+
+def keep_products(context: Any, function: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    wanted = function is torch.ops.aten.mm.default
+    return CheckpointPolicy.MUST_SAVE if wanted else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def contexts_of_policy() -> Any:
+    return create_selective_checkpoint_contexts(keep_products)
+
+
+CONTEXTS = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
+
+
+@pytest.mark.parametrize("given", [contexts_of_policy, CONTEXTS, None], ids=["function", "partial", "made inside"])
+def test_selective_checkpoints(given: Any) -> None:
+    def fn(x: Tensor, v: Tensor, w: Tensor) -> Tensor:
+        contexts = given
+        if contexts is None:
+            contexts = functools.partial(create_selective_checkpoint_contexts, keep_products)
+        return checkpoint(block, x, v, w, use_reentrant=False, context_fn=contexts).sum()
+
+    args = leaves(1)
+    graph = graph_of(fn, *args)
+    assert list(saved(graph).values()) == [16 * 64 * 8]
+    assert any("policy" in d.reason for d in graph.decisions if d.code == "FL310")
+    assert text(graph, "backward").count("aten.mm.default") == 4
+    agree(fn, args)
+    agree(fn, args, backend="eager")
+
+
+def test_contexts_of_other_kinds_run_eagerly() -> None:
+    entered: list[str] = []
+
+    @contextlib.contextmanager
+    def watch(what: str) -> Iterator[None]:
+        entered.append(what)
+        yield
+
+    def fn(x: Tensor) -> Tensor:
+        return checkpoint(torch.sin, x, use_reentrant=False, context_fn=lambda: (watch("forward"), watch("again")))
+
+    x = torch.randn(4, requires_grad=True)
+    (grad,) = torch.autograd.grad(fuselens.compile(fn)(x).sum(), x)
+    torch.testing.assert_close(grad, x.cos())
+    assert entered == ["forward", "again"]
 
 
 def deep(x: Tensor, *weights: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ graph.
 Invariants of the graph that comes out:
 
 - every node has ``meta["val"]``; nodes made by a captured node carry its ``span`` (and ``stack`` if it had one) and its
-  name as ``captured``, those of a checkpoint its name as ``region``; backward nodes have ``backward=True`` and the captured node they derive from as
-  ``forward_node``;
+  name as ``captured``, those of a checkpoint its name as ``region`` (``kept``: its policy saves them); backward nodes
+  have ``backward=True`` and the captured node they derive from as ``forward_node``;
 - no operator writes to an operand; random operators carry ``random=True`` and keep eager's order;
 - results never alias inputs or each other, have the sizes and strides of their ``meta["val"]``, and start at any
   offset; new values of mutated inputs may be an input itself; gradients may alias tangents and each other.
@@ -178,6 +178,7 @@ class _Trace:
             meta["captured"] = node.name
             if getattr(node.target, "recomputed", False):
                 meta["region"] = node.name
+            self.recorder.policy = getattr(node.target, "policy", None)
             self.recorder.meta = meta
             if node.op == "placeholder":
                 value = next(inputs)

@@ -225,6 +225,8 @@ class _Cut:
             return "the input is overwritten, the backward reads its old value"
         if node in self.leaving:
             return "it leaves a checkpoint: kept, as the operands of the next one are"
+        if node.meta.get("kept"):
+            return "the checkpoint's policy saves it"
         if "region" in node.meta:
             return ""
         name = packet(node)
@@ -319,7 +321,8 @@ class _Cut:
             return 1
         if not isinstance(node.meta.get("val"), torch.Tensor) or (is_view(node) and self._view_has_base(node)):
             return None
-        if "region" in node.meta and node not in self.leaving and not node.meta.get("random"):
+        saveable = node in self.leaving or node.meta.get("random") or node.meta.get("kept")
+        if "region" in node.meta and not saveable:
             return None  # the program asks for it to be computed again
         written = (
             packet(node) in _EXTERNS

@@ -46,6 +46,7 @@ class Recorder(torch_private.RecordingMode):
         self.graph = fx.Graph()
         self.root = torch.nn.Module()
         self.meta: dict[str, Any] = {}
+        self.policy: Callable[..., bool] | None = None  # marks the operators whose values a checkpoint keeps
         self.clones_are_identity = False
         self.paused = False
         self.random = False
@@ -184,6 +185,21 @@ class Recorder(torch_private.RecordingMode):
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
+        policy = self.policy
+        if policy is None:
+            return self._dispatch(func, args, kwargs)
+        self.policy = None  # it chooses among the operators that eager runs, not those that they decompose into
+        try:
+            out = self._dispatch(func, args, kwargs)
+        finally:
+            self.policy = policy
+        if policy(func, args, kwargs, out):
+            for t in out if isinstance(out, (tuple, list)) else (out,):
+                if id(t) in self._nodes:
+                    self._nodes[id(t)].meta["kept"] = True
+        return out
+
+    def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
         rule = self._rules.get(func)
         if rule is None:
             rule = self._rules[func] = self._rule(func)

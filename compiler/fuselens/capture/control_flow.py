@@ -7,6 +7,7 @@ depends on every operand that requires grad.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +31,10 @@ from .higher_order import (
     resolve,
     trace,
 )
+from .library_rules import partial_parts
 from .rules import RULES, called, rule
 from .tracer import writes
-from .values import Constant, FunctionValue, Known, ObjectValue, SequenceValue, TensorValue, Value
+from .values import Constant, FunctionValue, Known, ObjectValue, PartialValue, SequenceValue, TensorValue, Value
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -296,7 +298,13 @@ def _checkpoint(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Valu
     reentrant = known(m, named.pop("use_reentrant", Constant(None)), what)
     options = {k: known(m, named.pop(k), what) for k in _OPTIONS if k in named}
     preserve = known(m, named.pop("preserve_rng_state", Constant(True)), what)
-    if not isinstance(reentrant, bool) or not args or "context_fn" in named or (reentrant and named):
+    policy = None
+    if "context_fn" in named and reentrant is False:
+        options["context_fn"] = _python_function(m, named.pop("context_fn"), what)
+        policy = torch_private.checkpoint_policy(options["context_fn"])
+        if policy is None:
+            raise Break("FL104", what=what, why="its contexts are not those of create_selective_checkpoint_contexts")
+    if not isinstance(reentrant, bool) or not args or (reentrant and named):
         raise Break("FL104", what=what, why="use_reentrant is not given, or other options are")
     function, *rest = args
     sub = trace(m, m.use(function), rest, named)
@@ -315,8 +323,21 @@ def _checkpoint(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Valu
             return function(*parameters)  # the partition keeps nothing of it but what it is given
         return _raw_checkpoint(function, *parameters, use_reentrant=reentrant, preserve_rng_state=preserve, **options)
 
-    found = apply(m, Operator("checkpoint", run, sub.module, recomputed=True), *sub.inputs)
+    found = apply(m, Operator("checkpoint", run, sub.module, recomputed=True, policy=policy), *sub.inputs)
     return replace(sub.output, iter([of_kind(f, t.kind) for f, t in zip(found, sub.leaves, strict=True)]))
+
+
+def _python_function(m: Machine, value: Value, what: str) -> Any:
+    """The function itself, also a partial one, of a value that the graph's operator calls."""
+    value = m.use(value)
+    if isinstance(value, FunctionValue):
+        return value.function
+    if isinstance(value, ObjectValue) and type(value.value) is functools.partial:
+        value = PartialValue(*partial_parts(m, value))
+    if not isinstance(value, PartialValue):
+        return known(m, value, what)
+    function, *args = (_python_function(m, v, what) for v in (value.function, *value.args))
+    return functools.partial(function, *args, **{k: _python_function(m, v, what) for k, v in value.kwargs.items()})
 
 
 _raw_checkpoint = inspect.unwrap(checkpoint)  # torch's wrapper around it loads the peer compiler

@@ -41,16 +41,19 @@ if TYPE_CHECKING:
 class Operator:
     """What a node calls that runs ``bodies``: ``run(*bodies, *arguments)``, one flat tuple of results.
 
-    ``recomputed`` tells the partition that the backward computes the bodies once more, instead of keeping their values.
+    ``recomputed`` says that the backward computes the bodies once more, instead of keeping their values; but those
+    of operators which ``policy(function, args, kwargs, result)`` chooses.
     """
 
     def __init__(
-        self, name: str, run: Callable[..., tuple[Any, ...]], *bodies: fx.GraphModule, recomputed: bool = False
-    ) -> None:
+        self, name: str, run: Callable[..., tuple[Any, ...]], *bodies: fx.GraphModule, recomputed: bool = False,
+        policy: Callable[..., bool] | None = None,
+    ) -> None:  # fmt: skip
         self.__name__ = self.__qualname__ = name
         self.run = run
         self.bodies = bodies
         self.recomputed = recomputed
+        self.policy = policy
         self.traceable = True  # torch cannot run some nestings (forward over reverse inside vmap) under a mode
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
