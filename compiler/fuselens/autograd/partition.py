@@ -3,7 +3,7 @@
 What the backward needs of the forward is either saved (memory held from forward to backward) or recomputed. The choice
 is a minimum cut: every forward value is an edge whose capacity is its bytes, operators that must not run twice are tied
 to the source, operators that depend on tangents to the sink; the cut edges are the saved values. Inputs cost nothing:
-they are alive anyway. The maximum flow is networkx's, exact on integers.
+they are alive anyway. The maximum flow is networkx's, exact on integers (``min_cut``).
 
 Rules, in the words of the decisions:
 
@@ -22,15 +22,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
-import networkx as nx
 import torch
 from torch import fx
 
 from fuselens import torch_private
 from fuselens.report import Decision, Span
 
+from . import min_cut
 from .joint import Joint, is_view
 from .signature import Signature
 
@@ -278,38 +279,33 @@ class _Cut:
 
     def solve(self, banned: set[fx.Node]) -> _Choice:
         """The minimum cut with ``banned`` operators computed in the forward only."""
-        flow = nx.DiGraph()
-        source, sink = "source", "sink"
-        flow.add_node(source)
-        flow.add_node(sink)
-        wanted = [n for n in self.nodes if n in self.needed]
-        for node in wanted:
-            if node in self.inputs and node not in self.overwritten:
-                continue  # free to read again
-            if node.op == "get_attr":
-                continue
+        starts = [(min_cut.SOURCE, first, min_cut.INFINITE) for n, first in self._first.items() if n in banned]
+        beyond = min_cut.sink_side(self._edges + starts, 2 + 2 * len(self._first))
+        return self._finish([n for n, first in self._first.items() if not beyond[first] and beyond[first + 1]])
+
+    @cached_property
+    def _first(self) -> dict[fx.Node, int]:
+        """The nodes that may be saved, each with the first of its two vertices: between them is what saving costs."""
+        free = self.inputs - self.overwritten  # can be read again
+        wanted = [n for n in self.nodes if n in self.needed and n not in free and n.op != "get_attr"]
+        return {n: 2 + 2 * i for i, n in enumerate(wanted)}
+
+    @cached_property
+    def _edges(self) -> list[tuple[int, int, float]]:
+        """The flow network, but for what is banned."""
+        gradients = set(self.joint.gradients)
+        edges: list[tuple[int, int, float]] = []
+        for node, first in self._first.items():
             capacity = self._capacity(node)
-            if capacity is None:
-                flow.add_edge((node, 0), (node, 1))
-            else:
-                flow.add_edge((node, 0), (node, 1), capacity=capacity)
-            if node in banned or node in self.inputs:
-                flow.add_edge(source, (node, 0))
-            for user in node.users:
-                if user in self.needed:
-                    flow.add_edge((node, 1), (user, 0))
-                elif user in self.backward:
-                    flow.add_edge((node, 1), sink)
-            if node in self.joint.gradients:
-                flow.add_edge((node, 1), sink)
-        if not flow.has_node(source) or flow.out_degree(source) == 0:
-            return self._finish([])
-        _, (reachable, _) = nx.minimum_cut(flow, source, sink, flow_func=nx.algorithms.flow.boykov_kolmogorov)
-        saved = [
-            n for n in wanted
-            if (n, 0) in flow and (n, 0) in reachable and (n, 1) not in reachable
-        ]  # fmt: skip
-        return self._finish(saved)
+            edges.append((first, first + 1, min_cut.INFINITE if capacity is None else capacity))
+            if node in self.inputs:
+                edges.append((min_cut.SOURCE, first, min_cut.INFINITE))
+            readers = [self._first[u] if u in self.needed else min_cut.SINK
+                       for u in node.users if u in self.needed or u in self.backward]  # fmt: skip
+            edges += [(first + 1, r, min_cut.INFINITE) for r in readers]
+            if node in gradients:
+                edges.append((first + 1, min_cut.SINK, min_cut.INFINITE))
+        return edges
 
     def _capacity(self, node: fx.Node) -> int | None:
         """What saving ``node`` costs; None where it cannot be saved itself (its source can).
