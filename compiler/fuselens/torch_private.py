@@ -846,6 +846,14 @@ def propagate(gm: torch.fx.GraphModule, mode: FakeTensorMode, fakes: list[Any]) 
         Propagate(gm).run(*fakes)
 
 
+def graph_module(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
+    """A module that writes its Python code when it is first called: most graphs never are, and writing takes as long as
+    splitting them."""
+    from torch.fx._lazy_graph_module import _LazyGraphModule
+
+    return _LazyGraphModule(root, graph)
+
+
 # --- autograd
 
 

@@ -55,7 +55,7 @@ class Joint:
 
     @cached_property
     def module(self) -> fx.GraphModule:
-        return fx.GraphModule(self.root, self.graph)
+        return torch_private.graph_module(self.root, self.graph)
 
     @property
     def training(self) -> bool:

@@ -117,6 +117,7 @@ class _Network:
 def _solve(network: _Network, part: list[int]) -> None:
     """Puts each vertex of ``part`` on its side of the cut."""
     flow = nx.DiGraph()
+    flow.add_nodes_from((SOURCE, SINK))
     for v in part:
         edges = [(v, u, c) for u, c in network.leaving[v].items()]
         edges += [(SOURCE, v, network.entering[v][SOURCE])] if SOURCE in network.entering[v] else []

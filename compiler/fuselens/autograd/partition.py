@@ -422,7 +422,7 @@ def _forward_graph(joint: Joint, cut: _Cut, saved: list[fx.Node]) -> tuple[fx.Gr
             values.append(SavedValue(node.name, size, span, reason, "extra", len(results) + len(extra) - 1, tensor))
     outputs = [env[r] if isinstance(r, fx.Node) else r for r in results] + [env[n] for n in extra]
     graph.output(tuple(outputs))
-    return fx.GraphModule(joint.root, graph), values
+    return torch_private.graph_module(joint.root, graph), values
 
 
 def _backward_graph(joint: Joint, cut: _Cut, saved: list[fx.Node]) -> tuple[fx.GraphModule, list[fx.Node]]:
@@ -446,7 +446,7 @@ def _backward_graph(joint: Joint, cut: _Cut, saved: list[fx.Node]) -> tuple[fx.G
             env[node].meta.update(backward=True, recomputed=True, forward_node=node.meta.get("captured"))
             recomputed.append(node)
     graph.output(tuple(env[g] for g in joint.gradients))
-    return fx.GraphModule(joint.root, graph), recomputed
+    return torch_private.graph_module(joint.root, graph), recomputed
 
 
 def _late(cut: _Cut, needed: set[fx.Node]) -> Iterator[fx.Node]:
