@@ -69,16 +69,18 @@ def trace(
     grad_enabled: bool,
     decompositions: Decompositions | None = None,
     overlapping: Sequence[Sequence[int]] = (),
+    counter_based: bool = False,
 ) -> Joint:
     """The joint graph of ``gm`` on ``fake_inputs`` (fake tensors of one mode, or Python/symbolic numbers).
 
     Without an input that requires grad, or with ``grad_enabled`` False, there is no backward. ``overlapping`` lists
-    groups of inputs whose real tensors share memory, where the fakes' storages do not tell. Raises Unsupported.
+    groups of inputs whose real tensors share memory, where the fakes' storages do not tell. With ``counter_based``
+    random operators become functions of a seed (``random_numbers``). Raises Unsupported.
     """
     mode = next((m for m in map(torch_private.fake_mode_of, fake_inputs) if m is not None), None)
     if mode is None:
         mode = torch_private.fake_mode()
-    recorder = Recorder(table() if decompositions is None else decompositions)
+    recorder = Recorder(table() if decompositions is None else decompositions, counter_based=counter_based)
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(grad_enabled))
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))

@@ -10,6 +10,7 @@ an operator needs one), imports nothing of torch's compiler, and is several time
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from torch import fx
 from fuselens import torch_private
 
 from .decompositions import Decompositions
+from .random_numbers import DRAW_SEED, RULES, SEED_ARGUMENTS, Streams
 from .unsupported import Unsupported
 
 aten = torch.ops.aten
@@ -41,8 +43,9 @@ class Recorder(torch_private.RecordingMode):
     ``meta`` is copied onto every node that is created: set it before each operator of the captured graph.
     """
 
-    def __init__(self, decompositions: Decompositions) -> None:
+    def __init__(self, decompositions: Decompositions, *, counter_based: bool = False) -> None:
         super().__init__()
+        self.streams = Streams(self._seed) if counter_based else None
         self.graph = fx.Graph()
         self.root = torch.nn.Module()
         self.meta: dict[str, Any] = {}
@@ -220,7 +223,13 @@ class Recorder(torch_private.RecordingMode):
             return func(*args, **kwargs)
         return self._record(func, args, kwargs)
 
+    def _seed(self, device: torch.device) -> torch.Tensor:
+        with self.pause():
+            return self._record(DRAW_SEED, SEED_ARGUMENTS, {"dtype": torch.int32, "device": device})
+
     def _rule(self, func: Any) -> tuple[str, Callable[..., Any] | None]:
+        if self.streams is not None and func in RULES:
+            return "decompose", functools.partial(RULES[func], self.streams)
         if func in self._table:
             return "decompose", self._table[func]
         if func in _IDENTITIES:

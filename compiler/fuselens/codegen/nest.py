@@ -16,7 +16,7 @@ from sympy import Expr
 from ..ir.loops import Axis, Graph, Kernel, Op, Phase, symbol
 from .expressions import linear, names_in, set_zero
 
-INDEXED = {"load": 1, "store": 1, "index": 0}  # which argument of an op is the index expression
+INDEXED = {"load": 1, "store": 1, "index": 0, "random": 3}  # which argument of an op is the index expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Nest:
 
 
 def index_of(op: Op) -> Expr | None:
-    """The index expression of a load, store or index op."""
+    """The index expression of an op that has one."""
     place = INDEXED.get(op.op)
     return sympy.sympify(op.args[place]) if place is not None else None
 

@@ -18,6 +18,7 @@ import torch
 from sympy import Expr
 from torch import Tensor
 
+from fuselens.ir import philox
 from fuselens.ir.affine import INTEGER_FUNCTIONS
 from fuselens.ir.loops import ITEMSIZE, Buffer, Extern, Graph, Kernel, Loop, Op, Ref, interpret, phases_of
 from fuselens.ir.ops import torch_meaning
@@ -208,10 +209,16 @@ class _Points:
         return torch.tensor(number, dtype=TORCH_DTYPE[op.dtype])
 
     def index(self, op: Op, expression: Expr) -> Tensor:
+        return self._position(expression).to(TORCH_DTYPE[op.dtype])
+
+    def random(self, op: Op, keys: tuple[Tensor, Tensor], stream: int, index: Expr) -> Tensor:
+        return self._checked(op, philox.words(*keys, stream, self._position(index)))
+
+    def _position(self, expression: Expr) -> Tensor:
         for name in (s.name for s in expression.free_symbols):  # pyright: ignore[reportAttributeAccessIssue]
             if name.startswith("%"):
                 self.names[name] = self.values[name[1:]]
-        return torch.as_tensor(expression_value(expression, self.names)).to(TORCH_DTYPE[op.dtype])
+        return torch.as_tensor(expression_value(expression, self.names), dtype=torch.int64)
 
     def apply(self, op: Op, values: list[Tensor]) -> Tensor:
         if op.op == "cast":

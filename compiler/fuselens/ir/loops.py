@@ -108,6 +108,7 @@ class Op:
     reduce      (kind, value)                  fold over the phase's axes; argmax/argmin give the flat index
     const       (number,)                      a literal of ``dtype``
     index       (expression,)                  the value of an index expression as ``dtype`` (i64)
+    random      (key, key, stream, index)      word ``index`` of a stream of random numbers (``ir.philox``), i32
     cast        (value,)                       convert to ``dtype`` (float to integer truncates, to bool is != 0)
     bitcast     (value,)                       reinterpret
     ==========  =============================  ============================================================
@@ -129,6 +130,8 @@ class Op:
             return (self.args[1],)
         if self.op == "index":
             return indirect_names(self.args[0])
+        if self.op == "random":
+            return (*indirect_names(self.args[3]), *self.args[:2])
         if self.op == "const":
             return ()
         return tuple(a for a in self.args if isinstance(a, str))
@@ -299,8 +302,8 @@ def interpret(body: tuple[Op, ...], handler: Any, values: dict[str, Any]) -> Non
     """Runs ``body`` under an interpretation.
 
     ``handler`` has the methods ``load(op, storage, index)``, ``store(op, storage, index, value)``,
-    ``reduce(op, kind, value)``, ``const(op, number)``, ``index(op, expression)`` and ``apply(op, values)`` for all
-    the rest. ``values`` maps op names to the handler's values; results are added to it.
+    ``reduce(op, kind, value)``, ``const(op, number)``, ``index(op, expression)``, ``random(op, keys, stream, index)``
+    and ``apply(op, values)`` for all the rest. ``values`` maps op names to the handler's values; results are added to it.
     """
     special: dict[str, Callable[[Op], Any]] = {
         "load": lambda o: handler.load(o, o.args[0], o.args[1]),
@@ -308,6 +311,7 @@ def interpret(body: tuple[Op, ...], handler: Any, values: dict[str, Any]) -> Non
         "reduce": lambda o: handler.reduce(o, o.args[0], values[o.args[1]]),
         "const": lambda o: handler.const(o, o.args[0]),
         "index": lambda o: handler.index(o, o.args[0]),
+        "random": lambda o: handler.random(o, (values[o.args[0]], values[o.args[1]]), o.args[2], o.args[3]),
     }
     for op in body:
         run = special.get(op.op)

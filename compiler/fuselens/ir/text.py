@@ -176,6 +176,8 @@ def show_op(op: Op, store_name: str = "") -> str:
         what = f"const {_number(op.args[0])}"
     elif op.op == "index":
         what = f"index {show_expression(op.args[0])}"
+    elif op.op == "random":
+        what = f"random {op.args[0]}, {op.args[1]}, {op.args[2]}[{show_expression(op.args[3])}]"
     else:
         what = f"{op.op} {', '.join(a if isinstance(a, str) else _number(a) for a in op.args)}"
     return f"{op.name} = {what} : {op.dtype}"
@@ -285,6 +287,7 @@ _BUFFER = re.compile(
 _OP = re.compile(r"(\S+) = (\w+) (.*) : (\w+)$")
 _STORE = re.compile(r"(?:(\S+) = )?store (\S+?)\[(.*)\] = (\S+)$")
 _LOAD = re.compile(r"(\S+?)\[(.*)\]$")
+_RANDOM = re.compile(r"(\w+), (\w+), (\d+)\[(.*)\]$")
 _EXTERN = re.compile(r"extern (\S+)(?: \[(.*?)\])? = ([\w.]+)\((.*)\)(?: mutates \[(.*?)\])?(?: from (\S+))?"
                      r"(?: because (\".*\"))?$")  # fmt: skip
 _COMMENT = re.compile(r"\s\s#.*$")
@@ -519,6 +522,11 @@ def _parse_args(kind: str, rest: str) -> tuple[Any, ...]:
         return (_parse_number(rest),)
     if kind == "index":
         return (parse_expression(rest),)
+    if kind == "random":
+        found = _RANDOM.fullmatch(rest)
+        if found is None:
+            raise ValueError("expected: random KEY, KEY, STREAM[index]")
+        return found[1], found[2], int(found[3]), parse_expression(found[4])
     return tuple(p.strip() for p in rest.split(","))
 
 

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
 import torch
 
+from fuselens.ir.affine import ZERO
 from fuselens.ir.loops import Buffer
-from fuselens.lowering.body import Scalar
-from fuselens.lowering.builder import Builder, Unsupported
+from fuselens.lowering.body import Body, Scalar
+from fuselens.lowering.builder import Builder, Sizes, Unsupported, contiguous_strides, element_index
 from fuselens.lowering.dtypes import HALVES, NAMES, compute_dtype, promote
 
 
@@ -499,6 +501,19 @@ def _copy(low: Builder, meta: torch.Tensor, args: tuple[Any, ...], kwargs: dict[
     return _cast(low, meta, (args[1],), kwargs)
 
 
+def _random(low: Builder, meta: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    """Words of a stream, numbered in row-major order whatever the layout."""
+    seed, stream = args[:2]
+    out = low.like(meta)
+
+    def compute(body: Body, point: Sizes) -> Scalar:
+        first, second = (low.load(body, seed, (sympy.Integer(k),), seed.sizes) for k in range(2))
+        index = element_index(ZERO, contiguous_strides(out.sizes), point)
+        return body.add("random", (first.name, second.name, stream, index), "i32")
+
+    return low.indexed(out, compute)
+
+
 def _bitcast(low: Builder, meta: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
     out = low.like(meta)
     if len(args[0].sizes) != len(out.sizes) or args[0].sizes != out.sizes or "bool" in (args[0].dtype, out.dtype):
@@ -517,5 +532,6 @@ RULES: dict[str, Callable[..., Buffer]] = {
     "aten.copy": _copy,
     "prims.convert_element_type": _cast,
     "prims.device_put": _cast,
+    "fuselens.random": _random,
     "aten.view.dtype": _bitcast,
 }

@@ -82,6 +82,10 @@ def translate(
             names[op.name] = resolve(scope, op.args[0], _index(op.args[1], mapping, names), op)
         elif op.op == "index":
             names[op.name] = scope.emit("index", (_index(op.args[0], mapping, names),), op.dtype, op.spans)
+        elif op.op == "random":
+            first, second, stream, index = op.args
+            args = (names[first], names[second], stream, _index(index, mapping, names))
+            names[op.name] = scope.emit("random", args, op.dtype, op.spans)
         elif op.op == "const":
             names[op.name] = scope.emit("const", op.args, op.dtype, op.spans)
         elif op.op == "reduce":

@@ -393,6 +393,9 @@ def _renamed_args(op: Op, names: Mapping[str, str]) -> tuple[object, ...]:
         return (op.args[0], _renamed_index(op.args[1], names))
     if op.op == "index":
         return (_renamed_index(op.args[0], names),)
+    if op.op == "random":
+        keys = (names.get(k, k) for k in op.args[:2])
+        return (*keys, op.args[2], _renamed_index(op.args[3], names))
     return op.args
 
 

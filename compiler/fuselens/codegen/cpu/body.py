@@ -15,7 +15,7 @@ from sympy import Expr
 
 from ...ir.loops import Axis, Graph, Kernel, Op, indirect_names
 from ..expressions import C, linear, names_in, print_factor, print_index
-from ..nest import Nest, Plan, plan, simplify
+from ..nest import Nest, Plan, index_of, plan, simplify
 from ..source import Unsupported, Writer
 from .isa import Isa
 from .parts import LIBM, REGISTER, UNIT
@@ -221,11 +221,7 @@ class BodyWriter:
                 slot = self.slots.get(name)
                 level = max(level, levels.get(name, 0))
                 varying |= slot.varying if slot else False
-            index = None
-            if op.op in ("load", "store"):
-                index = sympy.sympify(op.args[1])
-            elif op.op == "index":
-                index = sympy.sympify(op.args[0])
+            index = index_of(op)
             if index is not None:
                 used = names_in(index)
                 level = max([level, *(depth.get(n, 0) for n in used)])
@@ -482,6 +478,8 @@ class BodyWriter:
             self._constant(op)
         elif op.op == "index":
             self._index_value(op, vector)
+        elif op.op == "random":
+            self._random(op, vector)
         else:
             values = [self.slots[a].value if isinstance(a, str) else self._number(a, op) for a in op.args]
             if op.op == "cast":
@@ -594,20 +592,33 @@ class BodyWriter:
             at = self._offsets(op, index, vector)
             out.put(f"scatter{w}({pointer}, {at}, {value.text}, {self.left});", op.spans)
 
-    def _index_value(self, op: Op, vector: str) -> None:
+    def _random(self, op: Op, vector: str) -> None:
+        """Words of a stream; where lanes want neighbours, blocks of four are computed together."""
+        index = sympy.sympify(op.args[3])
+        keys = ", ".join(f"{self._text(k)}[0]" for k in op.args[:2])
+        if self._lanes_of(index, vector)[0] == "next" and self.width >= 4:
+            self._index_parts(index)
+            self.need("random.next")
+            self._define(op, f"random_next{self.width}({keys}, {op.args[2]}, {self._index(index)})")
+        else:
+            self.need("random.at")
+            self._define(op, f"random_at{self.width}({keys}, {op.args[2]}, {self._positions(op, index, vector)})")
+
+    def _positions(self, op: Op, index: Expr, vector: str) -> str:
         """The value of an index expression, lane by lane where it varies."""
-        index = sympy.sympify(op.args[0])
         self._index_parts(index)
         way, step = self._lanes_of(index, vector)
         if way == "each":
-            text = self._splat("i64", self._index(index))
-        elif way in ("next", "strided"):
+            return self._splat("i64", self._index(index))
+        if way in ("next", "strided"):
             self.need("iota")
-            text = f"iota{self.width}({self._index(index)}, {print_index(step, self.names)})"
-        else:
-            at = self._offsets(op, index, vector)
-            self.need("load.i64")
-            text = f"load{self.width}({at}, {self.width})"
+            return f"iota{self.width}({self._index(index)}, {print_index(step, self.names)})"
+        at = self._offsets(op, index, vector)
+        self.need("load.i64")
+        return f"load{self.width}({at}, {self.width})"
+
+    def _index_value(self, op: Op, vector: str) -> None:
+        text = self._positions(op, sympy.sympify(op.args[0]), vector)
         register = REGISTER[op.dtype]
         if register != "i64":
             text = f"__builtin_convertvector({text}, {self.vector(register)})"

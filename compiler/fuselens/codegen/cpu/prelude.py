@@ -17,6 +17,7 @@ from .isa import Isa
 from .maths_parts import maths_parts
 from .memory_parts import conversion_parts, memory_parts
 from .parts import C_TYPES, UNIT, Part
+from .random_parts import random_parts
 
 _TYPES = """
 typedef float @f __attribute__((vector_size(4 * @W)));
@@ -54,6 +55,7 @@ def parts_of(width: int, wide: bool, isa: Isa) -> dict[str, Part]:
     for dtype in C_TYPES:
         parts += memory_parts(dtype, width, wide)
     parts += maths_parts(width, wide, isa)
+    parts += random_parts(width, isa)
     parts.append(Part("round_bf16", _BF16, ("types",)))
     parts.append(
         Part(

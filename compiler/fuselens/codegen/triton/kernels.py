@@ -20,7 +20,7 @@ from sympy import Expr
 from ...ir.loops import Axis, Graph, Kernel, Op, Phase, indirect_names, value_symbol
 from ..cpu.scalar_ops import Value
 from ..expressions import TRITON, linear, names_in, print_factor, print_index
-from ..nest import Nest, simplify
+from ..nest import Nest, index_of, simplify
 from ..source import KernelInfo, Source, Unsupported, Writer
 from ..traffic import bytes_moved
 from .scalar_ops import FUNCTION_NEEDS, FUNCTIONS, TABLE, TYPES, bitcast, cast, literal
@@ -372,8 +372,8 @@ class _KernelWriter:
         written = set(self.kernel.writes())
         inside: set[str] = set()
         for op in phase.body:
-            index = op.args[1] if op.op in ("load", "store") else op.args[0] if op.op == "index" else None
-            depends = index is not None and bool(names_in(sympy.sympify(index)) & own)
+            index = index_of(op)
+            depends = index is not None and bool(names_in(index) & own)
             if (
                 depends
                 or op.op in ("store", "reduce")
@@ -521,15 +521,11 @@ class _KernelWriter:
             infix = "" if op.dtype == "bool" or not text[0].isdigit() or op.dtype == "f64" else text
             self.slots[op.name] = _Slot(Value(self.full(text, op.dtype), op.dtype, number, infix), False)
         elif op.op == "index":
-            expression = sympy.sympify(op.args[0])
-            text = self._index(expression)
-            if expression.is_Integer:
-                self._define(op, self.full(text, op.dtype))
-            elif not (names_in(expression) & self.shape_names) and not indirect_names(expression):
-                zero = self.full("0", op.dtype)
-                self._define(op, f"({text}) + {zero}")
-            else:
-                self._define(op, f"({text}).to({TYPES[op.dtype]})")
+            self._define(op, self._position(sympy.sympify(op.args[0])))
+        elif op.op == "random":
+            self.need("random_word")
+            keys = ", ".join(self.slots[k].value.text for k in op.args[:2])
+            self._define(op, f"random_word({keys}, {op.args[2]}, {self._position(sympy.sympify(op.args[3]))})")
         else:
             values = [self.slots[a].value if isinstance(a, str) else self._number(a, op) for a in op.args]
             if op.op == "cast":
@@ -541,6 +537,15 @@ class _KernelWriter:
             else:
                 raise Unsupported(f"operation {op.op}")
             self._define(op, text)
+
+    def _position(self, expression: Expr) -> str:
+        """The value of an index expression, as i64."""
+        text = self._index(expression)
+        if expression.is_Integer:
+            return self.full(text, "i64")
+        if not (names_in(expression) & self.shape_names) and not indirect_names(expression):
+            return f"({text}) + {self.full('0', 'i64')}"
+        return f"({text}).to(tl.int64)"
 
     def _number(self, number: object, op: Op) -> Value:
         if isinstance(number, (int, float)):

@@ -137,6 +137,17 @@ def fold_max(a, b):
 def fold_min(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 """,
+    "random_word": """
+@triton.jit
+def random_word(k0, k1, stream: tl.constexpr, index):
+    block = index.to(tl.int64) >> 2
+    c0, c1 = block.to(tl.uint32), (block >> 32).to(tl.uint32)
+    k0, k1 = k0.to(tl.uint32, bitcast=True), k1.to(tl.uint32, bitcast=True)
+    w0, w1, w2, w3 = tl.philox_impl(c0, c1, c0 * 0 + stream, c0 * 0, k0, k1)
+    place = index & 3
+    word = tl.where(place < 2, tl.where(place == 0, w0, w1), tl.where(place == 2, w2, w3))
+    return word.to(tl.int32, bitcast=True)
+""",
     "fold_prod": """
 @triton.jit
 def fold_prod(a, b):

@@ -1,0 +1,265 @@
+"""Random operators as pointwise functions of random words (``ir.philox``), so that they fuse and may be repeated.
+
+Each call of a graph draws one seed per device from torch's default generator; the n-th random operator of the graph
+reads stream n of that seed. A rule here says what an operator makes of the words. It returns NotImplemented where the
+operator is to stay as it is, with eager's stream: generators as arguments, complex numbers, parameters that eager
+refuses (it raises then) or only checks when it runs.
+
+Uniform numbers have as many random bits as eager's; a probability is compared with whole words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuselens.ir import philox as philox  # registers the operator that makes words
+
+aten = torch.ops.aten
+
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}  # of a number's mantissa
+DRAW_SEED = aten.randint.low
+SEED_ARGUMENTS = (-(2**31), 2**31, [2])
+
+
+class Streams:
+    """The streams of one run of a graph: ``seed`` gives the seed of a device, drawn when first asked for."""
+
+    def __init__(self, seed: Callable[[torch.device], Tensor]) -> None:
+        self.count = 0
+        self._seed = seed
+        self._seeds: dict[torch.device, Tensor] = {}
+
+    def words(self, like: Tensor) -> Tensor:
+        """The words of a new stream, in the shape of ``like`` and the layout of what eager makes like it."""
+        seed = self._seeds.get(like.device)
+        if seed is None:
+            seed = self._seeds[like.device] = self._seed(like.device)
+        self.count += 1
+        return torch.ops.fuselens.random.default(seed, self.count - 1, like.shape, torch.empty_like(like).stride())
+
+
+def draw_seed(device: torch.device) -> Tensor:
+    """A seed from torch's default generator of the device, as compiled graphs draw theirs."""
+    return DRAW_SEED(*SEED_ARGUMENTS, dtype=torch.int32, device=device)
+
+
+# --- numbers made of words ---------------------------------------------------------------------------------------
+
+
+def _top(words: Tensor, bits: int) -> Tensor:
+    """The highest bits of each word as a number that is not negative."""
+    return (words >> (32 - bits)) & (2**bits - 1)
+
+
+def _unit(streams: Streams, like: Tensor, bits: int = 24) -> Tensor:
+    """Uniform on [0, 1), in the type that ``like`` computes in: of 53 bits in float64, else of ``bits``."""
+    if like.dtype is torch.float64:
+        high, low = _top(streams.words(like), 27), _top(streams.words(like), 26)
+        return (high.to(torch.float64) * 2.0**26 + low.to(torch.float64)) * 2.0**-53
+    return _top(streams.words(like), bits).to(torch.float32) * 2.0**-bits
+
+
+def _positive(streams: Streams, like: Tensor) -> Tensor:
+    """Uniform on (0, 1] for logarithms: small numbers keep all their digits."""
+    if like.dtype is torch.float64:
+        return 1.0 - _unit(streams, like)
+    words = streams.words(like)
+    return ((words ^ (words >> 31)).to(torch.float32) + 0.5) * 2.0**-31
+
+
+def _normal(streams: Streams, like: Tensor) -> Tensor:
+    """Standard normal numbers (Box and Muller)."""
+    radius = (_positive(streams, like).log() * -2.0).sqrt()
+    return radius * (_unit(streams, like) * (2 * math.pi)).cos()
+
+
+def _below(streams: Streams, like: Tensor, p: float) -> Tensor:
+    """True with probability ``p``."""
+    threshold = round(p * 2**32) - 2**31
+    if threshold in (-(2**31), 2**31):
+        return torch.full_like(like, threshold > 0, dtype=torch.bool)
+    return streams.words(like) < threshold
+
+
+# --- rules -------------------------------------------------------------------------------------------------------
+
+Rule = Callable[..., Any]
+
+
+def _floating(make: Callable[..., Tensor]) -> Rule:
+    """Of operators ``op(self, *numbers)`` whose result is a floating tensor like ``self``.
+
+    ``make(streams, like, *numbers)`` gives NotImplemented for numbers that eager refuses.
+    """
+
+    def rule(streams: Streams, like: Tensor, *numbers: Any, generator: Any = None, **named: Any) -> Any:
+        given = (*numbers, *named.values())
+        if generator is not None or like.dtype not in _FLOATS or not all(type(n) in (int, float) for n in given):
+            return NotImplemented
+        made = make(streams, like, *numbers, **named)
+        return made if made is NotImplemented else made.to(like.dtype)
+
+    return rule
+
+
+def _uniform(streams: Streams, like: Tensor, low: float = 0.0, high: float = 1.0, **named: float) -> Tensor:
+    low, high = named.get("from", low), named.get("to", high)
+    if not low <= high or not high - low <= torch.finfo(like.dtype).max:
+        return NotImplemented
+    return _rounded_unit(streams, like) * (high - low) + low
+
+
+def _rounded_unit(streams: Streams, like: Tensor) -> Tensor:
+    """Uniform on [0, 1), also when rounded to the type of ``like``."""
+    return _unit(streams, like, _BITS[like.dtype])
+
+
+def _normal_like(streams: Streams, like: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    return _normal(streams, like) * std + mean if std >= 0 else NotImplemented
+
+
+def _log_normal(streams: Streams, like: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
+    return (_normal(streams, like) * std + mean).exp() if std > 0 else NotImplemented
+
+
+def _exponential(streams: Streams, like: Tensor, lambd: float = 1.0) -> Tensor:
+    if not lambd > 0:
+        return NotImplemented
+    tiny = 2.0**-54 if like.dtype is torch.float64 else 2.0**-24  # never 0: programs take its logarithm
+    return (-_positive(streams, like).log()).clamp_min(tiny) / lambd
+
+
+def _cauchy(streams: Streams, like: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
+    return ((_unit(streams, like) - 0.5) * math.pi).tan() * sigma + median if sigma > 0 else NotImplemented
+
+
+def _geometric(streams: Streams, like: Tensor, p: float, *, generator: Any = None) -> Any:
+    if generator is not None or like.dtype.is_complex or not (type(p) is float and 0 < p < 1):
+        return NotImplemented
+    wide = like.dtype in (torch.float64, torch.int64)
+    draw = _positive(streams, torch.empty_like(like, dtype=torch.float64 if wide else torch.float32))
+    return (draw.log() / math.log1p(-p)).ceil().clamp_min(1).to(like.dtype)
+
+
+def _bernoulli(streams: Streams, like: Tensor, p: float = 0.5, *, generator: Any = None) -> Any:
+    if generator is not None or like.dtype.is_complex or type(p) not in (int, float) or not 0 <= p <= 1:
+        return NotImplemented
+    return _below(streams, like, p).to(like.dtype)
+
+
+def _native_dropout(streams: Streams, x: Tensor, p: float, train: bool | None) -> Any:
+    if x.dtype not in _FLOATS or not (train is None or train) or type(p) not in (int, float) or not 0 <= p <= 1:
+        return NotImplemented
+    kept = _below(streams, x, 1 - p)
+    return x * kept * (0.0 if p == 1 else 1 / (1 - p)), kept
+
+
+def _rrelu(
+    streams: Streams, x: Tensor, noise: Tensor, lower: float = 0.125, upper: float = 1 / 3, training: bool = False,
+    generator: Any = None,
+) -> Any:  # fmt: skip
+    numbers = type(lower) in (int, float) and type(upper) in (int, float)
+    if generator is not None or not training or x.dtype not in _FLOATS or not numbers or not lower <= upper:
+        return NotImplemented
+    slope = (_unit(streams, x) * (upper - lower) + lower).to(x.dtype)
+    slope = torch.where(x <= 0, slope, torch.ones((), dtype=x.dtype, device=x.device))
+    return x * slope, slope
+
+
+def _mean_and_number(streams: Streams, mean: Tensor, std: float = 1.0, *, generator: Any = None) -> Any:
+    if generator is not None or mean.dtype not in _FLOATS or type(std) not in (int, float) or not std >= 0:
+        return NotImplemented
+    return (_normal(streams, mean) * std + mean).to(mean.dtype)
+
+
+def _integers(streams: Streams, like: Tensor, low: Any, high: Any) -> Any:
+    """Integers from ``low`` up to but not including ``high``."""
+    if type(low) is not int or type(high) is not int or not 0 < high - low <= 2**31 or not _holds(like, low, high - 1):
+        return NotImplemented
+    words = streams.words(like).to(torch.int64) & (2**32 - 1)
+    return (((words * (high - low)) >> 32) + low).to(like.dtype)
+
+
+def _holds(like: Tensor, low: int, high: int) -> bool:
+    """Whether the type has all integers of the range; eager refuses to draw others, or warns."""
+    if like.dtype.is_complex:
+        return False
+    if like.dtype.is_floating_point:
+        limit = 2 ** round(-math.log2(torch.finfo(like.dtype).eps))
+        return -limit <= low and high <= limit
+    if like.dtype is torch.bool:
+        return low >= 0 and high <= 1
+    return torch.iinfo(like.dtype).min <= low and high <= torch.iinfo(like.dtype).max
+
+
+def _random_from(streams: Streams, like: Tensor, low: Any, high: Any, *, generator: Any = None) -> Any:
+    return NotImplemented if generator is not None else _integers(streams, like, low, high)
+
+
+def _random_to(streams: Streams, like: Tensor, high: Any, *, generator: Any = None) -> Any:
+    return _random_from(streams, like, 0, high, generator=generator)
+
+
+def _made(draw: Callable[..., Any], before: int, dtype: torch.dtype | None = None) -> Rule:
+    """Of factory functions ``op(*numbers, size, dtype=, …)`` with ``before`` numbers."""
+
+    def rule(streams: Streams, *args: Any, generator: Any = None, **options: Any) -> Any:
+        if generator is not None or not _plain(options):
+            return NotImplemented
+        numbers, (size,) = args[:before], args[before:]
+        wanted = options.get("dtype") or dtype or torch.get_default_dtype()
+        like = torch.empty(size, dtype=wanted, device=options.get("device"))
+        return draw(streams, like, *numbers)
+
+    return rule
+
+
+def _like(draw: Callable[..., Any]) -> Rule:
+    """Of ``op_like(self, *numbers, dtype=, …)``."""
+
+    def rule(streams: Streams, x: Tensor, *numbers: Any, generator: Any = None, **options: Any) -> Any:
+        if generator is not None or not _plain(options):
+            return NotImplemented
+        given = {k: options[k] for k in ("dtype", "device", "memory_format") if options.get(k) is not None}
+        return draw(streams, torch.empty_like(x, **given), *numbers)
+
+    return rule
+
+
+def _plain(options: Mapping[str, Any]) -> bool:
+    return options.get("layout") in (None, torch.strided) and not options.get("pin_memory")
+
+
+_unit_of, _normal_of = _floating(_rounded_unit), _floating(_normal)
+_from_zero = lambda streams, like, high: _integers(streams, like, 0, high)  # noqa: E731
+
+RULES: Mapping[Any, Rule] = MappingProxyType({
+    aten.bernoulli.p: _bernoulli,
+    aten.native_dropout.default: _native_dropout,
+    aten.uniform.default: _floating(_uniform),
+    aten.normal_functional.default: _floating(_normal_like),
+    aten.normal.Tensor_float: _mean_and_number,
+    aten.normal.float_float: _made(_floating(_normal_like), 2),
+    aten.log_normal.default: _floating(_log_normal),
+    aten.exponential.default: _floating(_exponential),
+    aten.cauchy.default: _floating(_cauchy),
+    aten.geometric.default: _geometric,
+    aten.rrelu_with_noise_functional.default: _rrelu,
+    getattr(aten.random, "from"): _random_from,
+    aten.random.to: _random_to,
+    aten.rand.default: _made(_unit_of, 0),
+    aten.randn.default: _made(_normal_of, 0),
+    aten.randint.default: _made(_from_zero, 1, torch.int64),
+    aten.randint.low: _made(_integers, 2, torch.int64),
+    aten.rand_like.default: _like(_unit_of),
+    aten.randn_like.default: _like(_normal_of),
+    aten.randint_like.default: _like(_from_zero),
+    aten.randint_like.low_dtype: _like(_integers),
+})  # fmt: skip
