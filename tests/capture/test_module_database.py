@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import fuselens
-from fuselens import comparison
+from fuselens import comparison, report
 
 from .databases import database
 
@@ -24,6 +24,7 @@ MODULES = {info.name: info for info in database("common_modules").module_db}
 CASES = [(name, mode) for name in sorted(MODULES) for mode in ("train", "eval")]
 IN_CI = sorted(random.Random(3).sample(CASES, 16))
 SAMPLES = 3  # of each in CI
+FALLBACKS = ("FL301", "FL402", "FL404")
 
 # what must break the graph, and the code of the break
 EXPECTED = {
@@ -81,13 +82,14 @@ def once(function: Callable[..., Any], module: torch.nn.Module, given: Any) -> A
     return detached, requires, gradients, buffers, torch.get_rng_state(), tensors((args, kwargs))
 
 
-def check_sample(name: str, sample: Any, training: bool) -> None:
+def check_sample(name: str, sample: Any, training: bool, backend: str = "eager") -> list[report.Diagnostic]:
+    """Asserts that a sample agrees with eager; what the report says of graphs that ran eagerly."""
     torch.manual_seed(0)
     info, made, given = MODULES[name], sample.constructor_input, sample.forward_input
     eager = info.module_cls(*made.args, **made.kwargs).train(training)
     module = copy.deepcopy(eager)
     fuselens.reset()
-    compiled = fuselens.compile(module, backend="eager")
+    compiled = fuselens.compile(module, backend=backend, options={"fallback_random": True})
     inputs = [(given.args, given.kwargs)] * 2
     doubled = twice(inputs[0])
     probe = copy.deepcopy(eager)
@@ -97,20 +99,25 @@ def check_sample(name: str, sample: Any, training: bool) -> None:
         expected, actual = once(eager, eager, args), once(compiled, module, args)
         difference = comparison.differ(expected, actual, f"call {i} of {sample.desc or name}")
         assert difference is None, difference
-    report = compiled.__fuselens__.recorder.report
-    for found in (*report.breaks, *(d for d in report.diagnostics if d.code in ("FL109", "FL112", "FL202"))):
+    record = compiled.__fuselens__.recorder.report
+    for found in (*record.breaks, *(d for d in record.diagnostics if d.code in ("FL109", "FL112", "FL202"))):
         assert any(part in name for part in EXPECTED.get(found.code, ())), (
             f"{sample.desc}: {found.code} {found.message}"
         )
+    return [d for d in record.diagnostics if d.code in FALLBACKS]
 
 
-def check_all(name: str, mode: str, limit: int | None) -> None:
+def check_all(
+    name: str, mode: str, limit: int | None, backend: str = "eager", dtype: torch.dtype = torch.float32
+) -> list[report.Diagnostic]:
     info, training = MODULES[name], mode == "train"
     torch.manual_seed(0)
-    samples = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=training)
+    samples = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=training)
+    found = []
     for sample in samples[:limit]:
         if sample.forward_input is not None:
-            check_sample(name, sample, training)
+            found += check_sample(name, sample, training, backend)
+    return found
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -58,15 +58,16 @@ DATA_DEPENDENT = {
 }  # fmt: skip
 PYTHON = ("masked.", "jiterator", "nn.functional.linear_cross_entropy")  # their Python code is not traced yet
 EXPECTED = {name: code for code, names in DATA_DEPENDENT.items() for name in names}
+FALLBACKS = ("FL301", "FL302", "FL402", "FL404")
 UNINITIALISED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 
 
-def variants(op: Any) -> list[tuple[str, Callable[..., Any], list[Any], bool]]:
-    """(kind, function, samples, whether it works in place)."""
+def variants(op: Any, wanted: torch.dtype) -> list[tuple[str, Callable[..., Any], list[Any], bool]]:
+    """(kind, function, samples, whether it works in place), of ``wanted`` where the operator takes it."""
     dtypes = op.supported_dtypes("cpu")
     if not dtypes:
         return []
-    dtype = torch.float32 if torch.float32 in dtypes else sorted(dtypes, key=str)[0]
+    dtype = wanted if wanted in dtypes else sorted(dtypes, key=str)[0]
     grad = op.supports_autograd and dtype.is_floating_point
     samples = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=grad), SAMPLES))
     found = [("function", op.op, samples, False)]
@@ -114,7 +115,7 @@ def observe(fn: Callable[..., Any], sample: Any, in_place: bool) -> dict[str, An
     outputs = [t for t in tensors(result) if t.grad_fn is not None and t.layout is torch.strided]
     seen = {"layout": layout(result, (given, keywords)), "arguments": (given, keywords), "result": result}
     if leaves and outputs:
-        tangents = [torch.ones_like(t) for t in outputs]
+        tangents = [torch.linspace(0.5, 1.5, t.numel()).to(t.dtype).view(t.shape) for t in outputs]
         try:
             seen["gradients"] = torch.autograd.grad(outputs, leaves, tangents, allow_unused=True)
         except RuntimeError as error:  # eigenvectors are defined up to a phase
@@ -122,9 +123,15 @@ def observe(fn: Callable[..., Any], sample: Any, in_place: bool) -> dict[str, An
     return seen
 
 
-def failure(name: str) -> str | None:
-    """What differs from eager for any variant of an operator, in words; a break's code and message."""
-    for kind, fn, samples, in_place in variants(OPERATORS[name]):
+def failure(
+    name: str, backend: str = "eager", dtype: torch.dtype = torch.float32, fallbacks: dict[str, str] | None = None
+) -> str | None:
+    """What differs from eager for any variant of an operator, in words; a break's code and message.
+
+    ``fallbacks``, where given, takes what the report says of graphs that ran eagerly; then breaks are no failures.
+    """
+    options = {"fallback_random": True} if backend == "fuselens" else {}
+    for kind, fn, samples, in_place in variants(OPERATORS[name], dtype):
         for n, sample in enumerate(samples):
             fuselens.reset()
 
@@ -134,7 +141,7 @@ def failure(name: str) -> str | None:
                 return fn(first.clone() if reshapes else first, *args, **kwargs)
 
             expected = observe(call, sample, in_place)
-            compiled = fuselens.compile(call, backend="eager", fullgraph=True)
+            compiled = fuselens.compile(call, backend=backend, fullgraph=fallbacks is None, options=options)
             for attempt in ("cold", "cached"):
                 where = f"{name} ({kind}, sample {n}, {attempt})"
                 try:
@@ -148,6 +155,11 @@ def failure(name: str) -> str | None:
                 difference = comparison.differ(expected, actual, where)
                 if difference is not None:
                     return difference
+            if fallbacks is not None:
+                found = compiled.__fuselens__.recorder.report.diagnostics
+                fallbacks |= {
+                    f"{d.code}: {d.message}": f"{name} ({kind}, sample {n})" for d in found if d.code in FALLBACKS
+                }
     return None
 
 

@@ -171,6 +171,7 @@ FUNCTIONS = {
     "mse": lambda x: F.mse_loss(x, x * 0.5), "bce": lambda x: F.binary_cross_entropy_with_logits(x, (x > 0).float()), "kl": lambda x: F.kl_div(x.log_softmax(1), x.softmax(1), reduction="batchmean"),
     "smooth_l1": lambda x: F.smooth_l1_loss(x, x * 2), "cosine": lambda x: F.cosine_similarity(x, x + 1), "normalize": lambda x: F.normalize(x),
     "layer_norm": lambda x: F.layer_norm(x, (6,)), "dropout_eval": lambda x: F.dropout(x, 0.5, training=False), "complex": lambda x: torch.view_as_real(torch.complex(x, x) * 2),
+    "lazy_conjugate": lambda x: (torch.fft.hfft2(x), torch.fft.fft(x).conj().imag), "half_of_conjugates": lambda x: torch.fft.ihfft(x).abs(),
     "empty": lambda x: x[:0] * 2, "scalar": lambda x: x.sum() * 2 + 1, "arange": lambda x: torch.arange(6) + x, "linspace": lambda x: torch.linspace(0, 1, 6) * x,
     "full": lambda x: torch.full((4, 6), 3.0) + torch.zeros_like(x) + torch.ones(6), "channels_last": lambda x: x.view(1, 4, 2, 3).to(memory_format=torch.channels_last) * 2,
     "as_strided": lambda x: x.as_strided((3, 3), (6, 2)) + 1, "view_inplace": lambda x: x.clone().view(-1).add_(1).view(4, 6),
@@ -201,6 +202,50 @@ def test_function(name):
 
 def _flat(value):
     return [value] if isinstance(value, torch.Tensor) else list(value)
+
+
+def test_batch_norm_of_another_batch_size():
+    model = nn.Sequential(nn.Linear(6, 5, bias=False), nn.BatchNorm1d(5), nn.ReLU())
+    other = copy.deepcopy(model)
+    compiled = fuselens.compile(other)
+    for size in (8, 5, 3):
+        expected, actual = model(t(size, 6)), compiled(t(size, 6))
+        for result in (expected, actual):
+            result.square().sum().backward()
+        left = [[y, [p.grad for p in m.parameters()], m.state_dict()] for y, m in ((expected, model), (actual, other))]
+        assert comparison.differ(*left, f"batch of {size}") is None
+    assert not {d.code for d in compiled.__fuselens__.recorder.report.diagnostics} & {"FL301", "FL404"}
+
+
+@pytest.mark.parametrize("lazy", [torch.conj, lambda z: z.conj().imag])
+@pytest.mark.parametrize("fn", [lambda y: y * 2, lambda y: (y.sum(0), y.t()), lambda y: y.add_(1)])
+def test_lazily_conjugated_and_negated_inputs(fn, lazy):
+    compiled = fuselens.compile(fn)
+    for make in (lambda z: z if lazy is torch.conj else z.imag, lazy):
+        z, other = (torch.complex(t(3, 3), t(3, 3, seed=1)) for _ in range(2))
+        assert comparison.differ([fn(make(z)), z], [compiled(make(other)), other], "result and input") is None
+
+
+@pytest.mark.parametrize(
+    ("fn", "reason"),
+    [
+        (lambda x: torch.linalg.vector_norm(x, 0), "reaches none of its inputs"),
+        (lambda x: torch.linalg.eig(x.reshape(2, 2, 6)[..., :2]).eigenvectors.abs(), "checks values"),
+        (lambda x: torch.linalg.eig(x.reshape(2, 2, 6)[..., :2]).eigenvectors.real, "checks values"),
+    ],
+)
+def test_backwards_that_run_eagerly(fn, reason):
+    compiled = fuselens.compile(fn)
+    seen = []
+    for function in (fn, compiled):
+        x = t(4, 6).requires_grad_()
+        y = function(x)
+        try:
+            seen.append((y, torch.autograd.grad(y.sum(), x, allow_unused=True)))
+        except RuntimeError as e:
+            seen.append((y, str(e)))
+    assert comparison.differ(*seen, "result and gradient") is None
+    assert [reason in d.message for d in compiled.__fuselens__.recorder.report.diagnostics] == [True]
 
 
 def test_reductions_of_integers_and_masks_in_one_graph():

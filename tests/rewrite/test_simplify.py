@@ -40,6 +40,8 @@ CASES: dict[str, tuple[Callable[..., Any], list[str]]] = {
     "repeated views": (lambda x: x.t() @ x.t().t(), ["t.default", "t.default", "mm.default"]),
     "different constants": (lambda x: (x * 1.0 + 1) + (x + 1.0), ["add.Tensor", "add.Tensor", "add.Tensor"]),
     "same view": (lambda x: x.view(4, 6) + 1, ["add.Tensor"]),
+    "lazy conjugate": (lambda x: aten._conj.default(torch.complex(x, x)) * 2,
+                       ["complex.default", "_conj.default", "clone.default", "mul.Tensor"]),
     "same expand": (lambda x: x.expand(4, 6) + 1, ["add.Tensor"]),
     "clone of a temporary": (lambda x: (x + 1).clone() * 2, ["add.Tensor", "mul.Tensor"]),
     "clone for the caller": (lambda x: x.clone(), ["clone.default"]),

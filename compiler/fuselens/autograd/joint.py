@@ -37,6 +37,7 @@ from .unsupported import Unsupported
 
 aten = torch.ops.aten
 
+_FREE_PHASE = (aten.linalg_eig.default, aten._linalg_eigh.default, aten._linalg_svd.default)
 _COPIED_META = ("span", "stack")
 
 
@@ -132,8 +133,8 @@ class _Trace:
         tangents: list[fx.Node] = []
         if differentiable:
             tangents, gradients = self._backward(differentiable)
-        if all(g is None for g in gradients):
-            differentiable, tangents = [], []
+            if all(g is None for g in gradients):
+                raise Unsupported("its results require grad, but their backward reaches none of its inputs")
         return self._finish(described, mutations, differentiable, tangents, gradients)
 
     # --- inputs
@@ -316,6 +317,8 @@ class _Trace:
                     raise Unsupported("an output is a view of an input that is overwritten with other strides")
                 view = self._view(t, self.wrappers[i])
                 described.append(Output("input", i, view, requires_grad=t.requires_grad))
+            elif t.is_conj() or t.is_neg():
+                raise Unsupported("an output is a lazily conjugated or negated view")
             elif len(groups[storage]) == 1 and not _is_no_grad_view(t):
                 position = self._add_result(self.recorder.node_of(torch_private.from_functional(t)), t, owned=True)
                 described.append(Output("result", position, requires_grad=t.requires_grad))
@@ -400,6 +403,7 @@ class _Trace:
         """Tangent nodes, and per input the node of its gradient."""
         roots = [self.result_wrappers[i] for i in differentiable]
         self._refuse_foreign_leaves(roots)
+        self._refuse_checked_backwards()
         tangents, nodes = [], []
         with torch_private.without_functionalization():
             for j, i in enumerate(differentiable):
@@ -426,6 +430,12 @@ class _Trace:
             if g is not None:
                 gradients[i] = self.recorder.node_of(torch_private.from_functional(g))
         return nodes, gradients
+
+    def _refuse_checked_backwards(self) -> None:
+        """Complex eigenvectors have a free phase; eager's backward looks whether the loss depends on it, and raises."""
+        for node in self.recorder.graph.nodes:
+            if node.target in _FREE_PHASE and any(t.is_complex() for t in node.meta["val"]):
+                raise Unsupported(f"the backward of {node.target} checks values", node.meta.get("span"))
 
     def _refuse_foreign_leaves(self, roots: list[torch.Tensor]) -> None:
         """Gradients of leaves made inside the graph (``requires_grad_()``) would be lost: refuse them."""

@@ -11,7 +11,7 @@ Rules, in the words of the decisions:
   views, casts and index expressions are, because they fuse into the kernel that reads them;
 - a value that both a forward and a backward vendor call read is saved: it exists in memory already, and recomputing it
   would need a kernel of its own (at ``memory_budget=1``);
-- symbolic sizes are always passed on, as integers;
+- symbolic sizes are always passed on, as integers; other numbers are computed from them again;
 - of a checkpoint region (``torch.utils.checkpoint``) nothing is saved but what it reads and what leaves it;
 - ``memory_budget`` b < 1 lowers the bytes saved to b × the default choice where it can, by allowing more operators to
   run twice, those first that give most bytes for their work. Random draws are never repeated.
@@ -219,7 +219,7 @@ class _Cut:
 
     def _ban_reason(self, node: fx.Node) -> str:
         if is_number(node):
-            return "a size that the backward needs"
+            return "" if _is_real(node) else "a size that the backward needs"
         if node.meta.get("random"):
             return "random numbers are drawn once, so that forward and backward agree"
         if node.meta.get("old_value"):
@@ -314,7 +314,7 @@ class _Cut:
         of about the same size the one that is in memory anyway is saved.
         """
         if is_number(node):
-            return 1
+            return None if _is_real(node) else 1
         if not isinstance(node.meta.get("val"), torch.Tensor) or (is_view(node) and self._view_has_base(node)):
             return None
         saveable = node in self.leaving or node.meta.get("random") or node.meta.get("kept")
@@ -490,6 +490,11 @@ def is_number(node: fx.Node) -> bool:
     """Whether the node's value is a (symbolic) Python number."""
     value = node.meta.get("val")
     return torch_private.is_symbolic_number(value) or isinstance(value, (int, float))
+
+
+def _is_real(node: fx.Node) -> bool:
+    """Whether the node is a number computed from sizes that is no size itself: kernels compute it where they need it."""
+    return isinstance(node.meta["val"], (float, torch.SymFloat))
 
 
 def _through_views(node: fx.Node) -> list[fx.Node]:

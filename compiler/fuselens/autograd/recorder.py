@@ -373,7 +373,8 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.dtype == b.dtype and a.device == b.device and _same(a.shape, b.shape) and _same(a.stride(), b.stride())
+    kinds = [(t.dtype, t.device, t.is_conj(), t.is_neg()) for t in (a, b)]
+    return kinds[0] == kinds[1] and _same(a.shape, b.shape) and _same(a.stride(), b.stride())
 
 
 def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from fuselens.ir.affine import symbol_names
 from fuselens.ir.loops import Buffer, Graph
 from fuselens.lowering import composites, movement, pointwise, reductions
 from fuselens.lowering.builder import Builder, LoweringError, Unsupported, expression
-from fuselens.lowering.views import is_view, lower_view
+from fuselens.lowering.views import aliases, is_view, lower_view
 from fuselens.report import Span
 from fuselens.torch_private import OpOverload, symint_hint, symint_may_be_negative
 
@@ -182,7 +182,7 @@ class _Walk:
         if torch.Tag.nondeterministic_seeded in target.tags:
             reason = _RANDOM
         packet = str(target).rpartition(".")[0]
-        if is_view(target, packet):
+        if aliases(target):
             target = _copying(target)
         self.low.decide("extern" if packet in VENDOR else "fallback", str(target), reason, operator=str(target))
         mutated = _mutated(target)

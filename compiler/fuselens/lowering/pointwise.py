@@ -343,6 +343,7 @@ FORMULAS: dict[str, Formula] = {
     "aten.remainder": Formula(lambda a, b: _divide(a, b, "mod")),
     "aten.fmod": Formula(lambda a, b: _divide(a, b, "fmod")),
     "aten.neg": Formula(lambda x: -x),
+    "aten._neg_view": Formula(lambda x: -x),
     "aten.abs": Formula(lambda x: x.apply("abs") if x.dtype != "bool" else x),
     "aten.sign": Formula(lambda x: x.apply("sign") if x.dtype != "bool" else x),
     "aten.sgn": Formula(lambda x: x.apply("sign") if x.dtype != "bool" else x),

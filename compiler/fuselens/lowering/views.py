@@ -20,10 +20,17 @@ from fuselens.torch_private import OpOverload
 _SHARING = frozenset({"aten._unsafe_view", "aten.lift_fresh", "aten.detach", "aten.alias", "prims.view_of"})
 
 
+# views whose elements are other numbers: torch computes them lazily, buffers hold them
+_COMPUTING = frozenset({"aten._conj", "aten._neg_view"})
+
+
 def is_view(target: OpOverload, packet: str) -> bool:
-    """Whether the operator's results alias its first argument without writing to it."""
-    if packet in _SHARING:
-        return True
+    """Whether the operator's results are elements of its first argument."""
+    return packet in _SHARING or (aliases(target) and packet not in _COMPUTING)
+
+
+def aliases(target: OpOverload) -> bool:
+    """Whether the operator's results share memory with an argument, to which it does not write."""
     returns = target._schema.returns
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
@@ -34,8 +41,6 @@ def lower_view(low: Builder, base: Buffer, base_meta: torch.Tensor, meta: Any) -
         return tuple(lower_view(low, base, base_meta, m) for m in meta)
     if NAMES.get(meta.dtype) != base.dtype:
         raise Unsupported("it reinterprets the elements' type")
-    if meta.is_conj() or meta.is_neg():
-        raise Unsupported("it sets a lazy conjugate or negative bit")
     if meta.storage_offset() is base_meta.storage_offset():
         offset = base.offset
     else:

@@ -244,7 +244,8 @@ def _meta_key(node: fx.Node) -> tuple[Any, ...] | None:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None
-    return (value.dtype, value.device, _sizes(value.shape), _sizes(value.stride()), str(value.storage_offset()))
+    bits = value.is_conj(), value.is_neg()
+    return (value.dtype, value.device, _sizes(value.shape), _sizes(value.stride()), str(value.storage_offset()), bits)
 
 
 def _sizes(values: Iterable[Any]) -> tuple[Any, ...]:
