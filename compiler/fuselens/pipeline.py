@@ -211,10 +211,6 @@ def _refusal(error: Exception, captured: Captured) -> report.Diagnostic:
     return make("FL404", where, why=f"{type(error).__name__}: {str(error)[:500]}")
 
 
-def _requires_grad(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad
-
-
 def _foreign_devices(graph: fx.Graph) -> set[str]:
     """Types of the devices of a graph's tensors that no kernels are made for: ``meta`` tensors have no data."""
     values = [n.meta.get("val") for n in graph.nodes]
@@ -239,9 +235,6 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     record = run.graph
     if captured.sizes is not None and torch_private.depends_on_data(captured.sizes.env):
         raise Unsupported("it computes numbers or sizes from data, which kernels do not know beforehand")
-    output = next(n for n in captured.module.graph.nodes if n.op == "output").args[0]
-    if not captured.grad_enabled and any(n.op != "placeholder" and _requires_grad(n.meta["val"]) for n in output):
-        raise Unsupported("it turns gradients on")
     if any(map(torch_private.makes_leaf, captured.module.graph.nodes)):
         raise Unsupported("it makes parameters or buffers, or changes what requires gradients")
     if any(_makes_inference_tensors(n) for n in captured.module.graph.nodes):
@@ -269,7 +262,7 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     written = tuple(m.input for m in joint.signature.mutations)
     if not joint.training:
         module = partition_stage.forward_only(joint)
-        ready = autograd_function.build(joint.signature, lower(module, "forward"))
+        ready = autograd_function.build(joint.signature, lower(module, "forward"), eager=eager)
         return _guard_overlap(ready, eager, written, captured.arguments)
     with run.stage("partition"):
         parts = partition_stage.partition(joint, memory_budget=config.memory_budget)

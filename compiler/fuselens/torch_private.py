@@ -785,7 +785,8 @@ _DRAWS = re.compile(
 
 def makes_leaf(node: torch.fx.Node) -> bool:
     """Whether a node gives a leaf of autograd's graph, or changes an input into one."""
-    return node.target is make_parameter or (node.op == "call_method" and node.target == "requires_grad_")
+    asked = node.op == "call_method" and node.target == "requires_grad_"
+    return asked or node.target is make_parameter or node.kwargs.get("requires_grad") is True
 
 
 class EnterContext:
@@ -970,6 +971,23 @@ def storage_key(tensor: torch.Tensor) -> int:
 def tensor_base(tensor: torch.Tensor) -> torch.Tensor | None:
     """The tensor that ``tensor`` is a differentiable view of."""
     return tensor._base
+
+
+def is_one_of_several_views(tensor: torch.Tensor) -> bool:
+    """Whether an operator that returns several views made ``tensor``: eager refuses to write to it in place."""
+    meta = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
+    return tensor._is_view() and torch._C._autograd._get_creation_meta(tensor) == meta
+
+
+def mark_one_of_several_views(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor``, a view, as if an operator that returns several had made it."""
+    torch._C._autograd._set_creation_meta(tensor, torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE)
+    return tensor
+
+
+def negated(tensor: torch.Tensor) -> torch.Tensor:
+    """The view of ``tensor`` that is lazily negated; ``tensor``'s own memory again where it is that already."""
+    return torch._neg_view(tensor)
 
 
 def keeps_graph() -> bool:

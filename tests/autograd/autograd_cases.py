@@ -468,6 +468,41 @@ add("return-no-grad-view-of-intermediate", lambda x: _no_grad_view(x * 2), one)
 add("return-no-grad-view-and-base", lambda x: (lambda y: (_no_grad_view(y), y))(x * 2), one)
 
 
+def _complex() -> list[Any]:
+    return [torch.randn(4, 6, dtype=torch.complex64).requires_grad_()]
+
+
+def _no_grad_slice(x: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        return x[1:], x * 2
+
+
+def _detached_part(x: Tensor) -> tuple[Tensor, ...]:
+    y = x * 2
+    return y.detach()[1:], y[:2], x.detach()[1:]
+
+
+def _two_detached_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = (x * 2)[1:]
+    return y.detach()[1:], y.detach()[:1]
+
+
+def _view_of_written_columns(x: Tensor) -> tuple[Tensor, Tensor]:
+    x.add_(1)
+    return x[0], x.t()
+
+
+add("conjugate-view", lambda c: (c.conj(), c * 2), _complex)
+add("conjugate-parts", lambda c: (torch.imag(c.conj()), torch.real(c.conj())), _complex)
+add("conjugate-of-intermediate", lambda c: (lambda y: (y, y.conj(), torch.imag(y.conj())))(c * 2), _complex)
+add("negated-alone", lambda c: torch.imag((c * 2).conj()), _complex)
+add("view-under-no-grad", lambda x: (x.t(), x[0], x.view(-1)), one, grad_enabled=False)
+add("view-inside-no-grad", _no_grad_slice, one)
+add("detached-part", _detached_part, one)
+add("two-detached-parts", _two_detached_parts, one)
+add("view-of-written-columns", _view_of_written_columns, lambda: [torch.randn(4, 6)], lambda x: [x[:, ::2]])
+
+
 # --- grad mode, detach, inputs that do not require grad -------------------------------------------------------------
 def _no_grad_region(x: Tensor, y: Tensor) -> Tensor:
     with torch.no_grad():
@@ -517,6 +552,16 @@ def _inner_grad(x: Tensor) -> Tensor:
     (g,) = torch.autograd.grad(y, x, create_graph=True)
     return g * x
 
+
+def _grad_inside(x: Tensor) -> tuple[Tensor, ...]:
+    with torch.enable_grad():
+        y = x * 2
+    z = y * 3
+    with torch.enable_grad():
+        return y, z, z + y, x[0]
+
+
+add("enable-grad-inside-no-grad", _grad_inside, one, grad_enabled=False)
 
 # --- random numbers -------------------------------------------------------------------------------------------------
 add("random-order", lambda x: x * torch.rand(4, 6) + torch.randn_like(x) * F.dropout(x, 0.5), one)

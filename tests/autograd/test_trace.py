@@ -42,10 +42,6 @@ def _detached_parts(x: Tensor) -> tuple[Tensor, Tensor]:
     return y[0].detach(), y[1].detach()
 
 
-def _complex() -> list[Tensor]:
-    return [leaf(3, dtype=torch.complex64), leaf(3)]
-
-
 REFUSED: dict[str, tuple[Any, Any, Any, str]] = {
     "metadata-of-input": (_transpose_input, lambda: [torch.randn(3, 4), leaf(3, 4)], None, "shape or strides"),
     "overlapping-mutation": (lambda a, b: (a.add_(1), b * 2)[1], lambda: [torch.randn(4, 6)], _halves, "shares memory"),
@@ -53,7 +49,6 @@ REFUSED: dict[str, tuple[Any, Any, Any, str]] = {
     "inplace-on-leaf": (lambda x: x.add_(1), lambda: [leaf(3)], None, "leaf"),
     "saved-then-modified": (lambda x: (lambda y: (y.exp().add_(1)))(x * 2), lambda: [leaf(3)], None, "backward raised"),
     "split-detached": (_detached_parts, lambda: [leaf(3, 2)], None, "share memory"),
-    "conjugate-view": (lambda c, x: (c.conj(), x * 2), _complex, None, "conjugated"),
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ Invariants of the graph that comes out:
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -74,7 +75,7 @@ def trace(
 ) -> Joint:
     """The joint graph of ``gm`` on ``fake_inputs`` (fake tensors of one mode, or Python/symbolic numbers).
 
-    Without an input that requires grad, or with ``grad_enabled`` False, there is no backward. ``overlapping`` lists
+    Without an input that requires grad, or where gradients are never on, there is no backward. ``overlapping`` lists
     groups of inputs whose real tensors share memory, where the fakes' storages do not tell. With ``counter_based``
     random operators become functions of a seed (``random_numbers``). Raises Unsupported.
     """
@@ -109,12 +110,13 @@ class _Trace:
         self.recorder = recorder
         self.mode = mode
         self.fakes = list(fake_inputs)
-        self.training = torch.is_grad_enabled() and any(_requires_grad(t) for t in fake_inputs)
+        self.enables_grad = not torch.is_grad_enabled() and _turns_grad_on(gm)
+        self.training = (torch.is_grad_enabled() or self.enables_grad) and any(_requires_grad(t) for t in fake_inputs)
         self.placeholders: list[fx.Node] = []
         self.duplicates: dict[int, int] = {}
         self.leaves: list[Any] = []  # wrappers that gradients are taken of
         self.wrappers: list[Any] = []  # wrappers that the captured graph works on; a leaf, or a clone of it
-        self.initial: list[tuple[Any, int] | None] = []  # (grad_fn, storage) of each wrapper before the graph ran
+        self.initial: list[tuple[Any, int, int] | None] = []  # of each wrapper before the graph ran: see _state
         self.provenance: dict[Any, dict[str, Any]] = {}  # autograd node → meta of the backward operators it records
         self.results: list[Any] = []
         self.result_wrappers: dict[int, torch.Tensor] = {}
@@ -157,17 +159,18 @@ class _Trace:
                 else:
                     wrapper = torch_private.to_functional(fake)
                     self.leaves.append(wrapper.requires_grad_() if fake.requires_grad else wrapper)
+                    if fake.is_neg():
+                        raise Unsupported("an input is a lazily negated view", node.meta.get("span"))
         for i, (fake, leaf) in enumerate(zip(self.fakes, self.leaves, strict=True)):
             self.wrappers.append(self._writable(i, leaf) if writes and leaf is not None and not fake.is_leaf else leaf)
             wrapper = self.wrappers[i]
-            state = None if wrapper is None else (wrapper.grad_fn, torch_private.storage_key(wrapper))
-            self.initial.append(state)
+            self.initial.append(None if wrapper is None else _state(wrapper))
 
     def _writable(self, i: int, leaf: torch.Tensor) -> torch.Tensor:
         """Eager may write to a non-leaf that requires grad; autograd refuses it on our leaf, so hand out a copy."""
         if i in self.duplicates:
             return self.wrappers[self.duplicates[i]]
-        with self.recorder.clones_as_identity():
+        with self.recorder.clones_as_identity(), torch.enable_grad():
             return leaf.clone(memory_format=torch.preserve_format)
 
     # --- forward
@@ -258,7 +261,7 @@ class _Trace:
     # --- what the forward did
 
     def _mutations(self) -> list[Mutation]:
-        found: list[tuple[int, fx.Node, bool]] = []
+        found: list[tuple[int, fx.Node, bool, bool]] = []
         sharing: dict[int, list[int]] = {}
         for i, t in enumerate(self.fakes):
             if isinstance(t, torch.Tensor) and i not in self.duplicates:
@@ -267,7 +270,7 @@ class _Trace:
             state = self.initial[i]
             if wrapper is None or state is None or i in self.duplicates:
                 continue
-            grad_fn, storage = state
+            grad_fn, storage, version = state
             value = torch_private.from_functional(wrapper)
             if torch_private.storage_key(wrapper) != storage or value.dtype != fake.dtype:
                 raise Unsupported("an input is given other storage or another dtype")
@@ -279,20 +282,21 @@ class _Trace:
             if i in self.overlapping or len(sharing[torch_private.storage_key(fake)]) > 1:
                 raise Unsupported("an input is written to that shares memory with another input")
             visible = self.training and wrapper.requires_grad and wrapper.grad_fn is not grad_fn
-            found.append((i, node, visible))
-        written = {self.placeholders[i] for i, _, _ in found}
+            found.append((i, node, visible, visible or torch_private.times_written(wrapper) != version))
+        written = {self.placeholders[i] for i, *_ in found}
         mutations = []
-        for i, node, visible in found:
+        for i, node, visible, counted in found:
             # The run time copies results to inputs one after the other: none may be an input that is overwritten. An
             # autograd node may not return one tensor at two positions.
             owned = self.training or _storage_root(node) in written
             position = self._add_result(node, self.wrappers[i] if visible else None, owned=owned)
-            mutations.append(Mutation(i, position, visible))
+            mutations.append(Mutation(i, position, visible, counted))
         return mutations
 
     def _describe_outputs(self, outputs: list[Any], mutated: set[int]) -> list[Output]:
         """How to rebuild each output from the results; adds the results that are needed."""
         described: list[Output] = []
+        captured = self._captured_outputs()
         input_of = {id(w): i for i, w in reversed(list(enumerate(self.wrappers))) if w is not None}
         input_storage = {s[1]: i for i, s in reversed(list(enumerate(self.initial))) if s is not None}
         groups: dict[int, list[torch.Tensor]] = {}
@@ -313,13 +317,11 @@ class _Trace:
                 described.append(Output("input", input_of[id(t)], requires_grad=t.requires_grad))
             elif storage in input_storage:
                 i = input_storage[storage]
-                if i in mutated and not _same_shape(torch_private.from_functional(self.wrappers[i]), self.fakes[i]):
-                    raise Unsupported("an output is a view of an input that is overwritten with other strides")
                 view = self._view(t, self.wrappers[i])
+                if i in mutated and not _same_shape(torch_private.from_functional(self.wrappers[i]), self.fakes[i]):
+                    view = self._strides_of_input(view, captured[k], i)
                 described.append(Output("input", i, view, requires_grad=t.requires_grad))
-            elif t.is_conj() or t.is_neg():
-                raise Unsupported("an output is a lazily conjugated or negated view")
-            elif len(groups[storage]) == 1 and not _is_no_grad_view(t):
+            elif len(groups[storage]) == 1 and not _is_no_grad_view(t) and not t.is_conj() and not t.is_neg():
                 position = self._add_result(self.recorder.node_of(torch_private.from_functional(t)), t, owned=True)
                 described.append(Output("result", position, requires_grad=t.requires_grad))
             else:
@@ -331,6 +333,24 @@ class _Trace:
                 view_or_base = None if t is base else self._view(t, base)
                 described.append(Output("result", position, view_or_base, requires_grad=t.requires_grad))
         return described
+
+    def _captured_outputs(self) -> list[Any]:
+        """The values of the captured graph's outputs, as the fake tensors that its capture saw."""
+        output = next(n for n in reversed(self.gm.graph.nodes) if n.op == "output").args[0]
+        nodes = output if isinstance(output, (list, tuple)) else [output]
+        return [n.meta.get("val") if isinstance(n, fx.Node) else n for n in nodes]
+
+    def _strides_of_input(self, view: View, captured: Any, i: int) -> View:
+        """``view`` in the memory of the i-th input, which is written with a value of other strides than its own."""
+        base = [n for n in self.gm.graph.nodes if n.op == "placeholder"][i].meta.get("val")
+        plain = isinstance(captured, torch.Tensor) and isinstance(base, torch.Tensor) and captured.dtype == base.dtype
+        if not plain or torch_private.storage_key(captured) != torch_private.storage_key(base):
+            raise Unsupported("an output is a view of an input that is overwritten with other strides")
+        return dataclasses.replace(
+            view,
+            stride=tuple(self._extent(s) for s in captured.stride()),
+            offset=self._extent(captured.storage_offset() - base.storage_offset()),
+        )
 
     def _describe_number(self, value: Any) -> Output:
         if torch_private.is_symbolic_number(value):
@@ -357,8 +377,6 @@ class _Trace:
         return Result(len(self.results) - 1)
 
     def _view(self, t: torch.Tensor, base: torch.Tensor) -> View:
-        if t.is_conj() != base.is_conj() or t.is_neg() != base.is_neg():
-            raise Unsupported("an output is a lazily conjugated or negated view")
         reinterpret = ""
         start: Any = base.storage_offset()
         if t.dtype != base.dtype:
@@ -372,14 +390,20 @@ class _Trace:
         link: Link = "view"
         if torch_private.tensor_base(t) is None:
             link = "detach"
-        elif t.grad_fn is None and base.requires_grad:
+        elif base.requires_grad and not t.requires_grad:
+            link = "detached"
+        elif base.requires_grad and _history(t) is None:
             link = "no_grad"
+        elif torch_private.is_one_of_several_views(t):
+            link = "multiple"
         return View(
             tuple(self._extent(s) for s in t.shape),
             tuple(self._extent(s) for s in t.stride()),
             self._extent(t.storage_offset() - start),
             link,
             reinterpret,
+            conjugate=t.is_conj() != base.is_conj() and not reinterpret,
+            negate=t.is_neg() != base.is_neg(),
         )
 
     def _add_result(self, node: fx.Node, wrapper: torch.Tensor | None, *, owned: bool = False) -> int:
@@ -495,6 +519,7 @@ class _Trace:
             views=tuple(i for i, n in enumerate(self.results) if i not in self.integers and _storage_root(n) is not n),
             random=self.recorder.random,
             detached=self.training and not differentiable,
+            enables_grad=self.training and self.enables_grad,
             autocast=_autocast_devices(),
             replayable=self._replayable(mutations, present),
         )
@@ -553,9 +578,28 @@ def _storage_root(node: fx.Node) -> fx.Node:
     return node
 
 
+def _state(wrapper: torch.Tensor) -> tuple[Any, int, int]:
+    """What writes change of a tensor: its history, where its memory is, and how often it was written."""
+    return wrapper.grad_fn, torch_private.storage_key(wrapper), torch_private.times_written(wrapper)
+
+
+def _history(t: torch.Tensor) -> Any:
+    """``t.grad_fn``, which a view that was made and written to under no_grad does not tell, here as in eager."""
+    try:
+        return t.grad_fn
+    except RuntimeError as e:
+        raise Unsupported(
+            "a view made under no_grad outlives a write to its memory, after which eager refuses it"
+        ) from e
+
+
+def _turns_grad_on(gm: fx.GraphModule) -> bool:
+    return any(n.target is torch_private.SET_GRAD_ENABLED and n.args[0] is True for n in gm.graph.nodes)
+
+
 def _is_no_grad_view(t: torch.Tensor) -> bool:
     """Made under no_grad of a tensor that requires grad: claims to require grad, but has no history of its own."""
-    return t.requires_grad and t.grad_fn is None and torch_private.tensor_base(t) is not None
+    return t.requires_grad and torch_private.tensor_base(t) is not None and _history(t) is None
 
 
 def _base_of(group: list[torch.Tensor]) -> torch.Tensor:
@@ -566,15 +610,26 @@ def _base_of(group: list[torch.Tensor]) -> torch.Tensor:
         base = t if base is None else base
         if not any(base is c for c in candidates):
             candidates.append(base)
-    if len(candidates) > 1:
-        candidates.sort(key=lambda c: not c.requires_grad)
-        base = candidates[0]
-        whole = torch_private.from_functional(base)
-        if any(c.requires_grad for c in candidates[1:]) or whole.untyped_storage().nbytes() != (
-            whole.numel() * whole.dtype.itemsize
-        ):
-            raise Unsupported("outputs share memory in a way that cannot be rebuilt (parts of one detached tensor)")
-    return candidates[0]
+    candidates.sort(key=lambda c: not c.requires_grad)
+    first, *others = candidates
+    if any(c.requires_grad for c in others) or (others and not all(_holds(first, t) for t in [*group, *others])):
+        raise Unsupported("outputs share memory in a way that cannot be rebuilt (parts of one detached tensor)")
+    return first
+
+
+def _holds(base: torch.Tensor, t: torch.Tensor) -> bool:
+    """Whether all memory of ``t`` lies in that of ``base``, which has no gaps."""
+    extents = (*base.shape, *base.stride(), base.storage_offset(), *t.shape, *t.stride(), t.storage_offset())
+    if not all(isinstance(e, int) for e in extents):
+        return base is t or _same_shape(base, t)
+    return torch_private.is_dense(base) and _reach(base)[0] <= _reach(t)[0] and _reach(t)[1] <= _reach(base)[1]
+
+
+def _reach(t: torch.Tensor) -> tuple[int, int]:
+    """The first byte of a tensor in its storage, and that after its last."""
+    start = t.storage_offset()
+    last = start + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True)) if t.numel() else start - 1
+    return start * t.element_size(), (last + 1) * t.element_size()
 
 
 def _like(recorder: Recorder, value: torch.Tensor) -> torch.Tensor:

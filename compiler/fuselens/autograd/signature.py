@@ -23,8 +23,9 @@ class Result:
 
 Extent = int | Result  # a size, stride or offset: known, or computed by the forward graph
 
-# How a view hangs on its base: an ordinary differentiable view, one made under no_grad, or one made by detach().
-Link = Literal["view", "no_grad", "detach"]
+# How a view hangs on its base: an ordinary differentiable view, one of several that one operator made (eager refuses
+# in-place writes to those), one made under no_grad, one made by detach(), or a view of such a one.
+Link = Literal["view", "multiple", "no_grad", "detach", "detached"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class View:
 
     ``reinterpret`` names the change of dtype that precedes it: "" (none), "view_as_real" or "view_as_complex" or
     "view:DTYPE" (``base.view(torch.DTYPE)``; then sizes, strides and offset are in elements of the new dtype).
+    ``conjugate``, ``negate``: the view is lazily conjugated or negated where its base is not, or the reverse.
     """
 
     size: tuple[Extent, ...]
@@ -40,6 +42,8 @@ class View:
     offset: Extent
     link: Link = "view"
     reinterpret: str = ""
+    conjugate: bool = False
+    negate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +63,15 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """inputs[input].copy_(results[result]). ``differentiable``: eager's in-place write was visible to autograd."""
+    """inputs[input].copy_(results[result]). ``differentiable``: eager's in-place write was visible to autograd.
+
+    ``counted``: the write is one that the input's version counts, as those through ``x.data`` are not.
+    """
 
     input: int
     result: int
     differentiable: bool = False
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,7 @@ class Signature:
     views: tuple[int, ...] = ()  # results that the graph computes as views of values it does not return
     random: bool = False  # the graph draws random numbers
     detached: bool = False  # inputs require grad and grad mode is on, but no result does: run under no_grad
+    enables_grad: bool = False  # the graph itself turns gradients on, which are off around it
     autocast: tuple[str, ...] = ()  # device types whose autocast surrounded the trace: its casts are in the graph
     replayable: bool = True  # outputs and gradients do not depend on the old value of an input that is overwritten
 

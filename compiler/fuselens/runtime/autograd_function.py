@@ -55,10 +55,12 @@ def build(
             raise ValueError("a graph with gradients needs backward or compile_backward")
         run = _differentiable(signature, forward, saved, _Lazy(backward, compile_backward), eager, on_double_backward)
     elif signature.detached:
-        run = _without_grad(forward)
+        run = _without_grad(_owning(forward, signature.views))
     else:
-        run = _direct(forward)
-    run = run if signature.plain else _with_epilogue(run, signature)
+        run = _owning(forward, signature.views)
+    run = run if signature.plain else _with_epilogue(run, signature, eager)
+    if signature.enables_grad:
+        run = torch.enable_grad()(run)
     return run if eager is None or not signature.training else _unless_hooked(run, eager)
 
 
@@ -74,8 +76,10 @@ def _unless_hooked(
     return either
 
 
-def _direct(forward: Compiled) -> Callable[[Values], Values]:
-    return forward  # type: ignore[return-value]
+def _owning(forward: Compiled, views: Sequence[int]) -> Callable[[Values], Values]:
+    if not views:
+        return forward  # type: ignore[return-value]
+    return lambda inputs: _unlinked(tuple(forward(inputs)), views)
 
 
 def _without_grad(forward: Compiled) -> Callable[[Values], Values]:
@@ -233,7 +237,7 @@ def _differentiable(
 
 
 def _unlinked(values: Values, views: Sequence[int]) -> Values:
-    """Views made inside the node would refuse in-place writes by the caller: hand them out as tensors of their own."""
+    """Views made by the graph would refuse in-place writes by the caller: hand them out as tensors of their own."""
     changed = list(values)
     for i in views:
         changed[i] = values[i].detach()
@@ -349,19 +353,26 @@ def _random_restored(state: Any) -> Iterator[None]:
 # --- mutated inputs and aliased outputs
 
 
-def _with_epilogue(run: Callable[[Values], Values], signature: Signature) -> Callable[[Values], Values]:
-    hidden = [(m.input, m.result) for m in signature.mutations if not m.differentiable]
+def _with_epilogue(
+    run: Callable[[Values], Values], signature: Signature, eager: Callable[[Values], Sequence[Any]] | None
+) -> Callable[[Values], Values]:
+    hidden = [(m.input, m.result, m.counted) for m in signature.mutations if not m.differentiable]
     visible = [(m.input, m.result) for m in signature.mutations if m.differentiable]
     direct = [o.index if o.kind == "result" and o.view is None else None for o in signature.outputs]
     pick = _picker([i for i in direct if i is not None]) if None not in direct else None
     makers = [_output_maker(o) for o in signature.outputs] if pick is None else []
 
     def finish(inputs: Values) -> Values:
-        values = run(inputs)
+        try:
+            values = run(inputs)
+        except Exception:
+            if eager is not None and signature.mutations:
+                eager(inputs)  # raises the same after the writes that precede it
+            raise
         if hidden:
             with torch.no_grad():
-                for i, r in hidden:
-                    inputs[i].copy_(values[r])
+                for i, r, counted in hidden:
+                    (inputs[i] if counted else inputs[i].data).copy_(values[r])
         for i, r in visible:
             inputs[i].copy_(values[r])
         if pick is not None:
@@ -397,21 +408,29 @@ def _regenerated(base: torch.Tensor, view: View, values: Values) -> torch.Tensor
             return _strided(base, view, values)
     if view.link == "detach":
         return _strided(base.detach(), view, values).detach()
-    return _strided(base, view, values)
+    if view.link == "detached":
+        return _strided(base.detach(), view, values)
+    made = _strided(base, view, values)
+    return torch_private.mark_one_of_several_views(made) if view.link == "multiple" else made
 
 
 def _strided(base: torch.Tensor, view: View, values: Values) -> torch.Tensor:
+    if view.reinterpret and base.is_conj():
+        base = base.conj()
     if view.reinterpret == "view_as_real":
         base = torch.view_as_real(base)
     elif view.reinterpret == "view_as_complex":
         base = torch.view_as_complex(base)
     elif view.reinterpret:
         base = base.view(getattr(torch, view.reinterpret.removeprefix("view:")))
-    return base.as_strided(
+    made = base.as_strided(
         [_integer(s, values) for s in view.size],
         [_integer(s, values) for s in view.stride],
         base.storage_offset() + _integer(view.offset, values),
     )
+    if view.conjugate:
+        made = made.conj()
+    return torch_private.negated(made) if view.negate else made
 
 
 def _integer(extent: Extent, values: Values) -> int:
