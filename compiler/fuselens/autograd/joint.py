@@ -159,8 +159,6 @@ class _Trace:
                 else:
                     wrapper = torch_private.to_functional(fake)
                     self.leaves.append(wrapper.requires_grad_() if fake.requires_grad else wrapper)
-                    if fake.is_neg():
-                        raise Unsupported("an input is a lazily negated view", node.meta.get("span"))
         for i, (fake, leaf) in enumerate(zip(self.fakes, self.leaves, strict=True)):
             self.wrappers.append(self._writable(i, leaf) if writes and leaf is not None and not fake.is_leaf else leaf)
             wrapper = self.wrappers[i]
