@@ -69,7 +69,8 @@ def test_chains_and_trees_need_no_flow() -> None:
     length = 20_000
     chain: list[Edge] = [(SOURCE, 2, INFINITE), (length, SINK, INFINITE)]
     chain += [(v, v + 1, 1 + v * 7919 % 1009) for v in range(2, length)]
-    tree: list[Edge] = [(v, v // 2, 1 + v % 5) for v in range(4, length)] + [(2, SINK, 9), (3, SINK, 9)]
+    tree: list[Edge] = [(2, SINK, 9), (3, SINK, 9)]
+    tree += [(v, v // 2, 1 + v % 5) for v in range(4, length)]
     tree += [(SOURCE, v, INFINITE) for v in range(length // 2, length)]
     for edges in (chain, tree):
         network = _Network(length + 1)
