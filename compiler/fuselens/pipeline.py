@@ -230,6 +230,7 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     from .autograd import partition as partition_stage
     from .autograd.unsupported import Unsupported
     from .capture import _hook
+    from .rewrite.layout import channels_last
     from .runtime import autograd_function
 
     record = run.graph
@@ -262,10 +263,14 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     written = tuple(m.input for m in joint.signature.mutations)
     if not joint.training:
         module = partition_stage.forward_only(joint)
+        if loops:
+            channels_last([module.graph])
         ready = autograd_function.build(joint.signature, lower(module, "forward"), eager=eager)
         return _guard_overlap(ready, eager, written, captured.arguments)
     with run.stage("partition"):
         parts = partition_stage.partition(joint, memory_budget=config.memory_budget)
+    if loops:
+        channels_last([parts.forward.graph, parts.backward.graph], parts.passed())
     record.decisions += parts.decisions
     run.record("forward", "py", lambda: graph_text.show(parts.forward.graph, f"forward{record.id}"))
     run.record("backward", "py", lambda: graph_text.show(parts.backward.graph, f"backward{record.id}"))

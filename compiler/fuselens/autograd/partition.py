@@ -88,6 +88,12 @@ class Partition:
     bytes_saved: int = 0
     recomputed: list[str] = field(default_factory=list)
 
+    def passed(self) -> list[tuple[fx.Node, fx.Node]]:
+        """Values that the forward graph makes for the backward graph alone, with the placeholders that receive them."""
+        returned = next(n for n in reversed(self.forward.graph.nodes) if n.op == "output").args[0]
+        received = (n for n in self.backward.graph.nodes if n.op == "placeholder")
+        return [(returned[s.index], n) for s, n in zip(self.saved, received, strict=False) if s.source == "extra"]  # type: ignore[index]
+
 
 def forward_only(joint: Joint) -> fx.GraphModule:
     """The graph of a joint without backward: inputs → results."""
