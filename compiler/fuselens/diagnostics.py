@@ -307,6 +307,13 @@ TABLE: dict[str, Entry] = {
             "Buffers of intermediate results take over the memory of earlier ones that are no longer needed.",
             severity="information",
         ),
+        _e(
+            "FL413",
+            "input written",
+            "`{what}` is written to: {why}",
+            "The kernel that computes an input's new value writes it in place where nothing needs the old one any more.",
+            severity="information",
+        ),
         # --- FL9xx: environment and worker --------------------------------------------------------------------
         _e(
             "FL901",

@@ -257,15 +257,19 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     eager = _as_captured(captured.module)
     record.training = joint.training
 
-    def lower(module: fx.GraphModule, phase: str) -> Callable[..., Any]:
-        return _kernels(module, phase, captured, config, recorder, run) if loops else straight_line(module)
+    def lower(module: fx.GraphModule, phase: str, writes: dict[int, int]) -> tuple[Callable[..., Any], list[int]]:
+        """A callable, and those of the inputs in ``writes`` that it writes by itself, returning None for results."""
+        if not loops:
+            return straight_line(module), []
+        return _kernels(module, phase, captured, config, recorder, run, writes)
 
     written = tuple(m.input for m in joint.signature.mutations)
     if not joint.training:
         module = partition_stage.forward_only(joint)
         if loops:
             channels_last([module.graph])
-        ready = autograd_function.build(joint.signature, lower(module, "forward"), eager=eager)
+        call, in_place = lower(module, "forward", joint.signature.new_values())
+        ready = autograd_function.build(joint.signature, call, written=in_place, eager=eager)
         return _guard_overlap(ready, eager, written, captured.arguments)
     with run.stage("partition"):
         parts = partition_stage.partition(joint, memory_budget=config.memory_budget)
@@ -274,14 +278,16 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     record.decisions += parts.decisions
     run.record("forward", "py", lambda: graph_text.show(parts.forward.graph, f"forward{record.id}"))
     run.record("backward", "py", lambda: graph_text.show(parts.backward.graph, f"backward{record.id}"))
-    forward = lower(parts.forward, "forward")
+    saved_results = {s.index for s in parts.saved if s.source != "input"}
+    new_values = {i: r for i, r in parts.signature.new_values().items() if r not in saved_results}
+    forward, in_place = lower(parts.forward, "forward", new_values)
 
     def compile_backward() -> Callable[..., Any]:
         return _hook.disabled(lower_backward())  # the program may run it inside a compiled function
 
     def lower_backward() -> Callable[..., Any]:
         try:
-            return lower(parts.backward, "backward")
+            return lower(parts.backward, "backward", {})[0]
         except Exception as error:
             if config.strict and not isinstance(error, _refusals()):
                 raise
@@ -289,7 +295,7 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
             return straight_line(parts.backward)
 
     ready = autograd_function.build(
-        parts.signature, forward, saved=parts.saved, backward=compile_backward() if recorder.texts else None,
+        parts.signature, forward, written=in_place, saved=parts.saved, backward=compile_backward() if recorder.texts else None,
         compile_backward=compile_backward, eager=eager,
         on_double_backward=lambda: recorder.on_diagnostic(make("FL302", captured.span)),
     )  # fmt: skip
@@ -336,8 +342,14 @@ def _guard_overlap(
 
 
 def _kernels(
-    module: fx.GraphModule, phase: str, captured: Captured, config: Config, recorder: Recorder, run: Run
-) -> Callable[[tuple[Any, ...]], Any]:
+    module: fx.GraphModule,
+    phase: str,
+    captured: Captured,
+    config: Config,
+    recorder: Recorder,
+    run: Run,
+    writes: dict[int, int],
+) -> tuple[Callable[[tuple[Any, ...]], Any], list[int]]:
     from .codegen.generate import generate
     from .ir import text
     from .lowering.lower import lower
@@ -353,7 +365,7 @@ def _kernels(
         module = simplify(module)
     run.record(f"simplify{suffix}", "py", lambda: graph_text.show(module.graph, f"{phase}{record.id}"))
     with run.stage(f"lower{suffix}"):
-        loops = lower(module, name=f"graph{record.id}{'_backward' if suffix else ''}")
+        loops = lower(module, name=f"graph{record.id}{'_backward' if suffix else ''}", writes=writes)
     run.record(f"lower{suffix}", "loop", lambda: text.show(loops))
     with run.stage(f"fuse{suffix}"):
         fused = fuse(loops)
@@ -382,7 +394,7 @@ def _kernels(
     if absent_gpu:
         with run.stage(f"build.ptx{suffix}"):
             _compile_for_absent_gpu(ordered, phase, suffix, captured, config, recorder, run)
-    return built.call
+    return built.call, [i for i, name in enumerate(loops.inputs) if name in loops.writes]
 
 
 def _compile_for_absent_gpu(

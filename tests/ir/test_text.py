@@ -46,6 +46,7 @@ x=[1, s0 + 1, None], y=inf) from aten.mm.default because "a, b: \\"c\\""
       t6 = const 7 : i32
       t7 = random t6, t6, 12[64*i0 + Max(1, s0)] : i32
   reuse buf5 = buf2
+  write arg0 = buf3
   return buf3, None, 2*s0, arg0
 """
 

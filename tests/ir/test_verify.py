@@ -47,6 +47,8 @@ GOOD = {
     "  return z\n",
     "memory taken over": COPY + COPY.replace("y", "w").replace("x[", "y[") + COPY.replace("y", "q").replace("x[", "w[")
     + "  extern out = aten.neg.default(q)\n  reuse q = y\n  return out\n",
+    "an input written in place": COPY + "  reuse y = x\n  write x = y\n  return None\n",
+    "an input to be written": COPY + "  write x = y\n  return y\n",
 }  # fmt: skip
 
 
@@ -97,6 +99,13 @@ BAD = {
     "takes an output": ("reuse", COPY + COPY.replace("y", "w").replace("x[", "y[") + "  reuse w = y\n  return w, y\n"),
     "too small": ("reuse", KERNEL + COPY.replace("y", "w") + COPY.replace("y", "q").replace("x[", "w[")
                   + "  reuse w = z\n  return q, y\n"),
+    "takes an input": ("reuse", COPY + "  reuse y = x\n" + RETURN),
+    "takes an input and is returned": ("reuse", COPY + "  reuse y = x\n  write x = y\n" + RETURN),
+    "takes an input that is read later": ("reuse", COPY + COPY.replace("y", "w") + "  reuse y = x\n  write x = y\n"
+                                          "  return w\n"),
+    "writes no input": ("order", COPY + "  write w = y\n" + RETURN),
+    "writes other sizes": ("order", KERNEL + "  write x = z\n" + RETURN),
+    "writes what is never computed": ("order", COPY + "  write x = w\n" + RETURN),
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from fuselens.ir.evaluate import evaluate
@@ -26,9 +27,13 @@ def neg(name: str, source: str, at: str = "8*i0 + i1") -> str:
 
 def planned(text: str, *inputs: torch.Tensor) -> Graph:
     graph = parse(text)
+    verify(graph)
     result = order(fuse(graph))
     verify(result)
-    for a, b in zip(evaluate(result, list(inputs)), evaluate(graph, list(inputs)), strict=True):
+    before, after = [x.clone() for x in inputs], [x.clone() for x in inputs]
+    for a, b in zip(evaluate(result, list(after)), evaluate(graph, list(before)), strict=True):
+        torch.testing.assert_close(a, b)
+    for a, b in zip(after, before, strict=True):
         torch.testing.assert_close(a, b)
     return result
 
@@ -95,3 +100,69 @@ def test_what_mutates_waits_for_earlier_readers() -> None:
     a, b = evaluate(graph, [x])
     torch.testing.assert_close(a, x * 2)
     torch.testing.assert_close(b, -x)
+
+
+# --- new values of inputs
+
+SQUARE = "graph g\n" + "".join(f"  input {n}: f32[8, 8] strides [8, 1]\n" for n in ("x", "w")) + "".join(
+    f"  buffer {n}: f32[8, 8] strides [8, 1]\n" for n in ("a", "b", "c", "d")
+)  # fmt: skip
+XW = (torch.randn(8, 8), torch.randn(8, 8))
+
+
+def verdict(graph: Graph, written: str) -> str:
+    (decision,) = [d for d in graph.decisions if d.code == "FL413" and d.subject == written]
+    return decision.verdict
+
+
+def test_a_new_value_is_written_in_place() -> None:
+    graph = planned(SQUARE + neg("a", "x") + "  write x = a\n  return None\n", *XW)
+    assert graph.reuse == {"a": "x"}
+    assert len(graph.nodes) == 1
+    assert verdict(graph, "x") == "taken"
+
+
+def test_readers_of_the_old_value_run_first() -> None:
+    text = SQUARE + neg("a", "x") + "  extern b = aten.mm.default(x, x)\n  write x = a\n  return b\n"
+    graph = planned(text, *XW)
+    assert graph.reuse == {"a": "x"}
+    assert isinstance(graph.nodes[0], Extern)
+
+
+def test_what_is_computed_from_the_new_value_runs_later() -> None:
+    text = SQUARE + neg("a", "x") + "  extern b = aten.mm.default(a, a)\n  write x = a\n  return b\n"
+    graph = planned(text, *XW)
+    assert graph.reuse == {"a": "x"}
+
+
+REFUSED = {
+    "read at another index": SQUARE + neg("a", "x", at="8*i1 + i0") + "  write x = a\n  return None\n",
+    "returned as well": SQUARE + neg("a", "x") + "  write x = a\n  return a\n",
+    "read after what is computed from the new value": SQUARE + neg("a", "x") + "  extern b = aten.mm.default(a, a)\n"
+    "  extern c = aten.mm.default(b, x)\n  write x = a\n  return c\n",
+    "computed by an operator": SQUARE + "  extern a = aten.mm.default(x, x)\n  write x = a\n  return None\n",
+    "another input": SQUARE + neg("a", "x") + "  write x = w\n  return a\n",
+    "what may raise comes later": SQUARE + neg("a", "x") + "  extern b = aten.linalg_inv.default(a)\n"
+    "  write x = a\n  return b\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_where_the_old_value_is_needed_a_copy_is_made_at_the_end(case: str) -> None:
+    graph = planned(REFUSED[case], *XW)
+    assert verdict(graph, "x") == "refused"
+    assert graph.writes == {}
+    assert graph.nodes[-1].name == "write0"
+
+
+def test_two_inputs_of_one_value_and_an_exchange() -> None:
+    graph = planned(SQUARE + neg("a", "x") + "  write x = a\n  write w = a\n  return None\n", *XW)
+    assert {verdict(graph, "x"), verdict(graph, "w")} == {"taken", "refused"}
+    planned(SQUARE + neg("a", "x") + neg("b", "w") + "  write x = b\n  write w = a\n  return None\n", *XW)
+
+
+def test_nothing_raises_after_a_write() -> None:
+    text = SQUARE + neg("a", "x") + "  extern b = aten.linalg_inv.default(w)\n  write x = a\n  return b\n"
+    graph = planned(text, *XW)
+    assert isinstance(graph.nodes[0], Extern)
+    assert graph.reuse == {"a": "x"}

@@ -259,7 +259,7 @@ class _Trace:
     # --- what the forward did
 
     def _mutations(self) -> list[Mutation]:
-        found: list[tuple[int, fx.Node, bool, bool]] = []
+        found: list[tuple[int, fx.Node, bool, int]] = []
         sharing: dict[int, list[int]] = {}
         for i, t in enumerate(self.fakes):
             if isinstance(t, torch.Tensor) and i not in self.duplicates:
@@ -280,15 +280,16 @@ class _Trace:
             if i in self.overlapping or len(sharing[torch_private.storage_key(fake)]) > 1:
                 raise Unsupported("an input is written to that shares memory with another input")
             visible = self.training and wrapper.requires_grad and wrapper.grad_fn is not grad_fn
-            found.append((i, node, visible, visible or torch_private.times_written(wrapper) != version))
+            count = torch_private.times_written(wrapper) - version
+            found.append((i, node, visible, max(count, 1) if visible else count))
         written = {self.placeholders[i] for i, *_ in found}
         mutations = []
-        for i, node, visible, counted in found:
+        for i, node, visible, count in found:
             # The run time copies results to inputs one after the other: none may be an input that is overwritten. An
             # autograd node may not return one tensor at two positions.
             owned = self.training or _storage_root(node) in written
             position = self._add_result(node, self.wrappers[i] if visible else None, owned=owned)
-            mutations.append(Mutation(i, position, visible, counted))
+            mutations.append(Mutation(i, position, visible, count))
         return mutations
 
     def _describe_outputs(self, outputs: list[Any], mutated: set[int]) -> list[Output]:

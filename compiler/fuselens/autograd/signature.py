@@ -10,6 +10,7 @@ the saved values); an *output* is what the captured graph returned.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,15 +64,15 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """inputs[input].copy_(results[result]). ``differentiable``: eager's in-place write was visible to autograd.
+    """inputs[input].copy_(results[result]). ``differentiable``: eager's in-place writes were visible to autograd.
 
-    ``counted``: the write is one that the input's version counts, as those through ``x.data`` are not.
+    ``writes``: how many of them the input's version counts, which are not those through ``x.data``.
     """
 
     input: int
     result: int
     differentiable: bool = False
-    counted: bool = True
+    writes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,15 @@ class Signature:
     enables_grad: bool = False  # the graph itself turns gradients on, which are off around it
     autocast: tuple[str, ...] = ()  # device types whose autocast surrounded the trace: its casts are in the graph
     replayable: bool = True  # outputs and gradients do not depend on the old value of an input that is overwritten
+
+    def new_values(self) -> dict[int, int]:
+        """For each input that is overwritten behind autograd's back, the result that is its new value."""
+        return {m.input: m.result for m in self.mutations if not m.differentiable}
+
+    def views_but(self, written: Sequence[int]) -> tuple[int, ...]:
+        """``views`` without the new values of inputs in ``written``."""
+        absent = {m.result for m in self.mutations if m.input in written}
+        return tuple(i for i in self.views if i not in absent)
 
     @property
     def training(self) -> bool:

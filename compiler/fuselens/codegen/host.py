@@ -51,6 +51,7 @@ class _Host:
         self.made: set[str] = set()  # buffers that exist as tensors at this point
         self.last = self._last_uses()
         self.outputs = frozenset(o for o in graph.outputs if isinstance(o, str))
+        self._checks = False
 
     # --- names ---
 
@@ -110,6 +111,7 @@ class _Host:
             self._name(name)
         for name, (position, dimension) in graph.symbols.items():
             out.put(f"{name} = {self._symbol_source(position, dimension)}")
+        self._checks = not self.triton and any(i.checks_division for i in self.infos.values())
         for position, node in enumerate(graph.nodes):
             if isinstance(node, Kernel):
                 self._kernel(node)
@@ -119,12 +121,17 @@ class _Host:
                 raise Unsupported(f"{node.name} is not a kernel: the graph was not fused")
             self._free(node, position)
         results = [self._output(o) for o in graph.outputs]
-        if any(i.checks_division for i in self.infos.values()) and not self.triton:
-            out.put("check_division()  # an integer was divided by zero: raise what eager raises")
+        self._check_division()
         out.put(f"return ({', '.join(results)}{',' if len(results) == 1 else ''})")
         out.close("")
         constants = {self._name(c): c for c in graph.constants}
         return Source("host", out.text(), out.lines(), tuple(self.infos.values()), dict(self.makers), constants)
+
+    def _check_division(self) -> None:
+        """Before inputs are written to (nothing divides after that), else at the end."""
+        if self._checks:
+            self.out.put("check_division()  # an integer was divided by zero: raise what eager raises")
+            self._checks = False
 
     def _symbol_source(self, position: int, dimension: int) -> str:
         owner = self.graph.inputs[position]
@@ -187,6 +194,8 @@ class _Host:
         info = self.infos.get(node.name)
         if info is None:
             raise Unsupported(f"no kernel was generated for {node.name}")
+        if any(self._root(s) in self.graph.inputs for s in info.written):
+            self._check_division()
         tensors = [self._tensor(s) for s in info.arguments]
         origins = ", ".join(dict.fromkeys(node.origins))
         self.out.forget()

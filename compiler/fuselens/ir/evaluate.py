@@ -287,7 +287,8 @@ def _run_extern(node: Extern, memory: Memory) -> None:
 def evaluate(graph: Graph, inputs: list[Any]) -> list[Any]:
     """The outputs of ``graph`` on ``inputs`` (tensors, and integers where the graph takes them), in order.
 
-    An output that is an input or a view of one shares its memory, as in the program. Raises :class:`EvaluationError`.
+    An output that is an input or a view of one shares its memory, as in the program. Inputs that the graph gives new
+    values are written to. Raises :class:`EvaluationError`.
     """
     memory = Memory(graph)
     memory.bind(inputs)
@@ -296,4 +297,8 @@ def evaluate(graph: Graph, inputs: list[Any]) -> list[Any]:
             _run_extern(node, memory)
         else:
             _run_loops(node, memory)
+    pending = [(w, v) for w, v in graph.writes.items() if graph.reuse.get(v) != w]
+    values = [memory.tensor(v).clone() for _, v in pending]
+    for (written, _), value in zip(pending, values, strict=True):
+        memory.tensor(written).copy_(value)
     return [o if o is None else memory.tensor(o) if isinstance(o, str) else memory.value(o) for o in graph.outputs]

@@ -249,8 +249,9 @@ class Graph:
     """A program over buffers.
 
     ``inputs`` are buffer names in call order; ``outputs`` are buffer names, or None, or sympy expressions (integers).
-    ``symbols`` maps each size symbol to where a call reads it: (input position, dimension). ``reuse`` (after ordering)
-    maps a buffer to the earlier buffer whose memory it takes over.
+    ``symbols`` maps each size symbol to where a call reads it: (input position, dimension). ``writes`` maps inputs to
+    the buffers that hold their new values at the end. ``reuse`` (after ordering) maps a buffer to the earlier buffer
+    whose memory it takes over; a new value that takes over its input's memory is written in place.
     """
 
     name: str
@@ -261,6 +262,7 @@ class Graph:
     symbols: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     hints: Mapping[str, int] = field(default_factory=dict)  # example value of each size symbol
     constants: Mapping[str, Any] = field(default_factory=dict)  # buffer name → tensor, for graph constants
+    writes: Mapping[str, str] = field(default_factory=dict)
     reuse: Mapping[str, str] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
 
@@ -272,6 +274,10 @@ class Graph:
 
     def externs(self) -> tuple[Extern, ...]:
         return tuple(n for n in self.nodes if isinstance(n, Extern))
+
+    def results(self) -> tuple[str, ...]:
+        """Buffers that must hold their values at the end: outputs, and new values of inputs."""
+        return (*(o for o in self.outputs if isinstance(o, str)), *self.writes.values())
 
     def hint(self, expression: Expr | int) -> int:
         """The example value of a size expression."""

@@ -13,10 +13,11 @@
         store buf0[64*i0 + i1] = t2
       return buf0
 
-A symbol's source is ``input.dimension``, ``input`` alone for an integer argument (dimension -1), or
-``input.strideN``. Spans and decisions are not part of the text: spans follow as comments (two spaces, ``#``), which
-the parser skips. Everything else survives the round trip: ``parse(show(g)[0]) == g`` for a graph without spans,
-decisions and constant data. The n-th store of a node is named ``storeN``; a store of another name prints it.
+``write INPUT = BUFFER`` before ``return`` says that the buffer holds the input's new value. A symbol's source is
+``input.dimension``, ``input`` alone for an integer argument (dimension -1), or ``input.strideN``. Spans and decisions
+are not part of the text: spans follow as comments (two spaces, ``#``), which the parser skips. Everything else
+survives the round trip: ``parse(show(g)[0]) == g`` for a graph without spans, decisions and constant data. The n-th
+store of a node is named ``storeN``; a store of another name prints it.
 """
 
 from __future__ import annotations
@@ -260,6 +261,8 @@ def _lines(graph: Graph) -> Iterator[tuple[str, tuple[Span, ...]]]:
         yield from _node_lines(node)
     for new, old in graph.reuse.items():
         yield f"  reuse {new} = {old}", ()
+    for written, value in graph.writes.items():
+        yield f"  write {written} = {value}", ()
     outputs = ["None" if o is None else o if isinstance(o, str) else show_expression(sympy.sympify(o))
                for o in graph.outputs]  # fmt: skip
     yield f"  return {', '.join(outputs)}".rstrip(), ()
@@ -341,6 +344,7 @@ class _Parser:
         self.nodes: list[Node] = []
         self.outputs: tuple[Any, ...] = ()
         self.reuse: dict[str, str] = {}
+        self.writes: dict[str, str] = {}
         self.bodies: list[tuple[tuple[Axis, ...], list[Op]]] = []
         self.pending: dict[int, list[tuple[tuple[Axis, ...], list[Op]]]] = {}
         self.stores = 0
@@ -356,7 +360,7 @@ class _Parser:
         nodes = tuple(itertools.starmap(self._finished, enumerate(self.nodes)))
         return Graph(
             self.name, tuple(self.inputs), self.buffers, nodes, self.outputs, symbols=symbols, hints=hints,
-            constants=dict.fromkeys(self.constants), reuse=self.reuse,
+            constants=dict.fromkeys(self.constants), reuse=self.reuse, writes=self.writes,
         )  # fmt: skip
 
     def _symbols(self) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
@@ -488,6 +492,10 @@ class _Parser:
         new, _, old = line[6:].partition(" = ")
         self.reuse[new] = old
 
+    def _write_line(self, line: str) -> None:
+        written, _, value = line[6:].partition(" = ")
+        self.writes[written] = value
+
     def _return_line(self, line: str) -> None:
         self.outputs = tuple(
             None if p == "None" else p if p in self.buffers else parse_expression(p) for p in split_top(line[7:])
@@ -505,6 +513,7 @@ _RULES: dict[str, Callable[[_Parser, str], None]] = {
     "phase": _Parser._phase_line,
     "extern": _Parser._extern_line,
     "reuse": _Parser._reuse_line,
+    "write": _Parser._write_line,
     "return": _Parser._return_line,
 }
 

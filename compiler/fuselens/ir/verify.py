@@ -6,8 +6,8 @@ buffers
     Every buffer is keyed by its name; a view lies in a declared storage of its dtype, which is no view itself. Size
     symbols are declared in ``Graph.symbols``.
 order
-    A node reads only inputs, constants and what earlier nodes wrote; every output exists and was written. Each node
-    name is unique; a loop writes the storage of the buffer it is named after.
+    A node reads only inputs, constants and what earlier nodes wrote; every output and new value of an input exists and
+    was written. Each node name is unique; a loop writes the storage of the buffer it is named after.
 ssa
     Op names are unique within a node and defined before use. In a kernel a phase uses results of its own ops (but not
     of its own reduces) and, from earlier phases, only results of reduces and of ops in phases without axes.
@@ -21,7 +21,8 @@ races
     A kernel that loads a storage it stores to does so at the same index, or in a region that is disjoint.
 reuse
     A buffer takes over the memory of an earlier, large enough, dead intermediate of the same device; in place only
-    where a kernel reads and writes the same index.
+    where a kernel reads and writes the same index. An input's memory is taken over by its new value alone, which has
+    the input's layout and is no output.
 spans
     If a node has spans then so have its ops.
 """
@@ -137,9 +138,17 @@ def _check_order(graph: Graph) -> None:
                 elif storage not in written and storage not in own:
                     raise IRError(node.name, "order", f"loads {storage} before it is written")
         written |= own
-    for output in graph.outputs:
-        if isinstance(output, str) and owner("return", output) not in written:
+    for output in graph.results():
+        if owner("return", output) not in written:
             raise IRError("return", "order", f"{output} is never written")
+    for name, value in graph.writes.items():
+        if name not in graph.inputs or owner("write", name) != name:
+            raise IRError("write", "order", f"{name} is no tensor among the inputs")
+        if owner("write", value) in graph.writes:
+            raise IRError("write", "order", f"the new value of {name} lies in an input that is overwritten")
+        a, b = graph.buffers[name], graph.buffers[value]
+        if (a.dtype, a.sizes) != (b.dtype, b.sizes):
+            raise IRError("write", "order", f"{value} has another dtype or other sizes than {name}")
 
 
 # --- ssa and dtypes --------------------------------------------------------------------------------------------
@@ -333,17 +342,22 @@ def _check_reuse(graph: Graph) -> None:
     if not graph.reuse:
         return
     fixed = {*graph.inputs, *graph.constants}
-    fixed |= {graph.buffers[o].owner for o in graph.outputs if isinstance(o, str)}
+    fixed |= {graph.buffers[o].owner for o in graph.results()}
+    returned = {graph.buffers[o].owner for o in graph.outputs if isinstance(o, str)}
     first, last = lifetimes(graph)
     for new, old in graph.reuse.items():
         a, b = graph.buffers[new], graph.buffers[old]
         if a.storage or b.storage:
             raise IRError(new, "reuse", "a view cannot take over memory")
-        if new in fixed or old in fixed:
+        if graph.writes.get(old) == new and new not in returned:
+            if (a.sizes, a.strides, a.offset) != (b.sizes, b.strides, b.offset):
+                raise IRError(new, "reuse", f"is laid out otherwise than {old}, whose new value it is")
+        elif new in fixed or old in fixed:
             raise IRError(new, "reuse", f"inputs, constants and outputs keep their memory ({old})")
         if a.device != b.device or _extent(graph, a) * ITEMSIZE[a.dtype] > _extent(graph, b) * ITEMSIZE[b.dtype]:
             raise IRError(new, "reuse", f"does not fit into {old}")
-        if first[new] < last[old] or (first[new] == last[old] and isinstance(graph.nodes[first[new]], Extern)):
+        touched = last.get(old, -1)
+        if first[new] < touched or (first[new] == touched and isinstance(graph.nodes[first[new]], Extern)):
             raise IRError(new, "reuse", f"{old} is still read when {new} is written")
     takers = list(graph.reuse.values())
     if len(set(takers)) != len(takers):

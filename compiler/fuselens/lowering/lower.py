@@ -8,7 +8,8 @@ called and the reason recorded as FL401. No functional operator is ever refused.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import sympy
@@ -19,7 +20,8 @@ from torch.fx.node import map_arg
 from fuselens.ir.affine import symbol_names
 from fuselens.ir.loops import Buffer, Graph
 from fuselens.lowering import composites, movement, pointwise, reductions
-from fuselens.lowering.builder import Builder, LoweringError, Unsupported, expression
+from fuselens.lowering.builder import Builder, LoweringError, Unsupported, contiguous_strides, expression
+from fuselens.lowering.dtypes import LOOP_DTYPES
 from fuselens.lowering.views import aliases, is_view, lower_view
 from fuselens.report import Span
 from fuselens.torch_private import OpOverload, symint_hint, symint_may_be_negative
@@ -54,18 +56,21 @@ REASONS: dict[str, str] = {
 }  # fmt: skip
 
 
-def lower(gm: fx.GraphModule, *, name: str, device: str | None = None) -> Graph:
+def lower(
+    gm: fx.GraphModule, *, name: str, device: str | None = None, writes: Mapping[int, int] = MappingProxyType({})
+) -> Graph:
     """The loop IR of a functional ATen graph whose nodes carry ``meta["val"]`` (and ``meta["span"]``, when known).
 
     With ``device`` every buffer is retargeted to it. Buffers have the strides of the fake tensors; graph inputs count
-    elements from their own first one. Raises :class:`LoweringError` where no graph can be made (data-dependent sizes,
-    higher-order operators).
+    elements from their own first one. ``writes`` says which result is the new value of which input: it becomes
+    ``Graph.writes``, and None among the outputs, where loops can write that input. Raises :class:`LoweringError` where
+    no graph can be made (data-dependent sizes, higher-order operators).
     """
-    return _Walk(gm, name, device).run()
+    return _Walk(gm, name, device, writes).run()
 
 
 class _Walk:
-    def __init__(self, gm: fx.GraphModule, name: str, device: str | None) -> None:
+    def __init__(self, gm: fx.GraphModule, name: str, device: str | None, writes: Mapping[int, int]) -> None:
         self.gm = gm
         self.name = name
         self.low = Builder(device)
@@ -74,6 +79,8 @@ class _Walk:
         self.symbols: dict[str, tuple[int, int]] = {}
         self.constants: dict[str, Any] = {}
         self.outputs: tuple[Any, ...] = ()
+        self.wanted = writes
+        self.writes: dict[str, str] = {}
 
     def run(self) -> Graph:
         steps: dict[str, Callable[[fx.Node], Any]] = {
@@ -95,7 +102,7 @@ class _Walk:
         return Graph(
             self.name, tuple(self.inputs), low.buffers, tuple(low.nodes), self.outputs, symbols=self.symbols,
             hints={k: v for k, v in low.hints.items() if k in self.symbols}, constants=self.constants,
-            decisions=tuple(low.decisions),
+            writes=self.writes, decisions=tuple(low.decisions),
         )  # fmt: skip
 
     # --- inputs ------------------------------------------------------------------------------------------------
@@ -222,7 +229,13 @@ class _Walk:
     def _output(self, node: fx.Node) -> None:
         results = node.args[0]
         flat = results if isinstance(results, (tuple, list)) else (results,)
-        self.outputs = tuple(self._result(r) for r in flat)
+        outputs = [self._result(r) for r in flat]
+        for position, result in self.wanted.items():
+            written, value = self.low.buffers[self.inputs[position]], self.low.buffers[outputs[result]]
+            if written.dtype in LOOP_DTYPES and written.sizes == value.sizes and _apart(written):
+                self.writes[written.name] = value.name
+                outputs[result] = None
+        self.outputs = tuple(outputs)
 
     def _result(self, value: Any) -> Any:
         value = self.values[value] if isinstance(value, fx.Node) else value
@@ -240,6 +253,21 @@ class _Walk:
                 missing = symbol_names(e) - self.symbols.keys()
                 if missing:
                     raise LoweringError(f"the size symbol {min(missing)} is no dimension of an input")
+
+
+def _apart(buffer: Buffer) -> bool:
+    """Whether no two elements of the buffer share memory, as far as can be told."""
+    if buffer.strides == contiguous_strides(buffer.sizes):
+        return True
+    dims = [(stride, size) for stride, size in zip(buffer.strides, buffer.sizes, strict=True) if size != 1]
+    if not all(e.is_Integer for pair in dims for e in pair):
+        return False
+    reach = 0
+    for stride, size in sorted(dims, key=lambda d: int(d[0])):
+        if int(stride) <= reach:
+            return False
+        reach += int(stride) * (int(size) - 1)
+    return True
 
 
 def _mutated(target: OpOverload) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ def build(
     signature: Signature,
     forward: Compiled,
     *,
+    written: Sequence[int] = (),
     saved: Sequence[SavedValue] = (),
     backward: Compiled | None = None,
     compile_backward: Callable[[], Compiled] | None = None,
@@ -45,6 +46,7 @@ def build(
 ) -> Callable[[Values], Values]:
     """``inputs -> outputs`` with eager's effects. ``saved`` comes from the partition; without tangents it is unused.
 
+    ``written`` are inputs that ``forward`` writes by itself: it gives None for their new values.
     ``on_double_backward`` is called each time second derivatives are recomputed eagerly (FL302). Without ``eager``,
     asking for them raises RuntimeError.
     """
@@ -53,12 +55,14 @@ def build(
     if signature.training:
         if backward is None and compile_backward is None:
             raise ValueError("a graph with gradients needs backward or compile_backward")
-        run = _differentiable(signature, forward, saved, _Lazy(backward, compile_backward), eager, on_double_backward)
+        run = _differentiable(
+            signature, forward, written, saved, _Lazy(backward, compile_backward), eager, on_double_backward
+        )
     elif signature.detached:
-        run = _without_grad(_owning(forward, signature.views))
+        run = _without_grad(_owning(forward, signature, written))
     else:
-        run = _owning(forward, signature.views)
-    run = run if signature.plain else _with_epilogue(run, signature, eager)
+        run = _owning(forward, signature, written)
+    run = run if signature.plain else _with_epilogue(run, signature, written, eager)
     if signature.enables_grad:
         run = torch.enable_grad()(run)
     return run if eager is None or not signature.training else _unless_hooked(run, eager)
@@ -76,7 +80,8 @@ def _unless_hooked(
     return either
 
 
-def _owning(forward: Compiled, views: Sequence[int]) -> Callable[[Values], Values]:
+def _owning(forward: Compiled, signature: Signature, written: Sequence[int]) -> Callable[[Values], Values]:
+    views = signature.views_but(written)
     if not views:
         return forward  # type: ignore[return-value]
     return lambda inputs: _unlinked(tuple(forward(inputs)), views)
@@ -126,6 +131,7 @@ class _Lazy:
 def _differentiable(
     signature: Signature,
     forward: Compiled,
+    written: Sequence[int],
     saved: Sequence[SavedValue],
     backward: _Lazy,
     eager: Callable[[Values], Sequence[Any]] | None,
@@ -145,9 +151,11 @@ def _differentiable(
     symbolic = any(t.size is None for t in tangents)
     none_position = max((g for g in signature.gradients if g is not None), default=-1) + 1
     pick_gradients = _picker([none_position if g is None else g for g in signature.gradients])
-    non_differentiable = _picker(list(signature.non_differentiable))
-    views = signature.views
-    has_non_differentiable = bool(signature.non_differentiable)
+    absent = {m.result for m in signature.mutations if m.input in written}
+    plain_results = [i for i in signature.non_differentiable if i not in absent]
+    non_differentiable = _picker(plain_results)
+    views = signature.views_but(written)
+    has_non_differentiable = bool(plain_results)
     unsaved = [i for i in range(signature.inputs) if i not in set(saved_inputs)] if eager is not None else []
     random = signature.random and eager is not None
     dtypes = [getattr(torch, t.dtype) for t in tangents]
@@ -354,9 +362,17 @@ def _random_restored(state: Any) -> Iterator[None]:
 
 
 def _with_epilogue(
-    run: Callable[[Values], Values], signature: Signature, eager: Callable[[Values], Sequence[Any]] | None
+    run: Callable[[Values], Values],
+    signature: Signature,
+    written: Sequence[int],
+    eager: Callable[[Values], Sequence[Any]] | None,
 ) -> Callable[[Values], Values]:
-    hidden = [(m.input, m.result, m.counted) for m in signature.mutations if not m.differentiable]
+    hidden = [(m.input, m.result, m.writes > 0) for m in signature.mutations
+              if not m.differentiable and m.input not in written]  # fmt: skip
+    # what the graph wrote, and every write but the last of what is copied here
+    counts = [(m.input, m.writes if m.input in written else m.writes - 1) for m in signature.mutations]
+    pick_grown = _picker([i for i, count in counts for _ in range(count)])
+    grows = any(count > 0 for _, count in counts)
     visible = [(m.input, m.result) for m in signature.mutations if m.differentiable]
     direct = [o.index if o.kind == "result" and o.view is None else None for o in signature.outputs]
     pick = _picker([i for i in direct if i is not None]) if None not in direct else None
@@ -369,6 +385,8 @@ def _with_epilogue(
             if eager is not None and signature.mutations:
                 eager(inputs)  # raises the same after the writes that precede it
             raise
+        if grows:
+            torch.autograd.graph.increment_version(pick_grown(inputs))
         if hidden:
             with torch.no_grad():
                 for i, r, counted in hidden:

@@ -390,7 +390,7 @@ def _ordered(fusion: _Fusion) -> list[int]:
 
 def _used_buffers(graph: Graph, nodes: tuple[Node, ...]) -> dict[str, Buffer]:
     used: set[str] = {*graph.inputs, *graph.constants}
-    used.update(o for o in graph.outputs if isinstance(o, str))
+    used.update(graph.results())
     for node in nodes:
         if isinstance(node, Extern):
             used.update(n for n in (*node.outputs, *node.mutates, *extern_reads(node)) if n)

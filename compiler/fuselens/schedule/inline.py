@@ -85,8 +85,8 @@ def _readers(graph: Graph) -> dict[str, list[Loop]]:
 
 
 def fixed_storages(graph: Graph) -> set[str]:
-    """Storages that must be in memory whatever is fused: outputs and what externs read or write."""
-    fixed = {graph.buffers[o].owner for o in graph.outputs if isinstance(o, str)}
+    """Storages that must be in memory whatever is fused: results and what externs read or write."""
+    fixed = {graph.buffers[o].owner for o in graph.results()}
     for node in graph.nodes:
         if isinstance(node, Extern):
             fixed.update(graph.buffers[n].owner for n in (*extern_reads(node), *node.mutates))

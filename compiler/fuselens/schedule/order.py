@@ -3,42 +3,66 @@
 Ordering is greedy: of the nodes whose operands are ready, the one that frees most (or allocates least) runs next; the
 order that came in is kept where it is no worse. Then every buffer that a kernel writes first takes over the memory of
 a dead intermediate of its size, or of one that the same kernel reads for the last time at the same index (in place).
+
+New values of inputs take over the inputs' memory where whatever reads the old value can run before, or reads it at
+the same index; elsewhere a kernel at the end copies them. Nothing that may raise runs after a write to an input, so a
+graph that raises has written nothing.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
 import torch
 from sympy import Expr
 
 from fuselens.ir.affine import integer_value, substitute
-from fuselens.ir.loops import ITEMSIZE, Buffer, Extern, Graph, Kernel, Node, extern_reads, phases_of, symbol
+from fuselens.ir.loops import (
+    ITEMSIZE,
+    Axis,
+    Buffer,
+    Extern,
+    Graph,
+    Kernel,
+    Node,
+    Op,
+    Phase,
+    extern_reads,
+    phases_of,
+    symbol,
+)
 from fuselens.report import Decision
 
 
 def order(graph: Graph) -> Graph:
-    """The graph reordered, with ``reuse`` filled in and a decision FL412 that states the peak."""
+    """The graph reordered, with ``reuse`` filled in, and decisions: FL412 states the peak, FL413 tells of each write."""
     uses = [_Use.of(graph, node) for node in graph.nodes]
     sizes = {n: _bytes(graph, b) for n, b in graph.buffers.items() if not b.storage}
+    dependencies = _dependencies(uses)
+    writes = _Writes(graph, uses, sizes, dependencies)
+    writes.decide()
+    graph = writes.graph
+    uses += [_Use.of(graph, node) for node in graph.nodes[len(uses) :]]
     kept = _kept(graph)
-    before = list(range(len(uses)))
-    positions = _greedy(uses, sizes, kept)
+    before = _in_order(dependencies)
+    positions = _greedy(uses, sizes, kept, dependencies)
     if _peak(uses, positions, sizes, kept) >= _peak(uses, before, sizes, kept):
         positions = before
     uses = [uses[p] for p in positions]
     graph = graph.replace(nodes=tuple(graph.nodes[p] for p in positions))
-    reuse = _reuse(graph, uses, sizes, kept)
+    reuse = writes.reuse | _reuse(graph, uses, sizes, kept)
     peak = _peak(uses, range(len(uses)), sizes, kept)
     held = sum(sizes[s] for u in uses for s in u.makes if s not in reuse)
     decision = Decision(
         "FL412", "planned", graph.name, f"intermediates take {held} bytes; {len(reuse)} buffers take over dead memory",
         None, {"peak_bytes": peak, "allocated_bytes": held, "reused": len(reuse)},
     )  # fmt: skip
-    return graph.replace(reuse=reuse, decisions=(*graph.decisions, decision))
+    return graph.replace(reuse=reuse, decisions=(*graph.decisions, decision, *writes.decisions))
 
 
 @dataclass(slots=True)
@@ -100,9 +124,9 @@ def _extent(buffer: Buffer) -> Expr:
 
 
 def _kept(graph: Graph) -> set[str]:
-    """Storages that outlive the graph: inputs, constants, outputs."""
+    """Storages that outlive the graph: inputs, constants, results."""
     kept = {*graph.inputs, *graph.constants}
-    return kept | {graph.buffers[o].owner for o in graph.outputs if isinstance(o, str)}
+    return kept | {graph.buffers[o].owner for o in graph.results()}
 
 
 # --- order -----------------------------------------------------------------------------------------------------
@@ -130,13 +154,33 @@ def _dependencies(uses: list[_Use]) -> list[set[int]]:
     return out
 
 
-def _greedy(uses: list[_Use], sizes: dict[str, int], kept: set[str]) -> list[int]:
-    dependencies = _dependencies(uses)
+def _in_order(dependencies: list[set[int]]) -> list[int]:
+    """Positions as they are, but for those that must wait for a later one."""
     waiting = [len(d) for d in dependencies]
-    followers: list[list[int]] = [[] for _ in uses]
+    followers = _followers(dependencies)
+    ready = [p for p, count in enumerate(waiting) if count == 0]
+    result: list[int] = []
+    while ready:
+        position = heapq.heappop(ready)
+        result.append(position)
+        for follower in followers[position]:
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                heapq.heappush(ready, follower)
+    return result
+
+
+def _followers(dependencies: list[set[int]]) -> list[list[int]]:
+    followers: list[list[int]] = [[] for _ in dependencies]
     for position, deps in enumerate(dependencies):
         for dep in deps:
             followers[dep].append(position)
+    return followers
+
+
+def _greedy(uses: list[_Use], sizes: dict[str, int], kept: set[str], dependencies: list[set[int]]) -> list[int]:
+    waiting = [len(d) for d in dependencies]
+    followers = _followers(dependencies)
     touching: dict[str, set[int]] = {}
     for position, use in enumerate(uses):
         for storage in use.reads | use.writes:
@@ -194,6 +238,133 @@ def _peak(uses: list[_Use], positions: Iterable[int], sizes: dict[str, int], kep
                 alive.discard(storage)
                 now -= sizes[storage]
     return peak
+
+
+# --- new values of inputs --------------------------------------------------------------------------------------
+
+# Operators that, given what was traced, return: they check no values.
+_RETURNING = frozenset({
+    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "convolution", "convolution_backward",
+    "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
+    "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "sort", "topk", "rand", "rand_like", "randn", "randn_like",
+    "native_dropout", "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_efficient_attention_backward",
+})  # fmt: skip
+_DIVISIONS = frozenset({"floordiv", "truncdiv", "mod", "fmod"})
+
+
+def may_raise(node: Node) -> bool:
+    """Whether the node may refuse the values that it is given: an index out of range, an integer division by zero."""
+    if isinstance(node, Extern):
+        return node.target.split(".")[1] not in _RETURNING
+    return any(o.op in _DIVISIONS and o.dtype not in ("f32", "f64") for p in phases_of(node) for o in p.body)
+
+
+class _Writes:
+    """Decides for each input that is given a new value whether the kernel that computes it writes it in place.
+
+    ``graph`` is the graph with kernels added that copy the others, ``reuse`` the memory that is taken over. Edges are
+    added to ``dependencies``, so that readers of an old value run before it is overwritten.
+    """
+
+    def __init__(self, graph: Graph, uses: list[_Use], sizes: dict[str, int], dependencies: list[set[int]]) -> None:
+        self.graph = graph
+        self.uses = uses
+        self.sizes = sizes
+        self.dependencies = dependencies
+        self.reuse: dict[str, str] = {}
+        self.decisions: list[Decision] = []
+        self.outputs = {graph.buffers[o].owner for o in graph.outputs if isinstance(o, str)}
+        self.raising = {p for p, u in enumerate(uses) if may_raise(u.node)} if graph.writes else set()
+
+    def decide(self) -> None:
+        graph = self.graph
+        if not graph.writes:
+            return
+        self.followers = [set(f) for f in _followers(self.dependencies)]
+        self.readers: dict[str, set[int]] = {}
+        self.writers: dict[str, list[int]] = {}
+        for position, use in enumerate(self.uses):
+            for storage in use.reads:
+                self.readers.setdefault(storage, set()).add(position)
+            for storage in use.writes | use.mutates:
+                self.writers.setdefault(storage, []).append(position)
+        copies: list[Kernel] = []
+        left: dict[str, str] = {}
+        names = (f"write{k}" for k in itertools.count())
+        for written, value in graph.writes.items():
+            rule = self._refused(written, value)
+            saved = self.sizes[written]
+            if rule:
+                copies.append(_copy(graph, next(names), value, written))
+                text = f"its new value is copied to it at the end: {rule}"
+                self.decisions.append(Decision("FL413", "refused", written, text, None, {"bytes": 2 * saved}))
+            else:
+                left[written] = value
+                self.reuse[value] = written
+                text = "its new value is computed in its memory"
+                self.decisions.append(Decision("FL413", "taken", written, text, None, {"bytes_saved": 2 * saved}))
+        for copy in copies:
+            (source,), (target,) = copy.reads(), copy.writes()
+            self.dependencies.append(self.raising | self.readers.get(target, set()) | set(self.writers.get(source, ())))
+        self.graph = graph.replace(nodes=(*graph.nodes, *copies), writes=left)
+
+    def _refused(self, written: str, value: str) -> str:
+        """The rule that keeps the new value from taking over its input's memory; "" when it may."""
+        graph = self.graph
+        old, new = graph.buffers[written], graph.buffers[value]
+        if new.storage or (old.sizes, old.strides, old.offset) != (new.sizes, new.strides, new.offset):
+            return "it is laid out in another way"
+        if value in graph.inputs or value in graph.constants:
+            return "it is another tensor's value"
+        if value in self.outputs or value in self.reuse:
+            return "it is used outside of the graph as well"
+        makers = self.writers.get(value, [])
+        if len(makers) != 1 or not isinstance(self.uses[makers[0]].node, Kernel):
+            return "an operator of ATen computes it"
+        (maker,) = makers
+        node = self.uses[maker].node
+        assert isinstance(node, Kernel)
+        if maker in self.raising:
+            return "the kernel that computes it may raise"
+        if written in self.uses[maker].reads and not _in_place(graph, node, written, value):
+            return "the old value is read elsewhere by the kernel that computes it"
+        readers = self.readers.get(written, set())
+        if any(isinstance(n := self.uses[p].node, Extern) and _aliases(n.target) for p in readers):
+            return "an operator of ATen may return its memory"
+        before = (readers | self.raising) - {maker}
+        if self._reaches(maker, before):
+            return "something that comes after it reads the old value or may raise"
+        self.dependencies[maker] |= before
+        for position in before:
+            self.followers[position].add(maker)
+        return ""
+
+    def _reaches(self, start: int, targets: set[int]) -> bool:
+        if not targets:
+            return False
+        work, seen = [start], {start}
+        while work:
+            for follower in self.followers[work.pop()]:
+                if follower in targets:
+                    return True
+                if follower not in seen:
+                    seen.add(follower)
+                    work.append(follower)
+        return False
+
+
+def _copy(graph: Graph, name: str, value: str, written: str) -> Kernel:
+    """A kernel that copies a buffer to an input."""
+    source, target = graph.buffers[value], graph.buffers[written]
+    axes = tuple(Axis(f"i{k}", size) for k, size in enumerate(target.sizes) if size != 1)
+    point = iter(a.symbol for a in axes)
+    at = tuple(sympy.S.Zero if size == 1 else next(point) for size in target.sizes)
+    load = Op("t0", "load", (source.owner, source.index(at)), source.dtype)
+    store = Op("store0", "store", (written, target.index(at), "t0"), target.dtype)
+    return Kernel(name, axes, (Phase((), (load, store)),), (), ("aten.copy_.default",))
 
 
 # --- memory ----------------------------------------------------------------------------------------------------

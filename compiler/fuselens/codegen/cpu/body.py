@@ -64,6 +64,14 @@ class Unit:
             else:
                 raise Unsupported(f"{name} has no vector form")
 
+    def takes_over(self, new: str, old: str) -> bool:
+        """Whether ``new`` lies in the memory of ``old``, directly or through others."""
+        while new in self.graph.reuse:
+            new = self.graph.reuse[new]
+            if new == old:
+                return True
+        return False
+
     def same_memory(self, a: str, b: str) -> bool:
         return self._root(a) == self._root(b)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import sympy
 from sympy import Expr
@@ -45,16 +45,21 @@ class _KernelWriter(BodyWriter):
 
     def write(self) -> KernelInfo:
         kernel, out = self.kernel, self.out
-        arguments = tuple(dict.fromkeys((*self.source.reads(), *self.source.writes())))
+        used = dict.fromkeys((*self.source.reads(), *self.source.writes()))
+        place = {name: self._place(name, used) for name in used}
+        arguments = tuple(dict.fromkeys(place.values()))
+        self.written = frozenset(place[name] for name in self.written)
         sizes = self.source.size_symbols()
         for op in kernel.ops():
             if op.op != "store" and op.dtype not in C_TYPES:
                 raise Unsupported(f"{op.op} of {op.dtype}")
         for name in (*arguments, *sizes, *self.axis_names):
             self.claim(name)
-        for name in arguments:
-            self.pointers[name] = self.names[name]
-        parameters = ", ".join([*(self._parameter(n) for n in arguments), *(f"long {self.names[s]}" for s in sizes)])
+        for name in used:
+            self.pointers[name] = self.names[place[name]]
+        parameters = ", ".join(
+            [*(self._parameter(n, arguments) for n in arguments), *(f"long {self.names[s]}" for s in sizes)]
+        )
         passed = ", ".join([self.names[n] for n in (*arguments, *sizes)])
         origins = ", ".join(dict.fromkeys(self.source.origins)) or self.source.kind
         out.forget()
@@ -80,22 +85,25 @@ class _KernelWriter(BodyWriter):
                 self._entry(parameters, passed, units)
         read, written = bytes_moved(self.source, self.unit.graph)
         return KernelInfo(
-            name=self.source.name, kind=self.source.kind, arguments=arguments, written=tuple(self.source.writes()),
-            sizes=sizes, operations=self.source.origins, spans=self.source.spans, bytes_read=read,
-            bytes_written=written, checks_division=self.checks,
+            name=self.source.name, kind=self.source.kind, arguments=arguments,
+            written=tuple(dict.fromkeys(place[name] for name in self.source.writes())), sizes=sizes,
+            operations=self.source.origins, spans=self.source.spans, bytes_read=read, bytes_written=written,
+            checks_division=self.checks,
         )  # fmt: skip
 
-    def _parameter(self, storage: str) -> str:
+    def _place(self, storage: str, used: Iterable[str]) -> str:
+        """The argument whose memory the storage is: its own, or the one whose memory it takes over in this kernel."""
+        buffers = self.unit.graph.buffers
+        for other in used:
+            if other != storage and self.unit.takes_over(storage, other):
+                return other if buffers[other].dtype == buffers[storage].dtype else storage
+        return storage
+
+    def _parameter(self, storage: str, arguments: tuple[str, ...]) -> str:
         buffers = self.unit.graph.buffers
         constant = "" if storage in self.written else "const "
-        alone = not any(
-            other != storage and self.unit.same_memory(other, storage)
-            for other in (*self.source.reads(), *self.source.writes())
-        )
-        # an input that is written may be the memory of any other input
-        inputs = set(self.unit.graph.inputs)
-        shared = bool(inputs & self.written) and storage in inputs
-        restrict = "__restrict " if alone and not shared else ""
+        alone = not any(other != storage and self.unit.same_memory(other, storage) for other in arguments)
+        restrict = "__restrict " if alone else ""
         return f"{constant}{C_TYPES[buffers[storage].dtype]}* {restrict}{self.names[storage]}"
 
     def _entry(self, parameters: str, passed: str, units: str) -> None:
