@@ -388,8 +388,11 @@ def _call_raised(error: Exception, function: str, span: Span | None) -> Any:
 def compare(
     fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, config: Config, function: str, gradients: bool = True
 ) -> RunResult:
-    """Runs ``fn`` compiled and eagerly on copies of the inputs; compares values and gradients, times both (medians)."""
+    """Runs ``fn`` compiled and eagerly on copies of the inputs; compares values and gradients, times both (medians).
+
+    Both draw eager's random numbers.
+    """
     from . import comparison
 
-    compiled = wrap(fn, dataclasses.replace(config, explore=False), owner=object())
+    compiled = wrap(fn, dataclasses.replace(config, explore=False, fallback_random=True), owner=object())
     return comparison.compare(fn, compiled, args, dict(kwargs), function=function, gradients=gradients)

@@ -28,7 +28,7 @@ class Config:
     accumulated_recompile_limit: int = 256  # compilations of one function and of what resumes it after graph breaks
     error_on_recompile: bool = False
     guard_costs: bool = False  # measure each guard, for the report
-    fallback_random: bool = dataclasses.field(default=False, metadata={"cache": True})
+    fallback_random: bool = dataclasses.field(default=False, metadata={"cache": True})  # draw exactly eager's numbers
     memory_budget: float = 1.0  # bytes kept for the backward, as a part of what the fastest choice keeps: 0 to 1
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)
     cache_dir: Path = Path("~/.cache/fuselens")

@@ -228,6 +228,7 @@ def _makes_inference_tensors(node: fx.Node) -> bool:
 def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *, loops: bool) -> Callable[..., Any]:
     from .autograd import joint as joint_stage
     from .autograd import partition as partition_stage
+    from .autograd.random_numbers import drawing
     from .autograd.unsupported import Unsupported
     from .capture import _hook
     from .rewrite.layout import channels_last
@@ -252,9 +253,12 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
             captured.fakes,
             grad_enabled=captured.grad_enabled,
             overlapping=_overlapping(captured.inputs),
+            counter_based=loops and not config.fallback_random,
         )
     run.record("joint", "py", lambda: graph_text.show(joint.graph, f"joint{record.id}"))
     eager = _as_captured(captured.module)
+    if joint.signature.random and loops and not config.fallback_random:
+        eager = drawing(eager)
     record.training = joint.training
 
     def lower(module: fx.GraphModule, phase: str, writes: dict[int, int]) -> tuple[Callable[..., Any], list[int]]:

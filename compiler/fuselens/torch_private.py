@@ -31,7 +31,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.torch_version import TorchVersion
 from torch.utils import _pytree as PYTREE
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
 
 # --- capture
 
@@ -1077,6 +1077,11 @@ class RecordingMode(TorchDispatchMode):
     @classmethod
     def is_infra_mode(cls) -> bool:
         return True
+
+
+def recording() -> bool:
+    """Whether operators run under a :class:`RecordingMode`."""
+    return any(isinstance(m, RecordingMode) for m in _get_current_dispatch_mode_stack())
 
 
 def size_hint(size: Any) -> int:

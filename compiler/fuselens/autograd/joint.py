@@ -11,7 +11,8 @@ Invariants of the graph that comes out:
 - every node has ``meta["val"]``; nodes made by a captured node carry its ``span`` (and ``stack`` if it had one) and its
   name as ``captured``, those of a checkpoint its name as ``region`` (``kept``: its policy saves them); backward nodes
   have ``backward=True`` and the captured node they derive from as ``forward_node``;
-- no operator writes to an operand; random operators carry ``random=True`` and keep eager's order;
+- no operator writes to an operand; operators that draw from torch's generators carry ``random=True`` and keep eager's
+  order; ``fuselens.random`` computes its numbers from such a draw, and is an operator like others;
 - results never alias inputs or each other, have the sizes and strides of their ``meta["val"]``, and start at any
   offset; new values of mutated inputs may be an input itself; gradients may alias tangents and each other.
 """

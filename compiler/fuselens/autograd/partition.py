@@ -7,14 +7,14 @@ they are alive anyway. The maximum flow is networkx's, exact on integers (``min_
 
 Rules, in the words of the decisions:
 
-- matmuls, convolutions, attention, reductions, scatters, sorts and random draws are not repeated; pointwise work,
+- matmuls, convolutions, attention, reductions, scatters, sorts and draws from generators are not repeated; pointwise work,
   views, casts and index expressions are, because they fuse into the kernel that reads them;
 - a value that both a forward and a backward vendor call read is saved: it exists in memory already, and recomputing it
   would need a kernel of its own (at ``memory_budget=1``);
 - symbolic sizes are always passed on, as integers; other numbers are computed from them again;
 - of a checkpoint region (``torch.utils.checkpoint``) nothing is saved but what it reads and what leaves it;
 - ``memory_budget`` b < 1 lowers the bytes saved to b × the default choice where it can, by allowing more operators to
-  run twice, those first that give most bytes for their work. Random draws are never repeated.
+  run twice, those first that give most bytes for their work. Draws from generators are never repeated.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fuselens import torch_private
 from fuselens.ir import philox as philox  # registers the operator that makes words
 
 aten = torch.ops.aten
@@ -263,3 +264,49 @@ RULES: Mapping[Any, Rule] = MappingProxyType({
     aten.randint_like.default: _like(_from_zero),
     aten.randint_like.low_dtype: _like(_integers),
 })  # fmt: skip
+
+# --- eagerly -----------------------------------------------------------------------------------------------------
+
+_IN_PLACE = {
+    aten.bernoulli_.float: aten.bernoulli.p,
+    aten.uniform_.default: aten.uniform.default,
+    aten.normal_.default: aten.normal_functional.default,
+    aten.log_normal_.default: aten.log_normal.default,
+    aten.exponential_.default: aten.exponential.default,
+    aten.cauchy_.default: aten.cauchy.default,
+    aten.geometric_.default: aten.geometric.default,
+    getattr(aten.random_, "from"): getattr(aten.random, "from"),
+    aten.random_.to: aten.random.to,
+}
+
+
+class Drawing(torch_private.RecordingMode):
+    """Inside, operators that run eagerly draw what a graph compiled of them draws from the same generators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams = Streams(draw_seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        rule = RULES.get(_IN_PLACE.get(func, func))
+        drawn = rule(self.streams, *args, **kwargs) if rule else NotImplemented
+        if drawn is NotImplemented and func in (aten.rrelu_with_noise.default, aten.rrelu_with_noise_.default):
+            drawn = _rrelu(self.streams, *args, **kwargs)
+            if drawn is not NotImplemented:
+                drawn, slope = drawn
+                args[1].copy_(slope)
+                return args[0].copy_(drawn) if func is aten.rrelu_with_noise_.default else drawn
+        if drawn is NotImplemented:
+            return func(*args, **kwargs)
+        return args[0].copy_(drawn) if func in _IN_PLACE else drawn
+
+
+def drawing(run: Callable[[tuple[Any, ...]], Any]) -> Callable[[tuple[Any, ...]], Any]:
+    """``run``, drawing as a compiled graph does."""
+
+    def draw(inputs: tuple[Any, ...]) -> Any:
+        with Drawing():
+            return run(inputs)
+
+    return draw

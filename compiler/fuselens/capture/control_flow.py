@@ -321,6 +321,8 @@ def _checkpoint(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Valu
             if twice:
                 raise RuntimeError("the backward writes to tensors from outside once more")
             return function(*parameters)  # the partition keeps nothing of it but what it is given
+        if torch_private.recording():
+            return function(*parameters)  # numbers drawn in it are drawn once
         return _raw_checkpoint(function, *parameters, use_reentrant=reentrant, preserve_rng_state=preserve, **options)
 
     found = apply(m, Operator("checkpoint", run, sub.module, recomputed=True, policy=policy), *sub.inputs)
