@@ -138,8 +138,13 @@ def fake_static(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     """
     if tensor.is_conj() or tensor.is_neg() or (tensor.requires_grad and not tensor.is_leaf and not is_dense(tensor)):
         return mode.from_tensor(tensor, static_shapes=True, source=_source_class()("input"))
+    return fake_of_layout(mode, tensor, tensor.shape, tensor.stride())
+
+
+def fake_of_layout(mode: FakeTensorMode, tensor: torch.Tensor, sizes: Any, strides: Any) -> torch.Tensor:
+    """A fake of ``mode`` like ``tensor``, with such sizes and strides, which may be symbolic."""
     with mode, _inference_as_in(tensor):
-        fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        fake = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
         if tensor.requires_grad:
             fake.requires_grad_()
             if not tensor.is_leaf:
@@ -281,15 +286,7 @@ def fake_symbolic(mode: FakeTensorMode, tensor: torch.Tensor, dims: Mapping[int,
     ``dims`` tells of each whether equal sizes are one symbol. Strides are expressions of sizes where they agree, else
     symbols of their own. Made directly, as in :func:`fake_static`: torch's converter imports the peer compiler.
     """
-    sizes, strides = _symbolic_extents(mode.shape_env, tensor, dims, name)
-    with mode:
-        fake = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
-        if tensor.requires_grad:
-            fake.requires_grad_()
-            if not tensor.is_leaf:
-                with torch.enable_grad():
-                    fake = fake.clone(memory_format=torch.preserve_format)
-    return fake
+    return fake_of_layout(mode, tensor, *_symbolic_extents(mode.shape_env, tensor, dims, name))
 
 
 def _symbolic_extents(env: Any, tensor: torch.Tensor, dims: Mapping[int, bool], name: str) -> tuple[Any, Any]:
@@ -1169,6 +1166,11 @@ def _direct_until_peer_loads(raw: Any) -> Callable[..., Any]:
         return raw(*args, **kwargs)
 
     return call
+
+
+def differs(fake: torch.Tensor, given: torch.Tensor) -> bool:
+    """Whether a fake tensor was written to, or made to require grad or not, since it was made for ``given``."""
+    return times_written(fake) > 0 or fake.requires_grad != given.requires_grad
 
 
 def times_written(tensor: torch.Tensor) -> int:

@@ -421,6 +421,41 @@ add("mutate-cycle", _rotate, lambda: [torch.randn(3), torch.randn(3), torch.rand
 add("mutate-only", lambda b: b.add_(1), lambda: [torch.randn(4)])
 add("mutate-returned-view", lambda b, x: (b.add_(1)[0], x * 2), _plain)
 
+
+def _reshaped(*names: Any) -> Callable[..., Any]:
+    def fn(b: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        for name, *args in names:
+            getattr(b, name)(*args)
+        return b.sum() * x, b[0]
+
+    return fn
+
+
+def _reshape_between_writes(b: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    row = b[0]
+    b.mul_(x)
+    b.t_()
+    row.add_(1)
+    b.mul_(2)
+    return b, row, b[1:3], x * 2
+
+
+for fn in (
+    ("t_",),
+    ("transpose_", 0, 1),
+    ("unsqueeze_", 1),
+    ("squeeze_",),
+    ("swapaxes_", 0, 1),
+    ("as_strided_", (3, 2), (1, 6), 2),
+):
+    add(f"reshape-input-{fn[0]}", _reshaped(fn), _plain)
+    add(f"reshape-nonleaf-{fn[0]}", _reshaped(fn), two, _nonleaf)
+    add(f"reshape-input-{fn[0]}-no-grad", _reshaped(fn), _plain, grad_enabled=False)
+add("reshape-and-back", _reshaped(("t_",), ("t_",)), _plain)
+add("reshape-and-write", _reshaped(("t_",), ("add_", 1), ("unsqueeze_", 0)), _plain)
+add("reshape-and-write-nonleaf", _reshaped(("mul_", 2), ("t_",), ("add_", 1)), two, _nonleaf)
+add("reshape-between-writes-nonleaf", _reshape_between_writes, two, _nonleaf)
+
 # --- outputs that alias ---------------------------------------------------------------------------------------------
 add("return-input", lambda x: x, one)
 add("return-input-and-more", lambda x, y: (x, x * y), two)

@@ -89,7 +89,7 @@ def capture(fn: Function, inputs: Sequence[Any], mode: Any, dynamic: bool = Fals
                 sizes = [DimDynamic.DYNAMIC if s > 1 else DimDynamic.STATIC for s in t.shape]
                 fakes[id(t)] = mode.from_tensor(t, symbolic_context=StatelessSymbolicContext(sizes))
             else:
-                fakes[id(t)] = mode.from_tensor(t, static_shapes=True)
+                fakes[id(t)] = torch_private.fake_static(mode, t)
         return fakes[id(t)]
 
     args = [fake(t) for t in inputs]
@@ -186,7 +186,7 @@ def _observe(
         "inputs": [t.detach().clone() if isinstance(t, torch.Tensor) else t for t in inputs],
         "requires_grad": [o.requires_grad if isinstance(o, torch.Tensor) else None for o in (*out, *inputs)],
         "is_leaf": [o.is_leaf if isinstance(o, torch.Tensor) else None for o in (*out, *inputs)],
-        "layout": [(o.shape, o.stride(), o.dtype) if isinstance(o, torch.Tensor) else None for o in out],
+        "layout": [(o.shape, o.stride(), o.dtype) if isinstance(o, torch.Tensor) else None for o in (*out, *inputs)],
         "structure": _structure([*out, *inputs]),
         "written": [v != t._version for t, v in zip(inputs, versions, strict=True) if isinstance(t, torch.Tensor)],
     }

@@ -23,9 +23,10 @@ def leaf(*shape: int, **kw: Any) -> Tensor:
     return torch.randn(*shape, **kw).requires_grad_()
 
 
-def _transpose_input(b: Tensor, x: Tensor) -> Tensor:
-    b.t_()
-    return x * 2
+def _write_and_narrow(x: Tensor, y: Tensor) -> Tensor:
+    x.mul_(2)
+    x.as_strided_((2, 2), (1, 2))
+    return y * 2
 
 
 def _new_leaf(x: Tensor) -> Tensor:
@@ -43,7 +44,7 @@ def _detached_parts(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 REFUSED: dict[str, tuple[Any, Any, Any, str]] = {
-    "metadata-of-input": (_transpose_input, lambda: [torch.randn(3, 4), leaf(3, 4)], None, "shape or strides"),
+    "part-of-written-input": (_write_and_narrow, lambda: [torch.randn(3, 4), leaf(3, 4)], None, "only parts of it"),
     "overlapping-mutation": (lambda a, b: (a.add_(1), b * 2)[1], lambda: [torch.randn(4, 6)], _halves, "shares memory"),
     "new-leaf": (_new_leaf, lambda: [leaf(3)], None, "new leaf"),
     "inplace-on-leaf": (lambda x: x.add_(1), lambda: [leaf(3)], None, "leaf"),

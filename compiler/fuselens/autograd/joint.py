@@ -34,7 +34,7 @@ from fuselens import torch_private
 
 from .decompositions import Decompositions, table
 from .recorder import Recorder
-from .signature import Extent, Link, Mutation, Output, Result, Signature, Tangent, View
+from .signature import Extent, Link, Mutation, Output, Reshape, Result, Signature, Tangent, View
 from .unsupported import Unsupported
 
 aten = torch.ops.aten
@@ -113,6 +113,11 @@ class _Trace:
         self.fakes = list(fake_inputs)
         self.enables_grad = not torch.is_grad_enabled() and _turns_grad_on(gm)
         self.training = (torch.is_grad_enabled() or self.enables_grad) and any(_requires_grad(t) for t in fake_inputs)
+        self.captured_inputs = [  # as the capture left them
+            n.meta.get("val", fake)
+            for n, fake in zip((n for n in gm.graph.nodes if n.op == "placeholder"), fake_inputs, strict=False)
+        ]
+        self.reshapes: list[Reshape] = []
         self.placeholders: list[fx.Node] = []
         self.duplicates: dict[int, int] = {}
         self.leaves: list[Any] = []  # wrappers that gradients are taken of
@@ -273,9 +278,13 @@ class _Trace:
             value = torch_private.from_functional(wrapper)
             if torch_private.storage_key(wrapper) != storage or value.dtype != fake.dtype:
                 raise Unsupported("an input is given other storage or another dtype")
-            if torch_private.has_metadata_mutation(wrapper):
-                raise Unsupported("the shape or strides of an input change in place")
             node = self.recorder.node_of(value)
+            if torch_private.has_metadata_mutation(wrapper):
+                self.reshapes.append(self._reshape(i, wrapper.grad_fn is not grad_fn))
+                if _storage_root(node) is self.placeholders[i]:
+                    continue
+                if not _same_elements(self.captured_inputs[i], fake):
+                    raise Unsupported("an input is written to, and only parts of it are left in its new shape")
             if node is self.placeholders[i]:
                 continue
             if i in self.overlapping or len(sharing[torch_private.storage_key(fake)]) > 1:
@@ -292,6 +301,13 @@ class _Trace:
             position = self._add_result(node, self.wrappers[i] if visible else None, owned=owned)
             mutations.append(Mutation(i, position, visible, count))
         return mutations
+
+    def _reshape(self, i: int, differentiable: bool) -> Reshape:
+        """The change of an input's shape in place, as the capture saw it: values written to it may have other strides."""
+        before, after = self.fakes[i], self.captured_inputs[i]
+        offset = after.storage_offset() - before.storage_offset()
+        sizes, strides = (tuple(self._extent(e) for e in extents) for extents in (after.shape, after.stride()))
+        return Reshape(i, View(sizes, strides, self._extent(offset)), differentiable)
 
     def _describe_outputs(self, outputs: list[Any], mutated: set[int]) -> list[Output]:
         """How to rebuild each output from the results; adds the results that are needed."""
@@ -318,7 +334,9 @@ class _Trace:
             elif storage in input_storage:
                 i = input_storage[storage]
                 view = self._view(t, self.wrappers[i])
-                if i in mutated and not _same_shape(torch_private.from_functional(self.wrappers[i]), self.fakes[i]):
+                if i in mutated and not _same_shape(
+                    torch_private.from_functional(self.wrappers[i]), self.captured_inputs[i]
+                ):
                     view = self._strides_of_input(view, captured[k], i)
                 described.append(Output("input", i, view, requires_grad=t.requires_grad))
             elif len(groups[storage]) == 1 and not _is_no_grad_view(t) and not t.is_conj() and not t.is_neg():
@@ -342,8 +360,8 @@ class _Trace:
 
     def _strides_of_input(self, view: View, captured: Any, i: int) -> View:
         """``view`` in the memory of the i-th input, which is written with a value of other strides than its own."""
-        base = [n for n in self.gm.graph.nodes if n.op == "placeholder"][i].meta.get("val")
-        plain = isinstance(captured, torch.Tensor) and isinstance(base, torch.Tensor) and captured.dtype == base.dtype
+        base = self.captured_inputs[i]
+        plain = isinstance(captured, torch.Tensor) and captured.dtype == base.dtype
         if not plain or torch_private.storage_key(captured) != torch_private.storage_key(base):
             raise Unsupported("an output is a view of an input that is overwritten with other strides")
         return dataclasses.replace(
@@ -507,6 +525,7 @@ class _Trace:
             results=len(self.results),
             outputs=tuple(outputs),
             mutations=tuple(mutations),
+            reshapes=tuple(self.reshapes),
             tangents=tangent_specs,
             gradients=tuple(None if g is None else next(positions) for g in gradients),
             duplicates=tuple(sorted(self.duplicates.items())),
@@ -535,7 +554,7 @@ class _Trace:
 
     def _replayable(self, mutations: list[Mutation], gradients: list[fx.Node]) -> bool:
         """Whether no output or gradient reads the old value of an input that is overwritten."""
-        if any(m.differentiable for m in mutations):
+        if self.reshapes or any(m.differentiable for m in mutations):
             return False
         written = {m.result for m in mutations}
         reached = [n for i, n in enumerate(self.results) if i not in written and isinstance(n, fx.Node)] + gradients
@@ -625,7 +644,7 @@ def _holds(base: torch.Tensor, t: torch.Tensor) -> bool:
     return torch_private.is_dense(base) and _reach(base)[0] <= _reach(t)[0] and _reach(t)[1] <= _reach(base)[1]
 
 
-def _reach(t: torch.Tensor) -> tuple[int, int]:
+def _reach(t: torch.Tensor) -> tuple[Any, Any]:
     """The first byte of a tensor in its storage, and that after its last."""
     start = t.storage_offset()
     last = start + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True)) if t.numel() else start - 1
@@ -636,6 +655,15 @@ def _like(recorder: Recorder, value: torch.Tensor) -> torch.Tensor:
     """A fresh fake tensor of ``value``'s shape, with its strides where those are dense; not recorded."""
     with recorder.pause():
         return torch.empty_like(value, requires_grad=False, memory_format=torch.preserve_format)
+
+
+def _same_elements(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors in the same memory have the same elements, as those that ``t_()`` and ``unsqueeze_()`` change."""
+
+    def steps(t: torch.Tensor) -> list[tuple[str, str]]:
+        return sorted((str(step), str(n)) for n, step in zip(t.shape, t.stride(), strict=True) if n != 1)
+
+    return steps(a) == steps(b) and str(a.storage_offset()) == str(b.storage_offset())
 
 
 def _same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -120,8 +120,8 @@ def _keep_old_values(joint: Joint) -> None:
     The copy is an ordinary value (it costs bytes in the cut), and dies with it when nothing saves it.
     """
     graph = joint.graph
-    for mutation in joint.signature.mutations:
-        node = joint.inputs[mutation.input]
+    for i in joint.signature.written:
+        node = joint.inputs[i]
         if not node.users:
             continue
         with graph.inserting_after(list(joint.inputs + joint.tangents)[-1]):
@@ -163,7 +163,7 @@ class _Cut:
         self.nodes = list(joint.graph.nodes)
         self.order = {n: i for i, n in enumerate(self.nodes)}
         self.inputs = set(joint.inputs)
-        self.overwritten = {joint.inputs[m.input] for m in joint.signature.mutations}
+        self.overwritten = {joint.inputs[i] for i in joint.signature.written}
         self.results = {r for r in joint.results if isinstance(r, fx.Node)}
         self.backward = self._tangent_dependent()
         self.forward = self._ancestors([r for r in joint.results if isinstance(r, fx.Node)])

@@ -76,6 +76,18 @@ class Mutation:
 
 
 @dataclass(frozen=True, slots=True)
+class Reshape:
+    """inputs[input] gets other sizes, strides and offset in place, as by ``t_()``; before anything is written to it.
+
+    ``differentiable``: autograd saw it, so that the input's history changes.
+    """
+
+    input: int
+    view: View
+    differentiable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Tangent:
     """The gradient that the backward graph expects for results[result]: its layout and dtype (a torch dtype's name).
 
@@ -96,6 +108,7 @@ class Signature:
     results: int  # number of forward results: outputs' values, new values of mutated inputs, symbolic sizes
     outputs: tuple[Output, ...]
     mutations: tuple[Mutation, ...] = ()
+    reshapes: tuple[Reshape, ...] = ()
     tangents: tuple[Tangent, ...] = ()  # in the order of the backward graph's placeholders
     gradients: tuple[int | None, ...] = ()  # per input: position among the backward graph's outputs
     duplicates: tuple[tuple[int, int], ...] = ()  # (input, earlier input): the same tensor object
@@ -122,10 +135,15 @@ class Signature:
         return bool(self.tangents)
 
     @property
+    def written(self) -> tuple[int, ...]:
+        """The inputs that are not what they were: of other data, sizes or strides."""
+        return tuple(dict.fromkeys(m.input for m in (*self.mutations, *self.reshapes)))
+
+    @property
     def plain(self) -> bool:
         """Outputs are exactly the results, in order: no epilogue is needed."""
         return (
-            not self.mutations
+            not self.written
             and len(self.outputs) == self.results
             and all(o.kind == "result" and o.index == i and o.view is None for i, o in enumerate(self.outputs))
         )

@@ -363,7 +363,7 @@ class FrameCompiler:
         captured = Captured(
             module=module,
             inputs=[t for _, t in tracer.inputs],
-            fakes=[n.meta["val"] for n in tracer.graph.nodes if n.op == "placeholder"],
+            fakes=tracer.initial_fakes(),
             grad_enabled=grad_enabled,
             frame=machine.code.co_name,
             span=_first_span(machine.code),

@@ -113,6 +113,7 @@ class Tracer:
         self.variation = variation  # None: every size and integer stays what it is
         self.fake_mode = torch_private.fake_mode()
         self.inputs: list[tuple[Source, Any]] = []  # tensors and symbolic integers
+        self.layouts: dict[int, tuple[Any, Any]] = {}  # by id of an input's fake: its sizes and strides at first
         self.integers: dict[str, int] = {}  # those that were specialised from the start, by source text
         self.symbols: dict[Source, SymbolValue] = {}
         self.modules: set[Source] = set()
@@ -500,7 +501,16 @@ class Tracer:
             fake = self.sizes.fake(self.fake_mode, obj, dims, source, self.span)
         else:
             fake = torch_private.fake_static(self.fake_mode, obj)
+        self.layouts[id(fake)] = fake.shape, fake.stride()
         return TensorValue(self._placeholder(obj, source, fake), source, type(obj))
+
+    def initial_fakes(self) -> list[Any]:
+        """What stands for the graph's inputs as they are before it runs: tracing writes to fake tensors, too."""
+        fakes = [n.meta["val"] for n in self.graph.nodes if n.op == "placeholder"]
+        for i, (fake, (_, given)) in enumerate(zip(fakes, self.inputs, strict=True)):
+            if id(fake) in self.layouts and torch_private.differs(fake, given):
+                fakes[i] = torch_private.fake_of_layout(self.fake_mode, given, *self.layouts[id(fake)])
+        return fakes
 
     def _placeholder(self, given: Any, source: Source, value: Any) -> fx.Node:
         """A new graph input: ``given`` is what the frame has at ``source``, ``value`` what stands for it while tracing."""
@@ -594,7 +604,8 @@ class Tracer:
         if whole and _overlap_in_part(fake_args):
             raise Break("FL107", what=what, why="it writes to memory of which another operand is a part")
         result = self.run_fake(kind, target, fake_args, fake_kwargs, what)
-        if any(b != _geometry(t) for b, t in zip(before, inputs, strict=False)):
+        reshapes = kind == "call_method" and target in _RESHAPING and len(self.scopes) == 1
+        if not reshapes and any(b != _geometry(t) for b, t in zip(before, inputs, strict=False)):
             raise Break("FL110", what=what, why="it changes the shape or strides of an input")
         if not keep and not _holds_tensor(result) and not changes:
             return self._plain_result(result, what)
@@ -811,6 +822,8 @@ def _weakly(obj: Any) -> Any:
         return obj
 
 
+_RESHAPING = {"t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_"}
+"""Methods that make a tensor a view of itself in place: compiled graphs do so as well."""
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _DICTS = (dict, OrderedDict, defaultdict)
 

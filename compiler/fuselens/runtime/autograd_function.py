@@ -382,11 +382,14 @@ def _with_epilogue(
         try:
             values = run(inputs)
         except Exception:
-            if eager is not None and signature.mutations:
+            if eager is not None and signature.written:
                 eager(inputs)  # raises the same after the writes that precede it
             raise
         if grows:
             torch.autograd.graph.increment_version(pick_grown(inputs))
+        for reshape in signature.reshapes:
+            with contextlib.nullcontext() if reshape.differentiable else torch.no_grad():
+                inputs[reshape.input].as_strided_(*_geometry(inputs[reshape.input], reshape.view, values))
         if hidden:
             with torch.no_grad():
                 for i, r, counted in hidden:
@@ -441,14 +444,18 @@ def _strided(base: torch.Tensor, view: View, values: Values) -> torch.Tensor:
         base = torch.view_as_complex(base)
     elif view.reinterpret:
         base = base.view(getattr(torch, view.reinterpret.removeprefix("view:")))
-    made = base.as_strided(
+    made = base.as_strided(*_geometry(base, view, values))
+    if view.conjugate:
+        made = made.conj()
+    return torch_private.negated(made) if view.negate else made
+
+
+def _geometry(base: torch.Tensor, view: View, values: Values) -> tuple[list[int], list[int], int]:
+    return (
         [_integer(s, values) for s in view.size],
         [_integer(s, values) for s in view.stride],
         base.storage_offset() + _integer(view.offset, values),
     )
-    if view.conjugate:
-        made = made.conj()
-    return torch_private.negated(made) if view.negate else made
 
 
 def _integer(extent: Extent, values: Values) -> int:
