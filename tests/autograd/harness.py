@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from fuselens import torch_private
 from fuselens.autograd.joint import Joint, trace
 from fuselens.autograd.partition import Partition, forward_only, partition
+from fuselens.pipeline import _overlapping
 from fuselens.report import Span
 from fuselens.runtime.autograd_function import build
 
@@ -128,7 +129,7 @@ def compile_case(
     mode = torch_private.fake_mode(shape_env)
     with torch.set_grad_enabled(grad_enabled):
         gm, fakes = capture(fn, inputs, mode, dynamic)
-    joint = trace(gm, fakes, grad_enabled=grad_enabled)
+    joint = trace(gm, fakes, grad_enabled=grad_enabled, overlapping=_overlapping(list(inputs)))
     joint.graph.lint()
     compiled = Compiled(joint, gm)
     if not joint.training:

@@ -290,7 +290,7 @@ class _Trace:
             if i in self.overlapping or len(sharing[torch_private.storage_key(fake)]) > 1:
                 raise Unsupported("an input is written to that shares memory with another input")
             visible = self.training and wrapper.requires_grad and wrapper.grad_fn is not grad_fn
-            count = torch_private.times_written(wrapper) - version
+            count = torch_private.times_written(wrapper) - version - any(r.input == i for r in self.reshapes)
             found.append((i, node, visible, max(count, 1) if visible else count))
         written = {self.placeholders[i] for i, *_ in found}
         mutations = []

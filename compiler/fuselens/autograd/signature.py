@@ -123,7 +123,8 @@ class Signature:
 
     def new_values(self) -> dict[int, int]:
         """For each input that is overwritten behind autograd's back, the result that is its new value."""
-        return {m.input: m.result for m in self.mutations if not m.differentiable}
+        reshaped = {r.input for r in self.reshapes}
+        return {m.input: m.result for m in self.mutations if not m.differentiable and m.input not in reshaped}
 
     def views_but(self, written: Sequence[int]) -> tuple[int, ...]:
         """``views`` without the new values of inputs in ``written``."""
