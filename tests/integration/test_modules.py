@@ -256,3 +256,14 @@ def test_reductions_of_integers_and_masks_in_one_graph():
     compiled = fuselens.compile(f, fullgraph=True)
     assert comparison.differ(f(a, a.bool()), compiled(a, a.bool()), "result") is None
     assert [d.code for d in compiled.__fuselens__.recorder.report.diagnostics] == []
+
+
+def test_normalised_after_a_broadcast_value_that_readers_compute_themselves():
+    def fn(x, rate, residual):
+        kept = x.div(0.9) * torch.floor(rate + 0.9) + residual
+        return F.layer_norm(kept, (32,)).transpose(1, 2).contiguous()
+
+    args = t(2, 16, 32), t(2, 1, 1), t(2, 16, 32)
+    report = fuselens.explain(fn)(*args)
+    assert not report.diagnostics
+    assert comparison.differ(fn(*args), fuselens.compile(fn)(*args), "result") is None

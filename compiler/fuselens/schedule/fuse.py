@@ -260,13 +260,14 @@ def _spread(graph: Graph, fusion: _Fusion, plan: Plan) -> Graph:
     for position, node in enumerate(graph.nodes):
         if isinstance(node, Loop):
             group = fusion.groups[fusion.find(position)]
+            own = group.produced
             wanted = {
                 o.args[0] for o in node.body
-                if o.op == "load" and o.args[0] not in plan.stored and o.args[0] not in group.produced
-                and o.args[0] in plan.items
+                if o.op == "load" and o.args[0] not in plan.stored and o.args[0] not in own and o.args[0] in plan.items
             }  # fmt: skip
             if wanted:
-                node = with_inlined(graph, node, {s: i for s, i in plan.items.items() if s not in plan.stored})
+                elsewhere = {s: i for s, i in plan.items.items() if s not in plan.stored and s not in own}
+                node = with_inlined(graph, node, elsewhere)
         nodes.append(node)
     return graph.replace(nodes=tuple(needed(graph, nodes, fusion.fixed)))
 
