@@ -73,7 +73,7 @@ def once(function: Callable[..., Any], module: torch.nn.Module, given: Any) -> A
     except Exception as e:  # noqa: BLE001 - compared
         return type(e), str(e)
     roots = [v for v in tensors(result) if v.requires_grad]
-    torch.autograd.backward(roots, [torch.cos(v.detach()) for v in roots])
+    torch.autograd.backward(roots, [torch.linspace(0.5, 1.5, v.numel()).to(v.dtype).view(v.shape) for v in roots])
     gradients = [v.grad for v in (*tensors((args, kwargs)), *module.parameters())]
     module.zero_grad()
     detached = pytree.tree_map(lambda v: v.detach() if isinstance(v, torch.Tensor) else v, result)
@@ -131,3 +131,26 @@ def test_agrees_with_eager(name: str, mode: str) -> None:
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_all_agree_with_eager(name: str, mode: str) -> None:
     check_all(name, mode, None)
+
+
+# what the default backend runs as it was captured, and why
+REFUSED = {"LSTM": "runs otherwise where autograd records"}
+
+
+def check_trained(name: str, mode: str, limit: int | None, dtype: torch.dtype) -> None:
+    for refusal in check_all(name, mode, limit, "fuselens", dtype):
+        assert any(part in name and why in refusal.message for part, why in REFUSED.items()), refusal.message
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "mode"), IN_CI[::2])
+def test_trained_by_default(name: str, mode: str) -> None:
+    check_trained(name, mode, 2, torch.float32)
+
+
+@pytest.mark.sweep
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("name", "mode"), CASES)
+def test_all_trained_by_default(name: str, mode: str, dtype: torch.dtype) -> None:
+    check_trained(name, mode, None, dtype)

@@ -248,6 +248,39 @@ def test_backwards_that_run_eagerly(fn, reason):
     assert [reason in d.message for d in compiled.__fuselens__.recorder.report.diagnostics] == [True]
 
 
+def test_recurrent_layers_train_eagerly():
+    model = nn.LSTM(4, 3)
+    other = copy.deepcopy(model)
+    compiled = fuselens.compile(other)
+    seen = []
+    for m, run in ((model, model), (other, compiled)):
+        x = t(5, 2, 4).requires_grad_()
+        y, (h, _) = run(x)
+        (y.sum() + h.square().sum()).backward()
+        seen.append([y, x.grad, [p.grad for p in m.parameters()]])
+    assert comparison.differ(*seen, "results and gradients") is None
+    assert [d.code for d in compiled.__fuselens__.recorder.report.diagnostics] == ["FL301"]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_one_hot_refuses_what_eager_refuses(dynamic):
+    def f(x, classes):
+        return (F.one_hot(classes, num_classes=4).to(x.dtype) * x).sum(0)
+
+    compiled = fuselens.compile(f, dynamic=dynamic)
+    for classes in ([0, 1, 3], [2, 2, 4], [0, -1, 3], [1, 1, 1]):
+        seen = []
+        for function in (f, compiled):
+            x = t(3, 4).requires_grad_()
+            try:
+                y = function(x, torch.tensor(classes))
+                seen.append((y, torch.autograd.grad(y.sum(), x)))
+            except RuntimeError as e:
+                seen.append(str(e))
+        assert comparison.differ(*seen, f"one-hot of {classes}") is None
+    assert "FL301" not in {d.code for d in compiled.__fuselens__.recorder.report.diagnostics}
+
+
 def test_reductions_of_integers_and_masks_in_one_graph():
     def f(a, m):
         return (a * 2).sum(-1), (a != 0).any(-1), m.any(-1), a.max(-1), (a > 1).sum()

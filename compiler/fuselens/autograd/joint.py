@@ -28,6 +28,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import fx
 
 from fuselens import torch_private
@@ -40,6 +41,7 @@ from .unsupported import Unsupported
 aten = torch.ops.aten
 
 _FREE_PHASE = (aten.linalg_eig.default, aten._linalg_eigh.default, aten._linalg_svd.default)
+_WHOLE: dict[Any, Any] = {F.one_hot: aten.one_hot.default}  # they refuse operands by their values
 _COPIED_META = ("span", "stack")
 
 
@@ -207,6 +209,8 @@ class _Trace:
     def _call(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         args, kwargs = fx.map_arg((node.args, node.kwargs), env.__getitem__)
         try:
+            if node.target in _WHOLE:
+                return self._whole(_WHOLE[node.target], node, args, kwargs)
             if node.op == "call_function":
                 return node.target(*args, **kwargs)  # type: ignore[operator]
             if node.op == "call_method":
@@ -217,6 +221,14 @@ class _Trace:
             what = f"`{node.target if isinstance(node.target, str) else getattr(node.target, '__name__', node.target)}`"
             raise Unsupported(f"{what} raised {type(e).__name__}: {_first_line(e)}", node.meta.get("span")) from e
         raise Unsupported(f"a node of kind {node.op}", node.meta.get("span"))
+
+    def _whole(self, operator: Any, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """A composite operator as one node: its result is fresh, has no gradient and is as capture found it."""
+        with torch_private.without_functionalization():
+            value = _like(self.recorder, node.meta["val"])
+            plain = [torch_private.from_functional(a) if isinstance(a, torch.Tensor) else a for a in args]
+            self.recorder.add(operator, plain, kwargs, value)
+            return torch_private.to_functional(value)
 
     def _constant(self, node: fx.Node) -> Any:
         value = operator.attrgetter(str(node.target))(self.gm)
@@ -445,7 +457,7 @@ class _Trace:
         """Tangent nodes, and per input the node of its gradient."""
         roots = [self.result_wrappers[i] for i in differentiable]
         self._refuse_foreign_leaves(roots)
-        self._refuse_checked_backwards()
+        self._refuse_backwards()
         tangents, nodes = [], []
         with torch_private.without_functionalization():
             for j, i in enumerate(differentiable):
@@ -473,11 +485,16 @@ class _Trace:
                 gradients[i] = self.recorder.node_of(torch_private.from_functional(g))
         return nodes, gradients
 
-    def _refuse_checked_backwards(self) -> None:
-        """Complex eigenvectors have a free phase; eager's backward looks whether the loss depends on it, and raises."""
+    def _refuse_backwards(self) -> None:
+        """Complex eigenvectors have a free phase; eager's backward looks whether the loss depends on it, and raises.
+
+        The vendor's recurrent layers give their backward what it needs while autograd records, and not without it.
+        """
         for node in self.recorder.graph.nodes:
             if node.target in _FREE_PHASE and any(t.is_complex() for t in node.meta["val"]):
                 raise Unsupported(f"the backward of {node.target} checks values", node.meta.get("span"))
+            if node.target is aten.mkldnn_rnn_layer.default:
+                raise Unsupported(f"{node.target} runs otherwise where autograd records", node.meta.get("span"))
 
     def _refuse_foreign_leaves(self, roots: list[torch.Tensor]) -> None:
         """Gradients of leaves made inside the graph (``requires_grad_()``) would be lost: refuse them."""
@@ -654,6 +671,9 @@ def _reach(t: torch.Tensor) -> tuple[Any, Any]:
 def _like(recorder: Recorder, value: torch.Tensor) -> torch.Tensor:
     """A fresh fake tensor of ``value``'s shape, with its strides where those are dense; not recorded."""
     with recorder.pause():
+        if value.layout is torch.strided and not _has_symbols(value) and torch_private.is_dense(value):
+            # empty_like chooses other strides where sizes are 1
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
         return torch.empty_like(value, requires_grad=False, memory_format=torch.preserve_format)
 
 

@@ -290,6 +290,14 @@ class Recorder(torch_private.RecordingMode):
             self._values[number] = out
         return out
 
+    def add(self, func: Any, args: Any, kwargs: Any, value: torch.Tensor) -> None:
+        """Records a call of ``func`` that gives ``value``, without running it."""
+        node_args = tuple([self.argument(a) for a in args])
+        node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
+        node = self.graph.create_node("call_function", func, node_args, node_kwargs, name=func.overloadpacket.__name__)
+        node.meta.update(self.meta, val=value)
+        self._bind(value, node)
+
     def _is_noop(self, func: Any, args: Any, out: Any) -> bool:
         """Views and copies that change nothing are left out: a functional graph cannot tell them from their source.
 
