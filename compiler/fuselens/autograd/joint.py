@@ -12,7 +12,7 @@ Invariants of the graph that comes out:
   name as ``captured``, those of a checkpoint its name as ``region`` (``kept``: its policy saves them); backward nodes
   have ``backward=True`` and the captured node they derive from as ``forward_node``;
 - no operator writes to an operand; operators that draw from torch's generators carry ``random=True`` and keep eager's
-  order; ``fuselens.random`` computes its numbers from such a draw, and is an operator like others;
+  order; ``fuselens.random`` computes its numbers from such a draw (its node says so in ``draws``), and is an operator like others;
 - results never alias inputs or each other, have the sizes and strides of their ``meta["val"]``, and start at any
   offset; new values of mutated inputs may be an input itself; gradients may alias tangents and each other.
 """

@@ -226,6 +226,8 @@ class _Cut:
     def _ban_reason(self, node: fx.Node) -> str:
         if is_number(node):
             return "" if _is_real(node) else "a size that the backward needs"
+        if "draws" in node.meta:
+            return "from the seed the backward computes the random numbers again"
         if node.meta.get("random"):
             return "random numbers are drawn once, so that forward and backward agree"
         if node.meta.get("old_value"):

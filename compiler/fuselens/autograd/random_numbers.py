@@ -2,8 +2,8 @@
 
 Each call of a graph draws one seed per device from torch's default generator; the n-th random operator of the graph
 reads stream n of that seed. A rule here says what an operator makes of the words. It returns NotImplemented where the
-operator is to stay as it is, with eager's stream: generators as arguments, complex numbers, parameters that eager
-refuses (it raises then) or only checks when it runs.
+operator is to stay as it is, with eager's stream: generators as arguments, complex numbers, numbers that eager refuses
+(it raises then). Tensors of parameters are checked when the graph runs.
 
 Uniform numbers have as many random bits as eager's; a probability is compared with whole words.
 """
@@ -88,6 +88,22 @@ def _below(streams: Streams, like: Tensor, p: float) -> Tensor:
         return torch.full_like(like, threshold > 0, dtype=torch.bool)
     return streams.words(like) < threshold
 
+
+def _check(parameters: Tensor, operator: str) -> None:
+    """Raises what the operator raises of parameters out of range, by running it."""
+    if not parameters.numel() or parameters.device.type != "cpu":
+        return  # other devices only check while they draw
+    least, most = parameters.aminmax()
+    if operator == "bernoulli" and not (least >= 0 and most <= 1):
+        torch.bernoulli(parameters)
+    elif operator == "normal" and not least >= 0:
+        torch.normal(0.0, parameters)
+
+
+_library = torch.library.Library("fuselens", "FRAGMENT")
+_library.define("check(Tensor parameters, str operator) -> ()", tags=(torch.Tag.nondeterministic_seeded,))
+_library.impl("check", _check, "CompositeExplicitAutograd")
+_library.impl("check", lambda parameters, operator: None, "Meta")
 
 # --- rules -------------------------------------------------------------------------------------------------------
 
@@ -174,10 +190,29 @@ def _rrelu(
     return x * slope, slope
 
 
-def _mean_and_number(streams: Streams, mean: Tensor, std: float = 1.0, *, generator: Any = None) -> Any:
-    if generator is not None or mean.dtype not in _FLOATS or type(std) not in (int, float) or not std >= 0:
+def _bernoulli_of(streams: Streams, p: Tensor, *, generator: Any = None) -> Any:
+    return _bernoulli_tensor(streams, torch.empty(p.shape, dtype=p.dtype, device=p.device), p, generator=generator)
+
+
+def _bernoulli_tensor(streams: Streams, like: Tensor, p: Tensor, *, generator: Any = None) -> Any:
+    if generator is not None or like.dtype.is_complex or p.dtype not in _FLOATS:
         return NotImplemented
-    return (_normal(streams, mean) * std + mean).to(mean.dtype)
+    torch.ops.fuselens.check.default(p, "bernoulli")
+    wide = torch.float64 if p.dtype is torch.float64 else torch.float32
+    return (_unit(streams, torch.empty_like(like, dtype=wide)) < p.expand(like.shape)).to(like.dtype)
+
+
+def _normal_of(streams: Streams, mean: Any, std: Any = 1.0, *, generator: Any = None) -> Any:
+    tensors = [t for t in (mean, std) if isinstance(t, Tensor)]
+    dtype, device = tensors[0].dtype, tensors[0].device
+    if generator is not None or dtype not in _FLOATS or any(t.dtype is not dtype for t in tensors):
+        return NotImplemented
+    if isinstance(std, Tensor):
+        torch.ops.fuselens.check.default(std, "normal")
+    elif not std >= 0:
+        return NotImplemented
+    like = torch.empty(torch.broadcast_tensors(*tensors)[0].shape, dtype=dtype, device=device)
+    return (_normal(streams, like) * std + mean).to(dtype)
 
 
 def _integers(streams: Streams, like: Tensor, low: Any, high: Any) -> Any:
@@ -238,15 +273,19 @@ def _plain(options: Mapping[str, Any]) -> bool:
     return options.get("layout") in (None, torch.strided) and not options.get("pin_memory")
 
 
-_unit_of, _normal_of = _floating(_rounded_unit), _floating(_normal)
+_unit_like, _standard = _floating(_rounded_unit), _floating(_normal)
 _from_zero = lambda streams, like, high: _integers(streams, like, 0, high)  # noqa: E731
 
 RULES: Mapping[Any, Rule] = MappingProxyType({
     aten.bernoulli.p: _bernoulli,
+    aten.bernoulli.default: _bernoulli_of,
+    aten.bernoulli.Tensor: _bernoulli_tensor,
     aten.native_dropout.default: _native_dropout,
     aten.uniform.default: _floating(_uniform),
     aten.normal_functional.default: _floating(_normal_like),
-    aten.normal.Tensor_float: _mean_and_number,
+    aten.normal.Tensor_float: _normal_of,
+    aten.normal.float_Tensor: _normal_of,
+    aten.normal.Tensor_Tensor: _normal_of,
     aten.normal.float_float: _made(_floating(_normal_like), 2),
     aten.log_normal.default: _floating(_log_normal),
     aten.exponential.default: _floating(_exponential),
@@ -255,12 +294,12 @@ RULES: Mapping[Any, Rule] = MappingProxyType({
     aten.rrelu_with_noise_functional.default: _rrelu,
     getattr(aten.random, "from"): _random_from,
     aten.random.to: _random_to,
-    aten.rand.default: _made(_unit_of, 0),
-    aten.randn.default: _made(_normal_of, 0),
+    aten.rand.default: _made(_unit_like, 0),
+    aten.randn.default: _made(_standard, 0),
     aten.randint.default: _made(_from_zero, 1, torch.int64),
     aten.randint.low: _made(_integers, 2, torch.int64),
-    aten.rand_like.default: _like(_unit_of),
-    aten.randn_like.default: _like(_normal_of),
+    aten.rand_like.default: _like(_unit_like),
+    aten.randn_like.default: _like(_standard),
     aten.randint_like.default: _like(_from_zero),
     aten.randint_like.low_dtype: _like(_integers),
 })  # fmt: skip
@@ -269,6 +308,7 @@ RULES: Mapping[Any, Rule] = MappingProxyType({
 
 _IN_PLACE = {
     aten.bernoulli_.float: aten.bernoulli.p,
+    aten.bernoulli_.Tensor: aten.bernoulli.Tensor,
     aten.uniform_.default: aten.uniform.default,
     aten.normal_.default: aten.normal_functional.default,
     aten.log_normal_.default: aten.log_normal.default,

@@ -225,7 +225,9 @@ class Recorder(torch_private.RecordingMode):
 
     def _seed(self, device: torch.device) -> torch.Tensor:
         with self.pause():
-            return self._record(DRAW_SEED, SEED_ARGUMENTS, {"dtype": torch.int32, "device": device})
+            seed = self._record(DRAW_SEED, SEED_ARGUMENTS, {"dtype": torch.int32, "device": device})
+        self.node_of(seed).meta["draws"] = "it draws the seed of this call's random numbers from torch's generator"
+        return seed
 
     def _rule(self, func: Any) -> tuple[str, Callable[..., Any] | None]:
         if self.streams is not None and func in RULES:

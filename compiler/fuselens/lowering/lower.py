@@ -187,11 +187,12 @@ class _Walk:
 
     def _extern(self, node: fx.Node, target: Any, meta: Any, args: Any, kwargs: Any, reason: str) -> Any:
         if torch.Tag.nondeterministic_seeded in target.tags:
-            reason = _RANDOM
+            reason = node.meta.get("draws", _RANDOM)
         packet = str(target).rpartition(".")[0]
         if aliases(target):
             target = _copying(target)
-        self.low.decide("extern" if packet in VENDOR else "fallback", str(target), reason, operator=str(target))
+        verdict = "extern" if packet in VENDOR or "draws" in node.meta else "fallback"
+        self.low.decide(verdict, str(target), reason, operator=str(target))
         mutated = _mutated(target)
         if mutated:
             given = {**dict(zip((a.name for a in target._schema.arguments), args, strict=False)), **kwargs}
