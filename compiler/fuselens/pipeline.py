@@ -6,18 +6,20 @@ cannot handle a graph raises a typed refusal; the graph then runs eagerly, as ca
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from . import report, torch_private
+from . import report, sharing, torch_private
 from .capture.frame import Captured, Facts
 from .capture.tracer import describe_tensor
 from .config import Config
@@ -25,6 +27,10 @@ from .diagnostics import make
 from .ir import graph_text
 from .ir.loops import Graph
 from .ir.straight_line import straight_line
+
+if TYPE_CHECKING:
+    from .autograd.joint import Joint
+    from .autograd.signature import Sharing
 
 STAGES = (
     "capture",
@@ -149,8 +155,16 @@ def compile_graph(captured: Captured, config: Config, recorder: Recorder) -> Cal
     if backend == "eager":
         record.fallback = True
         return _hook.disabled(_as_captured(captured.module))
+    make = functools.partial(_compile, captured, config, recorder, run, loops=backend == "fuselens")
+    return _hook.disabled(_or_eager(make, captured, config, recorder, record))
+
+
+def _or_eager(
+    make: Callable[[], Callable[..., Any]], captured: Captured, config: Config, recorder: Recorder, record: report.Graph
+) -> Callable[..., Any]:
+    """What ``make`` makes of the captured graph; where a stage refuses it, the graph as it was captured."""
     try:
-        return _hook.disabled(_compile(captured, config, recorder, run, loops=backend == "fuselens"))
+        return make()
     except Exception as error:
         diagnostic = _refusal(error, captured)
         if diagnostic.code == "FL404" and not isinstance(error, _refusals()):
@@ -162,7 +176,7 @@ def compile_graph(captured: Captured, config: Config, recorder: Recorder) -> Cal
         record.decisions.append(
             report.Decision(diagnostic.code, "fallback", f"graph {record.id}", diagnostic.message, captured.span)
         )
-        return _hook.disabled(_as_captured(captured.module))
+        return _as_captured(captured.module)
 
 
 def _as_captured(module: fx.GraphModule) -> Callable[[tuple[Any, ...]], Any]:
@@ -226,15 +240,9 @@ def _makes_inference_tensors(node: fx.Node) -> bool:
 
 
 def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *, loops: bool) -> Callable[..., Any]:
-    from .autograd import joint as joint_stage
-    from .autograd import partition as partition_stage
-    from .autograd.random_numbers import drawing
+    from .autograd.signature import NOTHING_SHARED
     from .autograd.unsupported import Unsupported
-    from .capture import _hook
-    from .rewrite.layout import channels_last
-    from .runtime import autograd_function
 
-    record = run.graph
     if captured.sizes is not None and torch_private.depends_on_data(captured.sizes.env):
         raise Unsupported("it computes numbers or sizes from data, which kernels do not know beforehand")
     if any(map(torch_private.makes_leaf, captured.module.graph.nodes)):
@@ -247,14 +255,61 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
         raise Unsupported(f"it has tensors on the device {min(foreign)}, for which no code is generated")
     if any(isinstance(t, torch.Tensor) and (t.is_conj() or t.is_neg()) for t in captured.fakes):
         raise Unsupported("an input is a lazily conjugated or negated view")
+    joint = _trace(captured, config, run, NOTHING_SHARED, loops)
+    written = {m.input for m in joint.signature.mutations}
+    if not written:
+        return _compile_joint(joint, captured, config, recorder, run, loops=loops)
+    visible = {m.input for m in joint.signature.mutations if m.differentiable}
+    grad = captured.grad_enabled or joint.signature.enables_grad
+    find = functools.partial(sharing.find, written=written, visible=visible, grad=grad)
+    shared = find(captured.inputs, wanted=sharing.tensors(captured.inputs))
+    if shared is not NOTHING_SHARED:
+        joint = _trace(captured, config, run, shared, loops)
+    ready = _compile_joint(joint, captured, config, recorder, run, loops=loops)
+    wanted = sorted({*written, *captured.arguments, *shared.companions})
+    if len(wanted) == 1:
+        return ready
+
+    def compile_for(shared: Sharing) -> Callable[..., Any]:
+        other = Run(recorder, recorder.new_graph(captured), captured.sizes)
+
+        def make() -> Callable[..., Any]:
+            joint = _trace(captured, config, other, shared, loops)
+            return _compile_joint(joint, captured, config, recorder, other, loops=loops)
+
+        return _or_eager(make, captured, config, recorder, other.graph)
+
+    return _by_sharing(
+        ready, shared, functools.partial(find, wanted=wanted), compile_for, _as_captured(captured.module)
+    )
+
+
+def _trace(captured: Captured, config: Config, run: Run, shared: Sharing, loops: bool) -> Joint:
+    from .autograd import joint as joint_stage
+    from .autograd.unsupported import Unsupported
+
+    if shared.bases and captured.sizes is not None:
+        raise Unsupported("an input is written to that shares memory with another input, and sizes are symbolic")
     with run.stage("joint"):
-        joint = joint_stage.trace(
+        return joint_stage.trace(
             captured.module,
             captured.fakes,
             grad_enabled=captured.grad_enabled,
-            overlapping=_overlapping(captured.inputs),
+            sharing=shared,
             counter_based=loops and not config.fallback_random,
         )
+
+
+def _compile_joint(
+    joint: Joint, captured: Captured, config: Config, recorder: Recorder, run: Run, *, loops: bool
+) -> Callable[..., Any]:
+    from .autograd import partition as partition_stage
+    from .autograd.random_numbers import drawing
+    from .capture import _hook
+    from .rewrite.layout import channels_last
+    from .runtime import autograd_function
+
+    record = run.graph
     run.record("joint", "py", lambda: graph_text.show(joint.graph, f"joint{record.id}"))
     eager = _as_captured(captured.module)
     if joint.signature.random and loops and not config.fallback_random:
@@ -267,14 +322,12 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
             return straight_line(module), []
         return _kernels(module, phase, captured, config, recorder, run, writes)
 
-    written = tuple(m.input for m in joint.signature.mutations)
     if not joint.training:
         module = partition_stage.forward_only(joint)
         if loops:
             channels_last([module.graph])
         call, in_place = lower(module, "forward", joint.signature.new_values())
-        ready = autograd_function.build(joint.signature, call, written=in_place, eager=eager)
-        return _guard_overlap(ready, eager, written, captured.arguments)
+        return autograd_function.build(joint.signature, call, written=in_place, eager=eager)
     with run.stage("partition"):
         parts = partition_stage.partition(joint, memory_budget=config.memory_budget)
     if loops:
@@ -298,49 +351,41 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
             recorder.on_diagnostic(_refusal(error, captured))
             return straight_line(parts.backward)
 
-    ready = autograd_function.build(
+    return autograd_function.build(
         parts.signature, forward, written=in_place, saved=parts.saved, backward=compile_backward() if recorder.texts else None,
         compile_backward=compile_backward, eager=eager,
         on_double_backward=lambda: recorder.on_diagnostic(make("FL302", captured.span)),
     )  # fmt: skip
-    return _guard_overlap(ready, eager, written, captured.arguments)
 
 
-def _overlapping(inputs: list[Any]) -> list[list[int]]:
-    """Groups of inputs that share memory."""
-    spans = [(*_memory(given), i) for i, given in enumerate(inputs) if isinstance(given, torch.Tensor)]
-    groups: list[list[int]] = []
-    reached = 0
-    for start, end, i in sorted(spans):
-        if start >= reached:
-            groups.append([])
-        groups[-1].append(i)
-        reached = max(reached, end)
-    return [sorted(g) for g in groups if len(g) > 1]
+_VARIANTS = 8  # ways of sharing memory that one graph is compiled for
 
 
-def _memory(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where the tensor's storage begins and ends. Storages of their own may share memory, such as those of an array."""
-    storage = tensor.untyped_storage()
-    start = storage.data_ptr()
-    return start, start + storage.nbytes()
-
-
-def _guard_overlap(
-    ready: Callable[..., Any], eager: Callable[..., Any], written: tuple[int, ...], arguments: tuple[int, ...]
+def _by_sharing(
+    ready: Callable[..., Any],
+    shared: Sharing,
+    find: Callable[[tuple[Any, ...]], Sharing],
+    compile_for: Callable[[Sharing], Callable[..., Any]],
+    eager: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """``ready``, but eager on calls in which an argument shares memory with an input that the graph writes to."""
-    pairs = sorted({(min(w, o), max(w, o)) for w in written for o in arguments if w != o})
-    if not pairs:
-        return ready
-    wanted = sorted({i for pair in pairs for i in pair})
+    """``ready`` for calls whose inputs share memory as ``shared`` says; others are compiled for when they come."""
+    from .autograd.unsupported import Unsupported
+
+    variants = {shared: ready}
+    lock = threading.Lock()
 
     def run(inputs: tuple[Any, ...]) -> Any:
-        spans = {i: _memory(inputs[i]) for i in wanted}
-        for a, b in pairs:
-            if spans[a][0] < spans[b][1] and spans[b][0] < spans[a][1]:
-                return eager(inputs)
-        return ready(inputs)
+        try:
+            found = find(inputs)
+        except Unsupported:
+            return eager(inputs)
+        if found is shared:
+            return ready(inputs)
+        with lock:
+            variant = variants.get(found)
+            if variant is None:
+                variant = variants[found] = compile_for(found) if len(variants) < _VARIANTS else eager
+        return variant(inputs)
 
     return run
 

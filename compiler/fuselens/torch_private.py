@@ -976,6 +976,13 @@ def is_one_of_several_views(tensor: torch.Tensor) -> bool:
     return tensor._is_view() and torch._C._autograd._get_creation_meta(tensor) == meta
 
 
+def is_plain_view(tensor: torch.Tensor) -> bool:
+    """Whether a view may be written to under autograd, and nobody watches its gradients."""
+    default = torch._C._autograd.CreationMeta.DEFAULT
+    watched = tensor._backward_hooks or tensor.retains_grad
+    return tensor._is_view() and torch._C._autograd._get_creation_meta(tensor) == default and not watched
+
+
 def mark_one_of_several_views(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor``, a view, as if an operator that returns several had made it."""
     torch._C._autograd._set_creation_meta(tensor, torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE)

@@ -456,6 +456,45 @@ add("reshape-and-write", _reshaped(("t_",), ("add_", 1), ("unsqueeze_", 0)), _pl
 add("reshape-and-write-nonleaf", _reshaped(("mul_", 2), ("t_",), ("add_", 1)), two, _nonleaf)
 add("reshape-between-writes-nonleaf", _reshape_between_writes, two, _nonleaf)
 
+
+def _write_first(a: Tensor, b: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+    a.mul_(2)
+    return b * 3, b[1:], a
+
+
+def _write_both(a: Tensor, b: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    b.add_(1)
+    a.copy_(x)
+    return a + 1, b * 2, x * 2
+
+
+def _read_then_write(a: Tensor, b: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    y = b + x
+    a.add_(1)
+    return y, b * x
+
+
+_PARTS: dict[str, Callable[[Tensor], list[Tensor]]] = {
+    "parts": lambda t: [t[:4], t[2:]],
+    "whole-and-part": lambda t: [t, t[2:]],
+    "part-and-whole": lambda t: [t[2:], t],
+    "same-view": lambda t: [t.view(-1), t.view(-1)],
+    "steps": lambda t: [t[::2], t[1::2]],
+    "columns": lambda t: [t.view(2, 3).t(), t.view(2, 3)[:, 1:].unsqueeze(1)],
+    "disjoint": lambda t: [t[:3], t[3:]],
+}
+for name, parts in _PARTS.items():
+    add(f"overlap-{name}", _write_first, lambda: [torch.randn(6)], parts)
+    add(f"overlap-{name}-nonleaf", _write_first, lambda: [leaf(6)], lambda x, parts=parts: parts(x * 1))
+    if name in ("steps", "disjoint", "same-view", "parts"):
+        add(f"overlap-{name}-both", _write_both, lambda: [torch.randn(6), leaf(1)], lambda t, x, p=parts: [*p(t), x])
+        add(
+            f"overlap-{name}-read",
+            _read_then_write,
+            lambda: [torch.randn(6), leaf(1)],
+            lambda t, x, p=parts: [*p(t), x],
+        )
+
 # --- outputs that alias ---------------------------------------------------------------------------------------------
 add("return-input", lambda x: x, one)
 add("return-input-and-more", lambda x, y: (x, x * y), two)

@@ -17,10 +17,9 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from fuselens import torch_private
+from fuselens import sharing, torch_private
 from fuselens.autograd.joint import Joint, trace
 from fuselens.autograd.partition import Partition, forward_only, partition
-from fuselens.pipeline import _overlapping
 from fuselens.report import Span
 from fuselens.runtime.autograd_function import build
 
@@ -129,7 +128,11 @@ def compile_case(
     mode = torch_private.fake_mode(shape_env)
     with torch.set_grad_enabled(grad_enabled):
         gm, fakes = capture(fn, inputs, mode, dynamic)
-    joint = trace(gm, fakes, grad_enabled=grad_enabled, overlapping=_overlapping(list(inputs)))
+    joint = trace(gm, fakes, grad_enabled=grad_enabled)
+    if written := {m.input for m in joint.signature.mutations}:
+        visible = {m.input for m in joint.signature.mutations if m.differentiable}
+        shared = sharing.find(inputs, written, sharing.tensors(inputs), visible=visible, grad=grad_enabled)
+        joint = trace(gm, fakes, grad_enabled=grad_enabled, sharing=shared)
     joint.graph.lint()
     compiled = Compiled(joint, gm)
     if not joint.training:

@@ -34,10 +34,6 @@ def _new_leaf(x: Tensor) -> Tensor:
     return y * 2 + x
 
 
-def _halves(x: Tensor) -> list[Tensor]:
-    return [x[:2], x[1:]]
-
-
 def _detached_parts(x: Tensor) -> tuple[Tensor, Tensor]:
     y = x * 2
     return y[0].detach(), y[1].detach()
@@ -45,7 +41,7 @@ def _detached_parts(x: Tensor) -> tuple[Tensor, Tensor]:
 
 REFUSED: dict[str, tuple[Any, Any, Any, str]] = {
     "part-of-written-input": (_write_and_narrow, lambda: [torch.randn(3, 4), leaf(3, 4)], None, "only parts of it"),
-    "overlapping-mutation": (lambda a, b: (a.add_(1), b * 2)[1], lambda: [torch.randn(4, 6)], _halves, "shares memory"),
+    "detached-overlap": (lambda a, b: (b.mul_(2), a * 2)[1], lambda: [leaf(6)], lambda x: [x, x.detach()], "no views"),
     "new-leaf": (_new_leaf, lambda: [leaf(3)], None, "new leaf"),
     "inplace-on-leaf": (lambda x: x.add_(1), lambda: [leaf(3)], None, "leaf"),
     "saved-then-modified": (lambda x: (lambda y: (y.exp().add_(1)))(x * 2), lambda: [leaf(3)], None, "backward raised"),

@@ -35,7 +35,20 @@ from fuselens import torch_private
 
 from .decompositions import Decompositions, table
 from .recorder import Recorder
-from .signature import Extent, Link, Mutation, Output, Reshape, Result, Signature, Tangent, View
+from .signature import (
+    NOTHING_SHARED,
+    Base,
+    Extent,
+    Link,
+    Mutation,
+    Output,
+    Reshape,
+    Result,
+    Sharing,
+    Signature,
+    Tangent,
+    View,
+)
 from .unsupported import Unsupported
 
 aten = torch.ops.aten
@@ -73,13 +86,13 @@ def trace(
     *,
     grad_enabled: bool,
     decompositions: Decompositions | None = None,
-    overlapping: Sequence[Sequence[int]] = (),
+    sharing: Sharing = NOTHING_SHARED,
     counter_based: bool = False,
 ) -> Joint:
     """The joint graph of ``gm`` on ``fake_inputs`` (fake tensors of one mode, or Python/symbolic numbers).
 
-    Without an input that requires grad, or where gradients are never on, there is no backward. ``overlapping`` lists
-    groups of inputs whose real tensors share memory, where the fakes' storages do not tell. With ``counter_based``
+    Without an input that requires grad, or where gradients are never on, there is no backward. ``sharing`` tells which
+    inputs share memory with those that are written; the fakes do not. With ``counter_based``
     random operators become functions of a seed (``random_numbers``). Raises Unsupported.
     """
     mode = next((m for m in map(torch_private.fake_mode_of, fake_inputs) if m is not None), None)
@@ -94,7 +107,7 @@ def trace(
             stack.enter_context(torch_private.python_rules())
         stack.enter_context(recorder)
         stack.enter_context(torch_private.functionalization())
-        return _Trace(gm, fake_inputs, recorder, mode, overlapping).run()
+        return _Trace(gm, fake_inputs, recorder, mode, sharing).run()
 
 
 class _Trace:
@@ -106,9 +119,10 @@ class _Trace:
         fake_inputs: Sequence[Any],
         recorder: Recorder,
         mode: Any,
-        overlapping: Sequence[Sequence[int]] = (),
+        sharing: Sharing,
     ) -> None:
-        self.overlapping = {i for group in overlapping if len(group) > 1 for i in group}
+        self.sharing = sharing
+        self.members = {i: len(fake_inputs) + k for k, base in enumerate(sharing.bases) for i in base.members}
         self.gm = gm
         self.recorder = recorder
         self.mode = mode
@@ -167,10 +181,41 @@ class _Trace:
                 else:
                     wrapper = torch_private.to_functional(fake)
                     self.leaves.append(wrapper.requires_grad_() if fake.requires_grad else wrapper)
+            for k, base in enumerate(self.sharing.bases):
+                self.fakes.append(fake := self._fake_base(base))
+                self.placeholders.append(self.recorder.placeholder(f"base_{k}", fake))
+                wrapper = torch_private.to_functional(fake)
+                self.leaves.append(wrapper.requires_grad_() if fake.requires_grad else wrapper)
         for i, (fake, leaf) in enumerate(zip(self.fakes, self.leaves, strict=True)):
             self.wrappers.append(self._writable(i, leaf) if writes and leaf is not None and not fake.is_leaf else leaf)
             wrapper = self.wrappers[i]
             self.initial.append(None if wrapper is None else _state(wrapper))
+        for k, base in enumerate(self.sharing.bases):
+            for i, offset in zip(base.members, base.offsets, strict=True):
+                wrapper = self._part(self.wrappers[len(nodes) + k], self.fakes[i], offset, nodes[i])
+                self.wrappers[i], self.initial[i] = wrapper, _state(wrapper)
+
+    def _fake_base(self, base: Base) -> torch.Tensor:
+        member = self.fakes[base.members[0]]
+        with self.recorder.pause():
+            fake = torch.empty(base.size, dtype=member.dtype, device=member.device, requires_grad=base.requires_grad)
+            if not base.is_leaf:
+                with torch.enable_grad():
+                    fake = fake.clone()
+        return fake
+
+    def _part(self, base: torch.Tensor, member: torch.Tensor, offset: int, node: fx.Node) -> torch.Tensor:
+        """The part of a base that an input is."""
+        meta = {k: node.meta[k] for k in _COPIED_META if k in node.meta}
+        self.recorder.meta = meta | {"captured": node.name}
+        with torch.enable_grad():
+            flat = base.view(-1)
+            part = _sliced(flat, offset, member)
+            if part is None:  # functionalization refuses writes to views of it
+                part = flat.as_strided(member.shape, member.stride(), offset)
+        if part.grad_fn is not None:
+            self._label_from([part.grad_fn], meta | {"backward": True, "forward_node": node.name})
+        return part
 
     def _writable(self, i: int, leaf: torch.Tensor) -> torch.Tensor:
         """Eager may write to a non-leaf that requires grad; autograd refuses it on our leaf, so hand out a copy."""
@@ -278,10 +323,6 @@ class _Trace:
 
     def _mutations(self) -> list[Mutation]:
         found: list[tuple[int, fx.Node, bool, int]] = []
-        sharing: dict[int, list[int]] = {}
-        for i, t in enumerate(self.fakes):
-            if isinstance(t, torch.Tensor) and i not in self.duplicates:
-                sharing.setdefault(torch_private.storage_key(t), []).append(i)
         for i, (fake, wrapper) in enumerate(zip(self.fakes, self.wrappers, strict=True)):
             state = self.initial[i]
             if wrapper is None or state is None or i in self.duplicates:
@@ -293,15 +334,21 @@ class _Trace:
             node = self.recorder.node_of(value)
             if torch_private.has_metadata_mutation(wrapper):
                 self.reshapes.append(self._reshape(i, wrapper.grad_fn is not grad_fn))
-                if _storage_root(node) is self.placeholders[i]:
+                if _storage_root(node) is self.placeholders[self.members.get(i, i)]:
                     continue
                 if not _same_elements(self.captured_inputs[i], fake):
                     raise Unsupported("an input is written to, and only parts of it are left in its new shape")
-            if node is self.placeholders[i]:
+            if node is self.placeholders[i] or i in self.members:
                 continue
-            if i in self.overlapping or len(sharing[torch_private.storage_key(fake)]) > 1:
-                raise Unsupported("an input is written to that shares memory with another input")
             visible = self.training and wrapper.requires_grad and wrapper.grad_fn is not grad_fn
+            if (
+                visible
+                and i >= len(self.captured_inputs)
+                and not self.sharing.bases[i - len(self.captured_inputs)].viewed
+            ):
+                raise Unsupported(
+                    "values that require grad are written to memory that inputs share unknown to autograd"
+                )
             count = torch_private.times_written(wrapper) - version - any(r.input == i for r in self.reshapes)
             found.append((i, node, visible, max(count, 1) if visible else count))
         written = {self.placeholders[i] for i, *_ in found}
@@ -326,6 +373,7 @@ class _Trace:
         described: list[Output] = []
         captured = self._captured_outputs()
         input_of = {id(w): i for i, w in reversed(list(enumerate(self.wrappers))) if w is not None}
+        mutated |= {i for i, base in self.members.items() if base in mutated}
         input_storage = {s[1]: i for i, s in reversed(list(enumerate(self.initial))) if s is not None}
         groups: dict[int, list[torch.Tensor]] = {}
         for t in outputs:
@@ -344,7 +392,7 @@ class _Trace:
             if id(t) in input_of:
                 described.append(Output("input", input_of[id(t)], requires_grad=t.requires_grad))
             elif storage in input_storage:
-                i = input_storage[storage]
+                i = self._owner(t, captured[k], input_storage[storage])
                 view = self._view(t, self.wrappers[i])
                 if i in mutated and not _same_shape(
                     torch_private.from_functional(self.wrappers[i]), self.captured_inputs[i]
@@ -369,6 +417,16 @@ class _Trace:
         output = next(n for n in reversed(self.gm.graph.nodes) if n.op == "output").args[0]
         nodes = output if isinstance(output, (list, tuple)) else [output]
         return [n.meta.get("val") if isinstance(n, fx.Node) else n for n in nodes]
+
+    def _owner(self, t: torch.Tensor, captured: Any, found: int) -> int:
+        """The input that ``t`` is a view of, which shares memory with the input ``found``, if that is a part of a base."""
+        if found not in self.members or not isinstance(captured, torch.Tensor):
+            return found
+        key = torch_private.storage_key(captured)
+        members = [i for i in self.members if torch_private.storage_key(self.captured_inputs[i]) == key]
+        first, last = _reach(t)
+        inside = (i for i in members if _reach(self.wrappers[i])[0] <= first and last <= _reach(self.wrappers[i])[1])
+        return next(inside, members[0] if members else found)
 
     def _strides_of_input(self, view: View, captured: Any, i: int) -> View:
         """``view`` in the memory of the i-th input, which is written with a value of other strides than its own."""
@@ -543,6 +601,7 @@ class _Trace:
             outputs=tuple(outputs),
             mutations=tuple(mutations),
             reshapes=tuple(self.reshapes),
+            sharing=self.sharing,
             tangents=tangent_specs,
             gradients=tuple(None if g is None else next(positions) for g in gradients),
             duplicates=tuple(sorted(self.duplicates.items())),
@@ -571,7 +630,7 @@ class _Trace:
 
     def _replayable(self, mutations: list[Mutation], gradients: list[fx.Node]) -> bool:
         """Whether no output or gradient reads the old value of an input that is overwritten."""
-        if self.reshapes or any(m.differentiable for m in mutations):
+        if self.reshapes or self.members or any(m.differentiable for m in mutations):
             return False
         written = {m.result for m in mutations}
         reached = [n for i, n in enumerate(self.results) if i not in written and isinstance(n, fx.Node)] + gradients
@@ -659,6 +718,28 @@ def _holds(base: torch.Tensor, t: torch.Tensor) -> bool:
     if not all(isinstance(e, int) for e in extents):
         return base is t or _same_shape(base, t)
     return torch_private.is_dense(base) and _reach(base)[0] <= _reach(t)[0] and _reach(t)[1] <= _reach(base)[1]
+
+
+def _sliced(flat: torch.Tensor, offset: int, member: torch.Tensor) -> torch.Tensor | None:
+    """The part of ``flat`` of ``member``'s sizes and strides that begins at ``offset``, made of slices and transposes."""
+    if not member.numel() or member.is_contiguous():
+        return flat[offset : offset + member.numel()].view(member.shape)
+    order = sorted((d for d in range(member.ndim) if member.shape[d] > 1), key=lambda d: -member.stride(d))
+    inner = [1 + sum((member.shape[d] - 1) * member.stride(d) for d in order[k + 1 :]) for k in range(len(order))]
+    part = flat
+    for d, rest in zip(order, inner, strict=True):
+        n, step = member.shape[d], member.stride(d)
+        if d == order[-1]:
+            part = part[..., offset : offset + (n - 1) * step + 1 : max(step, 1)]
+            break
+        begin, offset = (offset - offset % step, offset % step) if step else (0, 0)
+        if offset + rest > step or begin + n * step > part.shape[-1]:
+            return None
+        part = part[..., begin : begin + n * step].unflatten(-1, (n, step))
+    part = part.permute([order.index(d) for d in sorted(order)])
+    for d in range(member.ndim):
+        part = part.unsqueeze(d) if member.shape[d] == 1 else part
+    return part if part.shape == member.shape else None
 
 
 def _reach(t: torch.Tensor) -> tuple[Any, Any]:

@@ -120,7 +120,7 @@ def _keep_old_values(joint: Joint) -> None:
     The copy is an ordinary value (it costs bytes in the cut), and dies with it when nothing saves it.
     """
     graph = joint.graph
-    for i in joint.signature.written:
+    for i in joint.signature.not_saved:
         node = joint.inputs[i]
         if not node.users:
             continue
@@ -163,7 +163,7 @@ class _Cut:
         self.nodes = list(joint.graph.nodes)
         self.order = {n: i for i, n in enumerate(self.nodes)}
         self.inputs = set(joint.inputs)
-        self.overwritten = {joint.inputs[i] for i in joint.signature.written}
+        self.overwritten = {joint.inputs[i] for i in joint.signature.not_saved}
         self.results = {r for r in joint.results if isinstance(r, fx.Node)}
         self.backward = self._tangent_dependent()
         self.forward = self._ancestors([r for r in joint.results if isinstance(r, fx.Node)])

@@ -88,6 +88,37 @@ class Reshape:
 
 
 @dataclass(frozen=True, slots=True)
+class Base:
+    """An input that follows the graph's own: contiguous memory of which ``members`` are views, since they overlap.
+
+    ``offsets``: where each of them begins in it, in elements. It is the tensor that inputs[source] is a view of, or that
+    tensor itself (``viewed``); else a flat view of its memory, which autograd does not know.
+    """
+
+    members: tuple[int, ...]
+    offsets: tuple[int, ...]
+    size: tuple[int, ...]
+    source: int
+    viewed: bool = False
+    requires_grad: bool = False
+    is_leaf: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How inputs share memory with those that the graph writes to.
+
+    ``companions``: those in one storage, which may count their versions together.
+    """
+
+    bases: tuple[Base, ...] = ()
+    companions: tuple[int, ...] = ()
+
+
+NOTHING_SHARED = Sharing()
+
+
+@dataclass(frozen=True, slots=True)
 class Tangent:
     """The gradient that the backward graph expects for results[result]: its layout and dtype (a torch dtype's name).
 
@@ -104,11 +135,12 @@ class Tangent:
 class Signature:
     """Inputs, results, outputs, mutations, tangents and gradients of one graph."""
 
-    inputs: int
+    inputs: int  # the captured graph's, then the bases in `sharing`
     results: int  # number of forward results: outputs' values, new values of mutated inputs, symbolic sizes
     outputs: tuple[Output, ...]
     mutations: tuple[Mutation, ...] = ()
     reshapes: tuple[Reshape, ...] = ()
+    sharing: Sharing = NOTHING_SHARED
     tangents: tuple[Tangent, ...] = ()  # in the order of the backward graph's placeholders
     gradients: tuple[int | None, ...] = ()  # per input: position among the backward graph's outputs
     duplicates: tuple[tuple[int, int], ...] = ()  # (input, earlier input): the same tensor object
@@ -139,6 +171,11 @@ class Signature:
     def written(self) -> tuple[int, ...]:
         """The inputs that are not what they were: of other data, sizes or strides."""
         return tuple(dict.fromkeys(m.input for m in (*self.mutations, *self.reshapes)))
+
+    @property
+    def not_saved(self) -> tuple[int, ...]:
+        """The inputs that a backward may read as copies only: their version changes."""
+        return tuple(dict.fromkeys((*self.written, *self.sharing.companions)))
 
     @property
     def plain(self) -> bool:

@@ -27,7 +27,7 @@ from fuselens import torch_private
 
 if TYPE_CHECKING:
     from fuselens.autograd.partition import SavedValue
-    from fuselens.autograd.signature import Extent, Output, Signature, View
+    from fuselens.autograd.signature import Base, Extent, Output, Signature, View
 
 Values = tuple[Any, ...]
 Compiled = Callable[[Values], Sequence[Any]]
@@ -50,6 +50,9 @@ def build(
     ``on_double_backward`` is called each time second derivatives are recomputed eagerly (FL302). Without ``eager``,
     asking for them raises RuntimeError.
     """
+    bases = signature.sharing.bases
+    if eager is not None and bases:
+        eager = _of_first(eager, signature.inputs - len(bases))
     if signature.autocast:
         forward = _without_autocast(forward, signature.autocast)
     if signature.training:
@@ -65,7 +68,30 @@ def build(
     run = run if signature.plain else _with_epilogue(run, signature, written, eager)
     if signature.enables_grad:
         run = torch.enable_grad()(run)
-    return run if eager is None or not signature.training else _unless_hooked(run, eager)
+    run = run if eager is None or not signature.training else _unless_hooked(run, eager)
+    return _with_bases(run, bases) if bases else run
+
+
+def _of_first(eager: Callable[[Values], Sequence[Any]], count: int) -> Callable[[Values], Sequence[Any]]:
+    """The captured graph, which does not know the bases that follow its own inputs."""
+    return lambda inputs: eager(inputs[:count])
+
+
+def _with_bases(run: Callable[[Values], Values], bases: Sequence[Base]) -> Callable[[Values], Values]:
+    makers = [(b.source, b.size, b.offsets[b.members.index(b.source)], b.viewed) for b in bases]
+
+    def call(inputs: Values) -> Values:
+        made: list[torch.Tensor] = []
+        for source, size, offset, viewed in makers:
+            given = inputs[source]
+            if viewed:
+                base = torch_private.tensor_base(given)
+                made.append(given if base is None else base)
+            else:
+                made.append(given.detach().as_strided(size, (1,), given.storage_offset() - offset))
+        return run((*inputs, *made))
+
+    return call
 
 
 def _unless_hooked(
