@@ -30,6 +30,7 @@ class Config:
     guard_costs: bool = False  # measure each guard, for the report
     fallback_random: bool = dataclasses.field(default=False, metadata={"cache": True})  # draw exactly eager's numbers
     memory_budget: float = 1.0  # bytes kept for the backward, as a part of what the fastest choice keeps: 0 to 1
+    keep_freed_memory: bool = True  # in this process, instead of giving it back to the system after each step (glibc)
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)
     cache_dir: Path = Path("~/.cache/fuselens")
     cxx: str = dataclasses.field(default="", metadata={"cache": True})  # empty: $CXX, g++, clang++, first that works

@@ -46,6 +46,8 @@ def build(graph: Graph, generated: Generated, config: Config, target: str = "cpu
 
     Raises :class:`.build.NoCompiler` (FL403) and :class:`.build.BuildFailed` (FL402).
     """
+    if config.keep_freed_memory:
+        memory.keep_freed()
     cache = Cache(config.cache_dir)
     built = Built(call=_unbound)
     built.stages = [report.Stage(s.language, SUFFIXES[s.language], s.text, s.lines) for s in generated.sources()]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import platform
 from collections.abc import Callable
 
 import torch
@@ -13,6 +15,24 @@ DTYPES: dict[str, torch.dtype] = {
     "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
     "c64": torch.complex64, "c128": torch.complex128,
 }  # fmt: skip
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
+_KEPT = 1 << 30
+_HEAP = 32 << 20
+
+
+@functools.cache
+def keep_freed() -> None:
+    """Tells glibc to keep up to 1 GiB of freed memory, once per process.
+
+    By default it gives memory back as soon as a few MiB at the end of its heap are free, so that each step of a program
+    which frees what it saved has the kernel map, and clear, the same pages again: 5 to 10 % of a training step on a CPU.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_THRESHOLD, _HEAP)
+        mallopt(_TRIM_THRESHOLD, _KEPT)
 
 
 def maker(dtype: str, device: str) -> Callable[[tuple[int, ...], tuple[int, ...]], Tensor]:
