@@ -239,6 +239,13 @@ TABLE: dict[str, Entry] = {
             "Second derivatives are recomputed eagerly.",
         ),
         _e(
+            "FL303",
+            "runs as written",
+            "`{what}` runs as it was written while the program watches what autograd saves",
+            "Saved-tensor hooks and anomaly detection look at each operator; a compiled graph is one node of autograd.",
+            severity="information",
+        ),
+        _e(
             "FL310",
             "saved for backward",
             "`{what}` is kept for the backward ({bytes} bytes)",

@@ -306,6 +306,8 @@ def _compile_joint(
     from .autograd import partition as partition_stage
     from .autograd.random_numbers import drawing
     from .capture import _hook
+    from .capture.resuming import AsWritten
+    from .capture.tensor_layout import tangents_like
     from .rewrite.layout import channels_last
     from .runtime import autograd_function
 
@@ -339,6 +341,10 @@ def _compile_joint(
     new_values = {i: r for i, r in parts.signature.new_values().items() if r not in saved_results}
     forward, in_place = lower(parts.forward, "forward", new_values)
 
+    def as_written(inputs: tuple[Any, ...]) -> Any:
+        recorder.on_diagnostic(make("FL303", captured.span, what=captured.frame))
+        raise AsWritten
+
     def compile_backward() -> Callable[..., Any]:
         return _hook.disabled(lower_backward())  # the program may run it inside a compiled function
 
@@ -353,8 +359,9 @@ def _compile_joint(
 
     return autograd_function.build(
         parts.signature, forward, written=in_place, saved=parts.saved, backward=compile_backward() if recorder.texts else None,
-        compile_backward=compile_backward, eager=eager,
+        compile_backward=_hook.disabled(compile_backward), eager=eager,
         on_double_backward=lambda: recorder.on_diagnostic(make("FL302", captured.span)),
+        expects=tangents_like, as_written=as_written if captured.resumable else None,
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.utils._device
+import torch.utils.checkpoint
 from torch._ops import OpOverload as OpOverload  # for others to import
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -29,6 +30,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.autograd import forward_ad
 from torch.torch_version import TorchVersion
 from torch.utils import _pytree as PYTREE
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
@@ -734,9 +736,22 @@ AMBIENT: dict[str, Callable[[], Any]] = {
 """State of torch that every graph depends on, and the builtin functions that read it."""
 
 
+AUTOCAST_ON: Callable[[], bool] = torch._C._is_any_autocast_enabled
+
+
 def autocast_active() -> bool:
     """Whether autocast is on for any device."""
-    return torch._C._is_any_autocast_enabled()
+    return AUTOCAST_ON()
+
+
+@contextlib.contextmanager
+def autocast_off() -> Iterator[None]:
+    """Inside, no operator casts its operands."""
+    with contextlib.ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 class AutocastState:
@@ -755,6 +770,15 @@ class AutocastState:
     def __call__(self) -> bool:
         return self.now() == self.settings
 
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Inside, autocast does the same."""
+        with contextlib.ExitStack() as stack:
+            for device, (enabled, dtype) in zip(("cpu", "cuda"), self.settings, strict=False):
+                if enabled or torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, dtype, enabled))
+            yield
+
     def __str__(self) -> str:
         (cpu, cpu_dtype), (cuda, cuda_dtype), _ = self.settings
         return f"autocast is {cpu_dtype if cpu else 'off'} on the CPU, {cuda_dtype if cuda else 'off'} on CUDA devices"
@@ -763,6 +787,44 @@ class AutocastState:
 def saved_tensors_hooked() -> bool:
     """Whether the program's hooks see what autograd saves now."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def saving_watched() -> bool:
+    """Whether the program sees each operator's saved tensors: hooks of its own, or anomaly detection.
+
+    Torch's own hooks (checkpoints, ``save_on_cpu``) serve any node of autograd alike.
+    """
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    if hooks is not None and getattr(hooks[0], "__module__", "") not in _TORCHS_HOOKS:
+        return True
+    return torch.is_anomaly_enabled()
+
+
+_TORCHS_HOOKS = ("torch.utils.checkpoint", "torch.autograd.graph")
+StopRecomputation: type[BaseException] = torch.utils.checkpoint._StopRecomputationError
+"""What the hooks of a checkpoint raise when everything that is needed has been computed again."""
+
+
+@contextlib.contextmanager
+def saving_unwatched() -> Iterator[None]:
+    """Inside, saved tensors are seen by no hook and no traceback is kept: tracing is none of the program's operators."""
+    anomaly, check_nan = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+    torch._C.set_anomaly_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C.set_anomaly_enabled(anomaly, check_nan)
+        torch._C._autograd._saved_tensors_hooks_set_tracing(before)
+
+
+DUAL_LEVEL = (vars(forward_ad), "_current_level")
+"""The dictionary and key under which torch keeps the level of forward-mode differentiation: -1 outside of it."""
+
+
+def dual_level_active() -> bool:
+    """Whether tensors may carry tangents of forward-mode differentiation."""
+    return DUAL_LEVEL[0][DUAL_LEVEL[1]] >= 0
 
 
 def make_parameter(data: torch.Tensor, requires_grad: bool) -> torch.Tensor:
@@ -992,6 +1054,41 @@ def mark_one_of_several_views(tensor: torch.Tensor) -> torch.Tensor:
 def negated(tensor: torch.Tensor) -> torch.Tensor:
     """The view of ``tensor`` that is lazily negated; ``tensor``'s own memory again where it is that already."""
     return torch._neg_view(tensor)
+
+
+def gradient_node(tensor: torch.Tensor) -> Any:
+    """The autograd node through which the tensor's gradient goes: of a leaf the one that accumulates it."""
+    return torch.autograd.graph.get_gradient_edge(tensor).node
+
+
+@functools.cache
+def _saves_tensors(kind: type) -> bool:
+    return any(name.startswith("_raw_saved_") for name in dir(kind))
+
+
+def saves_tensors(node: Any) -> bool:
+    """Whether an autograd node reads tensors that it saved."""
+    return _saves_tensors(type(node)) or bool(getattr(node, "saved_tensors", ()))
+
+
+def node_of(methods: Any) -> Callable[..., Any]:
+    """``apply`` of a torch.autograd.Function with the ``forward`` and ``backward`` of ``methods``: its C part alone,
+    as no function transform is active around a graph and no input is a transform's wrapper."""
+    members = {"forward": staticmethod(methods.forward), "backward": staticmethod(methods.backward)}
+    made = type("CompiledGraph", (torch.autograd.Function,), members)
+    return super(torch.autograd.Function, made).apply
+
+
+def is_foreign(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has no memory of its own to read: sparse, a subclass' wrapper, a transform's, zeros."""
+    return dispatch_key_bits(tensor) & ~_keys_of_memory(tensor.device.type) != 0
+
+
+@functools.cache
+def _keys_of_memory(device: str) -> int:
+    """The dispatch keys of ordinary tensors, lazily conjugated and negated ones included."""
+    conjugate = torch.empty(0, dtype=torch.complex64, device=device).conj()
+    return dispatch_key_bits(conjugate) | dispatch_key_bits(conjugate.imag)
 
 
 def keeps_graph() -> bool:

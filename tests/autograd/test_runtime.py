@@ -129,7 +129,7 @@ def test_allow_unused_and_partial_gradients() -> None:
     compiled = compile_case(fn, inputs)
     _, b = compiled.run(tuple(inputs))
     gx, gy, gz = torch.autograd.grad(b.sum(), inputs, allow_unused=True)
-    assert gz is None and gx is not None and not gx.any()
+    assert gx is None and gz is None  # as eager: no path leads there
     torch.testing.assert_close(gy, inputs[1].cos())
     with pytest.raises(RuntimeError):
         torch.autograd.grad(compiled.run(tuple(inputs))[0].sum(), inputs)

@@ -145,6 +145,7 @@ POINTWISE: dict[str, tuple[Any, list[Make]]] = {
     "same_output_twice": (lambda x: (lambda y: (y, y))(x + 1), [f(4, 6)]),
     "none_output": (lambda x: (x + 1, None), [f(4, 6)]),
     "complex": (lambda x: (x * (1 + 2j)).real, [f(4, 6)]),
+    "conjugate": (lambda x: torch.view_as_real(torch.complex(x, x).conj().t().conj().resolve_conj()), [f(4, 6)]),
     "toy": (lambda a, b: (a / (a.abs() + 1)) * b, [f(10), f(10)]),
 }  # fmt: skip
 
@@ -346,6 +347,12 @@ _STATIC_ONLY = {"extern-unique_stride", "movement-repeat_interleave"}
 _FALLBACKS: dict[str, set[str]] = {
     "pointwise-int_divide_tensor": {"aten.div.Tensor_mode"},  # the divisor may be zero
     "pointwise-complex": {"aten.mul.Tensor", "aten.view_as_real_copy.default", "aten.select_copy.int"},
+    "pointwise-conjugate": {
+        "aten.complex.default",
+        "aten._conj_copy.default",
+        "aten.t_copy.default",
+        "aten.view_as_real_copy.default",
+    },
     "reduction-cumsum": {"aten.cumsum.default"},
     "view-view_as_real": {"aten.complex.default", "aten.view_as_real_copy.default"},
     "movement-roll": {"aten.index_select.default", "aten.fmod.Scalar"},

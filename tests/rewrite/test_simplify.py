@@ -53,6 +53,9 @@ CASES: dict[str, tuple[Callable[..., Any], list[str]]] = {
     "narrowing stays": (lambda x: x.half().float() + 1, ["_to_copy.default", "_to_copy.default", "add.Tensor"]),
     "folded": (lambda x: x * (torch.full((), 2.0) * 3 + 1), ["full.default", "mul.Tensor"]),
     "dead": (lambda x: (x.exp(), x + 1)[1], ["add.Tensor"]),
+    "conjugate": (lambda x: x + torch.view_as_complex(x.view(4, 3, 2)).conj().real.sum(), [
+        "view.default", "view_as_complex.default", "_conj.default", "_conj.default", "view_as_real.default", "select.int",
+        "sum.default", "add.Tensor"]),
     "two results do not become one": (lambda x: (x + 1, x + 1), ["add.Tensor", "add.Tensor"]),
     "in place on a temporary": (lambda x: (x * 2).add_(1) * 3, ["mul.Tensor", "add.Tensor", "mul.Tensor"]),
     "in place under a view": (lambda x: (lambda y: (y.t(), y.add_(1))[0] * 3)(x * 2),

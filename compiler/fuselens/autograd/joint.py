@@ -144,6 +144,8 @@ class _Trace:
         self.result_wrappers: dict[int, torch.Tensor] = {}
         self.taken: set[fx.Node] = set()  # storage roots that a result owns
         self.integers: dict[int, Any] = {}
+        self.reached: tuple[int, ...] = ()
+        self.saves = False
 
     def run(self) -> Joint:
         self._make_inputs()
@@ -516,6 +518,7 @@ class _Trace:
         roots = [self.result_wrappers[i] for i in differentiable]
         self._refuse_foreign_leaves(roots)
         self._refuse_backwards()
+        self._find_reached(roots)
         tangents, nodes = [], []
         with torch_private.without_functionalization():
             for j, i in enumerate(differentiable):
@@ -574,6 +577,20 @@ class _Trace:
                 stack.append(g)
         self._label_from([t.grad_fn for t in roots if t.grad_fn is not None], {"backward": True})
 
+    def _find_reached(self, roots: list[torch.Tensor]) -> None:
+        """For each input which roots (bits) lead to it in autograd's graph, and whether nodes on the way read tensors."""
+        bits: dict[Any, int] = {}
+        sources: list[tuple[Any, int]] = [(torch_private.gradient_node(t), 1 << i) for i, t in enumerate(roots)]
+        while sources:
+            fn, reached = sources.pop()
+            if fn is None or bits.get(fn, 0) | reached == bits.get(fn):
+                continue
+            bits[fn] = bits.get(fn, 0) | reached
+            self.saves = self.saves or torch_private.saves_tensors(fn)
+            sources += [(g, bits[fn]) for g, _ in fn.next_functions]
+        nodes = [torch_private.gradient_node(t) if _requires_grad(t) else None for t in self.leaves]
+        self.reached = tuple(bits.get(fn, 0) for fn in nodes)
+
     # --- the graph
 
     def _finish(
@@ -616,6 +633,8 @@ class _Trace:
             detached=self.training and not differentiable,
             enables_grad=self.training and self.enables_grad,
             autocast=_autocast_devices(),
+            reached=self.reached,
+            saves=self.saves,
             replayable=self._replayable(mutations, present),
         )
         return Joint(graph, self.recorder.root, signature, self.placeholders, tangents, self.results, present)

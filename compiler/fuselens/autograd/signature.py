@@ -151,6 +151,8 @@ class Signature:
     detached: bool = False  # inputs require grad and grad mode is on, but no result does: run under no_grad
     enables_grad: bool = False  # the graph itself turns gradients on, which are off around it
     autocast: tuple[str, ...] = ()  # device types whose autocast surrounded the trace: its casts are in the graph
+    reached: tuple[int, ...] = ()  # per input: which tangents (bits) lead to its gradient
+    saves: bool = True  # eager's backward reads saved tensors, and so cannot run twice
     replayable: bool = True  # outputs and gradients do not depend on the old value of an input that is overwritten
 
     def new_values(self) -> dict[int, int]:

@@ -386,8 +386,7 @@ class Emitter:
             self._emit(bytecode.store_fast(OUTPUTS))
         else:
             self._emit(bytecode.pop_top())
-        if not self.m.tracer.writes():
-            self._retry(called)
+        self._retry(called)
 
     def _retry(self, called: list[Instruction]) -> None:
         """Where the graph raises: the frame runs eagerly from its beginning, for eager's effects and traceback.
@@ -401,7 +400,7 @@ class Emitter:
         main, self.out = self.out, []
         self._emit([landing, *bytecode.store_fast(exception)])
         make = functools.partial(eager_code, names=tuple(names))
-        retry = Retry(weakref.ref(self.code), make, self.m.tracer.config.strict)
+        retry = Retry(weakref.ref(self.code), make, self.m.tracer.config.strict, self.m.tracer.writes())
         self._emit(bytecode.prepare_call(bytecode.load_const(retry)))
         self._emit(bytecode.load_fast(exception))
         for name in free:

@@ -68,6 +68,7 @@ class Captured:
     operations: int
     fake_mode: Any
     sizes: Sizes | None = None
+    resumable: bool = False  # a graph that raises AsWritten before it does anything is followed by its frame
     arguments: tuple[int, ...] = ()  # inputs that the caller passed as such, and that may therefore share memory
 
 
@@ -132,6 +133,9 @@ class FrameCompiler:
         if torch_private.functorch_active() or torch_private.dispatch_mode_active():
             self.refuse(code, "a dispatch mode or a function transform is active")
             return None
+        if torch_private.dual_level_active():
+            self.refuse(code, "its tensors may carry tangents of forward-mode differentiation")
+            return None
         if classify.frame_reads_itself(code):
             self.refuse(code, "it reads its own frame")
             _hook.skip(code)
@@ -149,7 +153,7 @@ class FrameCompiler:
         self._compilations[family] += 1
         grad_enabled = torch.is_grad_enabled()
         try:
-            with _one_at_a_time:
+            with _one_at_a_time, torch_private.saving_unwatched():
                 return self._capture(function, code, args)
         except (CodedError, UsageError, BackendError):
             raise
@@ -370,6 +374,7 @@ class FrameCompiler:
             operations=tracer.operations,
             fake_mode=tracer.fake_mode,
             sizes=tracer.sizes,
+            resumable=True,
             arguments=tuple(
                 i for i, (s, given) in enumerate(tracer.inputs) if s.is_argument and isinstance(given, torch.Tensor)
             ),

@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from .. import torch_private
 from . import _hook, bytecode
 
 RESUME_MARK = " resumed at line "
@@ -35,6 +36,10 @@ def run_tails(function: Any, *args: Any) -> Any:
     return result
 
 
+class AsWritten(Exception):
+    """Raised by a graph, before it does anything, whose frame shall run as it was written in this call."""
+
+
 END = object()
 
 
@@ -46,24 +51,30 @@ def next_or_end(iterator: Any) -> Any:
 class Retry:
     """Runs a frame eagerly whose graph raised: eager's exception, at its line, after the effects that precede it.
 
-    ``strict``: a graph that fails where eager does not is an error of the compiler, and raised.
+    ``strict``: a graph that fails where eager does not is an error of the compiler, and raised. ``writes``: the graph
+    may have written to its inputs, so that it can be followed by the frame only where it says :class:`AsWritten`.
     """
 
-    __slots__ = ("_code", "_make", "_original", "_strict")
+    __slots__ = ("_code", "_make", "_original", "_strict", "_writes")
 
     def __init__(
         self,
         original: Callable[[], types.CodeType | None],
         make: Callable[[types.CodeType], types.CodeType],
         strict: bool,
+        writes: bool,
     ) -> None:
         self._original = original  # weakly: the replacement that holds this is kept by the code itself
         self._make = make
         self._strict = strict
+        self._writes = writes
         self._code: types.CodeType | None = None
 
     def __call__(self, error: BaseException, closure: tuple[types.CellType, ...], *args: Any) -> Any:
-        if not isinstance(error, Exception):
+        wanted = isinstance(error, AsWritten)
+        if not wanted and (
+            self._writes or not isinstance(error, Exception) or isinstance(error, torch_private.StopRecomputation)
+        ):
             raise error
         if self._code is None:
             original = self._original()
@@ -72,7 +83,7 @@ class Retry:
             self._code = self._make(original)
         function = types.FunctionType(self._code, sys._getframe(1).f_globals, None, None, closure)
         result = function(*args)
-        if self._strict:
+        if self._strict and not wanted:
             raise error
         return result
 

@@ -15,7 +15,7 @@ import ctypes
 import functools
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -272,6 +272,22 @@ def spec(tensor: torch.Tensor, dynamic_dims: Collection[int] = frozenset(), requ
         tuple(stride if stride <= inside else None for stride in strides),
         keyset,
     )
+
+
+def tangents_like(results: Sequence[torch.Tensor]) -> Callable[[tuple[Any, ...]], bool]:
+    """Whether tangents are laid out as ``results`` are, in an ordinary backward: one that is not itself differentiated,
+    outside of autocast."""
+    from ..torch_private import AUTOCAST_ON
+
+    nodes = [(-1, _hook.ROOT_LOCAL, k) for k in range(len(results))]
+    checks = [(k, _hook.TENSOR, spec(r, requires_grad=False)) for k, r in enumerate(results)]
+    state = [(-1, _hook.GRAD_MODE, False), (-1, _hook.STATE, (AUTOCAST_ON, False))]
+    guards = _hook.Guards(nodes, [*state, *checks])
+    return lambda given: guards.check(_no_frame, given)[0]
+
+
+def _no_frame() -> None:
+    """Stands for the function where guards look at arguments alone."""
 
 
 def is_tensor(value: object) -> bool:

@@ -432,6 +432,9 @@ class Tracer:
             self.guard_autocast()
         for what, state in self.ambient.items():
             self.guards.check_state(_hook.STATE, state, name="STATE", text=f"{what} is {state[1]}", span=None)
+        holder, key = torch_private.DUAL_LEVEL
+        level = src.dict_item(src.constant(holder, "torch.autograd.forward_ad"), key, "the level of forward-mode AD")
+        self.guard(level, _hook.EQUALS, holder[key], name="EQUALS", text=f"{level} is {holder[key]}")
 
     def guard_function_state(self) -> None:
         """Who handles torch functions is as it was when the frame began."""

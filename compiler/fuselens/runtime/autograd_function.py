@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 Values = tuple[Any, ...]
 Compiled = Callable[[Values], Sequence[Any]]
+Expects = Callable[[Sequence[torch.Tensor]], Callable[[Values], bool]]
+"""results -> (tangents -> whether they are laid out as those, in an ordinary backward)."""
 
 
 def build(
@@ -43,12 +45,15 @@ def build(
     compile_backward: Callable[[], Compiled] | None = None,
     eager: Callable[[Values], Sequence[Any]] | None = None,
     on_double_backward: Callable[[], None] | None = None,
+    expects: Expects | None = None,
+    as_written: Callable[[Values], Values] | None = None,
 ) -> Callable[[Values], Values]:
     """``inputs -> outputs`` with eager's effects. ``saved`` comes from the partition; without tangents it is unused.
 
     ``written`` are inputs that ``forward`` writes by itself: it gives None for their new values.
     ``on_double_backward`` is called each time second derivatives are recomputed eagerly (FL302). Without ``eager``,
-    asking for them raises RuntimeError.
+    asking for them raises RuntimeError. ``expects`` makes the fast test of tangents from the results that they belong
+    to. ``as_written``, by default ``eager``, runs while the program watches what autograd saves.
     """
     bases = signature.sharing.bases
     if eager is not None and bases:
@@ -59,8 +64,9 @@ def build(
         if backward is None and compile_backward is None:
             raise ValueError("a graph with gradients needs backward or compile_backward")
         run = _differentiable(
-            signature, forward, written, saved, _Lazy(backward, compile_backward), eager, on_double_backward
-        )
+            signature, forward, written, saved, _Lazy(backward, compile_backward), eager, on_double_backward,
+            expects or _expects_in_python,
+        )  # fmt: skip
     elif signature.detached:
         run = _without_grad(_owning(forward, signature, written))
     else:
@@ -68,7 +74,9 @@ def build(
     run = run if signature.plain else _with_epilogue(run, signature, written, eager)
     if signature.enables_grad:
         run = torch.enable_grad()(run)
-    run = run if eager is None or not signature.training else _unless_hooked(run, eager)
+    as_written = as_written or eager  # type: ignore[assignment]
+    if as_written is not None and signature.training:
+        run = _unless_watched(run, as_written)
     return _with_bases(run, bases) if bases else run
 
 
@@ -94,14 +102,14 @@ def _with_bases(run: Callable[[Values], Values], bases: Sequence[Base]) -> Calla
     return call
 
 
-def _unless_hooked(
-    run: Callable[[Values], Values], eager: Callable[[Values], Sequence[Any]]
+def _unless_watched(
+    run: Callable[[Values], Values], as_written: Callable[[Values], Values]
 ) -> Callable[[Values], Values]:
-    """Eager inside ``saved_tensors_hooks``: a compiled graph saves other tensors than the program's operators."""
-    hooked = torch_private.saved_tensors_hooked
+    """A compiled graph saves other tensors than the program's operators, in one node that knows none of their lines."""
+    watched = torch_private.saving_watched
 
     def either(inputs: Values) -> Values:
-        return eager(inputs) if hooked() else run(inputs)  # type: ignore[return-value]
+        return as_written(inputs) if watched() else run(inputs)
 
     return either
 
@@ -162,112 +170,225 @@ def _differentiable(
     backward: _Lazy,
     eager: Callable[[Values], Sequence[Any]] | None,
     on_double_backward: Callable[[], None] | None,
+    expects: Expects,
 ) -> Callable[[Values], Values]:
-    """One ``torch.autograd.Function`` for the graph; its positions are worked out here, once."""
-    count = signature.results
-    kinds = ["number" if not s.tensor else "input" if s.source == "input" else "value" for s in saved]
-    if kinds != sorted(kinds, key=("input", "value", "number").index):
-        raise ValueError("saved values must be inputs, then tensors, then numbers")
-    saved_inputs = [s.index for s, kind in zip(saved, kinds, strict=True) if kind == "input"]
-    pick_inputs = _picker(saved_inputs)
-    pick_values = _picker([s.index for s, kind in zip(saved, kinds, strict=True) if kind == "value"])
-    numbers = [s for s, kind in zip(saved, kinds, strict=True) if kind == "number"]
-    tangents = signature.tangents
-    pick_tangents = _picker([t.result for t in tangents])
-    symbolic = any(t.size is None for t in tangents)
-    none_position = max((g for g in signature.gradients if g is not None), default=-1) + 1
-    pick_gradients = _picker([none_position if g is None else g for g in signature.gradients])
-    absent = {m.result for m in signature.mutations if m.input in written}
-    plain_results = [i for i in signature.non_differentiable if i not in absent]
-    non_differentiable = _picker(plain_results)
-    views = signature.views_but(written)
-    has_non_differentiable = bool(plain_results)
-    unsaved = [i for i in range(signature.inputs) if i not in set(saved_inputs)] if eager is not None else []
-    random = signature.random and eager is not None
-    dtypes = [getattr(torch, t.dtype) for t in tangents]
-    layouts: list[Any] = [None if t.size is None else (t.size, t.stride) for t in tangents]
-    nothing = (None,) * len(signature.gradients)
-    devices: list[torch.device] = []
+    """One ``torch.autograd.Function`` for the graph; its methods are written out at the first call.
 
-    class CompiledGraph(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Values:
-            if random:
-                ctx.random_state = _random_state(inputs)
-            values = tuple(forward(inputs))
-            if views:
-                values = _unlinked(values, views)
-            ctx.save_for_backward(*pick_inputs(inputs), *pick_values(values))
-            ctx.numbers = (
-                tuple([inputs[s.index] if s.source == "input" else values[s.index] for s in numbers]) if numbers else ()
-            )
-            ctx.set_materialize_grads(False)
-            if has_non_differentiable:
-                ctx.mark_non_differentiable(*non_differentiable(values))
-            if unsaved:
-                ctx.unsaved = tuple([inputs[i] for i in unsaved])
-                ctx.versions = tuple([t._version if isinstance(t, torch.Tensor) else 0 for t in ctx.unsaved])
-            if symbolic:
-                ctx.layouts = [_dense_layout(values[t.result]) for t in tangents]
-            if not devices:
-                devices.extend(values[t.result].device for t in tangents)
-            return values[:count] if len(values) != count else values
+    Under saved-tensor hooks (torch's own: those of a checkpoint) all inputs are saved where the hooks see them.
+    """
+    replay = None if eager is None else _Replay(signature, eager, on_double_backward)
 
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            given = pick_tangents(grads)
-            kept = ctx.saved_tensors
-            if torch.is_grad_enabled():
-                return _second_order(ctx, kept, grads)
-            expected = ctx.layouts if symbolic else layouts
-            ready = []
-            missing = 0
-            for g, layout, dtype, device in zip(given, expected, dtypes, devices, strict=True):
-                if g is None:
-                    missing += 1
-                    g = torch.empty_strided(*layout, dtype=dtype, device=device).zero_()
-                elif g.stride() != layout[1] or g.dtype != dtype or g.layout is not torch.strided or dtype.is_complex:
-                    g = _laid_out(g, layout, dtype)
-                ready.append(g)
-            if missing == len(ready):
-                return nothing
-            found = backward.get()((*kept, *ctx.numbers, *ready))
-            if unsaved and not torch_private.keeps_graph():
-                ctx.unsaved = ()
-            return pick_gradients((*found, None))
+    def node(inputs: Values, all_inputs: bool) -> Callable[..., Values]:
+        return torch_private.node_of(
+            _Node(signature, forward, written, saved, backward, replay, expects, inputs, all_inputs)
+        )
 
-    def _second_order(ctx: Any, kept: Values, grads: Values) -> Values:
-        """Gradients as differentiable functions of inputs and tangents, through the captured graph."""
-        if eager is None:
-            raise RuntimeError("second derivatives are not available: the captured graph was not kept")
-        if not signature.replayable:
-            raise RuntimeError(
-                "second derivatives: the graph overwrote an input that its outputs depend on, so it cannot be run again"
-            )
-        rest, versions = (ctx.unsaved, ctx.versions) if unsaved else ((), ())
-        if len(rest) != len(unsaved):
-            raise RuntimeError(
-                "Trying to backward through the graph a second time: specify retain_graph=True at the first backward"
-            )
-        if any(t._version != v for t, v in zip(rest, versions, strict=True) if isinstance(t, torch.Tensor)):
-            raise RuntimeError(
-                "second derivatives: one of the graph's inputs has been modified by an inplace operation since"
-            )
-        if on_double_backward is not None:
-            on_double_backward()
-        inputs: list[Any] = [None] * signature.inputs
-        for i, t in zip(unsaved, rest, strict=True):
-            inputs[i] = t
-        for i, t in zip(saved_inputs, kept, strict=False):
-            inputs[i] = t
-        return _replay(signature, eager, inputs, grads, getattr(ctx, "random_state", None))
-
-    apply = CompiledGraph.apply
+    apply: Callable[..., Values] | None = None
+    apply_hooked: Callable[..., Values] | None = None
+    hooked = torch_private.saved_tensors_hooked
 
     def run(inputs: Values) -> Values:
+        nonlocal apply, apply_hooked
+        if hooked():
+            if apply_hooked is None:
+                apply_hooked = node(inputs, True)
+            return apply_hooked(*inputs)
+        if apply is None:
+            apply = node(inputs, False)
         return apply(*inputs)
 
     return run
+
+
+class _Node:
+    """The ``forward`` and ``backward`` of one graph's autograd node, written out for its signature.
+
+    ``inputs`` are an example: which are tensors is the same in each call.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        compiled: Compiled,
+        written: Sequence[int],
+        saved: Sequence[SavedValue],
+        compiled_backward: _Lazy,
+        replay: _Replay | None,
+        expects: Expects,
+        inputs: Values,
+        all_inputs: bool,
+    ) -> None:
+        kinds = ["number" if not s.tensor else "input" if s.source == "input" else "value" for s in saved]
+        if kinds != sorted(kinds, key=("input", "value", "number").index):
+            raise ValueError("saved values must be inputs, then tensors, then numbers")
+        self.signature = signature
+        self.views = signature.views_but(written)
+        absent = {m.result for m in signature.mutations if m.input in written}
+        self.non_differentiable = [i for i in signature.non_differentiable if i not in absent]
+        self.compiled_backward = compiled_backward
+        self.replay = replay
+        self.symbolic = any(t.size is None for t in signature.tangents)
+        self.kept = [s.index for s, kind in zip(saved, kinds, strict=True) if kind == "input"]
+        self.read = len(saved) - kinds.count("number")  # saved tensors that the backward reads
+        rest = [] if replay is None else [i for i in range(signature.inputs) if i not in set(self.kept)]
+        tensors = [i for i in rest if isinstance(inputs[i], torch.Tensor)]
+        self.hidden = tensors if all_inputs else []  # inputs saved after these, for second derivatives alone
+        self.rest = [i for i in rest if i not in self.hidden]
+        self.dtypes = [getattr(torch, t.dtype) for t in signature.tangents]
+        self.layouts: list[Any] = [None if t.size is None else (t.size, t.stride) for t in signature.tangents]
+        self.devices: list[torch.device] = []
+        self.expects = expects
+        self.space: dict[str, Any] = {
+            "compiled": compiled, "lazy": compiled_backward, "unusual": self._unusual, "first_call": self._first_call,
+            "random_state": _random_state, "unlinked": _unlinked, "dense_layout": _dense_layout,
+            "keeps_graph": torch_private.keeps_graph, "usual": None,
+        }  # fmt: skip
+        tensor_versions = [i for i in self.rest if i in tensors and i not in signature.written]
+        self.versioned = [self.rest.index(i) for i in tensor_versions]
+        extra = [f"values[{s.index}]" for s, kind in zip(saved, kinds, strict=True) if kind == "value"]
+        numbers = [
+            f"{'inputs' if s.source == 'input' else 'values'}[{s.index}]"
+            for s, kind in zip(saved, kinds, strict=True) if kind == "number"
+        ]  # fmt: skip
+        self._write_forward(extra, numbers, tensor_versions)
+        self._write_backward(bool(numbers))
+        self.forward, self.backward = self.space["forward"], self.space["backward"]
+
+    # --- written out
+
+    def _write_forward(self, extra: list[str], numbers: list[str], versions: list[int]) -> None:
+        signature = self.signature
+        kept = [f"inputs[{i}]" for i in self.kept] + extra + [f"inputs[{i}]" for i in self.hidden]
+        lines = ["ctx.set_materialize_grads(False)"]
+        if signature.random and self.replay is not None:
+            lines.append("ctx.random_state = random_state(inputs)")
+        lines.append("values = compiled(inputs)")
+        if self.views:
+            lines.append(f"values = unlinked(values, {_tuple(map(str, self.views))})")
+        if kept:
+            lines.append(f"ctx.save_for_backward({', '.join(kept)})")
+        if numbers:
+            lines.append(f"ctx.numbers = {_tuple(numbers)}")
+        if self.non_differentiable:
+            lines.append(f"ctx.mark_non_differentiable({', '.join(f'values[{i}]' for i in self.non_differentiable)})")
+        if self.rest:
+            lines.append(f"ctx.rest = {_tuple(f'inputs[{i}]' for i in self.rest)}")
+        if versions:
+            lines.append(f"ctx.versions = {_tuple(f'inputs[{i}]._version' for i in versions)}")
+        if self.symbolic:
+            results = [t.result for t in signature.tangents]
+            lines.append(f"ctx.layouts = {_tuple(f'dense_layout(values[{r}])' for r in results)}")
+        lines += ["if usual is None:", "    first_call(values)"]
+        lines.append(f"return tuple(values[:{signature.results}])")
+        self._define("forward(ctx, *inputs)", lines)
+
+    def _write_backward(self, has_numbers: bool) -> None:
+        given = _tuple(f"grads[{t.result}]" for t in self.signature.tangents)
+        lines = [f"given = {given}", "if not usual(given):", "    return unusual(ctx, grads, given)"]
+        read = "*ctx.saved_tensors"
+        if self.hidden:
+            read += f"[:{self.read}]"
+        saves = self.read or self.hidden or self.signature.saves
+        operands = [read] if saves else []
+        operands += ["*ctx.numbers"] if has_numbers else []
+        lines.append(f"found = (lazy.ready or lazy.get())({_tuple([*operands, '*given'])})")
+        if self.rest:
+            lines += ["if not keeps_graph():", "    ctx.rest = None"]
+        lines.append(f"return {_tuple(f'found[{g}]' if g is not None else 'None' for g in self.signature.gradients)}")
+        self._define("backward(ctx, *grads)", lines)
+
+    def _define(self, head: str, lines: list[str]) -> None:
+        body = "".join(f"    {line}\n" for line in lines)
+        exec(compile(f"def {head}:\n{body}", __file__, "exec"), self.space)  # a file of the compiler: not captured
+
+    def _first_call(self, values: Values) -> None:
+        results = [values[t.result] for t in self.signature.tangents]
+        self.devices = [r.device for r in results]
+        self.space["usual"] = _never if self.symbolic else self.expects(results)
+
+    # --- the other backwards
+
+    def _unusual(self, ctx: Any, grads: Values, given: Values) -> Values:
+        """Where tangents are missing, are laid out otherwise, or are no ordinary tensors, and for second derivatives."""
+        signature = self.signature
+        if all(g is None for g in given):
+            return (None,) * len(signature.gradients)
+        kept = ctx.saved_tensors if self.read or self.hidden or signature.saves else ()
+        create_graph = torch.is_grad_enabled()
+        foreign = any(g is not None and torch_private.is_foreign(g) for g in given)
+        if create_graph or foreign:
+            with torch_private.without_torch_function():
+                if create_graph or (self.replay is not None and signature.replayable and self._rest(ctx) is not None):
+                    return self._replayed(ctx, kept, grads, create_graph)
+        ready = []
+        for g, layout, dtype, device in zip(
+            given, ctx.layouts if self.symbolic else self.layouts, self.dtypes, self.devices, strict=True
+        ):
+            if g is None:
+                ready.append(torch.empty_strided(*layout, dtype=dtype, device=device).zero_())
+            else:
+                ready.append(_laid_out(g, layout, dtype))
+        numbers = getattr(ctx, "numbers", ())
+        with torch_private.autocast_off():  # as usual around a backward; its operators' dtypes are decided
+            found = (self.compiled_backward.ready or self.compiled_backward.get())(
+                (*kept[: self.read], *numbers, *ready)
+            )
+        if self.rest and not torch_private.keeps_graph():
+            ctx.rest = None
+        defined = sum(1 << k for k, g in enumerate(given) if g is not None)
+        return tuple(
+            [
+                None if g is None or not defined & reached else found[g]
+                for g, reached in zip(signature.gradients, signature.reached, strict=True)
+            ]
+        )
+
+    def _rest(self, ctx: Any) -> Values | None:
+        """The inputs that the backward does not read; None when an earlier backward has let go of them."""
+        return ctx.rest if self.rest else ()
+
+    def _replayed(self, ctx: Any, kept: Values, grads: Values, create_graph: bool) -> Values:
+        """Gradients as functions of inputs and tangents, through the captured graph."""
+        if self.replay is None:
+            raise RuntimeError("second derivatives are not available: the captured graph was not kept")
+        rest = self._rest(ctx)
+        if rest is None:
+            raise RuntimeError(
+                "Trying to backward through the graph a second time: specify retain_graph=True at the first backward"
+            )
+        if any(rest[k]._version != v for k, v in zip(self.versioned, getattr(ctx, "versions", ()), strict=True)):
+            raise RuntimeError(
+                "second derivatives: one of the graph's inputs has been modified by an inplace operation since"
+            )
+        inputs: list[Any] = [None] * self.signature.inputs
+        for i, t in zip(
+            (*self.rest, *self.kept, *self.hidden), (*rest, *kept[: len(self.kept)], *kept[self.read :]), strict=True
+        ):
+            inputs[i] = t
+        return self.replay(inputs, grads, getattr(ctx, "random_state", None), create_graph)
+
+
+def _tuple(items: Iterable[str]) -> str:
+    return f"({''.join(f'{item}, ' for item in items)})"
+
+
+def _never(given: Values) -> bool:
+    return False
+
+
+def _expects_in_python(results: Sequence[torch.Tensor]) -> Callable[[Values], bool]:
+    """Whether tangents are laid out as the results are, and nothing else is special about the backward."""
+    layouts = [(r.dtype, r.stride()) for r in results]
+
+    def usual(given: Values) -> bool:
+        if torch.is_grad_enabled() or torch_private.autocast_active():
+            return False
+        return not any(
+            g is None or g.dtype != dtype or torch_private.is_foreign(g) or g.stride() != stride
+            for g, (dtype, stride) in zip(given, layouts, strict=True)
+        )
+
+    return usual
 
 
 def _unlinked(values: Values, views: Sequence[int]) -> Values:
@@ -308,44 +429,59 @@ def _laid_out(g: torch.Tensor, layout: Any, dtype: torch.dtype) -> torch.Tensor:
 # --- second derivatives
 
 
-def _replay(
-    signature: Signature,
-    eager: Callable[[Values], Sequence[Any]],
-    inputs: list[Any],
-    grads: Values,
-    random_state: Any,
-) -> Values:
-    with torch.enable_grad(), _random_restored(random_state):
-        # Aliases, so that one input computed from another is not differentiated twice; copies where eager will write.
-        written = {m.input for m in signature.mutations}
-        first = dict(signature.duplicates)
-        aliases: list[Any] = []
-        for i, t in enumerate(inputs):
-            if i in first:
-                aliases.append(aliases[first[i]])
-            elif not isinstance(t, torch.Tensor):
-                aliases.append(t)
-            elif i in written:
-                aliases.append(t.clone())
-            else:
-                aliases.append(t.view_as(t) if t.requires_grad else t)
-        outputs = eager(tuple(aliases))
-        results, tangents = [], []
-        for tangent in signature.tangents:
-            g = grads[tangent.result]
-            t = None if g is None else _result_of(signature, outputs, tangent.result)
-            if t is not None and t.requires_grad:
-                results.append(t)
-                tangents.append(g)
-        wanted = [i for i, g in enumerate(signature.gradients) if g is not None and aliases[i].requires_grad]
-        found: list[Any] = [None] * len(signature.gradients)
-        if results and wanted:
-            computed = torch.autograd.grad(
-                results, [aliases[i] for i in wanted], tangents, create_graph=True, allow_unused=True
+class _Replay:
+    """Differentiates the captured graph eagerly: second derivatives, and tangents that kernels cannot read."""
+
+    def __init__(
+        self,
+        signature: Signature,
+        eager: Callable[[Values], Sequence[Any]],
+        on_double_backward: Callable[[], None] | None,
+    ) -> None:
+        self.signature = signature
+        self.eager = eager
+        self.on_double_backward = on_double_backward
+        self.autocast = torch_private.AutocastState()  # that of the trace
+
+    def __call__(self, inputs: list[Any], grads: Values, random_state: Any, create_graph: bool) -> Values:
+        signature = self.signature
+        if not signature.replayable:
+            raise RuntimeError(
+                "second derivatives: the graph overwrote an input that its outputs depend on, so it cannot be run again"
             )
-            for i, g in zip(wanted, computed, strict=True):
-                found[i] = g
-        return tuple(found)
+        if create_graph and self.on_double_backward is not None:
+            self.on_double_backward()
+        with torch.enable_grad(), _random_restored(random_state):
+            # Aliases, so that one input computed from another is not differentiated twice; copies where eager writes.
+            first = dict(signature.duplicates)
+            aliases: list[Any] = []
+            for i, t in enumerate(inputs):
+                if i in first:
+                    aliases.append(aliases[first[i]])
+                elif not isinstance(t, torch.Tensor):
+                    aliases.append(t)
+                elif i in signature.written:
+                    aliases.append(t.clone())
+                else:
+                    aliases.append(t.view_as(t) if t.requires_grad else t)
+            with self.autocast.entered():
+                outputs = self.eager(tuple(aliases))
+            results, tangents = [], []
+            for tangent in signature.tangents:
+                g = grads[tangent.result]
+                t = None if g is None else _result_of(signature, outputs, tangent.result)
+                if t is not None and t.requires_grad:
+                    results.append(t)
+                    tangents.append(g)
+            wanted = [i for i, g in enumerate(signature.gradients) if g is not None and aliases[i].requires_grad]
+            found: list[Any] = [None] * len(signature.gradients)
+            if results and wanted:
+                computed = torch.autograd.grad(
+                    results, [aliases[i] for i in wanted], tangents, create_graph=create_graph, allow_unused=True
+                )
+                for i, g in zip(wanted, computed, strict=True):
+                    found[i] = g
+            return tuple(found)
 
 
 def _result_of(signature: Signature, outputs: Sequence[Any], result: int) -> torch.Tensor | None:
@@ -407,8 +543,8 @@ def _with_epilogue(
     def finish(inputs: Values) -> Values:
         try:
             values = run(inputs)
-        except Exception:
-            if eager is not None and signature.written:
+        except Exception as error:
+            if eager is not None and signature.written and not isinstance(error, torch_private.StopRecomputation):
                 eager(inputs)  # raises the same after the writes that precede it
             raise
         if grows:
