@@ -172,6 +172,7 @@ FUNCTIONS = {
     "smooth_l1": lambda x: F.smooth_l1_loss(x, x * 2), "cosine": lambda x: F.cosine_similarity(x, x + 1), "normalize": lambda x: F.normalize(x),
     "layer_norm": lambda x: F.layer_norm(x, (6,)), "dropout_eval": lambda x: F.dropout(x, 0.5, training=False), "complex": lambda x: torch.view_as_real(torch.complex(x, x) * 2),
     "lazy_conjugate": lambda x: (torch.fft.hfft2(x), torch.fft.fft(x).conj().imag), "half_of_conjugates": lambda x: torch.fft.ihfft(x).abs(),
+    "list_of_one": lambda x: torch._foreach_maximum([x], [x.cumsum(0)])[0] + torch._foreach_norm([x])[0],
     "empty": lambda x: x[:0] * 2, "scalar": lambda x: x.sum() * 2 + 1, "arange": lambda x: torch.arange(6) + x, "linspace": lambda x: torch.linspace(0, 1, 6) * x,
     "full": lambda x: torch.full((4, 6), 3.0) + torch.zeros_like(x) + torch.ones(6), "channels_last": lambda x: x.view(1, 4, 2, 3).to(memory_format=torch.channels_last) * 2,
     "as_strided": lambda x: x.as_strided((3, 3), (6, 2)) + 1, "view_inplace": lambda x: x.clone().view(-1).add_(1).view(4, 6),

@@ -222,10 +222,10 @@ class _Host:
         targets = [self._name(o) if o else "_" for o in node.outputs]
         if not any(node.outputs):
             out.put(call, node.spans)
-        elif len(targets) == 1:
+        elif node.outputs == (node.name,):
             out.put(f"{targets[0]} = {call}", node.spans)
         else:
-            out.put(f"{', '.join(targets)} = {call}", node.spans)
+            out.put(f"{', '.join(targets)}{',' * (len(targets) == 1)} = {call}", node.spans)
         for name in node.outputs:
             if name:
                 self.made.add(name)

@@ -171,7 +171,8 @@ class Loop:
 class Extern:
     """A call of an ATen operator. ``args``/``kwargs`` nest tuples of :class:`Ref`, sympy expressions and constants.
 
-    ``outputs`` are the buffers it makes, in the order of the operator's returns ("" for a return that nobody uses).
+    ``outputs`` are the buffers it makes, in the order of the operator's returns ("" for a return that nobody uses). A
+    call that returns one tensor, and no list of one, has its name.
     ``mutates`` names argument buffers that the operator writes into.
     """
 

@@ -247,7 +247,7 @@ class Builder:
             for k, m in enumerate(metas)
         ]
         outputs = tuple(b.name if b else "" for b in made)
-        name = outputs[0] if len(outputs) == 1 and outputs[0] else self.fresh_name()
+        name = self.fresh_name() if several or not outputs[0] else outputs[0]
         self.nodes.append(
             Extern(
                 name, str(target), _arguments(args), tuple((k, _argument(v)) for k, v in kwargs.items()), outputs,
