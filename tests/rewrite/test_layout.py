@@ -9,8 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import fuselens
+from fuselens.rewrite.layout import channels_last
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="no vendor convolutions here")
 
@@ -51,6 +53,9 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "dropout": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Dropout2d(0.0), nn.Conv2d(8, 4, 3)), image),
     "one channel": (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Conv2d(4, 1, 3)), lambda: image(2, 1, 9, 9)),
     "one pixel": (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.Tanh(), nn.Conv2d(4, 3, 1)), lambda: image(2, 3, 1, 1)),
+    "strided pixels": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 8, 1, stride=2)), image
+    ),
     "without batch": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Conv2d(4, 3, 3)), lambda: image(3, 8, 8)),
     "double": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh()).double(), lambda: image().double()),
     "one dimension": (lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.ReLU(), nn.Conv1d(4, 4, 3)), lambda: image(2, 3, 9)),
@@ -137,3 +142,15 @@ def test_the_random_stream_is_eagers() -> None:
     wanted = fn(x, w)
     torch.manual_seed(3)
     torch.testing.assert_close(compiled(x, w), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_kernels_that_write_out_of_bounds_are_left_alone() -> None:
+    """oneDNN's weight gradient of strided 1 x 1 convolutions, on fewer than 8 channels in channels-last memory."""
+
+    def backward(g: Tensor, x: Tensor, w: Tensor) -> Tensor:
+        args = [0], [2, 2], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False]
+        return torch.ops.aten.convolution_backward(g * 2, x.relu(), w, *args)[1]
+
+    for channels, changed in ((4, 0), (16, 3)):
+        inputs = torch.randn(2, 8, 4, 4), torch.randn(2, channels, 8, 8), torch.randn(8, channels, 1, 1)
+        assert channels_last([make_fx(backward, tracing_mode="fake")(*inputs).graph]) == changed

@@ -58,7 +58,19 @@ def channels_last(graphs: Sequence[fx.Graph], same: Iterable[tuple[fx.Node, fx.N
 
 def _profits(node: fx.Node) -> bool:
     operand = node.args[0]
-    return isinstance(operand, fx.Node) and _is_plane(operand) and operand.meta["val"].dtype in _DTYPES
+    known = isinstance(operand, fx.Node) and _is_plane(operand) and operand.meta["val"].dtype in _DTYPES
+    return known and not _overruns(node)
+
+
+def _overruns(node: fx.Node) -> bool:
+    """Whether the vendor's kernel might write out of bounds: oneDNN's gradient of the weight of a strided 1 x 1 convolution
+    does on channels-last operands of fewer than 8 channels (with AVX-512; 16 to be safe)."""
+    if node.target is not aten.convolution_backward.default:
+        return False
+    weight, strides = node.args[2], node.args[4]
+    assert isinstance(weight, fx.Node) and isinstance(strides, (list, tuple))
+    _, channels, *window = weight.meta["val"].shape
+    return all(str(n) == "1" for n in window) and any(str(n) != "1" for n in strides) and channels < 16
 
 
 def _is_plane(node: fx.Node) -> bool:
@@ -98,7 +110,11 @@ def _made_freely(node: fx.Node) -> bool:
 
 
 def _reads_freely(node: fx.Node) -> bool:
-    return not node.meta.get("random") and (_is_pointwise(node) or _packet(node) in _SPATIAL | _COPIES | _REDUCTIONS)
+    return (
+        not node.meta.get("random")
+        and not _overruns(node)
+        and (_is_pointwise(node) or _packet(node) in _SPATIAL | _COPIES | _REDUCTIONS)
+    )
 
 
 def _is_pointwise(node: fx.Node) -> bool:
