@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from . import report, sharing, torch_private
+from . import live_memory, report, sharing, torch_private
 from .capture.frame import Captured, Facts
 from .capture.tracer import describe_tensor
 from .config import Config
@@ -45,6 +45,7 @@ STAGES = (
     "triton",
     "host",
     "ptx",
+    "memory",
     "guards",
 )
 log = logging.getLogger("fuselens")
@@ -156,7 +157,10 @@ def compile_graph(captured: Captured, config: Config, recorder: Recorder) -> Cal
         record.fallback = True
         return _hook.disabled(_as_captured(captured.module))
     make = functools.partial(_compile, captured, config, recorder, run, loops=backend == "fuselens")
-    return _hook.disabled(_or_eager(make, captured, config, recorder, record))
+    compiled = _or_eager(make, captured, config, recorder, record)
+    if record.memory:
+        run.record("memory", "txt", lambda: live_memory.text(record))
+    return _hook.disabled(compiled)
 
 
 def _or_eager(
@@ -413,7 +417,7 @@ def _kernels(
     from .runtime.build import host_isa
     from .runtime.compile_graph import build
     from .schedule.fuse import fuse
-    from .schedule.order import order
+    from .schedule.order import live_bytes, order
 
     record = run.graph
     suffix = "" if phase == "forward" else ".backward"
@@ -435,6 +439,11 @@ def _kernels(
     with run.stage(f"build{suffix}"):
         built = build(ordered, generated, config, target, phase)
     record.decisions += ordered.decisions
+    held = live_memory.saved_bytes(record) if suffix else 0
+    record.memory += [
+        report.MemoryStep(node.name, phase, held + count, node.spans)
+        for node, count in zip(ordered.nodes, live_bytes(ordered), strict=True)
+    ]
     record.externs += [e.target for e in ordered.externs()]
     record.timings += [report.Timing(f"{t.stage}{suffix}", t.seconds) for t in built.timings]
     record.cached = built.cached if not suffix else record.cached and built.cached

@@ -172,6 +172,17 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryStep:
+    """A kernel or an operator call of a graph, in order, and the bytes that the graph holds while it runs: values on
+    their way, results so far and what is saved for the backward; not the inputs, which are the caller's."""
+
+    name: str
+    phase: str  # "forward" | "backward"
+    bytes: int
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """Wall-clock seconds that a stage took; nested stages are dotted ("build.cpp")."""
 
@@ -193,6 +204,7 @@ class Graph:
     kernels: list[Kernel] = field(default_factory=list)
     externs: list[str] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
+    memory: list[MemoryStep] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
     training: bool = False
     cached: bool = False

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from . import diagnostics
+from . import diagnostics, live_memory
+from .live_memory import bytes_text as bytes_text
 from .report import Diagnostic, FileReport, Graph, Guard, Report, RunResult, Span, Stage, Symbol, Timing, to_plain
 
 SourceOf = Callable[[str], str | None]
@@ -85,18 +86,6 @@ def seconds_text(seconds: float | None) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
-
-
-def bytes_text(count: int | None) -> str:
-    """``1.5 MiB``; "?" for None."""
-    if count is None:
-        return "?"
-    size = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.4g} {unit}"
-        size /= 1024
-    return f"{size:.4g} GiB"
 
 
 def diagnostic_text(found: Diagnostic, source: str | None = None, *, full: bool = False) -> str:
@@ -206,7 +195,10 @@ def _graph_text(graph: Graph) -> list[str]:
         out.append(f"  reads {bytes_text(kernel.bytes_read)}, writes {bytes_text(kernel.bytes_written)} per call")
         out += [f"  {name}: {value}" for name, value in kernel.resources.items()]
     out += [f"extern {name}" for name in graph.externs]
+    out += live_memory.text(graph)[0].splitlines()
     for d in graph.decisions:
+        if d.verdict in ("saved", "recomputed"):
+            continue
         line = f", line {d.span.line}" if d.span else ""
         out.append(f"{d.verdict}: {d.subject} ({d.code}{line}): {d.reason}")
     out += [f"{t.stage:<16} {seconds_text(t.seconds)}" for t in graph.timings]

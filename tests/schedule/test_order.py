@@ -10,7 +10,7 @@ from fuselens.ir.loops import Extern, Graph
 from fuselens.ir.text import parse
 from fuselens.ir.verify import verify
 from fuselens.schedule.fuse import fuse
-from fuselens.schedule.order import order
+from fuselens.schedule.order import live_bytes, order
 
 MATMULS = """\
 graph g
@@ -48,6 +48,15 @@ def test_memory_of_dead_buffers_is_taken_over() -> None:
     graph = planned(text, torch.randn(8, 8))
     assert graph.reuse["c"] == "b"  # in place: the kernel reads b for the last time
     assert graph.reuse["e"] == "d"
+
+
+def test_bytes_alive_at_each_node() -> None:
+    text = MATMULS + neg("a", "x") + "  extern b = aten.mm.default(a, x)\n" + neg("c", "b")
+    text += "  extern d = aten.mm.default(c, x)\n" + neg("e", "d") + "  return a, e\n"
+    graph = planned(text, torch.randn(8, 8))
+    assert graph.reuse["c"] == "b"
+    matrix = 8 * 8 * 4
+    assert live_bytes(graph) == [matrix, 2 * matrix, 2 * matrix, 3 * matrix, 3 * matrix]  # a and e are results
 
 
 def test_in_place_needs_the_same_index() -> None:

@@ -11,12 +11,14 @@ from lsprotocol import types as lsp
 
 from fuselens import diagnostics as codes
 from fuselens.report import (
+    Decision,
     Diagnostic,
     FileReport,
     Frame,
     Graph,
     Guard,
     Line,
+    MemoryStep,
     Report,
     Shape,
     Span,
@@ -361,6 +363,16 @@ def test_hover_excerpt_is_plain_and_cut(toy):
     assert text is not None
     assert "```text\nt0 = x\nt1 = x\n" in text
     assert "… 8 more lines\n```" in text
+
+
+def test_hover_tells_what_a_line_saves_and_where_memory_peaks(toy):
+    line = toy.span(toy.text, "a / (a.abs() + 1)")
+    saved = Decision("FL310", "saved", "div", "*reasons* of its own", line, {"bytes": 2 << 20})
+    graph = Graph(0, "toy", None, 1, decisions=[saved], memory=[MemoryStep("kernel0", "forward", 3 << 20, (line,))])
+    text = hovered(toy.view(report=FileReport(toy.path, [Report("toy", toy.path, graphs=[graph])])), at(toy, "x = a"))
+    assert text is not None
+    assert "- saved for backward: 2 MiB (`div`), because \\*reasons\\* of its own" in text
+    assert "- peak memory of the forward here: 3 MiB" in text
 
 
 def test_hover_on_a_parameter_shows_its_guards(toy, view):

@@ -367,6 +367,30 @@ def _copy(graph: Graph, name: str, value: str, written: str) -> Kernel:
     return Kernel(name, axes, (Phase((), (load, store)),), (), ("aten.copy_.default",))
 
 
+def live_bytes(graph: Graph) -> list[int]:
+    """For each node of an ordered graph the bytes that the graph holds while it runs, inputs and constants left out."""
+    uses = [_Use.of(graph, node) for node in graph.nodes]
+    given = {*graph.inputs, *graph.constants}
+    results = {graph.buffers[o].owner for o in graph.results()}
+    last = {s: k for k, use in enumerate(uses) for s in use.reads | use.writes}
+    alive: dict[str, int] = {}
+    found: list[int] = []
+    for k, use in enumerate(uses):
+        for storage in sorted(use.writes - alive.keys() - given):
+            old = graph.reuse.get(storage)
+            if old in given:  # it is written over an input
+                given.add(storage)
+                continue
+            alive[storage] = _bytes(graph, graph.buffers[storage])
+            if old in alive and old not in use.writes:
+                del alive[old]
+        found.append(sum(alive.values()))
+        for storage in (use.reads | use.writes) & alive.keys():
+            if last[storage] == k and storage not in results:
+                del alive[storage]
+    return found
+
+
 # --- memory ----------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from lsprotocol import types as lsp
 
+from fuselens import live_memory
 from fuselens.discovery import Annotated, Parameter
 from fuselens.report import Decision, Graph, Report, Shape, Span, Stage
 from fuselens_server.document_uri import ReportDocument
@@ -187,7 +188,10 @@ def _graph(view: View, report: Report, graph: Graph, line: int, link: Links) -> 
     excerpt = _excerpt(view, stage, line) if stage else []
     if excerpt:
         parts.append(_code("text", excerpt))
-    decisions = [d for d in graph.decisions if d.span and _covers(view, (d.span,), line)]
+    memory = live_memory.at(graph, lambda span: _covers(view, (span,), line))
+    if memory:
+        parts.append(_bullets([_escape_but_code(sentence) for sentence in memory[:_MAXIMUM_LINES]]))
+    decisions = [d for d in graph.decisions if d.verdict != "saved" and d.span and _covers(view, (d.span,), line)]
     if decisions:
         parts.append(_bullets([_decision(d) for d in decisions[:_MAXIMUM_LINES]]))
     parts.append(_graph_links(view, report, graph, link, line))
@@ -228,6 +232,7 @@ def _touches(view: View, graph: Graph, line: int) -> bool:
         lambda: any(_covers(view, kernel.spans, line) for kernel in graph.kernels),
         lambda: any(_covers(view, entry.spans, line) for stage in graph.stages for entry in stage.lines),
         lambda: any(d.span is not None and _covers(view, (d.span,), line) for d in graph.decisions),
+        lambda: any(_covers(view, step.spans, line) for step in graph.memory),
     ]
     return any(test() for test in spans)
 
@@ -259,6 +264,12 @@ def _bullets(lines: list[str]) -> str:
 
 def _code(language: str, lines: list[str]) -> str:
     return "\n".join((f"```{language}", *lines, "```"))
+
+
+def _escape_but_code(text: str) -> str:
+    """Like :func:`_escape`, but for what is between backticks."""
+    pieces = text.split("`")
+    return "`".join(piece if i % 2 else _escape(piece) for i, piece in enumerate(pieces))
 
 
 def _escape(text: str) -> str:

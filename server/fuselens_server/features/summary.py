@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from fuselens import live_memory
 from fuselens.diagnostics import TABLE
 from fuselens.report import Diagnostic, Graph, Kernel, Report, Timing
 
@@ -141,7 +142,10 @@ def _graph(graph: Graph) -> list[str]:
         )
     out += [f"kernel {kernel_line(kernel)}" for kernel in graph.kernels]
     out += [f"extern {name}" for name in graph.externs]
+    out += live_memory.text(graph)[0].splitlines()
     for decision in graph.decisions:
+        if decision.verdict in ("saved", "recomputed"):
+            continue
         where = f" (line {decision.span.line})" if decision.span else ""
         out.append(f"{decision.verdict}: {decision.subject}: {decision.reason}{where}")
     return out

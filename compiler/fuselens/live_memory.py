@@ -1,0 +1,121 @@
+"""What a compiled graph holds in memory, as text: a curve per line, what is saved for the backward, what is recomputed.
+
+Pure functions of a report's :class:`Graph`; symbolic sizes are those of the example. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .report import Decision, Graph, Line, MemoryStep, Span
+
+PHASES = ("forward", "backward")
+_BAR = 24  # characters of the longest bar
+
+
+def bytes_text(count: int | None) -> str:
+    """``1.5 MiB``; "?" for None."""
+    if count is None:
+        return "?"
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} GiB"
+
+
+def peak(graph: Graph, phase: str) -> MemoryStep | None:
+    """The first step of ``phase`` that holds the most."""
+    return max((s for s in graph.memory if s.phase == phase), key=lambda s: s.bytes, default=None)
+
+
+def by_line(graph: Graph, phase: str) -> dict[tuple[str, int], int]:
+    """(file, line) -> the most bytes that a step of ``phase`` holds which computes something of the line."""
+    found: dict[tuple[str, int], int] = {}
+    for step in graph.memory:
+        if step.phase == phase:
+            for span in step.spans:
+                place = span.file, span.line
+                found[place] = max(found.get(place, 0), step.bytes)
+    return dict(sorted(found.items()))
+
+
+def saved(graph: Graph) -> list[Decision]:
+    """What is kept from the forward for the backward, the largest first; inputs, which are alive anyway, last."""
+    return sorted((d for d in graph.decisions if d.verdict == "saved"), key=lambda d: -_bytes(d))
+
+
+def recomputed(graph: Graph) -> list[Decision]:
+    """What the backward computes again."""
+    return [d for d in graph.decisions if d.verdict == "recomputed"]
+
+
+def saved_bytes(graph: Graph) -> int:
+    return sum(map(_bytes, saved(graph)))
+
+
+def at(graph: Graph, here: Callable[[Span], bool]) -> list[str]:
+    """Sentences about the line whose spans are ``here``: what it saves, and whether memory peaks."""
+    out = [
+        f"saved for backward: {bytes_text(_bytes(d))} (`{d.subject}`), because {d.reason}"
+        for d in saved(graph) if _bytes(d) and d.span is not None and here(d.span)
+    ]  # fmt: skip
+    for phase in PHASES:
+        highest = peak(graph, phase)
+        steps = [s.bytes for s in graph.memory if s.phase == phase and any(map(here, s.spans))]
+        if highest is not None and highest.bytes and steps:
+            most = max(steps)
+            out.append(
+                f"peak memory of the {phase} here: {bytes_text(most)}" if most == highest.bytes
+                else f"the {phase} holds {bytes_text(most)} here, {bytes_text(highest.bytes)} at its peak"
+            )  # fmt: skip
+    return out
+
+
+def text(graph: Graph) -> tuple[str, tuple[Line, ...]]:
+    """The document, and the spans that its lines are about. Empty for a graph of which nothing is known."""
+    out: list[str] = []
+    lines: list[Line] = []
+
+    def say(line: str, *spans: Span) -> None:
+        out.append(line)
+        if spans:
+            lines.append(Line(len(out), spans))
+
+    for phase in PHASES:
+        highest = peak(graph, phase)
+        if highest is None:
+            continue
+        say(f"{phase}: at most {bytes_text(highest.bytes)} held at once, in {highest.name}", *highest.spans)
+        for (file, line), count in by_line(graph, phase).items():
+            spans = [p for s in graph.memory if s.phase == phase for p in s.spans if (p.file, p.line) == (file, line)]
+            bar = "#" * -(-count * _BAR // max(highest.bytes, 1))
+            say(f"  line {line:>5}  {bytes_text(count):>10}  {bar}", *dict.fromkeys(spans))
+    kept = [d for d in saved(graph) if _bytes(d)]
+    if kept:
+        say(f"saved for backward: {bytes_text(saved_bytes(graph))} in {len(kept)} value{'' if len(kept) == 1 else 's'}")
+        for d in kept:
+            say(f"  {_described(d)}: {d.reason}", *_spans(d))
+    free = [d.subject for d in saved(graph) if not _bytes(d)]
+    if free:
+        say(f"read again by the backward, alive anyway: {', '.join(free)}")
+    again = recomputed(graph)
+    if again:
+        say("computed again in the backward")
+        for d in again:
+            say(f"  {_described(d)}: {d.reason}", *_spans(d))
+    return "".join(f"{line}\n" for line in out), tuple(lines)
+
+
+def _described(decision: Decision) -> str:
+    where = f", line {decision.span.line}" if decision.span else ""
+    return f"{bytes_text(_bytes(decision)):>10}  {decision.subject} {decision.data.get('shape', '')}{where}"
+
+
+def _spans(decision: Decision) -> tuple[Span, ...]:
+    return (decision.span,) if decision.span else ()
+
+
+def _bytes(decision: Decision) -> int:
+    return int(decision.data.get("bytes", 0))
