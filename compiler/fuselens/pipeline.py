@@ -257,7 +257,7 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
         raise Unsupported("it draws from generators of random numbers, which kernels do not")
     if foreign := _foreign_devices(captured.module.graph):
         raise Unsupported(f"it has tensors on the device {min(foreign)}, for which no code is generated")
-    if any(isinstance(t, torch.Tensor) and (t.is_conj() or t.is_neg()) for t in captured.fakes):
+    if any(isinstance(t, torch.Tensor) and (t.is_conj() or t.is_neg()) for t in captured.inputs):  # fakes may lose it
         raise Unsupported("an input is a lazily conjugated or negated view")
     joint = _trace(captured, config, run, NOTHING_SHARED, loops)
     written = {m.input for m in joint.signature.mutations}
