@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import fx
 
 from fuselens.codegen.cpu.isa import ISAS
 from fuselens.codegen.generate import generate
@@ -110,3 +112,42 @@ def test_words_in_triton() -> None:
         cases += [(words(layout, "f32"), inputs(layout, "f32", shape)) for shape in ((3, 5), (64, 33), (1, 1001))]
     cases.append((FOLDED, [torch.tensor([1, -2], dtype=torch.int32), torch.arange(2100).view(70, 30).int()]))
     check_all(cases, 0, 0)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_distributions_in_triton() -> None:
+    """Random operators of a program, lowered and fused: Triton agrees with the evaluator."""
+    from fuselens import torch_private
+    from fuselens.autograd.joint import trace
+    from fuselens.autograd.partition import forward_only
+    from fuselens.lowering.lower import lower
+    from fuselens.schedule.fuse import fuse
+
+    from .test_triton import check_all
+
+    draws: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda x: torch.nn.functional.dropout(x, 0.3) + torch.rand_like(x),
+        lambda x: torch.randn_like(x) * x,
+        lambda x: torch.empty_like(x).exponential_(0.5).log(),
+        lambda x: torch.randint_like(x, -4, 9) + x,
+        lambda x: torch.nn.functional.dropout(x, 0.5).sum(1),
+    ]
+    cases: list[tuple[Any, list[Any]]] = []
+    for draw in draws:
+        graph = fx.Graph()
+        graph.output((graph.call_function(draw, (graph.placeholder("x"),)),))
+        mode, x = torch_private.fake_mode(), torch.randn(40, 30)
+        joint = trace(
+            fx.GraphModule(torch.nn.Module(), graph), [torch_private.fake_static(mode, x)], grad_enabled=False,
+            counter_based=True,
+        )  # fmt: skip
+        lowered = fuse(lower(forward_only(joint), name="draws"))
+        (seed,) = (n.name for n in lowered.externs())
+        nodes = tuple(n for n in lowered.nodes if n.name != seed)
+        cases.append(
+            (
+                lowered.replace(inputs=(*lowered.inputs, seed), nodes=nodes),
+                [x, torch.tensor([7, -9], dtype=torch.int32)],
+            )
+        )
+    check_all(cases, 1e-4, 1e-5)
