@@ -445,3 +445,68 @@ def test_training_reaches_the_same_loss_twice() -> None:
 
     assert train(1) == train(1)
     assert train(1) != train(2)
+
+
+class NoisyGradient(torch.autograd.Function):
+    """A gradient that draws numbers of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return grads[0] * torch.rand_like(grads[0])
+
+
+def test_draws_of_the_backward() -> None:
+    made, report = compiled(lambda x: NoisyGradient.apply(F.dropout(x, 0.5)))
+    x = torch.ones(5000, requires_grad=True)
+    out = made(x)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert externs(report) == SEED
+    assert torch.equal(gradient != 0, out != 0)
+    noise = gradient[out != 0] / 2
+    assert abs(noise.mean().item() - 0.5) < 0.05
+    assert abs(torch.corrcoef(torch.stack([noise[1:], noise[:-1]]))[0, 1].item()) < 0.1
+
+
+def test_arguments_that_overlap() -> None:
+    def write(a: Tensor, b: Tensor) -> Tensor:
+        a.mul_(2)
+        return F.dropout(a + b, 0.5)
+
+    made, _ = compiled(write)
+    apart = seeded(made, torch.ones(500), torch.ones(500))
+    both = torch.ones(500)
+    overlapping = seeded(made, both, both)
+    assert torch.equal(apart != 0, overlapping != 0)
+    assert overlapping.max() == 8
+
+
+def test_nested_checkpoints_and_unused_draws() -> None:
+    def inner(x: Tensor) -> Tensor:
+        return F.dropout(x, 0.5).sin()
+
+    def outer(x: Tensor) -> Any:
+        return checkpoint(inner, F.dropout(x, 0.2), use_reentrant=False)
+
+    made, report = compiled(lambda x: (torch.rand(3), checkpoint(outer, x, use_reentrant=False))[1])
+    x = torch.ones(5000, requires_grad=True)
+    out = made(x)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert externs(report) == SEED
+    assert torch.equal(gradient != 0, out != 0)
+
+
+def test_transformer_layers() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.2, batch_first=True)
+    made, report = compiled(layer)
+    x = torch.randn(2, 5, 16)
+    first = seeded(made, x)
+    assert torch.equal(seeded(made, x), first)
+    assert not torch.equal(made(x), first)
+    first.sum().backward()
+    assert externs(report).count(SEED[0]) == 1
+    with fuselens.config.patch(fallback_random=True):
+        torch.testing.assert_close(seeded(fuselens.compile(layer), x), seeded(layer, x))

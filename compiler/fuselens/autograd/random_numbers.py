@@ -43,7 +43,9 @@ class Streams:
         if seed is None:
             seed = self._seeds[like.device] = self._seed(like.device)
         self.count += 1
-        return torch.ops.fuselens.random.default(seed, self.count - 1, like.shape, torch.empty_like(like).stride())
+        plain = all(type(n) is int for n in like.shape) and like.is_contiguous()
+        stride = like.stride() if plain else torch.empty_like(like).stride()
+        return torch.ops.fuselens.random.default(seed, self.count - 1, like.shape, stride)
 
 
 def draw_seed(device: torch.device) -> Tensor:

@@ -28,7 +28,7 @@ LIGHT = 12  # operations of such a body
 
 HEAVY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh sigmoid erf"
-    " erfc lgamma hypot pow fmod mod floordiv".split()
+    " erfc lgamma hypot pow fmod mod floordiv random".split()
 )
 _KEYWORDS = (
     "asm auto bool break case char class const continue default delete do double else enum extern float for goto if"

@@ -19,7 +19,6 @@ static inline @i random_blocks@W(int k0, int k1, long stream, long block) {{
   const blocks@W by = {{{multipliers}}};
   @u k = {{{keys}}};
   const @u step = {{{steps}}};
-#pragma GCC unroll {rounds}
   for (int r = 0; r < {rounds}; ++r, k += step) {{
     @u p = (@u)halves_product(c, by);
     c = (blocks@W)__builtin_shufflevector(p, p, {order}) ^ ((c >> 32) ^ (blocks@W)k);
