@@ -493,8 +493,9 @@ def _compile_for_absent_gpu(
 
 
 def target_of(captured: Captured) -> str:
-    """Where the graph runs: the device of its inputs."""
-    return "cuda" if any(isinstance(t, torch.Tensor) and t.device.type == "cuda" for t in captured.fakes) else "cpu"
+    """Where the graph's kernels run: on the GPU if any of its tensors are there."""
+    values = (n.meta.get("val") for n in captured.module.graph.nodes)
+    return "cuda" if any(isinstance(v, torch.Tensor) and v.device.type == "cuda" for v in values) else "cpu"
 
 
 def warm() -> None:

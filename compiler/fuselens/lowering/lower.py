@@ -18,7 +18,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from fuselens.ir.affine import symbol_names
-from fuselens.ir.loops import Buffer, Graph
+from fuselens.ir.loops import Buffer, Extern, Graph, Ref
 from fuselens.lowering import composites, movement, pointwise, reductions
 from fuselens.lowering.builder import Builder, LoweringError, Unsupported, contiguous_strides, expression
 from fuselens.lowering.dtypes import LOOP_DTYPES
@@ -44,6 +44,7 @@ VENDOR: dict[str, str] = dict.fromkeys(
     _VENDOR,
 )  # fmt: skip
 _RANDOM = "its random numbers come from torch's generator, in program order"
+_BESIDE = "it computes on the CPU in a graph whose kernels run on another device"
 _UNCHECKED = "an index out of range must raise, which loops do not check"
 REASONS: dict[str, str] = {
     **VENDOR,
@@ -74,6 +75,10 @@ class _Walk:
         self.gm = gm
         self.name = name
         self.low = Builder(device)
+        values = (n.meta.get("val") for n in gm.graph.nodes)
+        devices = {v.device.type for v in values if isinstance(v, torch.Tensor)}
+        self.apart = "cpu" if device is None and len(devices) > 1 else ""  # where no kernels run
+        self.moved: dict[str, Buffer] = {}
         self.values: dict[fx.Node, Any] = {}
         self.inputs: list[str] = []
         self.symbols: dict[str, tuple[int, int]] = {}
@@ -171,8 +176,19 @@ class _Walk:
         full = str(target)
         packet = full.rpartition(".")[0]
         rule = RULES.get(full) or RULES.get(packet)
-        before, known = len(self.low.nodes), len(self.low.buffers)
         reason = REASONS.get(packet, "it has no lowering to loops yet")
+        first = meta[0] if isinstance(meta, (tuple, list)) and meta else meta
+        if rule is not None and self.apart and isinstance(first, torch.Tensor):
+            if first.device.type == self.apart and (device := self._only_reader(node, first)):
+                self.low.device = device
+                made = rule(self.low, meta, args, kwargs)
+                self.low.device = None
+                return made
+            if first.device.type == self.apart:
+                rule, reason = None, _BESIDE
+            else:
+                args, kwargs = self._all_moved(args, first.device), self._all_moved(kwargs, first.device)
+        before, known = len(self.low.nodes), len(self.low.buffers)
         try:
             if rule is not None and _mutated(target) == ():
                 return rule(self.low, meta, args, kwargs)
@@ -184,6 +200,33 @@ class _Walk:
             for name in list(self.low.buffers)[known:]:
                 del self.low.buffers[name]
         return self._extern(node, target, meta, args, kwargs, reason)
+
+    def _only_reader(self, node: fx.Node, value: torch.Tensor) -> str:
+        """The device on which a number made from nothing on the CPU is read, where that is another one and only that."""
+        if value.dim() or node.all_input_nodes:
+            return ""
+        read = [u.meta.get("val") for u in node.users]
+        devices = {r.device if isinstance(r, torch.Tensor) else value.device for r in read}
+        return str(devices.pop()) if len(devices) == 1 and value.device not in devices else ""
+
+    def _all_moved(self, value: Any, device: torch.device) -> Any:
+        """Arguments of a loop, with numbers in tensors of the CPU copied to where it runs."""
+        if isinstance(value, (tuple, list)):
+            return tuple(self._all_moved(v, device) for v in value)
+        if isinstance(value, dict):
+            return {k: self._all_moved(v, device) for k, v in value.items()}
+        if not isinstance(value, Buffer) or value.device != self.apart or value.sizes:
+            return value
+        if value.name not in self.moved:
+            made = self.low.fresh((), (), value.dtype, str(device))
+            self.low.nodes.append(
+                Extern(
+                    made.name, "aten._to_copy.default", (Ref(value.name),), (("device", device),), (made.name,), (),
+                    "loops read numbers from their own device", self.low.origin, self.low.spans,
+                )
+            )  # fmt: skip
+            self.moved[value.name] = made
+        return self.moved[value.name]
 
     def _extern(self, node: fx.Node, target: Any, meta: Any, args: Any, kwargs: Any, reason: str) -> Any:
         if torch.Tag.nondeterministic_seeded in target.tags:
@@ -233,7 +276,8 @@ class _Walk:
         outputs = [self._result(r) for r in flat]
         for position, result in self.wanted.items():
             written, value = self.low.buffers[self.inputs[position]], self.low.buffers[outputs[result]]
-            if written.dtype in LOOP_DTYPES and written.sizes == value.sizes and _apart(written):
+            here = written.device != self.apart
+            if here and written.dtype in LOOP_DTYPES and written.sizes == value.sizes and _apart(written):
                 self.writes[written.name] = value.name
                 outputs[result] = None
         self.outputs = tuple(outputs)
