@@ -235,24 +235,12 @@ def _foreign_devices(graph: fx.Graph) -> set[str]:
     return {v.device.type for v in values if isinstance(v, torch.Tensor)} - {"cpu", "cuda"}
 
 
-def _makes_inference_tensors(node: fx.Node) -> bool:
-    """Whether the graph enters inference mode by itself, before the node; outside of it buffers are ordinary tensors."""
-    value = node.meta.get("val")
-    return (
-        node.op != "placeholder" and isinstance(value, torch.Tensor) and value.is_inference()
-    ) and not torch.is_inference_mode_enabled()
-
-
 def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *, loops: bool) -> Callable[..., Any]:
     from .autograd.signature import NOTHING_SHARED
     from .autograd.unsupported import Unsupported
 
     if captured.sizes is not None and torch_private.depends_on_data(captured.sizes.env):
         raise Unsupported("it computes numbers or sizes from data, which kernels do not know beforehand")
-    if any(map(torch_private.makes_leaf, captured.module.graph.nodes)):
-        raise Unsupported("it makes parameters or buffers, or changes what requires gradients")
-    if any(_makes_inference_tensors(n) for n in captured.module.graph.nodes):
-        raise Unsupported("it makes inference tensors, which compiled code does not")
     if any(isinstance(n.meta.get("val"), torch.Generator) for n in captured.module.graph.nodes):
         raise Unsupported("it draws from generators of random numbers, which kernels do not")
     if foreign := _foreign_devices(captured.module.graph):

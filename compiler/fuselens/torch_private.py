@@ -162,6 +162,13 @@ def _inference_as_in(tensor: torch.Tensor) -> contextlib.AbstractContextManager[
     return torch.inference_mode(tensor.is_inference())
 
 
+def as_inference_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """An inference tensor in the memory of ``tensor``."""
+    with torch.inference_mode():
+        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether the tensor fills its memory without gaps or overlap, so that its strides follow from its sizes."""
     expected = 1
@@ -855,10 +862,16 @@ class EnterContext:
         self.maker = maker
         self.__name__ = self.__qualname__ = "enter_context"
 
-    def __call__(self) -> Entered:
-        context = self.maker()
+    def __call__(self, stand_in: Callable[[], Any] | None = None) -> Entered:
+        context = (stand_in or self.maker)()
         context.__enter__()
         return Entered(context, next(_entries))
+
+    @property
+    def is_inference(self) -> bool:
+        """Whether new tensors become inference tensors inside."""
+        context = self.maker()
+        return isinstance(context, torch.inference_mode) and context.mode
 
 
 @dataclasses.dataclass(slots=True)

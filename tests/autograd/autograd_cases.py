@@ -637,6 +637,29 @@ def _grad_inside(x: Tensor) -> tuple[Tensor, ...]:
 
 add("enable-grad-inside-no-grad", _grad_inside, one, grad_enabled=False)
 
+
+def _leaf_inside(x: Tensor) -> tuple[Tensor, ...]:
+    y = (x * 2).detach().requires_grad_()
+    return y, (y * x).sum(), y[1:]
+
+
+def _ask_input(b: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    before = b * 2
+    b.requires_grad_()
+    return before, b * x
+
+
+def _spare_input(x: Tensor, y: Tensor) -> Tensor:
+    x.requires_grad_(False)
+    return x * y
+
+
+add("leaf-inside", _leaf_inside, one)
+add("leaf-inside-not-returned", lambda x: (x * (x * 2).detach().requires_grad_()).sum(), one)
+add("leaf-inside-no-grad", _leaf_inside, one, grad_enabled=False)
+add("ask-input", _ask_input, _plain)
+add("spare-input", _spare_input, two)
+
 # --- random numbers -------------------------------------------------------------------------------------------------
 add("random-order", lambda x: x * torch.rand(4, 6) + torch.randn_like(x) * F.dropout(x, 0.5), one)
 add("bernoulli-inplace", lambda x: x * torch.empty(4, 6).bernoulli_(0.5), one)

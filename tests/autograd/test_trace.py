@@ -29,9 +29,8 @@ def _write_and_narrow(x: Tensor, y: Tensor) -> Tensor:
     return y * 2
 
 
-def _new_leaf(x: Tensor) -> Tensor:
-    y = x.detach().requires_grad_()
-    return y * 2 + x
+def _lost_leaf(x: Tensor) -> Tensor:
+    return (x * 2).requires_grad_().sin()
 
 
 def _detached_parts(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,7 +41,7 @@ def _detached_parts(x: Tensor) -> tuple[Tensor, Tensor]:
 REFUSED: dict[str, tuple[Any, Any, Any, str]] = {
     "part-of-written-input": (_write_and_narrow, lambda: [torch.randn(3, 4), leaf(3, 4)], None, "only parts of it"),
     "detached-overlap": (lambda a, b: (b.mul_(2), a * 2)[1], lambda: [leaf(6)], lambda x: [x, x.detach()], "no views"),
-    "new-leaf": (_new_leaf, lambda: [leaf(3)], None, "new leaf"),
+    "lost-leaf": (_lost_leaf, lambda: [torch.randn(3)], None, "does not return"),
     "inplace-on-leaf": (lambda x: x.add_(1), lambda: [leaf(3)], None, "leaf"),
     "saved-then-modified": (lambda x: (lambda y: (y.exp().add_(1)))(x * 2), lambda: [leaf(3)], None, "backward raised"),
     "split-detached": (_detached_parts, lambda: [leaf(3, 2)], None, "share memory"),

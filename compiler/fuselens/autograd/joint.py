@@ -39,6 +39,7 @@ from .signature import (
     NOTHING_SHARED,
     Base,
     Extent,
+    Leaf,
     Link,
     Mutation,
     Output,
@@ -128,7 +129,8 @@ class _Trace:
         self.mode = mode
         self.fakes = list(fake_inputs)
         self.enables_grad = not torch.is_grad_enabled() and _turns_grad_on(gm)
-        self.training = (torch.is_grad_enabled() or self.enables_grad) and any(_requires_grad(t) for t in fake_inputs)
+        asks = any(_requires_grad(t) for t in fake_inputs) or any(map(torch_private.makes_leaf, gm.graph.nodes))
+        self.training = (torch.is_grad_enabled() or self.enables_grad) and asks
         self.captured_inputs = [  # as the capture left them
             n.meta.get("val", fake)
             for n, fake in zip((n for n in gm.graph.nodes if n.op == "placeholder"), fake_inputs, strict=False)
@@ -142,6 +144,10 @@ class _Trace:
         self.provenance: dict[Any, dict[str, Any]] = {}  # autograd node → meta of the backward operators it records
         self.results: list[Any] = []
         self.result_wrappers: dict[int, torch.Tensor] = {}
+        self.inference: list[int] = []
+        self.made: list[torch.Tensor] = []  # leaves that the graph makes and returns
+        self.parameters: list[torch.Tensor] = []
+        self.made_results: dict[int, int] = {}
         self.taken: set[fx.Node] = set()  # storage roots that a result owns
         self.integers: dict[int, Any] = {}
         self.reached: tuple[int, ...] = ()
@@ -150,12 +156,15 @@ class _Trace:
     def run(self) -> Joint:
         self._make_inputs()
         outputs = self._interpret()
+        known = {id(t) for t in (*self.leaves, *self.wrappers)}
+        made = (t for t in outputs if _requires_grad(t) and _is_leaf(t) and id(t) not in known)
+        self.made = list({id(t): t for t in made}.values())
         mutations = self._mutations()
         described = self._describe_outputs(outputs, {m.input for m in mutations})
         differentiable = [
             i for i, t in self.result_wrappers.items() if self.training and t.requires_grad and _is_floating(t)
         ]
-        gradients: list[Any] = [None] * len(self.fakes)
+        gradients: list[Any] = [None] * (len(self.fakes) + len(self.made))
         tangents: list[fx.Node] = []
         if differentiable:
             tangents, gradients = self._backward(differentiable)
@@ -258,6 +267,12 @@ class _Trace:
         try:
             if node.target in _WHOLE:
                 return self._whole(_WHOLE[node.target], node, args, kwargs)
+            if isinstance(node.target, torch_private.EnterContext) and node.target.is_inference:
+                if self.enables_grad or _turns_grad_on(self.gm):
+                    raise Unsupported("it enters inference mode, and turns gradients on")
+                return node.target(torch.no_grad)  # what is made inside is an ordinary tensor here
+            if node.target is torch_private.make_parameter:
+                return self._make_parameter(*args)
             if node.op == "call_function":
                 return node.target(*args, **kwargs)  # type: ignore[operator]
             if node.op == "call_method":
@@ -276,6 +291,13 @@ class _Trace:
             plain = [torch_private.from_functional(a) if isinstance(a, torch.Tensor) else a for a in args]
             self.recorder.add(operator, plain, kwargs, value)
             return torch_private.to_functional(value)
+
+    def _make_parameter(self, data: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+        if not requires_grad:
+            raise Unsupported("it makes a parameter that does not require grad")
+        made = data.detach().requires_grad_()
+        self.parameters.append(made)
+        return made
 
     def _constant(self, node: fx.Node) -> Any:
         value = operator.attrgetter(str(node.target))(self.gm)
@@ -391,7 +413,12 @@ class _Trace:
                 described.append(Output("same", first[id(t)], requires_grad=t.requires_grad))
                 continue
             storage = torch_private.storage_key(t)
-            if id(t) in input_of:
+            if any(t is m for m in self.made):
+                if storage in input_storage:
+                    raise Unsupported("a new leaf shares memory with an input")
+                bases.setdefault(storage, (t, self._made_result(t)))
+                described.append(Output("result", self._made_result(t), requires_grad=True))
+            elif id(t) in input_of:
                 described.append(Output("input", input_of[id(t)], requires_grad=t.requires_grad))
             elif storage in input_storage:
                 i = self._owner(t, captured[k], input_storage[storage])
@@ -403,13 +430,17 @@ class _Trace:
                 described.append(Output("input", i, view, requires_grad=t.requires_grad))
             elif len(groups[storage]) == 1 and not _is_no_grad_view(t) and not t.is_conj() and not t.is_neg():
                 position = self._add_result(self.recorder.node_of(torch_private.from_functional(t)), t, owned=True)
+                self._note_inference(captured[k], position)
                 described.append(Output("result", position, requires_grad=t.requires_grad))
             else:
                 if storage not in bases:
                     base = _base_of(groups[storage])
                     node = self.recorder.node_of(torch_private.from_functional(base))
-                    bases[storage] = (base, self._add_result(node, base, owned=True))
+                    made = any(base is m for m in self.made)
+                    position = self._made_result(base) if made else self._add_result(node, base, owned=True)
+                    bases[storage] = base, position
                 base, position = bases[storage]
+                self._note_inference(captured[k], position)
                 view_or_base = None if t is base else self._view(t, base)
                 described.append(Output("result", position, view_or_base, requires_grad=t.requires_grad))
         return described
@@ -419,6 +450,19 @@ class _Trace:
         output = next(n for n in reversed(self.gm.graph.nodes) if n.op == "output").args[0]
         nodes = output if isinstance(output, (list, tuple)) else [output]
         return [n.meta.get("val") if isinstance(n, fx.Node) else n for n in nodes]
+
+    def _made_result(self, leaf: torch.Tensor) -> int:
+        """The result that is the value of a leaf that the graph makes."""
+        position = self.made_results.get(id(leaf))
+        if position is None:
+            node = self.recorder.node_of(torch_private.from_functional(leaf))
+            position = self.made_results[id(leaf)] = self._add_result(node, None, owned=True)
+        return position
+
+    def _note_inference(self, captured: Any, position: int) -> None:
+        made = isinstance(captured, torch.Tensor) and captured.is_inference() and not torch.is_inference_mode_enabled()
+        if made and position not in self.inference:
+            self.inference.append(position)
 
     def _owner(self, t: torch.Tensor, captured: Any, found: int) -> int:
         """The input that ``t`` is a view of, which shares memory with the input ``found``, if that is a part of a base."""
@@ -516,7 +560,7 @@ class _Trace:
     def _backward(self, differentiable: list[int]) -> tuple[list[fx.Node], list[Any]]:
         """Tangent nodes, and per input the node of its gradient."""
         roots = [self.result_wrappers[i] for i in differentiable]
-        self._refuse_foreign_leaves(roots)
+        self._label_from([t.grad_fn for t in roots if t.grad_fn is not None], {"backward": True})
         self._refuse_backwards()
         self._find_reached(roots)
         tangents, nodes = [], []
@@ -527,21 +571,27 @@ class _Trace:
                 nodes.append(self.recorder.placeholder(f"tangents_{j}", fake, backward=True, **meta))
                 tangents.append(torch_private.to_functional(fake))
         wanted = [i for i, t in enumerate(self.leaves) if _requires_grad(t) and i not in self.duplicates]
+        if not wanted and not self.made:
+            raise Unsupported("its results require grad because of leaves that it makes and does not return")
         self.recorder.meta = {"backward": True}
         try:
             with contextlib.ExitStack() as stack:
                 for device in _autocast_devices():  # eager's backward runs outside of the user's autocast
                     stack.enter_context(torch.autocast(device, enabled=False))
                 found = torch.autograd.grad(
-                    roots, [self.leaves[i] for i in wanted], tangents, allow_unused=True, materialize_grads=False
+                    roots,
+                    [*(self.leaves[i] for i in wanted), *self.made],
+                    tangents,
+                    allow_unused=True,
+                    materialize_grads=False,
                 )
         except Unsupported:
             raise
         except Exception as e:
             meta = self.recorder.meta
             raise Unsupported(f"the backward raised {type(e).__name__}: {_first_line(e)}", meta.get("span")) from e
-        gradients: list[Any] = [None] * len(self.fakes)
-        for i, g in zip(wanted, found, strict=True):
+        gradients: list[Any] = [None] * (len(self.fakes) + len(self.made))
+        for i, g in zip([*wanted, *range(len(self.fakes), len(gradients))], found, strict=True):
             if g is not None:
                 gradients[i] = self.recorder.node_of(torch_private.from_functional(g))
         return nodes, gradients
@@ -557,28 +607,8 @@ class _Trace:
             if node.target is aten.mkldnn_rnn_layer.default:
                 raise Unsupported(f"{node.target} runs otherwise where autograd records", node.meta.get("span"))
 
-    def _refuse_foreign_leaves(self, roots: list[torch.Tensor]) -> None:
-        """Gradients of leaves made inside the graph (``requires_grad_()``) would be lost: refuse them."""
-        known = {id(t) for t in self.leaves if t is not None}
-        stack = [t.grad_fn for t in roots]
-        for t in roots:
-            if t.grad_fn is None and id(t) not in known:
-                raise Unsupported("requires_grad_() makes a new leaf inside the graph")
-        seen = set()
-        while stack:
-            fn = stack.pop()
-            if fn is None or fn in seen:
-                continue
-            seen.add(fn)
-            leaf = getattr(fn, "variable", None)
-            if leaf is not None and id(leaf) not in known:
-                raise Unsupported("requires_grad_() makes a new leaf inside the graph")
-            for g, _ in fn.next_functions:
-                stack.append(g)
-        self._label_from([t.grad_fn for t in roots if t.grad_fn is not None], {"backward": True})
-
     def _find_reached(self, roots: list[torch.Tensor]) -> None:
-        """For each input which roots (bits) lead to it in autograd's graph, and whether nodes on the way read tensors."""
+        """For each input and made leaf which roots (bits) lead to it in autograd's graph, and whether nodes on the way read tensors."""
         bits: dict[Any, int] = {}
         sources: list[tuple[Any, int]] = [(torch_private.gradient_node(t), 1 << i) for i, t in enumerate(roots)]
         while sources:
@@ -588,7 +618,7 @@ class _Trace:
             bits[fn] = bits.get(fn, 0) | reached
             self.saves = self.saves or torch_private.saves_tensors(fn)
             sources += [(g, bits[fn]) for g, _ in fn.next_functions]
-        nodes = [torch_private.gradient_node(t) if _requires_grad(t) else None for t in self.leaves]
+        nodes = [torch_private.gradient_node(t) if _requires_grad(t) else None for t in (*self.leaves, *self.made)]
         self.reached = tuple(bits.get(fn, 0) for fn in nodes)
 
     # --- the graph
@@ -629,6 +659,9 @@ class _Trace:
             ),
             integers=tuple(self.integers),
             views=tuple(i for i, n in enumerate(self.results) if i not in self.integers and _storage_root(n) is not n),
+            inference=tuple(self.inference),
+            leaves=self._made_leaves(flowing=bool(differentiable)),
+            requires_grad=self._asked(),
             random=self.recorder.random,
             detached=self.training and not differentiable,
             enables_grad=self.training and self.enables_grad,
@@ -638,6 +671,28 @@ class _Trace:
             replayable=self._replayable(mutations, present),
         )
         return Joint(graph, self.recorder.root, signature, self.placeholders, tangents, self.results, present)
+
+    def _made_leaves(self, *, flowing: bool) -> tuple[Leaf, ...]:
+        leaves = []
+        for t in self.made:
+            position = self.made_results[id(t)]
+            value = self.results[position].meta["val"]
+            if flowing and _has_symbols(value):
+                raise Unsupported("a new leaf has symbolic sizes")
+            size = tuple(value.shape) if flowing else None
+            is_parameter = any(t is p for p in self.parameters)
+            dtype = str(value.dtype).removeprefix("torch.")
+            leaves.append(Leaf(position, dtype, str(value.device), size, is_parameter))
+        return tuple(leaves)
+
+    def _asked(self) -> tuple[tuple[int, bool], ...]:
+        """The inputs, leaves before and after, for which ``requires_grad_()`` was called."""
+        return tuple(
+            (i, wrapper.requires_grad)
+            for i, (fake, wrapper) in enumerate(zip(self.fakes, self.wrappers, strict=True))
+            if isinstance(fake, torch.Tensor) and fake.is_leaf and i not in self.members and i not in self.duplicates
+            and wrapper.is_leaf and wrapper.requires_grad != fake.requires_grad
+        )  # fmt: skip
 
     def _tangent(self, result: int, node: fx.Node) -> Tangent:
         value = node.meta["val"]
@@ -649,7 +704,7 @@ class _Trace:
 
     def _replayable(self, mutations: list[Mutation], gradients: list[fx.Node]) -> bool:
         """Whether no output or gradient reads the old value of an input that is overwritten."""
-        if self.reshapes or self.members or any(m.differentiable for m in mutations):
+        if self.reshapes or self.members or self.made or any(m.differentiable for m in mutations):
             return False
         written = {m.result for m in mutations}
         reached = [n for i, n in enumerate(self.results) if i not in written and isinstance(n, fx.Node)] + gradients
@@ -695,6 +750,11 @@ def _storage_root(node: fx.Node) -> fx.Node:
 def _state(wrapper: torch.Tensor) -> tuple[Any, int, int]:
     """What writes change of a tensor: its history, where its memory is, and how often it was written."""
     return wrapper.grad_fn, torch_private.storage_key(wrapper), torch_private.times_written(wrapper)
+
+
+def _is_leaf(t: torch.Tensor) -> bool:
+    """Whether ``t`` is a leaf and no view, as those made under no_grad seem to be."""
+    return torch_private.tensor_base(t) is None and t.is_leaf
 
 
 def _history(t: torch.Tensor) -> Any:

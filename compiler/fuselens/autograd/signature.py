@@ -88,6 +88,17 @@ class Reshape:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaf:
+    """results[result] is a leaf that the graph makes, and that requires grad; of such a size where gradients flow into it."""
+
+    result: int
+    dtype: str
+    device: str
+    size: tuple[int, ...] | None
+    is_parameter: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Base:
     """An input that follows the graph's own: contiguous memory of which ``members`` are views, since they overlap.
 
@@ -142,16 +153,20 @@ class Signature:
     reshapes: tuple[Reshape, ...] = ()
     sharing: Sharing = NOTHING_SHARED
     tangents: tuple[Tangent, ...] = ()  # in the order of the backward graph's placeholders
-    gradients: tuple[int | None, ...] = ()  # per input: position among the backward graph's outputs
+    # per input, then per leaf of a size: position among the backward graph's outputs
+    gradients: tuple[int | None, ...] = ()
+    leaves: tuple[Leaf, ...] = ()
+    requires_grad: tuple[tuple[int, bool], ...] = ()  # inputs that the graph makes require grad, or not
     duplicates: tuple[tuple[int, int], ...] = ()  # (input, earlier input): the same tensor object
     non_differentiable: tuple[int, ...] = ()  # floating results without a tangent
     integers: tuple[int, ...] = ()  # results that are Python integers, not tensors
     views: tuple[int, ...] = ()  # results that the graph computes as views of values it does not return
+    inference: tuple[int, ...] = ()  # results that eager would leave as inference tensors
     random: bool = False  # the graph draws random numbers
     detached: bool = False  # inputs require grad and grad mode is on, but no result does: run under no_grad
     enables_grad: bool = False  # the graph itself turns gradients on, which are off around it
     autocast: tuple[str, ...] = ()  # device types whose autocast surrounded the trace: its casts are in the graph
-    reached: tuple[int, ...] = ()  # per input: which tangents (bits) lead to its gradient
+    reached: tuple[int, ...] = ()  # as `gradients`: which tangents (bits) lead to its gradient
     saves: bool = True  # eager's backward reads saved tensors, and so cannot run twice
     replayable: bool = True  # outputs and gradients do not depend on the old value of an input that is overwritten
 
@@ -184,6 +199,9 @@ class Signature:
         """Outputs are exactly the results, in order: no epilogue is needed."""
         return (
             not self.written
+            and not self.inference
+            and not self.leaves
+            and not self.requires_grad
             and len(self.outputs) == self.results
             and all(o.kind == "result" and o.index == i and o.view is None for i, o in enumerate(self.outputs))
         )

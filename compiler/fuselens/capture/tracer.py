@@ -595,7 +595,7 @@ class Tracer:
         """
         node_args = tuple(self.to_argument(a) for a in args)
         node_kwargs = {k: self.to_argument(v) for k, v in kwargs.items()}
-        if node_kwargs.get("requires_grad") is True and torch.is_grad_enabled():
+        if node_kwargs.get("requires_grad") is True and torch.is_grad_enabled() and len(self.scopes) > 1:
             raise Break("FL104", what=what, why="a graph cannot return a new leaf that requires grad")
         fake_args = _map_nodes(node_args)
         fake_kwargs = _map_nodes(node_kwargs)

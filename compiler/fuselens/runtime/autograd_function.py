@@ -27,7 +27,7 @@ from fuselens import torch_private
 
 if TYPE_CHECKING:
     from fuselens.autograd.partition import SavedValue
-    from fuselens.autograd.signature import Base, Extent, Output, Signature, View
+    from fuselens.autograd.signature import Base, Extent, Leaf, Output, Signature, View
 
 Values = tuple[Any, ...]
 Compiled = Callable[[Values], Sequence[Any]]
@@ -56,8 +56,9 @@ def build(
     to. ``as_written``, by default ``eager``, runs while the program watches what autograd saves.
     """
     bases = signature.sharing.bases
-    if eager is not None and bases:
-        eager = _of_first(eager, signature.inputs - len(bases))
+    if bases:
+        count = signature.inputs - len(bases)
+        eager, as_written = (None if run is None else _of_first(run, count) for run in (eager, as_written))
     if signature.autocast:
         forward = _without_autocast(forward, signature.autocast)
     if signature.training:
@@ -80,9 +81,9 @@ def build(
     return _with_bases(run, bases) if bases else run
 
 
-def _of_first(eager: Callable[[Values], Sequence[Any]], count: int) -> Callable[[Values], Sequence[Any]]:
-    """The captured graph, which does not know the bases that follow its own inputs."""
-    return lambda inputs: eager(inputs[:count])
+def _of_first(run: Callable[[Values], Sequence[Any]], count: int) -> Callable[[Values], Sequence[Any]]:
+    """``run`` for more inputs than it knows, which follow its own."""
+    return lambda inputs: run(inputs[:count])
 
 
 def _with_bases(run: Callable[[Values], Values], bases: Sequence[Base]) -> Callable[[Values], Values]:
@@ -177,6 +178,8 @@ def _differentiable(
     Under saved-tensor hooks (torch's own: those of a checkpoint) all inputs are saved where the hooks see them.
     """
     replay = None if eager is None else _Replay(signature, eager, on_double_backward)
+    if signature.leaves:
+        forward = _of_first(forward, signature.inputs)
 
     def node(inputs: Values, all_inputs: bool) -> Callable[..., Values]:
         return torch_private.node_of(
@@ -197,7 +200,25 @@ def _differentiable(
             apply = node(inputs, False)
         return apply(*inputs)
 
-    return run
+    def run_with_leaves(inputs: Values) -> Values:
+        leaves = [_unfilled(leaf) for leaf in signature.leaves]
+        values = list(run((*inputs, *leaves)))
+        for made, leaf in zip(signature.leaves, leaves, strict=True):
+            leaf.data, values[made.result] = values[made.result], leaf
+        return tuple(values)
+
+    return run_with_leaves if signature.leaves else run
+
+
+def _unfilled(leaf: Leaf) -> torch.Tensor:
+    """A leaf of the right size, so that the graph's node can be linked to it before its value is known."""
+    assert leaf.size is not None
+    value = torch.empty((), dtype=getattr(torch, leaf.dtype), device=leaf.device).expand(leaf.size)
+    return _leaf(value, leaf)
+
+
+def _leaf(value: torch.Tensor, leaf: Leaf) -> torch.Tensor:
+    return torch.nn.Parameter(value) if leaf.is_parameter else value.detach().requires_grad_()
 
 
 class _Node:
@@ -540,13 +561,34 @@ def _with_epilogue(
     pick = _picker([i for i in direct if i is not None]) if None not in direct else None
     makers = [_output_maker(o) for o in signature.outputs] if pick is None else []
 
+    asked = [i for i, wanted in signature.requires_grad if wanted]
+    dropped = [i for i, wanted in signature.requires_grad if not wanted]
+    unlinked = {leaf.result: leaf for leaf in signature.leaves if leaf.size is None}
+
     def finish(inputs: Values) -> Values:
+        for i in asked:
+            inputs[i].requires_grad_()
         try:
             values = run(inputs)
+<<<<<<< HEAD
         except Exception as error:
             if eager is not None and signature.written and not isinstance(error, torch_private.StopRecomputation):
+=======
+        except Exception:
+            for i in asked:
+                inputs[i].requires_grad_(False)
+            if eager is not None and signature.written:
+>>>>>>> af8c942 (Compile graphs that enter inference mode, and that make parameters and other leaves)
                 eager(inputs)  # raises the same after the writes that precede it
             raise
+        if signature.inference:
+            values = tuple(
+                [torch_private.as_inference_tensor(v) if i in signature.inference else v for i, v in enumerate(values)]
+            )
+        for i in dropped:
+            inputs[i].requires_grad_(False)
+        if unlinked:
+            values = tuple([_leaf(v, unlinked[i]) if i in unlinked else v for i, v in enumerate(values)])
         if grows:
             torch.autograd.graph.increment_version(pick_grown(inputs))
         for reshape in signature.reshapes:
