@@ -851,7 +851,7 @@ _DRAWS = re.compile(
 
 def makes_leaf(node: torch.fx.Node) -> bool:
     """Whether a node gives a leaf of autograd's graph, or changes an input into one."""
-    asked = node.op == "call_method" and node.target == "requires_grad_"
+    asked = getattr(node.target, "__name__", node.target) == "requires_grad_"
     return asked or node.target is make_parameter or node.kwargs.get("requires_grad") is True
 
 

@@ -570,15 +570,10 @@ def _with_epilogue(
             inputs[i].requires_grad_()
         try:
             values = run(inputs)
-<<<<<<< HEAD
         except Exception as error:
-            if eager is not None and signature.written and not isinstance(error, torch_private.StopRecomputation):
-=======
-        except Exception:
             for i in asked:
                 inputs[i].requires_grad_(False)
-            if eager is not None and signature.written:
->>>>>>> af8c942 (Compile graphs that enter inference mode, and that make parameters and other leaves)
+            if eager is not None and signature.written and not isinstance(error, torch_private.StopRecomputation):
                 eager(inputs)  # raises the same after the writes that precede it
             raise
         if signature.inference:
