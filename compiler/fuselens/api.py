@@ -285,9 +285,11 @@ def reset() -> None:
     _hook.clear_all()
 
 
-def torch_backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+def torch_backend(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
     """The entry point of ``torch.compile(fn, backend="fuselens")``: compiles a graph that torch captured."""
-    config = from_environment()
+    config = with_options(from_environment(), options)
     recorder = Recorder("torch.compile", "", None, config, texts=False)
     mode = torch_private.fake_mode()
     tensors = [t for t in example_inputs if isinstance(t, torch.Tensor)]

@@ -32,7 +32,29 @@ PROGRAM = """
     print("agrees")
 """
 
+OPTIONS = """
+    import torch
+    import torch.nn.functional as F
 
-def test_modules_are_made_after_the_peer_has_run():
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(PROGRAM)], capture_output=True, text=True, timeout=120)
+    x = torch.ones(100)
+    for options, as_eager in (({"fallback_random": True}, True), (None, False)):
+        compiled = torch.compile(lambda x: F.dropout(x, 0.5), backend="fuselens", options=options)
+        torch.manual_seed(1)
+        found = compiled(x)
+        torch.manual_seed(1)
+        assert torch.equal(found, F.dropout(x, 0.5)) == as_eager
+    print("agrees")
+"""
+
+
+def agrees(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=120)
     assert done.stdout == "agrees\n", done.stderr
+
+
+def test_modules_are_made_after_the_peer_has_run() -> None:
+    agrees(PROGRAM)
+
+
+def test_the_peers_options_reach_the_backend() -> None:
+    agrees(OPTIONS)

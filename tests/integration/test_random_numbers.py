@@ -510,3 +510,34 @@ def test_transformer_layers() -> None:
     assert externs(report).count(SEED[0]) == 1
     with fuselens.config.patch(fallback_random=True):
         torch.testing.assert_close(seeded(fuselens.compile(layer), x), seeded(layer, x))
+
+
+def test_convolutions_with_dropout() -> None:
+    """Layouts that the compiler chooses itself do not move numbers; gradients are those of the same numbers in eager."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3), nn.Dropout2d(0.2),
+        nn.Conv2d(8, 8, 3, padding=1), nn.Dropout(0.5),
+    )  # fmt: skip
+    made, report = compiled(model)
+    x = torch.randn(2, 3, 16, 16, requires_grad=True)
+    for given in (x, x.detach().to(memory_format=torch.channels_last).requires_grad_()):
+        out, expected = seeded(made, given), seeded(drawing(lambda inputs: model(*inputs)), (given,))
+        assert out.stride() == expected.stride()
+        torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+        gradients = [torch.autograd.grad(o.sum(), given)[0] for o in (out, expected)]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+    assert set(externs(report)) >= set(SEED)
+
+
+def test_gradients_of_each_sample() -> None:
+    def loss(w: Tensor, x: Tensor) -> Tensor:
+        return (F.dropout(x @ w, 0.5) ** 2).sum()
+
+    def gradients(w: Tensor, x: Tensor) -> Tensor:
+        return torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0), randomness="different")(w, x)
+
+    made, report = compiled(gradients)
+    w, x = torch.randn(4, 3), torch.randn(6, 4)
+    found = seeded(made, w, x)
+    torch.testing.assert_close(found, seeded(drawing(lambda inputs: gradients(*inputs)), (w, x)))
+    assert externs(report).count(SEED[0]) == 1
