@@ -28,6 +28,7 @@ class Config:
     accumulated_recompile_limit: int = 256  # compilations of one function and of what resumes it after graph breaks
     error_on_recompile: bool = False
     guard_costs: bool = False  # measure each guard, for the report
+    freezing: bool = False  # without gradients: compute once what depends on parameters and buffers alone
     fallback_random: bool = dataclasses.field(default=False, metadata={"cache": True})  # draw exactly eager's numbers
     memory_budget: float = 1.0  # bytes kept for the backward, as a part of what the fastest choice keeps: 0 to 1
     keep_freed_memory: bool = True  # in this process, instead of giving it back to the system after each step (glibc)

@@ -259,6 +259,14 @@ TABLE: dict[str, Entry] = {
             "{why}",
             severity="information",
         ),
+        _e(
+            "FL304",
+            "not frozen",
+            "parameters and buffers are not frozen: {why}",
+            "Freezing holds for graphs without gradients; this one is compiled as without the option.",
+            "Call the function under torch.no_grad() or torch.inference_mode().",
+            severity="information",
+        ),
         # --- FL4xx: lowering, fusion, fallback ----------------------------------------------------------------
         _e(
             "FL401",
@@ -319,6 +327,13 @@ TABLE: dict[str, Entry] = {
             "input written",
             "`{what}` is written to: {why}",
             "The kernel that computes an input's new value writes it in place where nothing needs the old one any more.",
+            severity="information",
+        ),
+        _e(
+            "FL414",
+            "folded",
+            "`{what}` is computed once: {why}",
+            "What depends on frozen parameters and buffers alone is a constant of the compiled graph.",
             severity="information",
         ),
         # --- FL9xx: environment and worker --------------------------------------------------------------------

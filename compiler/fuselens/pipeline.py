@@ -12,14 +12,14 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from . import live_memory, report, sharing, torch_private
+from . import frozen, live_memory, report, sharing, torch_private
 from .capture.frame import Captured, Facts
 from .capture.tracer import describe_tensor
 from .config import Config
@@ -250,6 +250,9 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     joint = _trace(captured, config, run, NOTHING_SHARED, loops)
     written = {m.input for m in joint.signature.mutations}
     if not written:
+        if config.freezing and loops:
+            if call := _freezing(joint, captured, config, recorder, run):
+                return call
         return _compile_joint(joint, captured, config, recorder, run, loops=loops)
     visible = {m.input for m in joint.signature.mutations if m.differentiable}
     grad = captured.grad_enabled or joint.signature.enables_grad
@@ -276,6 +279,39 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
     )
 
 
+def _freezing(
+    joint: Joint, captured: Captured, config: Config, recorder: Recorder, run: Run
+) -> Callable[..., Any] | None:
+    """The graph compiled for parameters and buffers as they are, and again when they change; None where it is not."""
+    from .autograd.signature import NOTHING_SHARED
+
+    if joint.training or joint.signature.detached:
+        recorder.on_diagnostic(make("FL304", captured.span, why="gradients are recorded"))
+        return None
+    owned = [i for i in captured.owned if frozen.freezable(captured.inputs[i])]
+    if not owned:
+        return None
+    first: list[tuple[Joint, Run]] = [(joint, run)]
+
+    def compile_for(tensors: Mapping[int, Any]) -> Callable[..., Any]:
+        if first:
+            return _compile_joint(
+                first[0][0], captured, config, recorder, first.pop()[1], loops=True, constants=tensors
+            )
+        recorder.on_diagnostic(
+            make("FL201", captured.span, what=f"`{captured.frame}`, because a frozen tensor changed")
+        )
+        other = Run(recorder, recorder.new_graph(captured), captured.sizes)
+
+        def again() -> Callable[..., Any]:
+            joint = _trace(captured, config, other, NOTHING_SHARED, loops=True)
+            return _compile_joint(joint, captured, config, recorder, other, loops=True, constants=tensors)
+
+        return _or_eager(again, captured, config, recorder, other.graph)
+
+    return frozen.by_state(owned, compile_for, captured.inputs, config.recompile_limit)
+
+
 def _trace(captured: Captured, config: Config, run: Run, shared: Sharing, loops: bool) -> Joint:
     from .autograd import joint as joint_stage
     from .autograd.unsupported import Unsupported
@@ -293,13 +329,15 @@ def _trace(captured: Captured, config: Config, run: Run, shared: Sharing, loops:
 
 
 def _compile_joint(
-    joint: Joint, captured: Captured, config: Config, recorder: Recorder, run: Run, *, loops: bool
-) -> Callable[..., Any]:
+    joint: Joint, captured: Captured, config: Config, recorder: Recorder, run: Run, *, loops: bool,
+    constants: Mapping[int, Any] | None = None,
+) -> Callable[..., Any]:  # fmt: skip
     from .autograd import partition as partition_stage
     from .autograd.random_numbers import drawing
     from .capture import _hook
     from .capture.resuming import AsWritten
     from .capture.tensor_layout import tangents_like
+    from .rewrite.freeze import freeze
     from .rewrite.layout import channels_last
     from .runtime import autograd_function
 
@@ -318,6 +356,9 @@ def _compile_joint(
 
     if not joint.training:
         module = partition_stage.forward_only(joint)
+        if constants:
+            with run.stage("freeze"), torch_private.autocast_off():
+                record.decisions += freeze(module, constants)
         if loops:
             channels_last([module.graph])
         call, in_place = lower(module, "forward", joint.signature.new_values())

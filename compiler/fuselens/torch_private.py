@@ -33,7 +33,12 @@ from torch._subclasses.fake_tensor import (
 from torch.autograd import forward_ad
 from torch.torch_version import TorchVersion
 from torch.utils import _pytree as PYTREE
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+)
 
 # --- capture
 
@@ -1092,6 +1097,10 @@ def node_of(methods: Any) -> Callable[..., Any]:
     return super(torch.autograd.Function, made).apply
 
 
+version_of: Callable[[torch.Tensor], int] = torch.Tensor._version.__get__
+"""How many times the tensor's memory was written to, as autograd counts."""
+
+
 def is_foreign(tensor: torch.Tensor) -> bool:
     """Whether the tensor has no memory of its own to read: sparse, a subclass' wrapper, a transform's, zeros."""
     return dispatch_key_bits(tensor) & ~_keys_of_memory(tensor.device.type) != 0
@@ -1100,8 +1109,9 @@ def is_foreign(tensor: torch.Tensor) -> bool:
 @functools.cache
 def _keys_of_memory(device: str) -> int:
     """The dispatch keys of ordinary tensors, lazily conjugated and negated ones included."""
-    conjugate = torch.empty(0, dtype=torch.complex64, device=device).conj()
-    return dispatch_key_bits(conjugate) | dispatch_key_bits(conjugate.imag)
+    with torch.inference_mode(False), _disable_current_modes():  # whatever surrounds the first call
+        conjugate = torch.empty(0, dtype=torch.complex64, device=device).conj()
+        return dispatch_key_bits(conjugate) | dispatch_key_bits(conjugate.imag)
 
 
 def keeps_graph() -> bool:

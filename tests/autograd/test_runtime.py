@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from harness import compile_case
 from torch import Tensor
 
+from fuselens import torch_private
+
 
 def leaf(*shape: int, **kw: Any) -> Tensor:
     return torch.randn(*shape, **kw).requires_grad_()
@@ -235,6 +237,14 @@ def test_inplace_on_aliased_output_reaches_its_sibling() -> None:
     torch.testing.assert_close(a, x * 6)
     a.sum().backward()
     torch.testing.assert_close(x.grad, torch.full((4,), 6.0))
+
+
+def test_ordinary_tangents_are_known_whatever_surrounded_the_first() -> None:
+    torch_private._keys_of_memory.cache_clear()
+    with torch.inference_mode():
+        assert not torch_private.is_foreign(torch.ones(3))
+    assert not torch_private.is_foreign(torch.ones(3))
+    assert torch_private.is_foreign(torch.eye(3).to_sparse())
 
 
 def test_tangents_in_foreign_layouts() -> None:

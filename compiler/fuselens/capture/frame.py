@@ -69,6 +69,7 @@ class Captured:
     fake_mode: Any
     sizes: Sizes | None = None
     resumable: bool = False  # a graph that raises AsWritten before it does anything is followed by its frame
+    owned: tuple[int, ...] = ()  # tensors that hang on modules: parameters and buffers
     arguments: tuple[int, ...] = ()  # inputs that the caller passed as such, and that may therefore share memory
 
 
@@ -375,6 +376,11 @@ class FrameCompiler:
             fake_mode=tracer.fake_mode,
             sizes=tracer.sizes,
             resumable=True,
+            owned=tuple(
+                i
+                for i, (s, given) in enumerate(tracer.inputs)
+                if isinstance(given, torch.Tensor) and tracer.hangs_on_module(s)
+            ),
             arguments=tuple(
                 i for i, (s, given) in enumerate(tracer.inputs) if s.is_argument and isinstance(given, torch.Tensor)
             ),

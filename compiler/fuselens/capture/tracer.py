@@ -256,14 +256,19 @@ class Tracer:
         """Whether the integer at ``source`` is a symbol. What hangs on an nn.Module is configuration, and is not."""
         if self.variation is None or self.config.dynamic is False or abs(value) > LARGEST:
             return False
-        if not self.config.symbolic_module_integers:
-            step: Source | None = source
-            while step is not None:
-                if step in self.modules:
-                    return False
-                step = step.base
+        if not self.config.symbolic_module_integers and self.hangs_on_module(source):
+            return False
         self.integers[source.text] = value
         return self.variation.integer(source, value, self.config.dynamic)
+
+    def hangs_on_module(self, source: Source) -> bool:
+        """Whether what is at ``source`` is found through an nn.Module."""
+        step: Source | None = source
+        while step is not None:
+            if step in self.modules:
+                return True
+            step = step.base
+        return False
 
     def _symbol(self, value: int, source: Source) -> SymbolValue:
         """A placeholder for the integer at ``source``."""

@@ -1,0 +1,181 @@
+"""Computing once what depends on frozen tensors alone: parameters and buffers that stay as they are.
+
+Operators whose operands are all frozen run here, and their results become constants of the graph; views stay, as they
+cost nothing, and so do frozen tensors that are only read: they remain inputs, and nothing keeps them alive. A scale and
+a shift per channel after a convolution or a matmul (a batch norm in evaluation) go into its weight and bias.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from fuselens.report import Decision
+from fuselens.torch_private import OpOverload
+
+aten = torch.ops.aten
+_SMALL = 1 << 16  # bytes that a constant may have however small its operands are
+_AFFINE = {
+    aten.mul.Tensor: operator.mul, aten.div.Tensor: operator.truediv, aten.add.Tensor: operator.add,
+    aten.sub.Tensor: operator.sub,
+}  # fmt: skip
+_PRODUCTS = (aten.convolution.default, aten.addmm.default, aten.mm.default)
+
+
+def freeze(module: fx.GraphModule, frozen: Mapping[int, torch.Tensor]) -> list[Decision]:
+    """Folds what depends on the inputs ``frozen`` (by position) alone into constants of ``module``, in place."""
+    with torch.no_grad():
+        return _Freeze(module, frozen).run()
+
+
+class _Freeze:
+    def __init__(self, module: fx.GraphModule, frozen: Mapping[int, torch.Tensor]) -> None:
+        self.module = module
+        self.graph = module.graph
+        placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
+        self.values: dict[fx.Node, Any] = {placeholders[i]: t for i, t in frozen.items()}
+        self.decisions: list[Decision] = []
+        self.originals: dict[fx.Node, fx.Node] = {}  # what a product with other weights was at first
+        output = next(n for n in reversed(self.graph.nodes) if n.op == "output")
+        self.escaping: set[fx.Node] = set()
+        for node in output.all_input_nodes:  # the caller may write to results, and to what they are views of
+            self.escaping.add(node)
+            while _is_view(node) and node.all_input_nodes:
+                node = node.all_input_nodes[0]
+                self.escaping.add(node)
+
+    def run(self) -> list[Decision]:
+        for node in list(self.graph.nodes):
+            if self._folds(node):
+                args, kwargs = fx.map_arg((node.args, node.kwargs), self.values.__getitem__)
+                self.values[node] = node.target(*args, **kwargs)
+            elif node.target in _AFFINE:
+                self._into_product(node)
+        self._drop_unused()
+        for node in list(self.graph.nodes):
+            if node in self.values and node.op == "call_function" and not _is_view(node):
+                if any(user not in self.values or _is_view(user) for user in node.users):
+                    value = self.values[node]
+                    node.replace_all_uses_with(self._constant(node, value))
+                    self._decide(node, value, "its operands are frozen: computed once")
+        self._drop_unused()
+        return self.decisions
+
+    def _drop_unused(self) -> None:
+        for node in reversed(list(self.graph.nodes)):
+            if not node.users and node in self.values and node.op in ("call_function", "get_attr"):
+                if node.op == "get_attr":
+                    delattr(self.module, str(node.target))
+                self.graph.erase_node(node)
+
+    def _folds(self, node: fx.Node) -> bool:
+        if node.op != "call_function" or node in self.escaping or not node.all_input_nodes:
+            return False
+        if not isinstance(node.target, OpOverload) or not all(n in self.values for n in node.all_input_nodes):
+            return False
+        if node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags:
+            return False
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or any(isinstance(s, torch.SymInt) for s in value.shape):
+            return False
+        operands = sum(_bytes(self.values[n]) for n in node.all_input_nodes)
+        return _is_view(node) or value.numel() * value.dtype.itemsize <= max(operands, _SMALL)
+
+    # --- affine maps after products
+
+    def _into_product(self, node: fx.Node) -> None:
+        """``conv(x, w, b) * c`` becomes ``conv(x, w * c, b * c)``, where ``c`` is one frozen number per channel."""
+        if len(node.args) != 2 or node.kwargs:
+            return
+        product, other = node.args
+        if node.target in (aten.mul.Tensor, aten.add.Tensor) and other not in self.values:
+            product, other = other, product
+        if not (isinstance(product, fx.Node) and isinstance(other, fx.Node) and product.target in _PRODUCTS):
+            return
+        if product.kwargs or len(product.users) != 1 or product in self.escaping or other not in self.values:
+            return
+        convolution = product.target is aten.convolution.default
+        bias, weight = (
+            (product.args[2], product.args[1]) if convolution
+            else (product.args[0], product.args[2]) if product.target is aten.addmm.default
+            else (None, product.args[1])
+        )  # fmt: skip
+        if weight not in self.values or not (bias is None or bias in self.values) or (convolution and product.args[6]):
+            return
+        made, scale = product.meta["val"], self.values[other]
+        channel = 1 if convolution else made.dim() - 1
+        across = [1] * (made.dim() - scale.dim()) + list(scale.shape)
+        channels = self.values[weight].shape[0 if convolution else 1]
+        if scale.dim() > made.dim() or any(n != 1 for d, n in enumerate(across) if d != channel):
+            return
+        if len({made.dtype, scale.dtype, node.meta["val"].dtype}) != 1 or not made.dtype.is_floating_point:
+            return
+        scale = scale.reshape(-1).expand(channels)
+        apply = _AFFINE[node.target]
+        new_weight, shift = self.values[weight], self.values.get(bias)
+        if node.target in (aten.mul.Tensor, aten.div.Tensor):
+            new_weight = apply(new_weight, scale.view(-1, *[1] * (made.dim() - 1)) if convolution else scale)
+            shift = None if shift is None else apply(shift, scale)
+        else:
+            shift = apply(torch.zeros_like(scale) if shift is None else shift.expand(channels), scale)
+        self._replace(node, product, new_weight, shift)
+
+    def _replace(self, node: fx.Node, product: fx.Node, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        old = product.args[1] if product.target is aten.convolution.default else product.args[-1]
+        assert isinstance(old, fx.Node)
+        w = old if weight is self.values[old] else self._made(product, weight)
+        b = None if bias is None else self._made(product, bias)
+        if product.target is aten.convolution.default:
+            target, args = product.target, (product.args[0], w, b, *product.args[3:])
+        else:
+            x = product.args[-2]
+            target, args = (aten.mm.default, (x, w)) if b is None else (aten.addmm.default, (b, x, w))
+        with self.graph.inserting_before(node):
+            made = self.graph.call_function(target, args)
+        made.meta = {**product.meta, "val": node.meta["val"]}
+        self.originals[made] = self.originals.get(product, product)
+        node.replace_all_uses_with(made)
+        if node in self.escaping:
+            self.escaping.add(made)
+        self._decide(node, weight, f"goes into the weight and bias of {self.originals[made].name}")
+        self.graph.erase_node(node)
+        self.graph.erase_node(product)
+
+    # --- constants
+
+    def _made(self, at: fx.Node, value: torch.Tensor) -> fx.Node:
+        """A constant that is known here, so that a later map can change it again."""
+        node = self._constant(at, value)
+        self.values[node] = value
+        return node
+
+    def _constant(self, at: fx.Node, value: torch.Tensor) -> fx.Node:
+        name = f"_frozen_{len(self.graph.nodes)}"
+        while hasattr(self.module, name):
+            name += "_"
+        self.module.register_buffer(name, value, persistent=False)
+        with self.graph.inserting_before(at):
+            node = self.graph.get_attr(name)
+        node.meta = {k: v for k, v in at.meta.items() if k in ("span", "stack", "captured")}
+        node.meta["val"] = at.meta["val"].new_empty_strided(value.shape, value.stride(), dtype=value.dtype)
+        return node
+
+    def _decide(self, node: fx.Node, value: torch.Tensor, reason: str) -> None:
+        self.decisions.append(
+            Decision("FL414", "folded", node.name, reason, node.meta.get("span"), {"bytes": _bytes(value)})
+        )
+
+
+def _is_view(node: fx.Node) -> bool:
+    if not isinstance(node.target, OpOverload):
+        return False
+    returns = node.target._schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def _bytes(value: torch.Tensor) -> int:
+    return value.numel() * value.dtype.itemsize
