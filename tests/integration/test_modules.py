@@ -282,6 +282,29 @@ def test_one_hot_refuses_what_eager_refuses(dynamic):
     assert "FL301" not in {d.code for d in compiled.__fuselens__.recorder.report.diagnostics}
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: F.binary_cross_entropy(x, torch.ones(3, 3)),
+        lambda x: torch.linalg.cholesky(x).sum() * 2,
+        lambda x: torch.linalg.inv(x - x.detach()) + 1,
+        lambda x: torch.linalg.solve(x * 0, x),
+        lambda x: torch.linalg.cholesky(x @ x.T - 30).logdet(),
+    ],
+    ids=["binary cross entropy", "cholesky", "inv", "solve", "logdet"],
+)
+def test_values_that_eager_refuses(fn, grad):
+    compiled = fuselens.compile(fn)
+    seen = []
+    for function in (fn, compiled):
+        with pytest.raises(RuntimeError) as raised:
+            function((t(3, 3) * 9).requires_grad_(grad))
+        seen.append(f"{type(raised.value).__name__}: {raised.value}")
+    assert seen[0] == seen[1]
+    assert "FL301" not in {d.code for d in compiled.__fuselens__.recorder.report.diagnostics}
+
+
 def test_reductions_of_integers_and_masks_in_one_graph():
     def f(a, m):
         return (a * 2).sum(-1), (a != 0).any(-1), m.any(-1), a.max(-1), (a > 1).sum()

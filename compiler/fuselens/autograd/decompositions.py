@@ -29,6 +29,8 @@ _KEPT = frozenset({
     # gathers, scatters and slices: index expressions in the lowering
     "embedding", "index", "index_put", "index_select", "gather", "scatter", "scatter_add", "scatter_reduce",
     "slice", "slice_scatter", "select", "select_scatter", "cat", "constant_pad_nd", "index_add",
+    # raises for what is no probability
+    "binary_cross_entropy",
     # views
     "view", "expand", "permute", "squeeze", "unsqueeze", "as_strided", "t", "transpose", "diagonal", "_unsafe_view",
     # directly in the scalar vocabulary or in the reductions
@@ -71,7 +73,7 @@ def _extra() -> dict[Any, Callable[..., Any]]:
         "threshold", "threshold_backward", "sigmoid_backward", "tanh_backward", "embedding_dense_backward",
         "native_dropout_backward", "select_backward", "slice_backward", "addcmul", "addcdiv", "lerp", "rsub",
         "_fused_rms_norm", "_fused_rms_norm_backward", "huber_loss", "huber_loss_backward", "smooth_l1_loss",
-        "smooth_l1_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward",
+        "smooth_l1_loss_backward", "binary_cross_entropy_backward",
         "binary_cross_entropy_with_logits", "logit", "logit_backward", "glu", "glu_backward", "mish", "mish_backward",
         "hardtanh", "hardtanh_backward", "hardsigmoid", "hardsigmoid_backward", "log_sigmoid_forward",
         "log_sigmoid_backward", "logsumexp", "std", "std_mean", "masked_fill", "new_zeros", "new_ones", "new_full",

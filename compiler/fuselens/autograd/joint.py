@@ -13,6 +13,7 @@ Invariants of the graph that comes out:
   have ``backward=True`` and the captured node they derive from as ``forward_node``;
 - no operator writes to an operand; operators that draw from torch's generators carry ``random=True`` and keep eager's
   order; ``fuselens.random`` computes its numbers from such a draw (its node says so in ``draws``), and is an operator like others;
+- operators that return nothing but raise for some values, as after factorisations, carry ``check=True``;
 - results never alias inputs or each other, have the sizes and strides of their ``meta["val"]``, and start at any
   offset; new values of mutated inputs may be an input itself; gradients may alias tangents and each other.
 """
@@ -720,9 +721,10 @@ class _Trace:
 
 
 def _drop_dead(graph: fx.Graph) -> None:
-    """Remove nodes without users. Random operators stay: eager draws those numbers too."""
+    """Remove nodes without users. Random operators stay: eager draws those numbers too; and those that only check."""
     for node in reversed(list(graph.nodes)):
-        if not node.users and node.op not in ("placeholder", "output") and not node.meta.get("random"):
+        kept = node.op in ("placeholder", "output") or node.meta.get("random") or node.meta.get("check")
+        if not node.users and not kept:
             graph.erase_node(node)
 
 

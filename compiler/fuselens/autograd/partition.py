@@ -404,7 +404,7 @@ def _forward_graph(joint: Joint, cut: _Cut, saved: list[fx.Node]) -> tuple[fx.Gr
     results = joint.results
     position = {n: i for i, n in reversed(list(enumerate(results))) if isinstance(n, fx.Node)}
     roots = [r for r in results if isinstance(r, fx.Node)] + [n for n in saved if n not in cut.inputs]
-    wanted = cut._ancestors(roots) | {n for n in cut.nodes if n.meta.get("random") and n not in cut.backward}
+    wanted = cut._ancestors(roots) | {n for n in cut.nodes if _runs_unused(n) and n not in cut.backward}
     wanted |= cut._ancestors(list(wanted))
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
@@ -498,6 +498,11 @@ def is_number(node: fx.Node) -> bool:
     """Whether the node's value is a (symbolic) Python number."""
     value = node.meta.get("val")
     return torch_private.is_symbolic_number(value) or isinstance(value, (int, float))
+
+
+def _runs_unused(node: fx.Node) -> bool:
+    """Whether the forward computes the node even when nothing reads it: eager draws its numbers, or checks values."""
+    return bool(node.meta.get("random") or node.meta.get("check"))
 
 
 def _is_real(node: fx.Node) -> bool:

@@ -287,6 +287,8 @@ class Recorder(torch_private.RecordingMode):
         node.meta.update(self.meta, val=out)
         if kind == _RANDOM:
             node.meta["random"] = True
+        if not func._schema.returns:
+            node.meta["check"] = True
         self._bind_result(out, node)
         if number is not None:
             self._values[number] = out

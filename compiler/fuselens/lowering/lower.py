@@ -54,6 +54,7 @@ REASONS: dict[str, str] = {
          "aten.index_add", "aten._unsafe_index", "aten.scatter_reduce"),
         _UNCHECKED,
     ),
+    "aten.binary_cross_entropy": "what is no probability must raise, which loops do not check",
 }  # fmt: skip
 
 

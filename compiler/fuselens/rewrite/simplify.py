@@ -42,7 +42,7 @@ def simplify(gm: fx.GraphModule) -> fx.GraphModule:
     """``gm`` with its graph simplified in place. Nodes keep ``meta`` (value and span); new ones inherit it."""
     walk = _Walk(gm)
     walk.run()
-    gm.graph.eliminate_dead_code()
+    gm.graph.eliminate_dead_code(lambda node: node.is_impure() or _checks(node.target))
     gm.recompile()
     return gm
 
@@ -214,6 +214,11 @@ def _pure(target: Any) -> bool:
     if not isinstance(target, OpOverload):
         return False
     return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+
+
+def _checks(target: Any) -> bool:
+    """Whether an operator returns nothing: it raises for some values."""
+    return isinstance(target, OpOverload) and not target._schema.returns
 
 
 def _is_view(target: Any) -> bool:
