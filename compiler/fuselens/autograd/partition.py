@@ -238,6 +238,8 @@ class _Cut:
             return "the checkpoint's policy saves it"
         if "region" in node.meta:
             return ""
+        if node not in self.forward:
+            return ""  # computed once, before the backward or in it
         name = packet(node)
         if name in _EXTERNS:
             return f"{name} is not computed twice"

@@ -174,24 +174,45 @@ MUCH_WORK = 1 << 15
 
 def plan(nest: Nest) -> Plan:
     """Chooses the layout from strides and size hints."""
+    layout, vector, inner = _layout(nest)
+    return Plan(layout, vector, inner, _wide(nest.kernel, vector, inner))
+
+
+def _layout(nest: Nest) -> tuple[str, str, tuple[str, ...]]:
+    """The first three parts of a plan."""
     kernel = nest.kernel
-    wide = any(o.dtype in ("f64", "i64") for o in kernel.ops() if o.op != "store")
     phases = [p for p in kernel.phases if p.axes]
+    none = ("",) * len(kernel.phases)
     if not phases:
-        vector = _best_axis(kernel.axes, kernel.ops(), nest)
-        return Plan("points", vector, ("",) * len(kernel.phases), wide)
+        return "points", _best_axis(kernel.axes, kernel.ops(), nest), none
     inner = tuple(_best_axis(p.axes, p.body, nest) for p in kernel.phases)
     by_rows = sum(_score(a, p.body, nest) for a, p in zip(inner, kernel.phases, strict=True) if a)
     column = _best_axis(kernel.axes, kernel.ops(), nest)
     if column and nest.hint(nest.size(column)) >= 4:
         by_columns = sum(_score(column, p.body, nest) for p in phases)
         if by_columns > by_rows:
-            return Plan("columns", column, ("",) * len(kernel.phases), wide)
+            return "columns", column, none
     points = nest.hint(_product(kernel.axes))
     work = max(nest.hint(_product(p.axes)) for p in phases)
-    if points <= FEW_POINTS and work >= MUCH_WORK:
-        return Plan("whole", "", inner, wide)
-    return Plan("rows", "", inner, wide)
+    return "whole" if points <= FEW_POINTS and work >= MUCH_WORK else "rows", "", inner
+
+
+def _wide(kernel: Kernel, vector: str, inner: tuple[str, ...]) -> bool:
+    """Whether most values that differ between lanes have 64 bits. Those that are equal are computed outside of the innermost
+    loop: a mask by row does not halve the vectors of its row, nor does a comparison with the position."""
+    varying: set[str] = set()
+    balance = 0
+    for phase, axis in zip(kernel.phases, inner, strict=True):
+        for op in phase.body:
+            index = index_of(op)
+            by_index = index is not None and (vector or axis) in names_in(index)
+            if not by_index and varying.isdisjoint(op.operands()):
+                continue
+            if op.op != "store" and op.dtype != "bool":
+                balance += 1 if op.dtype in ("f64", "i64") else -1
+            if vector or op.op != "reduce":  # along a row, lanes are folded into one
+                varying.add(op.name)
+    return balance > 0 or (not balance and any(o.dtype in ("f64", "i64") for o in kernel.ops() if o.op != "store"))
 
 
 def _product(axes: Iterable[Axis]) -> Expr:
