@@ -796,9 +796,13 @@ class AutocastState:
         return f"autocast is {cpu_dtype if cpu else 'off'} on the CPU, {cuda_dtype if cuda else 'off'} on CUDA devices"
 
 
+SAVED_TENSORS_HOOKS: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
+"""The hooks that see what autograd saves now, or None; with True also those that are ignored while tracing."""
+
+
 def saved_tensors_hooked() -> bool:
     """Whether the program's hooks see what autograd saves now."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+    return SAVED_TENSORS_HOOKS(False) is not None
 
 
 def saving_watched() -> bool:
@@ -806,7 +810,7 @@ def saving_watched() -> bool:
 
     Torch's own hooks (checkpoints, ``save_on_cpu``) serve any node of autograd alike.
     """
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    hooks = SAVED_TENSORS_HOOKS(False)
     if hooks is not None and getattr(hooks[0], "__module__", "") not in _TORCHS_HOOKS:
         return True
     return torch.is_anomaly_enabled()

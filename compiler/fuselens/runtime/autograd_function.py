@@ -107,10 +107,12 @@ def _unless_watched(
     run: Callable[[Values], Values], as_written: Callable[[Values], Values]
 ) -> Callable[[Values], Values]:
     """A compiled graph saves other tensors than the program's operators, in one node that knows none of their lines."""
-    watched = torch_private.saving_watched
+    hooks, anomaly, watched = torch_private.SAVED_TENSORS_HOOKS, torch.is_anomaly_enabled, torch_private.saving_watched
 
     def either(inputs: Values) -> Values:
-        return as_written(inputs) if watched() else run(inputs)
+        if (hooks(False) is not None or anomaly()) and watched():  # builtins first, in each call
+            return as_written(inputs)
+        return run(inputs)
 
     return either
 
@@ -188,11 +190,11 @@ def _differentiable(
 
     apply: Callable[..., Values] | None = None
     apply_hooked: Callable[..., Values] | None = None
-    hooked = torch_private.saved_tensors_hooked
+    hooks = torch_private.SAVED_TENSORS_HOOKS
 
     def run(inputs: Values) -> Values:
         nonlocal apply, apply_hooked
-        if hooked():
+        if hooks(False) is not None:
             if apply_hooked is None:
                 apply_hooked = node(inputs, True)
             return apply_hooked(*inputs)
