@@ -166,3 +166,21 @@ def test_trains_as_eager(name: str, description: str, kwargs: dict[str, Any], mo
 @pytest.mark.parametrize(("name", "description", "kwargs", "mode"), CASES, ids=_id)
 def test_all_train_as_eager(name: str, description: str, kwargs: dict[str, Any], mode: str) -> None:
     check(name, kwargs, mode)
+
+
+def check_by_default(name: str, kwargs: dict[str, Any], mode: str) -> None:
+    refusals = check(name, kwargs, mode, "fuselens")
+    assert kwargs.get("fused") or not refusals, refusals
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "description", "kwargs", "mode"), IN_CI[::5], ids=_id)
+def test_trains_by_default(name: str, description: str, kwargs: dict[str, Any], mode: str) -> None:
+    check_by_default(name, kwargs, mode)
+
+
+@pytest.mark.sweep
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "description", "kwargs", "mode"), CASES, ids=_id)
+def test_all_train_by_default(name: str, description: str, kwargs: dict[str, Any], mode: str) -> None:
+    check_by_default(name, kwargs, mode)
