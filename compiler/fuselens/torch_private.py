@@ -152,12 +152,19 @@ def fake_of_layout(mode: FakeTensorMode, tensor: torch.Tensor, sizes: Any, strid
     """A fake of ``mode`` like ``tensor``, with such sizes and strides, which may be symbolic."""
     with mode, _inference_as_in(tensor):
         fake = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
-        if tensor.requires_grad:
+        if tensor.requires_grad and not tensor.is_leaf and _has_gaps(sizes, strides, fake):
+            with torch.enable_grad():  # a write to nothing gives it a history; a clone would have other strides
+                fake.narrow(0, 0, 0).add_(torch.zeros((), dtype=fake.dtype, device=fake.device, requires_grad=True))
+        elif tensor.requires_grad:
             fake.requires_grad_()
             if not tensor.is_leaf:
                 with torch.enable_grad():
                     fake = fake.clone(memory_format=torch.preserve_format)
     return fake
+
+
+def _has_gaps(sizes: Any, strides: Any, fake: torch.Tensor) -> bool:
+    return all(type(n) is int for n in (*sizes, *strides)) and not is_dense(fake)
 
 
 def _inference_as_in(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
@@ -964,6 +971,12 @@ def writes_operands(target: Any) -> bool:
     if isinstance(target, torch._ops.OpOverloadPacket):
         return any(writes_operands(getattr(target, name)) for name in target.overloads())
     return isinstance(target, OpOverload) and target._schema.is_mutable
+
+
+def writes_lists(target: Any) -> bool:
+    """Whether a function is an operator on lists of tensors that writes to the first of them."""
+    name = getattr(target, "__name__", "")
+    return name.startswith("_foreach_") and name.endswith("_")
 
 
 def written_operands(node: torch.fx.Node) -> list[Any] | None:

@@ -930,3 +930,30 @@ def f(x, y):
 
 
 add("metadata then grad", f, lambda: [plain(3, 4), leaf(3, 2)])
+
+
+def f(a, b):
+    a.mul_(2)
+    b.mul_(2)
+    return a.sum() * b.sum()
+
+
+add("column blocks", f, lambda: [plain(4, 6)], prepare=lambda x: [x[:, :4], x[:, 2:]])
+add("column blocks nonleaf", f, lambda: [leaf(4, 6)], prepare=lambda x: [(y := x * 1)[:, :4], y[:, 2:]])
+add("block nonleaf", lambda a: (a.mul_(2), a[0])[1], lambda: [leaf(4, 6)], prepare=lambda x: [(x * 1)[:, 1:4]])
+
+
+def f(x, y):
+    torch._foreach_add_([x, y], 1.0)
+    return x + y
+
+
+add("foreach", f, lambda: [plain(3), plain(3)])
+add("foreach twice", f, lambda: [plain(3)], prepare=lambda x: [x, x])
+add(
+    "three views",
+    lambda a, b, c: (a.mul_(2), b.mul_(3), c * b.sum())[2],
+    lambda: [leaf(8)],
+    prepare=lambda x: [(y := x * 1)[:4], y[2:6], y[5:]],
+)
+add("unbind written", lambda a, b: (a.mul_(2), b + 1)[1], lambda: [plain(2, 3)], prepare=lambda x: list(x.unbind(0)))

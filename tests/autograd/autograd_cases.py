@@ -495,6 +495,16 @@ for name, parts in _PARTS.items():
             lambda t, x, p=parts: [*p(t), x],
         )
 
+
+def _write_columns(a: Tensor, b: Tensor) -> Tensor:
+    a.mul_(2)
+    b.mul_(2)
+    return a.sum() * b.sum()
+
+
+add("overlap-blocks-nonleaf", _write_columns, one, lambda x: [(y := x * 1)[:, :4], y[:, 2:]])
+add("write-block-nonleaf", lambda a: (a.mul_(2), a[0], a.t())[1:], one, lambda x: [(x * 1)[:, 1:4]])
+
 # --- outputs that alias ---------------------------------------------------------------------------------------------
 add("return-input", lambda x: x, one)
 add("return-input-and-more", lambda x, y: (x, x * y), two)

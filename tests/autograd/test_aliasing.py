@@ -23,7 +23,7 @@ ELSEWHERE = {
     "base-mutated-view-returned": "outlives a write", "views-of-views-written": "outlives a write",
     "requires_grad_-interm": "does not return", "requires_grad_-detach-of-input": "shares memory with an input",
     "conj-input-given": "lazily", "neg-input-given": "lazily", "overlap-detach-write": "no views of one tensor",
-    "saved-overwritten": "modified by an inplace operation", "generator": "FL115", "generator-normal_": "FL115",
+    "foreach-twice": "twice", "saved-overwritten": "modified by an inplace operation", "generator": "FL115", "generator-normal_": "FL115",
     "generator-randperm": "FL115",
 }  # fmt: skip
 

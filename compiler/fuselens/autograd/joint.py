@@ -275,7 +275,10 @@ class _Trace:
             if node.target is torch_private.make_parameter:
                 return self._make_parameter(*args)
             if node.op == "call_function":
-                return node.target(*args, **kwargs)  # type: ignore[operator]
+                made = node.target(*args, **kwargs)  # type: ignore[operator]
+                if torch_private.writes_lists(node.target):
+                    self._count_writes(args[0])
+                return made
             if node.op == "call_method":
                 return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         except Unsupported as e:
@@ -292,6 +295,12 @@ class _Trace:
             plain = [torch_private.from_functional(a) if isinstance(a, torch.Tensor) else a for a in args]
             self.recorder.add(operator, plain, kwargs, value)
             return torch_private.to_functional(value)
+
+    def _count_writes(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Functionalization does not count the writes of operators on lists, and reads what they write to once."""
+        if len({id(t) for t in tensors}) < len(tensors):
+            raise Unsupported("an operator on lists writes to one tensor twice")
+        torch.autograd.graph.increment_version(tensors)
 
     def _make_parameter(self, data: torch.Tensor, requires_grad: bool) -> torch.Tensor:
         if not requires_grad:
