@@ -4,7 +4,7 @@
     python -m benchmarks.training --only gpt2,mlp --threads 1 --rounds 30 --json out.json
 
 *Step* is the time of a whole step, *grad* of forward and backward, *adam* of the optimiser (AdamW): medians of steps that the
-systems take in turns, in one process for each number of threads.
+systems take in turns, in one process for each number of threads. Freed memory that ours keeps there serves all of them.
 
 *Peak* is the most memory that tensors made during a step take at once, *grad* that of forward and backward with the gradients
 that they leave, *saved* what is kept between the two: sums over the allocations and frees of torch's CPU allocator, which the
@@ -37,16 +37,22 @@ _RETURNING = {"MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_TRIM_THRESHOLD_": "0"} 
 class Step:
     """A model, its optimiser, and both compiled by one system."""
 
-    def __init__(self, system: str, name: str) -> None:
+    def __init__(self, system: str, name: str, keeping: bool = True) -> None:
         import torch
+
+        import fuselens
 
         from .training_models import MAKERS
 
         torch.manual_seed(0)
         self.model, self.args = MAKERS[name]()
         self.optimiser = torch.optim.AdamW(self.model.parameters(), 1e-4)
-        self.loss = compiled(system, self.model)
-        self.update: Callable[[], Any] = compiled(system, self.optimiser.step)
+        if system == "fuselens" and not keeping:
+            options = {"keep_freed_memory": False}
+            self.loss: Any = fuselens.compile(self.model, options=options)
+            self.update: Any = fuselens.compile(self.optimiser.step, options=options)
+        else:
+            self.loss, self.update = compiled(system, self.model), compiled(system, self.optimiser.step)
 
     def gradients(self) -> None:
         self.loss(*self.args).backward()
@@ -112,7 +118,7 @@ def _status(field: str) -> int:
 
 
 def memory(system: str, name: str) -> dict[str, int]:
-    step = Step(system, name)
+    step = Step(system, name, keeping=False)
     for _ in range(3):
         step.run()
     risen = []
