@@ -104,7 +104,9 @@ class Recorder:
 
 
 def _number_or_object(given: Any) -> str:
-    return type(given).__name__ if isinstance(given, torch.Generator) else "int"
+    if isinstance(given, torch.Generator):
+        return type(given).__name__
+    return "float" if isinstance(given, torch.SymFloat) else "int"
 
 
 class Run:
@@ -444,7 +446,7 @@ def _kernels(
     from .lowering.lower import lower
     from .rewrite.simplify import simplify
     from .runtime.build import host_isa
-    from .runtime.compile_graph import build
+    from .runtime.compile_graph import build, floats_as_tensors
     from .schedule.fuse import fuse
     from .schedule.order import live_bytes, order
 
@@ -488,7 +490,13 @@ def _kernels(
     if absent_gpu:
         with run.stage(f"build.ptx{suffix}"):
             _compile_for_absent_gpu(ordered, phase, suffix, captured, config, recorder, run)
-    return built.call, [i for i, name in enumerate(loops.inputs) if name in loops.writes]
+    floats = [i for i, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder")
+              if isinstance(node.meta.get("val"), torch.SymFloat)]  # fmt: skip
+    results = next(n for n in module.graph.nodes if n.op == "output").args[0]
+    numbers = [i for i, r in enumerate(results)
+               if isinstance(r, fx.Node) and isinstance(r.meta.get("val"), torch.SymFloat)]  # fmt: skip
+    call = floats_as_tensors(built.call, floats, numbers, loops) if floats else built.call
+    return call, [i for i, name in enumerate(loops.inputs) if name in loops.writes]
 
 
 def _compile_for_absent_gpu(

@@ -400,6 +400,22 @@ def symbolic_integer(env: Any, value: int, name: str, lower: int, upper: int) ->
     return env.create_symintnode(symbol, hint=value, source=source)
 
 
+def symbolic_float(env: Any, value: float, name: str) -> torch.SymFloat:
+    """A symbol for a float that is ``value`` now."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    source = _source_class()(name)
+    symbol = env.create_unspecified_symbol(value, source, DimDynamic.DYNAMIC)
+    return env.create_symfloatnode(symbol, hint=value, source=source)
+
+
+def varying_floats(number: Any) -> bool:
+    """Whether a symbolic number depends on a float that varies."""
+    from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+    return any(symbol_is_type(s, SymT.FLOAT) for s in number.node.expr.free_symbols)
+
+
 def specialised(number: Any) -> int | float | bool:
     """The example value of a symbolic number, on which the trace depends from now on."""
     if isinstance(number, torch.SymInt):
@@ -422,7 +438,7 @@ def raw_expression(size: Any) -> Any:
     """The sympy expression that a size was created with."""
     import sympy
 
-    return size.node._expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+    return size.node._expr if isinstance(size, (torch.SymInt, torch.SymFloat)) else sympy.Integer(size)
 
 
 def restrict(size: Any, lower: int | None, upper: int | None) -> None:

@@ -345,7 +345,7 @@ def test_recompile_is_recorded_with_the_guard_that_failed():
 
 
 def test_recompile_limit_falls_back_to_eager():
-    report = check(lambda x, n: x * n, *[(t(3), i + 0.5) for i in range(12)])
+    report = check(lambda x, n: x * n, *[(t(3), i + 0.5) for i in range(12)], dynamic=False)
     assert any(d.code == "FL202" for d in report.diagnostics)
     assert len(report.graphs) == 8
 

@@ -258,9 +258,17 @@ def test_bools_and_enumerations_stay_static():
     assert [s.hint for s in report.symbols] == [4]
 
 
-def test_floats_stay_static():
-    report = check(lambda x, a: x * a, (X, 0.5), (X, 1.5), (X, -0.0), (X, 0.0), (X, float("nan")), (X, float("inf")))
-    assert not report.symbols and compilations(report) == 6
+def test_floats_that_change_serve_all_values():
+    values = [(X, v) for v in (0.5, 1.5, -0.0, 0.0, float("nan"), float("inf"))]
+    report = check(lambda x, a: x * a, *values)
+    assert not report.symbols and compilations(report) == 2
+    report = check(lambda x, a: x * a, *values, dynamic=False)
+    assert compilations(report) == 6
+
+
+def test_floats_that_are_compared_stay_static():
+    report = check(lambda x, a: x * a if a > 1 else x - a, (X, 0.5), (X, 1.5), (X, 2.5), (X, 0.5))
+    assert compilations(report) == 3
 
 
 # --- dynamic= -------------------------------------------------------------------------------------------------------

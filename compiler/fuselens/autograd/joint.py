@@ -35,6 +35,7 @@ from torch import fx
 from fuselens import torch_private
 
 from .decompositions import Decompositions, table
+from .list_operators import on_tensors
 from .recorder import Recorder
 from .signature import (
     NOTHING_SHARED,
@@ -275,6 +276,8 @@ class _Trace:
             if node.target is torch_private.make_parameter:
                 return self._make_parameter(*args)
             if node.op == "call_function":
+                if (each := on_tensors(node.target)) is not None:
+                    return each(*args, **kwargs)
                 made = node.target(*args, **kwargs)  # type: ignore[operator]
                 if torch_private.writes_lists(node.target):
                     self._count_writes(args[0])

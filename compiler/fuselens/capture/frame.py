@@ -44,7 +44,7 @@ from .machine import Machine
 from .mismatch import mismatch
 from .resuming import OWN_MARK
 from .switches import SWITCH
-from .symbols import INTEGER, NotGuardable, Sizes, SizesChanged, Variation, Violated
+from .symbols import INTEGER, FloatCompared, NotGuardable, Sizes, SizesChanged, Variation, Violated
 from .tracer import Tracer
 from .values import Constant, ContextExit, Lazy, SequenceValue, SymbolValue, TensorValue, TorchContext, Value
 
@@ -237,14 +237,22 @@ class FrameCompiler:
             return self._capture_with(function, code, args, "symbolic")
         except NotGuardable as reason:
             log.debug("%s is compiled with static sizes: %s", code.co_qualname, reason)
+            if isinstance(reason, FloatCompared):
+                self.variations[code].exact_floats = True
+                return self._capture(function, code, args)
         return self._capture_with(function, code, args, "exact")
 
     def _capture_with(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str
     ) -> _hook.Entry | None:
         state = torch_private.function_state()
-        with torch_private.without_torch_function(), contextlib.ExitStack() as traces:
-            return self._traced(function, code, args, sizes_are, state, traces)
+        grad_enabled = torch.is_grad_enabled()
+        try:
+            with torch_private.without_torch_function(), contextlib.ExitStack() as traces:
+                return self._traced(function, code, args, sizes_are, state, traces)
+        except (SizesChanged, NotGuardable):  # the next trace begins as this one did
+            torch_private.set_grad_enabled(grad_enabled)
+            raise
 
     def _traced(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str,

@@ -3,8 +3,8 @@
 torch's ``ShapeEnv`` gives the expressions and remembers every comparison it had to decide with example values. Here
 those become ``SHAPE`` guards, small postfix programs over sizes, strides and integers that the C guard machine evaluates.
 
-Floats are left specialised: guards compare integers, kernels take integers, and a tensor in place of a float would
-promote types differently.
+Floats that changed between calls (a learning rate under a scheduler) are symbols as well. Graphs compute with them;
+guards compare integers only, so where a program compares one, its floats stay exact from then on.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ class Violated(Exception):
         self.span = span
 
 
+class FloatCompared(NotGuardable):
+    """The trace depends on a float in more than the values that it computes."""
+
+
 class SizesChanged(Exception):
     """An input's size differs from an earlier call's: the frame is traced again with that size symbolic."""
 
@@ -50,13 +54,15 @@ class SizesChanged(Exception):
 class Variation:
     """What is known to vary between the calls of one code object, by source text.
 
-    ``axes`` names dimensions, and integers (under :data:`INTEGER`), that are symbols from the start; ``sizes`` and
-    ``integers`` are those of the compilations so far.
+    ``axes`` names dimensions, and integers (under :data:`INTEGER`), that are symbols from the start; ``sizes``,
+    ``integers`` and ``floats`` are those of the compilations so far.
     """
 
     axes: dict[str, dict[int, str]] = field(default_factory=dict)
     sizes: dict[str, set[tuple[int, ...]]] = field(default_factory=dict)
     integers: dict[str, set[int]] = field(default_factory=dict)
+    floats: dict[str, set[float]] = field(default_factory=dict)
+    exact_floats: bool = False  # a guard on one could not be expressed
 
     def dims(self, source: Source, tensor: torch.Tensor, dynamic: bool | None) -> dict[int, bool]:
         """Dimensions of an input that become symbols, and whether equal sizes may share theirs.
@@ -87,6 +93,10 @@ class Variation:
             return True
         return any(earlier != value for earlier in self.integers.get(source.text, ()))
 
+    def float(self, source: Source, value: float) -> bool:
+        """Whether a float becomes a symbol: one that changed."""
+        return not self.exact_floats and any(earlier != value for earlier in self.floats.get(source.text, ()))
+
 
 class Sizes:
     """The symbolic sizes and integers of one capture. ``axes`` names those that the user named, as in :class:`Variation`.
@@ -109,6 +119,7 @@ class Sizes:
         self.tensors: list[tuple[Source, torch.Tensor, Span | None]] = []
         self.integers: list[tuple[Source, torch.SymInt, Span | None]] = []
         self.names: dict[str, str] = {}
+        self.floats: set[sympy.Symbol] = set()
         self.promised: list[
             tuple[str, Any, tuple[int | None, int | None], Span | None]
         ] = []  # sizes that must stay free
@@ -135,6 +146,12 @@ class Sizes:
         name = self.axes.get(source.text, {}).get(INTEGER, source.text)
         if name.isidentifier() and name not in self.names.values():
             self._name(number, name)
+        return number
+
+    def float(self, value: float, source: Source) -> torch.SymFloat:
+        """A symbol for a float. The graph may compute with it, but not compare it."""
+        number = torch_private.symbolic_float(self.env, value, source.text)
+        self.floats.add(torch_private.raw_expression(number))
         return number
 
     def _promise(self, fake: torch.Tensor, marks: torch_private.SizeMarks, source: Source, span: Span | None) -> None:
@@ -211,6 +228,8 @@ class Sizes:
                 self._equal(guards, (node, -2 - d), expression, where, f"{source}.stride({d})", span)
         conditions = list(zip(torch_private.shape_guards(self.env), self.causes, strict=True))
         for expression, span in conditions:
+            if expression.free_symbols & self.floats:
+                raise FloatCompared(f"{expression} compares a float")
             self._condition(guards, expression, where, span)
         found: dict[str, Symbol] = {}
         for raw, (text, span) in origin.items():

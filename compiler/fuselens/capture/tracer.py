@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import math
 import operator
 import re
 import types
@@ -31,7 +32,7 @@ from . import sources as src
 from .breaks import Break, Raised
 from .resuming import Place
 from .sources import GuardProgram, Source
-from .symbols import LARGEST, Sizes, SizesChanged, Variation
+from .symbols import LARGEST, FloatCompared, Sizes, SizesChanged, Variation
 from .values import (
     CellValue,
     Constant,
@@ -115,6 +116,7 @@ class Tracer:
         self.inputs: list[tuple[Source, Any]] = []  # tensors and symbolic integers
         self.layouts: dict[int, tuple[Any, Any]] = {}  # by id of an input's fake: its sizes and strides at first
         self.integers: dict[str, int] = {}  # those that were specialised from the start, by source text
+        self.floats: dict[str, float] = {}
         self.symbols: dict[Source, SymbolValue] = {}
         self.modules: set[Source] = set()
         self.shapes: list[Shape] = []
@@ -180,6 +182,8 @@ class Tracer:
                 variation.sizes.setdefault(source.text, set()).add(tuple(given.shape))
         for text, value in self.integers.items():
             variation.integers.setdefault(text, set()).add(value)
+        for text, value in self.floats.items():
+            variation.floats.setdefault(text, set()).add(value)
 
     # --- objects to values --------------------------------------------------------------------------------
 
@@ -235,6 +239,8 @@ class Tracer:
         kind = type(obj)
         if kind is int and self._varies(obj, source):
             return self._symbol(obj, source)
+        if kind is float and self._float_varies(obj, source):
+            return self._symbol(obj, source)
         if kind in EQUALITY_GUARDED:
             shown = hex(obj)[:40] if kind is int and obj.bit_length() > 64 else repr(obj)
             self.guard(source, _hook.EQUALS, obj, name="EQUALS", text=f"{source} == {shown}")
@@ -261,6 +267,15 @@ class Tracer:
         self.integers[source.text] = value
         return self.variation.integer(source, value, self.config.dynamic)
 
+    def _float_varies(self, value: float, source: Source) -> bool:
+        """As :meth:`_varies`, for a float: a learning rate under a scheduler."""
+        if self.variation is None or self.config.dynamic is False or not math.isfinite(value):
+            return False
+        if self.hangs_on_module(source):
+            return False
+        self.floats[source.text] = value
+        return self.variation.float(source, value)
+
     def hangs_on_module(self, source: Source) -> bool:
         """Whether what is at ``source`` is found through an nn.Module."""
         step: Source | None = source
@@ -270,15 +285,18 @@ class Tracer:
             step = step.base
         return False
 
-    def _symbol(self, value: int, source: Source) -> SymbolValue:
-        """A placeholder for the integer at ``source``."""
+    def _symbol(self, value: float, source: Source) -> SymbolValue:
+        """A placeholder for the integer or float at ``source``."""
         known = self.symbols.get(source)
         if known is not None:
             return known
         if self.sizes is None:
             raise SizesChanged
-        self.guard_type(source, int)
-        node = self._placeholder(value, source, self.sizes.integer(value, source, self.span))
+        self.guard_type(source, type(value))
+        symbol = (
+            self.sizes.integer(value, source, self.span) if isinstance(value, int) else self.sizes.float(value, source)
+        )
+        node = self._placeholder(value, source, symbol)
         made = self.symbols[source] = SymbolValue(node, source)
         return made
 
@@ -777,6 +795,8 @@ class _SameMarks:
 
 def specialise(value: SymbolValue) -> Any:
     """The number that ``value`` is now: the trace is valid for that one only from here on."""
+    if torch_private.varying_floats(value.node.meta["val"]):
+        raise FloatCompared("the trace depends on the value of a float")
     try:
         return torch_private.specialised(value.node.meta["val"])
     except Exception as e:

@@ -119,7 +119,7 @@ class TensorValue(Value):
 
 
 class SymbolValue(Value):
-    """A symbolic integer: ``node`` computes it, ``node.meta["val"]`` is a SymInt."""
+    """A symbolic number: ``node`` computes it, ``node.meta["val"]`` is a SymInt, SymFloat or SymBool."""
 
     __slots__ = ("node",)
 

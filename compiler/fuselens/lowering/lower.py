@@ -45,6 +45,8 @@ VENDOR: dict[str, str] = dict.fromkeys(
 )  # fmt: skip
 _RANDOM = "its random numbers come from torch's generator, in program order"
 _BESIDE = "it computes on the CPU in a graph whose kernels run on another device"
+_ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.truediv, operator.neg})
+_FILLS = frozenset({"aten.full", "aten.full_like", "aten.fill", "aten.scalar_tensor"})
 _UNCHECKED = "an index out of range must raise, which loops do not check"
 REASONS: dict[str, str] = {
     **VENDOR,
@@ -85,6 +87,7 @@ class _Walk:
         self.symbols: dict[str, tuple[int, int]] = {}
         self.constants: dict[str, Any] = {}
         self.outputs: tuple[Any, ...] = ()
+        self.numbers: set[str] = set()  # buffers that hold floats that vary
         self.wanted = writes
         self.writes: dict[str, str] = {}
 
@@ -121,12 +124,21 @@ class _Walk:
             if node.users and symint_may_be_negative(value):
                 raise LoweringError("the program's integer may be negative, the IR's symbols are not")
             return self._bind(value, position, -1)
+        if isinstance(value, torch.SymFloat):
+            made = self.low.declare(Buffer(name, "f64", (), (), device=self.low.device or self._device()))
+            self.numbers.add(made.name)
+            return made
         if not isinstance(value, torch.Tensor):
             return value  # specialised: the value is part of the graph
         for dimension, size in enumerate((*value.shape, *value.stride())):
             if isinstance(size, torch.SymInt):
                 self._bind(size, position, dimension)
         return self.low.like(value, name)
+
+    def _device(self) -> str:
+        """Where the graph's tensors are: a number that varies comes with them."""
+        values = (n.meta.get("val") for n in self.gm.graph.nodes if n.op == "placeholder")
+        return next((str(v.device) for v in values if isinstance(v, torch.Tensor)), "cpu")
 
     def _bind(self, value: torch.SymInt, position: int, dimension: int) -> Any:
         e = expression(value)
@@ -163,6 +175,8 @@ class _Walk:
             container, position = node.args
             return self.values[container][position]  # type: ignore[index]
         meta = node.meta.get("val")
+        if isinstance(meta, torch.SymFloat) and any(isinstance(self.values[n], Buffer) for n in node.all_input_nodes):
+            return self._number(node)
         if isinstance(meta, (torch.SymInt, torch.SymFloat)):
             return expression(meta)
         if isinstance(meta, (int, float)) and not isinstance(meta, bool):
@@ -172,6 +186,21 @@ class _Walk:
         args = map_arg(node.args, self._value)
         kwargs = map_arg(node.kwargs, self._value)
         return self._operation(node, node.target, meta, self._plain(args), self._plain(kwargs))
+
+    def _number(self, node: fx.Node) -> Buffer:
+        """Arithmetic on a float that varies, in double precision as Python's."""
+        operands = [self._plain(a) for a in map_arg(node.args, self._value)]
+        if any(isinstance(o, sympy.Expr) for o in operands) or node.target not in _ARITHMETIC:
+            raise LoweringError(f"loops do not compute {node.target} of numbers that vary")
+        compute: Any = node.target
+        out = self.low.pointwise(self.low.fresh((), (), "f64", self.low.device or self._device()), operands, compute)
+        self.numbers.add(out.name)
+        return out
+
+    def _has_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether floats that vary are among the arguments."""
+        flat = (v for a in (*args, *kwargs.values()) for v in (a if isinstance(a, tuple) else (a,)))
+        return any(isinstance(v, Buffer) and v.name in self.numbers for v in flat)
 
     def _operation(self, node: fx.Node, target: Any, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         full = str(target)
@@ -190,12 +219,17 @@ class _Walk:
             else:
                 args, kwargs = self._all_moved(args, first.device), self._all_moved(kwargs, first.device)
         before, known = len(self.low.nodes), len(self.low.buffers)
+        numbers = bool(self.numbers) and self._has_numbers(args, kwargs)
+        if numbers and not isinstance(rule, pointwise.Formula) and packet not in _FILLS:
+            raise LoweringError(f"{target} is given a float that varies")
         try:
             if rule is not None and _mutated(target) == ():
                 return rule(self.low, meta, args, kwargs)
             if is_view(target, packet):
                 return lower_view(self.low, args[0], node.args[0].meta["val"], meta)  # type: ignore[union-attr]
         except (Unsupported, NotImplementedError) as declined:
+            if numbers:
+                raise LoweringError(f"{target} is given a float that varies") from declined
             reason = str(declined)
             del self.low.nodes[before:]
             for name in list(self.low.buffers)[known:]:

@@ -43,16 +43,16 @@ class Formula:
         else:
             own = compute_dtype(args[0].dtype) if isinstance(args[0], Buffer) else ""
             wanted = {"result": compute_dtype(dtype), "bool": "bool", "own": own}[self.operands]
-        buffers = [a for a in args if isinstance(a, Buffer)]
         places = [k for k, a in enumerate(args) if isinstance(a, Buffer)]
-        if any(isinstance(v, Buffer) for v in kwargs.values()):
-            raise Unsupported("a tensor is passed by keyword")
+        keys = [k for k, a in kwargs.items() if isinstance(a, Buffer)]
+        buffers = [args[k] for k in places] + [kwargs[k] for k in keys]
 
         def compute(*scalars: Scalar) -> Any:
             full = list(args)
-            for place, scalar in zip(places, scalars, strict=True):
+            for place, scalar in zip(places, scalars, strict=False):
                 full[place] = scalar
-            return self.compute(*(a.scalar(scalars[0]) if isinstance(a, _Rounded) else a for a in full), **kwargs)
+            named = kwargs | dict(zip(keys, scalars[len(places) :], strict=True))
+            return self.compute(*(a.scalar(scalars[0]) if isinstance(a, _Rounded) else a for a in full), **named)
 
         if not buffers:
             raise Unsupported("no operand is a tensor")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,26 @@ def build(graph: Graph, generated: Generated, config: Config, target: str = "cpu
     built.kernels = _kernels(graph, generated, phase)
     built.diagnostics = cache.drain()
     return built
+
+
+def floats_as_tensors(call: Call, inputs: Sequence[int], outputs: Sequence[int], graph: Graph) -> Call:
+    """``call`` for callers that have numbers at these positions of inputs and outputs, where the graph has tensors."""
+    device = graph.buffers[graph.inputs[inputs[0]]].device
+    tensor = functools.partial(torch.tensor, dtype=torch.float64, device=device)
+
+    def run(given: tuple[Any, ...]) -> tuple[Any, ...]:
+        values = list(given)
+        for i in inputs:
+            values[i] = tensor(values[i])
+        results = call(tuple(values))
+        if outputs:
+            made = list(results)
+            for i in outputs:
+                made[i] = made[i].item()
+            return tuple(made)
+        return results
+
+    return run
 
 
 def _unbound(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
