@@ -70,7 +70,7 @@ def test_transposed_tile_and_operators() -> None:
       z = const 0.0 : f32
       b = max a, z : f32
       store buf0[70*i0 + i1] = b
-  extern extern0 [buf1] = aten.mm.default(buf0, arg1)
+  extern buf1 [buf1] = aten.mm.default(buf0, arg1)
   kernel kernel1 [i0 < s0, i1 < 70] from [aten.tanh.default]
     phase []
       a = load buf1[70*i0 + i1] : f32

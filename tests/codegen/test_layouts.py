@@ -271,7 +271,7 @@ def test_views_reuse_and_operators() -> None:
       z = const 0.0 : f32
       b = max a, z : f32
       store buf0[8*i0 + i1] = b
-  extern extern0 [buf1] = aten.mm.default(buf0, arg1)
+  extern buf1 [buf1] = aten.mm.default(buf0, arg1)
   kernel kernel1 [i0 < s0, i1 < 8] from [aten.exp.default]
     phase []
       a = load buf1[8*i0 + i1] : f32
