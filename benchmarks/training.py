@@ -95,7 +95,7 @@ def times(names: list[str], rounds: int) -> dict[str, Any]:
 # --- memory -------------------------------------------------------------------------------------------------------
 
 
-def _allocations(run: Callable[[], Any]) -> tuple[int, int]:
+def allocations(run: Callable[[], Any]) -> tuple[int, int]:
     """(most bytes that live at once, bytes that live at the end) of what ``run`` allocates."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -127,10 +127,10 @@ def memory(system: str, name: str) -> dict[str, int]:
         before = _status("VmRSS")
         step.run()
         risen.append(_status("VmHWM") - before)
-    _, saved = _allocations(lambda: step.loss(*step.args))
-    grad, _ = _allocations(step.gradients)
+    _, saved = allocations(lambda: step.loss(*step.args))
+    grad, _ = allocations(step.gradients)
     step.optimiser.zero_grad()
-    peak, _ = _allocations(step.run)
+    peak, _ = allocations(step.run)
     return {"peak": peak, "grad": grad, "saved": saved, "resident": min(risen)}
 
 

@@ -1147,6 +1147,10 @@ def _keys_of_memory(device: str) -> int:
         return dispatch_key_bits(conjugate) | dispatch_key_bits(conjugate.imag)
 
 
+RELEASE_SAVED: Callable[[Any], None] = torch._C._FunctionBase.maybe_clear_saved_tensors
+"""Drops what an autograd node saved, unless its backward was asked to keep the graph."""
+
+
 def keeps_graph() -> bool:
     """Inside a backward: whether the caller asked to keep the graph (retain_graph or create_graph)."""
     return torch._C._autograd._get_current_graph_task_keep_graph()

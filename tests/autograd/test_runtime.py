@@ -405,3 +405,24 @@ def test_autocast_around_the_graph() -> None:
         atol=5e-2,
     )
     assert any(n.meta["val"].dtype == torch.bfloat16 for n in compiled.joint.graph.nodes if n.name.startswith("mm"))
+
+
+def test_saved_values_die_as_the_backward_reads_them() -> None:
+    """What is kept is given up for the gradients, one by one: the backward needs little more than what was kept."""
+    import fuselens
+    from benchmarks.training import allocations
+
+    def fn(x: Tensor, *weights: Tensor) -> Tensor:
+        for w in weights:
+            x = (x @ w).relu()
+        return x.sum()
+
+    torch.manual_seed(0)
+    weights = [torch.randn(128, 128, requires_grad=True) for _ in range(12)]
+    compiled, x = fuselens.compile(fn, fullgraph=True), torch.randn(128, 128)
+    compiled(x, *weights).backward()
+    for w in weights:
+        w.grad = None
+    peak, gradients = allocations(lambda: compiled(x, *weights).backward())
+    size = 128 * 128 * 4
+    assert gradients == 12 * size and peak <= 17 * size

@@ -52,6 +52,7 @@ class _Host:
         self.makers: dict[str, tuple[str, str]] = {}  # what the runtime binds: name → dtype, device
         self.made: set[str] = set()  # buffers that exist as tensors at this point
         self.last = self._last_uses()
+        self.position = 0  # of the node being written
         self.outputs = frozenset(o for o in graph.outputs if isinstance(o, str))
         self._checks = False
 
@@ -108,6 +109,9 @@ class _Host:
         tensors = [self._name(n) for n in graph.inputs]
         if tensors:
             out.put(f"{', '.join(tensors)}{',' if len(tensors) == 1 else ''} = inputs")
+            out.open("if type(inputs) is list:")
+            out.put("inputs.clear()  # the caller gives them up: each dies when it has been read")
+            out.close("")
         self.made |= set(graph.inputs) | set(graph.constants)
         for name in graph.constants:
             self._name(name)
@@ -115,6 +119,7 @@ class _Host:
             out.put(f"{name} = {self._symbol_source(position, dimension)}")
         self._checks = not self.triton and any(i.checks_division for i in self.infos.values())
         for position, node in enumerate(graph.nodes):
+            self.position = position
             if isinstance(node, Kernel):
                 self._kernel(node)
             elif isinstance(node, Extern):
@@ -191,6 +196,9 @@ class _Host:
             out.put(f"{name} = {base}.as_strided({sizes}, {strides}, 0)  # takes over its memory")
         else:
             out.put(f"{name} = reinterpret({base}, {sizes}, {strides}, torch.{dtype})  # takes over its memory")
+        kept = earlier in self.outputs or earlier in self.graph.inputs
+        if self.last.get(earlier, -1) < self.position and not kept:
+            out.put(f"del {base}")  # else it would hold the memory when this one is dead
 
     def _kernel(self, node: Kernel) -> None:
         info = self.infos.get(node.name)
@@ -261,14 +269,12 @@ class _Host:
 
     def _free(self, node: Node, position: int) -> None:
         """Drops tensors that nothing uses any more, so that their memory serves the next allocation."""
-        kept = {self._root(o) for o in self.outputs}
         dead = []
         for name in self._uses(node):
-            if name in self.graph.inputs or name in self.graph.constants or name in self.outputs:
+            if name in self.graph.constants or name in self.outputs:
                 continue
             if self.last[name] == position and name in self.made and not self._needed_later(name, position):
                 dead.append(self._name(name))
-        del kept
         if dead and position + 1 < len(self.graph.nodes):
             self.out.put(f"del {', '.join(dead)}")
 

@@ -8,8 +8,9 @@ Contracts of the callables:
 
 - ``forward(inputs) -> results + extra saved values``, tuples. It runs with grad mode off. Results are fresh tensors
   with the sizes and strides that were traced.
-- ``backward(saved + tangents) -> gradients``. Tangents come with the traced dtype, sizes and strides; undefined ones as
-  zeros. It is built by ``compile_backward()`` at the first backward unless given as ``backward``.
+- ``backward(saved + tangents) -> gradients``, the operands in a list which it may empty, so that they die when they have
+  been read. Tangents come with the traced dtype, sizes and strides; undefined ones as zeros. It is built by
+  ``compile_backward()`` at the first backward unless given as ``backward``.
 - ``eager(inputs) -> outputs``: the captured graph, for second derivatives.
 """
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from fuselens.autograd.signature import Base, Extent, Leaf, Output, Signature, View
 
 Values = tuple[Any, ...]
-Compiled = Callable[[Values], Sequence[Any]]
+Compiled = Callable[[Any], Sequence[Any]]  # of a tuple; of a list, which it may empty
 Expects = Callable[[Sequence[torch.Tensor]], Callable[[Values], bool]]
 """results -> (tangents -> whether they are laid out as those, in an ordinary backward)."""
 
@@ -264,7 +265,7 @@ class _Node:
         self.space: dict[str, Any] = {
             "compiled": compiled, "lazy": compiled_backward, "unusual": self._unusual, "first_call": self._first_call,
             "random_state": _random_state, "unlinked": _unlinked, "dense_layout": _dense_layout,
-            "keeps_graph": torch_private.keeps_graph, "usual": None,
+            "keeps_graph": torch_private.keeps_graph, "release_saved": torch_private.RELEASE_SAVED, "usual": None,
         }  # fmt: skip
         tensor_versions = [i for i in self.rest if i in tensors and i not in signature.written]
         self.versioned = [self.rest.index(i) for i in tensor_versions]
@@ -314,9 +315,12 @@ class _Node:
         saves = self.read or self.hidden or self.signature.saves
         operands = [read] if saves else []
         operands += ["*ctx.numbers"] if has_numbers else []
-        lines.append(f"found = (lazy.ready or lazy.get())({_tuple([*operands, '*given'])})")
+        lines.append(f"operands = [{', '.join([*operands, '*given'])}]")
+        if saves:
+            lines.append("release_saved(ctx)")
         if self.rest:
             lines += ["if not keeps_graph():", "    ctx.rest = None"]
+        lines.append("found = (lazy.ready or lazy.get())(operands)")
         lines.append(f"return {_tuple(f'found[{g}]' if g is not None else 'None' for g in self.signature.gradients)}")
         self._define("backward(ctx, *grads)", lines)
 
@@ -351,13 +355,13 @@ class _Node:
                 ready.append(torch.empty_strided(*layout, dtype=dtype, device=device).zero_())
             else:
                 ready.append(_laid_out(g, layout, dtype))
-        numbers = getattr(ctx, "numbers", ())
-        with torch_private.autocast_off():  # as usual around a backward; its operators' dtypes are decided
-            found = (self.compiled_backward.ready or self.compiled_backward.get())(
-                (*kept[: self.read], *numbers, *ready)
-            )
+        operands = [*kept[: self.read], *getattr(ctx, "numbers", ()), *ready]
+        del kept, ready
+        torch_private.RELEASE_SAVED(ctx)
         if self.rest and not torch_private.keeps_graph():
             ctx.rest = None
+        with torch_private.autocast_off():  # as usual around a backward; its operators' dtypes are decided
+            found = (self.compiled_backward.ready or self.compiled_backward.get())(operands)
         defined = sum(1 << k for k, g in enumerate(given) if g is not None)
         return tuple(
             [
