@@ -377,7 +377,7 @@ def test_error_on_recompile():
 
 
 def test_limit_of_one_frame():
-    compiled = fuselens.compile(lambda x, a: x * a, backend="eager", options={"recompile_limit": 3})
+    compiled = fuselens.compile(lambda x, a: x * a, backend="eager", dynamic=False, options={"recompile_limit": 3})
     for a in range(6):
         x = torch.randn(3)
         assert torch.equal(compiled(x, a + 0.5), x * (a + 0.5))
@@ -392,7 +392,7 @@ def test_limit_of_a_function_with_its_resume_functions():
         print("between")
         return x * a
 
-    compiled = fuselens.compile(fn, backend="eager", options={"accumulated_recompile_limit": 5})
+    compiled = fuselens.compile(fn, backend="eager", dynamic=False, options={"accumulated_recompile_limit": 5})
     for a in range(8):
         x = torch.randn(3)
         assert torch.equal(compiled(x, a + 0.5), (x + 1) * (a + 0.5))

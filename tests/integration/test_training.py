@@ -20,7 +20,7 @@ from .test_modules import t
 STEPS = 20
 CASES: dict[str, Callable[[Any], Any]] = {
     "SGD": lambda p: optim.SGD(p, lr=0.1),
-    "SGD decay": lambda p: optim.SGD(p, lr=0.1, weight_decay=0.01, maximize=True, foreach=False),
+    "SGD decay": lambda p: optim.SGD(p, lr=0.001, weight_decay=0.01, maximize=True, foreach=False),
     "SGD momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1, foreach=True),
     "SGD nesterov": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
     "SGD fused": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01, fused=True),
@@ -93,7 +93,7 @@ def test_trains_as_eager(name: str, schedule: str) -> None:
     if "fused" not in name:
         assert expected[2] == actual[2]
     graphs = [g for g in reports[0].graphs if g.kernels or g.externs]
-    assert not any(g.fallback for g in graphs)
+    assert graphs and not any(g.fallback for g in graphs), [*reports[0].breaks, *reports[0].diagnostics]
     assert not [e for g in graphs for e in g.externs]
     if schedule == "none" or "fused" not in name:  # which take the rate as a number of their own
         assert len(graphs) <= 3, "one that makes the state, one that updates it, one for all rates"

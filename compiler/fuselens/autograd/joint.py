@@ -274,13 +274,13 @@ class _Trace:
                     raise Unsupported("it enters inference mode, and turns gradients on")
                 return node.target(torch.no_grad)  # what is made inside is an ordinary tensor here
             if node.target is torch_private.make_parameter:
-                return self._make_parameter(*args)
+                return self._make_parameter(*args)  # type: ignore[arg-type]
             if node.op == "call_function":
                 if (each := on_tensors(node.target)) is not None:
                     return each(*args, **kwargs)
                 made = node.target(*args, **kwargs)  # type: ignore[operator]
                 if torch_private.writes_lists(node.target):
-                    self._count_writes(args[0])
+                    self._count_writes(args[0])  # type: ignore[arg-type]
                 return made
             if node.op == "call_method":
                 return getattr(args[0], str(node.target))(*args[1:], **kwargs)

@@ -207,7 +207,7 @@ class _Walk:
         packet = full.rpartition(".")[0]
         rule = RULES.get(full) or RULES.get(packet)
         reason = REASONS.get(packet, "it has no lowering to loops yet")
-        first = meta[0] if isinstance(meta, (tuple, list)) and meta else meta
+        first: Any = meta[0] if isinstance(meta, (tuple, list)) and meta else meta
         if rule is not None and self.apart and isinstance(first, torch.Tensor):
             if first.device.type == self.apart and (device := self._only_reader(node, first)):
                 self.low.device = device
@@ -224,7 +224,7 @@ class _Walk:
             raise LoweringError(f"{target} is given a float that varies")
         try:
             if rule is not None and _mutated(target) == ():
-                return rule(self.low, meta, args, kwargs)
+                return rule(self.low, meta, args, kwargs)  # type: ignore[arg-type]
             if is_view(target, packet):
                 return lower_view(self.low, args[0], node.args[0].meta["val"], meta)  # type: ignore[union-attr]
         except (Unsupported, NotImplementedError) as declined:

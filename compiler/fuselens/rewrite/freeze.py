@@ -115,8 +115,8 @@ class _Freeze:
         if len({made.dtype, scale.dtype, node.meta["val"].dtype}) != 1 or not made.dtype.is_floating_point:
             return
         scale = scale.reshape(-1).expand(channels)
-        apply = _AFFINE[node.target]
-        new_weight, shift = self.values[weight], self.values.get(bias)
+        apply = _AFFINE[node.target]  # type: ignore[index]
+        new_weight, shift = self.values[weight], self.values.get(bias)  # type: ignore[arg-type]
         if node.target in (aten.mul.Tensor, aten.div.Tensor):
             new_weight = apply(new_weight, scale.view(-1, *[1] * (made.dim() - 1)) if convolution else scale)
             shift = None if shift is None else apply(shift, scale)
@@ -135,7 +135,7 @@ class _Freeze:
             x = product.args[-2]
             target, args = (aten.mm.default, (x, w)) if b is None else (aten.addmm.default, (b, x, w))
         with self.graph.inserting_before(node):
-            made = self.graph.call_function(target, args)
+            made = self.graph.call_function(target, args)  # type: ignore[arg-type]
         made.meta = {**product.meta, "val": node.meta["val"]}
         self.originals[made] = self.originals.get(product, product)
         node.replace_all_uses_with(made)

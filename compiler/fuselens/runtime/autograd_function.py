@@ -59,7 +59,7 @@ def build(
     bases = signature.sharing.bases
     if bases:
         count = signature.inputs - len(bases)
-        eager, as_written = (None if run is None else _of_first(run, count) for run in (eager, as_written))
+        eager, as_written = (None if run is None else _of_first(run, count) for run in (eager, as_written))  # type: ignore[assignment]
     if signature.autocast:
         forward = _without_autocast(forward, signature.autocast)
     if signature.training:
@@ -659,7 +659,7 @@ def _geometry(base: torch.Tensor, view: View, values: Values) -> tuple[list[int]
     return (
         [_integer(s, values) for s in view.size],
         [_integer(s, values) for s in view.stride],
-        base.storage_offset() + _integer(view.offset, values),
+        int(base.storage_offset()) + _integer(view.offset, values),
     )
 
 
