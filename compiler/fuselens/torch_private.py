@@ -514,6 +514,10 @@ def peer_mark(obj: Any) -> str | None:
         said = obj.__dict__
         if said.get("_dynamo_marked_constant"):
             return "constant"
+        if said.get("_torchdynamo_disable") and (obj.__module__ or "").startswith("torch.optim."):
+            return (
+                "compiled"  # by the peer's hand, once it has run: it leaves optimisers out, the program did not say so
+            )
         if said.get("_torchdynamo_disable") and said.get("_torchdynamo_wrapper_id", id(obj)) == id(obj):
             return "excluded"
         if said.get("_torchdynamo_orig_callable") is not None and is_peer_code(obj.__code__):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -201,3 +203,22 @@ def test_scaled_gradients_with_infinities() -> None:
         warnings.simplefilter("ignore")
         difference = comparison.differ(train(lambda f: f), train(fuselens.compile), "scaled")
     assert difference is None, difference
+
+
+BESIDE_THE_PEER = """
+import torch, fuselens
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))  # marks optimisers as disabled
+parameters = [torch.ones(4, requires_grad=True)]
+parameters[0].grad = torch.ones(4)
+optimiser = torch.optim.AdamW(parameters, fused=True)
+step = fuselens.compile(optimiser.step)
+step()
+step()
+report = step.__fuselens__.recorder.report
+assert not report.breaks, report.breaks
+assert any(g.kernels for g in report.graphs)
+"""
+
+
+def test_fused_optimisers_after_the_peer_has_run() -> None:
+    subprocess.run([sys.executable, "-c", BESIDE_THE_PEER], check=True)
