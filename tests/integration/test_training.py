@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import warnings
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
