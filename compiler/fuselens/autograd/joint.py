@@ -192,13 +192,11 @@ class _Trace:
                     self.duplicates[i] = first
                     self.leaves.append(self.leaves[first])
                 else:
-                    wrapper = torch_private.to_functional(fake)
-                    self.leaves.append(wrapper.requires_grad_() if fake.requires_grad else wrapper)
+                    self.leaves.append(_leaf(fake))
             for k, base in enumerate(self.sharing.bases):
                 self.fakes.append(fake := self._fake_base(base))
                 self.placeholders.append(self.recorder.placeholder(f"base_{k}", fake))
-                wrapper = torch_private.to_functional(fake)
-                self.leaves.append(wrapper.requires_grad_() if fake.requires_grad else wrapper)
+                self.leaves.append(_leaf(fake))
         for i, (fake, leaf) in enumerate(zip(self.fakes, self.leaves, strict=True)):
             self.wrappers.append(self._writable(i, leaf) if writes and leaf is not None and not fake.is_leaf else leaf)
             wrapper = self.wrappers[i]
@@ -759,6 +757,12 @@ def _storage_root(node: fx.Node) -> fx.Node:
     while is_view(node) or (node.target is operator.getitem and is_view(node.args[0])):  # type: ignore[arg-type]
         node = node.args[0]  # type: ignore[assignment]
     return node
+
+
+def _leaf(fake: torch.Tensor) -> torch.Tensor:
+    """The wrapper of an input, which gradients are taken of where the input requires them."""
+    wrapper = torch_private.to_functional(fake)
+    return wrapper.requires_grad_() if fake.requires_grad else wrapper
 
 
 def _state(wrapper: torch.Tensor) -> tuple[Any, int, int]:

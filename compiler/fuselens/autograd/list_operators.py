@@ -77,9 +77,7 @@ def _adam(
     for i, (p, g, m, v, step) in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, state_steps, strict=True)):
         most = max_exp_avg_sqs[i] if amsgrad else None
         old = (p, g, m, v, most)
-        if grad_scale is not None:
-            g = g / grad_scale
-        scaled, g = g, -g if maximize else g
+        scaled, g = _unscaled(g, grad_scale, maximize)
         if weight_decay != 0:
             p, g = (p * (1 - lr * weight_decay), g) if decoupled else (p, g + p * weight_decay)
         m = torch.lerp(m, g, 1 - beta1)
@@ -100,9 +98,7 @@ def _sgd(
     for i, (p, g) in enumerate(zip(params, grads, strict=True)):
         buffer = momentum_buffers[i] if momentum_buffers else None
         old = (p, g, buffer)
-        if grad_scale is not None:
-            g = g / grad_scale
-        scaled, g = g, -g if maximize else g
+        scaled, g = _unscaled(g, grad_scale, maximize)
         if weight_decay != 0:
             g = g + p * weight_decay
         if buffer is not None:
@@ -118,14 +114,19 @@ def _adagrad(
     """``_fused_adagrad_``."""
     for p, g, total, step in zip(params, grads, state_sums, state_steps, strict=True):
         old = (p, g, total)
-        if grad_scale is not None:
-            g = g / grad_scale
-        scaled, g = g, -g if maximize else g
+        scaled, g = _unscaled(g, grad_scale, maximize)
         if weight_decay != 0:
             g = g + p * weight_decay
         rate = lr / (1 + (step.to(torch.float64) - 1) * lr_decay)
         total = total + g * g
         _write_unless(found_inf, old, (p - rate * g / (total.sqrt() + eps), scaled, total))
+
+
+def _unscaled(g: Any, grad_scale: Any, maximize: bool) -> tuple[Any, Any]:
+    """The gradient without its scale, as it is left behind, and in the direction of the step."""
+    if grad_scale is not None:
+        g = g / grad_scale
+    return g, -g if maximize else g
 
 
 def _write_unless(found_inf: Any, old: tuple[Any, ...], new: tuple[Any, ...]) -> None:
