@@ -2,7 +2,11 @@
 
     python -m benchmarks                 # everything, as one table
     python -m benchmarks --only toy,mlp_train --rounds 40
-    python -m benchmarks --json out.json
+    python -m benchmarks --only softmax_cache,softmax_big --threads 1 --start-rounds 0 --minimum
+    python -m benchmarks --jobs 8 --threads 2 --json out.json      # workloads in processes of their own, 8 at a time
+
+Bandwidths count the bytes that a workload must move at least; *triad* is the share of what a loop ``a = b + 3 * c`` over as
+many bytes reaches, which takes its turns with the systems.
 
 Cold and warm starts run in processes of their own, with caches of their own: *cold* is the first call in a process that
 has compiled something else before (caches empty), *first* the very first compilation, *warm* the first call of a second
@@ -12,8 +16,11 @@ process that finds the caches full. All three are processor seconds, children in
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import functools
 import json
 import os
+import queue
 import resource
 import statistics
 import subprocess
@@ -108,37 +115,86 @@ def child(system: str, names: list[str], device: str) -> None:
 # --- steady state -------------------------------------------------------------------------------------------------
 
 
-def steady_times(names: list[str], device: str, rounds: int, threads: int) -> dict[str, dict[str, float]]:
-    """workload → system → median seconds per call, the systems taking turns."""
+def steady_times(
+    names: list[str], device: str, rounds: int, threads: int, seconds: float, minimum: bool
+) -> dict[str, dict[str, float]]:
+    """workload → system → median (or least) seconds per call, the systems, and a triad of as many bytes, taking turns.
+
+    A workload has ``rounds`` turns, fewer if they take longer than ``seconds``, but at least five.
+    """
     import torch
 
+    from .bandwidth import loop
     from .workloads import WORKLOADS, step
 
     torch.set_num_threads(threads)
     synchronize = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+    summary = min if minimum else statistics.median
     table: dict[str, dict[str, float]] = {}
     for name in names:
         work = WORKLOADS[name]
         fn, args = work.make(device)
-        calls = {s: compiled(s, fn) for s in SYSTEMS}
-        for call in calls.values():
+        scale = 1.0
+        calls: dict[str, Any] = {s: functools.partial(step, compiled(s, fn), args, work.training) for s in SYSTEMS}
+        if work.bytes and device == "cpu":
+            calls["triad"], touched = loop("triad", work.bytes)
+            scale = work.bytes / touched
+        batches: dict[str, int] = {}
+        for system, call in calls.items():
             for _ in range(3):
-                step(call, args, work.training)
-        synchronize()
-        start = time.perf_counter()
-        step(fn, args, work.training)
-        synchronize()
-        batch = max(1, int(2e-3 / max(1e-7, time.perf_counter() - start)))
-        samples: dict[str, list[float]] = {s: [] for s in SYSTEMS}
-        for _ in range(rounds):
+                call()
+            synchronize()
+            start = time.perf_counter()
+            call()
+            synchronize()
+            batches[system] = max(1, int(2e-3 / max(1e-7, time.perf_counter() - start)))
+        samples: dict[str, list[float]] = {s: [] for s in calls}
+        begin = time.perf_counter()
+        for turn in range(rounds):
+            if turn >= 5 and time.perf_counter() - begin > seconds:
+                break
             for system, call in calls.items():
                 synchronize()
                 start = time.perf_counter()
-                for _ in range(batch):
-                    step(call, args, work.training)
+                for _ in range(batches[system]):
+                    call()
                 synchronize()
-                samples[system].append((time.perf_counter() - start) / batch)
-        table[name] = {s: statistics.median(v) for s, v in samples.items()}
+                samples[system].append((time.perf_counter() - start) / batches[system])
+        table[name] = {s: summary(v) for s, v in samples.items()}
+        if work.bytes:
+            table[name]["bytes"] = float(work.bytes)
+        if "triad" in calls:
+            table[name]["triad"] *= scale
+    return table
+
+
+def steady_in_processes(names: list[str], jobs: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """As :func:`steady_times`, each workload in a process of its own on processors of its own, ``jobs`` at a time."""
+    processors = sorted(os.sched_getaffinity(0))
+    free: queue.SimpleQueue[set[int]] = queue.SimpleQueue()
+    for k in range(jobs):
+        free.put({processors[(k * options.threads + t) % len(processors)] for t in range(options.threads)})
+
+    def one(name: str) -> dict[str, dict[str, float]]:
+        mine = free.get()
+        with tempfile.NamedTemporaryFile(suffix=".json") as out:
+            command = [
+                "taskset", "--cpu-list", ",".join(map(str, sorted(mine))), sys.executable, "-m", "benchmarks",
+                "--only", name, "--start-rounds", "0", "--rounds", str(options.rounds), "--device", options.device,
+                "--threads", str(options.threads), "--seconds", str(options.seconds), "--json", out.name,
+                *(["--minimum"] if options.minimum else []),
+            ]  # fmt: skip
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            free.put(mine)
+            if done.returncode:
+                print(f"{name} failed:\n{done.stderr[-1500:]}", file=sys.stderr)
+                return {}
+            return json.loads(Path(out.name).read_text())["steady"]
+
+    table: dict[str, dict[str, float]] = {}
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for found in pool.map(one, names):
+            table |= found
     return table
 
 
@@ -147,22 +203,24 @@ def steady_times(names: list[str], device: str, rounds: int, threads: int) -> di
 
 def show(steady: dict[str, dict[str, float]], starts: dict[str, dict[str, dict[str, float]]], names: list[str]) -> str:
     header = (
-        f"{'workload':22}{'eager µs':>11}{'peer µs':>11}{'own µs':>11}{'peer/own':>10}{'eager/own':>10}"
-        f"{'cold peer':>11}{'cold own':>10}{'ratio':>8}{'warm peer':>11}{'warm own':>10}"
+        f"{'workload':26}{'eager µs':>12}{'peer µs':>12}{'own µs':>12}{'peer/own':>10}{'eager/own':>10}"
+        f"{'GB/s':>7}{'triad':>7}{'cold peer':>11}{'cold own':>10}{'ratio':>8}{'warm peer':>11}{'warm own':>10}"
     )
     lines = [header, "-" * len(header)]
     for name in names:
         s = steady.get(name)
         peer, own = (starts.get(x, {}).get(name, {}) for x in SYSTEMS[1:])
-        row = f"{name:22}"
+        row = f"{name:26}"
         if s:
             e, p, o = (s[x] * 1e6 for x in SYSTEMS)
-            row += f"{e:11.2f}{p:11.2f}{o:11.2f}{p / o:10.2f}{e / o:10.2f}"
+            row += f"{e:12.2f}{p:12.2f}{o:12.2f}{p / o:10.2f}{e / o:10.2f}"
+            row += f"{s['bytes'] / s['fuselens'] / 1e9:7.1f}" if "bytes" in s else " " * 7
+            row += f"{s['triad'] / s['fuselens']:7.2f}" if "triad" in s else " " * 7
         else:
-            row += " " * 53
+            row += " " * 70
         if peer and own:
             row += f"{peer['cold']:11.3f}{own['cold']:10.3f}{own['cold'] / peer['cold']:8.3f}{peer['warm']:11.3f}{own['warm']:10.3f}"
-        lines.append(row)
+        lines.append(row.rstrip())
     if steady:
         lines.append(f"geomean peer/own: {geomean([s['torch.compile'] / s['fuselens'] for s in steady.values()]):.2f}")
     for system, table in starts.items():
@@ -184,9 +242,15 @@ def main() -> None:
         "--start-rounds", type=int, default=1, help="pairs of processes for cold and warm starts; 0: none"
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of steady state per workload, at most")
+    parser.add_argument("--minimum", action="store_true", help="the least time, not the median: on a loaded machine")
+    parser.add_argument(
+        "--jobs", type=int, default=0, help="run workloads in processes of their own, so many at a time"
+    )
     parser.add_argument("--json", default="")
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    from .bandwidth import show as show_rates
     from .workloads import WORKLOADS
 
     names = [n for n in options.only.split(",") if n] or list(WORKLOADS)
@@ -197,7 +261,13 @@ def main() -> None:
         child(options.child, names, options.device)
         return
     starts = start_times(names, options.device, options.start_rounds) if options.start_rounds else {}
-    steady = steady_times(names, options.device, options.rounds, options.threads) if options.rounds else {}
+    steady: dict[str, dict[str, float]] = {}
+    if options.rounds and options.jobs:
+        steady = steady_in_processes(names, options.jobs, options)
+    elif options.rounds:
+        steady = steady_times(names, options.device, options.rounds, options.threads, options.seconds, options.minimum)
+    if steady and options.device == "cpu":
+        print(show_rates(options.threads))
     print(show(steady, starts, names))
     if options.json:
         Path(options.json).write_text(json.dumps({"steady": steady, "starts": starts}, indent=1))

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-Make = Callable[[str], tuple[Callable[..., Any], tuple[Any, ...]]]
-
-
-@dataclass(frozen=True)
-class Workload:
-    """``make(device)`` gives (function or module, inputs). ``training`` runs a backward from the summed result.
-    ``bytes`` (per call, inputs read once and outputs written once) gives a bandwidth where it is memory-bound."""
-
-    name: str
-    make: Make
-    training: bool = False
-    bytes: int | None = None
-
-
-def _randn(*shape: int, device: str, grad: bool = False) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(hash(shape) % 1000)
-    return torch.randn(*shape, generator=generator).to(device).requires_grad_(grad)
+from .suite import SUITE, Workload
+from .suite import function as _function
+from .suite import randn as _randn
 
 
 def toy(a, b):
@@ -78,12 +63,6 @@ class MLP(nn.Module):
         return F.cross_entropy(self.second(F.gelu(self.norm(self.first(x)))), target)
 
 
-def _function(
-    fn: Callable[..., Any], *shapes: tuple[int, ...], extra: tuple[Any, ...] = (), grad: bool = False
-) -> Make:
-    return lambda device: (fn, (*(_randn(*s, device=device, grad=grad) for s in shapes), *extra))
-
-
 def _mlp(device: str) -> tuple[Any, tuple[Any, ...]]:
     torch.manual_seed(0)
     return MLP().to(device), (_randn(256, 256, device=device), torch.arange(256, device=device) % 64)
@@ -110,6 +89,7 @@ WORKLOADS: dict[str, Workload] = {
         Workload("tiny_model", _tiny),
         Workload("tiny_model_train", _tiny, True),
         Workload("mlp_train", _mlp, True),
+        *SUITE,
     )
 }  # fmt: skip
 
