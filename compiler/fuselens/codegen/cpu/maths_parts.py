@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import vector_maths as maths
+from . import vector_maths_f64 as double
 from .isa import Isa
 from .parts import LIBM, REGISTER_C, TOKEN, Part, by_lanes, lanes
 
@@ -216,24 +217,69 @@ def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
         "log1p": (maths.LOG1P, ("log.f32",)),
         "sin": (maths.SIN, ("sin_cos", "libm.sinf")),
         "cos": (maths.COS, ("sin_cos", "libm.cosf")),
+        "tan": (maths.TAN, ("turn", "libm.tanf")),
+        "asin": (maths.ASIN, ("arc", "sqrt.f32")),
+        "acos": (maths.ACOS, ("arc", "sqrt.f32")),
+        "atan": (maths.ATAN, ("atan_near",)),
+        "atan2": (maths.ATAN2, ("atan_near",)),
+        "sinh": (maths.SINH, ("half_exp",)),
+        "cosh": (maths.COSH, ("half_exp",)),
+        "sigmoid": (maths.SIGMOID, ("exp_reduce",)),
         "tanh": (maths.TANH, ("exp.f32",)),
         "erf": (maths.ERF, ("exp.f32",)),
     }
+    own |= {
+        "erfc": (double.ERFC_F32, ("erf_parts.f64",)),
+        "asinh": (double.ASINH_F32, ("log1p_of", "sqrt.f64")),
+        "acosh": (double.ACOSH_F32, ("log1p_of", "sqrt.f64")),
+        "atanh": (double.ATANH_F32, ("log1p_of",)),
+        "hypot": (double.HYPOT_F32, ("fma.f64", "sqrt.f64")),
+        "pow": (double.POW_F32, ("fma.f64", "splat.f64", "exp_reduce", "pow_edges.f32")),
+    }
+    own64: dict[str, tuple[str, tuple[str, ...]]] = {
+        "exp": (double.EXP, ("exp_reduce.f64",)),
+        "expm1": (double.EXPM1, ("exp_reduce.f64",)),
+        "sigmoid": (double.SIGMOID, ("exp_reduce.f64",)),
+        "tanh": (double.TANH, ("expm1.f64",)),
+        "log": (double.LOG, ("log_core.f64", "log_edges.f64")),
+        "log2": (double.LOG2, ("log_core.f64", "log_edges.f64")),
+        "log10": (double.LOG10, ("log_core.f64", "log_edges.f64")),
+        "log1p": (double.LOG1P, ("log_core.f64",)),
+        "sin": (double.SIN, ("sin_cos.f64", "libm.sin")),
+        "cos": (double.COS, ("sin_cos.f64", "libm.cos")),
+        "erf": (double.ERF, ("erf_parts.f64",)),
+        "pow": (double.POW, ("exp_reduce.f64", "log_edges.f64", "pow_edges.f64")),
+    }
+    tools64 = "types", "splat.f64", "abs.f64", "copysign.f64", "fma.f64"
     parts += [
+        Part("exp_reduce.f64", double.EXP_REDUCE, tools64),
+        Part("log_core.f64", double.LOG_CORE, tools64),
+        Part("log_edges.f64", double.LOG_EDGES, tools64),
+        Part("log1p_of", double.LOG1P_OF, ("log_core.f64",)),
+        Part("sin_cos.f64", double.SIN_COS, (*tools64, "is_far")),
+        Part("erf_parts.f64", double.ERF_PARTS, ("exp_reduce.f64",)),
+        *(
+            Part(f"pow_edges.{k}", double.POW_EDGES[k], (f"splat.{k}", f"abs.{k}", f"trunc.{k}"))
+            for k in ("f32", "f64")
+        ),
         Part("exp_reduce", maths.EXP_REDUCE, (*tools, "fma.f32")),
         Part("log_split", maths.LOG_SPLIT, (*tools, "fma.f32")),
-        Part("sin_cos", maths.SIN_COS, (*tools, "fma.f32", "is_far")),
+        Part("turn", maths.TURN, (*tools, "fma.f32", "is_far")),
+        Part("sin_cos", maths.SIN_COS, ("turn",)),
+        Part("arc", maths.ARC, (*tools, "fma.f32")),
+        Part("atan_near", maths.ATAN_NEAR, (*tools, "fma.f32")),
+        Part("half_exp", maths.SINH_COSH, ("exp_reduce",)),
     ]
     parts += [Part(f"{name}.f32", text, (*tools, "fma.f32", *needs)) for name, (text, needs) in own.items()]
+    parts += [Part(f"{name}.f64", text, (*tools64, *needs)) for name, (text, needs) in own64.items()]
     for name, arity in LIBM.items():
         for kind, token, suffix in (("f32", "@f", "f"), ("f64", "@d", "")):
-            if kind == "f32" and name in own:
+            if name in (own if kind == "f32" else own64):
                 continue
-            text = by_lanes(name, token, f"::{name}{suffix}", arity)
-            parts.append(Part(f"{name}.{kind}", text, ("types", f"libm.{name}{suffix}")))
+            called = "lgamma" if name == "lgamma" else name + suffix  # lgammaf is coarse
+            text = by_lanes(name, token, f"::{called}", arity)
+            parts.append(Part(f"{name}.{kind}", text, ("types", f"libm.{called}")))
     for kind, token, scalar in (("f32", "@f", "float"), ("f64", "@d", "double")):
-        sigmoid = f"static inline {token} sigmoid({token} x) {{ return 1 / (1 + exp(-x)); }}"
-        parts.append(Part(f"sigmoid.{kind}", sigmoid, (f"exp.{kind}",)))
         parts.append(
             Part(
                 f"division.{kind}",

@@ -62,7 +62,11 @@ UNIT: dict[str, Part] = {
             "static inline long least(long a, long b) { return a < b ? a : b; }\n"
             "static inline long greatest(long a, long b) { return a > b ? a : b; }",
         ),
-        Part("is_far", "static inline int is_far(float x) { return __builtin_fabsf(x) > 10000.0f; }"),
+        Part(
+            "is_far",
+            "static inline int is_far(float x) { return __builtin_fabsf(x) > 10000.0f; }\n"
+            "static inline int is_far(double x) { return __builtin_fabs(x) > 1e8; }",
+        ),
         Part(
             "omp",
             'extern "C" int omp_get_thread_num();\n'

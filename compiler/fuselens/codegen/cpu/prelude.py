@@ -4,8 +4,8 @@ No header is included, because headers cost more to parse than the kernels to co
 ``@f @d @i @l @m`` stand for the vector types of one lane count (f32, f64, i32, i64 and the boolean mask, whose lanes
 are as wide as the kernel's widest element) and ``@W`` for the lane count; each is instantiated per lane count in use.
 
-The common f32 functions are ours (:mod:`.vector_maths`); f64 and the rare f32 functions go lane by lane to libm,
-declared by hand. They rely on ``-ffp-contract=off`` and on IEEE semantics (never ``-ffast-math``): rounding by a magic
+The f32 functions and the common f64 ones are ours (:mod:`.vector_maths`, :mod:`.vector_maths_f64`); the rest go lane by
+lane to libm, declared by hand. They rely on ``-ffp-contract=off`` and on IEEE semantics (never ``-ffast-math``): rounding by a magic
 number is exact.
 """
 
@@ -25,6 +25,7 @@ typedef double @d __attribute__((vector_size(8 * @W)));
 typedef int @i __attribute__((vector_size(4 * @W)));
 typedef long @l __attribute__((vector_size(8 * @W)));
 typedef unsigned @u __attribute__((vector_size(4 * @W)));
+typedef unsigned long @U __attribute__((vector_size(8 * @W)));
 typedef unsigned short u16x@W __attribute__((vector_size(2 * @W)));
 typedef short i16x@W __attribute__((vector_size(2 * @W)));
 typedef signed char i8x@W __attribute__((vector_size(@W)));
@@ -67,7 +68,7 @@ def parts_of(width: int, wide: bool, isa: Isa) -> dict[str, Part]:
 
     def fill(text: str) -> str:
         names = {"@f": f"f32x{width}", "@d": f"f64x{width}", "@i": f"i32x{width}", "@l": f"i64x{width}"}
-        names |= {"@m": f"maskx{width}", "@M": mask, "@u": f"u32x{width}", "@W": str(width)}
+        names |= {"@m": f"maskx{width}", "@M": mask, "@u": f"u32x{width}", "@U": f"u64x{width}", "@W": str(width)}
         for token, name in names.items():
             text = text.replace(token, name)
         return text

@@ -1,8 +1,9 @@
 """Vector maths in f32, as templates: argument reduction, a polynomial, and care for every special value.
 
-Polynomials are minimax fits of our own (Lawson-weighted least squares over Chebyshev nodes in 40 digits, coefficients
-rounded to f32 one after the other, lowest degree first); ``tests/codegen/test_vector_maths.py`` measures each function
-against double precision.
+Polynomials are minimax fits of our own (in 40 digits and more, coefficients rounded to f32 one after the other, lowest
+degree first). Every function is within one place of the double-precision result rounded to f32, for every float:
+``tests/codegen/test_vector_maths.py`` measures it. What rounding loses near a sum's end is computed and added to a
+smaller term.
 """
 
 from __future__ import annotations
@@ -71,12 +72,12 @@ static inline @f log_split(@f x, @f* k, @f* f) {
   @i e = (b - 0x3f2aaaab) >> 23;
   *f = (@f)(b - (e << 23)) - 1.0f;
   *k = __builtin_convertvector(e + (tiny & -23), @f);
-  @f q = fma(splat(x, -0.128858328f), *f, splat(x, 0.139867067f));
-  q = fma(q, *f, splat(x, -0.121856809f));
-  q = fma(q, *f, splat(x, 0.140053406f));
-  q = fma(q, *f, splat(x, -0.166803777f));
-  q = fma(q, *f, splat(x, 0.200104445f));
-  q = fma(q, *f, splat(x, -0.249998003f));
+  @f q = fma(splat(x, -0.129812047f), *f, splat(x, 0.139984056f));
+  q = fma(q, *f, splat(x, -0.121711999f));
+  q = fma(q, *f, splat(x, 0.140044302f));
+  q = fma(q, *f, splat(x, -0.166812077f));
+  q = fma(q, *f, splat(x, 0.200104773f));
+  q = fma(q, *f, splat(x, -0.249997839f));
   q = fma(q, *f, splat(x, 0.333332151f));
   return *f * *f * fma(q, *f, splat(x, -0.5f));
 }
@@ -98,16 +99,17 @@ LOG2 = """
 static inline @f log2(@f x) {
   @f k, f, t = log_split(x, &k, &f);
   t = fma(f, splat(x, 1.92596303e-08f), t * 1.44269502f);
-  return log_edges(x, k + fma(f, splat(x, 1.44269502f), t));
+  @f h = fma(f, splat(x, 1.44269502f), k);
+  return log_edges(x, h + (fma(f, splat(x, 1.44269502f), k - h) + t));
 }
 """.strip()
 LOG10 = """
 static inline @f log10(@f x) {
   @f k, f, t = log_split(x, &k, &f);
-  t = fma(f, splat(x, 1.00890175e-08f), t * 0.434294492f);
-  t = fma(k, splat(x, 7.90374682e-07f), t);
-  t = fma(f, splat(x, 0.434294492f), t);
-  return log_edges(x, fma(k, splat(x, 0.301029205f), t));
+  t = fma(f, splat(x, -1.01030501e-08f), t * 0.434294492f);
+  t = fma(k, splat(x, 7.90341716e-07f), t);
+  @f a = k * 0.301029205f, h = fma(f, splat(x, 0.434294492f), a);
+  return log_edges(x, h + (fma(f, splat(x, 0.434294492f), a - h) + t));
 }
 """.strip()
 LOG1P = """
@@ -122,28 +124,39 @@ static inline @f log1p(@f x) {
 """.strip()
 
 # pi/2 in three parts; fused multiply-adds keep what cancellation leaves. Far arguments go to libm.
-SIN_COS = """
-static inline @f sin_cos(@f x, int quarter) {  // sin(x + quarter pi/2)
+TURN = """
+// x = k pi/2 + r + lo, with |r| <= pi/4 and lo below the last place of r
+static inline @f turn(@f x, @i* k, @f* lo) {
   @f n = (x * 0.636619747f + 12582912.0f) - 12582912.0f;
-  @f r = fma(n, splat(x, -1.57079637f), x);
-  r = fma(n, splat(x, 4.37113883e-08f), r);
-  r = fma(n, splat(x, 1.71512489e-15f), r);
-  @i k = __builtin_convertvector(n, @i) + quarter;
-  @f u = r * r;
-  @f s = fma(splat(x, 2.8045306e-06f), u, splat(x, -0.000198503039f));
-  s = fma(s, u, splat(x, 0.00833337288f));
-  s = fma(s, u, splat(x, -0.166666672f));
-  s = fma(s, u * r, r);
-  @f c = fma(splat(x, 2.44329713e-05f), u, splat(x, -0.0013887313f));
-  c = fma(c, u, splat(x, 0.0416666456f));
-  c = fma(c, u * u, fma(u, splat(x, -0.5f), splat(x, 1.0f)));
-  @f y = (k & 1) != 0 ? c : s;
-  return (@f)((@i)y ^ ((k & 2) << 30));
+  @f near = fma(n, splat(x, -1.57079637f), x);
+  @f p = n * 4.37113883e-08f, lost = fma(n, splat(x, 4.37113883e-08f), -p);
+  @f r = near + p;
+  *lo = fma(n, splat(x, 1.71512489e-15f), lost + (p - (r - near)));
+  *k = __builtin_convertvector(n, @i);
+  return r;
 }
 static inline int any_far(@f x) {
   int found = 0;
   for (int l = 0; l < @W; ++l) found |= is_far(x[l]);
   return found;
+}
+""".strip()
+SIN_COS = """
+static inline @f sin_cos(@f x, int quarter) {  // sin(x + quarter pi/2)
+  @i k;
+  @f lo, r = turn(x, &k, &lo);
+  k += quarter;
+  @f u = r * r;
+  @f s = fma(splat(x, 2.8045306e-06f), u, splat(x, -0.000198503039f));
+  s = fma(s, u, splat(x, 0.00833337288f));
+  s = fma(s, u, splat(x, -0.166666672f));
+  s = fma(s, u * r, lo) + r;
+  @f c = fma(splat(x, 2.44329713e-05f), u, splat(x, -0.0013887313f));
+  c = fma(c, u, splat(x, 0.0416666456f));
+  c = fma(c, u, splat(x, -0.5f));
+  c = fma(c, u, -(r * lo)) + 1.0f;
+  @f y = (k & 1) != 0 ? c : s;
+  return (@f)((@i)y ^ ((k & 2) << 30));
 }
 """.strip()
 SIN = """
@@ -167,7 +180,144 @@ static inline @f cos(@f x) {
   return __builtin_expect(any_far(x), 0) ? cos_far(x, y) : y;
 }
 """.strip()
+TAN = """
+static __attribute__((noinline, cold)) @f tan_far(@f x, @f y) {
+  for (int l = 0; l < @W; ++l) if (is_far(x[l])) y[l] = tanf(x[l]);
+  return y;
+}
+static inline @f tan(@f x) {
+  @i k;
+  @f lo, r = turn(x, &k, &lo);
+  @f u = r * r;
+  @f p = fma(splat(x, 0.00939652789f), u, splat(x, 0.00310148159f));
+  p = fma(p, u, splat(x, 0.0244413912f));
+  p = fma(p, u, splat(x, 0.0534082018f));
+  p = fma(p, u, splat(x, 0.133388355f));
+  p = fma(p, u, splat(x, 0.333331555f));
+  p = fma(p, u * r, fma(u, lo, lo));
+  @f t = r + p;
+  @f y = -1.0f / t;
+  y = fma(fma(p - (t - r), y, fma(y, t, splat(x, 1.0f))), y, y);  // what rounding t and the quotient lost
+  y = (k & 1) != 0 ? y : t;
+  y = x == 0.0f ? x : y;
+  return __builtin_expect(any_far(x), 0) ? tan_far(x, y) : y;
+}
+""".strip()
 
+# asin(s) = s + s z P(z) for z = s^2 <= 1/4; beyond, by the half angle
+ARC = """
+static inline @f arc(@f s, @f z) {
+  @f p = fma(splat(s, 0.0422117114f), z, splat(s, 0.024152128f));
+  p = fma(p, z, splat(s, 0.045476038f));
+  p = fma(p, z, splat(s, 0.0749525204f));
+  p = fma(p, z, splat(s, 0.166667536f));
+  return p * (s * z);
+}
+""".strip()
+ASIN = """
+static inline @f asin(@f x) {
+  @f a = abs(x), z = (1.0f - a) * 0.5f, s = sqrt(z);
+  @f w = 1.57079637f - 2.0f * s, lost = (1.57079637f - w) - 2.0f * s;
+  @f far = w - (fma(splat(x, 2.0f), arc(s, z), splat(x, 4.37113883e-08f)) - lost);
+  @f near = a + arc(a, a * a);
+  return copysign(a > 0.5f ? far : near, x);
+}
+""".strip()
+ACOS = """
+static inline @f acos(@f x) {
+  @f a = abs(x), z = (1.0f - a) * 0.5f, s = sqrt(z), p = arc(s, z);
+  @f far = x > 0.0f ? 2.0f * (s + p) : 3.14159274f - (2.0f * (s + p) + 8.74227766e-08f);
+  @f near = 1.57079637f - (x + (arc(x, x * x) + 4.37113883e-08f));
+  return a > 0.5f ? far : near;
+}
+""".strip()
+# atan(t) = t + t z P(z) for z = t^2 <= 1
+ATAN_NEAR = """
+static inline @f atan_near(@f t, @f lo) {  // atan(t + lo)
+  @f z = t * t;
+  @f p = fma(splat(t, 0.0029194227f), z, splat(t, -0.0163631923f));
+  p = fma(p, z, splat(t, 0.0432047322f));
+  p = fma(p, z, splat(t, -0.0755166039f));
+  p = fma(p, z, splat(t, 0.106657691f));
+  p = fma(p, z, splat(t, -0.14211002f));
+  p = fma(p, z, splat(t, 0.199937671f));
+  p = fma(p, z, splat(t, -0.333331525f));
+  return t + fma(p, t * z, lo);
+}
+""".strip()
+ATAN = """
+static inline @f atan(@f x) {
+  @f a = abs(x), t = 1.0f / a;
+  @f lo = fma(-t, a, splat(t, 1.0f)) * (t * fma(t * t, splat(t, -0.5f), splat(t, 1.0f)));
+  lo = (a > 1.0f) & (lo == lo) ? lo : @f{};  // of an infinite x there is none
+  @f y = atan_near(a > 1.0f ? t : a, lo);
+  y = a > 1.0f ? 1.57079637f - (y + 4.37113883e-08f) : y;
+  return copysign(y, x);
+}
+""".strip()
+ATAN2 = """
+static inline @f atan2(@f y, @f x) {
+  @f a = abs(y), b = abs(x);
+  @f low = a < b ? a : b, high = a < b ? b : a;
+  @f t = low == high ? splat(x, 1.0f) : low / high;  // also where both are infinite
+  t = high == 0.0f ? splat(x, 0.0f) : t;
+  @f lo = fma(-t, high, low) / high;  // what rounding the quotient lost, where it is finite
+  lo = lo == lo ? lo * fma(t * t, splat(t, -0.5f), splat(t, 1.0f)) : @f{};
+  @f r = atan_near(t, lo);
+  r = a > b ? 1.57079637f - (r + 4.37113883e-08f) : r;
+  r = (@i)x < 0 ? 3.14159274f - (r + 8.74227766e-08f) : r;
+  r = copysign(r, y);
+  return (x != x) | (y != y) ? x + y : r;
+}
+""".strip()
+
+# Half of e^|x|, as exact as f32 can be: h + lo
+SINH_COSH = """
+static inline @f half_exp(@f a, @f* lo) {
+  a = a > 90.0f ? splat(a, 90.0f) : a;
+  @i k;
+  @f q = exp_reduce(a, &k), y = 1.0f + q;
+  @i half = (k - 1) >> 1;
+  @f s = pow2(half), t = pow2(k - 1 - half);
+  *lo = ((1.0f - y) + q) * s * t;
+  return y * s * t;
+}
+""".strip()
+SINH = """
+static inline @f sinh(@f x) {
+  @f a = abs(x), u = x * x;
+  @f p = fma(splat(x, 2.78221319e-06f), u, splat(x, 0.000198428956f));
+  p = fma(p, u, splat(x, 0.00833331048f));
+  p = fma(p, u, splat(x, 0.166666672f));
+  @f near = fma(p, u * a, a);
+  @f lo, h = half_exp(a, &lo);
+  @f far = h + (lo - 0.25f / h);
+  return copysign(a < 1.0f ? near : far, x);
+}
+""".strip()
+COSH = """
+static inline @f cosh(@f x) {
+  @f lo, h = half_exp(abs(x), &lo);
+  return h + (0.25f / h + lo);
+}
+""".strip()
+
+# e^-|x| is at most 1: nothing overflows, and small results keep their digits
+SIGMOID = """
+static inline @f sigmoid(@f x) {
+  @f a = -abs(x);
+  a = a < -104.0f ? splat(x, -104.0f) : a;
+  @i k;
+  @f q = exp_reduce(a, &k), y = q + 1.0f;
+  @i half = k >> 1;
+  @f s = pow2(half), t = pow2(k - half), e = y * s * t, d = 1.0f + e, r = 1.0f / d;
+  @f lost = x < 0.0f ? (1.0f - y) + q : @f{};  // of the numerator
+  @f rest = fma(-d, r, splat(x, 1.0f)) - r * (e - (d - 1.0f));
+  y = x < 0.0f ? y : splat(x, 1.0f);
+  y = fma(y, r, r * fma(y, rest, lost));
+  return x < 0.0f ? y * s * t : y;
+}
+""".strip()
 TANH = """
 static inline @f tanh(@f x) {
   @f a = abs(x), u = x * x;
@@ -175,9 +325,8 @@ static inline @f tanh(@f x) {
   t = fma(t, u, splat(x, -0.0537431724f));
   t = fma(t, u, splat(x, 0.133314863f));
   t = fma(t, u, splat(x, -0.333332837f));
-  @f near = fma(t, u * x, x);
-  @f far = copysign(1.0f - 2.0f / (exp(a + a) + 1.0f), x);
-  return a < 0.625f ? near : far;
+  @f near = fma(t, u * a, a), far = 1.0f - 2.0f / (exp(a + a) + 1.0f);
+  return copysign(a < 0.625f ? near : far, x);
 }
 """.strip()
 
