@@ -28,7 +28,7 @@ _KEPT = frozenset({
     "normal", "normal_functional", "uniform", "exponential", "multinomial", "randperm",
     # gathers, scatters and slices: index expressions in the lowering
     "embedding", "index", "index_put", "index_select", "gather", "scatter", "scatter_add", "scatter_reduce",
-    "slice", "slice_scatter", "select", "select_scatter", "cat", "constant_pad_nd", "index_add",
+    "take", "_unsafe_index", "slice", "slice_scatter", "select", "select_scatter", "cat", "constant_pad_nd", "index_add",
     # raises for what is no probability
     "binary_cross_entropy",
     # views

@@ -38,7 +38,7 @@ def to_host(graph: Graph, sources: Mapping[str, Source]) -> Source:
 
 # What graphs call for a few numbers at a time, by torch's Python binding: that takes a quarter of the operator's time.
 _BINDINGS = {"aten.randint.low": "torch.randint"}
-_RESERVED = frozenset({"call", "inputs", "torch", "reinterpret", "settled", "check_division"})
+_RESERVED = frozenset({"call", "inputs", "torch", "reinterpret", "settled", "check_errors"})
 
 
 class _Host:
@@ -117,7 +117,7 @@ class _Host:
             self._name(name)
         for name, (position, dimension) in graph.symbols.items():
             out.put(f"{name} = {self._symbol_source(position, dimension)}")
-        self._checks = not self.triton and any(i.checks_division for i in self.infos.values())
+        self._checks = not self.triton and any(i.checks for i in self.infos.values())
         for position, node in enumerate(graph.nodes):
             self.position = position
             if isinstance(node, Kernel):
@@ -128,16 +128,16 @@ class _Host:
                 raise Unsupported(f"{node.name} is not a kernel: the graph was not fused")
             self._free(node, position)
         results = [self._output(o) for o in graph.outputs]
-        self._check_division()
+        self._check_errors()
         out.put(f"return ({', '.join(results)}{',' if len(results) == 1 else ''})")
         out.close("")
         constants = {self._name(c): c for c in graph.constants}
         return Source("host", out.text(), out.lines(), tuple(self.infos.values()), dict(self.makers), constants)
 
-    def _check_division(self) -> None:
-        """Before inputs are written to (nothing divides after that), else at the end."""
+    def _check_errors(self) -> None:
+        """Before inputs are written to (nothing may fail after that), else at the end."""
         if self._checks:
-            self.out.put("check_division()  # an integer was divided by zero: raise what eager raises")
+            self.out.put("check_errors()  # an integer was divided by zero, or an index out of range: raise")
             self._checks = False
 
     def _symbol_source(self, position: int, dimension: int) -> str:
@@ -205,7 +205,7 @@ class _Host:
         if info is None:
             raise Unsupported(f"no kernel was generated for {node.name}")
         if any(self._root(s) in self.graph.inputs for s in info.written):
-            self._check_division()
+            self._check_errors()
         tensors = [self._tensor(s) for s in info.arguments]
         origins = ", ".join(dict.fromkeys(node.origins))
         self.out.forget()

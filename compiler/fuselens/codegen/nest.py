@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import sympy
 from sympy import Expr
 
-from ..ir.loops import Axis, Graph, Kernel, Op, Phase, symbol
+from ..ir.loops import Axis, Graph, Kernel, Op, Phase, indirect_names, symbol
 from .expressions import linear, names_in, set_zero
 
 INDEXED = {"load": 1, "store": 1, "index": 0, "random": 3}  # which argument of an op is the index expression
@@ -230,13 +230,16 @@ def _best_axis(axes: tuple[Axis, ...], ops: Iterable[Op], nest: Nest) -> str:
 def _score(axis: str, body: Iterable[Op], nest: Nest) -> float:
     """How well vectors run along ``axis``: contiguous accesses count for it, strided and gathered ones against."""
     score = 0.0
+    varying: set[str] = set()  # what differs between lanes: a position among it is a gather
     for op in body:
-        if op.op not in ("load", "store"):
+        index = index_of(op)
+        if (index is not None and axis in names_in(index)) or not varying.isdisjoint(op.operands()):
+            varying.add(op.name)
+        if index is None or op.op not in ("load", "store"):
             continue
-        index = sympy.sympify(op.args[1])
         coefficient = linear(index, frozenset((axis,))).coefficient(axis)
         weight = 1.5 if op.op == "store" else 1.0
-        if coefficient is None:
+        if coefficient is None or not varying.isdisjoint(indirect_names(index)):
             score -= 2 * weight
         elif coefficient == 1:
             score += weight

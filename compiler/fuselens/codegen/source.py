@@ -34,7 +34,7 @@ class KernelInfo:
     spans: tuple[Span, ...] = ()
     bytes_read: Expr | None = None
     bytes_written: Expr | None = None
-    checks_division: bool = False  # sets the unit's error flag on an integer division by zero
+    checks: bool = False  # may set the unit's error flag: an integer divided by zero, an index out of range
     launch: dict[str, Any] = field(default_factory=dict)
 
 

@@ -214,6 +214,13 @@ class _Points:
     def random(self, op: Op, keys: tuple[Tensor, Tensor], stream: int, index: Expr) -> Tensor:
         return self._checked(op, philox.words(*keys, stream, self._position(index)))
 
+    def bounds(self, op: Op, value: Tensor, size: Expr, wrap: bool) -> Tensor:
+        n = self.memory.value(size)
+        position = torch.where(value < 0, value + n, value) if wrap else value
+        if bool(((position < 0) | (position >= n)).any()) and 0 not in self.shape:
+            raise IndexError(f"{self.where}: {op.name}: a position is not below {n}")
+        return position
+
     def _position(self, expression: Expr) -> Tensor:
         for name in (s.name for s in expression.free_symbols):  # pyright: ignore[reportAttributeAccessIssue]
             if name.startswith("%"):

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -109,9 +109,13 @@ class Op:
     const       (number,)                      a literal of ``dtype``
     index       (expression,)                  the value of an index expression as ``dtype`` (i64)
     random      (key, key, stream, index)      word ``index`` of a stream of random numbers (``ir.philox``), i32
+    bounds      (value, size, wrap)            the i64 value as a position below ``size``; see below
     cast        (value,)                       convert to ``dtype`` (float to integer truncates, to bool is != 0)
     bitcast     (value,)                       reinterpret
     ==========  =============================  ============================================================
+
+    ``bounds`` counts negative values from the end where ``wrap`` is True. A value that is still out of range is
+    reported (the call of the graph raises) and gives position 0, so that kernels touch no memory that is not theirs.
     """
 
     name: str
@@ -305,12 +309,21 @@ def extern_reads(node: Extern) -> tuple[str, ...]:
     return tuple(found)
 
 
+_DIVISIONS = frozenset({"floordiv", "truncdiv", "mod", "fmod"})
+
+
+def may_fail(body: Iterable[Op]) -> bool:
+    """Whether the ops may refuse the values that they are given: positions out of range, integers divided by zero."""
+    return any(o.op == "bounds" or (o.op in _DIVISIONS and o.dtype not in ("f32", "f64")) for o in body)
+
+
 def interpret(body: tuple[Op, ...], handler: Any, values: dict[str, Any]) -> None:
     """Runs ``body`` under an interpretation.
 
     ``handler`` has the methods ``load(op, storage, index)``, ``store(op, storage, index, value)``,
-    ``reduce(op, kind, value)``, ``const(op, number)``, ``index(op, expression)``, ``random(op, keys, stream, index)``
-    and ``apply(op, values)`` for all the rest. ``values`` maps op names to the handler's values; results are added to it.
+    ``reduce(op, kind, value)``, ``const(op, number)``, ``index(op, expression)``, ``random(op, keys, stream, index)``,
+    ``bounds(op, value, size, wrap)`` and ``apply(op, values)`` for all the rest. ``values`` maps op names to the
+    handler's values; results are added to it.
     """
     special: dict[str, Callable[[Op], Any]] = {
         "load": lambda o: handler.load(o, o.args[0], o.args[1]),
@@ -319,6 +332,7 @@ def interpret(body: tuple[Op, ...], handler: Any, values: dict[str, Any]) -> Non
         "const": lambda o: handler.const(o, o.args[0]),
         "index": lambda o: handler.index(o, o.args[0]),
         "random": lambda o: handler.random(o, (values[o.args[0]], values[o.args[1]]), o.args[2], o.args[3]),
+        "bounds": lambda o: handler.bounds(o, values[o.args[0]], o.args[1], o.args[2]),
     }
     for op in body:
         run = special.get(op.op)

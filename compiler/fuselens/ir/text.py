@@ -179,6 +179,8 @@ def show_op(op: Op, store_name: str = "") -> str:
         what = f"index {show_expression(op.args[0])}"
     elif op.op == "random":
         what = f"random {op.args[0]}, {op.args[1]}, {op.args[2]}[{show_expression(op.args[3])}]"
+    elif op.op == "bounds":
+        what = f"bounds {op.args[0]}, {show_expression(op.args[1])}" + (", wrap" if op.args[2] else "")
     else:
         what = f"{op.op} {', '.join(a if isinstance(a, str) else _number(a) for a in op.args)}"
     return f"{op.name} = {what} : {op.dtype}"
@@ -536,6 +538,9 @@ def _parse_args(kind: str, rest: str) -> tuple[Any, ...]:
         if found is None:
             raise ValueError("expected: random KEY, KEY, STREAM[index]")
         return found[1], found[2], int(found[3]), parse_expression(found[4])
+    if kind == "bounds":
+        value, size, *wrap = split_top(rest)
+        return value, parse_expression(size), wrap == ["wrap"]
     return tuple(p.strip() for p in rest.split(","))
 
 

@@ -14,7 +14,7 @@ ssa
 dtypes
     ``ir.ops`` gives arity, operand and result dtypes. Half-precision floats are loaded, stored, cast and nothing else.
 bounds
-    An affine index stays inside its storage at the example sizes.
+    An affine index stays inside its storage at the example sizes; positions that ``bounds`` limits count as axes.
 stores
     No axis of the iteration space is missing from an affine store index (two points would write one element).
 races
@@ -248,6 +248,7 @@ _SPECIAL_DTYPES: dict[str, Callable[[Graph, Op, dict[str, str]], str]] = {
     "const": lambda _g, op, _d: "" if op.dtype in ITEMSIZE else "unknown dtype",
     "index": lambda _g, op, _d: "" if op.dtype == "i64" else "an index is i64",
     "random": lambda _g, op, d: "" if {op.dtype, d[op.args[0]], d[op.args[1]]} == {"i32"} else "keys and words are i32",
+    "bounds": lambda _g, op, d: "" if {op.dtype, d[op.args[0]]} == {"i64"} else "a position is i64",
     "cast": lambda _g, op, _d: "" if len(op.args) == 1 and op.dtype in ITEMSIZE else "takes one operand",
     "bitcast": lambda _g, op, d: "" if ITEMSIZE[d[op.args[0]]] == ITEMSIZE[op.dtype] else "sizes differ",
 }
@@ -276,18 +277,22 @@ def _accesses(graph: Graph, node: Loop | Kernel, phases: tuple[Phase, ...]) -> I
     order = 0
     for phase in phases:
         sizes = outer | {a.name: integer_value(a.size, graph.hints) for a in phase.axes}
-        axes = frozenset(sizes)
         rename = {a.name: symbol(f"_r{k}") for k, a in enumerate(phase.axes) if isinstance(node, Kernel)}
-        if 0 in sizes.values():
+        limits = {
+            "%" + o.name: integer_value(o.args[1], graph.hints) for p in phases for o in p.body if o.op == "bounds"
+        }
+        reach = sizes | limits
+        within = frozenset(reach)
+        if 0 in reach.values():
             continue
         for op in phase.body:
             order += 1
             if op.op not in ("load", "store"):
                 continue
-            form = None if indirect_names(op.args[1]) else linear(op.args[1], axes)
-            extremes = bounds(form, sizes, graph.hints) if form else None
+            form = linear(op.args[1], within)
+            extremes = bounds(form, reach, graph.hints) if form else None
             _check_bounds(graph, node, op, extremes)
-            if op.op == "store" and form is not None:
+            if op.op == "store" and form is not None and not indirect_names(op.args[1]):
                 used = {a for a, _ in form.terms}
                 idle = [a for a, n in sizes.items() if n > 1 and a not in used]
                 if idle:

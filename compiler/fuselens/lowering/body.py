@@ -46,6 +46,10 @@ class Scalar:
     def floating(self) -> bool:
         return self.dtype in FLOATS
 
+    def bounds(self, size: Expr, wrap: bool) -> Scalar:
+        """This i64 as a position below ``size``; ``wrap``: negative ones count from the end."""
+        return self.body.add("bounds", (self.name, size, wrap), "i64")
+
     @property
     def symbol(self) -> sympy.Symbol:
         """For index expressions that gather by this value (an i64)."""

@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 
 from fuselens.ir.affine import symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Ref
-from fuselens.lowering import composites, movement, pointwise, reductions
+from fuselens.lowering import composites, indexing, movement, pointwise, reductions
 from fuselens.lowering.builder import Builder, LoweringError, Unsupported, contiguous_strides, expression
 from fuselens.lowering.dtypes import LOOP_DTYPES
 from fuselens.lowering.views import aliases, is_view, lower_view
@@ -27,7 +27,7 @@ from fuselens.report import Span
 from fuselens.torch_private import OpOverload, symint_hint, symint_may_be_negative
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
-RULES: dict[str, Rule] = {**pointwise.RULES, **reductions.RULES, **movement.RULES, **composites.RULES}
+RULES: dict[str, Rule] = {**pointwise.RULES, **reductions.RULES, **movement.RULES, **composites.RULES, **indexing.RULES}
 
 # operators that ATen runs better than a loop of ours, by packet: no fallback, a choice
 _VENDOR = "the vendor's library is the better implementation"
@@ -51,9 +51,8 @@ _UNCHECKED = "an index out of range must raise, which loops do not check"
 REASONS: dict[str, str] = {
     **VENDOR,
     **dict.fromkeys(
-        ("aten.embedding", "aten.index", "aten.index_select", "aten.gather", "aten.take", "aten.index_put",
-         "aten.scatter", "aten.scatter_add", "aten.embedding_dense_backward", "aten.nll_loss_forward",
-         "aten.index_add", "aten._unsafe_index", "aten.scatter_reduce"),
+        ("aten.index_put", "aten.scatter", "aten.scatter_add", "aten.embedding_dense_backward", "aten.index_add",
+         "aten.scatter_reduce"),
         _UNCHECKED,
     ),
     "aten.binary_cross_entropy": "what is no probability must raise, which loops do not check",

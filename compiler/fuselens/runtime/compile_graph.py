@@ -64,8 +64,8 @@ def build(graph: Graph, generated: Generated, config: Config, target: str = "cpu
         built.cached = made.cached
         for info in generated.cpp.kernels:
             names[info.name] = function(made.library, info.name, len(info.arguments), len(info.sizes))
-        if any(i.checks_division for i in generated.cpp.kernels):
-            names["check_division"] = memory.division_check(made.library)
+        if any(i.checks for i in generated.cpp.kernels):
+            names["check_errors"] = memory.error_check(made.library)
     elif generated.triton is not None and target.startswith("cuda"):
         from .launch import load_triton
 

@@ -57,16 +57,19 @@ def settled(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
     return out.copy_(tensor)
 
 
-def division_check(library: ctypes.CDLL) -> Callable[[], None]:
-    """A function that raises, and resets the unit's flag, if one of its kernels divided an integer by zero.
+def error_check(library: ctypes.CDLL) -> Callable[[], None]:
+    """A function that raises, and resets the unit's flag, if one of its kernels reported an error.
 
-    Compiled code computes the whole result first (quotient and remainder 0) and raises what eager raises.
+    The flag's bits are kinds of errors: 1 an integer divided by zero, 2 an index out of range. Compiled code computes
+    the whole result first (quotient and remainder 0, position 0); whoever called the graph runs its frame eagerly,
+    which raises eager's own exception.
     """
     flag = ctypes.c_int.in_dll(library, "fuselens_error")
 
     def check() -> None:
-        if flag.value:
+        kinds = flag.value
+        if kinds:
             flag.value = 0
-            raise RuntimeError("ZeroDivisionError")
+            raise RuntimeError("ZeroDivisionError") if kinds & 1 else IndexError("an index is out of range")
 
     return check

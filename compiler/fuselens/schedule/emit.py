@@ -29,6 +29,7 @@ class Scope:
         self._names = names
         self._known: dict[tuple[Any, ...], int] = {}
         self._numbers: dict[str, Any] = {}
+        self.limits: dict[str, Expr] = {}  # positions → the size that they are below
         # half-precision results of casts that only exist because eager stores there → (f32 name, its dtype)
         self.unrounded: dict[str, tuple[str, str]] = {} if unrounded is None else unrounded
 
@@ -49,6 +50,8 @@ class Scope:
         self.ops.append(Op(name, op, args, dtype, spans))
         if op == "const":
             self._numbers[name] = args[0]
+        elif op == "bounds":
+            self.limits[name] = args[1]
         return name
 
     def _neutral(self, op: str, args: tuple[Any, ...]) -> str | None:
@@ -81,7 +84,10 @@ def translate(
         if op.op == "load":
             names[op.name] = resolve(scope, op.args[0], _index(op.args[1], mapping, names), op)
         elif op.op == "index":
-            names[op.name] = scope.emit("index", (_index(op.args[0], mapping, names),), op.dtype, op.spans)
+            index = _index(op.args[0], mapping, names)
+            known = indirect_names(index)
+            whole = len(known) == 1 and index == value_symbol(known[0])
+            names[op.name] = known[0] if whole else scope.emit("index", (index,), op.dtype, op.spans)
         elif op.op == "random":
             first, second, stream, index = op.args
             args = (names[first], names[second], stream, _index(index, mapping, names))
@@ -106,11 +112,9 @@ def translate(
 
 def _index(index: Expr, mapping: Mapping[str, Expr], names: Mapping[str, str]) -> Expr:
     indirect = indirect_names(index)
-    if mapping:
-        index = substitute(index, mapping)
-    if indirect:
+    if indirect:  # first: the mapping may bring values of the scope's own
         index = index.xreplace({value_symbol(n): value_symbol(names[n]) for n in indirect})  # pyright: ignore
-    return index
+    return substitute(index, mapping) if mapping else index
 
 
 def remember_unrounded(scope: Scope, ops: Iterable[Op], value: str, names: Mapping[str, str]) -> None:

@@ -364,7 +364,8 @@ def _solvable(graph: Graph, group: Group, storage: str, item: Item) -> bool:
     """Whether every read of the storage in the group tells the point of the loop that computes it."""
     for member in group.members:
         for op in member.item.loads:
-            if op.args[0] == storage and solved(graph, item, op.args[1], dict(member.item.sizes)) is None:
+            limits = member.item.limits if indirect_names(op.args[1]) else {}
+            if op.args[0] == storage and solved(graph, item, op.args[1], member.item.sizes, limits) is None:
                 return False
     return True
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from sympy import Expr
 
 from fuselens.ir.affine import linear, substitute
-from fuselens.ir.loops import Graph, indirect_names, symbol
+from fuselens.ir.loops import Graph, indirect_names, may_fail, symbol
+from fuselens.schedule.inline import solved
 from fuselens.schedule.items import Item, points
 from fuselens.schedule.matching import axes_in, covers, solve
 
@@ -269,8 +270,6 @@ def _reads(
             writer = produced.get(op.args[0])
             if writer is None:
                 continue
-            if indirect_names(op.args[1]):
-                return Refused("gather", f"{op.args[0]} is read at computed positions")
             index = reader.at(op.args[1])
             if index == writer.target:
                 continue
@@ -281,9 +280,8 @@ def _reads(
                 return Refused("points", f"other points of {name} are read, which depend on more of the kernel")
             if writer.item.cost > RECOMPUTE:
                 return Refused("points", f"other points of {name} are read, too expensive to compute again")
-            store = writer.item.form(writer.item.store.args[1])
-            known = linear(index, frozenset(axes))
-            found = solve(store, writer.item.sizes, known, axes, graph.hints) if store and known else None
-            if found is None or len(found.values) != len(writer.item.sizes):
+            if may_fail(writer.item.loop.body) and indirect_names(index):
+                return Refused("gather", f"{name} may raise where it is not read")
+            if solved(graph, writer.item, index, axes, reader.item.limits) is None:
                 return Refused("points", f"it cannot be told which points of {name} are read")
     return None

@@ -2,19 +2,32 @@
 
 A pointwise loop is inlined into every loop that reads it when that costs less than a store and a load: it reads
 nothing (constants, ranges), or it is a few cheap operations and either several loops read it or they read it at more
-points than it has (a broadcast vector). Externs and outputs still get the stored buffer.
+points than it has (a broadcast vector). A loop of which only a few elements are read, at positions that come from
+data, is computed at those alone. Externs and outputs still get the stored buffer.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from sympy import Expr
 
 from fuselens.ir.affine import linear
-from fuselens.ir.loops import Extern, Graph, Loop, Node, Op, extern_reads, indirect_names
+from fuselens.ir.loops import (
+    Extern,
+    Graph,
+    Loop,
+    Node,
+    Op,
+    extern_reads,
+    indirect_names,
+    may_fail,
+    symbol,
+    value_symbol,
+)
 from fuselens.report import Decision
 from fuselens.schedule.emit import Scope, remember_unrounded, translate, without_dead
 from fuselens.schedule.items import Item, analyse, bytes_of, is_conversion, points
@@ -32,6 +45,7 @@ def inline(graph: Graph) -> tuple[Graph, list[Decision]]:
         if isinstance(node, Loop):
             owner = graph.buffers[node.name].owner
             writers[owner] = writers.get(owner, 0) + 1
+    picked = _picked(graph, readers, fixed)
     chosen: dict[str, Item] = {}
     decisions: list[Decision] = []
     nodes: list[Node] = []
@@ -43,6 +57,8 @@ def inline(graph: Graph) -> tuple[Graph, list[Decision]]:
             node = with_inlined(graph, node, chosen)
         item = analyse(graph, node, position)
         reason = _reason(graph, item, readers.get(item.storage, []))
+        if item.storage in picked:
+            reason = "only a few of its elements are read, at positions that come from data"
         if reason and writers[item.storage] == 1:
             chosen[item.storage] = item
             if item.storage not in fixed:
@@ -75,6 +91,28 @@ def _reason(graph: Graph, item: Item, readers: list[Loop]) -> str:
     return ""
 
 
+def _picked(graph: Graph, readers: dict[str, list[Loop]], fixed: set[str]) -> set[str]:
+    """Storages of pointwise loops of which no more elements are read, by gathers, than they have."""
+    picked: dict[str, int] = {}  # → elements that are read
+    for node in reversed(graph.nodes):
+        if not isinstance(node, Loop) or node.reduction or may_fail(node.body):
+            continue
+        storage = graph.buffers[node.name].owner
+        count = 0
+        for reader in readers.get(storage, ()):
+            indexes = [o.args[1] for o in reader.body if o.op == "load" and o.args[0] == storage]
+            if all(map(indirect_names, indexes)):
+                count += points(graph, (a.size for a in (*reader.axes, *reader.reduction)))
+            elif (own := graph.buffers[reader.name].owner) in picked:
+                count += picked[own]
+            else:
+                break
+        else:
+            if storage in readers and storage not in fixed and count <= points(graph, (a.size for a in node.axes)):
+                picked[storage] = count
+    return set(picked)
+
+
 def _readers(graph: Graph) -> dict[str, list[Loop]]:
     readers: dict[str, list[Loop]] = {}
     for node in graph.nodes:
@@ -100,7 +138,7 @@ def with_inlined(graph: Graph, node: Loop, chosen: dict[str, Item]) -> Loop:
 
     def resolve(scope: Scope, storage: str, index: Expr, op: Op) -> str:
         item = chosen.get(storage)
-        mapping = solved(graph, item, index, sizes) if item else None
+        mapping = solved(graph, item, index, sizes, scope.limits) if item else None
         if item is None or mapping is None:
             return scope.emit("load", (storage, index), op.dtype, op.spans)
         names: dict[str, str] = {}
@@ -125,11 +163,19 @@ def fresh_names(node: Loop) -> Iterator[str]:
     return (n for n in (f"t{k}" for k in itertools.count()) if n not in taken)
 
 
-def solved(graph: Graph, item: Item, index: Expr, sizes: dict[str, Expr]) -> dict[str, Expr] | None:
-    """The producer's axes at the point where its element ``index`` is read; None when that cannot be told."""
-    if indirect_names(index):
-        return None
-    if index == item.store.args[1] and all(sizes.get(a) == s for a, s in item.sizes.items()):
+def solved(
+    graph: Graph, item: Item, index: Expr, sizes: Mapping[str, Expr], limits: Mapping[str, Expr] = MappingProxyType({})
+) -> dict[str, Expr] | None:
+    """The producer's axes at the point where its element ``index`` is read; None when that cannot be told.
+
+    Values in the index that ``limits`` bounds count as axes.
+    """
+    values = indirect_names(index)
+    if values:
+        if any(n not in limits for n in values):
+            return None
+        sizes = {**sizes, **{f"%{n}": limits[n] for n in values}}
+    elif index == item.store.args[1] and all(sizes.get(a) == s for a, s in item.sizes.items()):
         return {}
     store = item.form(item.store.args[1])
     read = linear(index, frozenset(sizes))
@@ -138,6 +184,9 @@ def solved(graph: Graph, item: Item, index: Expr, sizes: dict[str, Expr]) -> dic
     solution = solve(store, item.sizes, read, sizes, graph.hints)
     if solution is None or len(solution.values) != len(item.sizes):
         return None
+    if values:
+        own = {symbol(f"%{n}"): value_symbol(n) for n in values}
+        return {a: e.xreplace(own) for a, e in solution.values.items()}  # pyright: ignore
     return solution.values
 
 

@@ -16,7 +16,7 @@ COSTS: dict[str, int] = {
     "exp": 10, "exp2": 9, "expm1": 12, "log": 10, "log2": 10, "log10": 10, "log1p": 12, "sigmoid": 13,
     "tanh": 14, "erf": 14, "erfc": 16, "sin": 16, "cos": 16, "tan": 20, "asin": 18, "acos": 18, "atan": 18,
     "atan2": 22, "sinh": 14, "cosh": 14, "asinh": 18, "acosh": 18, "atanh": 18, "pow": 26, "lgamma": 40, "hypot": 8,
-    "load": 1, "store": 0, "const": 0, "index": 1, "random": 20,
+    "load": 1, "store": 0, "const": 0, "index": 1, "random": 20, "bounds": 3,
 }  # fmt: skip
 
 
@@ -38,6 +38,11 @@ class Item:
     @property
     def reduction(self) -> bool:
         return bool(self.loop.reduction)
+
+    @property
+    def limits(self) -> dict[str, Expr]:
+        """Its positions that come from data, with the sizes that they are below."""
+        return {o.name: o.args[1] for o in self.loop.body if o.op == "bounds"}
 
     @property
     def value(self) -> str:

@@ -289,7 +289,7 @@ class _Builder:
         key = (item.storage, index)
         found = scope.values.get(key)
         if found is None:
-            mapping = solved(self.plan.graph, item, index, self.sizes)
+            mapping = solved(self.plan.graph, item, index, self.sizes, scope.limits)
             if mapping is None or item.reduction:
                 raise Unbuildable(f"{item.storage} cannot be computed where it is read")
             found = scope.values[key] = self._inline(scope, item, mapping)
@@ -383,7 +383,7 @@ def _renamed(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> Iterator[tuple[
 
 
 def _renamed_args(op: Op, names: Mapping[str, str]) -> tuple[object, ...]:
-    if op.op in OPS or op.op in ("cast", "bitcast"):
+    if op.op in OPS or op.op in ("cast", "bitcast", "bounds"):
         return tuple(names.get(a, a) if isinstance(a, str) else a for a in op.args)
     if op.op == "reduce":
         return (op.args[0], names.get(op.args[1], op.args[1]))

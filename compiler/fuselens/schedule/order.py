@@ -33,6 +33,7 @@ from fuselens.ir.loops import (
     Op,
     Phase,
     extern_reads,
+    may_fail,
     phases_of,
     symbol,
 )
@@ -252,14 +253,13 @@ _RETURNING = frozenset({
     "_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_efficient_attention_backward",
 })  # fmt: skip
-_DIVISIONS = frozenset({"floordiv", "truncdiv", "mod", "fmod"})
 
 
 def may_raise(node: Node) -> bool:
     """Whether the node may refuse the values that it is given: an index out of range, an integer division by zero."""
     if isinstance(node, Extern):
         return node.target.split(".")[1] not in _RETURNING
-    return any(o.op in _DIVISIONS and o.dtype not in ("f32", "f64") for p in phases_of(node) for o in p.body)
+    return any(may_fail(p.body) for p in phases_of(node))
 
 
 class _Writes:

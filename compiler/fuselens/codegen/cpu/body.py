@@ -38,7 +38,7 @@ _KEYWORDS = (
 _OURS = (
     "left begin end unit units row lo hi n u l step share chunk chunks thread threads splat copy_edge add_carry"
     " to_i32 to_i64 bits round_even div_floor div_trunc mod_floor mod_trunc int_pow shift_left shift_right floor_div"
-    " floor_mod least greatest keep_f32 keep_f64 keep_i32 keep_i64 keep_mask"
+    " floor_mod least greatest bound wrap keep_f32 keep_f64 keep_i32 keep_i64 keep_mask"
 )
 _RESERVED = frozenset((_KEYWORDS + " " + _OURS).split()) | frozenset(TABLE) | frozenset(LIBM)
 
@@ -139,7 +139,7 @@ class BodyWriter:
     # --- the emitter interface of scalar_ops ---
 
     def need(self, *parts: str) -> None:
-        self.checks |= any(p.startswith("int_division") for p in parts)
+        self.checks |= any(p.startswith(("int_division", "bound")) for p in parts)
         self.unit.need(self.width, self.wide, parts)
 
     def vector(self, register: str) -> str:
@@ -488,6 +488,8 @@ class BodyWriter:
             self._index_value(op, vector)
         elif op.op == "random":
             self._random(op, vector)
+        elif op.op == "bounds":
+            self._bounds(op)
         else:
             values = [self.slots[a].value if isinstance(a, str) else self._number(a, op) for a in op.args]
             if op.op == "cast":
@@ -611,6 +613,21 @@ class BodyWriter:
         else:
             self.need("random.at")
             self._define(op, f"random_at{self.width}({keys}, {op.args[2]}, {self._positions(op, index, vector)})")
+
+    def _bounds(self, op: Op) -> None:
+        """A checked position: one number where all lanes have the same."""
+        name, size, wrap = op.args
+        text, n = self._text(name), print_index(size, self.names)
+        self._index_parts(sympy.sympify(size))
+        if wrap:
+            self.need("wrap")
+            text = f"wrap({text}, {n})"
+        if self.slots[name].varying:
+            self.need("bounds")
+            self._define(op, f"bounds{self.width}({text}, {n}, {self.left})")
+        else:
+            self.need("bound")
+            self._define(op, self._splat("i64", f"bound(({text})[0], {n})"))
 
     def _positions(self, op: Op, index: Expr, vector: str) -> str:
         """The value of an index expression, lane by lane where it varies."""

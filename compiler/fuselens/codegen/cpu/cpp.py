@@ -67,12 +67,14 @@ class _KernelWriter(BodyWriter):
         out.put(f"// {self.source.name}: {origins}", self.source.spans)
         if self.plan.layout == "whole":
             out.open(f'extern "C" void {self.source.name}({parameters}) {{', self.source.spans)
+            self._nothing_to_index()
             self._whole()
             out.close()
         else:
             units, begin = self._units()
             if units == "1":
                 out.open(f'extern "C" void {self.source.name}({parameters}) {{', self.source.spans)
+                self._nothing_to_index()
                 if self.plan.vector:
                     out.put("const long begin = 0, end = 1;")
                 begin(False)
@@ -88,7 +90,7 @@ class _KernelWriter(BodyWriter):
             name=self.source.name, kind=self.source.kind, arguments=arguments,
             written=tuple(dict.fromkeys(place[name] for name in self.source.writes())), sizes=sizes,
             operations=self.source.origins, spans=self.source.spans, bytes_read=read, bytes_written=written,
-            checks_division=self.checks,
+            checks=self.checks,
         )  # fmt: skip
 
     def _place(self, storage: str, used: Iterable[str]) -> str:
@@ -106,16 +108,28 @@ class _KernelWriter(BodyWriter):
         restrict = "__restrict " if alone else ""
         return f"{constant}{C_TYPES[buffers[storage].dtype]}* {restrict}{self.names[storage]}"
 
+    def _points(self) -> Expr:
+        """How often the body runs, over all phases."""
+        inner = sum(sympy.Mul(*(a.size for a in p.axes)) for p in self.kernel.phases if p.axes) or 1
+        return sympy.Mul(*(a.size for a in self.kernel.axes)) * inner
+
+    def _nothing_to_index(self) -> None:
+        """Reports positions in dimensions that turn out to have none: not even the first element exists."""
+        sizes = dict.fromkeys(o.args[1] for o in self.kernel.ops() if o.op == "bounds" and not o.args[1].is_positive)
+        points = print_factor(self._points(), self.names)
+        for size in sizes:
+            test = f"{print_factor(size, self.names)} <= 0 && {points} > 0"
+            self.out.put(f"if ({test}) {{ fuselens_error |= 2; return; }}")
+
     def _entry(self, parameters: str, passed: str, units: str) -> None:
         """The exported function: shares the units between threads when there is enough work."""
         out = self.out
         heavy = sum(o.op in HEAVY for o in self.kernel.ops())
         weight = 1 + 6 * heavy
-        points = sympy.Mul(*(a.size for a in self.kernel.axes)) * (
-            sum(sympy.Mul(*(a.size for a in p.axes)) for p in self.kernel.phases if p.axes) or 1
-        )
+        points = self._points()
         out.put()
         out.open(f'extern "C" void {self.source.name}({parameters}) {{', self.source.spans)
+        self._nothing_to_index()
         comma = f"{passed}, " if passed else ""
         serial = f"{self.source.name}_part({comma}0, units)"
         out.put(f"const long units = {units};")

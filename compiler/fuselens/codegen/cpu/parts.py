@@ -50,7 +50,7 @@ UNIT: dict[str, Part] = {
         Part("f16", "struct f16 { unsigned short bits; };  // IEEE binary16"),
         Part(
             "error",
-            'extern "C" { int fuselens_error = 0; }  // set to 1 by an integer division by zero; the host program raises',
+            'extern "C" { int fuselens_error = 0; }  // bit 0: an integer divided by zero, bit 1: an index out of range',
         ),
         Part(
             "floor_div",
@@ -78,22 +78,22 @@ UNIT: dict[str, Part] = {
 
 _DIVISION = """
 static inline {t} div_floor({t} a, {t} b) {
-  if (b == 0) { fuselens_error = 1; return 0; }
+  if (b == 0) { fuselens_error |= 1; return 0; }
   if (b == -1) return ({t})(0 - (unsigned {t})a);  // the quotient of the least integer wraps instead of trapping
   {t} q = a / b;
   return q - ((a % b != 0) & ((a < 0) != (b < 0)));
 }
 static inline {t} div_trunc({t} a, {t} b) {
-  if (b == 0) { fuselens_error = 1; return 0; }
+  if (b == 0) { fuselens_error |= 1; return 0; }
   return b == -1 ? ({t})(0 - (unsigned {t})a) : a / b;
 }
 static inline {t} mod_floor({t} a, {t} b) {
-  if (b == 0) { fuselens_error = 1; return 0; }
+  if (b == 0) { fuselens_error |= 1; return 0; }
   {t} r = b == -1 ? 0 : a % b;
   return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 static inline {t} mod_trunc({t} a, {t} b) {
-  if (b == 0) { fuselens_error = 1; return 0; }
+  if (b == 0) { fuselens_error |= 1; return 0; }
   return b == -1 ? 0 : a % b;
 }
 static inline {t} int_pow({t} a, {t} b) {  // as torch: a negative exponent gives 0, except for bases 1 and -1

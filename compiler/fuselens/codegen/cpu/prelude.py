@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 
+from .index_parts import index_parts
 from .isa import Isa
 from .maths_parts import maths_parts
 from .memory_parts import conversion_parts, memory_parts
@@ -57,6 +58,7 @@ def parts_of(width: int, wide: bool, isa: Isa) -> dict[str, Part]:
         parts += memory_parts(dtype, width, wide)
     parts += maths_parts(width, wide, isa)
     parts += random_parts(width, isa)
+    parts += index_parts()
     parts.append(Part("round_bf16", _BF16, ("types",)))
     parts.append(
         Part(

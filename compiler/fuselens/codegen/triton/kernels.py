@@ -86,6 +86,7 @@ class _KernelWriter:
         self.slots: dict[str, _Slot] = {}
         self.blocks: dict[str, int] = {}
         self.uses_libdevice = False
+        self.checks = False
         self.held: dict[tuple[str, tuple[Expr, ...], Expr], str] = {}  # stored elements still in registers
         self.rank = 1
         # 32-bit indices are faster; symbolic sizes may grow beyond them
@@ -129,7 +130,8 @@ class _KernelWriter:
         out.forget()
         out.put()
         out.put()
-        out.put("@triton.jit", self.source.spans, note=False)
+        jit = "@triton.jit(debug=True)" if self.checks else "@triton.jit"  # debug: assertions hold
+        out.put(jit, self.source.spans, note=False)
         out.put(f"def {self.source.name}({parameters}):", self.source.spans, note=False)
         origins = ", ".join(dict.fromkeys(self.source.origins)) or self.source.kind
         out.put(f'    """{origins}"""')
@@ -526,6 +528,8 @@ class _KernelWriter:
             self.need("random_word")
             keys = ", ".join(self.slots[k].value.text for k in op.args[:2])
             self._define(op, f"random_word({keys}, {op.args[2]}, {self._position(sympy.sympify(op.args[3]))})")
+        elif op.op == "bounds":
+            self._bounds(op)
         else:
             values = [self.slots[a].value if isinstance(a, str) else self._number(a, op) for a in op.args]
             if op.op == "cast":
@@ -537,6 +541,19 @@ class _KernelWriter:
             else:
                 raise Unsupported(f"operation {op.op}")
             self._define(op, text)
+
+    def _bounds(self, op: Op) -> None:
+        """A checked position. A program stops where it is out of range, as eager's kernels do."""
+        value, size, wrap = op.args
+        at, n = self.slots[value].value.text, print_factor(size, self.names, TRITON)
+        name = self._claim(op.name)
+        self.out.put(f"{name} = {f'tl.where({at} < 0, {at} + {n}, {at})' if wrap else at}", op.spans)
+        inside = f"({name} >= 0) & ({name} < {n})"
+        self.out.put(
+            f"tl.device_assert({f'({inside}) | ~({self.mask})' if self.mask else inside}, 'index out of range')"
+        )
+        self.slots[op.name] = _Slot(Value(name, op.dtype), True)
+        self.checks = True
 
     def _position(self, expression: Expr) -> str:
         """The value of an index expression, as i64."""
