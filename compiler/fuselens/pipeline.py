@@ -339,6 +339,7 @@ def _compile_joint(
     from .capture import _hook
     from .capture.resuming import AsWritten
     from .capture.tensor_layout import tangents_like
+    from .lowering.lower import fuses
     from .rewrite.freeze import freeze
     from .rewrite.layout import channels_last
     from .runtime import autograd_function
@@ -366,7 +367,7 @@ def _compile_joint(
         call, in_place = lower(module, "forward", joint.signature.new_values())
         return autograd_function.build(joint.signature, call, written=in_place, eager=eager)
     with run.stage("partition"):
-        parts = partition_stage.partition(joint, memory_budget=config.memory_budget)
+        parts = partition_stage.partition(joint, memory_budget=config.memory_budget, fuses=fuses)
     if loops:
         channels_last([parts.forward.graph, parts.backward.graph], parts.passed())
     record.decisions += parts.decisions

@@ -64,6 +64,24 @@ def test_every_decision_has_a_reason_and_a_span() -> None:
     assert len([d for d in p.decisions if d.code == "FL310"]) == len(p.saved)
 
 
+@pytest.mark.parametrize(
+    ("fn", "once"),
+    [
+        (lambda x: torch.linalg.svd(x.exp())[0] * 2, "_linalg_svd"),
+        (lambda x: torch.cdist(x, x.exp()).sin(), "_cdist_forward"),
+        (lambda x: F.max_pool3d(x[None, None, None].exp(), (1, 2, 2)).sin(), "max_pool3d_with_indices"),
+        (lambda x: torch.special.i0(x).sin().exp(), "i0"),
+    ],
+    ids=["svd", "cdist", "pool", "i0"],
+)
+def test_what_becomes_no_loop_is_not_repeated(fn: Any, once: str) -> None:
+    joint = compile_case(fn, [leaf(8, 8)]).joint
+    p = partition(joint, fuses=lambda target: target.overloadpacket.__name__ != once)
+    assert once in [packet(n) for n in p.forward.graph.nodes]
+    assert once not in [packet(n) for n in p.backward.graph.nodes]
+    assert f"{once} is not computed twice" in [d.reason for d in p.decisions]
+
+
 def test_budget_lowers_what_is_saved() -> None:
     inputs = [leaf(32, 16)] + [leaf(16, 16) for _ in range(5)]
     saved = [parts(deep, inputs, b).bytes_saved for b in (1.0, 0.7, 0.5, 0.3, 0.0)]
@@ -113,7 +131,7 @@ def test_cut_is_minimal_on_small_graphs() -> None:
         return (a / b).tanh() @ w.t()
 
     joint = compile_case(fn, [leaf(8, 6), leaf(6, 6)]).joint
-    cut = _Cut(joint)
+    cut = _Cut(joint, lambda target: True)
     chosen = cut.solve(cut.banned)
     candidates = [n for n in cut.nodes if n in cut.needed and n not in cut.inputs and cut._capacity(n) is not None]
 

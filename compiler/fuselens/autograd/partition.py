@@ -7,8 +7,9 @@ they are alive anyway. The maximum flow is networkx's, exact on integers (``min_
 
 Rules, in the words of the decisions:
 
-- matmuls, convolutions, attention, reductions, scatters, sorts and draws from generators are not repeated; pointwise work,
-  views, casts and index expressions are, because they fuse into the kernel that reads them;
+- matmuls, convolutions, attention, reductions, scatters, sorts, draws from generators and whatever else does not become
+  loops are not repeated; pointwise work, views, casts and index expressions are, because they fuse into the kernel that
+  reads them;
 - a value that both a forward and a backward vendor call read is saved: it exists in memory already, and recomputing it
   would need a kernel of its own (at ``memory_budget=1``);
 - symbolic sizes are always passed on, as integers; other numbers are computed from them again;
@@ -20,7 +21,7 @@ Rules, in the words of the decisions:
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -102,14 +103,16 @@ def forward_only(joint: Joint) -> fx.GraphModule:
     return joint.module
 
 
-def partition(joint: Joint, *, memory_budget: float = 1.0) -> Partition:
-    """Forward and backward graphs of a joint graph that has gradients."""
+def partition(
+    joint: Joint, *, memory_budget: float = 1.0, fuses: Callable[[Any], bool] = lambda target: True
+) -> Partition:
+    """Forward and backward graphs of a joint graph that has gradients. ``fuses``: whether an operator becomes loops."""
     if not joint.training:
         raise ValueError("the joint graph has no backward: use forward_only")
     if not 0.0 <= memory_budget <= 1.0:
         raise ValueError(f"memory_budget is {memory_budget}, not between 0 and 1")
     _keep_old_values(joint)
-    cut = _Cut(joint)
+    cut = _Cut(joint, fuses)
     chosen = cut.choose(memory_budget)
     return _split(joint, cut, chosen)
 
@@ -158,8 +161,9 @@ class _Choice:
 class _Cut:
     """The flow network of one joint graph and its solutions."""
 
-    def __init__(self, joint: Joint) -> None:
+    def __init__(self, joint: Joint, fuses: Callable[[Any], bool]) -> None:
         self.joint = joint
+        self.fuses = fuses
         self.nodes = list(joint.graph.nodes)
         self.order = {n: i for i, n in enumerate(self.nodes)}
         self.inputs = set(joint.inputs)
@@ -241,11 +245,9 @@ class _Cut:
         if node not in self.forward:
             return ""  # computed once, before the backward or in it
         name = packet(node)
-        if name in _EXTERNS:
-            return f"{name} is not computed twice"
         if name in _REDUCTIONS:
             return f"{name} is a reduction: small to keep, a pass over its operand to repeat"
-        if name in _SCATTERS:
+        if name in _SCATTERS or self._is_extern(node):
             return f"{name} is not computed twice"
         if node.op == "call_function" and not isinstance(node.target, torch_private.OpOverload):
             return "" if node.target is operator.getitem else "not an ATen operator"
@@ -256,12 +258,18 @@ class _Cut:
     def _in_memory_anyway(self, node: fx.Node) -> bool:
         forward = backward = False
         for user in _through_views(node):
-            if packet(user) in _EXTERNS:
+            if self._is_extern(user):
                 if user in self.backward:
                     backward = True
                 elif user in self.forward:
                     forward = True
         return forward and backward
+
+    def _is_extern(self, node: fx.Node) -> bool:
+        """Whether the node runs as a call of its own."""
+        if not isinstance(node.target, torch_private.OpOverload) or is_number(node):
+            return False
+        return packet(node) in _EXTERNS or not (is_view(node) or self.fuses(node.target))
 
     # --- solutions
 
@@ -331,9 +339,9 @@ class _Cut:
         if "region" in node.meta and not saveable:
             return None  # the program asks for it to be computed again
         written = (
-            packet(node) in _EXTERNS
+            self._is_extern(node)
             or node in self.results
-            or any(packet(u) in _EXTERNS and u in self.forward for u in _through_views(node))
+            or any(self._is_extern(u) and u in self.forward for u in _through_views(node))
         )
         return max(1, _bytes_of(node)) * (4 if written else 5)
 
@@ -424,7 +432,8 @@ def _forward_graph(joint: Joint, cut: _Cut, saved: list[fx.Node]) -> tuple[fx.Gr
             reason = "an input: alive anyway"
             values.append(SavedValue(node.name, 0, span, reason, "input", input_index[node], tensor))
             continue
-        reason = cut.reasons.get(node) or "fewest bytes from which the backward can be recomputed"
+        made_by: Any = node.args[0] if node.target is operator.getitem else node
+        reason = cut.reasons.get(made_by) or "fewest bytes from which the backward can be recomputed"
         if node in position:
             values.append(SavedValue(node.name, size, span, reason, "result", position[node], tensor))
         else:

@@ -59,6 +59,13 @@ REASONS: dict[str, str] = {
 }  # fmt: skip
 
 
+def fuses(target: OpOverload) -> bool:
+    """Whether the operator becomes loops or views, as far as its name tells."""
+    full = str(target)
+    packet = full.rpartition(".")[0]
+    return full in RULES or packet in RULES or is_view(target, packet)
+
+
 def lower(
     gm: fx.GraphModule, *, name: str, device: str | None = None, writes: Mapping[int, int] = MappingProxyType({})
 ) -> Graph:

@@ -1,0 +1,298 @@
+"""Operators of torch's own database under the default backend: does each sample agree with eager, and how did it run?
+
+``python -m tests.integration.operator_database --out FILE`` writes one JSON line for each operator and dtype, each case
+in a process of its own; ``--table FILE`` prints what share of the samples runs as loops, and which operators fall back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import multiprocessing
+import random
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+import fuselens
+from fuselens import comparison
+from tests.capture.operator_samples import NOT_SHARED, OPERATORS, RESHAPING, UNINITIALISED, observe, tensors
+
+DTYPES = {
+    str(d).removeprefix("torch."): d for d in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool)
+}
+MOST_SAMPLES = 40
+# how a sample ran, best first; a case is as good as its worst sample
+WAYS = ("loops", "vendor", "fallback", "eager", "break")
+PRIVATE = ("jiterator",)  # not meant for the CPU
+
+
+@dataclass
+class Outcome:
+    """What the samples of one operator and dtype came to."""
+
+    name: str
+    dtype: str
+    samples: int = 0  # those for which eager raises nothing
+    ways: dict[str, int] = field(default_factory=dict)  # how many samples ran in which way
+    reasons: dict[str, int] = field(
+        default_factory=dict
+    )  # "operator: why" of what was no loop, and in how many samples
+    differences: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def cases() -> list[tuple[str, str]]:
+    """Operator and dtype, where the operator takes the dtype on the CPU."""
+    return [
+        (name, dtype)
+        for name, op in sorted(OPERATORS.items())
+        if not name.startswith(PRIVATE)
+        for dtype, wanted in DTYPES.items()
+        if wanted in op.supported_dtypes("cpu")
+    ]
+
+
+def verify(name: str, dtype: str, most: int = MOST_SAMPLES) -> Outcome:
+    """Every sample, forward and backward; those of equal shapes and arguments by the code of the first."""
+    op, wanted = OPERATORS[name], DTYPES[dtype]
+    outcome = Outcome(name, dtype)
+    start = time.perf_counter()
+    torch.manual_seed(0)
+    random.seed(0)
+    grad = op.supports_autograd and wanted in op.supported_backward_dtypes("cpu") and wanted.is_floating_point
+    groups: dict[Any, list[Any]] = {}
+    for sample in op.sample_inputs("cpu", wanted, requires_grad=grad):
+        groups.setdefault(signature(sample), []).append(sample)
+    chosen = list(groups.values())
+    if len(chosen) > most:
+        chosen = [chosen[round(k * (len(chosen) - 1) / (most - 1))] for k in range(most)]
+    for k, samples in enumerate(chosen):
+        _compare(op.op, samples[:4], f"{name} ({dtype}, signature {k})", outcome, in_place=False)
+    if op.inplace_variant is not None:
+        for k, samples in enumerate(chosen[:2]):
+            _compare(op.inplace_variant, samples[:1], f"{name} ({dtype}, {k} in place)", outcome, in_place=True)
+    outcome.seconds = round(time.perf_counter() - start, 2)
+    return outcome
+
+
+def signature(sample: Any) -> Any:
+    """What a sample's compiled code depends on."""
+
+    def key(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return repr(leaf)
+        strides = (leaf.stride(), leaf.storage_offset()) if leaf.layout is torch.strided else leaf.layout
+        return (leaf.dtype, leaf.shape, strides, leaf.requires_grad, leaf.is_conj(), leaf.is_neg())
+
+    leaves, structure = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+    return (tuple(key(leaf) for leaf in leaves), str(structure))
+
+
+def _compare(fn: Callable[..., Any], samples: list[Any], where: str, outcome: Outcome, *, in_place: bool) -> None:
+    fuselens.reset()
+    reshapes = getattr(fn, "__name__", "") in RESHAPING
+
+    def call(first: Any, *args: Any, **kwargs: Any) -> Any:
+        return fn(first.clone() if reshapes else first, *args, **kwargs)
+
+    compiled = fuselens.compile(call, options={"fallback_random": True})
+    ran = 0
+    for sample in samples:
+        expected, actual = observe(call, sample, in_place), observe(compiled, sample, in_place)
+        ran += "exception" not in expected
+        if outcome.name in UNINITIALISED:
+            expected, actual = ({"layout": seen.get("layout")} for seen in (expected, actual))
+        if outcome.name in NOT_SHARED:
+            expected, actual = ({**seen, "layout": None} for seen in (expected, actual))
+        found = comparison.differ(expected, actual, where)
+        if found is not None and not _closer(call, sample, in_place, expected, actual):
+            outcome.differences.append(found)
+    if not ran:
+        return
+    outcome.samples += ran
+    way, reasons = _how(compiled.__fuselens__.recorder.report)
+    outcome.ways[way] = outcome.ways.get(way, 0) + ran
+    for reason in reasons:
+        outcome.reasons[reason] = outcome.reasons.get(reason, 0) + ran
+
+
+def _how(report: Any) -> tuple[str, set[str]]:
+    """The worst way in which a part of a report's graphs ran, and what was no loop for which reason."""
+    ways, reasons = {"loops"}, set()
+    for diagnostic in report.breaks:
+        ways.add("break")
+        reasons.add(f"{diagnostic.code}: {diagnostic.message}")
+    for diagnostic in report.diagnostics:
+        if diagnostic.code in ("FL301", "FL302", "FL303", "FL402", "FL404"):
+            ways.add("eager")
+            reasons.add(f"{diagnostic.code}: {diagnostic.message}")
+    for graph in report.graphs:
+        for decision in graph.decisions:
+            if decision.code == "FL401":
+                ways.add("vendor" if decision.verdict == "extern" else "fallback")
+                if decision.verdict != "extern":
+                    reasons.add(f"{decision.subject}: {decision.reason}")
+    return max(ways, key=WAYS.index), reasons
+
+
+def _closer(fn: Callable[..., Any], sample: Any, in_place: bool, expected: Any, actual: Any) -> bool:
+    """Whether what differs is no further than eager's result from the same computation in double precision."""
+    wide = pytree.tree_map(_double, (sample.input, sample.args, sample.kwargs))
+    if not any(t.dtype in comparison.TOLERANCE for t in tensors((expected.get("result"), expected.get("gradients")))):
+        return False
+    double = type(sample)(wide[0], args=wide[1], kwargs=wide[2])
+    exact = observe(fn, double, in_place)
+    if set(exact) != set(expected) or set(actual) != set(expected):
+        return False
+    if comparison.differ(expected["layout"], actual["layout"], "layout") is not None:
+        return False
+    for part in ("result", "arguments", "gradients"):
+        trees = [pytree.tree_leaves(seen.get(part)) for seen in (exact, expected, actual)]
+        if len({len(leaves) for leaves in trees}) > 1:
+            return False
+        if not all(_no_further(*leaves) for leaves in zip(*trees, strict=True)):
+            return False
+    return True
+
+
+def _double(leaf: Any) -> Any:
+    narrow = (torch.float32, torch.bfloat16, torch.float16)
+    if isinstance(leaf, torch.Tensor) and leaf.dtype in narrow:
+        return leaf.detach().double().requires_grad_(leaf.requires_grad)
+    return torch.float64 if isinstance(leaf, torch.dtype) and leaf in narrow else leaf
+
+
+def _no_further(exact: Any, eager: Any, compiled: Any) -> bool:
+    if not isinstance(eager, torch.Tensor):
+        return comparison.differ(eager, compiled, "") is None
+    if (eager.dtype, eager.shape) != (compiled.dtype, compiled.shape) or eager.requires_grad != compiled.requires_grad:
+        return False
+    if eager.dtype not in comparison.TOLERANCE or exact.shape != eager.shape:
+        return comparison.differ(eager, compiled, "") is None
+    exact = exact.detach().to(torch.complex128 if eager.is_complex() else torch.float64)
+    relative, absolute = comparison.TOLERANCE[eager.dtype]
+    e, c = (t.detach().to(exact.dtype) for t in (eager, compiled))
+    near = torch.isclose(c, e, rtol=relative, atol=absolute, equal_nan=True)
+    better = (c - exact).abs() <= (e - exact).abs()
+    right = torch.isclose(c, exact, rtol=relative, atol=absolute, equal_nan=True)
+    return bool((near | better | right).all())
+
+
+# --- the whole database, a process for each case
+
+
+def _in_child(case: tuple[str, str, int], pipe: Any) -> None:
+    name, dtype, most = case
+    sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - lives as long as the process
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = verify(name, dtype, most)
+    except BaseException:  # noqa: BLE001 - reported
+        found = Outcome(name, dtype, differences=[traceback.format_exc(limit=-4)])
+    pipe.send(asdict(found))
+
+
+def _apart(case: tuple[str, str, int], limit: float) -> dict[str, Any]:
+    """The outcome of one case, which may crash or hang."""
+    name, dtype, _ = case
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    child = context.Process(target=_in_child, args=(case, send), daemon=True)
+    child.start()
+    send.close()
+    try:
+        if receive.poll(limit):
+            return receive.recv()
+        why = f"no result in {limit:.0f} s"
+    except EOFError:
+        child.join()
+        why = f"the process ended with {child.exitcode}"
+    finally:
+        child.kill()
+        child.join()
+    return asdict(Outcome(name, dtype, differences=[why]))
+
+
+def sweep(wanted: list[tuple[str, str]], most: int, jobs: int, limit: float) -> Iterator[dict[str, Any]]:
+    """Outcomes as they come."""
+    from fuselens import pipeline
+
+    pipeline.warm()
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(_apart, (name, dtype, most), limit) for name, dtype in wanted]
+        for future in concurrent.futures.as_completed(futures):
+            yield future.result()
+
+
+def print_table(outcomes: list[dict[str, Any]], top: int) -> None:
+    """Coverage by dtype, and the operators that fall back in most samples."""
+    print(f"{'dtype':10} {'ops':>5} {'agree':>6} {'differ':>6} | cases whose worst sample: " + " ".join(f"{w:>8}" for w in WAYS)
+          + " | samples " + " ".join(f"{w:>8}" for w in WAYS))  # fmt: skip
+    for dtype in DTYPES:
+        mine = [o for o in outcomes if o["dtype"] == dtype]
+        if not mine:
+            continue
+        worst = Counter(max(o["ways"], key=WAYS.index) for o in mine if o["ways"])
+        ways: Counter[str] = Counter()
+        for o in mine:
+            ways.update(o["ways"])
+        total = max(ways.total(), 1)
+        differ = sum(bool(o["differences"]) for o in mine)
+        print(f"{dtype:10} {len(mine):5} {len(mine) - differ:6} {differ:6} | {'':25} " + " ".join(f"{worst[w]:8}" for w in WAYS)
+              + f" | {total:7} " + " ".join(f"{100 * ways[w] / total:7.1f}%" for w in WAYS))  # fmt: skip
+    cases: dict[str, set[str]] = {}
+    samples: Counter[str] = Counter()
+    for o in outcomes:
+        for reason, count in o["reasons"].items():
+            cases.setdefault(reason, set()).add(o["name"])
+            samples[reason] += count
+    print(f"\n{'samples':>7} {'ops':>4} what is no loop, and why")
+    for reason, count in samples.most_common(top):
+        print(f"{count:7} {len(cases[reason]):4} {reason[:150]}   [{', '.join(sorted(cases[reason])[:3])}]")
+    print()
+    for o in outcomes:
+        for difference in o["differences"]:
+            print(f"DIFFERS {o['name']} {o['dtype']}: {difference[-400:]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="file for one JSON line per operator and dtype")
+    parser.add_argument("--table", type=Path, help="print the table of such a file")
+    parser.add_argument("--only", help="operators whose name contains this")
+    parser.add_argument("--dtypes", nargs="*", default=list(DTYPES), choices=list(DTYPES))
+    parser.add_argument("--most", type=int, default=MOST_SAMPLES, help="signatures compiled per operator and dtype")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=300, help="limit of one case")
+    parser.add_argument("--top", type=int, default=40, help="fallbacks listed")
+    given = parser.parse_args()
+    if given.table is not None:
+        print_table([json.loads(line) for line in given.table.read_text().splitlines()], given.top)
+        return
+    known = set()
+    if given.out is not None and given.out.exists():
+        known = {(o["name"], o["dtype"]) for o in map(json.loads, given.out.read_text().splitlines())}
+    wanted = [c for c in cases() if c[1] in given.dtypes and (given.only or "") in c[0] and c not in known]
+    outcomes = []
+    for outcome in sweep(wanted, given.most, given.jobs, given.seconds):
+        outcomes.append(outcome)
+        if given.out is not None:
+            with given.out.open("a") as out:
+                out.write(json.dumps(outcome) + "\n")
+    print_table(outcomes, given.top)
+
+
+if __name__ == "__main__":
+    main()

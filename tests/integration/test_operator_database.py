@@ -1,0 +1,35 @@
+"""Every operator of torch's own database with all its samples: compiled by default as eager runs it, forward and backward.
+
+A seeded part with a few samples each runs always, all of it in ``make sweep``. ``operator_database`` says what is
+compared, and prints what ran as loops.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import pytest
+
+from . import operator_database as database
+
+CASES = database.cases()
+IN_CI = sorted(random.Random(5).sample(CASES, 48))
+
+
+def verify(name: str, dtype: str, most: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        outcome = database.verify(name, dtype, most)
+    assert not outcome.differences, "\n".join(outcome.differences)
+
+
+@pytest.mark.parametrize(("name", "dtype"), IN_CI)
+def test_sample(name: str, dtype: str) -> None:
+    verify(name, dtype, most=2)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("name", "dtype"), CASES)
+def test_every_sample(name: str, dtype: str) -> None:
+    verify(name, dtype, database.MOST_SAMPLES)
