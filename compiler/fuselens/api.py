@@ -239,6 +239,9 @@ def _python_frame(fn: Callable[..., Any]) -> types.FunctionType:
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
+    call.__code__ = (
+        call.__code__.replace()
+    )  # a code object of its own: entries and limits of recompilation belong to it
     return call
 
 

@@ -252,6 +252,30 @@ EXTERNS: dict[str, tuple[Any, list[Make]]] = {
     "unique_stride": (lambda x: torch.linalg.inv(x.t() @ x + torch.eye(4)) * 2, [f(5, 4)]),
 }  # fmt: skip
 
+PRODUCTS: dict[str, tuple[Any, list[Make]]] = {
+    "batch": (torch.bmm, [f(5, 4, 4), f(5, 4, 4)]),
+    "batch_left_transposed": (lambda x, y: torch.bmm(x.transpose(1, 2), y), [f(5, 4, 3), f(5, 4, 8)]),
+    "batch_right_transposed": (lambda x, y: torch.bmm(x, y.transpose(1, 2)), [f(5, 3, 4), f(5, 6, 4)]),
+    "batch_reduction": (lambda x, y: torch.bmm(x, y.transpose(1, 2)) + 1, [f(3, 4, 32), f(3, 5, 32)]),
+    "batch_by_columns": (torch.bmm, [f(3, 4, 40), f(3, 40, 8)]),
+    "batch_half": (torch.bmm, [half(5, 4, 4), half(5, 4, 4)]),
+    "with_producer_and_reader": (lambda x, y: (x.exp() @ y).relu() * 2, [f(6, 8), f(8, 8)]),
+    "matrix_vector": (lambda x, v: torch.mv(x, v).tanh(), [f(6, 40), f(40)]),
+    "matrix_vector_by_columns": (lambda x, v: torch.mv(x.t(), v), [f(40, 6), f(40)]),
+    "vector_matrix": (lambda v, x: (v[None] @ x).exp(), [f(30), f(30, 16)]),
+    "dot": (torch.dot, [f(40), f(40)]),
+    "dot_of_one": (torch.dot, [f(1), f(1)]),
+    "empty_sum": (torch.bmm, [f(2, 3, 0), f(2, 0, 8)]),
+    "empty_batch": (torch.bmm, [f(0, 3, 4), f(0, 4, 8)]),
+    "addmm": (lambda c, x, y: torch.addmm(c, x, y, beta=0.5, alpha=2), [f(8), f(6, 4), f(4, 8)]),
+    "addmm_row": (lambda c, x, y: torch.addmm(c, x, y.t(), alpha=3), [f(5), f(1, 24), f(5, 24)]),
+    "addmm_ignores_nan": (lambda c, x, y: torch.addmm(c * math.nan, x, y, beta=0), [f(8), f(6, 4), f(4, 8)]),
+    "addmv": (lambda c, x, v: torch.addmv(c, x, v, beta=2), [f(6), f(6, 40), f(40)]),
+    "baddbmm": (lambda c, x, y: torch.baddbmm(c, x, y, alpha=0.5), [f(3, 8), f(5, 3, 4), f(5, 4, 8)]),
+    "integers": (lambda x, y: x @ y, [n(4, 4), n(4, 4)]),
+    "large": (torch.bmm, [f(2, 40, 36), f(2, 36, 40)]),
+}  # fmt: skip
+
 COMPOSED: dict[str, tuple[Any, list[Make]]] = {
     "bias_relu_mul": (lambda x, bias: F.relu(x + bias) * 0.5, [f(8, 16), f(16)]),
     "matmul_softmax": (lambda x, y: (x @ y).softmax(-1), [f(8, 16), f(16, 12)]),
@@ -272,7 +296,7 @@ COMPOSED: dict[str, tuple[Any, list[Make]]] = {
     "mse": (F.mse_loss, [f(8, 4), f(8, 4)]),
     "cross_entropy": (lambda x, t: F.cross_entropy(x, t), [f(8, 10), n(8, low=0, high=10)]),
     "bce_logits": (F.binary_cross_entropy_with_logits, [f(8, 4), lambda: torch.rand(8, 4)]),
-    "attention": (lambda q, k, v: ((q @ k.transpose(-1, -2)) * 0.125).softmax(-1) @ v, [f(2, 3, 8, 4)] * 3),
+    "attention": (lambda q, k, v: ((q @ k.transpose(-1, -2)) * 0.125).softmax(-1) @ v, [f(2, 3, 8, 36)] * 3),
     "swiglu": (lambda x, a, c: F.silu(x @ a) * (x @ c), [f(8, 6), f(6, 5), f(6, 5)]),
     "tiny_model": (lambda x, w, c: F.linear(x, w, c).relu() * 0.5, [f(8, 6), f(4, 6), f(4)]),
     "rope": (lambda q, c, s: q * c + torch.cat([-q[..., 4:], q[..., :4]], -1) * s, [f(2, 3, 8), f(3, 8), f(3, 8)]),
@@ -313,7 +337,7 @@ BACKWARD: dict[str, tuple[Any, list[Make]]] = {
     name: (_gradient(*COMPOSED_OR_OTHER[:2]), COMPOSED_OR_OTHER[2])
     for name, COMPOSED_OR_OTHER in {
         "mlp": (lambda w1, c1, w2, c2, x: F.linear(F.linear(x, w1, c1).relu(), w2, c2), 4,
-                [f(8, 6), f(8), f(3, 8), f(3), f(5, 6)]),
+                [f(20, 30), f(20), f(17, 20), f(17), f(25, 30)]),
         "gelu": (F.gelu, 1, [f(4, 6)]),
         "softmax": (lambda x: x.softmax(-1), 1, [f(4, 6)]),
         "log_softmax": (lambda x: x.log_softmax(-1), 1, [f(4, 6)]),
@@ -334,7 +358,7 @@ PROGRAMS: dict[str, tuple[Any, list[Make]]] = {
     f"{group}-{name}": program
     for group, programs in {
         "unary": UNARY, "activation": ACTIVATIONS, "binary": BINARY, "pointwise": POINTWISE, "reduction": REDUCTIONS,
-        "view": VIEWS, "movement": MOVEMENT, "extern": EXTERNS, "composed": COMPOSED, "backward": BACKWARD,
+        "view": VIEWS, "movement": MOVEMENT, "extern": EXTERNS, "product": PRODUCTS, "composed": COMPOSED, "backward": BACKWARD,
     }.items()
     for name, program in programs.items()
 }  # fmt: skip
@@ -467,6 +491,18 @@ def test_number_of_kernels(name: str, mode: str) -> None:
     graph = stages(fn, [make() for make in makes], mode)["fuse"]
     kernels, externs = _KERNELS[name]
     assert (len(graph.kernels()) <= kernels, len(graph.externs()) <= externs) == (True, True), show(graph)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    {"batch": 1, "batch_left_transposed": 1, "batch_right_transposed": 1, "batch_reduction": 1, "batch_by_columns": 1,
+     "matrix_vector": 1, "dot": 1, "addmm": 1, "addmm_row": 1, "baddbmm": 1, "with_producer_and_reader": 2, "large": 0,
+     "integers": 0, "empty_sum": 0}.items(),
+)  # fmt: skip
+def test_small_products_are_loops(name: str, kernels: int) -> None:
+    fn, makes = PRODUCTS[name]
+    graph = stages(fn, [make() for make in makes], "fake")["fuse"]
+    assert (len(graph.kernels()), len(graph.externs())) == (kernels, 0 if kernels else 1), show(graph)[0]
 
 
 def test_softmax_passes_three_times_over_its_row() -> None:

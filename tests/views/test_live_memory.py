@@ -88,7 +88,7 @@ def test_curve_of_a_compiled_function(tmp_path: Path, monkeypatch: pytest.Monkey
         h = F.gelu(x @ w)
         return ((h.softmax(-1) * h) @ v).sum()
 
-    shapes = (16, 8), (8, 32), (32, 4)
+    shapes = (16, 80), (80, 32), (32, 20)
     report = fuselens.explain(f)(*[torch.randn(s, requires_grad=True) for s in shapes])
     (g,) = report.graphs
     steps = {phase: [s.bytes for s in g.memory if s.phase == phase] for phase in live_memory.PHASES}

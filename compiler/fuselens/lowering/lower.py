@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 
 from fuselens.ir.affine import symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Ref
-from fuselens.lowering import composites, indexing, movement, pointwise, reductions
+from fuselens.lowering import composites, indexing, movement, pointwise, products, reductions
 from fuselens.lowering.builder import Builder, LoweringError, Unsupported, contiguous_strides, expression
 from fuselens.lowering.dtypes import LOOP_DTYPES
 from fuselens.lowering.views import aliases, is_view, lower_view
@@ -27,7 +27,14 @@ from fuselens.report import Span
 from fuselens.torch_private import OpOverload, symint_hint, symint_may_be_negative
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
-RULES: dict[str, Rule] = {**pointwise.RULES, **reductions.RULES, **movement.RULES, **composites.RULES, **indexing.RULES}
+RULES: dict[str, Rule] = {
+    **pointwise.RULES,
+    **reductions.RULES,
+    **movement.RULES,
+    **composites.RULES,
+    **indexing.RULES,
+    **products.RULES,
+}
 
 # operators that ATen runs better than a loop of ours, by packet: no fallback, a choice
 _VENDOR = "the vendor's library is the better implementation"

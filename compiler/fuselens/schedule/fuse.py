@@ -21,7 +21,7 @@ from fuselens.ir.loops import Buffer, Extern, Graph, Kernel, Loop, Node, extern_
 from fuselens.report import Decision
 from fuselens.schedule.groups import RECOMPUTE, Group, Refused, merged, single
 from fuselens.schedule.inline import fixed_storages, inline, needed, solved, with_inlined
-from fuselens.schedule.items import Item, analyse, bytes_of
+from fuselens.schedule.items import Item, analyse, bytes_of, repetitions
 from fuselens.schedule.kernels import Plan, Unbuildable, build
 
 NEIGHBOURS = 3  # groups tried for each storage that is read
@@ -316,6 +316,7 @@ def _recompute(graph: Graph, fusion: _Fusion, plan: Plan) -> Iterable[Decision]:
         if cone is None or not readers:
             continue
         cost, loads, rows = cone
+        cost *= max(repetitions(m.item.loop, storage) for g in readers for m in g.members)
         saved = fusion.bytes(storage) * (1 + len(readers))
         spent = sum(fusion.bytes(s) for g in readers for s in loads if s not in g.read and s not in g.produced)
         if cost > RECOMPUTE or spent > EVEN * saved or not all(_solvable(graph, g, storage, item) for g in readers):

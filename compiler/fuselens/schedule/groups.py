@@ -18,7 +18,7 @@ from sympy import Expr
 from fuselens.ir.affine import linear, substitute
 from fuselens.ir.loops import Graph, indirect_names, may_fail, symbol
 from fuselens.schedule.inline import solved
-from fuselens.schedule.items import Item, points
+from fuselens.schedule.items import Item, points, repetitions
 from fuselens.schedule.matching import axes_in, covers, solve
 
 MAX_MEMBERS = 96  # loops of one kernel: compilers of generated code slow down on longer bodies
@@ -278,7 +278,7 @@ def _reads(
                 return Refused("rows", f"the results of {name} for other rows are needed")
             if any(o.args[0] in own for o in writer.item.loads):
                 return Refused("points", f"other points of {name} are read, which depend on more of the kernel")
-            if writer.item.cost > RECOMPUTE:
+            if writer.item.cost * repetitions(reader.item.loop, op.args[0]) > RECOMPUTE:
                 return Refused("points", f"other points of {name} are read, too expensive to compute again")
             if may_fail(writer.item.loop.body) and indirect_names(index):
                 return Refused("gather", f"{name} may raise where it is not read")

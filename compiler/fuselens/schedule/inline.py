@@ -30,7 +30,7 @@ from fuselens.ir.loops import (
 )
 from fuselens.report import Decision
 from fuselens.schedule.emit import Scope, remember_unrounded, translate, without_dead
-from fuselens.schedule.items import Item, analyse, bytes_of, is_conversion, points
+from fuselens.schedule.items import Item, analyse, bytes_of, is_conversion, points, repetitions
 from fuselens.schedule.matching import solve
 
 CHEAP = 5  # operations (ir cost units) that are recomputed rather than stored
@@ -80,6 +80,8 @@ def _reason(graph: Graph, item: Item, readers: list[Loop]) -> str:
     if not item.loads:
         return "a constant or a range is computed where it is used"
     if item.cost > CHEAP + len(item.loads) or len(item.loads) > 3:
+        return ""
+    if item.cost * max(repetitions(r, item.storage) for r in readers) > 3 * CHEAP:
         return ""
     own = points(graph, item.sizes.values())
     wider = all(points(graph, (a.size for a in (*r.axes, *r.reduction))) > own for r in readers)

@@ -62,6 +62,13 @@ def is_conversion(loop: Loop) -> bool:
     return "_to_copy" in loop.origin or "convert_element_type" in loop.origin
 
 
+def repetitions(loop: Loop, storage: str) -> int:
+    """How often a loop would compute an element of ``storage`` for each point of its own: a product with its sum written out
+    reads many points of its operands, which other points of it read too. A few reads count as one."""
+    reads = sum(o.op == "load" and o.args[0] == storage for o in loop.body)
+    return reads if reads > 3 else 1
+
+
 def cost_of(ops: Iterable[Op]) -> int:
     return sum(COSTS.get(o.op, 1) for o in ops)
 

@@ -123,7 +123,7 @@ class BodyWriter:
         self.kernel = self.nest.kernel
         self.plan: Plan = plan(self.nest)
         self.wide = self.plan.wide or unit.isa.register == 0
-        self.width = unit.isa.lanes(self.wide)
+        self.width = self._lanes()
         self.slots: dict[str, Slot] = {}
         self.pointers: dict[str, str] = {}
         self.names: dict[str, str] = {}
@@ -135,6 +135,14 @@ class BodyWriter:
         self.axis_names = frozenset(a.name for a in self.kernel.axes) | {
             a.name for p in self.kernel.phases for a in p.axes
         }
+
+    def _lanes(self) -> int:
+        """Lanes of a vector: fewer than a register has, down to four, where the axis that vectors run along is that short."""
+        lanes = self.unit.isa.lanes(self.wide)
+        size = self.nest.size(self.plan.vector) if self.plan.vector else None
+        while size is not None and size.is_Integer and 1 < int(size) <= lanes // 2 and lanes > 4:
+            lanes //= 2
+        return lanes
 
     # --- the emitter interface of scalar_ops ---
 
