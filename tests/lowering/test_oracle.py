@@ -377,7 +377,6 @@ _FALLBACKS: dict[str, set[str]] = {
         "aten.t_copy.default",
         "aten.view_as_real_copy.default",
     },
-    "reduction-cumsum": {"aten.cumsum.default"},
     "view-view_as_real": {"aten.complex.default", "aten.view_as_real_copy.default"},
     "movement-roll": {"aten.index_select.default", "aten.fmod.Scalar"},
     "composed-cross_entropy": {"aten.gather.default"},

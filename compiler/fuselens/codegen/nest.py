@@ -40,6 +40,11 @@ def index_of(op: Op) -> Expr | None:
     return sympy.sympify(op.args[place]) if place is not None else None
 
 
+def scans(body: Iterable[Op]) -> bool:
+    """Whether values run along the phase's axes, which then keep their order."""
+    return any(op.op == "scan" for op in body)
+
+
 def with_index(op: Op, index: Expr) -> Op:
     place = INDEXED[op.op]
     return dataclasses.replace(op, args=(*op.args[:place], index, *op.args[place + 1 :]))
@@ -66,7 +71,7 @@ def simplify(kernel: Kernel, graph: Graph) -> Nest:
     phases, flats = [], []
     for phase, position in zip(kernel.phases, positions, strict=True):
         body = _map(phase.body, lambda e: set_zero(e, gone))
-        own = _by_stride(phase.axes, body, graph)
+        own = phase.axes if scans(body) else _by_stride(phase.axes, body, graph)
         extra = [position] if any(o.op == "reduce" and o.args[0] in ("argmax", "argmin") for o in body) else []
         own, inner = _merge(own, [e for op in body if (e := index_of(op)) is not None] + extra)
         phases.append(Phase(own, _map(body, lambda e, inner=inner: set_zero(e, inner))))
@@ -75,10 +80,10 @@ def simplify(kernel: Kernel, graph: Graph) -> Nest:
 
 
 def _without_folds(phase: Phase) -> Phase:
-    """A phase whose axes all had one point: each reduction is its only value, at position 0."""
+    """A phase whose axes all had one point: each reduction and scan is its only value, at position 0."""
     body = []
     for op in phase.body:
-        if op.op == "reduce":
+        if op.op in ("reduce", "scan"):
             kind, value = op.args
             place = kind in ("argmax", "argmin")
             op = dataclasses.replace(op, op="const" if place else "cast", args=(0,) if place else (value,))
@@ -185,7 +190,7 @@ def _layout(nest: Nest) -> tuple[str, str, tuple[str, ...]]:
     none = ("",) * len(kernel.phases)
     if not phases:
         return "points", _best_axis(kernel.axes, kernel.ops(), nest), none
-    inner = tuple(_best_axis(p.axes, p.body, nest) for p in kernel.phases)
+    inner = tuple(p.axes[-1].name if scans(p.body) else _best_axis(p.axes, p.body, nest) for p in kernel.phases)
     by_rows = sum(_score(a, p.body, nest) for a, p in zip(inner, kernel.phases, strict=True) if a)
     column = _best_axis(kernel.axes, kernel.ops(), nest)
     if column and nest.hint(nest.size(column)) >= 4:
@@ -200,6 +205,8 @@ def _layout(nest: Nest) -> tuple[str, str, tuple[str, ...]]:
 def _wide(kernel: Kernel, vector: str, inner: tuple[str, ...]) -> bool:
     """Whether most values that differ between lanes have 64 bits. Those that are equal are computed outside of the innermost
     loop: a mask by row does not halve the vectors of its row, nor does a comparison with the position."""
+    if any(op.op == "scan" and op.dtype in ("f64", "i64") for op in kernel.ops()):
+        return True
     varying: set[str] = set()
     balance = 0
     for phase, axis in zip(kernel.phases, inner, strict=True):
@@ -243,6 +250,8 @@ def _score(axis: str, body: Iterable[Op], nest: Nest) -> float:
             score -= 2 * weight
         elif coefficient == 1:
             score += weight
+        elif coefficient == -1:  # a vector whose lanes are reversed
+            score += weight / 2
         elif coefficient != 0:
             score -= weight
     if nest.hint(nest.size(axis)) < 4:

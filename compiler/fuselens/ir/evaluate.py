@@ -205,6 +205,12 @@ class _Points:
         count = math.prod(full.shape[self.outer :])
         return self._checked(op, _REDUCE[kind](full.reshape(*kept, count)))
 
+    def scan(self, op: Op, kind: str, value: Tensor) -> Tensor:
+        full = value.expand(self.shape)
+        kept = full.shape[: self.outer]
+        flat = full.reshape(*kept, math.prod(full.shape[self.outer :]))
+        return self._checked(op, _SCAN[kind](flat).reshape(self.shape))
+
     def const(self, op: Op, number: Any) -> Tensor:
         return torch.tensor(number, dtype=TORCH_DTYPE[op.dtype])
 
@@ -249,6 +255,13 @@ _REDUCE: dict[str, Callable[[Tensor], Tensor]] = {
     "all": lambda v: v.all(-1),
     "argmax": lambda v: v.argmax(-1),
     "argmin": lambda v: v.argmin(-1),
+}
+_SCAN: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda v: v.cumsum(-1, dtype=v.dtype),
+    "prod": lambda v: v.cumprod(-1, dtype=v.dtype),
+    "max": lambda v: v.cummax(-1).values,
+    "min": lambda v: v.cummin(-1).values,
+    "logsumexp": lambda v: v.logcumsumexp(-1),
 }
 
 

@@ -16,7 +16,8 @@ gathers) the names of earlier integer ops; they count elements from the start of
 in, so a view needs no node of its own. Sizes are sympy expressions too: integers, or symbols of ``Graph.symbols``.
 
 A body is evaluated once for each point of the iteration space. ``reduce`` ops fold over the axes that the phase adds
-(over the reduction axes, in a Loop). In a Loop, ops that depend on a reduce run once per point of ``axes``, after it.
+(over the reduction axes, in a Loop), ``scan`` ops run along them: they have a value at every point. In a Loop, ops
+that depend on a reduce run once per point of ``axes``, after it.
 In a Kernel, a phase never uses the result of a reduce of its own: later phases do, by name. So what crosses phases is
 what has one value per point of the kernel's axes: results of reduces, and of ops in phases without axes of their own.
 Everything else lives inside its phase. The interpretations of a body are handlers (see :func:`interpret`): evaluate,
@@ -42,6 +43,7 @@ ITEMSIZE: dict[str, int] = {
     "c64": 8, "c128": 16,
 }  # fmt: skip
 ReduceKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin"]
+ScanKind = Literal["sum", "prod", "max", "min", "logsumexp"]
 
 
 @functools.cache  # sympy takes 10 µs to make one, and passes ask for the same few thousands of times
@@ -106,6 +108,7 @@ class Op:
     load        (storage, index)               element ``index`` of storage; ``index`` may use earlier op names
     store       (storage, index, value)        no result; ``name`` is still unique
     reduce      (kind, value)                  fold over the phase's axes; argmax/argmin give the flat index
+    scan        (kind, value)                  fold of the phase's points so far, this one included, in row-major order
     const       (number,)                      a literal of ``dtype``
     index       (expression,)                  the value of an index expression as ``dtype`` (i64)
     random      (key, key, stream, index)      word ``index`` of a stream of random numbers (``ir.philox``), i32
@@ -130,7 +133,7 @@ class Op:
             return indirect_names(self.args[1])
         if self.op == "store":
             return (*indirect_names(self.args[1]), self.args[2])
-        if self.op == "reduce":
+        if self.op in ("reduce", "scan"):
             return (self.args[1],)
         if self.op == "index":
             return indirect_names(self.args[0])
@@ -168,7 +171,7 @@ class Loop:
 
     @property
     def kind(self) -> str:
-        return "reduction" if self.reduction else "pointwise"
+        return "scan" if _scans(self.body) else "reduction" if self.reduction else "pointwise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +222,8 @@ class Kernel:
 
     @property
     def kind(self) -> str:
-        return "reduction" if any(o.op == "reduce" for p in self.phases for o in p.body) else "pointwise"
+        folds = any(o.op == "reduce" for o in self.ops())
+        return "reduction" if folds else "scan" if _scans(self.ops()) else "pointwise"
 
     def ops(self) -> Iterator[Op]:
         for phase in self.phases:
@@ -244,6 +248,10 @@ class Kernel:
                 if isinstance(arg, Expr):
                     found |= {n for n in map(str, arg.free_symbols) if not n.startswith("%")}
         return tuple(sorted(found - bound))
+
+
+def _scans(ops: Iterable[Op]) -> bool:
+    return any(o.op == "scan" for o in ops)
 
 
 Node = Loop | Extern | Kernel
@@ -321,14 +329,15 @@ def interpret(body: tuple[Op, ...], handler: Any, values: dict[str, Any]) -> Non
     """Runs ``body`` under an interpretation.
 
     ``handler`` has the methods ``load(op, storage, index)``, ``store(op, storage, index, value)``,
-    ``reduce(op, kind, value)``, ``const(op, number)``, ``index(op, expression)``, ``random(op, keys, stream, index)``,
-    ``bounds(op, value, size, wrap)`` and ``apply(op, values)`` for all the rest. ``values`` maps op names to the
-    handler's values; results are added to it.
+    ``reduce(op, kind, value)``, ``scan(op, kind, value)``, ``const(op, number)``, ``index(op, expression)``,
+    ``random(op, keys, stream, index)``, ``bounds(op, value, size, wrap)`` and ``apply(op, values)`` for all the rest.
+    ``values`` maps op names to the handler's values; results are added to it.
     """
     special: dict[str, Callable[[Op], Any]] = {
         "load": lambda o: handler.load(o, o.args[0], o.args[1]),
         "store": lambda o: handler.store(o, o.args[0], o.args[1], values[o.args[2]]),
         "reduce": lambda o: handler.reduce(o, o.args[0], values[o.args[1]]),
+        "scan": lambda o: handler.scan(o, o.args[0], values[o.args[1]]),
         "const": lambda o: handler.const(o, o.args[0]),
         "index": lambda o: handler.index(o, o.args[0]),
         "random": lambda o: handler.random(o, (values[o.args[0]], values[o.args[1]]), o.args[2], o.args[3]),

@@ -73,6 +73,8 @@ REDUCTIONS: dict[str, str] = {
     "argmax": "i64", "argmin": "i64",
 }  # fmt: skip
 
+SCANS = ("sum", "prod", "max", "min", "logsumexp")  # of one dtype; NaN propagates; logsumexp is log(sum(exp)) of floats
+
 
 def torch_meaning() -> dict[str, Callable[..., Any]]:
     """Each op as a function of torch tensors: the reference that the evaluator and the tests use."""

@@ -171,8 +171,8 @@ def show_op(op: Op, store_name: str = "") -> str:
         return f"{head}store {op.args[0]}[{show_expression(op.args[1])}] = {op.args[2]}"
     if op.op == "load":
         what = f"load {op.args[0]}[{show_expression(op.args[1])}]"
-    elif op.op == "reduce":
-        what = f"reduce {op.args[0]} {op.args[1]}"
+    elif op.op in ("reduce", "scan"):
+        what = f"{op.op} {op.args[0]} {op.args[1]}"
     elif op.op == "const":
         what = f"const {_number(op.args[0])}"
     elif op.op == "index":
@@ -526,7 +526,7 @@ def _parse_args(kind: str, rest: str) -> tuple[Any, ...]:
         if found is None:
             raise ValueError("expected: load STORAGE[index]")
         return found[1], parse_expression(found[2])
-    if kind == "reduce":
+    if kind in ("reduce", "scan"):
         fold, _, value = rest.partition(" ")
         return fold, value
     if kind == "const":

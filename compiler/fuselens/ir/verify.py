@@ -53,7 +53,7 @@ from fuselens.ir.loops import (
     phases_of,
     symbol,
 )
-from fuselens.ir.ops import OPS, REDUCTIONS
+from fuselens.ir.ops import OPS, REDUCTIONS, SCANS
 from fuselens.ir.text import show_expression, show_op
 
 _FLOATS = frozenset({"f64", "f32"})
@@ -179,8 +179,8 @@ def _check_ssa(node: Loop | Kernel, phases: tuple[Phase, ...]) -> None:
                     loose = {n for n in symbol_names(arg) if n[0] in "ir" and n[1:].isdigit()} - axes
                     if loose:
                         raise IRError(node.name, "ssa", f"{op.name} uses axis {min(loose)} of another phase")
-            if op.op == "reduce" and not phase.axes:
-                raise IRError(node.name, "ssa", f"{op.name} reduces in a phase without axes")
+            if op.op in ("reduce", "scan") and not phase.axes:
+                raise IRError(node.name, "ssa", f"{op.name} {op.op}s in a phase without axes")
             (folded if op.op == "reduce" else local).add(op.name)
             seen[op.name] = op.dtype
         crossing |= folded | (set() if phase.axes else local)
@@ -241,10 +241,22 @@ def _reduce_dtype(_graph: Graph, op: Op, dtypes: dict[str, str]) -> str:
     return "" if op.dtype == expected else f"gives {expected}"
 
 
+def _scan_dtype(_graph: Graph, op: Op, dtypes: dict[str, str]) -> str:
+    kind, given = op.args[0], dtypes[op.args[1]]
+    if kind not in SCANS:
+        return f"unknown scan {kind}"
+    if given in _HALVES:
+        return "arithmetic on half precision"
+    if given == "bool" or (kind == "logsumexp" and given not in _FLOATS):
+        return f"not defined on {given}"
+    return "" if op.dtype == given else f"gives {given}"
+
+
 _SPECIAL_DTYPES: dict[str, Callable[[Graph, Op, dict[str, str]], str]] = {
     "load": _load_dtype,
     "store": _store_dtype,
     "reduce": _reduce_dtype,
+    "scan": _scan_dtype,
     "const": lambda _g, op, _d: "" if op.dtype in ITEMSIZE else "unknown dtype",
     "index": lambda _g, op, _d: "" if op.dtype == "i64" else "an index is i64",
     "random": lambda _g, op, d: "" if {op.dtype, d[op.args[0]], d[op.args[1]]} == {"i32"} else "keys and words are i32",

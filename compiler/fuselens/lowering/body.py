@@ -147,6 +147,9 @@ class Body:
     def reduce(self, kind: str, value: Scalar) -> Scalar:
         return self.add("reduce", (kind, value.name), "i64" if kind in ("argmax", "argmin") else value.dtype)
 
+    def scan(self, kind: str, value: Scalar) -> Scalar:
+        return self.add("scan", (kind, value.name), value.dtype)
+
     def const(self, value: Any, dtype: str) -> Scalar:
         """A literal: converted as torch converts a Python number to ``dtype``."""
         if dtype in FLOATS:

@@ -231,6 +231,27 @@ class Builder:
         self.nodes.append(Loop(out.name, axes, reduction, tuple(body.ops), self.origin, self.spans))
         return out
 
+    def scan(
+        self, out: Buffer, kind: str, sources: Sequence[Buffer], dim: int, dtype: str,
+        before: Callable[..., Scalar] | None = None,
+    ) -> Buffer:  # fmt: skip
+        """A loop that fills ``out`` with the running folds along ``dim``, computed in ``dtype``, of the only source or of
+        ``before(body, position along dim, elements...)``. The sources have the sizes of ``out``."""
+        if out.dtype not in LOOP_DTYPES:
+            raise Unsupported(f"loops do not compute {out.dtype}")
+        body = Body(self.spans)
+        sizes = tuple(ONE if d == dim else s for d, s in enumerate(out.sizes))
+        axes, point = self._iteration(sizes, out.strides)
+        run = (Axis("r0", out.sizes[dim]),) if out.sizes and out.sizes[dim] != 1 else ()
+        point = tuple(run[0].symbol if run and d == dim else p for d, p in enumerate(point))
+        values = [self.load(body, s, point, out.sizes) for s in sources]
+        value = before(body, point[dim] if run else ZERO, *values) if before else values[0]
+        value = value.cast(dtype)
+        value = body.scan(kind, value) if run else value
+        body.store(out.owner, element_index(out.offset, out.strides, point), value.cast(out.dtype))
+        self.nodes.append(Loop(out.name, axes, run, tuple(body.ops), self.origin, self.spans))
+        return out
+
     def temporary(self, sizes: Sizes, dtype: str, device: str) -> Buffer:
         """A contiguous intermediate of a composite rule."""
         return self.fresh(sizes, contiguous_strides(sizes), dtype, device)

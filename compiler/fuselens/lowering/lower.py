@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 
 from fuselens.ir.affine import symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Ref
-from fuselens.lowering import composites, indexing, movement, pointwise, products, reductions
+from fuselens.lowering import composites, indexing, movement, pointwise, products, reductions, scans
 from fuselens.lowering.builder import Builder, LoweringError, Unsupported, contiguous_strides, expression
 from fuselens.lowering.dtypes import LOOP_DTYPES
 from fuselens.lowering.views import aliases, is_view, lower_view
@@ -30,6 +30,7 @@ Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
 RULES: dict[str, Rule] = {
     **pointwise.RULES,
     **reductions.RULES,
+    **scans.RULES,
     **movement.RULES,
     **composites.RULES,
     **indexing.RULES,

@@ -99,6 +99,8 @@ def translate(
             names[op.name] = (
                 folded(op, value) if folded else scope.emit("reduce", (op.args[0], value), op.dtype, op.spans)
             )
+        elif op.op == "scan":
+            names[op.name] = scope.emit("scan", (op.args[0], names[op.args[1]]), op.dtype, op.spans)
         elif op.op == "cast":
             value = names[op.args[0]]
             source, dtype = scope.unrounded.get(value, ("", ""))

@@ -76,7 +76,7 @@ class Refused:
 
 def single(number: int, item: Item) -> Group:
     """The group of one loop."""
-    inner = frozenset(a.name for a in item.loop.reduction) if item.reduction else None
+    inner = frozenset(a.name for a in item.loop.reduction) or None
     member = Member(item, {})
     group = Group(number, dict(item.sizes), inner, [member], produced={item.storage: member})
     for op in item.loads:
@@ -248,15 +248,17 @@ def _parallel(
 
 
 def _order_of_folds(members: list[Member], axes: Mapping[str, Expr], inner: frozenset[str] | None) -> Refused | None:
-    """argmax and argmin give a flat index: their axes must be the inner axes in their own order."""
-    if not inner or len(inner) == 1:
+    """argmax and argmin give a flat index, scans run along it: their axes must be the inner axes in their own order."""
+    if not inner:
         return None
     order = [a for a in axes if a in inner]
     for member in members:
-        if any(o.op == "reduce" and o.args[0].startswith("arg") for o in member.item.before):
+        scan = member.item.scan
+        if scan or any(o.op == "reduce" and o.args[0].startswith("arg") for o in member.item.before):
             folded = [member.mapping.get(a.name, symbol(a.name)) for a in member.item.loop.reduction]
             if folded != [symbol(a) for a in order]:
-                return Refused("order", "the position of an extremum depends on the order of its axes")
+                what = "a scan" if scan else "the position of an extremum"
+                return Refused("order", f"{what} depends on the order of its axes")
     return None
 
 

@@ -10,13 +10,14 @@ from sympy import Expr
 from fuselens.ir.affine import Affine, integer_value, linear
 from fuselens.ir.loops import ITEMSIZE, Buffer, Graph, Loop, Op, phases_of
 
-# Rough cycles of one scalar operation in vector code; what is not named costs 1.
+# Rough cycles of one scalar operation in vector code; what is not named costs 1. A scan is never computed again: its
+# value at one point takes all those before.
 COSTS: dict[str, int] = {
     "div": 4, "sqrt": 5, "rsqrt": 5, "reciprocal": 4, "floordiv": 6, "truncdiv": 6, "mod": 8, "fmod": 8,
     "exp": 10, "exp2": 9, "expm1": 12, "log": 10, "log2": 10, "log10": 10, "log1p": 12, "sigmoid": 13,
     "tanh": 14, "erf": 14, "erfc": 16, "sin": 16, "cos": 16, "tan": 20, "asin": 18, "acos": 18, "atan": 18,
     "atan2": 22, "sinh": 14, "cosh": 14, "asinh": 18, "acosh": 18, "atanh": 18, "pow": 26, "lgamma": 40, "hypot": 8,
-    "load": 1, "store": 0, "const": 0, "index": 1, "random": 20, "bounds": 3,
+    "load": 1, "store": 0, "const": 0, "index": 1, "random": 20, "bounds": 3, "scan": 1000,
 }  # fmt: skip
 
 
@@ -34,10 +35,12 @@ class Item:
     cost: int
     bytes: int  # of what it writes
     sizes: Mapping[str, Expr] = field(default_factory=dict)  # of all its axes, outer first
+    scan: bool = False  # its reduction axes are those that scans run along
 
     @property
     def reduction(self) -> bool:
-        return bool(self.loop.reduction)
+        """Whether it has one value per point of the outer axes."""
+        return bool(self.loop.reduction) and not self.scan
 
     @property
     def limits(self) -> dict[str, Expr]:
@@ -83,7 +86,7 @@ def analyse(graph: Graph, loop: Loop, position: int) -> Item:
     sizes = {a.name: a.size for a in (*loop.axes, *loop.reduction)}
     return Item(
         loop, position, target.owner, stores[0], before, after, tuple(o for o in loop.body if o.op == "load"),
-        cost_of(loop.body), bytes_of(graph, target), sizes,
+        cost_of(loop.body), bytes_of(graph, target), sizes, loop.kind == "scan",
     )  # fmt: skip
 
 

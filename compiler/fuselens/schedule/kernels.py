@@ -328,7 +328,7 @@ def _hoist(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> None:
         rest: list[Op] = []
         names: set[str] = set()
         for op in body:
-            if op.op in ("store", "reduce", "const") or (op.op == "load" and op.args[0] in written):
+            if op.op in ("store", "reduce", "scan", "const") or (op.op == "load" and op.args[0] in written):
                 rest.append(op)
                 continue
             operands = op.operands()
@@ -385,7 +385,7 @@ def _renamed(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> Iterator[tuple[
 def _renamed_args(op: Op, names: Mapping[str, str]) -> tuple[object, ...]:
     if op.op in OPS or op.op in ("cast", "bitcast", "bounds"):
         return tuple(names.get(a, a) if isinstance(a, str) else a for a in op.args)
-    if op.op == "reduce":
+    if op.op in ("reduce", "scan"):
         return (op.args[0], names.get(op.args[1], op.args[1]))
     if op.op == "store":
         return (op.args[0], _renamed_index(op.args[1], names), names.get(op.args[2], op.args[2]))

@@ -37,7 +37,13 @@ def solve(
     """Axes of ``unknown`` that occur in its form, as expressions of the known axes; None where there is no answer.
 
     With ``split`` the known axes may be split; ``Solution.splits`` then maps the old axes to expressions of new ones.
+    Axes that walk memory backward are counted from their other end meanwhile.
     """
+    upward, turned = _upward(unknown, unknown_sizes)
+    ascending, reversed_axes = _upward(known, known_sizes)
+    if turned or reversed_axes:
+        found = solve(upward, unknown_sizes, ascending, known_sizes, hints, split=split)
+        return found and _turned_back(found, turned, reversed_axes)
     digits = sorted(((integer_value(c, hints), a, c) for a, c in unknown.terms), key=lambda d: -d[0])
     sizes = dict(known_sizes)
     splits: dict[str, Expr] = {}
@@ -122,9 +128,30 @@ def _fresh(sizes: Mapping[str, Expr], axis: str) -> tuple[str, str]:
     return f"{axis}_{count}", f"{axis}_{count + 1}"
 
 
+def _upward(form: Affine, sizes: Mapping[str, Expr]) -> tuple[Affine, dict[str, Expr]]:
+    """The form with falling axes replaced by their distance from the end, and each of those axes in these terms."""
+    falling = {a: c for a, c in form.terms if (c < 0 if c.is_Integer else c.could_extract_minus_sign())}
+    if not falling:
+        return form, {}
+    terms = tuple((a, -c if a in falling else c) for a, c in form.terms)
+    constant = sympy.expand(sympy.Add(form.constant, *(c * (sizes[a] - 1) for a, c in falling.items())))
+    return Affine(constant, terms), {a: sizes[a] - 1 - symbol(a) for a in falling}
+
+
+def _turned_back(found: Solution, turned: Mapping[str, Expr], reversed_axes: Mapping[str, Expr]) -> Solution:
+    """The solution in terms of the axes as they were."""
+    splits = {a: substitute(turned_axis, {a: found.splits[a]}) for a, turned_axis in reversed_axes.items()
+              if a in found.splits}  # fmt: skip
+    kept = {a: e for a, e in reversed_axes.items() if a not in found.splits}
+    values = {a: substitute(v, kept) for a, v in found.values.items()}
+    values = {a: substitute(turned[a], {a: v}) if a in turned else v for a, v in values.items()}
+    return Solution(values, found.sizes, {**found.splits, **splits})
+
+
 def covers(value: Expr, size: Expr, sizes: Mapping[str, Expr]) -> bool:
     """Whether ``value`` runs through 0 .. size - 1 exactly once as its axes run: a mixed-radix number without gaps."""
     form = linear(value, frozenset(sizes))
+    form = _upward(form, sizes)[0] if form else None
     if form is None or form.constant != 0:
         return False
     remaining = dict(form.terms)

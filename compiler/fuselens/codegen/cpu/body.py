@@ -21,6 +21,7 @@ from .isa import Isa
 from .parts import LIBM, REGISTER, UNIT
 from .prelude import parts_of
 from .scalar_ops import TABLE, Value, bitcast, cast, literal, wrap
+from .scans import Scan, identity, started
 
 TILE = 128  # vectors added up before the partial sum joins the total: bounds the rounding error
 UNROLL = 4  # independent accumulators of a reduction whose body is too short to hide an addition's latency
@@ -129,6 +130,8 @@ class BodyWriter:
         self.names: dict[str, str] = {}
         self.written = frozenset(self.kernel.writes())
         self.checks = False
+        self.scans: dict[str, Scan] = {}
+        self.iotas: dict[str, str] = {}  # arguments of the iota calls that printed index ops
         self.left = str(self.width)
         self.looping = False
         self.across = 1  # vectors side by side that a unit of a columns kernel computes
@@ -215,6 +218,7 @@ class BodyWriter:
             self._declare(fold)
         if scoped and len(self.kernel.phases) > 1 and self.plan.layout != "points":
             self.out.open("{")
+        self._declare_scans(body)
         if self.across > 1 and not loops:
             for op in body:
                 if op.op not in ("store", "const"):
@@ -242,14 +246,14 @@ class BodyWriter:
                 used = names_in(index)
                 level = max([level, *(depth.get(n, 0) for n in used)])
                 varying |= vector in used
-            if op.op in ("store", "reduce") or (
+            if op.op in ("store", "reduce", "scan") or (
                 op.op == "load" and any(self.unit.same_memory(op.args[0], w) for w in self.written)
             ):
                 level = last
             if self.across > 1:
                 level = last  # inside the loop over the vectors side by side
             levels[op.name] = level
-            self.slots[op.name] = Slot(Value("", op.dtype), level, varying)
+            self.slots[op.name] = Slot(Value("", op.dtype), level, varying or op.op == "scan")
         return levels
 
     def _level(
@@ -291,7 +295,7 @@ class BodyWriter:
             side = innermost and self.across > 1
             if side:
                 self._open_across()
-            for f in folds if side else ():
+            for f in (*folds, *self.scans.values()) if side else ():
                 f.into += "[u]"
             self._level(k + 1, body, levels, loops, folds, vector, position)
             if side:
@@ -361,17 +365,7 @@ class BodyWriter:
 
     def _identity(self, fold: Fold) -> str:
         kind, dtype = fold.kind, fold.dtype
-        if kind in ("any", "all"):
-            return literal(kind == "all", "bool")
-        if kind in ("sum", "prod"):
-            return literal(0 if kind == "sum" else 1, dtype)
-        low = kind in ("max", "argmax")
-        if dtype in ("f64", "f32", "f16", "bf16"):
-            return literal(float("-inf") if low else float("inf"), dtype)
-        bits = {"i64": 64, "i32": 32, "i16": 16, "i8": 8, "u8": 8}[dtype]
-        if dtype == "u8":
-            return literal(0 if low else 255, dtype)
-        return literal(-(2 ** (bits - 1)) if low else 2 ** (bits - 1) - 1, dtype)
+        return literal(kind == "all", "bool") if kind in ("any", "all") else identity(kind, dtype)
 
     def _accumulator(self, fold: Fold) -> str:
         """The C++ type of a running result."""
@@ -441,6 +435,40 @@ class BodyWriter:
             return
         self.out.put(self._combine(fold, fold.into, value), op.spans)
 
+    def _declare_scans(self, body: tuple[Op, ...]) -> None:
+        """The carries of a phase's scans."""
+        self.scans = {}
+        for op in body:
+            if op.op == "scan":
+                dtype = self.slots[op.args[1]].value.dtype
+                scan = started(op, dtype, self.width, self._splat, self.claim(op.name, "_carry"))
+                self.need(f"scan.{scan.kind}.{REGISTER[dtype]}")
+                self.scans[op.name] = scan
+                self._declare_carry(scan)
+
+    def _declare_carry(self, scan: Scan) -> None:
+        many = f"[{self.across}]" if self.across > 1 else ""
+        start = f"{{ {', '.join([scan.none] * self.across)} }}" if many else scan.none
+        self.out.put(f"{scan.state} {scan.carry}{many} = {start};", scan.op.spans)
+
+    def _scan(self, op: Op) -> None:
+        """One step of a scan: the results of a vector's elements, or of one element of each lane's own column."""
+        scan, value, rows = self.scans[op.name], self._text(op.args[1]), self.plan.layout in ("rows", "whole")
+        if scan.kind == "logsumexp":
+            value += ", " + self._splat("f64", "1.0")
+        element = f"{scan.state}{{ {value} }}"
+        if rows:
+            none = f"{scan.state}{scan.none}"
+            if self.left != str(self.width):
+                element = f"keep({element}, left, {none})"
+            result = f"scan_lanes({element}, {none}, &{scan.into})"
+        else:
+            result = f"scan_each({element}, &{scan.into})"
+        if scan.before:
+            result = f"join({scan.before}, {result})"
+        text = scan.value(result)
+        self._define(op, wrap(text, op.dtype) if REGISTER[op.dtype] == "i32" else text)
+
     def _finish(self, fold: Fold, across: bool) -> None:
         """Declares the result under the op's own name; across lanes when they were partial results of one point."""
         name = self.claim(fold.op.name)
@@ -490,6 +518,8 @@ class BodyWriter:
             self._store(op, vector)
         elif op.op == "reduce":
             self._accumulate(op, vector, position, folds)
+        elif op.op == "scan":
+            self._scan(op)
         elif op.op == "const":
             self._constant(op)
         elif op.op == "index":
@@ -500,7 +530,9 @@ class BodyWriter:
             self._bounds(op)
         else:
             values = [self.slots[a].value if isinstance(a, str) else self._number(a, op) for a in op.args]
-            if op.op == "cast":
+            if op.op == "cast" and op.dtype == "i32" and op.args[0] in self.iotas:
+                text = f"iota32_{self.width}({self.iotas[op.args[0]]})"
+            elif op.op == "cast":
                 text = cast(self, op, values[0])
             elif op.op == "bitcast":
                 text = bitcast(self, op, values[0])
@@ -526,7 +558,7 @@ class BodyWriter:
         self.slots[op.name].value = Value(splat, op.dtype, number, "" if register == "mask" else _signed(text))
 
     def _lanes_of(self, index: Expr, vector: str) -> tuple[str, Expr]:
-        """How lanes of an access are laid out: "each", "next", "strided" or "gather"; and the step between lanes."""
+        """How lanes of an access are laid out, and the step between them: "each", "next", "reversed", "strided", "gather"."""
         indirect = any(self.slots[n].varying for n in indirect_names(index))
         if indirect:
             return "gather", sympy.S.Zero
@@ -535,7 +567,7 @@ class BodyWriter:
         step = linear(index, frozenset((vector,))).coefficient(vector)
         if step is None:
             return "gather", sympy.S.Zero
-        return ("next", step) if step == 1 else ("strided", step)
+        return {1: "next", -1: "reversed"}.get(step, "strided"), step
 
     def _offsets(self, op: Op, index: Expr, vector: str) -> str:
         """Declares an array with one element index per lane."""
@@ -575,6 +607,9 @@ class BodyWriter:
         elif way[0] == "next":
             self.need(f"load.{dtype}")
             self._define(op, f"load{w}({self._address(pointer, index)}, {self.left})")
+        elif way[0] == "reversed":
+            self.need(f"reversed.{dtype}")
+            self._define(op, f"load_reversed{w}({self._address(pointer, index)}, {self.left})")
         elif way[0] == "strided":
             self.need(f"strided.{dtype}")
             step = print_index(way[1], self.names)
@@ -601,6 +636,9 @@ class BodyWriter:
         elif way[0] == "next":
             self.need(f"store.{dtype}")
             out.put(f"store{w}({self._address(pointer, index)}, {value.text}, {self.left});", op.spans)
+        elif way[0] == "reversed":
+            self.need(f"store_reversed.{dtype}")
+            out.put(f"store_reversed{w}({self._address(pointer, index)}, {value.text}, {self.left});", op.spans)
         elif way[0] == "strided":
             self.need(f"store_strided.{dtype}")
             step = print_index(way[1], self.names)
@@ -643,9 +681,10 @@ class BodyWriter:
         way, step = self._lanes_of(index, vector)
         if way == "each":
             return self._splat("i64", self._index(index))
-        if way in ("next", "strided"):
+        if way != "gather":
             self.need("iota")
-            return f"iota{self.width}({self._index(index)}, {print_index(step, self.names)})"
+            self.iotas[op.name] = f"{self._index(index)}, {print_index(step, self.names)}"
+            return f"iota{self.width}({self.iotas[op.name]})"
         at = self._offsets(op, index, vector)
         self.need("load.i64")
         return f"load{self.width}({at}, {self.width})"

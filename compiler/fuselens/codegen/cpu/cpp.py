@@ -15,6 +15,7 @@ from .body import HEAVY, UNROLL, BodyLoop, BodyWriter, Unit
 from .isa import ISAS
 from .parts import C_TYPES
 from .prelude import print_prelude
+from .scans import independent, needed
 
 PARALLEL_WORK = 1 << 15  # weighted elements below which threads cost more than they bring
 PIECE = 4096  # elements of a row that one thread takes at a time where rows are shared between threads
@@ -276,7 +277,8 @@ class _KernelWriter(BodyWriter):
     def _shared(self, body: tuple[Op, ...], loops: list[BodyLoop], vector: str, position: Expr) -> None:
         """A phase cut into chunks whose number depends on sizes only, so that results do not depend on threads."""
         out = self.out
-        longest = max(loops, key=lambda l: self.nest.hint(l.axis.size))
+        in_order = any(op.op == "scan" for op in body)
+        longest = loops[0] if in_order else max(loops, key=lambda l: self.nest.hint(l.axis.size))
         lanes = self.width if longest.vector else 1
         name = self.names[longest.axis.name]
         size = longest.hi
@@ -286,6 +288,7 @@ class _KernelWriter(BodyWriter):
         for fold in folds:
             self._declare(fold)
         out.open("{")
+        self._declare_scans(body)
         least = 2048 if len(loops) == 1 else 1
         quantum = max(lanes, 1)
         out.put(f"const long share = (({size} + {CHUNKS - 1}) / {CHUNKS} + {quantum - 1}) / {quantum} * {quantum};")
@@ -295,18 +298,30 @@ class _KernelWriter(BodyWriter):
             out.put(f"{self._accumulator(fold)} {fold.name}_parts[{CHUNKS}];")
         others = sympy.Mul(*(l.axis.size for l in loops))
         heavy = 1 + 6 * sum(o.op in HEAVY for o in body)
-        out.put(
-            f"#pragma omp parallel for schedule(static) if ({print_factor(others, self.names)} * {heavy} >= {PARALLEL_WORK})"
-        )
-        out.open("for (long chunk = 0; chunk < chunks; ++chunk) {")
-        out.put(f"const long {name}_lo = chunk * step;")
-        out.put(f"const long {name}_hi = {name}_lo + step < {size} ? {name}_lo + step : {size};")
+        worth = f"{print_factor(others, self.names)} * {heavy} >= {PARALLEL_WORK}"
+
+        def chunks(condition: str) -> None:
+            out.put(f"#pragma omp parallel for schedule(static) if ({condition})")
+            out.open("for (long chunk = 0; chunk < chunks; ++chunk) {")
+            out.put(f"const long {name}_lo = chunk * step;")
+            out.put(f"const long {name}_hi = {name}_lo + step < {size} ? {name}_lo + step : {size};")
+
+        if in_order:
+            worth = self._totals(body, loops, chunks, f"{name}_lo", f"{name}_hi", vector, position, worth)
+            levels = self._levels(body, depth, vector, len(loops))
+        chunks(worth)
         longest.lo, longest.hi = f"{name}_lo", f"{name}_hi"
+        for scan in self.scans.values():
+            out.put(f"const {scan.state} {scan.carry}_before = shared ? {scan.carry}_parts[chunk] : {scan.carry};")
+            out.put(f"{scan.state} {scan.carry}_part = {scan.none};")
+            scan.into, scan.before = f"{scan.carry}_part", f"{scan.carry}_before"
         outer = [(f, f.name) for f in folds]
         for fold in folds:
             fold.name += "_part"
             self._declare(fold)
         self._level(0, body, levels, loops, folds, vector, position)
+        for scan in self.scans.values():
+            out.put(f"if (!shared) {scan.carry} = join({scan.carry}, {scan.into});")
         for fold, whole in outer:
             out.put(f"{whole}_parts[chunk] = {fold.name};")
             fold.name = whole
@@ -326,3 +341,41 @@ class _KernelWriter(BodyWriter):
         out.close()
         for fold in folds:
             self._finish(fold, across=True)
+
+    def _totals(
+        self, body: tuple[Op, ...], loops: list[BodyLoop], chunks: Callable[[str], None], lo: str, hi: str,
+        vector: str, position: Expr, worth: str,
+    ) -> str:  # fmt: skip
+        """What each chunk's scans start from. Returns the condition under which threads share the chunks.
+
+        One thread goes from chunk to chunk in one traversal; several need the chunks' totals first. Both compute the
+        same sums in the same order.
+        """
+        out = self.out
+        if not independent(body):
+            worth = "0"
+        out.put(f"const bool shared = {worth} && omp_get_max_threads() > 1;")
+        scans = list(self.scans.values())
+        for scan in scans:
+            out.put(f"{scan.state} {scan.carry}_parts[{CHUNKS}];")
+        out.open("if (shared) {")
+        chunks("1")
+        for scan in scans:
+            scan.into = f"{scan.carry}_part"
+            out.put(f"{scan.state} {scan.into} = {scan.none};")
+        first, body = loops[0], needed(body)
+        whole, (first.lo, first.hi) = (first.lo, first.hi), (lo, hi)
+        levels = self._levels(body, {l.axis.name: k + 1 for k, l in enumerate(loops)}, vector, len(loops))
+        self._level(0, body, levels, loops, [], vector, position)
+        first.lo, first.hi = whole
+        for scan in scans:
+            out.put(f"{scan.carry}_parts[chunk] = {scan.into};")
+        out.close()
+        out.open("for (long chunk = 0; chunk < chunks; ++chunk) {")
+        for scan in scans:
+            out.put(f"const {scan.state} {scan.into} = {scan.carry}_parts[chunk];")
+            out.put(f"{scan.carry}_parts[chunk] = {scan.carry};")
+            out.put(f"{scan.carry} = join({scan.carry}, {scan.into});")
+        out.close()
+        out.close()
+        return "shared"

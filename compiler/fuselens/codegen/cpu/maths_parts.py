@@ -186,7 +186,8 @@ def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
     parts = [
         Part(
             "iota",
-            f"static inline @l iota@W(long start, long step) {{ return @l{{{lanes(width, 'start + # * step')}}}; }}",
+            f"static inline @l iota@W(long start, long step) {{ return start + step * @l{{{lanes(width, '#')}}}; }}\n"
+            f"static inline @i iota32_@W(int start, int step) {{ return start + step * @i{{{lanes(width, '#')}}}; }}",
             ("types",),
         ),
     ]

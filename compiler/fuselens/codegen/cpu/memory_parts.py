@@ -66,6 +66,7 @@ def memory_parts(dtype: str, width: int, wide: bool) -> list[Part]:
     scalar = REGISTER_C[REGISTER[dtype]]
     unit = (dtype,) if dtype in ("bf16", "f16") else ()
     base = ("types", *unit, *_BYTES.get(dtype, ()))
+    backward = ", ".join(str(l) for l in reversed(range(width)))
     load = _LOAD[dtype].replace("to_@Mbits", "to_i64" if wide else "to_i32")
     return [
         Part(
@@ -95,6 +96,21 @@ def memory_parts(dtype: str, width: int, wide: bool) -> list[Part]:
             f"  {token} r = each@W(p);\n"
             f"  for (long l = 1; l < left; ++l) r[l] = value@W(p[l * s]);\n  return r;\n}}",
             (f"value.{dtype}", f"each.{dtype}"),
+        ),
+        Part(
+            f"reversed.{dtype}",
+            f"static inline {token} load_reversed@W(const {c}* p, long left) {{  // the lanes run backward from p\n"
+            f"  if (__builtin_expect(left < @W, 0)) return load_strided@W(p, -1, left);\n"
+            f"  {token} r = load@W(p - (@W - 1), @W);\n"
+            f"  return __builtin_shufflevector(r, r, {backward});\n}}",
+            (f"load.{dtype}", f"strided.{dtype}"),
+        ),
+        Part(
+            f"store_reversed.{dtype}",
+            f"static inline void store_reversed@W({c}* p, {token} v, long left) {{\n"
+            f"  if (__builtin_expect(left < @W, 0)) return store_strided@W(p, -1, v, left);\n"
+            f"  store@W(p - (@W - 1), __builtin_shufflevector(v, v, {backward}), @W);\n}}",
+            (f"store.{dtype}", f"store_strided.{dtype}"),
         ),
         Part(
             f"gather.{dtype}",

@@ -19,6 +19,7 @@ from .maths_parts import maths_parts
 from .memory_parts import conversion_parts, memory_parts
 from .parts import C_TYPES, UNIT, Part
 from .random_parts import random_parts
+from .scan_parts import scan_parts
 
 _TYPES = """
 typedef float @f __attribute__((vector_size(4 * @W)));
@@ -59,6 +60,7 @@ def parts_of(width: int, wide: bool, isa: Isa) -> dict[str, Part]:
     parts += maths_parts(width, wide, isa)
     parts += random_parts(width, isa)
     parts += index_parts()
+    parts += scan_parts(width)
     parts.append(Part("round_bf16", _BF16, ("types",)))
     parts.append(
         Part(

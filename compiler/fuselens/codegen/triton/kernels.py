@@ -349,11 +349,16 @@ class _KernelWriter:
             for op in body:
                 if op.op == "reduce":
                     self._fold_at_once(op, position)
+                elif op.op == "scan":
+                    self._scan(op)
                 else:
                     self._op(op)
             return
         for op in folds:
             self._start(op)
+        for op in body:
+            if op.op == "scan":
+                self._start_scan(op)
         out.open(f"for start in range(0, {size}, {block}):")
         out.put(f"{r} = start + tl.arange(0, {block})[None, :]")
         if not exact:
@@ -362,6 +367,8 @@ class _KernelWriter:
         for op in body:
             if op.op == "reduce":
                 self._accumulate(op, position)
+            elif op.op == "scan":
+                self._scan(op, carried=True)
             else:
                 self._op(op)
         out.close("")
@@ -378,7 +385,7 @@ class _KernelWriter:
             depends = index is not None and bool(names_in(index) & own)
             if (
                 depends
-                or op.op in ("store", "reduce")
+                or op.op in ("store", "reduce", "scan")
                 or any(n in inside for n in op.operands())
                 or (op.op == "load" and op.args[0] in written)
             ):
@@ -488,6 +495,36 @@ class _KernelWriter:
         else:
             folded = self._folded(kind, total)
             self._define(op, f"{folded} != 0" if op.dtype == "bool" else folded)
+
+    # --- scans ---
+
+    def _start_scan(self, op: Op) -> None:
+        """The carry of a scan whose row takes several blocks."""
+        kind, name = op.args
+        dtype = next(o.dtype for o in self.kernel.ops() if o.name == name)
+        start = 'float("-inf")' if kind == "logsumexp" else self._identity(kind, dtype)
+        self.out.put(f"{op.name}_carry = tl.full([XBLOCK, 1], {start}, {TYPES[dtype]})", op.spans)
+
+    def _scan(self, op: Op, *, carried: bool = False) -> None:
+        """The running results of a block of columns, after those of the blocks before it where they are ``carried``.
+
+        Columns beyond the row come last, so that they change no result.
+        """
+        kind, out = op.args[0], self.out
+        value = f"tl.broadcast_to({self.slots[op.args[1]].value.text}, [XBLOCK, {self.block}])"
+        function = f"scan_{kind}" if kind in ("sum", "logsumexp") else f"fold_{kind}"
+        self.need(function)
+        block, carry = f"{op.name}_run", f"{op.name}_carry"
+        out.put(f"{block} = tl.associative_scan({value}, 1, {function})", op.spans)
+        if carried:
+            out.put(f"{block} = {function}({carry}, {block})")
+            out.put(f"{carry} = {self._last(block)}")
+        self._define(op, block)
+
+    def _last(self, block: str) -> str:
+        """The last column of a block."""
+        columns = f"tl.arange(0, {self.block})[None, :] == {self.block} - 1"
+        return f"tl.sum(tl.where({columns}, {block}, 0), 1)[:, None].to({block}.dtype)"
 
     # --- single ops ---
 
@@ -616,7 +653,7 @@ def _renamed(op: Op, names: dict[str, str]) -> Op:
     change = {value_symbol(a): value_symbol(b) for a, b in names.items()}
     arguments = []
     for position, arg in enumerate(op.args):
-        if isinstance(arg, str) and not (op.op in ("load", "store", "reduce") and position == 0):
+        if isinstance(arg, str) and not (op.op in ("load", "store", "reduce", "scan") and position == 0):
             arg = names.get(arg, arg)
         elif isinstance(arg, Expr):
             arg = arg.xreplace(change)

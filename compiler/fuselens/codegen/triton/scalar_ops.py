@@ -153,8 +153,20 @@ def random_word(k0, k1, stream: tl.constexpr, index):
 def fold_prod(a, b):
     return a * b
 """,
+    "scan_sum": """
+@triton.jit
+def scan_sum(a, b):
+    return a + b
+""",
+    "scan_logsumexp": """
+@triton.jit
+def scan_logsumexp(a, b):
+    high = tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    far = tl.where(a == b, 0.0, -tl.abs(a - b))
+    return high + log1p(tl.exp(far))
+""",
 }
-FUNCTION_NEEDS = {"tanh_f64": ("expm1",)}
+FUNCTION_NEEDS = {"tanh_f64": ("expm1",), "scan_logsumexp": ("log1p",)}
 
 
 class Emitter(Protocol):
