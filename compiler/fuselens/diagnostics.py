@@ -336,6 +336,13 @@ TABLE: dict[str, Entry] = {
             "What depends on frozen parameters and buffers alone is a constant of the compiled graph.",
             severity="information",
         ),
+        _e(
+            "FL415",
+            "implementation",
+            "`{what}` is computed by another implementation: {why}",
+            "Several implementations compute the same product or attention; the one that is fastest on this machine is called.",
+            severity="information",
+        ),
         # --- FL9xx: environment and worker --------------------------------------------------------------------
         _e(
             "FL901",

@@ -445,6 +445,7 @@ def _kernels(
     from .codegen.generate import generate
     from .ir import text
     from .lowering.lower import lower
+    from .rewrite.attention import attention
     from .rewrite.simplify import simplify
     from .runtime.build import host_isa
     from .runtime.compile_graph import build, floats_as_tensors
@@ -455,6 +456,7 @@ def _kernels(
     suffix = "" if phase == "forward" else ".backward"
     with run.stage(f"simplify{suffix}"):
         module = simplify(module)
+        record.decisions += attention(module)
     run.record(f"simplify{suffix}", "py", lambda: graph_text.show(module.graph, f"{phase}{record.id}"))
     with run.stage(f"lower{suffix}"):
         loops = lower(module, name=f"graph{record.id}{'_backward' if suffix else ''}", writes=writes)
