@@ -36,6 +36,65 @@ def test_broadcast_and_transpose(isa: str) -> None:
         check(text, [x, torch.randn(s1), torch.randn(s0, 1), torch.tensor(0.3)], isa, 1e-6, 1e-6)
 
 
+TRANSPOSES = """graph g symbols [s0 = arg0.0 hint 4, s1 = arg0.1 hint 96, s2 = arg0.2 hint 80]
+  input arg0: {d}[s0, s1, s2] strides [s1*s2, 1, s1]
+  input arg1: {d}[s0, s1, s2] strides [s1*s2, s2, 1]
+  input arg2: f32[s1] strides [1]
+  buffer buf0: {d}[s0, s1, s2] strides [s1*s2, s2, 1]
+  buffer buf1: {d}[s0, s1, s2] strides [s1*s2, 1, s1]
+  kernel kernel0 [i0 < s0, i1 < s1, i2 < s2] from [aten.where.self]
+    phase []
+      a = load arg0[s1*s2*i0 + i1 + s1*i2] : {d}
+      b = load arg1[s1*s2*i0 + s2*i1 + i2] : {d}
+      c = load arg2[i1] : f32
+      z = const 0.0 : f32
+      p = gt c, z : bool
+      af = cast a : {f}
+      bf = cast b : {f}
+      qf = where p, af, bf : {f}
+      q = cast qf : {d}
+      store buf0[s1*s2*i0 + s2*i1 + i2] = q
+      rf = where p, bf, af : {f}
+      r = cast rf : {d}
+      store buf1[s1*s2*i0 + i1 + s1*i2] = r
+  return buf0, buf1
+"""
+
+
+@pytest.mark.parametrize("isa", [ISA, "sse2", "scalar"])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "i16", "u8", "bool"])
+def test_transposes_go_through_tiles(dtype: str, isa: str) -> None:
+    text = TRANSPOSES.format(d=dtype, f="f32" if dtype == "bf16" else dtype)
+    source = generate(parse(text), "cpu", isa).cpp
+    assert source is not None and "_tile" in source.text
+    for s0, s1, s2 in ((1, 1, 1), (2, 96, 80), (3, 7, 131), (1, 65, 3), (2, 64, 128), (0, 5, 5), (2, 0, 3)):
+        x, y = (torch.randint(0, 2, (s0, s1, s2)) if dtype == "bool" else torch.randn(s0, s1, s2) * 20 for _ in "xy")
+        x, y = x.to(DTYPES[dtype]).mT.contiguous().mT.as_strided((s0, s1, s2), (s1 * s2, 1, s1)), y.to(DTYPES[dtype])
+        check(text, [x, y, torch.randn(s1)], isa, 0, 0)
+
+
+def test_what_is_read_and_written_is_not_read_through_a_tile() -> None:
+    text = """graph g
+  input arg0: f32[64, 64] strides [1, 64]
+  input arg1: f32[64, 64] strides [64, 1]
+  buffer buf0: f32[64, 64] strides [1, 64]
+  buffer buf1: f32[64, 64] strides [64, 1]
+  kernel kernel0 [i0 < 64, i1 < 64] from [aten.add.Tensor]
+    phase []
+      a = load arg0[i0 + 64*i1] : f32
+      b = load arg1[64*i0 + i1] : f32
+      c = add a, b : f32
+      store buf0[i0 + 64*i1] = c
+      d = mul a, b : f32
+      store buf1[64*i0 + i1] = d
+  reuse buf0 = arg0
+  write arg0 = buf0
+  return buf1
+"""
+    x, y = torch.randn(64, 64).t(), torch.randn(64, 64)
+    check(text, [x, y], rtol=0, atol=0)
+
+
 def test_channels_last_is_one_row() -> None:
     text = """graph g
   input arg0: f32[2, 3, 5, 7] strides [105, 1, 21, 3]

@@ -79,6 +79,20 @@ def simplify(kernel: Kernel, graph: Graph) -> Nest:
     return Nest(dataclasses.replace(kernel, axes=axes, phases=tuple(phases)), tuple(flats), graph.hint)
 
 
+def in_one_pass(kernel: Kernel, same_memory: Callable[[str, str], bool]) -> Kernel:
+    """``kernel`` without phases, if it has one pass and folds nothing: what has one value per point of its axes before
+    the pass is computed there anyway, and the axes of the pass run in parallel like all others."""
+    passes = [k for k, p in enumerate(kernel.phases) if p.axes]
+    if len(passes) != 1 or passes[0] != len(kernel.phases) - 1 or any(o.op in ("reduce", "scan") for o in kernel.ops()):
+        return kernel
+    *before, last = kernel.phases
+    for op in (o for p in before for o in p.body):
+        if op.op == "store" or (op.op == "load" and any(same_memory(op.args[0], s) for s in kernel.writes())):
+            return kernel
+    body = tuple(o for p in kernel.phases for o in p.body)
+    return dataclasses.replace(kernel, axes=(*kernel.axes, *last.axes), phases=(Phase((), body),))
+
+
 def _without_folds(phase: Phase) -> Phase:
     """A phase whose axes all had one point: each reduction and scan is its only value, at position 0."""
     body = []
@@ -171,16 +185,19 @@ class Plan:
     vector: str
     inner: tuple[str, ...]  # per phase, its vector axis in rows and whole ("" where it has no axes)
     wide: bool  # lanes of 64 bits
+    tile: str = ""  # in points, the axis along which accesses that vectors cross are contiguous, if there are any
 
 
 FEW_POINTS = 4
 MUCH_WORK = 1 << 15
+WORTH_A_TILE = 8  # elements of both axes of a transpose
 
 
 def plan(nest: Nest) -> Plan:
     """Chooses the layout from strides and size hints."""
     layout, vector, inner = _layout(nest)
-    return Plan(layout, vector, inner, _wide(nest.kernel, vector, inner))
+    tile = _tile(nest, vector) if layout == "points" and vector else ""
+    return Plan(layout, vector, inner, _wide(nest.kernel, vector, inner), tile)
 
 
 def _layout(nest: Nest) -> tuple[str, str, tuple[str, ...]]:
@@ -222,6 +239,23 @@ def _wide(kernel: Kernel, vector: str, inner: tuple[str, ...]) -> bool:
     return balance > 0 or (not balance and any(o.dtype in ("f64", "i64") for o in kernel.ops() if o.op != "store"))
 
 
+def _tile(nest: Nest, vector: str) -> str:
+    """The axis along which most of the accesses are contiguous that vectors along ``vector`` cross; "" where none are."""
+    counts: dict[str, int] = {}
+    for op in nest.kernel.ops():
+        index = index_of(op)
+        if op.op not in ("load", "store") or index is None or indirect_names(index):
+            continue
+        form = linear(index, frozenset(a.name for a in nest.kernel.axes))
+        if form.coefficient(vector) not in (None, -1, 0, 1):
+            for name, coefficient in form.coefficients.items():
+                if coefficient == 1 and name not in form.tangled and nest.hint(nest.size(name)) >= WORTH_A_TILE:
+                    counts[name] = counts.get(name, 0) + 1
+    if not counts or nest.hint(nest.size(vector)) < WORTH_A_TILE:
+        return ""
+    return max(counts, key=lambda n: counts[n])
+
+
 def _product(axes: Iterable[Axis]) -> Expr:
     return sympy.Mul(*(a.size for a in axes))
 
@@ -235,8 +269,12 @@ def _best_axis(axes: tuple[Axis, ...], ops: Iterable[Op], nest: Nest) -> str:
 
 
 def _score(axis: str, body: Iterable[Op], nest: Nest) -> float:
-    """How well vectors run along ``axis``: contiguous accesses count for it, strided and gathered ones against."""
+    """How well vectors run along ``axis``: contiguous accesses count for it, strided and gathered ones against.
+
+    What is read along ``axis`` alone counts little: it could as well be read once for each of its points.
+    """
     score = 0.0
+    others = {a.name for a in _all_axes(nest.kernel)} - {axis}
     varying: set[str] = set()  # what differs between lanes: a position among it is a gather
     for op in body:
         index = index_of(op)
@@ -245,7 +283,7 @@ def _score(axis: str, body: Iterable[Op], nest: Nest) -> float:
         if index is None or op.op not in ("load", "store"):
             continue
         coefficient = linear(index, frozenset((axis,))).coefficient(axis)
-        weight = 1.5 if op.op == "store" else 1.0
+        weight = 1.5 if op.op == "store" else 1.0 if others & names_in(index) else 0.1
         if coefficient is None or not varying.isdisjoint(indirect_names(index)):
             score -= 2 * weight
         elif coefficient == 1:

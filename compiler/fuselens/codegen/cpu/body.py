@@ -15,7 +15,7 @@ from sympy import Expr
 
 from ...ir.loops import Axis, Graph, Kernel, Op, indirect_names
 from ..expressions import C, linear, names_in, print_factor, print_index
-from ..nest import Nest, Plan, index_of, plan, simplify
+from ..nest import Nest, Plan, in_one_pass, index_of, plan, simplify
 from ..source import Unsupported, Writer
 from .isa import Isa
 from .parts import LIBM, REGISTER, UNIT
@@ -120,7 +120,7 @@ class BodyWriter:
 
     def __init__(self, unit: Unit, kernel: Kernel, out: Writer) -> None:
         self.unit, self.source, self.out = unit, kernel, out
-        self.nest: Nest = simplify(kernel, unit.graph)
+        self.nest: Nest = simplify(in_one_pass(kernel, unit.same_memory), unit.graph)
         self.kernel = self.nest.kernel
         self.plan: Plan = plan(self.nest)
         self.wide = self.plan.wide or unit.isa.register == 0
@@ -206,6 +206,15 @@ class BodyWriter:
 
     def _loop(self, axis: Axis, vector: bool) -> BodyLoop:
         return BodyLoop(axis, "0", print_factor(axis.size, self.names), vector)
+
+    def _decode(self, outer: list[Axis], unit: str) -> None:
+        rest = unit
+        for k, axis in enumerate(reversed(outer)):
+            name = self.names[axis.name]
+            last = k == len(outer) - 1
+            size = print_factor(axis.size, self.names)
+            self.out.put(f"const long {name} = {rest};" if last else f"const long {name} = {rest} % {size};")
+            rest = f"({rest}) / {size}" if k else f"{rest} / {size}"
 
     def _nest(self, body: tuple[Op, ...], loops: list[BodyLoop], vector: str, position: Expr) -> None:
         """Prints a body inside its loops: each op at the outermost level where its operands exist."""

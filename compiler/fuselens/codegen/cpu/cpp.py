@@ -11,11 +11,12 @@ from ...ir.loops import Axis, Graph, Op
 from ..expressions import print_factor, print_index
 from ..source import KernelInfo, Source, Unsupported, Writer
 from ..traffic import bytes_moved
-from .body import HEAVY, UNROLL, BodyLoop, BodyWriter, Unit
+from .body import HEAVY, UNROLL, BodyLoop, Unit
 from .isa import ISAS
 from .parts import C_TYPES
 from .prelude import print_prelude
 from .scans import independent, needed
+from .tiles import TileWriter
 
 PARALLEL_WORK = 1 << 15  # weighted elements below which threads cost more than they bring
 PIECE = 4096  # elements of a row that one thread takes at a time where rows are shared between threads
@@ -39,7 +40,7 @@ def to_cpp(graph: Graph, isa: str) -> Source:
     return Source("cpp", head.text() + body.text(), lines, tuple(infos))
 
 
-class _KernelWriter(BodyWriter):
+class _KernelWriter(TileWriter):
     """Prints one kernel."""
 
     # --- the whole kernel ---
@@ -154,6 +155,8 @@ class _KernelWriter(BodyWriter):
     def _units(self) -> tuple[str, Callable[[bool], None]]:
         """The number of units (C++ text) and a function that prints their loop."""
         layout, vector = self.plan.layout, self.plan.vector
+        if self.plan.tile:
+            return self._tile_units(), lambda _: self._each_tile()
         outer = [a for a in self.kernel.axes if a.name != vector]
         rows = sympy.Mul(*(a.size for a in outer))
         row_text = print_factor(rows, self.names)
@@ -184,15 +187,6 @@ class _KernelWriter(BodyWriter):
             return row_text, lambda loop: self._each_unit(outer, loop)
         pieces = f"(({print_factor(size, self.names)} + {PIECE - 1}) / {PIECE})"
         return f"{row_text} * {pieces}", lambda loop: self._pieces(outer, vector, pieces)
-
-    def _decode(self, outer: list[Axis], unit: str) -> None:
-        rest = unit
-        for k, axis in enumerate(reversed(outer)):
-            name = self.names[axis.name]
-            last = k == len(outer) - 1
-            size = print_factor(axis.size, self.names)
-            self.out.put(f"const long {name} = {rest};" if last else f"const long {name} = {rest} % {size};")
-            rest = f"({rest}) / {size}" if k else f"{rest} / {size}"
 
     def _each_unit(self, outer: list[Axis], loop: bool) -> None:
         if loop:
