@@ -28,7 +28,8 @@ _KEPT = frozenset({
     "normal", "normal_functional", "uniform", "exponential", "multinomial", "randperm",
     # gathers, scatters and slices: index expressions in the lowering
     "embedding", "index", "index_put", "index_select", "gather", "scatter", "scatter_add", "scatter_reduce",
-    "take", "_unsafe_index", "slice", "slice_scatter", "select", "select_scatter", "cat", "constant_pad_nd", "index_add",
+    "take", "_unsafe_index", "put", "index_copy", "index_fill",
+    "embedding_dense_backward", "slice", "slice_scatter", "select", "select_scatter", "cat", "constant_pad_nd", "index_add",
     # raises for what is no probability
     "binary_cross_entropy",
     # views
@@ -70,7 +71,7 @@ def _extra() -> dict[Any, Callable[..., Any]]:
         "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training", "_batch_norm_with_update",
         "_batch_norm_with_update_functional", "batch_norm_backward", "cudnn_batch_norm", "cudnn_batch_norm_backward",
         "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward",
-        "threshold", "threshold_backward", "sigmoid_backward", "tanh_backward", "embedding_dense_backward",
+        "threshold", "threshold_backward", "sigmoid_backward", "tanh_backward",
         "native_dropout_backward", "select_backward", "slice_backward", "addcmul", "addcdiv", "lerp", "rsub",
         "_fused_rms_norm", "_fused_rms_norm_backward", "huber_loss", "huber_loss_backward", "smooth_l1_loss",
         "smooth_l1_loss_backward", "binary_cross_entropy_backward",

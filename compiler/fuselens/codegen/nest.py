@@ -40,9 +40,9 @@ def index_of(op: Op) -> Expr | None:
     return sympy.sympify(op.args[place]) if place is not None else None
 
 
-def scans(body: Iterable[Op]) -> bool:
-    """Whether values run along the phase's axes, which then keep their order."""
-    return any(op.op == "scan" for op in body)
+def in_order(body: Iterable[Op]) -> bool:
+    """Whether points of the phase's axes come one after the other: scans run along them, or updates in turn."""
+    return any(op.op == "scan" or op.update for op in body)
 
 
 def with_index(op: Op, index: Expr) -> Op:
@@ -71,7 +71,7 @@ def simplify(kernel: Kernel, graph: Graph) -> Nest:
     phases, flats = [], []
     for phase, position in zip(kernel.phases, positions, strict=True):
         body = _map(phase.body, lambda e: set_zero(e, gone))
-        own = phase.axes if scans(body) else _by_stride(phase.axes, body, graph)
+        own = phase.axes if in_order(body) else _by_stride(phase.axes, body, graph)
         extra = [position] if any(o.op == "reduce" and o.args[0] in ("argmax", "argmin") for o in body) else []
         own, inner = _merge(own, [e for op in body if (e := index_of(op)) is not None] + extra)
         phases.append(Phase(own, _map(body, lambda e, inner=inner: set_zero(e, inner))))
@@ -83,7 +83,11 @@ def in_one_pass(kernel: Kernel, same_memory: Callable[[str, str], bool]) -> Kern
     """``kernel`` without phases, if it has one pass and folds nothing: what has one value per point of its axes before
     the pass is computed there anyway, and the axes of the pass run in parallel like all others."""
     passes = [k for k, p in enumerate(kernel.phases) if p.axes]
-    if len(passes) != 1 or passes[0] != len(kernel.phases) - 1 or any(o.op in ("reduce", "scan") for o in kernel.ops()):
+    if (
+        len(passes) != 1
+        or passes[0] != len(kernel.phases) - 1
+        or any(o.op in ("reduce", "scan") or o.update for o in kernel.ops())
+    ):
         return kernel
     *before, last = kernel.phases
     for op in (o for p in before for o in p.body):
@@ -178,6 +182,7 @@ class Plan:
     * ``points``: no phase has axes of its own; vectors run along ``vector``, a kernel axis ("" for a single point)
     * ``columns``: vectors run along ``vector``, a kernel axis; phases loop inside, each lane for itself
     * ``rows``: vectors run along an axis of each phase (``inner``), then lanes are folded
+    * ``sweep``: updates of neighbouring elements, in turn: the phase's axes outside, vectors along a kernel axis inside
     * ``whole``: as rows, but there are too few kernel points to share out, so phases run in parallel inside
     """
 
@@ -196,7 +201,7 @@ WORTH_A_TILE = 8  # elements of both axes of a transpose
 def plan(nest: Nest) -> Plan:
     """Chooses the layout from strides and size hints."""
     layout, vector, inner = _layout(nest)
-    tile = _tile(nest, vector) if layout == "points" and vector else ""
+    tile = _tile(nest, vector) if layout == "points" and vector and not any(o.update for o in nest.kernel.ops()) else ""
     return Plan(layout, vector, inner, _wide(nest.kernel, vector, inner), tile)
 
 
@@ -207,7 +212,12 @@ def _layout(nest: Nest) -> tuple[str, str, tuple[str, ...]]:
     none = ("",) * len(kernel.phases)
     if not phases:
         return "points", _best_axis(kernel.axes, kernel.ops(), nest), none
-    inner = tuple(p.axes[-1].name if scans(p.body) else _best_axis(p.axes, p.body, nest) for p in kernel.phases)
+    updates = any(o.update for o in kernel.ops())
+    if updates and _sweeps(kernel):
+        column = _best_axis(kernel.axes, kernel.ops(), nest)
+        if column and _score(column, phases[0].body, nest) > 0:
+            return "sweep", column, none
+    inner = tuple(p.axes[-1].name if in_order(p.body) else _best_axis(p.axes, p.body, nest) for p in kernel.phases)
     by_rows = sum(_score(a, p.body, nest) for a, p in zip(inner, kernel.phases, strict=True) if a)
     column = _best_axis(kernel.axes, kernel.ops(), nest)
     if column and nest.hint(nest.size(column)) >= 4:
@@ -216,7 +226,14 @@ def _layout(nest: Nest) -> tuple[str, str, tuple[str, ...]]:
             return "columns", column, none
     points = nest.hint(_product(kernel.axes))
     work = max(nest.hint(_product(p.axes)) for p in phases)
-    return "whole" if points <= FEW_POINTS and work >= MUCH_WORK else "rows", "", inner
+    return "whole" if points <= FEW_POINTS and work >= MUCH_WORK and not updates else "rows", "", inner
+
+
+def _sweeps(kernel: Kernel) -> bool:
+    """Whether all stores are in one phase, which folds nothing: then its loops may run outside of the kernel's."""
+    storing = [p for p in kernel.phases if any(o.op == "store" for o in p.body)]
+    inside = [p for p in kernel.phases if p.axes]
+    return storing == inside and len(inside) == 1 and not any(o.op == "reduce" for o in inside[0].body)
 
 
 def _wide(kernel: Kernel, vector: str, inner: tuple[str, ...]) -> bool:

@@ -197,7 +197,10 @@ class _Points:
         if 0 in self.shape:
             return
         point = self._index(op, index, flat).expand(self.shape)
-        flat[point] = value.expand(self.shape)
+        if op.update:
+            _update(flat, point.flatten(), value.expand(self.shape).flatten(), op.update)
+        else:
+            flat[point] = value.expand(self.shape)
 
     def reduce(self, op: Op, kind: str, value: Tensor) -> Tensor:
         full = value.expand(self.shape)
@@ -244,6 +247,19 @@ class _Points:
         if value.dtype != TORCH_DTYPE[op.dtype]:
             raise EvaluationError(f"{self.where}: {op.name} ({op.op}) gives {value.dtype}, declared {op.dtype}")
         return value
+
+
+def _update(flat: Tensor, point: Tensor, value: Tensor, kind: str) -> None:
+    """Changes elements by values, in order."""
+    if kind == "last":
+        order = torch.full((flat.numel(),), -1).scatter_reduce_(0, point, torch.arange(point.numel()), "amax")
+        changed = order >= 0
+        flat[changed] = value[order[changed]]
+        return
+    wide = flat.float() if flat.dtype in (torch.float16, torch.bfloat16) else flat.to(
+        torch.uint8 if flat.dtype == torch.bool else flat.dtype)  # fmt: skip
+    name = {"max": "amax", "min": "amin"}.get(kind, kind)
+    flat.copy_(wide.scatter_reduce(0, point, value.to(wide.dtype), name))
 
 
 _REDUCE: dict[str, Callable[[Tensor], Tensor]] = {

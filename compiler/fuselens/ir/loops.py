@@ -107,6 +107,7 @@ class Op:
     ==========  =============================  ============================================================
     load        (storage, index)               element ``index`` of storage; ``index`` may use earlier op names
     store       (storage, index, value)        no result; ``name`` is still unique
+    store       (storage, index, value, kind)  ``kind`` of the element and the value; see below
     reduce      (kind, value)                  fold over the phase's axes; argmax/argmin give the flat index
     scan        (kind, value)                  fold of the phase's points so far, this one included, in row-major order
     const       (number,)                      a literal of ``dtype``
@@ -119,6 +120,10 @@ class Op:
 
     ``bounds`` counts negative values from the end where ``wrap`` is True. A value that is still out of range is
     reported (the call of the graph raises) and gives position 0, so that kernels touch no memory that is not theirs.
+
+    A store with a ``kind`` (a key of ``ir.ops.UPDATES``) changes an element that was written before: several points
+    may name one element. Points of the phase's axes (the reduction axes of a Loop) come in row-major order, each after
+    the one before; points of the kernel's axes run in parallel, so no two of them name one element.
     """
 
     name: str
@@ -126,6 +131,11 @@ class Op:
     args: tuple[Any, ...]
     dtype: str
     spans: tuple[Span, ...] = ()
+
+    @property
+    def update(self) -> str:
+        """The kind of a store that changes an element; "" for all else."""
+        return self.args[3] if self.op == "store" and len(self.args) > 3 else ""
 
     def operands(self) -> tuple[str, ...]:
         """Names of the ops this one reads, in order, those inside index expressions included."""

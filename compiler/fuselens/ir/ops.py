@@ -76,6 +76,12 @@ REDUCTIONS: dict[str, str] = {
 SCANS = ("sum", "prod", "max", "min", "logsumexp")  # of one dtype; NaN propagates; logsumexp is log(sum(exp)) of floats
 
 
+UPDATES: dict[str, str] = {
+    # what a store makes of an element and a value: on which kinds of dtypes (h: half precision, rounded at each store)
+    "last": "fibh", "sum": "fih", "prod": "fih", "max": "fibh", "min": "fibh",
+}  # fmt: skip
+
+
 def torch_meaning() -> dict[str, Callable[..., Any]]:
     """Each op as a function of torch tensors: the reference that the evaluator and the tests use."""
     import torch

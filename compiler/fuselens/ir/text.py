@@ -168,7 +168,8 @@ def show_op(op: Op, store_name: str = "") -> str:
     """One op of a body as a line of text."""
     if op.op == "store":
         head = "" if op.name == store_name else f"{op.name} = "
-        return f"{head}store {op.args[0]}[{show_expression(op.args[1])}] = {op.args[2]}"
+        kind = f"{op.update} " if op.update else ""
+        return f"{head}store {op.args[0]}[{show_expression(op.args[1])}] = {kind}{op.args[2]}"
     if op.op == "load":
         what = f"load {op.args[0]}[{show_expression(op.args[1])}]"
     elif op.op in ("reduce", "scan"):
@@ -290,7 +291,7 @@ _BUFFER = re.compile(
     r"(?: offset (.*?))?(?: of (\S+))?(?: on (\S+))?$"
 )
 _OP = re.compile(r"(\S+) = (\w+) (.*) : (\w+)$")
-_STORE = re.compile(r"(?:(\S+) = )?store (\S+?)\[(.*)\] = (\S+)$")
+_STORE = re.compile(r"(?:(\S+) = )?store (\S+?)\[(.*)\] = (?:(\w+) )?(\S+)$")
 _LOAD = re.compile(r"(\S+?)\[(.*)\]$")
 _RANDOM = re.compile(r"(\w+), (\w+), (\d+)\[(.*)\]$")
 _EXTERN = re.compile(r"extern (\S+)(?: \[(.*?)\])? = ([\w.]+)\((.*)\)(?: mutates \[(.*?)\])?(?: from (\S+))?"
@@ -444,9 +445,9 @@ class _Parser:
     def _op(self, line: str) -> None:
         store = _STORE.fullmatch(line)
         if store:
-            name, target, index, value = store.groups()
-            op = Op(name or f"store{self.stores}", "store", (target, parse_expression(index), value),
-                    self.buffers[target].dtype)  # fmt: skip
+            name, target, index, kind, value = store.groups()
+            args = (target, parse_expression(index), value, *([kind] if kind else []))
+            op = Op(name or f"store{self.stores}", "store", args, self.buffers[target].dtype)
             self.stores += 1
         else:
             found = _OP.fullmatch(line)

@@ -16,7 +16,8 @@ dtypes
 bounds
     An affine index stays inside its storage at the example sizes; positions that ``bounds`` limits count as axes.
 stores
-    No axis of the iteration space is missing from an affine store index (two points would write one element).
+    No axis of the iteration space is missing from an affine store index (two points would write one element). An
+    update changes what was written; no two points of the outer axes change one element.
 races
     A kernel that loads a storage it stores to does so at the same index, or in a region that is disjoint.
 reuse
@@ -36,7 +37,7 @@ from collections.abc import Callable, Iterator
 import sympy
 from sympy import Expr
 
-from fuselens.ir.affine import bounds, integer_value, linear, substitute, symbol_names
+from fuselens.ir.affine import Affine, bounds, integer_value, linear, substitute, symbol_names
 from fuselens.ir.loops import (
     ITEMSIZE,
     Axis,
@@ -53,7 +54,7 @@ from fuselens.ir.loops import (
     phases_of,
     symbol,
 )
-from fuselens.ir.ops import OPS, REDUCTIONS, SCANS
+from fuselens.ir.ops import OPS, REDUCTIONS, SCANS, UPDATES
 from fuselens.ir.text import show_expression, show_op
 
 _FLOATS = frozenset({"f64", "f32"})
@@ -133,6 +134,8 @@ def _check_order(graph: Graph) -> None:
                 storage = op.args[0]
                 if storage not in graph.buffers or graph.buffers[storage].storage:
                     raise IRError(node.name, "order", f"{op.op} of {storage}, which is not an owning buffer")
+                if op.update and storage not in written:
+                    raise IRError(node.name, "order", f"updates {storage} before it is written")
                 if op.op == "store":
                     own.add(storage)
                 elif storage not in written and storage not in own:
@@ -227,6 +230,10 @@ def _load_dtype(graph: Graph, op: Op, dtypes: dict[str, str]) -> str:
 def _store_dtype(graph: Graph, op: Op, dtypes: dict[str, str]) -> str:
     expected = graph.buffers[op.args[0]].dtype
     given = dtypes[op.args[2]]
+    if op.update:
+        kind = "h" if expected in _HALVES else _kind(expected)
+        if kind not in UPDATES.get(op.update, ""):
+            return f"no update {op.update!r} of {expected}"
     return "" if given == expected == op.dtype else f"stores {given} as {op.dtype} to {expected}"
 
 
@@ -304,12 +311,33 @@ def _accesses(graph: Graph, node: Loop | Kernel, phases: tuple[Phase, ...]) -> I
             form = linear(op.args[1], within)
             extremes = bounds(form, reach, graph.hints) if form else None
             _check_bounds(graph, node, op, extremes)
-            if op.op == "store" and form is not None and not indirect_names(op.args[1]):
+            if op.update:
+                _check_update(graph, node, op, form, reach, outer)
+            elif op.op == "store" and form is not None and not indirect_names(op.args[1]):
                 used = {a for a, _ in form.terms}
                 idle = [a for a, n in sizes.items() if n > 1 and a not in used]
                 if idle:
                     raise IRError(node.name, "stores", f"{show_op(op)}: every point of {idle[0]} writes one element")
             yield _Access(op, order, substitute(op.args[1], rename), extremes)
+
+
+def _check_update(
+    graph: Graph, node: Node, op: Op, form: Affine | None, reach: dict[str, int], outer: dict[str, int]
+) -> None:
+    """Outer axes are digits of the index of their own, so that their points change different elements."""
+    parallel = [a for a, n in outer.items() if n > 1]
+    if not parallel:
+        return
+    digits = {a: abs(integer_value(c, graph.hints)) for a, c in form.terms if reach[a] > 1} if form else {}
+    below = 0
+    for axis, stride in sorted(digits.items(), key=lambda d: d[1]):
+        if stride <= below:
+            digits = {}
+            break
+        below += stride * (reach[axis] - 1)
+    idle = [a for a in parallel if a not in digits]
+    if idle:
+        raise IRError(node.name, "stores", f"{show_op(op)}: points of {idle[0]} may update one element")
 
 
 def _check_bounds(graph: Graph, node: Node, op: Op, extremes: tuple[int, int] | None) -> None:

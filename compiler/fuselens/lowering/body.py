@@ -140,8 +140,9 @@ class Body:
     def load(self, storage: str, index: Expr, dtype: str) -> Scalar:
         return self.add("load", (storage, index), dtype)
 
-    def store(self, storage: str, index: Expr, value: Scalar) -> None:
-        self.ops.append(Op(f"store{self._stores}", "store", (storage, index, value.name), value.dtype, self.spans))
+    def store(self, storage: str, index: Expr, value: Scalar, *update: str) -> None:
+        args = (storage, index, value.name, *update)
+        self.ops.append(Op(f"store{self._stores}", "store", args, value.dtype, self.spans))
         self._stores += 1
 
     def reduce(self, kind: str, value: Scalar) -> Scalar:

@@ -6,16 +6,17 @@ is written to, and store into the copy: in order along the axes that are indexed
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from sympy import Expr
 
-from fuselens.ir.affine import ONE, product
-from fuselens.ir.loops import Buffer
+from fuselens.ir.affine import ONE, ZERO, product
+from fuselens.ir.loops import ITEMSIZE, Axis, Buffer, Loop
 from fuselens.lowering.body import Body, Scalar
 from fuselens.lowering.builder import Builder, Sizes, Unsupported, contiguous_strides, element_index
-from fuselens.lowering.dtypes import INTEGERS, LOOP_DTYPES
+from fuselens.lowering.dtypes import FLOATS, INTEGERS, LOOP_DTYPES, compute_dtype
 from fuselens.torch_private import integer_functions
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -69,12 +70,7 @@ def _index_select(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[s
     x, dim, index = args[0], _dimension(args[1], args[0]), args[2]
     if not x.sizes:
         raise Unsupported("a number")
-
-    def at(body: Body, point: Sizes) -> Sizes:
-        k = position(low, body, index, point[dim : dim + 1], (*index.sizes, ONE)[:1], x.sizes[dim], wrap=False)
-        return (*point[:dim], k, *point[dim + 1 :])
-
-    return _gathered(low, meta, x, at)
+    return _gathered(low, meta, x, _along(low, x, dim, index))
 
 
 def _gather(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
@@ -151,11 +147,284 @@ def _index(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     return low.indexed(out, lambda body, point: _element(body, x, advanced.at(low, body, point, out.sizes)))
 
 
+def _one_hot(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    index, out = args[0], low.like(meta)
+
+    def compute(body: Body, point: Sizes) -> Scalar:
+        k = position(low, body, index, point[:-1], index.sizes, out.sizes[-1], wrap=False)
+        return body.lift(point[-1], "i64").eq(body.expression(k)).cast("i64")
+
+    return low.indexed(out, compute)
+
+
+# --- writes ----------------------------------------------------------------------------------------------------
+
+# Updates that a GPU does at the same time for several points.
+_ATOMIC = {"sum": ("f64", "f32", "f16", "i64", "i32"), "max": ("i64", "i32"), "min": ("i64", "i32")}
+Value = Callable[[Body, Sizes], Scalar]
+
+
+def copied(low: Builder, meta: Any, x: Buffer) -> Buffer:
+    """A tensor to write to, with the elements of ``x``."""
+    out = low.like(meta)
+    _supported(x, out)
+    return low.pointwise(out, [x], lambda v: v, "")
+
+
+def update(
+    low: Builder, out: Buffer, kind: str, space: Sizes, in_turn: Sequence[int], at: Callable[[Body, Sizes], Sizes],
+    value: Value,
+) -> Buffer:  # fmt: skip
+    """A loop over ``space`` that changes the elements of ``out`` at a function of the position.
+
+    Points that differ in dimensions other than ``in_turn`` change different elements.
+    """
+    _supported(out)
+    kind = "max" if kind == "sum" and out.dtype == "bool" else kind
+    if out.dtype == "bool" and kind == "prod":
+        kind = "min"
+    if out.device.startswith("cuda") and kind != "last" and out.dtype not in _ATOMIC.get(kind, ()):
+        raise Unsupported(f"points that update one {out.dtype} at the same time by {kind}")
+    target = low.view(out, out.sizes, out.strides, out.offset, low.fresh_name())
+    body = Body(low.spans)
+    axes: dict[bool, list[Axis]] = {False: [], True: []}
+    point: list[Expr] = []
+    for d, size in enumerate(space):
+        group = axes[d in in_turn]
+        if size != 1:
+            group.append(Axis(f"{'r' if d in in_turn else 'i'}{len(group)}", size))
+        point.append(ZERO if size == 1 else group[-1].symbol)
+    index = element_index(out.offset, out.strides, at(body, tuple(point)))
+    body.store(out.owner, index, value(body, tuple(point)).cast(out.dtype), kind)
+    low.nodes.append(Loop(target.name, tuple(axes[False]), tuple(axes[True]), tuple(body.ops), low.origin, low.spans))
+    return out
+
+
+def _broadcast(shapes: Sequence[Sizes]) -> Sizes:
+    rank = max(map(len, shapes), default=0)
+    padded = [(*([ONE] * (rank - len(s))), *s) for s in shapes]
+    return tuple(next((s for s in sizes if s != 1), ONE) for sizes in zip(*padded, strict=True))
+
+
+def _index_put(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    x, indices, values = args[:3]
+    accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
+    if len(given) == 1 and given[0][1].dtype == "bool" and not accumulate and not set(values.sizes) - {ONE}:
+        return _masked(low, meta, x, given[0][1], given[0][0], values)
+    advanced = Advanced(x, indices)
+    where = _broadcast([i.sizes for i in advanced.indices.values()])
+    kept = [x.sizes[d] for d in advanced.kept]
+    space = (*kept[: advanced.start], *where, *kept[advanced.start :])
+    return update(
+        low, copied(low, meta, x), "sum" if accumulate else "last", space,
+        range(advanced.start, advanced.start + advanced.rank),
+        lambda body, point: advanced.at(low, body, point, space),
+        lambda body, point: low.load(body, values, point, space),
+    )  # fmt: skip
+
+
+def _masked(low: Builder, meta: Any, x: Buffer, mask: Buffer, start: int, value: Buffer) -> Buffer:
+    """One value at all places that a mask chooses, which covers the dimensions from ``start`` on."""
+    out = low.like(meta)
+    trailing = len(x.sizes) - start - len(mask.sizes)
+    mask = low.view(mask, (*mask.sizes, *([ONE] * trailing)), (*mask.strides, *([ZERO] * trailing)), mask.offset)
+    value = low.view(value, (), (), value.offset)
+    _supported(x, out)
+    return low.pointwise(out, [x, mask, value], lambda v, m, w: m.where(w, v), "")
+
+
+def _put(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    x, index, source = args[:3]
+    accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    out = copied(low, meta, x)
+    flat, count = flattened(low, out), product(x.sizes)
+    update(
+        low, flat, "sum" if accumulate else "last", index.sizes, range(len(index.sizes)),
+        lambda body, point: unraveled(position(low, body, index, point, index.sizes, count, wrap=True), flat.sizes),
+        lambda body, point: low.load(body, source, point, index.sizes),
+    )  # fmt: skip
+    return out
+
+
+def _along(low: Builder, x: Buffer, dim: int, index: Buffer, *, wrap: bool = False) -> Callable[[Body, Sizes], Sizes]:
+    """The point whose coordinate along ``dim`` is looked up in a vector."""
+
+    def at(body: Body, point: Sizes) -> Sizes:
+        k = position(low, body, index, point[dim : dim + 1], (*index.sizes, ONE)[:1], x.sizes[dim], wrap=wrap)
+        return (*point[:dim], k, *point[dim + 1 :])
+
+    return at
+
+
+def _index_rows(kind: str, scaled: bool = False) -> Rule:
+    """``op(x, dim, index, source)``: whole slices of ``x`` change."""
+
+    def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+        x, dim, index, source = args[0], _dimension(args[1], args[0]), args[2], args[3]
+        if not x.sizes or not source.sizes:
+            raise Unsupported("a number")
+        alpha = kwargs.get("alpha", 1) if scaled else 1
+
+        def value(body: Body, point: Sizes) -> Scalar:
+            v = low.load(body, source, point, source.sizes)
+            return v if alpha == 1 else v.cast(compute_dtype(x.dtype)) * alpha
+
+        return update(low, copied(low, meta, x), kind, source.sizes, [dim], _along(low, x, dim, index), value)
+
+    return rule
+
+
+def _index_fill(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    x, dim, index, value = args[0], _dimension(args[1], args[0]), args[2], args[3]
+    if not x.sizes:
+        raise Unsupported("a number")
+    space = (*x.sizes[:dim], (*index.sizes, ONE)[0], *x.sizes[dim + 1 :])
+    return update(
+        low, copied(low, meta, x), "last", space, [dim], _along(low, x, dim, index, wrap=True),
+        lambda body, point: _of(low, body, value, x.dtype),
+    )  # fmt: skip
+
+
+def _of(low: Builder, body: Body, value: Any, dtype: str) -> Scalar:
+    """A number, or the one element of a tensor."""
+    return low.load(body, value, (), ()).cast(dtype) if isinstance(value, Buffer) else body.lift(value, dtype)
+
+
+class Scatter:
+    """``op(x, dim, index, source)``: each element of ``index`` says where, along ``dim``, its place in ``x`` is."""
+
+    def __init__(self, low: Builder, x: Buffer, dim: int, index: Buffer, source: Any) -> None:
+        self.low, self.x, self.index, self.source = low, x, index, source
+        self.dim = _dimension(dim, x)
+        if not x.sizes or not index.sizes or (isinstance(source, Buffer) and not source.sizes):
+            raise Unsupported("a number")
+
+    def position(self, body: Body, point: Sizes) -> Expr:
+        return position(self.low, body, self.index, point, self.index.sizes, self.x.sizes[self.dim], wrap=False)
+
+    def at(self, body: Body, point: Sizes) -> Sizes:
+        return (*point[: self.dim], self.position(body, point), *point[self.dim + 1 :])
+
+    def value(self, body: Body, point: Sizes) -> Scalar:
+        if isinstance(self.source, Buffer):
+            _supported(self.source)
+            return _element(body, self.source, point)
+        return body.lift(self.source, self.x.dtype)
+
+    @property
+    def one_each(self) -> bool:
+        """Whether every line of ``x`` along ``dim`` has one place that changes: then the loop may run over ``x``."""
+        pairs = enumerate(zip(self.index.sizes, self.x.sizes, strict=True))
+        return all(own == (ONE if d == self.dim else size) for d, (own, size) in pairs)
+
+    def update(self, out: Buffer, kind: str, value: Value | None = None) -> Buffer:
+        """Changes ``out``, a copy of ``x``."""
+        return update(self.low, out, kind, self.index.sizes, [self.dim], self.at, value or self.value)
+
+    def whole(self, meta: Any, kind: str) -> Buffer:
+        """``x`` with its changes, by one loop where that is possible."""
+        if not self.one_each:
+            return self.update(copied(self.low, meta, self.x), kind)
+        x, dtype = self.x, compute_dtype(self.x.dtype)
+        _supported(x)
+
+        def compute(body: Body, point: Sizes) -> Scalar:
+            line = (*point[: self.dim], ZERO, *point[self.dim + 1 :])
+            here = body.lift(point[self.dim], "i64").eq(body.expression(self.position(body, line)))
+            old, new = _element(body, x, point).cast(dtype), self.value(body, line).cast(dtype)
+            return here.where(_updated(kind, old, new), old)
+
+        return self.low.indexed(self.low.like(meta), compute)
+
+
+def _updated(kind: str, old: Scalar, new: Scalar) -> Scalar:
+    if kind in ("sum", "prod"):
+        return old + new if kind == "sum" else old * new
+    return new if kind == "last" else old.apply(kind, new)
+
+
+_REDUCTIONS = {"sum": "sum", "add": "sum", "prod": "prod", "multiply": "prod", "amax": "max", "amin": "min"}
+
+
+def _scatter(kind: str) -> Rule:
+    def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+        return Scatter(low, *args[:4]).whole(meta, _REDUCTIONS[kwargs["reduce"]] if "reduce" in kwargs else kind)
+
+    return rule
+
+
+def _scatter_reduce(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    scatter, name = Scatter(low, *args[:4]), args[4]
+    include = args[5] if len(args) > 5 else kwargs.get("include_self", True)
+    x, kind = scatter.x, _REDUCTIONS.get(name, "sum")
+    if name == "mean" and x.dtype not in FLOATS:
+        raise Unsupported("a mean of integers")
+    if include and name != "mean":
+        return scatter.whole(meta, kind)
+    out = copied(low, meta, x)
+    if not include:
+        scatter.update(out, "last", lambda body, point: body.const(identity(kind, x.dtype), x.dtype))
+    scatter.update(out, kind)
+    if name != "mean":
+        return out
+    count = low.temporary(x.sizes, compute_dtype(x.dtype), x.device)
+    low.indexed(count, lambda body, _: body.lift(int(include), count.dtype))
+    scatter.update(count, "sum", lambda body, point: body.const(1, count.dtype))
+    return low.pointwise(low.like(meta), [out, count], lambda total, n: total / n.apply("max", 1))
+
+
+def identity(kind: str, dtype: str) -> Any:
+    """What an update by ``kind`` leaves as it is."""
+    if kind in ("sum", "prod"):
+        return 0 if kind == "sum" else 1
+    low = kind == "max"
+    if dtype in FLOATS:
+        return -math.inf if low else math.inf
+    if dtype in ("bool", "u8"):
+        return 0 if low else 255 if dtype == "u8" else 1
+    bits = 8 * ITEMSIZE[dtype] - 1
+    return -(2**bits) if low else 2**bits - 1
+
+
+def _embedding_backward(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    grad, indices, _, padding, by_frequency = args
+    if by_frequency:
+        raise Unsupported("gradients are divided by how often a row is used")
+    out = low.like(meta)
+    _supported(grad, out)
+    low.indexed(out, lambda body, _: body.lift(0, out.dtype))
+    rank = len(indices.sizes)
+
+    def at(body: Body, point: Sizes) -> Sizes:
+        return (position(low, body, indices, point[:rank], indices.sizes, out.sizes[0], wrap=False), *point[rank:])
+
+    def value(body: Body, point: Sizes) -> Scalar:
+        v = low.load(body, grad, point, grad.sizes)
+        if isinstance(padding, int) and padding < 0:
+            return v
+        row = low.load(body, indices, point[:rank], indices.sizes).cast("i64")
+        return row.eq(padding).where(0, v.cast(compute_dtype(v.dtype)))
+
+    return update(low, out, "sum", grad.sizes, range(rank), at, value)
+
+
 RULES: dict[str, Rule] = {
     "aten.embedding": _embedding,
     "aten.index_select": _index_select,
     "aten.gather": _gather,
     "aten.take": _take,
+    "aten.one_hot": _one_hot,
     "aten.index": _index,
     "aten._unsafe_index": _index,
+    "aten.index_put": _index_put,
+    "aten._unsafe_index_put": _index_put,
+    "aten.put": _put,
+    "aten.index_add": _index_rows("sum", scaled=True),
+    "aten.index_copy": _index_rows("last"),
+    "aten.index_fill": _index_fill,
+    "aten.scatter": _scatter("last"),
+    "aten.scatter_add": _scatter("sum"),
+    "aten.scatter_reduce": _scatter_reduce,
+    "aten.embedding_dense_backward": _embedding_backward,
 }

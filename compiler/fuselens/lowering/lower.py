@@ -55,14 +55,8 @@ _RANDOM = "its random numbers come from torch's generator, in program order"
 _BESIDE = "it computes on the CPU in a graph whose kernels run on another device"
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.truediv, operator.neg})
 _FILLS = frozenset({"aten.full", "aten.full_like", "aten.fill", "aten.scalar_tensor"})
-_UNCHECKED = "an index out of range must raise, which loops do not check"
 REASONS: dict[str, str] = {
     **VENDOR,
-    **dict.fromkeys(
-        ("aten.index_put", "aten.scatter", "aten.scatter_add", "aten.embedding_dense_backward", "aten.index_add",
-         "aten.scatter_reduce"),
-        _UNCHECKED,
-    ),
     "aten.binary_cross_entropy": "what is no probability must raise, which loops do not check",
 }  # fmt: skip
 

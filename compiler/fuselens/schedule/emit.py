@@ -65,8 +65,10 @@ class Scope:
             return args[0]
         return args[1] if op == "mul" and _is(self._numbers.get(args[0]), 1) else None
 
-    def store(self, storage: str, index: Expr, value: str, dtype: str, spans: tuple[Span, ...]) -> None:
-        self.ops.append(Op(next(self._names), "store", (storage, index, value), dtype, spans))
+    def store(
+        self, storage: str, index: Expr, value: str, dtype: str, spans: tuple[Span, ...], *update: str
+    ) -> None:  # fmt: skip
+        self.ops.append(Op(next(self._names), "store", (storage, index, value, *update), dtype, spans))
 
 
 def translate(
@@ -82,15 +84,15 @@ def translate(
         if op.op == "store" or op.name in names:
             continue
         if op.op == "load":
-            names[op.name] = resolve(scope, op.args[0], _index(op.args[1], mapping, names), op)
+            names[op.name] = resolve(scope, op.args[0], translated(op.args[1], mapping, names), op)
         elif op.op == "index":
-            index = _index(op.args[0], mapping, names)
+            index = translated(op.args[0], mapping, names)
             known = indirect_names(index)
             whole = len(known) == 1 and index == value_symbol(known[0])
             names[op.name] = known[0] if whole else scope.emit("index", (index,), op.dtype, op.spans)
         elif op.op == "random":
             first, second, stream, index = op.args
-            args = (names[first], names[second], stream, _index(index, mapping, names))
+            args = (names[first], names[second], stream, translated(index, mapping, names))
             names[op.name] = scope.emit("random", args, op.dtype, op.spans)
         elif op.op == "const":
             names[op.name] = scope.emit("const", op.args, op.dtype, op.spans)
@@ -112,7 +114,8 @@ def translate(
             names[op.name] = scope.emit(op.op, args, op.dtype, op.spans)
 
 
-def _index(index: Expr, mapping: Mapping[str, Expr], names: Mapping[str, str]) -> Expr:
+def translated(index: Expr, mapping: Mapping[str, Expr], names: Mapping[str, str]) -> Expr:
+    """An index expression over the scope's values and axes."""
     indirect = indirect_names(index)
     if indirect:  # first: the mapping may bring values of the scope's own
         index = index.xreplace({value_symbol(n): value_symbol(names[n]) for n in indirect})  # pyright: ignore

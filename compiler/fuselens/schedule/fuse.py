@@ -120,6 +120,8 @@ class _Fusion:
     def _visit(self, item: Item) -> None:
         group = single(item.position, item)
         group.deps = {w for s in group.read for w in self.writers.get(s, ())}
+        if item.update:
+            group.deps.update(self.writers.get(item.storage, ()))
         group.several = len(self.writers.get(item.storage, ())) > 0 or item is not self.items[item.storage]
         self.groups[item.position] = group
         self._merge_with_neighbours(item)
@@ -176,6 +178,8 @@ class _Fusion:
         for group in (a, b):
             if group.several and any(s in group.produced for s in (b if group is a else a).read):
                 return Refused("pieces", "it reads a buffer that several loops write")
+        if a.produced.keys() & b.produced.keys() and (a.updates or b.updates):
+            return Refused("pieces", "one changes what all of the other has written")
         if self._waits_for_rows(a, b) or self._waits_for_rows(b, a):
             return Refused("rows first", "a reduction along the rows of the same data saves more")
         if self._cyclic(a, b):

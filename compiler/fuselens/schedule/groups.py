@@ -61,6 +61,11 @@ class Group:
         return self.members[-1].item.position
 
     @property
+    def updates(self) -> bool:
+        """Whether a member changes elements at positions of its choice."""
+        return any(m.item.update for m in self.members)
+
+    @property
     def outer(self) -> dict[str, Expr]:
         inner = self.inner or frozenset()
         return {a: s for a, s in self.axes.items() if a not in inner}
@@ -113,6 +118,8 @@ def merged(graph: Graph, a: Group, b: Group, limit: int = 4) -> Group | Refused:
         return Refused("size", f"a kernel takes at most {MAX_MEMBERS} operations")
     if len((a.read.keys() | b.read.keys()) - a.produced.keys() - b.produced.keys()) > MAX_STORAGES:
         return Refused("size", f"a kernel reads at most {MAX_STORAGES} buffers")
+    if (a.updates or b.updates) and any(m.item.reduction and not m.item.update for m in (*a.members, *b.members)):
+        return Refused("update", "a reduction and updates in turn want different loops")
     refused = Refused("unrelated", "they share no memory")
     for _, anchor in zip(range(limit), anchors(a, b), strict=False):
         result = _attempt(graph, a, b, anchor)
@@ -241,6 +248,10 @@ def _parallel(
     outer = points(graph, (s for a, s in axes.items() if a not in inner))
     if outer > 1 or points(graph, (axes[a] for a in inner)) <= SERIAL:
         return None
+    if any(m.item.update for m in members) and any(m.item.cost > RECOMPUTE for m in members):
+        return Refused(
+            "parallel", "updates come one after the other, what they are made of can be computed in parallel"
+        )
     folded = [m.item.position for m in members if m.item.reduction or m.row]
     if any(not m.row and not m.item.reduction and m.item.position > min(folded, default=0) for m in members):
         return Refused("parallel", "it needs the result of a reduction over everything, which all threads wait for")
@@ -248,16 +259,20 @@ def _parallel(
 
 
 def _order_of_folds(members: list[Member], axes: Mapping[str, Expr], inner: frozenset[str] | None) -> Refused | None:
-    """argmax and argmin give a flat index, scans run along it: their axes must be the inner axes in their own order."""
+    """argmax and argmin give a flat index, scans and updates run along it: their axes must be the inner axes in order."""
     if not inner:
         return None
     order = [a for a in axes if a in inner]
     for member in members:
         scan = member.item.scan
-        if scan or any(o.op == "reduce" and o.args[0].startswith("arg") for o in member.item.before):
+        if (
+            scan
+            or member.item.update
+            or any(o.op == "reduce" and o.args[0].startswith("arg") for o in member.item.before)
+        ):
             folded = [member.mapping.get(a.name, symbol(a.name)) for a in member.item.loop.reduction]
             if folded != [symbol(a) for a in order]:
-                what = "a scan" if scan else "the position of an extremum"
+                what = "a scan" if scan else "the last update" if member.item.update else "the position of an extremum"
                 return Refused("order", f"{what} depends on the order of its axes")
     return None
 

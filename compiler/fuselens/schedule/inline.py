@@ -29,7 +29,7 @@ from fuselens.ir.loops import (
     value_symbol,
 )
 from fuselens.report import Decision
-from fuselens.schedule.emit import Scope, remember_unrounded, translate, without_dead
+from fuselens.schedule.emit import Scope, remember_unrounded, translate, translated, without_dead
 from fuselens.schedule.items import Item, analyse, bytes_of, is_conversion, points, repetitions
 from fuselens.schedule.matching import solve
 
@@ -153,8 +153,8 @@ def with_inlined(graph: Graph, node: Loop, chosen: dict[str, Item]) -> Loop:
     translate(scope, node.body, {}, resolve, names, exact=is_conversion(node))
     for op in node.body:
         if op.op == "store":
-            index = op.args[1]
-            scope.ops.append(Op(op.name, "store", (op.args[0], index, names[op.args[2]]), op.dtype, op.spans))
+            args = (op.args[0], translated(op.args[1], {}, names), names[op.args[2]], *op.args[3:])
+            scope.ops.append(Op(op.name, "store", args, op.dtype, op.spans))
     spans = tuple(dict.fromkeys((*node.spans, *(s for o in scope.ops for s in o.spans)))) if node.spans else ()
     return dataclasses.replace(node, body=tuple(without_dead([scope.ops])[0]), spans=spans)
 

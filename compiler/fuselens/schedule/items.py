@@ -43,6 +43,11 @@ class Item:
         return bool(self.loop.reduction) and not self.scan
 
     @property
+    def update(self) -> str:
+        """The kind of update, of a loop that changes elements at positions of its choice instead of writing all."""
+        return self.store.update
+
+    @property
     def limits(self) -> dict[str, Expr]:
         """Its positions that come from data, with the sizes that they are below."""
         return {o.name: o.args[1] for o in self.loop.body if o.op == "bounds"}

@@ -18,7 +18,7 @@ from fuselens.ir.affine import ZERO, linear, substitute, symbol_names
 from fuselens.ir.loops import Axis, Graph, Kernel, Op, Phase, indirect_names, symbol, value_symbol
 from fuselens.ir.ops import OPS
 from fuselens.report import Span
-from fuselens.schedule.emit import Scope, remember_unrounded, translate, without_dead
+from fuselens.schedule.emit import Scope, remember_unrounded, translate, translated, without_dead
 from fuselens.schedule.groups import Group, Member
 from fuselens.schedule.inline import solved
 from fuselens.schedule.items import Item
@@ -209,7 +209,9 @@ class _Builder:
         for name, member in self.members.items():
             if member.row or self.levels[name] != level:
                 continue
-            if member.item.reduction:
+            if member.item.update:
+                self._update(scope, member)
+            elif member.item.reduction:
                 names: dict[str, str] = {}
                 translate(scope, member.item.before, member.mapping, self._resolve, names, exact=member.item.rounds)
                 self.folds[name] = names
@@ -220,7 +222,10 @@ class _Builder:
         for name, member in self.members.items():
             if self.levels[name] != level:
                 continue
-            if member.item.reduction:
+            if member.item.update:
+                if everything or member.row:
+                    self._update(scope, member)
+            elif member.item.reduction:
                 self._after_fold(scope, name, member)
             elif member.row:
                 self.crossing[member.item.storage] = self._value(scope, member)
@@ -242,6 +247,13 @@ class _Builder:
             self._store_value(scope, member, self._value(scope, member))
         elif kept is not None:
             scope.store(kept.storage, kept.index, self._value(scope, member), kept.dtype, member.item.store.spans)
+
+    def _update(self, scope: Scope, member: Member) -> None:
+        item, names = member.item, {}
+        translate(scope, item.loop.body, member.mapping, self._resolve, names)
+        storage, index, value, kind = item.store.args
+        at = translated(index, member.mapping, names)
+        scope.store(storage, at, names[value], item.store.dtype, item.store.spans, kind)
 
     def _store_value(self, scope: Scope, member: Member, value: str) -> None:
         if member.item.storage in self.plan.stored:
@@ -388,7 +400,7 @@ def _renamed_args(op: Op, names: Mapping[str, str]) -> tuple[object, ...]:
     if op.op in ("reduce", "scan"):
         return (op.args[0], names.get(op.args[1], op.args[1]))
     if op.op == "store":
-        return (op.args[0], _renamed_index(op.args[1], names), names.get(op.args[2], op.args[2]))
+        return (op.args[0], _renamed_index(op.args[1], names), names.get(op.args[2], op.args[2]), *op.args[3:])
     if op.op == "load":
         return (op.args[0], _renamed_index(op.args[1], names))
     if op.op == "index":

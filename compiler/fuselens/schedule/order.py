@@ -88,7 +88,7 @@ class _Use:
         ops = [o for p in phases_of(node) for o in p.body]
         return cls(
             node,
-            frozenset(o.args[0] for o in ops if o.op == "load"),
+            frozenset(o.args[0] for o in ops if o.op == "load" or o.update),
             frozenset(o.args[0] for o in ops if o.op == "store"),
             frozenset(),
         )

@@ -195,6 +195,13 @@ class BodyWriter:
                 loops = [BodyLoop(axis, lo, hi, True)]
             self._nest(body, loops, self.plan.vector, sympy.S.Zero)
             return
+        if layout == "sweep":
+            assert bounds is not None
+            body = tuple(o for p in kernel.phases for o in p.body)
+            column = next(a for a in kernel.axes if a.name == self.plan.vector)
+            loops = [self._loop(a, False) for p in kernel.phases for a in p.axes]
+            self._nest(body, [*loops, BodyLoop(column, *bounds, True)], self.plan.vector, sympy.S.Zero)
+            return
         for phase, inner, position in zip(kernel.phases, self.plan.inner, self.nest.positions, strict=True):
             if layout == "columns":
                 loops = [self._loop(a, False) for a in phase.axes]
@@ -637,6 +644,14 @@ class BodyWriter:
         pointer, way = self.pointers[storage], self._lanes_of(index, vector)
         self._index_parts(index)
         w, out = self.width, self.out
+        if op.update and way[0] == "next" and self.plan.layout != "rows":
+            value = self._updated(op, f"{self._address(pointer, index)}", value)
+        elif op.update:
+            self.need(f"update.{op.update}.{dtype}")
+            at = self._offsets(op, index, vector)
+            left = self.left if vector else "1"
+            out.put(f"update_{op.update}{w}({pointer}, {at}, {value.text}, {left});", op.spans)
+            return
         if way[0] == "each":
             self.need(f"put.{dtype}")
             if self.slots[op.args[2]].varying and self.plan.layout != "rows":
@@ -656,6 +671,25 @@ class BodyWriter:
             self.need(f"scatter.{dtype}")
             at = self._offsets(op, index, vector)
             out.put(f"scatter{w}({pointer}, {at}, {value.text}, {self.left});", op.spans)
+
+    def _updated(self, op: Op, address: str, value: Value) -> Value:
+        """What neighbouring elements become: no two lanes change the same."""
+        kind, dtype = op.update, op.dtype
+        if kind == "last":
+            return value
+        self.need(f"load.{dtype}")
+        old = f"load{self.width}({address}, {self.left})"
+        if kind in ("sum", "prod"):
+            text = f"{old} {'+' if kind == 'sum' else '*'} {value.text}"
+        elif dtype == "bool":
+            text = f"{old} {'|' if kind == 'max' else '&'} {value.text}"
+        else:
+            self.need(f"{kind}.{REGISTER[dtype]}")
+            text = f"{kind}({old}, {value.text})"
+        if dtype in ("f16", "bf16"):
+            self.need(f"round_{dtype}")
+            text = f"round_{dtype}({text})"
+        return Value(text, dtype)
 
     def _random(self, op: Op, vector: str) -> None:
         """Words of a stream; where lanes want neighbours, blocks of four are computed together."""

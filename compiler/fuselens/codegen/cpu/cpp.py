@@ -181,6 +181,9 @@ class _KernelWriter(TileWriter):
                 blocks = str(-(-int(size) // wide))
             text = f"({blocks})" if " " in blocks else blocks
             return (f"{row_text} * {text}" if outer else blocks), lambda loop: self._column_units(outer, vector, text)
+        if layout == "sweep":
+            text = f"({blocks})" if " " in blocks else blocks
+            return (f"{row_text} * {text}" if outer else blocks), lambda loop: self._sweep(outer, vector, text)
         if not outer:
             return blocks, lambda loop: self._one_row(vector)
         if size.is_Integer and int(size) <= 2 * PIECE:
@@ -203,6 +206,18 @@ class _KernelWriter(TileWriter):
         out.put(f"const long n = {size};")
         out.put(f"const long lo = begin{step}, hi = end{step} < n ? end{step} : n;")
         self._phases(("lo", "hi"))
+
+    def _sweep(self, outer: list[Axis], vector: str, blocks: str) -> None:
+        """Rows of vectors, of which a thread has some neighbours: for each of a row's updates, all its vectors."""
+        out, w = self.out, self.width
+        size = print_factor(self.nest.size(vector), self.names)
+        out.open(f"for (long row = begin / {blocks}; row * {blocks} < end; ++row) {{")
+        out.put(f"const long first = row * {blocks};")
+        out.put(f"const long lo = begin > first ? (begin - first) * {w} : 0;")
+        out.put(f"const long hi = (end - first) * {w} < {size} ? (end - first) * {w} : {size};")
+        self._decode(outer, "row")
+        self._phases(("lo", "hi"))
+        out.close()
 
     def _pieces(self, outer: list[Axis], vector: str, pieces: str) -> None:
         out = self.out

@@ -1,8 +1,8 @@
-"""Prelude parts for positions that come from data: checked against a size, counted from the end when negative."""
+"""Prelude parts for positions that come from data: checked against a size, and updates of elements there, in turn."""
 
 from __future__ import annotations
 
-from .parts import UNIT, Part
+from .parts import C_TYPES, REGISTER, REGISTER_C, TOKEN, UNIT, Part
 
 UNIT["bound"] = Part(
     "bound",
@@ -24,9 +24,39 @@ static inline @l bounds@W(@l at, long n, long left) {
 }""".strip()
 
 
+_ROUND_BF16 = """
+static inline float bf16_value(float x) {
+  unsigned b; __builtin_memcpy(&b, &x, 4);
+  b = x != x ? 0x7fc00000u : (b + 0x7fffu + ((b >> 16) & 1u)) & 0xffff0000u;
+  __builtin_memcpy(&x, &b, 4); return x;
+}""".strip()
+UNIT["bf16_value"] = Part("bf16_value", _ROUND_BF16)
+# what becomes of the element a, given b; NaN wins
+UPDATED = {
+    "last": "b", "sum": "a + b", "prod": "a * b", "max": "a > b || a != a ? a : b", "min": "a < b || a != a ? a : b",
+}  # fmt: skip
+
+
+def _update(kind: str, dtype: str) -> Part:
+    """Lanes change their elements one after the other: several may have the same."""
+    register = REGISTER[dtype]
+    text = UPDATED[kind]
+    if dtype == "bool" and kind != "last":
+        text = "a | b" if kind == "max" else "a & b"
+    text = f"bf16_value({text})" if dtype == "bf16" else text
+    old = f"const {REGISTER_C[register]} a = value@W(p[at[l]]), b = v[l]; "
+    return Part(
+        f"update.{kind}.{dtype}",
+        f"static inline void update_{kind}@W({C_TYPES[dtype]}* p, const long* at, {TOKEN[register]} v, long left) {{\n"
+        f"  for (long l = 0; l < (left < @W ? left : @W); ++l) {{ {old}put@W(p + at[l], {text}); }}\n}}",
+        (f"value.{dtype}", f"put.{dtype}", *(["bf16_value"] if dtype == "bf16" else [])),
+    )
+
+
 def index_parts() -> list[Part]:
-    """Checked positions in vectors."""
+    """Checked positions in vectors, and updates."""
     return [
+        *(_update(kind, dtype) for kind in UPDATED for dtype in C_TYPES),
         Part("wrap", "static inline @l wrap(@l at, long n) { return at + ((at >> 63) & n); }", ("types",)),
         Part("bounds", _BOUNDS, ("types", "error")),
     ]

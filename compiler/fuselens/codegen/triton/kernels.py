@@ -29,6 +29,10 @@ POINTS = 1024  # points of a one-dimensional block
 TILE = 32  # edge of a two-dimensional block
 PERSISTENT = 8192  # longest reduction that stays in registers
 LOOPED = 2048  # columns of a block when the reduction loops
+ATOMIC = frozenset(
+    {("sum", d) for d in ("f64", "f32", "f16", "i64", "i32")} | {(k, d) for k in ("max", "min") for d in ("i64", "i32")}
+)
+"""Updates that points of one program, and programs, may do at the same time."""
 _RESERVED = frozenset(
     {"tl", "triton", "libdevice", "float", "x", "xmask", "y", "ymask", "program", "range", *FUNCTIONS}
 )
@@ -299,7 +303,7 @@ class _KernelWriter:
                 if op.op == "store":
                     for other in [k for k in self.held if k[0] == op.args[0] and k != key]:
                         del self.held[other]
-                    if not indirect_names(index):
+                    if not indirect_names(index) and not op.update:
                         self.held[key] = op.args[2]
             body.append(op)
         return Phase(phase.axes, tuple(body))
@@ -630,6 +634,13 @@ class _KernelWriter:
         text = self._index(index)
         offset = self.spread if index == 0 else f"({text}) + {self.spread}" if not self._full_shape(index) else text
         mask = f", {self.mask}" if self.mask else ""
+        if op.update not in ("", "last"):
+            if (op.update, op.dtype) not in ATOMIC:
+                raise Unsupported(f"update {op.update} of {op.dtype}")
+            name = f"tl.atomic_{'add' if op.update == 'sum' else op.update}"
+            value = f"({value}) + tl.zeros_like({self.spread})"
+            self.out.put(f"{name}({self.names[storage]} + {offset}, {value}{mask})", op.spans)
+            return
         self.out.put(f"tl.store({self.names[storage]} + {offset}, {value}{mask})", op.spans)
 
     def _full_shape(self, index: Expr) -> bool:
