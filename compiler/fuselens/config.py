@@ -34,7 +34,7 @@ class Config:
     keep_freed_memory: bool = True  # in this process, instead of giving it back to the system after each step (glibc)
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)
     cache_dir: Path = Path("~/.cache/fuselens")
-    cxx: str = dataclasses.field(default="", metadata={"cache": True})  # empty: $CXX, g++, clang++, first that works
+    cxx: str = dataclasses.field(default="", metadata={"cache": True})  # empty: $CXX, else g++, clang++, ziglang
     cpu_isa: str = dataclasses.field(default="", metadata={"cache": True})  # "", "avx2", "avx512", "neon", "scalar"
     print_after: tuple[str, ...] = ()
     dump: Path | None = None

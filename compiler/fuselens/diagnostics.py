@@ -286,7 +286,8 @@ TABLE: dict[str, Entry] = {
             "no C++ compiler",
             "no C++ compiler found; graphs run eagerly",
             "Looked for {what}.",
-            "Install g++ (Debian: `apt-get install g++`), or set CXX to a C++17 compiler.",
+            "Install g++ (Debian: `apt-get install g++`) or the wheel (`pip install 'fuselens[compiler]'`), or set CXX to a C++17"
+            " compiler.",
         ),
         _e(
             "FL404",

@@ -175,4 +175,4 @@ def nanoseconds(loaded: Any, name: str, x: Tensor, y: Tensor | None = None) -> f
 
 
 def _result(found: _Found) -> Accuracy:
-    return Accuracy(*(getattr(found, n) for n, _ in _Found._fields_))  # pyright: ignore[reportPrivateUsage]
+    return Accuracy(*(getattr(found, field[0]) for field in _Found._fields_))  # pyright: ignore[reportPrivateUsage]

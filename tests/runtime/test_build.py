@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
+import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -12,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from fuselens.codegen.cpu.parts import UNIT
 from fuselens.config import Config
 from fuselens.runtime.build import BuildFailed, NoCompiler, build, find_compiler, host_isa
 from fuselens.runtime.cache import Cache, key_of
@@ -67,20 +71,80 @@ def test_refused_code_says_why(config: Config) -> None:
 
 def test_missing_compiler_names_what_was_tried(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NoCompiler, match=r"g\+\+, clang\+\+"):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(NoCompiler, match=r"g\+\+, clang\+\+, the package ziglang"):
         build(ANSWER, (), config, Cache(config.cache_dir))
-    named = Config(cache_dir=config.cache_dir, cxx="no-such-compiler")
-    with pytest.raises(NoCompiler, match="no-such-compiler"):
-        find_compiler(named)
 
 
-def test_compiler_of_the_configuration_is_used(config: Config, tmp_path: Path) -> None:
-    wrapper = tmp_path / "my-g++"
+@pytest.mark.parametrize("cxx", ["no-such-compiler", "/no/such/path with spaces", "false", "g++ 'unclosed", " "])
+def test_a_named_compiler_is_the_only_one_tried(config: Config, cxx: str) -> None:
+    with pytest.raises(NoCompiler, match=re.escape(cxx)):
+        find_compiler(Config(cache_dir=config.cache_dir, cxx=cxx))
+
+
+@pytest.mark.parametrize("folder", ["bin", "a folder with spaces"])
+@pytest.mark.parametrize("arguments", ["", " -DANSWER=42 -Wall"])
+def test_compiler_of_the_configuration_is_used(config: Config, tmp_path: Path, folder: str, arguments: str) -> None:
+    wrapper = tmp_path / folder / "my-g++"
+    wrapper.parent.mkdir()
     wrapper.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\nexec g++ "$@"\n')
     wrapper.chmod(0o755)
-    chosen = Config(cache_dir=config.cache_dir, cxx=str(wrapper))
+    command = f"'{wrapper}'{arguments}" if arguments else str(wrapper)
+    chosen = Config(cache_dir=config.cache_dir, cxx=command)
     assert build(ANSWER, (), chosen, Cache(config.cache_dir)).library.answer() == 42
-    assert "-ffp-contract=off" in (tmp_path / "calls").read_text()
+    calls = (tmp_path / "calls").read_text()
+    assert f"{arguments} -x c++ -std=c++17".strip() in calls
+    assert "-ffp-contract=off" in calls
+
+
+def test_arguments_of_a_compiler_are_part_of_the_key(config: Config) -> None:
+    text = 'extern "C" int answer() { return ANSWER; }'
+    for answer in (1, 2):
+        chosen = Config(cache_dir=config.cache_dir, cxx=f"g++ -DANSWER={answer}")
+        assert build(text, (), chosen, Cache(config.cache_dir)).library.answer() == answer
+
+
+def other_compilers() -> list[str]:
+    """Those that are here beside g++; FUSELENS_TEST_CXX names one more."""
+    named = [os.environ["FUSELENS_TEST_CXX"]] if "FUSELENS_TEST_CXX" in os.environ else []
+    wheel = [f"{sys.executable} -m ziglang c++ -mcpu=baseline"] if importlib.util.find_spec("ziglang") else []
+    return [*named, *wheel, *(c for c in ("g++-11", "g++-13", "g++-14", "clang++") if shutil.which(c))]
+
+
+@pytest.mark.parametrize("cxx", other_compilers())
+def test_threads_under_other_compilers_are_torchs(config: Config, cxx: str) -> None:
+    import torch
+
+    text = f"""{UNIT["omp"].text}
+extern "C" int count() {{
+  int n = 0;
+  auto work = [&](long thread, long threads) {{ if (thread == 0) n = threads; }};
+  parallel(work);
+  return n;
+}}"""
+    chosen = Config(cache_dir=config.cache_dir, cxx=cxx)
+    library = build(text, (), chosen, Cache(config.cache_dir)).library
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            assert library.count() == threads
+    finally:
+        torch.set_num_threads(before)
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        assert (
+            len({l.split()[-1] for l in maps.read_text().splitlines() if re.search(r"/lib(gomp|omp|iomp5)\b", l)}) == 1
+        )
+
+
+def test_the_compiler_of_the_wheel_is_the_last_resort(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip("ziglang is not installed")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    chosen = Config(cache_dir=tmp_path / "cache")
+    assert find_compiler(chosen).family == "zig"
+    assert build(ANSWER, (), chosen, Cache(chosen.cache_dir)).library.answer() == 42
 
 
 def test_cache_directory_is_private(config: Config) -> None:

@@ -1,8 +1,7 @@
 """From C++ text to a loaded library: finds a compiler, chooses flags, builds into the cache, loads with ctypes.
 
-OpenMP resolves to the runtime that torch has loaded: g++ links ``libgomp.so.1``, which is torch's own by soname, so
-``torch.set_num_threads`` applies. Clang would link a second runtime (libomp) beside it, so with clang the unit is
-built without OpenMP on Linux.
+OpenMP is the runtime that torch has loaded, whatever the compiler: units call its functions by name and are linked to
+that very file, so ``torch.set_num_threads`` applies and no second runtime (clang's libomp) comes into the process.
 """
 
 from __future__ import annotations
@@ -10,10 +9,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib.util
 import os
 import platform
+import re
+import shlex
 import shutil
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +33,11 @@ BASE_FLAGS = (
     "-fno-stack-protector", "-w", "-nostdlib",
 )  # fmt: skip
 BUILD_LIMIT = 120.0  # seconds
+_SCRATCH = "TMPDIR", "ZIG_LOCAL_CACHE_DIR", "ZIG_GLOBAL_CACHE_DIR"  # where compilers put files of their own
 
 
 class NoCompiler(Exception):
-    """No C++ compiler was found. ``tried`` are the names that were looked for."""
+    """No C++ compiler was found that runs. ``tried`` are the commands that were looked for."""
 
     def __init__(self, tried: tuple[str, ...]) -> None:
         super().__init__(f"no C++ compiler found; looked for {', '.join(tried)}")
@@ -51,35 +55,65 @@ class BuildFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A C++ compiler: absolute path, family ("gcc" or "clang") and the first line of ``--version``."""
+    """A C++ compiler: its command, family ("gcc", "clang" or "zig") and the first line of ``--version``."""
 
-    path: str
+    command: tuple[str, ...]
     family: str
     version: str
 
 
 def find_compiler(config: Config) -> Compiler:
-    """The first that works of Config.cxx, g++ and clang++. Raises :class:`NoCompiler`."""
-    tried = (config.cxx,) if config.cxx else ("g++", "clang++")
-    for name in tried:
-        found = shutil.which(name)
+    """Config.cxx if given, else the first that works of g++, clang++ and the wheel ``ziglang``'s.
+
+    Config.cxx is a path, which may hold spaces, or a command with arguments. Raises :class:`NoCompiler`.
+    """
+    if config.cxx:
+        tried = ((config.cxx,) if shutil.which(config.cxx) else tuple(_words(config.cxx)),)
+    else:
+        tried = (("g++",), ("clang++",), *_wheel())
+    for program, *arguments in filter(None, tried):
+        found = shutil.which(program)
         if found:
-            compiler = _identify(found, os.stat(found).st_mtime_ns)
+            compiler = _identify((found, *arguments), os.stat(found).st_mtime_ns)
             if compiler:
                 return compiler
-    raise NoCompiler(tried)
+    raise NoCompiler((config.cxx,) if config.cxx else ("g++", "clang++", "the package ziglang"))
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # an unclosed quote
+        return [command]
+
+
+def _wheel() -> tuple[tuple[str, ...], ...]:
+    """The compiler that ``pip install 'fuselens[compiler]'`` brings. It tunes for this machine unless told not to."""
+    if importlib.util.find_spec("ziglang") is None:
+        return ()
+    return ((sys.executable, "-m", "ziglang", "c++", "-mcpu=baseline"),)
 
 
 @functools.lru_cache(maxsize=16)
-def _identify(path: str, modified: int) -> Compiler | None:
+def _identify(command: tuple[str, ...], modified: int) -> Compiler | None:
     """Asks a compiler for its version; once per process and binary."""
     del modified  # part of the key: an upgraded compiler is another compiler
     try:
-        out = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
+        out = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    family = "clang" if "clang" in out else "gcc"
-    return Compiler(path, family, out.split("\n", 1)[0])
+    family = "zig" if "ziglang" in command else "clang" if "clang" in out else "gcc"
+    return Compiler(command, family, out.split("\n", 1)[0])
+
+
+def _openmp() -> str:
+    """The OpenMP runtime in this process (torch's); the compiler's own GNU runtime where none is loaded yet."""
+    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            path = line.rstrip("\n").split(maxsplit=5)[-1]
+            if re.match(r"lib(gomp|iomp5|omp)\b", os.path.basename(path)):
+                return path
+    return "-lgomp"
 
 
 @functools.cache
@@ -102,12 +136,6 @@ def host_isa(config: Config) -> str:
     return config.cpu_isa or _machine_isa()
 
 
-def flags_for(compiler: Compiler, isa_flags: tuple[str, ...]) -> tuple[str, ...]:
-    """All compiler flags for an instruction set's own ``isa_flags``."""
-    openmp = ("-fopenmp",) if compiler.family == "gcc" or platform.system() != "Linux" else ()
-    return (*BASE_FLAGS, *isa_flags, *openmp)
-
-
 @dataclass(frozen=True, slots=True)
 class Built:
     """A library on disk and in memory."""
@@ -126,8 +154,9 @@ def build(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache) -
     """
     start = time.perf_counter()
     compiler = find_compiler(config)
-    flags = flags_for(compiler, isa_flags)
-    key = key_of({"text": text, "flags": flags, "compiler": compiler.version, "machine": platform.machine()})
+    flags = (*BASE_FLAGS, *isa_flags)
+    named = (*compiler.command[1:], compiler.version)
+    key = key_of({"text": text, "flags": flags, "compiler": named, "machine": platform.machine()})
     path = cache.path("cpp", key, ".so")
     if cache.holds(path):
         try:
@@ -144,12 +173,12 @@ def _compile(text: str, compiler: Compiler, flags: tuple[str, ...], path: Path, 
         directory = stack.enter_context(cache.scratch())
         made = directory / "kernels.so"
         # The text goes through a pipe: no source file to write, and error messages say <stdin>:line.
-        libraries = ("-lgomp", "-lm", "-lgcc") if "-fopenmp" in flags else ("-lm",)
-        command = (compiler.path, "-x", "c++", *flags, "-o", str(made), "-", "-Wl,--as-needed", *libraries)
+        libraries = ("-Wl,--as-needed", _openmp(), "-lm", *(("-lgcc",) if compiler.family != "zig" else ()))
+        command = (*compiler.command, "-x", "c++", *flags, "-o", str(made), "-", "-x", "none", *libraries)
         try:
             done = subprocess.run(
                 command, input=text, capture_output=True, text=True, timeout=BUILD_LIMIT, check=False,
-                env={**os.environ, "LC_ALL": "C", "TMPDIR": str(directory)},
+                env={**os.environ, "LC_ALL": "C", **dict.fromkeys(_SCRATCH, str(directory))},
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise BuildFailed(command, f"error: the compiler took longer than {BUILD_LIMIT:.0f} s") from error

@@ -37,7 +37,7 @@ _KEYWORDS = (
     " template this throw try typedef union unsigned using void volatile while and or not xor main bf16 f16"
 )
 _OURS = (
-    "left begin end unit units row lo hi n u l step share chunk chunks thread threads splat copy_edge add_carry"
+    "left begin end unit units row lo hi n u l step share chunk chunks work parallel thread threads splat copy_edge add_carry"
     " to_i32 to_i64 bits round_even div_floor div_trunc mod_floor mod_trunc int_pow shift_left shift_right floor_div"
     " floor_mod least greatest bound wrap keep_f32 keep_f64 keep_i32 keep_i64 keep_mask"
 )

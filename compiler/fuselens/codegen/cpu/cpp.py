@@ -143,11 +143,10 @@ class _KernelWriter(TileWriter):
                 condition_text = print_factor(points, self.names)
                 product = condition_text if weight == 1 else f"{condition_text} * {weight}"
                 out.put(f"if ({product} < {PARALLEL_WORK}) return {serial};")
-            out.put("#pragma omp parallel")
-            out.open("{")
-            out.put("const long threads = omp_get_num_threads(), thread = omp_get_thread_num();")
+            out.open("auto work = [&](long thread, long threads) {")
             out.put(f"{self.source.name}_part({comma}units * thread / threads, units * (thread + 1) / threads);")
-            out.close()
+            out.close("};")
+            out.put("parallel(work);")
         out.close()
 
     # --- units: what threads share ---
@@ -309,16 +308,16 @@ class _KernelWriter(TileWriter):
         heavy = 1 + 6 * sum(o.op in HEAVY for o in body)
         worth = f"{print_factor(others, self.names)} * {heavy} >= {PARALLEL_WORK}"
 
-        def chunks(condition: str) -> None:
-            out.put(f"#pragma omp parallel for schedule(static) if ({condition})")
-            out.open("for (long chunk = 0; chunk < chunks; ++chunk) {")
+        def chunks() -> None:
+            out.open("auto work = [&](long thread, long threads) {")
+            out.open("for (long chunk = chunks * thread / threads; chunk < chunks * (thread + 1) / threads; ++chunk) {")
             out.put(f"const long {name}_lo = chunk * step;")
             out.put(f"const long {name}_hi = {name}_lo + step < {size} ? {name}_lo + step : {size};")
 
         if in_order:
             worth = self._totals(body, loops, chunks, f"{name}_lo", f"{name}_hi", vector, position, worth)
             levels = self._levels(body, depth, vector, len(loops))
-        chunks(worth)
+        chunks()
         longest.lo, longest.hi = f"{name}_lo", f"{name}_hi"
         for scan in self.scans.values():
             out.put(f"const {scan.state} {scan.carry}_before = shared ? {scan.carry}_parts[chunk] : {scan.carry};")
@@ -335,6 +334,8 @@ class _KernelWriter(TileWriter):
             out.put(f"{whole}_parts[chunk] = {fold.name};")
             fold.name = whole
         out.close()
+        out.close("};")
+        out.put(f"parallel(work, {worth});")
         if folds:
             out.open("for (long chunk = 0; chunk < chunks; ++chunk) {")
             for fold in folds:
@@ -352,7 +353,7 @@ class _KernelWriter(TileWriter):
             self._finish(fold, across=True)
 
     def _totals(
-        self, body: tuple[Op, ...], loops: list[BodyLoop], chunks: Callable[[str], None], lo: str, hi: str,
+        self, body: tuple[Op, ...], loops: list[BodyLoop], chunks: Callable[[], None], lo: str, hi: str,
         vector: str, position: Expr, worth: str,
     ) -> str:  # fmt: skip
         """What each chunk's scans start from. Returns the condition under which threads share the chunks.
@@ -368,7 +369,7 @@ class _KernelWriter(TileWriter):
         for scan in scans:
             out.put(f"{scan.state} {scan.carry}_parts[{CHUNKS}];")
         out.open("if (shared) {")
-        chunks("1")
+        chunks()
         for scan in scans:
             scan.into = f"{scan.carry}_part"
             out.put(f"{scan.state} {scan.into} = {scan.none};")
@@ -380,6 +381,8 @@ class _KernelWriter(TileWriter):
         for scan in scans:
             out.put(f"{scan.carry}_parts[chunk] = {scan.into};")
         out.close()
+        out.close("};")
+        out.put("parallel(work);")
         out.open("for (long chunk = 0; chunk < chunks; ++chunk) {")
         for scan in scans:
             out.put(f"const {scan.state} {scan.into} = {scan.carry}_parts[chunk];")

@@ -55,7 +55,7 @@ _PUT: dict[str, str] = {
     "bool": "*p = x & 1;",
 }
 _BYTES: dict[str, tuple[str, ...]] = {
-    "bf16": ("extend.u16", "narrow16"), "f16": ("half",), "i16": ("extend.i16", "narrow16"),
+    "bf16": ("extend.u16", "narrow16"), "f16": ("half", "half_scalar"), "i16": ("extend.i16", "narrow16"),
     "i8": ("extend.i8", "narrow8"), "u8": ("extend.u8", "narrow8"), "bool": ("extend.u8", "narrow8"),
 }  # fmt: skip
 
@@ -150,9 +150,38 @@ static __attribute__((noinline, cold)) const T* copy_edge(T* edge, const T* p, l
 }""".strip()
 UNIT["copy_edge"] = Part("copy_edge", _COPY_EDGE)
 
+# binary16 by integers: not every compiler has _Float16. 2^112 moves the exponent's bias, and makes denormals normal.
 _HALF_SCALAR = """
-static inline float half_value(unsigned short h) { _Float16 x; __builtin_memcpy(&x, &h, 2); return (float)x; }
-static inline unsigned short half_bits(float x) { _Float16 h = (_Float16)x; unsigned short r; __builtin_memcpy(&r, &h, 2); return r; }
+static inline float half_value(unsigned short h) {
+  unsigned m = (h & 0x7fffu) << 13, sign = (h & 0x8000u) << 16;
+  float x; __builtin_memcpy(&x, &m, 4);
+  x *= 5.192296858534828e33f;
+  unsigned r; __builtin_memcpy(&r, &x, 4);
+  r = (m >= 0x0f800000u ? m | 0x7f800000u : r) | sign;
+  __builtin_memcpy(&x, &r, 4);
+  return x;
+}
+static inline unsigned short half_bits(float x) {
+  unsigned b; __builtin_memcpy(&b, &x, 4);
+  unsigned a = b & 0x7fffffffu, r = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1)) >> 13, small;
+  float y = __builtin_fabsf(x) + 0.5f; __builtin_memcpy(&small, &y, 4);  // denormals round as the sum does
+  r = a < 0x38800000u ? small - 0x3f000000u : r;
+  r = a >= 0x47800000u ? (a > 0x7f800000u ? 0x7e00u : 0x7c00u) : r;
+  return r | (b >> 16 & 0x8000u);
+}
+""".strip()
+_HALF_LANES = """
+static inline @f half_to_float(u16x@W h) {
+  @u w = zero_extend(h), m = (w & 0x7fffu) << 13;
+  @u r = (@u)((@f)m * 5.192296858534828e33f);
+  return (@f)((m >= 0x0f800000u ? m | 0x7f800000u : r) | (w & 0x8000u) << 16);
+}
+static inline u16x@W float_to_half(@f v) {
+  @u b = (@u)v, a = b & 0x7fffffffu, r = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
+  r = a < 0x38800000u ? (@u)((@f)a + 0.5f) - 0x3f000000u : r;
+  r = a >= 0x47800000u ? (a > 0x7f800000u ? @u{} + 0x7e00u : @u{} + 0x7c00u) : r;
+  return narrow16((@i)(r | (b >> 16 & 0x8000u)));
+}
 """.strip()
 UNIT["half_scalar"] = Part("half_scalar", _HALF_SCALAR)
 
@@ -223,17 +252,13 @@ def conversion_parts(width: int, isa: Isa) -> list[Part]:
             ("types",),
         ),
     ]
-    lanes_half = (
-        "static inline @f half_to_float(u16x@W h) { @f r; for (int l = 0; l < @W; ++l) r[l] = half_value(h[l]); return r; }\n"
-        "static inline u16x@W float_to_half(@f v) { u16x@W r; for (int l = 0; l < @W; ++l) r[l] = half_bits(v[l]); return r; }"
-    )
+    half = _HALF_LANES
     if x86 and width == 8:
         half = (
+            f"#ifdef __clang__\n{half}\n#else\n"
             "typedef short half_lanes@W __attribute__((vector_size(16)));\n"
             "static inline @f half_to_float(u16x@W h) { return __builtin_ia32_vcvtph2ps256((half_lanes@W)h); }\n"
-            "static inline u16x@W float_to_half(@f v) { return (u16x@W)__builtin_ia32_vcvtps2ph256(v, 0); }"
+            "static inline u16x@W float_to_half(@f v) { return (u16x@W)__builtin_ia32_vcvtps2ph256(v, 0); }\n#endif"
         )
-    else:
-        half = lanes_half
-    parts.append(Part("half", half, ("types", "half_scalar")))
+    parts.append(Part("half", half, ("types", "extend.u16", "narrow16")))
     return parts

@@ -43,6 +43,17 @@ def vector_type(register: str, width: int) -> str:
 
 # --- scalars and types, once per unit ------------------------------------------------------------------------------
 
+# What compilers make of "#pragma omp parallel", written out: it needs neither the pragma nor a compiler's own runtime.
+_OMP = """
+extern "C" int omp_get_thread_num();
+extern "C" int omp_get_num_threads();
+extern "C" int omp_get_max_threads();
+extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned);
+template <class F>
+static inline void parallel(F& work, bool shared = true) {
+  GOMP_parallel([](void* f) { (*(F*)f)(omp_get_thread_num(), omp_get_num_threads()); }, &work, !shared, 0);
+}""".strip()
+
 UNIT: dict[str, Part] = {
     p.name: p
     for p in (
@@ -67,12 +78,7 @@ UNIT: dict[str, Part] = {
             "static inline int is_far(float x) { return __builtin_fabsf(x) > 10000.0f; }\n"
             "static inline int is_far(double x) { return __builtin_fabs(x) > 1e8; }",
         ),
-        Part(
-            "omp",
-            'extern "C" int omp_get_thread_num();\n'
-            'extern "C" int omp_get_num_threads();\n'
-            'extern "C" int omp_get_max_threads();',
-        ),
+        Part("omp", _OMP),
     )
 }
 
