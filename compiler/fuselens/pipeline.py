@@ -446,9 +446,11 @@ def _kernels(
     from .ir import text
     from .lowering.lower import lower
     from .rewrite.attention import attention
+    from .rewrite.libraries import choose
     from .rewrite.simplify import simplify
     from .runtime.build import host_isa
     from .runtime.compile_graph import build, floats_as_tensors
+    from .runtime.measure import LEAST_GAIN, Libraries
     from .schedule.fuse import fuse
     from .schedule.order import live_bytes, order
 
@@ -457,6 +459,7 @@ def _kernels(
     with run.stage(f"simplify{suffix}"):
         module = simplify(module)
         record.decisions += attention(module)
+        record.decisions += choose(module, Libraries(config).seconds, LEAST_GAIN)
     run.record(f"simplify{suffix}", "py", lambda: graph_text.show(module.graph, f"{phase}{record.id}"))
     with run.stage(f"lower{suffix}"):
         loops = lower(module, name=f"graph{record.id}{'_backward' if suffix else ''}", writes=writes)

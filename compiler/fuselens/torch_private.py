@@ -1366,3 +1366,12 @@ def checkpoint_policy(context_fn: Callable[[], Any]) -> Callable[..., bool] | No
         return not ignored and choose(context, function, *args, **kwargs) in saves
 
     return keeps
+
+
+# --- other libraries behind torch ----------------------------------------------------------------------------------
+
+_onednn = torch.ops.mkldnn
+ONEDNN_LINEAR: Any = getattr(getattr(_onednn, "_linear_pointwise", None), "default", None)  # x, w, bias, "relu", [], ""
+ONEDNN_LINEAR_ADD: Any = getattr(
+    getattr(_onednn, "_linear_pointwise", None), "binary", None
+)  # x, other, w, bias, "add"

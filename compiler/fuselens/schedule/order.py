@@ -251,7 +251,7 @@ _RETURNING = frozenset({
     "native_dropout", "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_efficient_attention_backward",
+    "_scaled_dot_product_efficient_attention_backward", "_linear_pointwise",
 })  # fmt: skip
 
 
