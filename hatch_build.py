@@ -14,8 +14,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-EXTENSIONS = {"fuselens.capture._hook": "compiler/fuselens/capture/_hook.c"}
-FLAGS = ["-O2", "-std=c11", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+EXTENSIONS = {
+    "fuselens.capture._hook": "compiler/fuselens/capture/_hook.c",
+    "fuselens.runtime._program": "compiler/fuselens/runtime/_program.c",
+}
+FLAGS = ["-O2", "-std=c11", "-fvisibility=hidden", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wno-unused-parameter"]
 
 
 class BuildExtensions(BuildHookInterface):

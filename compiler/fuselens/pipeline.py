@@ -448,6 +448,8 @@ def _kernels(
     from .rewrite.attention import attention
     from .rewrite.libraries import choose
     from .rewrite.simplify import simplify
+    from .capture import tensor_layout
+    from .runtime import program
     from .runtime.build import host_isa
     from .runtime.compile_graph import build, floats_as_tensors
     from .runtime.measure import LEAST_GAIN, Libraries
@@ -471,8 +473,16 @@ def _kernels(
         ordered = order(fused)
     run.record(f"order{suffix}", "loop", lambda: text.show(ordered))
     target = target_of(captured)
+    floats = [i for i, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder")
+              if isinstance(node.meta.get("val"), torch.SymFloat)]  # fmt: skip
+    results = next(n for n in module.graph.nodes if n.op == "output").args[0]
+    numbers = [i for i, r in enumerate(results)
+               if isinstance(r, fx.Node) and isinstance(r.meta.get("val"), torch.SymFloat)]  # fmt: skip
     with run.stage(f"generate{suffix}"):
-        generated = generate(ordered, target, host_isa(config), config.triton_text or recorder.texts)
+        generated = generate(
+            ordered, target, host_isa(config), config.triton_text or recorder.texts,
+            cpp_host=program.available(tensor_layout.tensor_offset()), floats=floats, float_outputs=numbers,
+        )  # fmt: skip
     with run.stage(f"build{suffix}"):
         built = build(ordered, generated, config, target, phase)
     record.decisions += ordered.decisions
@@ -496,12 +506,8 @@ def _kernels(
     if absent_gpu:
         with run.stage(f"build.ptx{suffix}"):
             _compile_for_absent_gpu(ordered, phase, suffix, captured, config, recorder, run)
-    floats = [i for i, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder")
-              if isinstance(node.meta.get("val"), torch.SymFloat)]  # fmt: skip
-    results = next(n for n in module.graph.nodes if n.op == "output").args[0]
-    numbers = [i for i, r in enumerate(results)
-               if isinstance(r, fx.Node) and isinstance(r.meta.get("val"), torch.SymFloat)]  # fmt: skip
-    call = floats_as_tensors(built.call, floats, numbers, loops) if floats else built.call
+    in_python = generated.cpp is None or generated.cpp.program is None
+    call = floats_as_tensors(built.call, floats, numbers, loops) if floats and in_python else built.call
     return call, [i for i, name in enumerate(loops.inputs) if name in loops.writes]
 
 

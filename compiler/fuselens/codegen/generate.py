@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ..ir.loops import Graph
 from .cpu.cpp import to_cpp
 from .cpu.isa import ISAS
-from .host import to_host
+from .host import operators_text, to_host
 from .source import Source
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The sources of a graph. ``isa_flags`` are compiler flags that the C++ needs; unused languages are None."""
+    """The sources of a graph. ``isa_flags`` are compiler flags that the C++ needs; unused languages are None.
 
-    host: Source
+    ``host`` is the Python host program; of a C++ unit with a host program of its own, the operators that it calls
+    through Python (None without any).
+    """
+
+    host: Source | None
     cpp: Source | None = None
     triton: Source | None = None
     isa_flags: tuple[str, ...] = ()
@@ -24,10 +29,14 @@ class Generated:
         return tuple(s for s in (self.cpp, self.triton, self.host) if s is not None)
 
 
-def generate(graph: Graph, target: str, isa: str, triton_text: bool = False) -> Generated:
+def generate(
+    graph: Graph, target: str, isa: str, triton_text: bool = False, *, cpp_host: bool = True,
+    floats: Collection[int] = (), float_outputs: Collection[int] = (),
+) -> Generated:  # fmt: skip
     """Sources of ``graph`` (fused and ordered) for ``target``: "cpu", or "cuda" with or without an architecture.
 
-    ``isa`` names the CPU instruction set. ``triton_text`` adds Triton kernels of a CPU graph as a document.
+    ``isa`` names the CPU instruction set. ``triton_text`` adds Triton kernels of a CPU graph as a document. ``cpp_host``
+    says whether this process can run C++ host programs; ``floats`` and ``float_outputs`` are for them (see ``to_cpp``).
     Raises :class:`.source.Unsupported`.
     """
     cpp = triton = None
@@ -37,7 +46,9 @@ def generate(graph: Graph, target: str, isa: str, triton_text: bool = False) -> 
 
         triton = to_triton(graph, target)
     if not target.startswith("cuda"):
-        cpp = to_cpp(graph, isa) if kernels else None
-    used = {"cpp": cpp} if cpp else {"triton": triton} if target.startswith("cuda") and triton else {}
-    host = to_host(graph, used)
+        cpp = to_cpp(graph, isa, host=cpp_host, floats=floats, float_outputs=float_outputs) if kernels else None
+    if cpp is not None and cpp.program is not None:
+        host = operators_text(graph.name, cpp.program)
+    else:
+        host = to_host(graph, {"cpp": cpp} if cpp else {"triton": triton} if target.startswith("cuda") and triton else {})
     return Generated(host, cpp, triton, ISAS[isa].flags)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import sympy
@@ -19,7 +19,7 @@ from sympy import Expr
 
 from ..ir.loops import Buffer, Extern, Graph, Kernel, Node, Ref, extern_reads
 from .expressions import PYTHON, print_factor, print_index
-from .source import KernelInfo, Source, Unsupported, Writer
+from .source import HostProgram, KernelInfo, Source, Unsupported, Writer
 
 TORCH_NAMES: dict[str, str] = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
@@ -247,25 +247,7 @@ class _Host:
         self.out.put(f"{name} = settled({name}, {self._tuple(buffer.strides)})")
 
     def _argument(self, value: Any) -> str:
-        if isinstance(value, Ref):
-            return self._tensor(value.name)
-        if isinstance(value, Expr):
-            if value.is_Float or (value.is_Rational and not value.is_Integer):
-                return repr(float(value))
-            return print_index(value, None, PYTHON)
-        if isinstance(value, (tuple, list)):
-            return f"[{', '.join(self._argument(v) for v in value)}]"
-        if value is None or isinstance(value, (bool, int, str)):
-            return repr(value)
-        if isinstance(value, (float, complex)):
-            text = repr(value)
-            return f"float('{text}')" if text in ("inf", "-inf", "nan") else text
-        kind = type(value).__name__
-        if kind in ("dtype", "layout", "memory_format"):
-            return str(value)
-        if kind == "device":
-            return f"torch.device({str(value)!r})"
-        raise Unsupported(f"argument {value!r} of an operator")
+        return argument_text(value, self._tensor, lambda number: print_index(number, None, PYTHON))
 
     def _free(self, node: Node, position: int) -> None:
         """Drops tensors that nothing uses any more, so that their memory serves the next allocation."""
@@ -301,6 +283,43 @@ def maker_name(buffer: Buffer) -> str:
     """The function that makes tensors of a buffer's dtype on its device: ``new_f32``, ``new_f32_cuda0``."""
     device = re.sub(r"\W", "", buffer.device)
     return f"new_{buffer.dtype}" + ("" if device == "cpu" else f"_{device}")
+
+
+def operators_text(name: str, program: HostProgram) -> Source | None:
+    """The operators that a C++ host program calls through Python, as functions; None without any."""
+    if not program.operators:
+        return None
+    out = Writer("#", "    ")
+    out.put(f"# Operators that the C++ host program of graph {name} calls through Python. Written by fuselens.")
+    for operator in program.operators:
+        out.put()
+        out.open(f"def {operator.name}({', '.join(operator.parameters)}):")
+        out.put(f"return {operator.call}")
+        out.close("")
+    return Source("host", out.text())
+
+
+def argument_text(value: Any, tensor: Callable[[str], str], number: Callable[[Expr], str]) -> str:
+    """An operator's argument as Python; ``tensor`` spells buffers and ``number`` what depends on sizes."""
+    if isinstance(value, Ref):
+        return tensor(value.name)
+    if isinstance(value, Expr):
+        if value.is_Float or (value.is_Rational and not value.is_Integer):
+            return repr(float(value))
+        return str(int(value)) if value.is_Integer else number(value)
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(argument_text(v, tensor, number) for v in value)}]"
+    if value is None or isinstance(value, (bool, int, str)):
+        return repr(value)
+    if isinstance(value, (float, complex)):
+        text = repr(value)
+        return f"float('{text}')" if text in ("inf", "-inf", "nan") else text
+    kind = type(value).__name__
+    if kind in ("dtype", "layout", "memory_format"):
+        return str(value)
+    if kind == "device":
+        return f"torch.device({str(value)!r})"
+    raise Unsupported(f"argument {value!r} of an operator")
 
 
 def operator_name(target: str) -> str:

@@ -39,6 +39,40 @@ class KernelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class PythonOperator:
+    """An operator that a C++ host program calls through Python: ``def name(parameters): return call``.
+
+    The first ``tensors`` parameters are tensors, the next ``numbers`` integers; ``results`` is the length of the
+    sequence that it returns, -1 for a tensor.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    call: str
+    tensors: int
+    numbers: int
+    results: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostProgram:
+    """How to call a unit's host function ``fuselens_call`` (see runtime/_program.c).
+
+    ``inputs`` has a letter per graph input: tensor, integer, double (a Python float), or other (not looked at); tensors of
+    the graph's ``constants`` follow. ``results`` has one per result. ``outputs`` say where each output comes from: a result,
+    input or constant k as -1 - k, or None. ``imports`` are functions of torch's C shim whose addresses go into the unit.
+    """
+
+    inputs: str
+    constants: tuple[str, ...]
+    results: str
+    outputs: tuple[int | None, ...]
+    operators: tuple[PythonOperator, ...] = ()
+    imports: tuple[str, ...] = ()
+    releases_lock: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """Generated text of ``language`` ("cpp", "triton", "host") with its line map (lines count from 1)."""
 
@@ -48,6 +82,7 @@ class Source:
     kernels: tuple[KernelInfo, ...] = ()
     makers: dict[str, tuple[str, str]] = field(default_factory=dict)  # host: allocation functions → (dtype, device)
     constants: dict[str, str] = field(default_factory=dict)  # host: variables of graph constants → their buffers
+    program: HostProgram | None = None  # cpp: the host function in the unit
 
     def kernel(self, name: str) -> KernelInfo | None:
         return next((k for k in self.kernels if k.name == name), None)
@@ -98,6 +133,11 @@ class Writer:
         for line in text.split("\n"):
             self._lines.append(line)
             self._spans.append(())
+
+    def include(self, other: Writer) -> None:
+        """Appends what another writer holds, at this one's depth."""
+        self._lines += [self._indent * self._depth + line if line else "" for line in other._lines]
+        self._spans += other._spans
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"

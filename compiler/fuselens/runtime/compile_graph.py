@@ -13,7 +13,7 @@ import torch
 from .. import report
 from ..config import Config
 from ..ir.loops import Graph
-from . import memory
+from . import memory, program
 from .build import build as build_library
 from .build import function
 from .cache import Cache
@@ -49,23 +49,27 @@ def build(graph: Graph, generated: Generated, config: Config, target: str = "cpu
     """
     if config.keep_freed_memory:
         memory.keep_freed()
+        if generated.cpp is not None and generated.cpp.program is not None:
+            program.keep_freed()
     cache = Cache(config.cache_dir)
     built = Built(call=_unbound)
     built.stages = [report.Stage(s.language, SUFFIXES[s.language], s.text, s.lines) for s in generated.sources()]
-    names: dict[str, Any] = {
-        "torch": torch, "reinterpret": memory.reinterpret, "settled": memory.settled,
-        **{name: graph.constants[buffer] for name, buffer in generated.host.constants.items()},
-        **{name: memory.maker(*made) for name, made in generated.host.makers.items()},
-    }  # fmt: skip
+    host = generated.host
+    names: dict[str, Any] = {"torch": torch, "reinterpret": memory.reinterpret, "settled": memory.settled}
+    if host is not None:
+        names |= {name: graph.constants[buffer] for name, buffer in host.constants.items()}
+        names |= {name: memory.maker(*made) for name, made in host.makers.items()}
     built.cached = True
     if generated.cpp is not None:
         made = build_library(generated.cpp.text, generated.isa_flags, config, cache)
         built.timings.append(report.Timing("build.cpp", made.seconds))
         built.cached = made.cached
-        for info in generated.cpp.kernels:
-            names[info.name] = function(made.library, info.name, len(info.arguments), len(info.sizes))
-        if any(i.checks for i in generated.cpp.kernels):
-            names["check_errors"] = memory.error_check(made.library)
+        library = made.library
+        if generated.cpp.program is None:
+            for info in generated.cpp.kernels:
+                names[info.name] = function(library, info.name, len(info.arguments), len(info.sizes))
+            if any(i.checks for i in generated.cpp.kernels):
+                names["check_errors"] = memory.error_check(library)
     elif generated.triton is not None and target.startswith("cuda"):
         from .launch import load_triton
 
@@ -73,9 +77,13 @@ def build(graph: Graph, generated: Generated, config: Config, target: str = "cpu
         names |= load_triton(generated.triton, cache)
         built.timings.append(report.Timing("build.triton", time.perf_counter() - start))
     start = time.perf_counter()
-    exec(compile(generated.host.text, f"<fuselens host program {graph.name}>", "exec"), names)
+    if host is not None:
+        exec(compile(host.text, f"<fuselens host program {graph.name}>", "exec"), names)
+    if generated.cpp is not None and generated.cpp.program is not None:
+        built.call = program.bind(library, generated.cpp.program, graph.constants, names)
+    else:
+        built.call = names["call"]
     built.timings.append(report.Timing("build.host", time.perf_counter() - start))
-    built.call = names["call"]
     built.kernels = _kernels(graph, generated, phase)
     built.diagnostics = cache.drain()
     return built

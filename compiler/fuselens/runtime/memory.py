@@ -70,6 +70,11 @@ def error_check(library: ctypes.CDLL) -> Callable[[], None]:
         kinds = flag.value
         if kinds:
             flag.value = 0
-            raise RuntimeError("ZeroDivisionError") if kinds & 1 else IndexError("an index is out of range")
+            raise kernel_error(kinds)
 
     return check
+
+
+def kernel_error(kinds: int) -> Exception:
+    """The exception for a unit's error flags."""
+    return RuntimeError("ZeroDivisionError") if kinds & 1 else IndexError("an index is out of range")

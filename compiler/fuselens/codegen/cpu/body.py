@@ -31,17 +31,17 @@ HEAVY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh sigmoid erf"
     " erfc lgamma hypot pow fmod mod floordiv random".split()
 )
-_KEYWORDS = (
+KEYWORDS = (
     "asm auto bool break case char class const continue default delete do double else enum extern float for goto if"
     " inline int long namespace new operator private public register return short signed sizeof static struct switch"
     " template this throw try typedef union unsigned using void volatile while and or not xor main bf16 f16"
-)
+).split()
 _OURS = (
     "left begin end unit units row lo hi n u l step share chunk chunks work parallel thread threads splat copy_edge add_carry"
     " to_i32 to_i64 bits round_even div_floor div_trunc mod_floor mod_trunc int_pow shift_left shift_right floor_div"
     " floor_mod least greatest bound wrap keep_f32 keep_f64 keep_i32 keep_i64 keep_mask"
 )
-_RESERVED = frozenset((_KEYWORDS + " " + _OURS).split()) | frozenset(TABLE) | frozenset(LIBM)
+_RESERVED = frozenset([*KEYWORDS, *_OURS.split()]) | frozenset(TABLE) | frozenset(LIBM)
 
 
 class Unit:

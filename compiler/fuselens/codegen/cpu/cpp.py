@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import sympy
 from sympy import Expr
@@ -12,6 +12,7 @@ from ..expressions import print_factor, print_index
 from ..source import KernelInfo, Source, Unsupported, Writer
 from ..traffic import bytes_moved
 from .body import HEAVY, UNROLL, BodyLoop, Unit
+from .host import write_host
 from .isa import ISAS
 from .parts import C_TYPES
 from .prelude import print_prelude
@@ -23,21 +24,34 @@ PIECE = 4096  # elements of a row that one thread takes at a time where rows are
 CHUNKS = 256  # at most so many partial results of a reduction that threads share
 
 
-def to_cpp(graph: Graph, isa: str) -> Source:
+def to_cpp(
+    graph: Graph, isa: str, *, host: bool = True, floats: Collection[int] = (), float_outputs: Collection[int] = ()
+) -> Source:
     """All kernels of ``graph`` as one C++17 translation unit for the instruction set ``isa``.
 
     Each kernel is ``extern "C" void name(pointers…, long sizes…)``: pointers to the first element of each storage
-    in :attr:`KernelInfo.arguments`, then the size symbols. Raises Unsupported for dtypes and functions it cannot print.
+    in :attr:`KernelInfo.arguments`, then the size symbols. With ``host`` the unit also has the graph's host program, where
+    one can be written; ``floats`` and ``float_outputs`` are positions of inputs and outputs that are Python floats.
+    Raises Unsupported for dtypes and functions it cannot print.
     """
     unit = Unit(graph, ISAS[isa])
     body = Writer("//")
     infos = [_KernelWriter(unit, kernel, body).write() for kernel in graph.kernels()]
+    program = None
+    if host:
+        calls = Writer("//")
+        try:
+            program = write_host(unit, infos, calls, floats, float_outputs)
+        except Unsupported:
+            pass
+        else:
+            body.include(calls)
     head = Writer("//")
     head.put(f"// Kernels of graph {graph.name}. Written by fuselens for {isa}; there is nothing to include.")
     head.put(print_prelude(unit.parts, unit.lane_free, unit.isa))
     offset = head.text().count("\n")
     lines = tuple(type(l)(l.line + offset, l.spans) for l in body.lines())
-    return Source("cpp", head.text() + body.text(), lines, tuple(infos))
+    return Source("cpp", head.text() + body.text(), lines, tuple(infos), program=program)
 
 
 class _KernelWriter(TileWriter):

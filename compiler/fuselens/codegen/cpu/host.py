@@ -1,0 +1,487 @@
+"""The host program of a CPU graph: one C++ function in the unit of its kernels, so that a graph is one call.
+
+It takes addresses of tensors, allocates, calls kernels and operators in order, and hands out addresses of tensors. What
+the process offers it (memory, tensors, Python) is ``struct Runtime``, which runtime/_program.c fills; operators that
+torch's C shim offers (``operators.py``) are called by address, the others through a Python function each.
+
+Pointers: index expressions count from the start of a storage. A storage that is a graph input starts at that tensor's
+first element; a view of it has an ``offset`` relative to that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import sympy
+from sympy import Expr
+
+from ...ir.loops import ITEMSIZE, Buffer, Extern, Graph, Kernel, Node, Ref, extern_reads
+from ..expressions import print_factor, print_index
+from ..host import argument_text, operator_name
+from ..source import HostProgram, KernelInfo, PythonOperator, Unsupported, Writer
+from .body import KEYWORDS, Unit
+from .operators import c_parameters, direct
+from .parts import C_TYPES
+
+# torch's ScalarType; the runtime compares them with the shim's before it runs any host program
+DTYPE_CODES: dict[str, int] = {
+    "u8": 0, "i8": 1, "i16": 2, "i32": 3, "i64": 4, "f16": 5, "f32": 6, "f64": 7, "c64": 9, "c128": 10, "bool": 11,
+    "bf16": 15, "u16": 27, "u32": 28, "u64": 29,
+}  # fmt: skip
+NO_MEMORY, OPERATOR_FAILED, CHECK_FAILED = 1, 2, 1 << 8
+"""What a host function returns: 0, a code, or ``CHECK_FAILED`` plus the unit's error flags."""
+LOCK_WORK = 1 << 16  # bytes of kernels beyond which other Python threads may run meanwhile
+
+RUNTIME = """
+union Value { void* tensor; long integer; double real; };
+struct Runtime {  // what the process offers (runtime/_program.c)
+  void* (*allocate)(long bytes);
+  void (*release)(void*);
+  int (*new_tensor)(long bytes, long dim, const long* sizes, const long* strides, int dtype, void** made);
+  void (*drop)(void* tensor);
+  void* (*data)(void* tensor);
+  const long* (*sizes)(void* tensor);
+  const long* (*strides)(void* tensor);
+  int (*view)(void* base, long dim, const long* sizes, const long* strides, long offset, void** made);
+  int (*over)(void* base, long dim, const long* sizes, const long* strides, int dtype, void** made);
+  int (*settle)(void** tensor, long dim, const long* strides);
+  int (*python)(void* call, int which, void* const* tensors, const long* numbers, void** results);
+  void (*done)(void* call, Value* in, long input);
+};
+template <long memories, long tensors>
+struct Held {  // what the call has made so far: freed however it ends
+  const Runtime* run;
+  void* memory[memories + 1];
+  void* tensor[tensors + 1];
+  __attribute__((noinline)) ~Held() {
+    for (long k = 0; k < memories; ++k) run->release(memory[k]);
+    for (long k = 0; k < tensors; ++k) run->drop(tensor[k]);
+  }
+};
+""".strip()
+
+
+def write_host(
+    unit: Unit, infos: Collection[KernelInfo], out: Writer, floats: Collection[int] = (), float_outputs: Collection[int] = ()
+) -> HostProgram:  # fmt: skip
+    """Appends the host function ``fuselens_call`` of the unit's graph to the text of its kernels.
+
+    ``floats`` are positions of inputs that are Python floats, ``float_outputs`` those of outputs. Raises Unsupported.
+    """
+    return _Host(unit, infos, out, frozenset(floats), frozenset(float_outputs)).write()
+
+
+class _Host:
+    def __init__(
+        self, unit: Unit, infos: Collection[KernelInfo], out: Writer, floats: frozenset[int], outputs: frozenset[int]
+    ) -> None:
+        self.unit, graph = unit, unit.graph
+        for buffer in graph.buffers.values():
+            if buffer.device != "cpu" or buffer.dtype not in DTYPE_CODES:
+                raise Unsupported(f"a tensor of {buffer.dtype} on {buffer.device}")
+        self.graph, self.out = graph, out
+        self.infos = {k.name: k for k in infos}
+        self.floats, self.float_outputs = floats, outputs
+        self.given = (*graph.inputs, *graph.constants)
+        self.names: dict[str, str] = {}
+        self.roots = {name: self._root(name) for name in graph.buffers}
+        self.seen = self._seen()  # roots of which a tensor is needed
+        self.last = self._last_uses()
+        self.pointers: set[str] = set()  # storages whose address is known
+        self.tensors: dict[str, str] = {}  # buffer → C++ text of its tensor
+        self.memory: dict[str, str] = {}  # root → slot, while it is alive
+        self.slots: dict[str, str] = {}  # buffer → slot of a tensor of our own, while it is alive
+        self.counts = {"memory": 0, "tensor": 0}
+        self.operators: list[PythonOperator] = []
+        self.imports: dict[str, tuple[int, str]] = {}
+        self.lists: dict[str, str] = {}  # constant arrays: their declaration → their name
+        self.body = Writer("//")
+        self.checks = any(i.checks for i in self.infos.values())
+        self.symbols = set(graph.symbols)
+
+    # --- what lies where ---
+
+    def _root(self, buffer: str) -> str:
+        """The storage in whose memory a buffer lies, through views and takeovers."""
+        buffers, reuse = self.graph.buffers, self.graph.reuse
+        while True:
+            owner = buffers[buffer].owner
+            if owner not in reuse:
+                return owner
+            buffer = reuse[owner]
+
+    def _seen(self) -> set[str]:
+        names: list[str] = [o for o in self.graph.outputs if isinstance(o, str) and o in self.graph.buffers]
+        for node in self.graph.nodes:
+            if isinstance(node, Extern):
+                names += [*extern_reads(node), *(o for o in node.outputs if o), *node.mutates]
+        return {self.roots[n] for n in names if n in self.roots}
+
+    def _last_uses(self) -> dict[str, int]:
+        """The last node that uses each root."""
+        last: dict[str, int] = {}
+        for position, node in enumerate(self.graph.nodes):
+            for name in self._uses(node):
+                last[self.roots[name]] = position
+        for name in self.graph.outputs:
+            if isinstance(name, str) and name in self.roots:
+                last[self.roots[name]] = len(self.graph.nodes)
+        return last
+
+    def _uses(self, node: Node) -> tuple[str, ...]:
+        if isinstance(node, Kernel):
+            return (*node.reads(), *node.writes())
+        if isinstance(node, Extern):
+            return (*extern_reads(node), *(o for o in node.outputs if o))
+        raise Unsupported(f"{node.name} is not a kernel: the graph was not fused")
+
+    # --- text ---
+
+    def _name(self, buffer: str) -> str:
+        found = self.names.get(buffer)
+        if found is None:
+            found = re.sub(r"\W", "_", buffer)
+            taken = found in KEYWORDS or found in _RESERVED or found in self.symbols or found in self.infos
+            if taken or not found[0].isalpha() or re.match(r"(aten_|list\d)", found):
+                found = f"v_{found}"
+            while found in self.names.values():
+                found += "_"
+            self.names[buffer] = found
+        return found
+
+    def _list(self, values: Iterable[Any], ctype: str = "const long", text: Callable[[Any], str] = print_index) -> str:
+        """The name of a constant array, 0 for an empty one."""
+        texts = [text(v) for v in values]
+        if not texts:
+            return "0"
+        declaration = f"{ctype} @[] = {{{', '.join(texts)}}};"
+        return self.lists.setdefault(declaration, f"list{len(self.lists)}")
+
+    def _shape(self, buffer: Buffer) -> str:
+        return f"{len(buffer.sizes)}, {self._list(buffer.sizes)}, {self._list(buffer.strides)}"
+
+    def _bytes(self, buffer: Buffer) -> str:
+        if any(s == 0 for s in buffer.sizes):
+            return "0"
+        extent: Expr = sympy.S.One
+        for size, stride in zip(buffer.sizes, buffer.strides, strict=True):
+            extent = extent + (size - 1) * stride
+        return print_index(sympy.expand(extent * ITEMSIZE[buffer.dtype]))
+
+    def _try(self, call: str, code: int = OPERATOR_FAILED, spans: tuple[Any, ...] = ()) -> None:
+        self.body.put(f"if ({call}) return {code};", spans)
+
+    # --- memory and tensors ---
+
+    def _slot(self, kind: str) -> str:
+        number = self.counts[kind]
+        self.counts[kind] += 1
+        return f"held.{kind}[{number}]"
+
+    def _tensor(self, name: str) -> str:
+        """The text of a buffer's tensor, which is made when it is first needed."""
+        found = self.tensors.get(name)
+        if found is not None:
+            return found
+        buffer = self.graph.buffers[name]
+        if name in self.given:
+            position = self.given.index(name)
+            if position in self.floats:
+                raise Unsupported("an operator is given a float that varies")
+            text = f"in[{position}].tensor"
+        elif buffer.storage:
+            base = self._tensor(buffer.storage)
+            text = self._slot("tensor")
+            self._try(f"run->view({base}, {self._shape(buffer)}, {print_index(buffer.offset)}, &{text})")
+            self.slots[name] = text
+        elif name in self.graph.reuse:
+            text = self._taken_over(buffer, self.graph.reuse[name])
+        else:
+            text = self._slot("tensor")
+            self._try(
+                f"run->new_tensor({self._bytes(buffer)}, {self._shape(buffer)}, {DTYPE_CODES[buffer.dtype]}, &{text})",
+                NO_MEMORY,
+            )
+            self.slots[name] = text
+        self.tensors[name] = text
+        return text
+
+    def _taken_over(self, buffer: Buffer, earlier: str) -> str:
+        old, base = self.graph.buffers[earlier], self._tensor(earlier)
+        if (old.dtype, old.sizes, old.strides) == (buffer.dtype, buffer.sizes, buffer.strides):
+            if self.roots[earlier] in self.given:
+                return base
+            call = f"run->view({base}, {self._shape(buffer)}, 0, &"
+        elif self.roots[earlier] in self.given:
+            raise Unsupported("an operator reads an input's memory in another shape")
+        else:
+            call = f"run->over({base}, {self._shape(buffer)}, {DTYPE_CODES[buffer.dtype]}, &"
+        text = self._slot("tensor")
+        self._try(f"{call}{text})")
+        self.slots[buffer.name] = text
+        return text
+
+    def _pointer(self, storage: str) -> str:
+        """The variable with the address of a storage; allocates what is written first."""
+        name = self._name(storage)
+        if storage in self.pointers:
+            return name
+        root = self.roots[storage]
+        self.pointers.add(storage)
+        if root != storage:
+            self._pointer(root)
+            self.body.put(f"void* const {name} = {self._name(root)};  // in its memory")
+        elif root in self.given and self.given.index(root) in self.floats:
+            self.body.put(f"void* const {name} = &in[{self.given.index(root)}].real;")
+        elif root in self.seen or root in self.given:
+            self.body.put(f"void* const {name} = run->data({self._tensor(root)});")
+        else:
+            slot = self.memory[root] = self._slot("memory")
+            self.body.put(f"void* const {name} = {slot} = run->allocate({self._bytes(self.graph.buffers[root])});")
+            self.body.put(f"if (!{name}) return {NO_MEMORY};")
+        return name
+
+    # --- the function ---
+
+    def write(self) -> HostProgram:
+        graph, body = self.graph, self.body
+        for position, node in enumerate(graph.nodes):
+            if isinstance(node, Kernel):
+                self._kernel(node)
+            elif isinstance(node, Extern):
+                self._extern(node)
+            self._free(node, position)
+        results, outputs, moved = self._outputs()
+        self._check()
+        for text in moved:
+            body.put(text)
+        body.put("return 0;")
+        self._unit()
+        kinds = "".join(self._input_kind(k, n) for k, n in enumerate(graph.inputs))
+        return HostProgram(
+            inputs=kinds, constants=tuple(graph.constants), results=results, outputs=outputs,
+            operators=tuple(self.operators), imports=tuple(self.imports), releases_lock=self._is_long(),
+        )  # fmt: skip
+
+    def _unit(self) -> None:
+        """The declarations and the function, around its body."""
+        out, graph = self.out, self.graph
+        out.put()
+        out.put(RUNTIME)
+        if self.imports:
+            out.put(f'extern "C" {{ void* fuselens_imports[{len(self.imports)}]; }}  // set when the unit is loaded')
+            for function, (number, parameters) in self.imports.items():
+                short = _short(function)
+                named = ", ".join(f"{t} a{k}" for k, t in enumerate(parameters.split(", ")))
+                passed = ", ".join(f"a{k}" for k in range(len(parameters.split(", "))))
+                out.put(
+                    f"static inline int {short}({named}) {{ return ((int (*)({parameters}))fuselens_imports[{number}])({passed}); }}"
+                )
+        out.put()
+        out.put(f"// Host program of graph {graph.name}: inputs {', '.join(graph.inputs) or 'none'}.")
+        out.open(
+            'extern "C" int fuselens_call(const Runtime* run, void* call, Value* __restrict in, Value* __restrict out) {'
+        )
+        out.put(f"Held<{self.counts['memory']}, {self.counts['tensor']}> held = {{run}};")
+        for name, (position, dimension) in graph.symbols.items():
+            out.put(f"const long {name} = {self._symbol(position, dimension)};")
+        for declaration, name in self.lists.items():
+            out.put(declaration.replace("@", name, 1))
+        out.include(self.body)
+        out.close()
+        text = out.text()
+        for part, functions in (("floor_div", ("floor_div(", "floor_mod(")), ("min_max", ("least(", "greatest("))):
+            if any(f in text for f in functions):
+                self.unit.lane_free.add(part)
+
+    def _symbol(self, position: int, dimension: int) -> str:
+        if dimension < 0:
+            return f"in[{position}].integer"
+        rank = len(self.graph.buffers[self.graph.inputs[position]].sizes)
+        if dimension < rank:
+            return f"run->sizes(in[{position}].tensor)[{dimension}]"
+        return f"run->strides(in[{position}].tensor)[{dimension - rank}]"
+
+    def _input_kind(self, position: int, name: str) -> str:
+        if position in self.floats:
+            return "d"
+        if name in self.graph.buffers:
+            return "t"
+        return "i" if any(at == (position, -1) for at in self.graph.symbols.values()) else "o"
+
+    def _is_long(self) -> bool:
+        if any(isinstance(n, Extern) for n in self.graph.nodes):
+            return True
+        moved = [b for i in self.infos.values() for b in (i.bytes_read, i.bytes_written)]
+        return any(b is None or not b.is_Integer for b in moved) or sum(int(b) for b in moved if b is not None) > LOCK_WORK
+
+    def _check(self) -> None:
+        """Before inputs are written to (nothing fails after that), else at the end."""
+        if self.checks:
+            self.body.open("if (fuselens_error) {")
+            self.body.put("const int error = fuselens_error;")
+            self.body.put("fuselens_error = 0;")
+            self.body.put(f"return {CHECK_FAILED} | error;")
+            self.body.close()
+            self.checks = False
+
+    def _kernel(self, node: Kernel) -> None:
+        info = self.infos.get(node.name)
+        if info is None:
+            raise Unsupported(f"no kernel was generated for {node.name}")
+        if any(self.roots[s] in self.graph.inputs for s in info.written):
+            self._check()
+        written = set(info.written)
+        arguments = []
+        for storage in info.arguments:
+            constant = "" if storage in written else "const "
+            arguments.append(f"({constant}{C_TYPES[self.graph.buffers[storage].dtype]}*){self._pointer(storage)}")
+        self.body.forget()
+        self.body.put(f"{node.name}({', '.join([*arguments, *info.sizes])});", node.spans)
+
+    def _free(self, node: Node, position: int) -> None:
+        """Gives up memory that nothing uses any more, so that it serves the next allocation."""
+        if position + 1 == len(self.graph.nodes):
+            return
+        dead = dict.fromkeys(self.roots[n] for n in self._uses(node) if self.last[self.roots[n]] == position)
+        for root in dead:
+            if root in self.memory:
+                slot = self.memory.pop(root)
+                self.body.put(f"run->release({slot}), {slot} = 0;")
+            for name in [n for n in self.slots if self.roots[n] == root]:
+                slot = self.slots.pop(name)
+                self.body.put(f"run->drop({slot}), {slot} = 0;")
+            if root in self.graph.inputs and self._input_kind(self.graph.inputs.index(root), root) == "t":
+                self.body.put(f"run->done(call, in, {self.graph.inputs.index(root)});")
+
+    # --- operators ---
+
+    def _extern(self, node: Extern) -> None:
+        self.body.forget()
+        if node.reason:
+            self.body.put(f"// {node.target}: {node.reason}")
+        found = direct(node)
+        if found is None:
+            self._by_python(node)
+        else:
+            self._by_shim(node, *found)
+
+    def _by_shim(self, node: Extern, shim: Any, values: tuple[tuple[str, Any], ...]) -> None:
+        parameters = ", ".join(c_parameters(shim))
+        self.imports.setdefault(shim.function, (len(self.imports), parameters))
+        arguments = [a for kind, value in values for a in self._c_argument(kind, value)]
+        if shim.into:
+            arguments.insert(0, self._tensor(node.name))
+            results: list[str] = []
+        else:
+            results = [self._slot("tensor") for _ in node.outputs]
+            arguments += [f"&{r}" for r in results]
+        self._try(f"{_short(shim.function)}({', '.join(arguments)})", spans=node.spans)
+        if results:
+            self._take(node, results)
+
+    def _c_argument(self, kind: str, value: Any) -> list[str]:
+        if kind == "t":
+            return [self._tensor(value.name)]
+        if kind == "T":
+            return ["0" if value is None else f"&{self._tensor(value.name)}"]
+        if kind == "d":
+            return [_double(value)]
+        if kind == "D":
+            return ["0" if value is None else self._list([value], "const double", _double)]
+        if kind == "l":
+            return [print_index(value)]
+        if kind == "b":
+            return [str(int(value))]
+        if kind == "M":
+            return [self._list(value, "const int", lambda v: str(int(v))), str(len(value))]
+        if kind == "Z":
+            if value is None:
+                return ["0", "0"]
+            return [self._list([self._list(value)], "const long*", str), str(len(value))]
+        return [self._list(value), str(len(value))]
+
+    def _by_python(self, node: Extern) -> None:
+        tensors: dict[str, str] = {}
+        numbers: dict[Expr, str] = {}
+
+        def text(value: Any) -> str:
+            return argument_text(
+                value,
+                lambda name: tensors.setdefault(name, f"t{len(tensors)}"),
+                lambda number: numbers.setdefault(number, f"n{len(numbers)}"),
+            )
+
+        arguments = ", ".join([text(a) for a in node.args] + [f"{k}={text(v)}" for k, v in node.kwargs])
+        used = node.outputs if any(node.outputs) else ()
+        lone = used == (node.name,)
+        which = len(self.operators)
+        parameters = (*tensors.values(), *numbers.values())
+        call = f"{operator_name(node.target)}({arguments})"
+        count = -1 if lone else len(used)
+        self.operators.append(PythonOperator(f"operator{which}", parameters, call, len(tensors), len(numbers), count))
+        given = [self._tensor(n) for n in tensors]
+        results = [self._slot("tensor") for _ in used]
+        into = f"&{results[0]}" if results else "0"  # slots that were made together lie side by side
+        passed = "0"
+        if given:
+            passed = f"given{which}"
+            self.body.put(f"void* const {passed}[] = {{{', '.join(given)}}};")
+        self.body.put(
+            f"if (const int code = run->python(call, {which}, {passed}, {self._list(numbers)}, {into})) return code;",
+            node.spans,
+        )
+        self._take(node, results)
+
+    def _take(self, node: Extern, results: list[str]) -> None:
+        for name, slot in zip(node.outputs, results, strict=bool(results)):
+            if not name:
+                self.body.put(f"run->drop({slot}), {slot} = 0;")
+                continue
+            buffer = self.graph.buffers[name]
+            self.tensors[name] = self.slots[name] = slot
+            if not buffer.storage and buffer.sizes:
+                self._try(f"run->settle(&{slot}, {len(buffer.sizes)}, {self._list(buffer.strides)})")
+
+    # --- results ---
+
+    def _outputs(self) -> tuple[str, tuple[int | None, ...], list[str]]:
+        """Kinds of results, for each output where it comes from, and the statements that hand the results out."""
+        kinds, moved = "", []
+        outputs: list[int | None] = []
+        known: dict[str, int] = {}
+        for position, value in enumerate(self.graph.outputs):
+            if value is None:
+                outputs.append(None)
+            elif isinstance(value, str) and value in self.given:
+                outputs.append(-1 - self.given.index(value))
+            elif isinstance(value, str) and value not in self.graph.buffers:  # an input that is no tensor
+                outputs.append(-1 - self.graph.inputs.index(value))
+            elif isinstance(value, str):
+                if value not in known:
+                    known[value] = len(kinds)
+                    text = self._tensor(value)
+                    if text not in self.slots.values():
+                        raise Unsupported("a result lies in an input's memory")
+                    moved.append(f"out[{len(kinds)}].tensor = {text}, {text} = 0;")
+                    kinds += "d" if position in self.float_outputs else "t"
+                outputs.append(known[value])
+            else:
+                moved.append(f"out[{len(kinds)}].integer = {print_factor(value)};")
+                outputs.append(len(kinds))
+                kinds += "i"
+        return kinds, tuple(outputs), moved
+
+
+def _double(value: float) -> str:
+    text = repr(float(value))
+    return {"inf": "__builtin_inf()", "-inf": "-__builtin_inf()", "nan": '__builtin_nan("")'}.get(text, text)
+
+
+def _short(function: str) -> str:
+    return f"aten_{function.removeprefix('aoti_torch_cpu_')}"
+
+
+_RESERVED = frozenset("run call in out held Runtime Held Value bf16 f16 floor_div floor_mod least greatest".split())

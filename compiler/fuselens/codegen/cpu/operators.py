@@ -1,0 +1,121 @@
+"""ATen operators that a host program calls by torch's C shim, without Python and without the dispatcher.
+
+A *form* spells the C parameters: ``t`` tensor, ``T`` tensor or none, ``d`` double, ``D`` double or none, ``l`` integer,
+``b`` bool, ``L`` list of integers, ``M`` list of bools, ``Z`` list of integers or none. ``into`` operators write their
+result into a tensor of the host program's own, which comes first; the others make their results, which come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sympy import Expr
+
+from ...ir.loops import Extern, Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Shim:
+    """A function of the C shim: its name, the form of its parameters, their names with defaults, and its results."""
+
+    function: str
+    form: str
+    parameters: tuple[tuple[str, Any], ...]
+    results: int = 1
+    into: bool = False
+
+
+_MISSING = object()
+
+
+def _shim(function: str, parameters: str, results: int = 1, into: bool = False) -> Shim:
+    """``parameters`` are words ``kind:name`` or ``kind:name=default``."""
+    form, named = "", []
+    for word in parameters.split():
+        kind, _, rest = word.partition(":")
+        name, _, default = rest.partition("=")
+        form += kind
+        named.append((name, _DEFAULTS[default] if default else _MISSING))
+    return Shim(f"aoti_torch_cpu_{function}", form, tuple(named), results, into)
+
+
+_DEFAULTS: dict[str, Any] = {"1": 1, "0": 0, "false": False, "true": True, "none": None, "last": -1}
+_CONVOLUTION = "L:stride L:padding L:dilation b:transposed L:output_padding l:groups"
+_ATTENTION = "d:dropout_p=0 b:is_causal=false T:attn_mask=none D:scale=none"
+SHIMS: dict[str, Shim] = {
+    "aten.mm.default": _shim("mm_out", "t:self t:mat2", into=True),
+    "aten.bmm.default": _shim("bmm_out", "t:self t:mat2", into=True),
+    "aten.addmm.default": _shim("addmm_out", "t:self t:mat1 t:mat2 d:beta=1 d:alpha=1", into=True),
+    "aten.baddbmm.default": _shim("baddbmm_out", "t:self t:batch1 t:batch2 d:beta=1 d:alpha=1", into=True),
+    "aten.convolution.default": _shim("convolution", f"t:input t:weight T:bias {_CONVOLUTION}"),
+    "aten.convolution_backward.default": _shim(
+        "convolution_backward", f"t:grad_output t:input t:weight Z:bias_sizes {_CONVOLUTION} M:output_mask", 3
+    ),
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _shim(
+        "_scaled_dot_product_flash_attention_for_cpu", f"t:query t:key t:value {_ATTENTION}", 2
+    ),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _shim(
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+        "t:grad_out t:query t:key t:value t:out t:logsumexp d:dropout_p b:is_causal T:attn_mask=none D:scale=none", 3,
+    ),
+    "aten.topk.default": _shim("topk", "t:self l:k l:dim=last b:largest=true b:sorted=true", 2),
+    "aten.max_pool2d_with_indices_backward.default": _shim(
+        "max_pool2d_with_indices_backward",
+        "t:grad_output t:self L:kernel_size L:stride L:padding L:dilation b:ceil_mode t:indices",
+    ),
+}  # fmt: skip
+
+
+def direct(node: Extern) -> tuple[Shim, tuple[tuple[str, Any], ...]] | None:
+    """The shim's function for an extern call, with the kind and value of each of its parameters; None without one."""
+    shim = SHIMS.get(node.target)
+    if shim is None or len(node.outputs) != shim.results or (shim.results == 1 and node.outputs != (node.name,)):
+        return None
+    given = dict(zip((name for name, _ in shim.parameters), node.args, strict=False)) | dict(node.kwargs)
+    if len(node.args) > len(shim.parameters) or not given.keys() <= {name for name, _ in shim.parameters}:
+        return None
+    values = []
+    for kind, (name, default) in zip(shim.form, shim.parameters, strict=True):
+        value = given.get(name, default)
+        if not _fits(kind, value):
+            return None
+        values.append((kind, value))
+    return shim, tuple(values)
+
+
+def _fits(kind: str, value: Any) -> bool:
+    if kind in "TDZ" and value is None:
+        return True
+    if kind in "tT":
+        return isinstance(value, Ref)
+    if kind in "dD":
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind == "l":
+        return _is_integer(value)
+    if kind == "b":
+        return isinstance(value, bool)
+    if kind == "M":
+        return isinstance(value, (tuple, list)) and all(isinstance(v, bool) for v in value)
+    return isinstance(value, (tuple, list)) and all(_is_integer(v) for v in value)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, Expr)) and not isinstance(value, bool)
+
+
+def c_parameters(shim: Shim) -> Iterator[str]:
+    """The C types of the function's parameters."""
+    if shim.into:
+        yield "void*"
+    for kind in shim.form:
+        yield from _C[kind]
+    if not shim.into:
+        yield from ["void**"] * shim.results
+
+
+_C: dict[str, tuple[str, ...]] = {
+    "t": ("void*",), "T": ("void**",), "d": ("double",), "D": ("const double*",), "l": ("long",), "b": ("int",),
+    "L": ("const long*", "long"), "Z": ("const long**", "long"), "M": ("const int*", "long"),
+}  # fmt: skip

@@ -1,0 +1,624 @@
+/* Compiled graphs as C callables.
+ *
+ *   Program     calls the host function of a generated unit with a graph's inputs, and hands out its results
+ *   pool        memory of large tensors, kept when they die: fresh pages cost more than most kernels
+ *
+ * Built without torch. A tensor is known by the address of the at::Tensor inside its PyObject (`tensor_offset`), which is
+ * what torch's stable C shim takes; the shim's functions come in by address (`init`, see program.py). The host function
+ * sees this file as `struct Runtime`, whose members codegen/cpu/host.py declares in the same order.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+typedef void *Tensor; /* an AtenTensorHandle */
+typedef union {
+    Tensor tensor;
+    long integer;
+    double real;
+} Value;
+
+/* ------------------------------------------------------------------------------------------------- torch's functions */
+
+static struct {
+    int (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, Tensor *);
+    int (*from_blob)(void *, int64_t, const int64_t *, const int64_t *, int64_t, int32_t, int32_t, int32_t, Tensor *,
+                     int32_t, const uint8_t *, int64_t, void (*)(void *, void *), void *);
+    int (*reinterpret)(Tensor, int64_t, const int64_t *, const int64_t *, int64_t, Tensor *);
+    int (*alloc_from_pool)(Tensor, int64_t, int32_t, int64_t, const int64_t *, const int64_t *, Tensor *);
+    int (*new_handle)(Tensor, Tensor *);
+    int (*delete_tensor)(Tensor);
+    int (*data_ptr)(Tensor, void **);
+    int (*sizes)(Tensor, int64_t **);
+    int (*strides)(Tensor, int64_t **);
+    int (*storage_offset)(Tensor, int64_t *);
+    int (*dim)(Tensor, int64_t *);
+    int (*dtype)(Tensor, int32_t *);
+    int (*copy)(Tensor, Tensor, int32_t);
+    PyObject *(*wrap)(Tensor);
+} torch;
+#define N_FUNCTIONS ((int)(sizeof torch / sizeof(void *)))
+
+static Py_ssize_t tensor_offset;          /* from a tensor's PyObject to its at::Tensor */
+static PyTypeObject *tensor_type;         /* torch.Tensor */
+static Py_ssize_t impl_storage;           /* words from a TensorImpl to its StorageImpl; 0: outputs do not come from the pool */
+static Py_ssize_t storage_allocator, storage_flags;
+static uintptr_t the_allocator, the_flags; /* what those words of a StorageImpl hold where torch allocated */
+
+static inline Tensor handle_of(PyObject *o) { return (char *)o + tensor_offset; }
+
+/* --------------------------------------------------------------------------------------------------------------- pool
+ * Blocks of whole huge pages. A free block serves requests of its size or a little less; the oldest go back to the
+ * system when more than `pool_limit` bytes lie idle. */
+
+#define PAGE ((size_t)2 << 20)
+#define LARGE ((size_t)1 << 20) /* smaller ones are malloc's: it keeps them itself */
+#define SLOTS 128
+
+typedef struct {
+    void *memory;
+    size_t bytes;
+    unsigned long freed;
+} Block;
+
+static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
+static Block idle[SLOTS];
+static int n_idle;
+static size_t idle_bytes, pool_limit;
+static unsigned long pool_clock;
+
+static size_t block_bytes(size_t bytes) { return (bytes + PAGE - 1) & ~(PAGE - 1); }
+
+static void *pool_take(size_t bytes, size_t *got) {
+    size_t wanted = block_bytes(bytes);
+    pthread_mutex_lock(&pool_lock);
+    int best = -1;
+    for (int i = 0; i < n_idle; ++i)
+        if (idle[i].bytes >= wanted && idle[i].bytes - wanted <= wanted / 4 &&
+            (best < 0 || idle[i].bytes < idle[best].bytes ||
+             (idle[i].bytes == idle[best].bytes && idle[i].freed > idle[best].freed)))
+            best = i;
+    if (best >= 0) {
+        Block found = idle[best];
+        idle[best] = idle[--n_idle];
+        idle_bytes -= found.bytes;
+        pthread_mutex_unlock(&pool_lock);
+        *got = found.bytes;
+        return found.memory;
+    }
+    pthread_mutex_unlock(&pool_lock);
+    char *mapped = mmap(NULL, wanted + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) return NULL;
+    char *start = (char *)(((uintptr_t)mapped + PAGE - 1) & ~(PAGE - 1));
+    if (start > mapped) munmap(mapped, start - mapped);
+    if (start + wanted < mapped + wanted + PAGE) munmap(start + wanted, mapped + PAGE - start);
+#ifdef MADV_HUGEPAGE
+    madvise(start, wanted, MADV_HUGEPAGE);
+#endif
+    *got = wanted;
+    return start;
+}
+
+static void pool_give(void *memory, size_t bytes) {
+    Block gone[SLOTS];
+    int n_gone = 0;
+    pthread_mutex_lock(&pool_lock);
+    while (n_idle && (idle_bytes + bytes > pool_limit || n_idle == SLOTS)) {
+        int oldest = 0;
+        for (int i = 1; i < n_idle; ++i)
+            if (idle[i].freed < idle[oldest].freed) oldest = i;
+        gone[n_gone++] = idle[oldest];
+        idle_bytes -= idle[oldest].bytes;
+        idle[oldest] = idle[--n_idle];
+    }
+    int keep = bytes <= pool_limit;
+    if (keep) {
+        idle[n_idle++] = (Block){memory, bytes, ++pool_clock};
+        idle_bytes += bytes;
+    }
+    pthread_mutex_unlock(&pool_lock);
+    for (int i = 0; i < n_gone; ++i) munmap(gone[i].memory, gone[i].bytes);
+    if (!keep) munmap(memory, bytes);
+}
+
+/* A child that was forked keeps no idle memory of its parent: it would be copied when written to. */
+static void pool_forked(void) {
+    pthread_mutex_init(&pool_lock, NULL);
+    for (int i = 0; i < n_idle; ++i) munmap(idle[i].memory, idle[i].bytes);
+    n_idle = 0;
+    idle_bytes = 0;
+}
+
+static void pool_delete(void *memory, void *bytes) { pool_give(memory, (size_t)bytes); }
+
+/* ------------------------------------------------------------------------------------------ what host functions call */
+
+typedef struct {
+    size_t bytes; /* of a block of the pool; 0 where malloc made it */
+    char padding[56];
+} Header;
+
+/* Memory that only kernels see, 64-byte aligned. */
+static void *host_allocate(long bytes) {
+    size_t got = 0;
+    Header *header;
+    if ((size_t)bytes + sizeof(Header) >= LARGE && pool_limit)
+        header = pool_take(bytes + sizeof(Header), &got);
+    else if (posix_memalign((void **)&header, 64, bytes + sizeof(Header)))
+        header = NULL;
+    if (UNLIKELY(!header)) return NULL;
+    header->bytes = got;
+    return header + 1;
+}
+
+static void host_release(void *memory) {
+    if (!memory) return;
+    Header *header = (Header *)memory - 1;
+    if (header->bytes) pool_give(header, header->bytes);
+    else free(header);
+}
+
+/* A tensor in a block of the pool, and the block's size through the tensor's deleter. */
+static int pooled_tensor(long bytes, long dim, const int64_t *sizes, const int64_t *strides, int dtype, Tensor *made) {
+    size_t got;
+    void *memory = pool_take(bytes, &got);
+    if (!memory) return 1;
+    if (torch.from_blob(memory, dim, sizes, strides, 0, dtype, 0, -1, made, 0, NULL, 0, pool_delete, (void *)got)) {
+        pool_give(memory, got);
+        return 1;
+    }
+    return 0;
+}
+
+/* An uninitialised tensor on the CPU. */
+static int host_new_tensor(long bytes, long dim, const int64_t *sizes, const int64_t *strides, int dtype, Tensor *made) {
+    if (LIKELY(bytes < (long)LARGE || !pool_limit || !impl_storage) ||
+        pooled_tensor(bytes, dim, sizes, strides, dtype, made))
+        return torch.empty_strided(dim, sizes, strides, dtype, 0, 0, made);
+    /* Such a storage refuses to grow, unlike those of torch's allocator. */
+    uintptr_t *impl = *(uintptr_t **)*made, *storage = (uintptr_t *)impl[impl_storage];
+    storage[storage_allocator] = the_allocator;
+    storage[storage_flags] = the_flags;
+    return 0;
+}
+
+static void host_drop(Tensor tensor) {
+    if (tensor) torch.delete_tensor(tensor);
+}
+
+static void *host_data(Tensor tensor) {
+    void *found = NULL;
+    torch.data_ptr(tensor, &found);
+    return found;
+}
+
+static const int64_t *host_sizes(Tensor tensor) {
+    int64_t *found = NULL;
+    torch.sizes(tensor, &found);
+    return found;
+}
+
+static const int64_t *host_strides(Tensor tensor) {
+    int64_t *found = NULL;
+    torch.strides(tensor, &found);
+    return found;
+}
+
+/* `offset` elements after the tensor's own first one; a view that autograd does not know. */
+static int host_view(Tensor base, long dim, const int64_t *sizes, const int64_t *strides, long offset, Tensor *made) {
+    int64_t start = 0;
+    torch.storage_offset(base, &start);
+    return torch.reinterpret(base, dim, sizes, strides, start + offset, made);
+}
+
+/* Another dtype and shape in the memory of `base`, which starts its storage. */
+static int host_over(Tensor base, long dim, const int64_t *sizes, const int64_t *strides, int dtype, Tensor *made) {
+    return torch.alloc_from_pool(base, 0, dtype, dim, sizes, strides, made);
+}
+
+/* Replaces a tensor that does not start its storage or has other strides than kernels were made for. */
+static int host_settle(Tensor *tensor, long dim, const int64_t *strides) {
+    int64_t *have, *sizes, start = 0, rank = 0;
+    int32_t dtype;
+    if (torch.dim(*tensor, &rank) || rank != dim || torch.sizes(*tensor, &sizes) || torch.strides(*tensor, &have) ||
+        torch.storage_offset(*tensor, &start))
+        return 1;
+    int same = start == 0;
+    for (long d = 0; d < dim; ++d) same &= have[d] == strides[d];
+    if (LIKELY(same)) return 0;
+    Tensor made;
+    if (torch.dtype(*tensor, &dtype) || torch.empty_strided(dim, sizes, strides, dtype, 0, 0, &made)) return 1;
+    if (torch.copy(made, *tensor, 0)) {
+        torch.delete_tensor(made);
+        return 1;
+    }
+    torch.delete_tensor(*tensor);
+    *tensor = made;
+    return 0;
+}
+
+typedef struct Program Program;
+typedef struct {
+    Program *program;
+    PyThreadState *thread; /* where the interpreter lock was released */
+    int owned;             /* the inputs are the call's own: each may die when it was read */
+} Call;
+
+static int host_operator(Call *call, int which, const Tensor *tensors, const long *numbers, Tensor *results);
+
+/* Input `k` is not read any more. */
+static void host_done(Call *call, Value *in, long k) {
+    if (call->owned) {
+        torch.delete_tensor(in[k].tensor);
+        in[k].tensor = NULL;
+    }
+}
+
+typedef struct { /* as codegen/cpu/host.py declares it */
+    void *(*allocate)(long);
+    void (*release)(void *);
+    int (*new_tensor)(long, long, const int64_t *, const int64_t *, int, Tensor *);
+    void (*drop)(Tensor);
+    void *(*data)(Tensor);
+    const int64_t *(*sizes)(Tensor);
+    const int64_t *(*strides)(Tensor);
+    int (*view)(Tensor, long, const int64_t *, const int64_t *, long, Tensor *);
+    int (*over)(Tensor, long, const int64_t *, const int64_t *, int, Tensor *);
+    int (*settle)(Tensor *, long, const int64_t *);
+    int (*operator_)(Call *, int, const Tensor *, const long *, Tensor *);
+    void (*done)(Call *, Value *, long);
+} Runtime;
+
+static const Runtime runtime = {host_allocate, host_release, host_new_tensor, host_drop,     host_data, host_sizes,
+                                host_strides,  host_view,    host_over,       host_settle,   host_operator, host_done};
+
+/* ------------------------------------------------------------------------------------------------------------ Program */
+
+typedef int (*Entry)(const Runtime *, Call *, Value *, Value *);
+
+struct Program {
+    PyObject_HEAD
+    vectorcallfunc call;
+    Entry entry;
+    PyObject *library;   /* keeps the unit loaded */
+    PyObject *inputs;    /* bytes: 't' tensor, 'i' integer, 'd' float, 'o' not looked at */
+    PyObject *constants; /* tuple of tensors, which follow the inputs */
+    PyObject *results;   /* bytes: 't' tensor, 'i' integer, 'd' the float in a tensor of one f64 */
+    PyObject *outputs;   /* tuple: k >= 0: result k; k < 0: input or constant -1 - k; None */
+    PyObject *operators; /* tuple of (callable, number of tensors, of integers, of results or -1 for a lone tensor) */
+    PyObject *failed;    /* called with the code that the host function returned; raises */
+    int releases_lock;
+};
+
+enum { OPERATOR_RAISED = 1 << 16 };
+
+static int tensor_from(PyObject *o, Tensor *made) {
+    if (UNLIKELY(!PyObject_TypeCheck(o, tensor_type))) {
+        PyErr_Format(PyExc_TypeError, "an operator gave %.80s where a tensor was expected", Py_TYPE(o)->tp_name);
+        return -1;
+    }
+    if (torch.new_handle(handle_of(o), made)) {
+        PyErr_SetString(PyExc_RuntimeError, "a tensor could not be taken over");
+        return -1;
+    }
+    return 0;
+}
+
+static int call_operator(Program *self, int which, const Tensor *tensors, const long *numbers, Tensor *results) {
+    PyObject *entry = PyTuple_GET_ITEM(self->operators, which);
+    Py_ssize_t nt = PyLong_AsSsize_t(PyTuple_GET_ITEM(entry, 1)), nn = PyLong_AsSsize_t(PyTuple_GET_ITEM(entry, 2));
+    Py_ssize_t nr = PyLong_AsSsize_t(PyTuple_GET_ITEM(entry, 3)), made = 0;
+    PyObject *args[nt + nn + 1], *value = NULL;
+    int status = -1;
+    for (; made < nt + nn; ++made) {
+        args[made] = made < nt ? torch.wrap(tensors[made]) : PyLong_FromLong(numbers[made - nt]);
+        if (!args[made]) goto done;
+    }
+    value = PyObject_Vectorcall(PyTuple_GET_ITEM(entry, 0), args, made, NULL);
+    if (!value) goto done;
+    if (nr < 0) {
+        status = tensor_from(value, results);
+    } else if (!nr) {
+        status = 0;
+    } else {
+        PyObject *items = PySequence_Fast(value, "an operator gave no sequence");
+        if (!items) goto done;
+        status = 0;
+        if (PySequence_Fast_GET_SIZE(items) < nr) {
+            PyErr_SetString(PyExc_RuntimeError, "an operator gave too few tensors");
+            status = -1;
+        }
+        for (Py_ssize_t k = 0; k < nr && !status; ++k)
+            if (PySequence_Fast_GET_ITEM(items, k) != Py_None) status = tensor_from(PySequence_Fast_GET_ITEM(items, k), &results[k]);
+        Py_DECREF(items);
+    }
+done:
+    Py_XDECREF(value);
+    for (Py_ssize_t k = 0; k < made; ++k) Py_DECREF(args[k]);
+    return status;
+}
+
+static int host_operator(Call *call, int which, const Tensor *tensors, const long *numbers, Tensor *results) {
+    if (call->thread) PyEval_RestoreThread(call->thread);
+    int status = call_operator(call->program, which, tensors, numbers, results);
+    if (call->thread) call->thread = PyEval_SaveThread();
+    return status ? OPERATOR_RAISED : 0;
+}
+
+static PyObject *output_of(Value *value, char kind) {
+    if (kind == 'i') return PyLong_FromLong(value->integer);
+    Tensor tensor = value->tensor;
+    PyObject *made;
+    if (kind == 'd') {
+        double *number = host_data(tensor);
+        made = number ? PyFloat_FromDouble(*number) : NULL;
+    } else
+        made = torch.wrap(tensor);
+    torch.delete_tensor(tensor);
+    value->tensor = NULL;
+    return made;
+}
+
+static PyObject *Program_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    Program *self = (Program *)object;
+    PyObject *given = PyVectorcall_NARGS(nargsf) == 1 && !kwnames ? args[0] : NULL;
+    if (UNLIKELY(!given || !(PyTuple_Check(given) || PyList_CheckExact(given)))) {
+        PyErr_SetString(PyExc_TypeError, "a compiled graph takes its inputs as one tuple or list");
+        return NULL;
+    }
+    const char *kinds = PyBytes_AS_STRING(self->inputs), *result_kinds = PyBytes_AS_STRING(self->results);
+    Py_ssize_t n = PyBytes_GET_SIZE(self->inputs), nc = PyTuple_GET_SIZE(self->constants);
+    Py_ssize_t nr = PyBytes_GET_SIZE(self->results), no = PyTuple_GET_SIZE(self->outputs);
+    int owned = PyList_CheckExact(given);
+    if (UNLIKELY(PySequence_Fast_GET_SIZE(given) != n)) {
+        PyErr_Format(PyExc_TypeError, "a compiled graph takes %zd inputs, not %zd", n, PySequence_Fast_GET_SIZE(given));
+        return NULL;
+    }
+    PyObject **items = PySequence_Fast_ITEMS(given), *made = NULL;
+    Value in[n + nc + 1], out[nr + 1];
+    memset(out, 0, sizeof out);
+    Py_ssize_t taken = 0;
+    for (; taken < n; ++taken) {
+        PyObject *item = items[taken];
+        Value *v = &in[taken];
+        if (LIKELY(kinds[taken] == 't')) {
+            if (UNLIKELY(!PyObject_TypeCheck(item, tensor_type))) {
+                PyErr_Format(PyExc_TypeError, "input %zd of a compiled graph is no tensor but %.80s", taken, Py_TYPE(item)->tp_name);
+                goto taken_back;
+            }
+            v->tensor = handle_of(item);
+            if (owned && torch.new_handle(v->tensor, &v->tensor)) {
+                PyErr_SetString(PyExc_RuntimeError, "a tensor could not be taken over");
+                goto taken_back;
+            }
+        } else if (kinds[taken] == 'i') {
+            v->integer = PyLong_AsLong(item);
+            if (UNLIKELY(v->integer == -1 && PyErr_Occurred())) goto taken_back;
+        } else if (kinds[taken] == 'd') {
+            v->real = PyFloat_AsDouble(item);
+            if (UNLIKELY(v->real == -1 && PyErr_Occurred())) goto taken_back;
+        } else
+            v->tensor = NULL;
+    }
+    for (Py_ssize_t k = 0; k < nc; ++k) in[n + k].tensor = handle_of(PyTuple_GET_ITEM(self->constants, k));
+    PyObject *kept = owned ? PyList_AsTuple(given) : NULL;
+    if (owned) {
+        /* The caller gives them up: each lives as long as the host function holds it. Outputs that are inputs stay. */
+        int needed = 0;
+        for (Py_ssize_t k = 0; k < no; ++k) {
+            PyObject *which = PyTuple_GET_ITEM(self->outputs, k);
+            needed |= which != Py_None && PyLong_AsLong(which) < 0;
+        }
+        if (!needed) Py_CLEAR(kept);
+        PyList_SetSlice(given, 0, n, NULL);
+        items = kept ? &PyTuple_GET_ITEM(kept, 0) : NULL;
+    }
+    Call call = {self, NULL, owned};
+    if (self->releases_lock) call.thread = PyEval_SaveThread();
+    int status = self->entry(&runtime, &call, in, out);
+    if (call.thread) PyEval_RestoreThread(call.thread);
+    if (UNLIKELY(status)) {
+        if (status != OPERATOR_RAISED) {
+            PyObject *raised = PyObject_CallFunction(self->failed, "i", status);
+            Py_XDECREF(raised);
+            if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "a compiled graph failed with code %d", status);
+        }
+    } else {
+        made = PyTuple_New(no);
+        for (Py_ssize_t k = 0; made && k < no; ++k) {
+            PyObject *which = PyTuple_GET_ITEM(self->outputs, k), *value;
+            long number = which == Py_None ? 0 : PyLong_AsLong(which);
+            if (which == Py_None) value = Py_NewRef(Py_None);
+            else if (number < 0)
+                value = Py_NewRef(-1 - number < n ? items[-1 - number] : PyTuple_GET_ITEM(self->constants, -1 - number - n));
+            else if (result_kinds[number] != 'i' && !out[number].tensor) { /* the same one again */
+                value = NULL;
+                for (Py_ssize_t e = 0; e < k && !value; ++e) {
+                    PyObject *other = PyTuple_GET_ITEM(self->outputs, e);
+                    if (other != Py_None && PyLong_AsLong(other) == number) value = Py_NewRef(PyTuple_GET_ITEM(made, e));
+                }
+            } else
+                value = output_of(&out[number], result_kinds[number]);
+            if (!value) Py_CLEAR(made);
+            else PyTuple_SET_ITEM(made, k, value);
+        }
+        if (!made && !PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "a result of a compiled graph is missing");
+    }
+    for (Py_ssize_t k = 0; k < nr; ++k)
+        if (UNLIKELY(result_kinds[k] != 'i' && out[k].tensor)) torch.delete_tensor(out[k].tensor);
+    for (Py_ssize_t k = 0; owned && k < n; ++k)
+        if (kinds[k] == 't' && in[k].tensor) torch.delete_tensor(in[k].tensor);
+    Py_XDECREF(kept);
+    return made;
+taken_back:
+    if (owned)
+        for (Py_ssize_t k = 0; k < taken; ++k)
+            if (kinds[k] == 't') torch.delete_tensor(in[k].tensor);
+    return NULL;
+}
+
+static PyObject *Program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"entry", "library", "inputs", "constants", "results", "outputs", "operators", "failed",
+                            "releases_lock", NULL};
+    Program given = {0};
+    Py_ssize_t entry;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "nOSO!SO!O!Op:Program", names, &entry, &given.library, &given.inputs,
+                                     &PyTuple_Type, &given.constants, &given.results, &PyTuple_Type, &given.outputs,
+                                     &PyTuple_Type, &given.operators, &given.failed, &given.releases_lock))
+        return NULL;
+    if (!tensor_type) {
+        PyErr_SetString(PyExc_RuntimeError, "the runtime was not initialised");
+        return NULL;
+    }
+    Program *self = (Program *)type->tp_alloc(type, 0);
+    if (!self) return NULL;
+    self->call = Program_call;
+    self->entry = (Entry)entry;
+    self->library = Py_NewRef(given.library);
+    self->inputs = Py_NewRef(given.inputs);
+    self->constants = Py_NewRef(given.constants);
+    self->results = Py_NewRef(given.results);
+    self->outputs = Py_NewRef(given.outputs);
+    self->operators = Py_NewRef(given.operators);
+    self->failed = Py_NewRef(given.failed);
+    self->releases_lock = given.releases_lock;
+    return (PyObject *)self;
+}
+
+static int Program_traverse(Program *p, visitproc visit, void *arg) {
+    Py_VISIT(p->library);
+    Py_VISIT(p->constants);
+    Py_VISIT(p->operators);
+    Py_VISIT(p->failed);
+    return 0;
+}
+
+static int Program_clear(Program *p) {
+    Py_CLEAR(p->library);
+    Py_CLEAR(p->inputs);
+    Py_CLEAR(p->constants);
+    Py_CLEAR(p->results);
+    Py_CLEAR(p->outputs);
+    Py_CLEAR(p->operators);
+    Py_CLEAR(p->failed);
+    return 0;
+}
+
+static void Program_dealloc(Program *p) {
+    PyObject_GC_UnTrack(p);
+    Program_clear(p);
+    Py_TYPE(p)->tp_free((PyObject *)p);
+}
+
+static PyTypeObject ProgramType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "fuselens.runtime._program.Program",
+    .tp_doc = "Program(entry, library, inputs, constants, results, outputs, operators, failed, releases_lock): a graph.",
+    .tp_basicsize = sizeof(Program),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(Program, call),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = Program_new,
+    .tp_traverse = (traverseproc)Program_traverse,
+    .tp_clear = (inquiry)Program_clear,
+    .tp_dealloc = (destructor)Program_dealloc,
+};
+
+/* ------------------------------------------------------------------------------------------------------------- module */
+
+static PyObject *init(PyObject *module, PyObject *args) {
+    PyObject *functions, *type;
+    Py_ssize_t offset;
+    if (!PyArg_ParseTuple(args, "nOO!:init", &offset, &type, &PyTuple_Type, &functions)) return NULL;
+    if (PyTuple_GET_SIZE(functions) != N_FUNCTIONS) {
+        PyErr_Format(PyExc_ValueError, "expected %d addresses", N_FUNCTIONS);
+        return NULL;
+    }
+    for (int k = 0; k < N_FUNCTIONS; ++k) {
+        void *address = PyLong_AsVoidPtr(PyTuple_GET_ITEM(functions, k));
+        if (!address) return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_ValueError, "a null address"), NULL);
+        ((void **)&torch)[k] = address;
+    }
+    tensor_offset = offset;
+    tensor_type = (PyTypeObject *)Py_NewRef(type);
+    Py_RETURN_NONE;
+}
+
+static PyObject *init_storage(PyObject *module, PyObject *args) {
+    unsigned long long allocator, flags;
+    if (!PyArg_ParseTuple(args, "nnnKK:init_storage", &impl_storage, &storage_allocator, &storage_flags, &allocator, &flags))
+        return NULL;
+    the_allocator = allocator;
+    the_flags = flags;
+    Py_RETURN_NONE;
+}
+
+static PyObject *new_tensor(PyObject *module, PyObject *args) {
+    long n;
+    int foreign = 0;
+    if (!PyArg_ParseTuple(args, "l|p:new_tensor", &n, &foreign)) return NULL;
+    int64_t sizes[1] = {n}, strides[1] = {1};
+    Tensor made;
+    if ((foreign ? pooled_tensor : host_new_tensor)(n * 4, 1, sizes, strides, 6, &made)) {
+        PyErr_SetString(PyExc_RuntimeError, "no tensor could be made");
+        return NULL;
+    }
+    PyObject *result = torch.wrap(made);
+    torch.delete_tensor(made);
+    return result;
+}
+
+static PyObject *keep(PyObject *module, PyObject *limit) {
+    size_t bytes = PyLong_AsSize_t(limit);
+    if (bytes == (size_t)-1 && PyErr_Occurred()) return NULL;
+    pthread_mutex_lock(&pool_lock);
+    pool_limit = bytes;
+    pthread_mutex_unlock(&pool_lock);
+    Py_RETURN_NONE;
+}
+
+static PyObject *pool_facts(PyObject *module, PyObject *unused) {
+    pthread_mutex_lock(&pool_lock);
+    PyObject *facts = Py_BuildValue("in", n_idle, (Py_ssize_t)idle_bytes);
+    pthread_mutex_unlock(&pool_lock);
+    return facts;
+}
+
+static PyObject *pool_empty(PyObject *module, PyObject *unused) {
+    pthread_mutex_lock(&pool_lock);
+    for (int i = 0; i < n_idle; ++i) munmap(idle[i].memory, idle[i].bytes);
+    n_idle = 0;
+    idle_bytes = 0;
+    pthread_mutex_unlock(&pool_lock);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"init", init, METH_VARARGS, "init(tensor_offset, torch.Tensor, addresses): where tensors and torch's functions are."},
+    {"init_storage", init_storage, METH_VARARGS, "init_storage(impl_storage, allocator_word, flags_word, allocator, flags): outputs may lie in the pool."},
+    {"new_tensor", new_tensor, METH_VARARGS, "new_tensor(n, foreign=False): an uninitialised f32 tensor of n elements, as host functions make them; in the pool's\n"
+     "memory as torch sees it."},
+    {"keep", keep, METH_O, "keep(bytes): how much idle memory the pool holds."},
+    {"pool_facts", pool_facts, METH_NOARGS, "pool_facts() -> (idle blocks, idle bytes)."},
+    {"pool_empty", pool_empty, METH_NOARGS, "pool_empty(): gives idle memory back."},
+    {NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "fuselens.runtime._program", "Compiled graphs as C callables.", -1, methods};
+
+PyMODINIT_FUNC PyInit__program(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (!module) return NULL;
+    if (PyModule_AddType(module, &ProgramType) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    pthread_atfork(NULL, NULL, pool_forked);
+    return module;
+}

@@ -1,0 +1,153 @@
+"""Host programs of C++ units as callables: where torch's functions are, and the pool that large tensors come from.
+
+`_program.c` is built without torch. This module finds the addresses of the functions of torch's stable C shim, and compares
+what a host program would see and make with what torch says in Python, before any runs. When anything differs, graphs run
+by their Python host programs: slower, as right.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import _program, memory
+
+if TYPE_CHECKING:
+    from ..codegen.source import HostProgram
+
+KEPT = 1 << 30  # bytes of idle memory
+_SHIM = (
+    "aoti_torch_empty_strided",
+    "torch_from_blob",
+    "aoti_torch__reinterpret_tensor",
+    "aoti_torch__alloc_from_pool",
+    "aoti_torch_new_tensor_handle",
+    "aoti_torch_delete_tensor_object",
+    "aoti_torch_get_data_ptr",
+    "aoti_torch_get_sizes",
+    "aoti_torch_get_strides",
+    "aoti_torch_get_storage_offset",
+    "aoti_torch_get_dim",
+    "aoti_torch_get_dtype",
+    "aoti_torch_copy_",
+)
+"""In the order in which `_program.init` takes the addresses; that of THPVariable_Wrap follows."""
+_WRAP = "_Z16THPVariable_WrapRKN2at10TensorBaseE"
+_CODES = {
+    "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7, "complex64": 9,
+    "complex128": 10, "bool": 11, "bfloat16": 15, "uint16": 27, "uint32": 28, "uint64": 29,
+}  # fmt: skip
+
+
+def _library(stem: str) -> ctypes.CDLL:
+    import torch
+
+    name = {"win32": f"{stem}.dll", "darwin": f"lib{stem}.dylib"}.get(sys.platform, f"lib{stem}.so")
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+
+
+@functools.cache
+def available(tensor_offset: int) -> bool:
+    """Prepares this process for host programs, once. ``tensor_offset`` is that of an ``at::Tensor`` in its PyObject, 0
+    where it is not known. False when they cannot run here."""
+    import torch
+
+    if not tensor_offset:
+        return False
+    try:
+        shim = _library("torch_cpu")
+        addresses = [_address(shim, name) for name in _SHIM] + [_address(_library("torch_python"), _WRAP)]
+        for name, code in _CODES.items():
+            if getattr(shim, f"aoti_torch_dtype_{name}")() != code:
+                return False
+    except (OSError, AttributeError):
+        return False
+    _program.init(tensor_offset, torch.Tensor, tuple(addresses))
+    made = _program.new_tensor(5)
+    return bool(type(made) is torch.Tensor and made.shape == (5,) and made.dtype == torch.float32 and not made.requires_grad)
+
+
+@functools.cache
+def keep_freed() -> None:
+    """Lets the pool keep up to ``KEPT`` bytes of dead tensors, once per process."""
+    _program.keep(KEPT)
+    found = _storage_words()
+    if found is not None:
+        _program.init_storage(*found)
+        if not _grows():
+            _program.init_storage(0, 0, 0, 0, 0)
+
+
+def _words(address: int, n: int) -> list[int]:
+    return list((ctypes.c_uint64 * n).from_address(address))
+
+
+def _storage_words() -> tuple[int, int, int, int, int] | None:
+    """(words from a TensorImpl to the pointer to its StorageImpl, words in there to the pointer to its allocator and to
+    its flags, and what these hold in a tensor of torch's own), None where they are not found.
+
+    A storage made of foreign memory differs from torch's own in its address, context and deleter, and in these two.
+    """
+    import torch
+
+    own, other = torch.empty(1 << 20), torch.empty(1 << 20)
+    foreign = _program.new_tensor(1 << 20, True)
+    impls = [i for i, w in enumerate(_words(own._cdata, 8)) if w == own.untyped_storage()._cdata]
+    if len(impls) != 1:
+        return None
+    a, b, c = (_words(t.untyped_storage()._cdata, 12) for t in (own, other, foreign))
+    constant = [i for i in range(2, 12) if a[i] == b[i]]
+    allocators = [i for i in constant if c[i] == 0 and a[i] > 1 << 32]
+    flags = [i for i in constant if a[i] != c[i] and a[i] ^ c[i] < 1 << 32 and (a[i] ^ c[i]).bit_count() == 1]
+    if len(allocators) != 1 or len(flags) != 1:
+        return None
+    return impls[0], allocators[0], flags[0], a[allocators[0]], a[flags[0]]
+
+
+def _grows() -> bool:
+    """Whether a tensor of the pool can be resized as one of torch's own can."""
+    n = 1 << 20
+    made = _program.new_tensor(n)
+    if made.numel() != n or not made.untyped_storage().resizable():
+        return False
+    made.fill_(3)
+    made.resize_(2 * n)
+    return made.numel() == 2 * n and bool((made[:n] == 3).all())
+
+
+def bind(
+    library: ctypes.CDLL, program: HostProgram, constants: Mapping[str, Any], operators: Mapping[str, Callable[..., Any]]
+) -> Callable[[Any], Any]:
+    """The unit's host function as a callable of a tuple or list of inputs. ``operators`` are those it calls by Python."""
+    if program.imports:
+        shim = _library("torch_cpu")
+        slots = (ctypes.c_void_p * len(program.imports)).in_dll(library, "fuselens_imports")
+        for k, name in enumerate(program.imports):
+            slots[k] = _address(shim, name)
+    return _program.Program(
+        _address(library, "fuselens_call"), library, program.inputs.encode(),
+        tuple(constants[name] for name in program.constants), program.results.encode(), program.outputs,
+        tuple((operators[o.name], o.tensors, o.numbers, o.results) for o in program.operators), _failed,
+        program.releases_lock,
+    )  # fmt: skip
+
+
+def _failed(code: int) -> None:
+    """Raises for what a host function returned. The captured frame then runs eagerly and raises eager's own error."""
+    if code & CHECK_FAILED:
+        raise memory.kernel_error(code & ~CHECK_FAILED)
+    if code == NO_MEMORY:
+        raise MemoryError("no memory for a compiled graph")
+    raise RuntimeError("an operator of a compiled graph failed")
+
+
+NO_MEMORY, CHECK_FAILED = 1, 1 << 8
+"""As codegen/cpu/host.py has them."""
