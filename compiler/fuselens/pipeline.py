@@ -442,13 +442,13 @@ def _kernels(
     run: Run,
     writes: dict[int, int],
 ) -> tuple[Callable[[tuple[Any, ...]], Any], list[int]]:
+    from .capture import tensor_layout
     from .codegen.generate import generate
     from .ir import text
     from .lowering.lower import lower
     from .rewrite.attention import attention
     from .rewrite.libraries import choose
     from .rewrite.simplify import simplify
-    from .capture import tensor_layout
     from .runtime import program
     from .runtime.build import host_isa
     from .runtime.compile_graph import build, floats_as_tensors

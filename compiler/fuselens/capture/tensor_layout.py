@@ -59,7 +59,9 @@ def ensure() -> bool:
 @functools.cache
 def tensor_offset() -> int:
     """Bytes from a tensor's PyObject to its ``at::Tensor``; 0 where that was not found."""
-    return 8 * _only([_words_equal(id(t), t._cdata, type(t).__basicsize__ // 8, 2) for t in _samples()]) if ensure() else 0
+    return (
+        8 * _only([_words_equal(id(t), t._cdata, type(t).__basicsize__ // 8, 2) for t in _samples()]) if ensure() else 0
+    )
 
 
 def _use_fast() -> bool:

@@ -50,5 +50,7 @@ def generate(
     if cpp is not None and cpp.program is not None:
         host = operators_text(graph.name, cpp.program)
     else:
-        host = to_host(graph, {"cpp": cpp} if cpp else {"triton": triton} if target.startswith("cuda") and triton else {})
+        host = to_host(
+            graph, {"cpp": cpp} if cpp else {"triton": triton} if target.startswith("cuda") and triton else {}
+        )
     return Generated(host, cpp, triton, ISAS[isa].flags)

@@ -72,7 +72,9 @@ def available(tensor_offset: int) -> bool:
         return False
     _program.init(tensor_offset, torch.Tensor, tuple(addresses))
     made = _program.new_tensor(5)
-    return bool(type(made) is torch.Tensor and made.shape == (5,) and made.dtype == torch.float32 and not made.requires_grad)
+    return bool(
+        type(made) is torch.Tensor and made.shape == (5,) and made.dtype == torch.float32 and not made.requires_grad
+    )
 
 
 @functools.cache
@@ -124,7 +126,10 @@ def _grows() -> bool:
 
 
 def bind(
-    library: ctypes.CDLL, program: HostProgram, constants: Mapping[str, Any], operators: Mapping[str, Callable[..., Any]]
+    library: ctypes.CDLL,
+    program: HostProgram,
+    constants: Mapping[str, Any],
+    operators: Mapping[str, Callable[..., Any]],
 ) -> Callable[[Any], Any]:
     """The unit's host function as a callable of a tuple or list of inputs. ``operators`` are those it calls by Python."""
     if program.imports:

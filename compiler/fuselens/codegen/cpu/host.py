@@ -17,7 +17,7 @@ from typing import Any
 import sympy
 from sympy import Expr
 
-from ...ir.loops import ITEMSIZE, Buffer, Extern, Graph, Kernel, Node, Ref, extern_reads
+from ...ir.loops import ITEMSIZE, Buffer, Extern, Kernel, Node, extern_reads
 from ..expressions import print_factor, print_index
 from ..host import argument_text, operator_name
 from ..source import HostProgram, KernelInfo, PythonOperator, Unsupported, Writer
@@ -315,7 +315,9 @@ class _Host:
         if any(isinstance(n, Extern) for n in self.graph.nodes):
             return True
         moved = [b for i in self.infos.values() for b in (i.bytes_read, i.bytes_written)]
-        return any(b is None or not b.is_Integer for b in moved) or sum(int(b) for b in moved if b is not None) > LOCK_WORK
+        return (
+            any(b is None or not b.is_Integer for b in moved) or sum(int(b) for b in moved if b is not None) > LOCK_WORK
+        )
 
     def _check(self) -> None:
         """Before inputs are written to (nothing fails after that), else at the end."""
