@@ -95,6 +95,45 @@ def test_what_is_read_and_written_is_not_read_through_a_tile() -> None:
     check(text, [x, y], rtol=0, atol=0)
 
 
+def test_short_vectors_beside_wide_ones() -> None:
+    """Masks of four lanes: of 64 bits in the kernel of integers, and so in that of short rows."""
+    text = """graph g
+  input arg0: f32[5, 4] strides [1, 5]
+  input arg1: i64[5, 4] strides [1, 5]
+  buffer buf0: f32[5, 4] strides [4, 1]
+  buffer buf1: i64[5, 4] strides [4, 1]
+  kernel kernel0 [i0 < 5, i1 < 4] from [aten.relu.default]
+    phase []
+      a = load arg0[i0 + 5*i1] : f32
+      z = const 0.0 : f32
+      m = gt a, z : bool
+      b = where m, a, z : f32
+      store buf0[4*i0 + i1] = b
+  kernel kernel1 [i0 < 5, i1 < 4] from [aten.relu.default]
+    phase []
+      a = load arg1[i0 + 5*i1] : i64
+      z = const 0 : i64
+      m = gt a, z : bool
+      b = where m, a, z : i64
+      store buf1[4*i0 + i1] = b
+  return buf0, buf1
+"""
+    check(text, [torch.randn(4, 5).t(), torch.randint(-5, 5, (4, 5)).t()])
+
+
+def test_least_and_greatest_in_an_index() -> None:
+    text = """graph g
+  input arg0: f32[7] strides [1]
+  buffer buf0: f32[9] strides [1]
+  kernel kernel0 [i0 < 9] from [aten.replication_pad1d.default]
+    phase []
+      a = load arg0[Min(6, Max(0, i0 - 1))] : f32
+      store buf0[i0] = a
+  return buf0
+"""
+    check(text, [torch.randn(7)])
+
+
 def test_channels_last_is_one_row() -> None:
     text = """graph g
   input arg0: f32[2, 3, 5, 7] strides [105, 1, 21, 3]

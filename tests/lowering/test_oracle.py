@@ -62,7 +62,8 @@ UNARY = {
     name: (getattr(torch, name), [f(3, 8)])
     for name in (
         "abs neg sign sgn square exp exp2 expm1 sin cos tan atan sinh cosh tanh asinh sigmoid erf erfc relu floor "
-        "ceil trunc round frac isnan isinf isfinite signbit logical_not reciprocal positive deg2rad rad2deg"
+        "ceil trunc round frac isnan isinf isfinite signbit logical_not reciprocal positive deg2rad rad2deg "
+        "digamma erfinv angle"
     ).split()
 } | {
     name: (getattr(torch, name), [positive(3, 8)]) for name in "sqrt rsqrt log log2 log10 log1p lgamma acosh".split()
@@ -121,6 +122,10 @@ POINTWISE: dict[str, tuple[Any, list[Make]]] = {
     "addcmul": (lambda x, y, z: torch.addcmul(x, y, z, value=0.5), [f(4, 6), f(4, 6), f(4, 6)]),
     "addcdiv": (lambda x, y, z: torch.addcdiv(x, y, z, value=0.5), [f(4, 6), f(4, 6), positive(4, 6)]),
     "lerp": (lambda x, y: (torch.lerp(x, y, 0.3), torch.lerp(x, y, 0.7)), [f(4, 6), f(4, 6)]),
+    "ldexp": (lambda x, i: (torch.ldexp(x, i), torch.ldexp(x.half(), x)), [f(4, 6), n(4, 6)]),
+    "trigamma": (lambda x: torch.polygamma(1, x * 5), [f(4, 6)]),
+    "digamma_poles": (lambda i, j: ((i / 2.0).digamma(), j.digamma()), [n(4, 6), n(4, 6, dtype=torch.int32)]),
+    "erfinv_ends": (lambda i: (i / 4.0).double().erfinv(), [n(4, 6)]),
     "lerp_tensor": (torch.lerp, [f(4, 6), f(4, 6), lambda: torch.rand(4, 6)]),
     "xlogy": (torch.xlogy, [positive(4, 6), positive(4, 6)]),
     "shift": (lambda x: (x << 2, x >> 1), [n(4, 6)]),
@@ -219,6 +224,12 @@ MOVEMENT: dict[str, tuple[Any, list[Make]]] = {
     "pad_negative": (lambda x: F.pad(x, (-1, 2)) + 1, [f(4, 6)]),
     "flip": (lambda x: (x + 1).flip(1) * x, [f(4, 6)]),
     "roll": (lambda x: x.roll(2, 1), [f(4, 6)]),
+    "roll_back": (lambda x: x.roll(-9, 0) * 2, [f(4, 6)]),
+    "roll_two": (lambda x: (x + 1).roll((1, -2), (0, 1)), [f(4, 6)]),
+    "roll_twice": (lambda x: x.roll((3, 2), (1, 1)), [f(4, 6)]),
+    "roll_flat": (lambda x: x.roll(5) + 1, [f(4, 6)]),
+    "roll_flat_transposed": (lambda x: x.t().roll(5), [f(4, 6)]),
+    "roll_nothing": (lambda x: x.roll((4, 0), (0, 1)) * 2, [f(4, 6)]),
     "repeat": (lambda x: (x + 1).repeat(2, 3), [f(4, 6)]),
     "repeat_interleave": (lambda x: x.repeat_interleave(3, dim=1) * 2, [f(4, 6)]),
     "tril": (lambda x: (x.tril(), x.triu(1)), [f(5, 5)]),
@@ -232,9 +243,22 @@ MOVEMENT: dict[str, tuple[Any, list[Make]]] = {
                     [f(2, 5, 5)]),
     "linspace": (lambda x: x + torch.linspace(0, 1, 6), [f(4, 6)]),
     "slice_scatter": (lambda x, y: torch.slice_scatter(x * 2, y, 1, 2, 4), [f(4, 6), f(4, 2)]),
+    "slice_scatter_step": (lambda x, y: torch.slice_scatter(x * 2, y, 1, 1, None, 2), [f(4, 6), f(4, 3)]),
+    "slice_scatter_step_part": (lambda x, y: torch.slice_scatter(x, y, 0, 1, 7, 3), [f(9, 4), f(2, 4)]),
+    "slice_scatter_step_half": (lambda x: (lambda y: (y.__setitem__(slice(None, None, 2), 0.0), y)[1])(x * 2),
+                                [f(5, 3, dtype=torch.bfloat16)]),
+    "diagonal_scatter": (lambda x, y: torch.diagonal_scatter(x * 2, y), [f(4, 6), f(4)]),
+    "diagonal_scatter_above": (lambda x, y: torch.diagonal_scatter(x, y + 1, 2), [f(4, 6), f(4)]),
+    "diagonal_scatter_below": (lambda x, y: torch.diagonal_scatter(x, y, -1, 2, 0), [f(4, 3, 6), f(3, 4)]),
+    "as_strided_scatter": (lambda x, y: torch.as_strided_scatter(x * 2, y, (4,), (7,), 1), [f(4, 6), f(4)]),
+    "narrow_copy": (lambda x: torch.narrow_copy(x, 1, 2, 3) * 2, [f(4, 6)]),
     "select_scatter": (lambda x, y: torch.select_scatter(x, y * 2, 1, 3), [f(4, 6), f(4)]),
     "assign_slice": (lambda x: (lambda y: (y.__setitem__((slice(None), 1), 0.0), y)[1])(x * 2), [f(4, 6)]),
 }  # fmt: skip
+
+DISTANCES: dict[str, tuple[Any, list[Make]]] = {
+    f"cdist_{p}": (lambda x, y, p=p: torch.cdist(x, y + 1, p), [f(2, 5, 3), f(6, 3)]) for p in (0.0, 0.5, 1.0, 2.0, 3.0, math.inf)
+} | {"dist": (lambda x, y: torch.dist(x, y, 3.0), [f(4, 6), f(6)])}  # fmt: skip
 
 EXTERNS: dict[str, tuple[Any, list[Make]]] = {
     "embedding": (lambda w, i: F.embedding(i, w) * 2, [f(10, 4), n(3, 2, low=0, high=10)]),
@@ -351,6 +375,11 @@ BACKWARD: dict[str, tuple[Any, list[Make]]] = {
         "conv": (lambda w, x: F.conv2d(x, w).relu(), 1, [f(4, 3, 3, 3), f(2, 3, 6, 6)]),
         "max": (lambda x: x.max(1)[0], 1, [f(4, 6)]),
         "var": (lambda x: x.var(0), 1, [f(4, 6)]),
+        "lgamma": (torch.lgamma, 1, [positive(4, 6)]),
+        "diagonal": (lambda x: x.diagonal(1), 1, [f(4, 6)]),
+        "roll": (lambda x: x.roll((1, 2), (0, 1)) * 2, 1, [f(4, 6)]),
+        **{f"cdist_{p}": (lambda x, y, p=p: torch.cdist(x, y, p), 2, [f(5, 3), f(6, 3)])
+           for p in (0.5, 1.0, 2.0, 3.0, math.inf)},
     }.items()
 }  # fmt: skip
 
@@ -358,7 +387,8 @@ PROGRAMS: dict[str, tuple[Any, list[Make]]] = {
     f"{group}-{name}": program
     for group, programs in {
         "unary": UNARY, "activation": ACTIVATIONS, "binary": BINARY, "pointwise": POINTWISE, "reduction": REDUCTIONS,
-        "view": VIEWS, "movement": MOVEMENT, "extern": EXTERNS, "product": PRODUCTS, "composed": COMPOSED, "backward": BACKWARD,
+        "view": VIEWS, "movement": MOVEMENT, "extern": EXTERNS, "product": PRODUCTS, "distance": DISTANCES,
+        "composed": COMPOSED, "backward": BACKWARD,
     }.items()
     for name, program in programs.items()
 }  # fmt: skip
@@ -378,7 +408,6 @@ _FALLBACKS: dict[str, set[str]] = {
         "aten.view_as_real_copy.default",
     },
     "view-view_as_real": {"aten.complex.default", "aten.view_as_real_copy.default"},
-    "movement-roll": {"aten.index_select.default", "aten.fmod.Scalar"},
     "composed-cross_entropy": {"aten.gather.default"},
     "backward-cross_entropy": {"aten.gather.default", "aten.scatter.value"},
     "backward-embedding": {"aten.embedding.default", "aten.index_put.default"},

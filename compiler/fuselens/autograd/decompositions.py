@@ -14,6 +14,8 @@ from typing import Any
 
 from fuselens import torch_private
 
+from . import definitions
+
 Decompositions = Mapping[Any, Callable[..., Any]]
 
 # Kept whole although torch offers a decomposition. Packet names: all overloads.
@@ -28,8 +30,9 @@ _KEPT = frozenset({
     "normal", "normal_functional", "uniform", "exponential", "multinomial", "randperm",
     # gathers, scatters and slices: index expressions in the lowering
     "embedding", "index", "index_put", "index_select", "gather", "scatter", "scatter_add", "scatter_reduce",
-    "take", "_unsafe_index", "put", "index_copy", "index_fill",
-    "embedding_dense_backward", "slice", "slice_scatter", "select", "select_scatter", "cat", "constant_pad_nd", "index_add",
+    "take", "_unsafe_index", "put", "index_copy", "index_fill", "embedding_dense_backward",
+    "slice", "slice_scatter", "select", "select_scatter", "diagonal_scatter", "as_strided_scatter", "roll", "cat",
+    "constant_pad_nd", "index_add",
     # raises for what is no probability
     "binary_cross_entropy",
     # views
@@ -53,6 +56,7 @@ def table() -> Decompositions:
         if _packet(op) not in _KEPT
     }  # fmt: skip
     chosen |= _extra()
+    chosen |= definitions.TABLE
     return MappingProxyType(chosen)
 
 
@@ -79,7 +83,7 @@ def _extra() -> dict[Any, Callable[..., Any]]:
         "hardtanh", "hardtanh_backward", "hardsigmoid", "hardsigmoid_backward", "log_sigmoid_forward",
         "log_sigmoid_backward", "logsumexp", "std", "std_mean", "masked_fill", "new_zeros", "new_ones", "new_full",
         "new_empty", "new_empty_strided", "zeros", "ones", "zeros_like", "ones_like", "zero", "xlogy",
-        "tril", "triu", "trace", "roll", "stack", "unbind", "split", "split_with_sizes", "_to_copy", "norm",
+        "tril", "triu", "trace", "stack", "unbind", "split", "split_with_sizes", "_to_copy", "norm",
         "linalg_vector_norm", "diagonal_backward", "unfold_backward", "unsafe_split", "unsafe_chunk",
     ]  # fmt: skip
     return torch_private.decompositions_for(wanted)

@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 
 from fuselens.ir.affine import symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Ref
-from fuselens.lowering import composites, indexing, movement, pointwise, products, reductions, scans
+from fuselens.lowering import composites, indexing, movement, pointwise, products, reductions, scans, special
 from fuselens.lowering.builder import Builder, LoweringError, Unsupported, contiguous_strides, expression
 from fuselens.lowering.dtypes import LOOP_DTYPES
 from fuselens.lowering.views import aliases, is_view, lower_view
@@ -35,6 +35,7 @@ RULES: dict[str, Rule] = {
     **composites.RULES,
     **indexing.RULES,
     **products.RULES,
+    **special.RULES,
 }
 
 # operators that ATen runs better than a loop of ours, by packet: no fallback, a choice
@@ -47,7 +48,15 @@ VENDOR: dict[str, str] = dict.fromkeys(
         "aten.scaled_dot_product_attention", "aten._scaled_dot_product_flash_attention",
         "aten._scaled_dot_product_flash_attention_for_cpu", "aten._scaled_dot_product_efficient_attention",
         "aten._scaled_dot_product_flash_attention_for_cpu_backward", "aten._scaled_dot_product_cudnn_attention",
-        "aten.sort", "aten.topk", "aten._fft_r2c", "aten._fft_c2r", "aten._fft_c2c",
+        "aten.sort", "aten.topk", "aten.median", "aten.nanmedian", "aten.kthvalue", "aten.mode", "aten.histc",
+        "aten._fft_r2c", "aten._fft_c2r", "aten._fft_c2c",
+        "aten.cholesky", "aten.cholesky_inverse", "aten.cholesky_solve", "aten.geqrf", "aten.linalg_cholesky_ex",
+        "aten.linalg_eig", "aten.linalg_householder_product", "aten.linalg_inv_ex", "aten.linalg_ldl_factor_ex",
+        "aten.linalg_ldl_solve", "aten.linalg_lstsq", "aten.linalg_lu", "aten.linalg_lu_factor_ex",
+        "aten.linalg_lu_solve", "aten.linalg_matrix_exp", "aten.linalg_pinv", "aten.linalg_qr",
+        "aten.linalg_solve_triangular", "aten._linalg_check_errors", "aten._linalg_det", "aten._linalg_eigh",
+        "aten._linalg_eigvals", "aten._linalg_slogdet", "aten._linalg_solve_ex", "aten._linalg_svd",
+        "aten.lu_unpack", "aten.ormqr", "aten.triangular_solve",
     ),
     _VENDOR,
 )  # fmt: skip
@@ -55,6 +64,7 @@ _RANDOM = "its random numbers come from torch's generator, in program order"
 _BESIDE = "it computes on the CPU in a graph whose kernels run on another device"
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.truediv, operator.neg})
 _FILLS = frozenset({"aten.full", "aten.full_like", "aten.fill", "aten.scalar_tensor"})
+VENDOR |= dict.fromkeys(special.ATEN, special.SCALAR)
 REASONS: dict[str, str] = {
     **VENDOR,
     "aten.binary_cross_entropy": "what is no probability must raise, which loops do not check",

@@ -13,11 +13,12 @@ import sympy
 import torch
 from sympy import Expr
 
-from fuselens.ir.affine import ZERO
+from fuselens.ir.affine import ONE, ZERO
 from fuselens.ir.loops import Buffer
 from fuselens.lowering.body import Body, Scalar
 from fuselens.lowering.builder import Builder, Sizes, Unsupported, element_index, expression
-from fuselens.lowering.dtypes import FLOATS, LOOP_DTYPES
+from fuselens.lowering.dtypes import FLOATS, LOOP_DTYPES, compute_dtype
+from fuselens.torch_private import integer_functions
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -159,16 +160,82 @@ def _slice_scatter(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[
     names = ("dim", "start", "end", "step")
     given = {**dict(zip(names, args[2:], strict=False)), **kwargs}
     dim = given.get("dim", 0) % len(x.sizes)
-    if given.get("step", 1) != 1:
-        raise Unsupported("a step other than 1")
-    size, length = x.sizes[dim], source.sizes[dim]
+    size, length, step = x.sizes[dim], source.sizes[dim], expression(given.get("step", 1))
     start = given.get("start")
     start = ZERO if start is None else expression(start)
     if start.is_negative:
         start = start + size
     if start.is_Integer and size.is_Integer:
         start = min(start, size)
+    if step != 1:
+        return _interleaved(low, low.like(meta), x, source, dim, start, step)
     return _splice(low, meta, x, source, dim, start, length)
+
+
+def _flat(low: Builder, x: Buffer) -> Buffer:
+    """The elements in row-major order as one dimension, copied where they do not lie so."""
+    if not _row_major(x):
+        x = low.pointwise(low.temporary(x.sizes, x.dtype, x.device), [x], lambda v: v, "")
+    return low.view(x, (x.numel(),), (ONE,), x.offset, low.fresh_name())
+
+
+def _as_strided_scatter(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    """Of steps through a contiguous tensor, as along its diagonal."""
+    x, source, _, strides = args[:4]
+    offset = args[4] if len(args) > 4 else kwargs.get("storage_offset")
+    out = low.like(meta)
+    plain = _row_major(x) and _row_major(out) and x.offset == 0 and not x.storage and x.dtype in LOOP_DTYPES
+    if not plain or len(source.sizes) != 1 or strides[0] == 0 or offset is None:
+        raise Unsupported("it writes more than steps through a contiguous tensor")
+    _interleaved(low, _flat(low, out), _flat(low, x), source, 0, expression(offset), expression(strides[0]))
+    return out
+
+
+def _interleaved(low: Builder, out: Buffer, x: Buffer, source: Buffer, dim: int, start: Expr, step: Expr) -> Buffer:
+    """``x`` with every ``step``-th position along ``dim`` from ``start`` on replaced, as long as ``source`` is."""
+    length = source.sizes[dim]
+    if length == 0:
+        return low.pointwise(out, [x], lambda v: v, "")
+    divide, at_most, at_least = (integer_functions()[n] for n in ("FloorDiv", "Min", "Max"))
+
+    def compute(body: Body, point: Sizes) -> Scalar:
+        nearest = at_most(divide(at_least(point[dim] - start, ZERO), step), length - 1)
+        there = (*point[:dim], nearest, *point[dim + 1 :])
+        kept = body.load(x.owner, element_index(x.offset, x.strides, point), x.dtype)
+        new = body.load(source.owner, element_index(source.offset, source.strides, there), source.dtype)
+        hit = body.lift(point[dim], "i64").eq(body.lift(start + step * nearest, "i64"))
+        return hit.where(*_widened(new, kept))
+
+    return low.indexed(out, compute)
+
+
+def _diagonal_scatter(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    """``x`` with a diagonal replaced: where row and column differ by the offset."""
+    x, source = args[0], args[1]
+    given = {**dict(zip(("offset", "dim1", "dim2"), args[2:], strict=False)), **kwargs}
+    offset, rank = expression(given.get("offset", 0)), len(x.sizes)
+    if not offset.is_Integer or x.dtype not in LOOP_DTYPES:
+        raise Unsupported(f"loops do not compute with {x.dtype}, or the diagonal is not known")
+    row, column = (given.get(n, d) % rank for n, d in (("dim1", 0), ("dim2", 1)))
+    length = source.sizes[-1]
+    if length == 0:
+        return low.pointwise(low.like(meta), [x], lambda v: v, "")
+    at_most, at_least = (integer_functions()[n] for n in ("Min", "Max"))
+
+    def compute(body: Body, point: Sizes) -> Scalar:
+        nearest = at_most(at_least(point[row] + min(offset, ZERO), ZERO), length - 1)
+        there = (*(p for d, p in enumerate(point) if d not in (row, column)), nearest)
+        kept = body.load(x.owner, element_index(x.offset, x.strides, point), x.dtype)
+        new = body.load(source.owner, element_index(source.offset, source.strides, there), source.dtype)
+        hit = body.lift(point[row] + offset, "i64").eq(body.lift(point[column], "i64"))
+        return hit.where(*_widened(new, kept))
+
+    return low.indexed(low.like(meta), compute)
+
+
+def _widened(*values: Scalar) -> tuple[Scalar, ...]:
+    """Half precision is chosen between as f32."""
+    return tuple(v.cast(compute_dtype(v.dtype)) for v in values)
 
 
 def _select_scatter(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
@@ -260,19 +327,38 @@ def _tri(keep: Callable[[Scalar, Scalar], Scalar]) -> Rule:
 
 
 def _roll(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    """Along each dimension the two parts change places; without dimensions, those of the flattened tensor."""
     x, shifts = args[0], args[1]
     dims = args[2] if len(args) > 2 else kwargs.get("dims", ())
-    if len(shifts) != 1 or len(dims) != 1 or not isinstance(shifts[0], int) or not x.sizes[dims[0]].is_Integer:
-        raise Unsupported("a roll over several or flattened dimensions")
-    dim, size = dims[0] % len(x.sizes), int(x.sizes[dims[0]])
-    shift = shifts[0] % size if size else 0
     out = low.like(meta)
-    if shift == 0:
-        copy_into(low, region(low, out, dim, ZERO, sympy.Integer(size)), x)
+    if out.dtype not in LOOP_DTYPES:
+        raise Unsupported(f"loops do not compute with {out.dtype}")
+    if not dims:
+        if not _row_major(out):
+            raise Unsupported("a roll of the flattened elements whose result is not contiguous")
+        dims = (0,)
+        x, target = _flat(low, x), _flat(low, out)
+    else:
+        target = low.view(out, out.sizes, out.strides, out.offset, low.fresh_name())
+    if not x.sizes:
+        copy_into(low, target, x)
         return out
-    cut, rest = sympy.Integer(size - shift), sympy.Integer(shift)
-    copy_into(low, region(low, out, dim, ZERO, rest), region(low, x, dim, cut, rest))
-    copy_into(low, region(low, out, dim, rest, cut), region(low, x, dim, ZERO, cut))
+    amounts: dict[int, Expr] = {}
+    for shift, dim in zip(shifts, dims, strict=True):
+        dim %= len(x.sizes)
+        amounts[dim] = amounts.get(dim, ZERO) + expression(shift)
+    pieces = [(target, x)]
+    for dim, shift in amounts.items():
+        size = x.sizes[dim]
+        if size == 0 or (shift := integer_functions()["PythonMod"](shift, size)) == 0:
+            continue
+        moves = [(ZERO, size - shift, shift), (shift, ZERO, size - shift)]  # to, from, how many
+        pieces = [
+            (region(low, to, dim, there, n), region(low, source, dim, here, n))
+            for to, source in pieces for there, here, n in moves
+        ]  # fmt: skip
+    for to, source in pieces:
+        copy_into(low, to, source)
     return out
 
 
@@ -303,6 +389,8 @@ RULES: dict[str, Rule] = {
     "aten.constant_pad_nd": _pad,
     "aten.slice_scatter": _slice_scatter,
     "aten.select_scatter": _select_scatter,
+    "aten.diagonal_scatter": _diagonal_scatter,
+    "aten.as_strided_scatter": _as_strided_scatter,
     "aten.flip": _flip,
     "aten.roll": _roll,
     "aten.repeat": _repeat,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import sympy
 from sympy import Expr
+from sympy.core.operations import LatticeOp
 
 from ...ir.loops import Axis, Graph, Kernel, Op, indirect_names
 from ..expressions import C, linear, names_in, print_factor, print_index
@@ -125,6 +126,7 @@ class BodyWriter:
         self.plan: Plan = plan(self.nest)
         self.wide = self.plan.wide or unit.isa.register == 0
         self.width = self._lanes()
+        self.wide |= self.width < unit.isa.lanes(False)  # a unit has one kind of mask for each number of lanes
         self.slots: dict[str, Slot] = {}
         self.pointers: dict[str, str] = {}
         self.names: dict[str, str] = {}
@@ -608,7 +610,7 @@ class BodyWriter:
 
     def _index_parts(self, index: Expr) -> None:
         """Scalar helpers that an index expression's text may use."""
-        if index.atoms(sympy.Function):
+        if index.atoms(sympy.Function, LatticeOp):  # the latter: least and greatest
             self.unit.lane_free |= {"floor_div", "min_max"}
 
     def _load(self, op: Op, vector: str) -> None:

@@ -1,0 +1,69 @@
+"""Operators by their definitions, where torch keeps them whole: distances, copies of views.
+
+Functions of the operators' arguments, for the recorder's table; NotImplemented keeps the operator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+_BY_MATMUL = 25  # rows from which ATen computes Euclidean distances by a matrix product
+
+
+def _dist(x: Tensor, y: Tensor, p: float = 2.0) -> Tensor:
+    return aten.linalg_vector_norm(x - y, p)
+
+
+def _differences(x: Tensor, y: Tensor) -> Tensor:
+    """Row i of ``x`` minus row j of ``y``."""
+    return x.unsqueeze(-2) - y.unsqueeze(-3)
+
+
+def _cdist(x: Tensor, y: Tensor, p: float, mode: int | None) -> Any:
+    rows = (x.shape[-2], y.shape[-2])
+    if p == 2.0 and (mode == 1 or (mode != 2 and any(n > _BY_MATMUL for n in rows))):
+        return NotImplemented
+    if x.shape[-1] == 0:
+        return NotImplemented
+    return aten.linalg_vector_norm(_differences(x, y), p, [-1])
+
+
+def _cdist_backward(grad: Tensor, x: Tensor, y: Tensor, p: float, distance: Tensor) -> Any:
+    """The derivative to ``x``; 0 at points that coincide, where there is none."""
+    if not x.numel() or not y.numel():
+        return NotImplemented
+    if p == 0.0:
+        return torch.zeros_like(x, memory_format=torch.contiguous_format)
+    difference = _differences(x, y)
+    size = difference.abs()
+    far, grad = distance.unsqueeze(-1), grad.unsqueeze(-1)
+    if p == 1.0:
+        each = grad * difference.sign()
+    elif math.isinf(p):
+        each = torch.where(size == far, grad * difference.sign(), 0.0)
+    elif p == 2.0:
+        each = torch.where(far == 0, 0.0, grad * difference / far)
+    else:
+        each = difference.sign() * size ** (p - 1) * grad / far ** (p - 1)
+        each = torch.where((far == 0) | ((difference == 0) if p < 1.0 else False), 0.0, each)
+    return each.sum(-2)
+
+
+def _copied(view: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *args, **kwargs: view(*args, **kwargs).clone(memory_format=torch.contiguous_format)
+
+
+TABLE: dict[Any, Callable[..., Any]] = {
+    aten.dist.default: _dist,
+    aten._cdist_forward.default: _cdist,
+    aten._cdist_backward.default: _cdist_backward,
+    aten.as_strided_copy.default: _copied(aten.as_strided.default),
+    aten.narrow_copy.default: _copied(aten.narrow.default),
+    aten.permute_copy.default: _copied(aten.permute.default),
+}
