@@ -1032,6 +1032,13 @@ def from_functional(tensor: torch.Tensor) -> torch.Tensor:
     return torch._from_functional_tensor(tensor)
 
 
+def replace_value(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Gives a functional wrapper that is no view another value of its shape."""
+    torch._functionalize_replace(tensor, value)
+    torch._functionalize_commit_update(tensor)
+    torch._sync(tensor)
+
+
 def is_functional(tensor: torch.Tensor) -> bool:
     return torch._is_functional_tensor(tensor)
 

@@ -662,6 +662,14 @@ add(
 add("single view written grad", lambda a: (a.mul_(2), a * 2)[1], lambda: [leaf(6)], prepare=lambda x: [(x * 1)[2:]])
 add("expanded input", lambda a: a * 2, lambda: [leaf(3)], prepare=lambda x: [x.expand(2, 3)])
 add("expanded written", lambda a: a.add_(1), lambda: [plain(3)], prepare=lambda x: [x.expand(2, 3)])
+add("expanded row written", lambda a: a[1:].mul_(2), lambda: [plain(1)], prepare=lambda x: [x.expand(2, 1)])
+add("expanded interm row written", lambda a: (b := (a + 1).expand(3, 2), b[0].mul_(2))[0], lambda: [plain(2)])
+add("expanded input view grad", lambda a: a[2:], lambda: [leaf(1).detach().expand(5).requires_grad_()])
+add("other strides written", lambda a: (a.masked_fill_(a > 0, 2.0), a.to(torch.bool)), lambda: [plain(3, 4).t()])
+add(
+    "other strides interm written", lambda a: (b := a.clone(), b.masked_fill_(b > 0, 2.0))[0], lambda: [plain(3, 4).t()]
+)
+add("copied to itself", lambda a: a.copy_(a), lambda: [plain(3)])
 add("strided input written", lambda a: a.add_(1), lambda: [plain(4, 6)], prepare=lambda x: [x[:, ::2]])
 add("view of strided written", lambda a: (a.add_(1), a[0])[1], lambda: [plain(4, 6)], prepare=lambda x: [x[:, ::2]])
 add("t_ of view", lambda a: a.t_() + 1, lambda: [plain(2, 3, 4)], prepare=lambda x: [x[0]])

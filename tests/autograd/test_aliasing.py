@@ -24,7 +24,8 @@ ELSEWHERE = {
     "requires_grad_-interm": "does not return", "requires_grad_-detach-of-input": "shares memory with an input",
     "conj-input-given": "lazily", "neg-input-given": "lazily", "overlap-detach-write": "no views of one tensor",
     "foreach-twice": "twice", "saved-overwritten": "modified by an inplace operation", "generator": "FL115", "generator-normal_": "FL115",
-    "generator-randperm": "FL115",
+    "generator-randperm": "FL115", "expanded-written": "share memory", "expanded-row-written": "share memory",
+    "expanded-interm-row-written": "share memory", "expanded-input-view-grad": "share memory",
 }  # fmt: skip
 
 

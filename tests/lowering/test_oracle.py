@@ -160,6 +160,7 @@ REDUCTIONS: dict[str, tuple[Any, list[Make]]] = {
        for at, kw in (("last", {"dim": -1}), ("first", {"dim": 0, "keepdim": True}), ("middle", {"dim": 1}))},
     **{f"{name}_all": ((lambda x, name=name: getattr(torch, name)(x)), [f(4, 6)])
        for name in ("sum", "mean", "amax", "amin", "var", "argmax", "argmin", "prod", "max", "min")},
+    "extrema_bool": (lambda x: (x.amax(0), x.amin((0, 1)), x.max(), x.min(1).indices), [b(4, 6)]),
     "sum_two": (lambda x: x.sum((0, 2)), [f(4, 6, 5)]),
     "sum_dtype": (lambda x: x.sum(dtype=torch.float64), [f(4, 6)]),
     "sum_int": (lambda x: x.sum(0), [n(4, 6, dtype=torch.int32)]),

@@ -264,6 +264,28 @@ class _Trace:
 
     def _call(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         args, kwargs = fx.map_arg((node.args, node.kwargs), env.__getitem__)
+        written = [t for t in args if isinstance(t, torch.Tensor)] if _writes(node) else []
+        before = [t.stride() for t in written]
+        if written and _through_overlap(node):
+            raise Unsupported("it writes through a view whose elements share memory", node.meta.get("span"))
+        value = self._called(node, args, kwargs)
+        for t, stride in zip(written, before, strict=True):
+            self._keep_strides(t, stride)
+        return value
+
+    def _keep_strides(self, t: torch.Tensor, stride: tuple[Any, ...]) -> None:
+        """Functionalization gives a written tensor the strides that the operator's functional form chooses."""
+        moved = any(n != 1 and str(a) != str(b) for n, a, b in zip(t.shape, t.stride(), stride, strict=False))
+        if not moved or torch_private.tensor_base(t) is not None or torch_private.has_metadata_mutation(t):
+            return
+        order = sorted(range(t.ndim), key=lambda d: -torch_private.size_hint(stride[d]))
+        inverse = sorted(range(t.ndim), key=order.__getitem__)
+        with torch_private.without_functionalization():
+            value = torch_private.from_functional(t).permute(order)
+            value = value.clone(memory_format=torch.contiguous_format).permute(inverse)
+        torch_private.replace_value(t, value)
+
+    def _called(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         try:
             if node.target in _WHOLE:
                 return self._whole(_WHOLE[node.target], node, args, kwargs)
@@ -373,7 +395,8 @@ class _Trace:
                     continue
                 if not _same_elements(self.captured_inputs[i], fake):
                     raise Unsupported("an input is written to, and only parts of it are left in its new shape")
-            if node is self.placeholders[i] or i in self.members:
+            count = torch_private.times_written(wrapper) - version - any(r.input == i for r in self.reshapes)
+            if (node is self.placeholders[i] and not count) or i in self.members:
                 continue
             visible = self.training and wrapper.requires_grad and wrapper.grad_fn is not grad_fn
             if (
@@ -384,7 +407,6 @@ class _Trace:
                 raise Unsupported(
                     "values that require grad are written to memory that inputs share unknown to autograd"
                 )
-            count = torch_private.times_written(wrapper) - version - any(r.input == i for r in self.reshapes)
             found.append((i, node, visible, max(count, 1) if visible else count))
         written = {self.placeholders[i] for i, *_ in found}
         mutations = []
@@ -434,6 +456,8 @@ class _Trace:
             elif storage in input_storage:
                 i = self._owner(t, captured[k], input_storage[storage])
                 view = self._view(t, self.wrappers[i])
+                if t.requires_grad and _overlaps(self.captured_inputs[i]):  # eager's gradient tells its elements apart
+                    raise Unsupported("an output is a view of an input whose elements share memory")
                 if i in mutated and not _same_shape(
                     torch_private.from_functional(self.wrappers[i]), self.captured_inputs[i]
                 ):
@@ -884,17 +908,48 @@ def _has_symbols(value: Any) -> bool:
 
 def _may_write(gm: fx.GraphModule) -> bool:
     """Whether any node could write to an operand: in-place names, item assignment, ``out=``."""
-    for node in _every_node(gm):
-        if node.op not in ("call_function", "call_method") or node.target is torch_private.SET_GRAD_ENABLED:
-            continue
-        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-        inplace = name.endswith("_") and not name.endswith("__")
-        named = name in ("setitem", "__setitem__") or (name.startswith("i") and hasattr(operator, f"__{name}__"))
-        if inplace or named or "out" in node.kwargs or node.kwargs.get("inplace") is True:
+    return any(map(_writes, _every_node(gm)))
+
+
+def _through_overlap(node: fx.Node) -> bool:
+    """Whether what a node writes to was reached through a tensor with several elements in one place."""
+    at: Any = next((a for a in node.args if isinstance(a, fx.Node)), None)
+    while at is not None and isinstance(value := at.meta.get("val"), torch.Tensor):
+        if _overlaps(value):
             return True
-        if name in ("batch_norm", "instance_norm", "relu", "dropout", "leaky_relu", "elu", "hardtanh", "silu", "apply"):
-            return True
+        key = torch_private.storage_key(value)
+        operands = (a for a in at.args if isinstance(a, fx.Node) and isinstance(a.meta.get("val"), torch.Tensor))
+        at = next((a for a in operands if torch_private.storage_key(a.meta["val"]) == key), None)
     return False
+
+
+def _overlaps(t: torch.Tensor) -> bool:
+    """Whether elements share memory, as far as sizes and strides that are known tell."""
+    steps = [
+        (s, n) for n, s in zip(t.shape, t.stride(), strict=True) if isinstance(s, int) and isinstance(n, int) and n > 1
+    ]
+    if any(isinstance(s, int) and s == 0 and not (isinstance(n, int) and n <= 1)
+           for n, s in zip(t.shape, t.stride(), strict=True)):  # fmt: skip
+        return True
+    reach = 0
+    for step, n in sorted(steps):
+        if step <= reach:
+            return True
+        reach += (n - 1) * step
+    return False
+
+
+def _writes(node: fx.Node) -> bool:
+    if node.op not in ("call_function", "call_method") or node.target is torch_private.SET_GRAD_ENABLED:
+        return False
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    inplace = name.endswith("_") and not name.endswith("__")
+    named = name in ("setitem", "__setitem__") or (name.startswith("i") and hasattr(operator, f"__{name}__"))
+    if inplace or named or "out" in node.kwargs or node.kwargs.get("inplace") is True:
+        return True
+    return name in (
+        "batch_norm", "instance_norm", "relu", "dropout", "leaky_relu", "elu", "hardtanh", "silu", "apply"
+    )  # fmt: skip
 
 
 def _autocast_devices() -> tuple[str, ...]:

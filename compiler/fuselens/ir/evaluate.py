@@ -190,7 +190,7 @@ class _Points:
         flat = self.memory.storage(storage)
         if 0 in self.shape:
             return torch.zeros(self.shape, dtype=TORCH_DTYPE[op.dtype])
-        return self._checked(op, flat[self._index(op, index, flat)])
+        return self._checked(op, flat.take(self._index(op, index, flat)))
 
     def store(self, op: Op, storage: str, index: Expr, value: Tensor) -> None:
         flat = self.memory.storage(storage)

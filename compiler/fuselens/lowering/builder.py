@@ -220,6 +220,8 @@ class Builder:
         for axis, d in zip(reduction, varying, strict=True):
             point[d] = axis.symbol
         wanted = compute_dtype(out.dtype) if dtype is None else dtype
+        if wanted == "bool":
+            kind = {"max": "any", "min": "all"}.get(kind, kind)
         values = [self.load(body, s, tuple(point), shape).cast(wanted) for s in sources]
         value = before(*values) if before else values[0]
         if reduction:

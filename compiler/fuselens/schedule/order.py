@@ -118,6 +118,8 @@ def _bytes(graph: Graph, buffer: Buffer) -> int:
 
 
 def _extent(buffer: Buffer) -> Expr:
+    if sympy.S.Zero in buffer.sizes:
+        return sympy.S.Zero
     total = buffer.offset + 1
     for size, stride in zip(buffer.sizes, buffer.strides, strict=True):
         total = total + (size - 1) * stride

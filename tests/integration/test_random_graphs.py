@@ -1,0 +1,92 @@
+"""Random graphs of tensor operations do compiled what they do in eager. `make sweep` runs 5,000 of them, CI a sample.
+
+Each is compared in values (to what rounding explains), gradients, dtypes, strides, shared memory and writes to inputs;
+the graph that each stage makes is verified, printed, parsed back and evaluated.
+"""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from .graph_comparison import outcome, reduced
+from .random_graphs import Input, Program, Step, programs
+
+SEED = int(os.environ.get("FUSELENS_SWEEP_SEED") or 0)
+BATCHES, GRAPHS_PER_BATCH = 100, 50
+
+
+def agree(count: int, seed: int) -> int:
+    """Compares ``count`` different programs and fails with a small form of the first that differs; gives their number."""
+    seen: set[str] = set()
+    failed: list[Program] = []
+
+    @hypothesis.seed(seed)
+    @settings(
+        max_examples=2 * count, database=None, deadline=None, suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate,),
+    )  # fmt: skip
+    @given(programs())
+    def compare(program: Program) -> None:
+        key = str(program)
+        if key not in seen and len(seen) < count and not failed:
+            seen.add(key)
+            if outcome(program).difference:
+                failed.append(program)
+
+    compare()
+    for program in failed:
+        small = reduced(program, lambda p: bool(outcome(p).difference))
+        pytest.fail(f"{outcome(small).difference}\n\n{small}\n\nfound as\n\n{program}", pytrace=False)
+    return len(seen)
+
+
+def program(*steps: str, inputs: str, outputs: str = "", dynamic: bool = False) -> Program:
+    """Steps and inputs as they are printed, e.g. ``a = torch.relu(x)`` and ``x float32 3 4 .mT grad``."""
+    made = []
+    for line in inputs.split(";"):
+        name, dtype, *rest = line.split()
+        sizes = tuple(int(r) for r in rest if r.isdigit())
+        layout = "".join(r for r in rest if r[0] in "[.")
+        made.append(Input(name, dtype, sizes, layout, grad="grad" in rest))
+    assigned = [s.partition(" = ") if " = " in s else ("", "", s) for s in steps]
+    names = outputs.split() or [assigned[-1][0] or made[0].name]
+    found = (Step(name, text.replace("{", "{{").replace("}", "}}"), (made[0].name,)) for name, _, text in assigned)
+    return Program(tuple(made), tuple(found), tuple(names), dynamic)
+
+
+FOUND = {
+    "empty_memory_is_not_taken_over": program(
+        "a = x.mean((0, 4))", "b = torch.flip(a, (0,))", "c = torch.roll(y, 1, 0)",
+        inputs="x float64 1 3 3 0 1; y uint8 8", outputs="b c",
+    ),
+    "extremum_of_booleans": program("a = torch.amax(x, (1, -1))", inputs="x bool 1 2 1 2 1"),
+    "gradient_of_part_of_an_expanded_leaf": program("a = x[..., 4:]", inputs="x float32 .expand(8) grad"),
+    "one_element_read_and_written_over": program(
+        "a = torch.gather(x, 0, torch.argsort(x, 0).narrow(0, 0, 1))", "b = a + 1.5",
+        "c = torch.gather(b, -1, torch.argsort(b, -1))", "d = torch.stack([y, a], 0)",
+        inputs="x float16 1; y float16 1", outputs="c d",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_found(name: str) -> None:
+    assert outcome(FOUND[name]).difference is None
+
+
+@pytest.mark.timeout(600)
+def test_a_sample_of_graphs() -> None:
+    assert agree(60, seed=0) == 60
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "seed", [SEED * BATCHES + i + 1 for i in range(BATCHES)], ids=lambda s: f"seed {s}, {GRAPHS_PER_BATCH} graphs"
+)
+def test_many_graphs(seed: int) -> None:
+    assert agree(GRAPHS_PER_BATCH, seed) == GRAPHS_PER_BATCH
