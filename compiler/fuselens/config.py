@@ -14,12 +14,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything that steers a compilation. Fields with ``cache=True`` metadata enter cache keys."""
+    """Everything that steers a compilation. All fields but those in ``_APART`` enter cache keys."""
 
-    target: str = dataclasses.field(default="auto", metadata={"cache": True})  # "auto", "cpu", "cuda", "cuda:sm_90"
+    target: str = "auto"  # "auto", "cpu", "cuda", "cuda:sm_90"
     fullgraph: bool = False
     dynamic: bool | None = None
-    mode: str = dataclasses.field(default="default", metadata={"cache": True})
+    mode: str = "default"
     backend: str = "fuselens"
     symbolic_module_integers: bool = False  # integer attributes of nn.Modules become symbolic too when they change
     capture_scalar_outputs: bool = False  # item(), int(tensor), float(tensor) do not end the graph
@@ -29,13 +29,13 @@ class Config:
     error_on_recompile: bool = False
     guard_costs: bool = False  # measure each guard, for the report
     freezing: bool = False  # without gradients: compute once what depends on parameters and buffers alone
-    fallback_random: bool = dataclasses.field(default=False, metadata={"cache": True})  # draw exactly eager's numbers
+    fallback_random: bool = False  # draw exactly eager's numbers
     memory_budget: float = 1.0  # bytes kept for the backward, as a part of what the fastest choice keeps: 0 to 1
     keep_freed_memory: bool = True  # in this process, instead of giving it back to the system after each step (glibc)
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)
     cache_dir: Path = Path("~/.cache/fuselens")
-    cxx: str = dataclasses.field(default="", metadata={"cache": True})  # empty: $CXX, else g++, clang++, ziglang
-    cpu_isa: str = dataclasses.field(default="", metadata={"cache": True})  # "", "avx2", "avx512", "neon", "scalar"
+    cxx: str = ""  # empty: $CXX, else g++, clang++, ziglang
+    cpu_isa: str = ""  # "", "avx2", "avx512", "neon", "scalar"
     print_after: tuple[str, ...] = ()
     dump: Path | None = None
     strict: bool = False  # raise the compiler's own errors instead of running eagerly (its tests do)
@@ -107,6 +107,14 @@ def _check_names(options: Mapping[str, Any]) -> None:
             raise ValueError(f"unknown option {name!r}; known options are {', '.join(sorted(_OPTION_FIELDS))}")
 
 
+# What a graph becomes does not depend on how it was captured, how often, where things are kept and what is printed.
+_APART = frozenset({
+    "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
+    "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "keep_freed_memory",
+    "explore", "cache_dir", "print_after", "dump", "strict",
+})  # fmt: skip
+
+
 def cache_key(config: Config) -> dict[str, Any]:
     """The part of the configuration that changes generated code."""
-    return {f.name: str(getattr(config, f.name)) for f in dataclasses.fields(config) if f.metadata.get("cache")}
+    return {f.name: str(getattr(config, f.name)) for f in dataclasses.fields(config) if f.name not in _APART}

@@ -6,13 +6,14 @@ cannot handle a graph raises a typed refusal; the graph then runs eagerly, as ca
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +25,14 @@ from .capture.frame import Captured, Facts
 from .capture.tracer import describe_tensor
 from .config import Config
 from .diagnostics import make
+from .graph_cache import Entry, GraphCache, Program, key_for
 from .ir import graph_text
-from .ir.loops import Graph
 from .ir.straight_line import straight_line
 
 if TYPE_CHECKING:
     from .autograd.joint import Joint
-    from .autograd.signature import Sharing
+    from .autograd.signature import SavedValue, Sharing, Signature
+    from .ir.loops import Graph
 
 STAGES = (
     "capture",
@@ -249,20 +251,21 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
         raise Unsupported(f"it has tensors on the device {min(foreign)}, for which no code is generated")
     if any(isinstance(t, torch.Tensor) and (t.is_conj() or t.is_neg()) for t in captured.inputs):  # fakes may lose it
         raise Unsupported("an input is a lazily conjugated or negated view")
-    joint = _trace(captured, config, run, NOTHING_SHARED, loops)
-    written = {m.input for m in joint.signature.mutations}
+    traced = _trace(captured, config, run, NOTHING_SHARED, loops)
+    signature = traced.signature
+    written = {m.input for m in signature.mutations}
     if not written:
         if config.freezing and loops:
-            if call := _freezing(joint, captured, config, recorder, run):
+            if call := _freezing(traced.joint, captured, config, recorder, run):
                 return call
-        return _compile_joint(joint, captured, config, recorder, run, loops=loops)
-    visible = {m.input for m in joint.signature.mutations if m.differentiable}
-    grad = captured.grad_enabled or joint.signature.enables_grad
+        return _compile_traced(traced, captured, config, recorder, run, loops=loops)
+    visible = {m.input for m in signature.mutations if m.differentiable}
+    grad = captured.grad_enabled or signature.enables_grad
     find = functools.partial(sharing.find, written=written, visible=visible, grad=grad)
     shared = find(captured.inputs, wanted=sharing.tensors(captured.inputs))
     if shared is not NOTHING_SHARED:
-        joint = _trace(captured, config, run, shared, loops)
-    ready = _compile_joint(joint, captured, config, recorder, run, loops=loops)
+        traced = _trace(captured, config, run, shared, loops)
+    ready = _compile_traced(traced, captured, config, recorder, run, loops=loops)
     wanted = sorted({*written, *captured.arguments, *shared.companions})
     if len(wanted) == 1:
         return ready
@@ -271,8 +274,8 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
         other = Run(recorder, recorder.new_graph(captured), captured.sizes)
 
         def make() -> Callable[..., Any]:
-            joint = _trace(captured, config, other, shared, loops)
-            return _compile_joint(joint, captured, config, recorder, other, loops=loops)
+            traced = _trace(captured, config, other, shared, loops)
+            return _compile_traced(traced, captured, config, recorder, other, loops=loops)
 
         return _or_eager(make, captured, config, recorder, other.graph)
 
@@ -297,16 +300,15 @@ def _freezing(
 
     def compile_for(tensors: Mapping[int, Any]) -> Callable[..., Any]:
         if first:
-            return _compile_joint(
-                first[0][0], captured, config, recorder, first.pop()[1], loops=True, constants=tensors
-            )
+            joint, run = first.pop()
+            return _compile_joint(joint, captured, config, recorder, run, loops=True, constants=tensors)
         recorder.on_diagnostic(
             make("FL201", captured.span, what=f"`{captured.frame}`, because a frozen tensor changed")
         )
         other = Run(recorder, recorder.new_graph(captured), captured.sizes)
 
         def again() -> Callable[..., Any]:
-            joint = _trace(captured, config, other, NOTHING_SHARED, loops=True)
+            joint = _trace(captured, config, other, NOTHING_SHARED, loops=True).joint
             return _compile_joint(joint, captured, config, recorder, other, loops=True, constants=tensors)
 
         return _or_eager(again, captured, config, recorder, other.graph)
@@ -314,49 +316,121 @@ def _freezing(
     return frozen.by_state(owned, compile_for, captured.inputs, config.recompile_limit)
 
 
-def _trace(captured: Captured, config: Config, run: Run, shared: Sharing, loops: bool) -> Joint:
-    from .autograd import joint as joint_stage
+class _Traced:
+    """A captured graph's joint graph, or what the cache has of it: then ``joint`` is traced if somebody asks for it.
+
+    ``again``: the cache has its forward, but no backward yet.
+    """
+
+    def __init__(self, cache: GraphCache, trace: Callable[[], Joint]) -> None:
+        self.cache, self._trace = cache, trace
+        self.entry = cache.load()
+        self.backward = cache.load_backward() if self.entry is not None and self.entry.training else None
+        self.again = self.entry is not None and self.entry.training and self.backward is None
+        if self.again:
+            self.entry = None
+
+    @functools.cached_property
+    def joint(self) -> Joint:
+        return self._trace()
+
+    @property
+    def signature(self) -> Signature:
+        return self.joint.signature if self.entry is None else self.entry.signature
+
+
+def _trace(captured: Captured, config: Config, run: Run, shared: Sharing, loops: bool) -> _Traced:
     from .autograd.unsupported import Unsupported
+    from .runtime.build import host_isa
 
     if shared.bases and captured.sizes is not None:
         raise Unsupported("an input is written to that shares memory with another input, and sizes are symbolic")
-    with run.stage("joint"):
-        return joint_stage.trace(
-            captured.module,
-            captured.fakes,
-            grad_enabled=captured.grad_enabled,
-            sharing=shared,
-            counter_based=loops and not config.fallback_random,
+
+    def trace() -> Joint:
+        from .autograd import joint as joint_stage
+
+        with run.stage("joint"):
+            return joint_stage.trace(
+                captured.module,
+                captured.fakes,
+                grad_enabled=captured.grad_enabled,
+                sharing=shared,
+                counter_based=loops and not config.fallback_random,
+            )
+
+    key = None
+    recorder = run.recorder
+    if loops and not config.freezing and target_of(captured) == "cpu" and not config.target.startswith("cuda"):
+        host = (host_isa(config), _has_cpp_hosts())
+        key = key_for(captured, config, shared, graph=run.graph.id, texts=recorder.texts, host=host)
+    traced = _Traced(GraphCache(config, key), trace)
+    for diagnostic in traced.cache.cache.drain():
+        recorder.on_diagnostic(diagnostic)
+    return traced
+
+
+def _compile_traced(
+    traced: _Traced, captured: Captured, config: Config, recorder: Recorder, run: Run, *, loops: bool
+) -> Callable[..., Any]:
+    """The callable of a traced graph: from the cache, or made by the stages and kept there."""
+    entry, record = traced.entry, run.graph
+    if entry is None:
+        made = traced.joint
+        return _compile_joint(
+            made, captured, config, recorder, run, loops=loops, cache=traced.cache, again=traced.again
         )
+    record.training = entry.training
+    record.decisions += entry.decisions
+    for stage in entry.stages:
+        run.keep(stage)
+    forward = _bound(entry.forward, "forward", captured, config, recorder, run)
+
+    def bind_backward() -> Callable[..., Any]:
+        assert traced.backward is not None
+        return _bound(traced.backward, "backward", captured, config, recorder, run)
+
+    backward = bind_backward if entry.training else None
+    return _with_effects(
+        entry.signature, forward, entry.forward.written, captured, config, recorder, saved=entry.saved,
+        compile_backward=backward, loops=loops,
+    )  # fmt: skip
 
 
 def _compile_joint(
     joint: Joint, captured: Captured, config: Config, recorder: Recorder, run: Run, *, loops: bool,
-    constants: Mapping[int, Any] | None = None,
+    constants: Mapping[int, Any] | None = None, cache: GraphCache | None = None, again: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
+    """``cache`` receives what is made; ``again``: it lacks only the backward, which therefore is made at once."""
     from .autograd import partition as partition_stage
-    from .autograd.random_numbers import drawing
-    from .capture import _hook
-    from .capture.resuming import AsWritten
-    from .capture.tensor_layout import tangents_like
     from .lowering.lower import fuses
     from .rewrite.freeze import freeze
     from .rewrite.layout import channels_last
-    from .runtime import autograd_function
 
     record = run.graph
     run.record("joint", "py", lambda: graph_text.show(joint.graph, f"joint{record.id}"))
-    eager = _as_captured(captured.module)
-    if joint.signature.random and loops and not config.fallback_random:
-        eager = drawing(eager)
     record.training = joint.training
 
-    def lower(module: fx.GraphModule, phase: str, writes: dict[int, int]) -> tuple[Callable[..., Any], list[int]]:
+    def lower(
+        module: fx.GraphModule, phase: str, writes: dict[int, int], keep: Callable[[Program], None]
+    ) -> tuple[Callable[..., Any], list[int]]:
         """A callable, and those of the inputs in ``writes`` that it writes by itself, returning None for results."""
         if not loops:
             return straight_line(module), []
-        return _kernels(module, phase, captured, config, recorder, run, writes)
+        return _kernels(module, phase, captured, config, recorder, run, writes, keep)
 
+    def keep_forward(program: Program) -> None:
+        if cache is not None:
+            first = next(i for i, s in enumerate([*record.stages, None]) if s is None or s.name == "simplify")
+            stages = [s for s in record.stages[:first] if s.name != "capture"]
+            decisions = record.decisions[: -len(program.decisions) or None]
+            cache.store("forward", Entry(parts_signature, record.training, program, saved, decisions, stages))
+
+    def keep_backward(program: Program) -> None:
+        if cache is not None:
+            cache.store("backward", program)
+
+    saved: list[SavedValue] = []
+    parts_signature = joint.signature
     if not joint.training:
         module = partition_stage.forward_only(joint)
         if constants:
@@ -364,10 +438,11 @@ def _compile_joint(
                 record.decisions += freeze(module, constants)
         if loops:
             channels_last([module.graph])
-        call, in_place = lower(module, "forward", joint.signature.new_values())
-        return autograd_function.build(joint.signature, call, written=in_place, eager=eager)
+        call, in_place = lower(module, "forward", joint.signature.new_values(), keep_forward)
+        return _with_effects(joint.signature, call, in_place, captured, config, recorder, loops=loops)
     with run.stage("partition"):
         parts = partition_stage.partition(joint, memory_budget=config.memory_budget, fuses=fuses)
+    saved, parts_signature = parts.saved, parts.signature
     if loops:
         channels_last([parts.forward.graph, parts.backward.graph], parts.passed())
     record.decisions += parts.decisions
@@ -375,27 +450,52 @@ def _compile_joint(
     run.record("backward", "py", lambda: graph_text.show(parts.backward.graph, f"backward{record.id}"))
     saved_results = {s.index for s in parts.saved if s.source != "input"}
     new_values = {i: r for i, r in parts.signature.new_values().items() if r not in saved_results}
-    forward, in_place = lower(parts.forward, "forward", new_values)
-
-    def as_written(inputs: tuple[Any, ...]) -> Any:
-        recorder.on_diagnostic(make("FL303", captured.span, what=captured.frame))
-        raise AsWritten
+    forward, in_place = lower(parts.forward, "forward", new_values, keep_forward)
 
     def compile_backward() -> Callable[..., Any]:
-        return _hook.disabled(lower_backward())  # the program may run it inside a compiled function
-
-    def lower_backward() -> Callable[..., Any]:
         try:
-            return lower(parts.backward, "backward", {})[0]
+            return lower(parts.backward, "backward", {}, keep_backward)[0]
         except Exception as error:
             if config.strict and not isinstance(error, _refusals()):
                 raise
             recorder.on_diagnostic(_refusal(error, captured))
             return straight_line(parts.backward)
 
+    return _with_effects(
+        parts.signature, forward, in_place, captured, config, recorder, saved=parts.saved,
+        compile_backward=compile_backward, again=again, loops=loops,
+    )  # fmt: skip
+
+
+def _with_effects(
+    signature: Signature, forward: Callable[..., Any], written: list[int], captured: Captured, config: Config,
+    recorder: Recorder, *, loops: bool, saved: Sequence[SavedValue] = (),
+    compile_backward: Callable[[], Callable[..., Any]] | None = None, again: bool = False,
+) -> Callable[..., Any]:  # fmt: skip
+    """The graph's callable, with eager's effects. A backward is compiled when it first runs, or at once (``again``)."""
+    from .autograd.random_numbers import drawing
+    from .capture import _hook
+    from .capture.resuming import AsWritten
+    from .capture.tensor_layout import tangents_like
+    from .runtime import autograd_function
+
+    eager = _as_captured(captured.module)
+    if signature.random and loops and not config.fallback_random:
+        eager = drawing(eager)
+    if compile_backward is None:
+        return autograd_function.build(signature, forward, written=written, eager=eager)
+
+    def as_written(inputs: tuple[Any, ...]) -> Any:
+        recorder.on_diagnostic(make("FL303", captured.span, what=captured.frame))
+        raise AsWritten
+
+    def disabled_backward() -> Callable[..., Any]:
+        return _hook.disabled(compile_backward())  # the program may run it inside a compiled function
+
     return autograd_function.build(
-        parts.signature, forward, written=in_place, saved=parts.saved, backward=compile_backward() if recorder.texts else None,
-        compile_backward=_hook.disabled(compile_backward), eager=eager,
+        signature, forward, written=written, saved=saved,
+        backward=disabled_backward() if recorder.texts or again else None,
+        compile_backward=_hook.disabled(disabled_backward), eager=eager,
         on_double_backward=lambda: recorder.on_diagnostic(make("FL302", captured.span)),
         expects=tangents_like, as_written=as_written if captured.resumable else None,
     )  # fmt: skip
@@ -441,27 +541,28 @@ def _kernels(
     recorder: Recorder,
     run: Run,
     writes: dict[int, int],
+    keep: Callable[[Program], None],
 ) -> tuple[Callable[[tuple[Any, ...]], Any], list[int]]:
-    from .capture import tensor_layout
+    """A callable, and the inputs that it writes by itself. ``keep`` is given what a later process builds it from."""
     from .codegen.generate import generate
     from .ir import text
     from .lowering.lower import lower
     from .rewrite.attention import attention
     from .rewrite.libraries import choose
     from .rewrite.simplify import simplify
-    from .runtime import program
     from .runtime.build import host_isa
-    from .runtime.compile_graph import build, floats_as_tensors
+    from .runtime.compile_graph import floats_as_tensors
     from .runtime.measure import LEAST_GAIN, Libraries
     from .schedule.fuse import fuse
     from .schedule.order import live_bytes, order
 
     record = run.graph
     suffix = "" if phase == "forward" else ".backward"
+    first = len(record.stages)
     with run.stage(f"simplify{suffix}"):
         module = simplify(module)
-        record.decisions += attention(module)
-        record.decisions += choose(module, Libraries(config).seconds, LEAST_GAIN)
+        decisions = attention(module)
+        decisions += choose(module, Libraries(config).seconds, LEAST_GAIN)
     run.record(f"simplify{suffix}", "py", lambda: graph_text.show(module.graph, f"{phase}{record.id}"))
     with run.stage(f"lower{suffix}"):
         loops = lower(module, name=f"graph{record.id}{'_backward' if suffix else ''}", writes=writes)
@@ -481,34 +582,63 @@ def _kernels(
     with run.stage(f"generate{suffix}"):
         generated = generate(
             ordered, target, host_isa(config), config.triton_text or recorder.texts,
-            cpp_host=program.available(tensor_layout.tensor_offset()), floats=floats, float_outputs=numbers,
+            cpp_host=_has_cpp_hosts(), floats=floats, float_outputs=numbers,
         )  # fmt: skip
-    with run.stage(f"build{suffix}"):
-        built = build(ordered, generated, config, target, phase)
-    record.decisions += ordered.decisions
     held = live_memory.saved_bytes(record) if suffix else 0
-    record.memory += [
+    memory = [
         report.MemoryStep(node.name, phase, held + count, node.spans)
         for node, count in zip(ordered.nodes, live_bytes(ordered), strict=True)
     ]
-    record.externs += [e.target for e in ordered.externs()]
+    written = [i for i, name in enumerate(loops.inputs) if name in loops.writes]
+    program = Program(
+        ordered.name, generated.counted(ordered.hint), dict(ordered.constants), written,
+        [*decisions, *ordered.decisions], memory,
+        [e.target for e in ordered.externs()],
+    )  # fmt: skip
+    stages = record.stages[first:]
+    call = _bound(program, phase, captured, config, recorder, run)
+    keep(dataclasses.replace(program, stages=stages))
+    if target == "cpu" and config.target.startswith("cuda"):
+        with run.stage(f"build.ptx{suffix}"):
+            _compile_for_absent_gpu(ordered, phase, suffix, captured, config, recorder, run)
+    in_python = generated.cpp is None or generated.cpp.program is None
+    return (floats_as_tensors(call, floats, numbers, loops) if floats and in_python else call), written
+
+
+def _has_cpp_hosts() -> bool:
+    """Whether this process can run host programs in C++."""
+    from .capture import tensor_layout
+    from .runtime import program
+
+    return program.available(tensor_layout.tensor_offset())
+
+
+def _bound(
+    program: Program, phase: str, captured: Captured, config: Config, recorder: Recorder, run: Run
+) -> Callable[[tuple[Any, ...]], Any]:
+    """The callable of a program; the report gets what the program and its build say."""
+    from .runtime.compile_graph import build
+
+    record, target = run.graph, target_of(captured)
+    suffix = "" if phase == "forward" else ".backward"
+    for stage in program.stages:
+        run.keep(stage)
+    with run.stage(f"build{suffix}"):
+        built = build(program, program.generated, config, target, phase)
+    record.decisions += program.decisions
+    record.memory += program.memory
+    record.externs += program.externs
     record.timings += [report.Timing(f"{t.stage}{suffix}", t.seconds) for t in built.timings]
     record.cached = built.cached if not suffix else record.cached and built.cached
     for diagnostic in built.diagnostics:
         recorder.on_diagnostic(diagnostic)
-    absent_gpu = target == "cpu" and config.target.startswith("cuda")
-    if not absent_gpu:
+    if target != "cpu" or not config.target.startswith("cuda"):
         record.kernels += built.kernels
     if recorder.texts:
         for stage in built.stages:
             shown = captured.sizes.rename(stage.text, "_size") if captured.sizes is not None else stage.text
             run.keep(report.Stage(f"{stage.name}{suffix}", stage.suffix, shown, stage.lines))
-    if absent_gpu:
-        with run.stage(f"build.ptx{suffix}"):
-            _compile_for_absent_gpu(ordered, phase, suffix, captured, config, recorder, run)
-    in_python = generated.cpp is None or generated.cpp.program is None
-    call = floats_as_tensors(built.call, floats, numbers, loops) if floats and in_python else built.call
-    return call, [i for i, name in enumerate(loops.inputs) if name in loops.writes]
+    return built.call
 
 
 def _compile_for_absent_gpu(

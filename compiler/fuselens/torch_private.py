@@ -40,6 +40,8 @@ from torch.utils._python_dispatch import (
     _pop_mode,
 )
 
+from fuselens.fake_results import FakeResults
+
 # --- capture
 
 FAKE_DATA_ERRORS = (DataDependentOutputException,)
@@ -78,6 +80,18 @@ class _FakeMode(FakeTensorMode):
         return False
 
     __torch_dispatch__ = getattr(FakeTensorMode.__torch_dispatch__, "__wrapped__", FakeTensorMode.__torch_dispatch__)
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.shape_env is not None or not FAKE_RESULTS.suits(func):
+            return super().dispatch(func, types, args, kwargs)
+        compute = functools.partial(self._dispatch_impl, func, types, args, kwargs)
+        return FAKE_RESULTS.run(self, func, args, kwargs, compute)
+
+
+FAKE_RESULTS = FakeResults(
+    FakeTensor, lambda a, b: torch._C._dispatch_key_set(a) == torch._C._dispatch_key_set(b)
+)  # of all modes without symbolic sizes
 
 
 # What fake modes read of the peer compiler's settings, at their defaults.
@@ -781,6 +795,49 @@ AUTOCAST_ON: Callable[[], bool] = torch._C._is_any_autocast_enabled
 def autocast_active() -> bool:
     """Whether autocast is on for any device."""
     return AUTOCAST_ON()
+
+
+def tracing_state() -> tuple[str, ...] | None:
+    """State of torch that decides what an operator calls and returns, as text that means the same in every process.
+
+    None where somebody takes part in it whom a name does not tell: modes, transforms, and Python functions that were
+    registered for torch's own operators.
+    """
+    if DISPATCH_MODES() or NUMBER_OF_MODES() or dual_level_active() or _foreign_rules():
+        return None
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return None
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    settings = (
+        torch.get_default_dtype(), torch._C._get_default_device(), torch.is_inference_mode_enabled(),
+        [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")],
+        torch.is_autocast_cache_enabled(), torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(), torch.utils.deterministic.fill_uninitialized_memory,
+        torch.get_float32_matmul_precision(), torch.backends.mkldnn.enabled, torch.backends.mkldnn.is_available(),
+        cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled(),
+        cudnn.enabled, cudnn.benchmark, cudnn.deterministic, torch.backends.mha.get_fastpath_enabled(),
+        torch.backends.cpu.get_cpu_capability(),
+    )  # fmt: skip
+    return tuple(map(str, settings))
+
+
+def _foreign_rules() -> bool:
+    """Whether decompositions or kernels of torch's operators were registered by others than torch."""
+    from torch._decomp import global_decomposition_table
+
+    rules = (rule for table in global_decomposition_table.values() for rule in table.values())
+    if any(not (getattr(rule, "__module__", None) or "torch").startswith("torch") for rule in rules):
+        return True
+    devices = ("/Meta", "/CUDA", "/MPS", "/XPU")
+    return any(name.startswith("aten/") and not name.endswith(devices) for name in torch.library._impls)
+
+
+def is_torch_operator(target: Any) -> bool:
+    """Whether ``target`` is an operator, or an overload of one, that torch itself defines."""
+    packet = getattr(target, "overloadpacket", target)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return False
+    return packet._qualified_op_name.partition("::")[0] in ("aten", "prims", "prim")
 
 
 @contextlib.contextmanager

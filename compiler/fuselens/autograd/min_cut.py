@@ -17,8 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-import networkx as nx
-
 SOURCE, SINK = 0, 1
 INFINITE = math.inf
 
@@ -116,6 +114,8 @@ class _Network:
 
 def _solve(network: _Network, part: list[int]) -> None:
     """Puts each vertex of ``part`` on its side of the cut."""
+    import networkx as nx  # a fifth of a second, which most graphs do not need
+
     flow = nx.DiGraph()
     flow.add_nodes_from((SOURCE, SINK))
     for v in part:

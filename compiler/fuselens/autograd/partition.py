@@ -24,17 +24,17 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import fx
 
 from fuselens import torch_private
-from fuselens.report import Decision, Span
+from fuselens.report import Decision
 
 from . import min_cut
 from .joint import Joint, is_view
-from .signature import Signature
+from .signature import SavedValue, Signature
 
 aten = torch.ops.aten
 
@@ -56,25 +56,6 @@ _SCATTERS = frozenset({
     "scatter", "scatter_add", "scatter_reduce", "index_put", "_unsafe_index_put", "index_add",
     "embedding_dense_backward",
 })  # fmt: skip
-
-Source = Literal["input", "result", "extra"]
-
-
-@dataclass(frozen=True, slots=True)
-class SavedValue:
-    """One value kept from forward to backward.
-
-    ``source``: ``input`` (inputs[index]), ``result`` (a result that the caller gets as well) or ``extra`` (returned by
-    the forward graph for this purpose; index counts all outputs of the forward graph). ``bytes`` are 0 for inputs.
-    """
-
-    name: str
-    bytes: int
-    span: Span | None
-    reason: str
-    source: Source
-    index: int
-    tensor: bool = True
 
 
 @dataclass

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..report import Span
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -140,6 +142,26 @@ class Tangent:
     dtype: str
     size: tuple[int, ...] | None
     stride: tuple[int, ...] | None
+
+
+Source = Literal["input", "result", "extra"]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedValue:
+    """One value kept from forward to backward.
+
+    ``source``: ``input`` (inputs[index]), ``result`` (a result that the caller gets as well) or ``extra`` (returned by
+    the forward graph for this purpose; index counts all outputs of the forward graph). ``bytes`` are 0 for inputs.
+    """
+
+    name: str
+    bytes: int
+    span: Span | None
+    reason: str
+    source: Source
+    index: int
+    tensor: bool = True
 
 
 @dataclass(frozen=True, slots=True)

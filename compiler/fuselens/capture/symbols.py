@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sympy
 import torch
 
 from .. import torch_private
 from ..report import Span, Symbol
 from . import _hook
 from .sources import GuardProgram, Source
+
+if TYPE_CHECKING:
+    import sympy  # where it is needed: it takes half a second to import, and static sizes do not need it
 
 Program = tuple[tuple[int, int], ...]
 
@@ -181,6 +183,8 @@ class Sizes:
                 raise Violated(text, narrowed, symbol.span or span)
 
     def _name(self, size: Any, name: str) -> None:
+        import sympy
+
         expression = torch_private.size_expression(size)
         if isinstance(expression, sympy.Symbol):
             self.names.setdefault(expression.name, name)
@@ -201,6 +205,8 @@ class Sizes:
         return list(found.values())
 
     def _add_guards(self, guards: GuardProgram) -> dict[str, Symbol]:
+        import sympy
+
         where: dict[sympy.Symbol, tuple[int, int]] = {}
         strides: dict[sympy.Symbol, tuple[int, int]] = {}
         origin: dict[sympy.Symbol, tuple[str, Span | None]] = {}
@@ -251,6 +257,8 @@ class Sizes:
     def _equal(
         self, guards: GuardProgram, have: tuple[int, int], expression: Any, where: Any, text: str, span: Span | None
     ) -> None:
+        import sympy
+
         if isinstance(expression, sympy.Symbol) and where.get(expression) == have:
             return
         variables: list[tuple[int, int]] = [have]
@@ -258,6 +266,8 @@ class Sizes:
         self._add(guards, variables, program, f"{text} == {self._shown(expression)}", span)
 
     def _condition(self, guards: GuardProgram, expression: Any, where: Any, span: Span | None) -> None:
+        import sympy
+
         if expression in (sympy.true, True):
             return
         variables: list[tuple[int, int]] = []
@@ -288,6 +298,8 @@ def _postfix(
     expression: Any, where: Mapping[sympy.Symbol, tuple[int, int]], variables: list[tuple[int, int]]
 ) -> list[Any]:
     """The postfix program of a sympy expression; appends to ``variables`` what it reads."""
+    import sympy
+
     expression = sympy.sympify(expression)
     if isinstance(expression, sympy.Integer):
         return [(_hook.S_CONST, int(expression))]

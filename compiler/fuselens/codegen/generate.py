@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from ..ir.loops import Graph
 from .cpu.cpp import to_cpp
 from .cpu.isa import ISAS
 from .host import operators_text, to_host
-from .source import Source
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """The sources of a graph. ``isa_flags`` are compiler flags that the C++ needs; unused languages are None.
-
-    ``host`` is the Python host program; of a C++ unit with a host program of its own, the operators that it calls
-    through Python (None without any).
-    """
-
-    host: Source | None
-    cpp: Source | None = None
-    triton: Source | None = None
-    isa_flags: tuple[str, ...] = ()
-
-    def sources(self) -> tuple[Source, ...]:
-        return tuple(s for s in (self.cpp, self.triton, self.host) if s is not None)
+from .source import Generated
 
 
 def generate(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Any
-
-from sympy import Expr
+from typing import TYPE_CHECKING, Any
 
 from ..report import Line, Span
+
+if TYPE_CHECKING:
+    from sympy import Expr
 
 
 class Unsupported(Exception):
@@ -32,8 +33,8 @@ class KernelInfo:
     sizes: tuple[str, ...]
     operations: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
-    bytes_read: Expr | None = None
-    bytes_written: Expr | None = None
+    bytes_read: Expr | int | None = None
+    bytes_written: Expr | int | None = None
     checks: bool = False  # may set the unit's error flag: an integer divided by zero, an index out of range
     launch: dict[str, Any] = field(default_factory=dict)
 
@@ -86,6 +87,41 @@ class Source:
 
     def kernel(self, name: str) -> KernelInfo | None:
         return next((k for k in self.kernels if k.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """The sources of a graph. ``isa_flags`` are compiler flags that the C++ needs; unused languages are None.
+
+    ``host`` is the Python host program; of a C++ unit with a host program of its own, the operators that it calls
+    through Python (None without any).
+    """
+
+    host: Source | None
+    cpp: Source | None = None
+    triton: Source | None = None
+    isa_flags: tuple[str, ...] = ()
+
+    def sources(self) -> tuple[Source, ...]:
+        return tuple(s for s in (self.cpp, self.triton, self.host) if s is not None)
+
+    def counted(self, hint: Callable[[Expr], int]) -> Generated:
+        """The same with the bytes that kernels move as numbers."""
+
+        def of(source: Source | None) -> Source | None:
+            if source is None:
+                return None
+            kernels = tuple(
+                replace(
+                    k,
+                    bytes_read=None if k.bytes_read is None else hint(k.bytes_read),
+                    bytes_written=None if k.bytes_written is None else hint(k.bytes_written),
+                )
+                for k in source.kernels
+            )
+            return replace(source, kernels=kernels)
+
+        return replace(self, host=of(self.host), cpp=of(self.cpp), triton=of(self.triton))
 
 
 def user_lines(spans: Iterable[Span]) -> str:

@@ -12,14 +12,15 @@ import torch
 
 from .. import report
 from ..config import Config
-from ..ir.loops import Graph
 from . import memory, program
 from .build import build as build_library
 from .build import function
 from .cache import Cache
 
 if TYPE_CHECKING:
-    from ..codegen.generate import Generated
+    from ..codegen.source import Generated
+    from ..graph_cache import Program
+    from ..ir.loops import Graph
 
 Call = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
@@ -42,7 +43,7 @@ class Built:
 SUFFIXES = {"cpp": "cpp", "triton": "py", "host": "py"}
 
 
-def build(graph: Graph, generated: Generated, config: Config, target: str = "cpu", phase: str = "forward") -> Built:
+def build(graph: Program, generated: Generated, config: Config, target: str = "cpu", phase: str = "forward") -> Built:
     """Builds the kernels of ``graph``, binds them to the host program and returns the callable.
 
     Raises :class:`.build.NoCompiler` (FL403) and :class:`.build.BuildFailed` (FL402).
@@ -113,7 +114,7 @@ def _unbound(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     raise RuntimeError("the graph was not built")
 
 
-def _kernels(graph: Graph, generated: Generated, phase: str) -> list[report.Kernel]:
+def _kernels(graph: Program, generated: Generated, phase: str) -> list[report.Kernel]:
     source = generated.cpp or generated.triton
     if source is None:
         return []

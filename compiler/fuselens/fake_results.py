@@ -1,0 +1,158 @@
+"""What operators return for operands of such metadata, remembered, for fake tensors of integer sizes.
+
+Torch's fake mode remembers results as well, but looking one up and making tensors of it takes it several times as long
+as this, for it knows more kinds of tensors; and it imports its reasoning about symbolic sizes to do so. What is
+remembered is plain data: it can be kept on disk, so that a later process runs no operator's rules for shapes at all.
+
+An operator's result is remembered if it consists of strided tensors that are new or, each, a view of the same operand.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+_SCALARS = frozenset({
+    int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
+})  # fmt: skip
+_LIMIT = 100_000  # results; a process that meets more begins anew
+
+
+class Layout(NamedTuple):
+    """One tensor of a result. ``view`` is the position of the operand in whose memory it lies; None: in its own."""
+
+    dtype: torch.dtype
+    device: torch.device
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    view: int | None
+
+
+Layouts = tuple[Layout, ...]
+Make = Callable[[torch.Tensor, torch.device], torch.Tensor]  # a fake tensor of a meta tensor and the device it claims
+
+
+class FakeResults:
+    """Results by operator and operands: (type of sequence or None, layouts), or None for what is not remembered.
+
+    ``fake`` is the class of fake tensors; ``same_keys`` tells whether two are dispatched alike.
+    """
+
+    def __init__(self, fake: type, same_keys: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
+        self._fake, self._same_keys = fake, same_keys
+        self._known: dict[Any, tuple[type | None, Layouts] | None] = {}
+        self._functions: dict[Any, bool] = {}
+
+    def suits(self, func: Any) -> bool:
+        """Whether all that ``func`` does is to return tensors, and torch defines it."""
+        found = self._functions.get(func)
+        if found is None:
+            found = self._functions[func] = _suits(func)
+        return found
+
+    def run(
+        self, mode: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], compute: Callable[[], Any]
+    ) -> Any:
+        """``compute()`` for a function that suits, or what it returned for such operands."""
+        key = self._key(mode, func, args, kwargs)
+        if key is None:
+            return compute()
+        found = self._known.get(key, self)
+        if isinstance(found, tuple):
+            kind, layouts = found
+            make = functools.partial(self._fake, mode)
+            made = [_made(layout, args, make) for layout in layouts]
+            return made[0] if kind is None else kind(made)
+        result = compute()
+        if found is self:
+            if len(self._known) >= _LIMIT:
+                self._known.clear()
+            self._known[key] = self._described(mode, args, result)
+        return result
+
+    def _key(self, mode: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        parts = [func, torch.get_default_dtype(), torch.is_inference_mode_enabled()]
+        if not self._add(parts, mode, args):
+            return None
+        for name, value in kwargs.items():
+            parts.append(name)
+            if not self._add(parts, mode, (value,)):
+                return None
+        return tuple(parts)
+
+    def _add(self, parts: list[Any], mode: Any, values: Sequence[Any]) -> bool:
+        """Adds what a result depends on of each value; False where that is not known."""
+        fake = self._fake
+        for value in values:
+            kind = type(value)
+            if kind is fake:
+                if value.fake_mode is not mode or value.constant is not None or not _plain(value):
+                    return False
+                parts += (
+                    value.dtype, value.fake_device, value.shape, value.stride(), value.storage_offset(),
+                    value.untyped_storage().nbytes(), value.requires_grad, value.is_inference(),
+                )  # fmt: skip
+            elif kind in _SCALARS:
+                if value != value:
+                    return False
+                parts += (kind, value)
+            elif kind is list or kind is tuple:
+                parts += (kind, len(value))
+                if not self._add(parts, mode, value):
+                    return False
+            else:
+                return False
+        return True
+
+    def _described(self, mode: Any, args: Sequence[Any], result: Any) -> tuple[type | None, Layouts] | None:
+        make = functools.partial(self._fake, mode)
+        kind = type(result) if type(result) in (tuple, list) else None
+        tensors = (result,) if kind is None else tuple(result)
+        operands = {_storage(a): i for i, a in reversed([*enumerate(args)]) if type(a) is self._fake}
+        nested = {_storage(a) for a in args if type(a) in (tuple, list) for a in a if type(a) is self._fake}
+        own: set[int] = set()
+        layouts: list[Layout] = []
+        for t in tensors:
+            if type(t) is not self._fake or t.fake_mode is not mode or t.constant is not None or not _plain(t):
+                return None
+            view = operands.get(_storage(t))
+            if t.requires_grad or any(t is a for a in args) or _storage(t) in nested or _storage(t) in own:
+                return None
+            if view is None:
+                own.add(_storage(t))
+            layout = Layout(t.dtype, t.fake_device, tuple(t.shape), t.stride(), t.storage_offset(), view)
+            again = _made(layout, args, make)
+            sizes = [x.untyped_storage().nbytes() for x in (t, again)]
+            if not self._same_keys(again, t) or sizes[0] != sizes[1] or again.storage_offset() != layout.offset:
+                return None
+            layouts.append(layout)
+        return kind, tuple(layouts)
+
+
+def _suits(func: Any) -> bool:
+    schema = getattr(func, "_schema", None)
+    if schema is None or schema.is_mutable or func.namespace not in ("aten", "prims") or not schema.returns:
+        return False
+    packet = func.overloadpacket.__name__
+    return not packet.startswith("lift") and all("Tensor" in str(r.type) for r in schema.returns)
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _made(layout: Layout, args: Sequence[Any], make: Make) -> torch.Tensor:
+    dtype, device, shape, stride, offset, view = layout
+    if view is None:
+        return make(torch.empty_strided(shape, stride, dtype=dtype, device="meta"), device)
+    meta = torch.empty(0, dtype=dtype, device="meta")
+    meta.set_(args[view].untyped_storage(), offset, shape, stride)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    return make(meta, device)
