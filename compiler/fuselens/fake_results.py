@@ -9,8 +9,9 @@ An operator's result is remembered if it consists of strided tensors that are ne
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -33,26 +34,41 @@ class Layout(NamedTuple):
 
 
 Layouts = tuple[Layout, ...]
+Known = dict[Any, "tuple[type | None, Layouts] | None"]
 Make = Callable[[torch.Tensor, torch.device], torch.Tensor]  # a fake tensor of a meta tensor and the device it claims
 
 
 class FakeResults:
     """Results by operator and operands: (type of sequence or None, layouts), or None for what is not remembered.
 
-    ``fake`` is the class of fake tensors; ``same_keys`` tells whether two are dispatched alike.
+    ``fake`` is the class of fake tensors; ``state`` what else of torch results depend on; ``same_keys`` tells whether
+    two tensors are dispatched alike. Keys and results are plain data, which can be pickled.
     """
 
-    def __init__(self, fake: type, same_keys: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
-        self._fake, self._same_keys = fake, same_keys
-        self._known: dict[Any, tuple[type | None, Layouts] | None] = {}
-        self._functions: dict[Any, bool] = {}
+    def __init__(
+        self, fake: type, state: Callable[[], tuple[Any, ...]], same_keys: Callable[[torch.Tensor, torch.Tensor], bool]
+    ) -> None:
+        self._fake, self._state, self._same_keys = fake, state, same_keys
+        self._known: Known = {}
+        self._used: Known | None = None
+        self._functions: dict[str, bool] = {}
 
     def suits(self, func: Any) -> bool:
         """Whether all that ``func`` does is to return tensors, and torch defines it."""
-        found = self._functions.get(func)
+        found = self._functions.get(func._name)
         if found is None:
-            found = self._functions[func] = _suits(func)
+            found = self._functions[func._name] = _suits(func)
         return found
+
+    @contextlib.contextmanager
+    def followed(self, known: Known) -> Iterator[Known]:
+        """Inside, ``known`` are results that were remembered before, and what is used is entered into the other."""
+        self._known.update(known)
+        before, self._used = self._used, {}
+        try:
+            yield self._used
+        finally:
+            self._used = before
 
     def run(
         self, mode: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], compute: Callable[[], Any]
@@ -63,19 +79,27 @@ class FakeResults:
             return compute()
         found = self._known.get(key, self)
         if isinstance(found, tuple):
+            if self._used is not None:
+                self._used[key] = found
             kind, layouts = found
             make = functools.partial(self._fake, mode)
             made = [_made(layout, args, make) for layout in layouts]
             return made[0] if kind is None else kind(made)
-        result = compute()
+        used, self._used = self._used, None  # of what it calls in its turn nothing is needed the next time
+        try:
+            result = compute()
+        finally:
+            self._used = used
         if found is self:
             if len(self._known) >= _LIMIT:
                 self._known.clear()
-            self._known[key] = self._described(mode, args, result)
+            self._known[key] = described = self._described(mode, args, result)
+            if self._used is not None and described is not None:
+                self._used[key] = described
         return result
 
     def _key(self, mode: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        parts = [func, torch.get_default_dtype(), torch.is_inference_mode_enabled()]
+        parts = [func._name, *self._state()]
         if not self._add(parts, mode, args):
             return None
         for name, value in kwargs.items():
@@ -110,7 +134,7 @@ class FakeResults:
 
     def _described(self, mode: Any, args: Sequence[Any], result: Any) -> tuple[type | None, Layouts] | None:
         make = functools.partial(self._fake, mode)
-        kind = type(result) if type(result) in (tuple, list) else None
+        kind = list if type(result) is list else tuple if isinstance(result, tuple) else None
         tensors = (result,) if kind is None else tuple(result)
         operands = {_storage(a): i for i, a in reversed([*enumerate(args)]) if type(a) is self._fake}
         nested = {_storage(a) for a in args if type(a) in (tuple, list) for a in a if type(a) is self._fake}

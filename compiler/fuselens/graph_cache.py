@@ -10,6 +10,7 @@ An entry is what the run time needs and the report shows; the libraries of its k
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -20,10 +21,10 @@ import pickle
 import platform
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import fx
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from .capture.frame import Captured
     from .codegen.source import Generated
 
-_KIND = "graph"
+T = TypeVar("T")
+_KIND, _RESULTS = "graph", "results"
 _LIMIT = 2**20  # bytes of constants in one entry
 _PLAIN = frozenset({
     int, float, bool, complex, str, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format,
@@ -85,13 +87,12 @@ class GraphCache:
         self.key = key
 
     def load(self) -> Entry | None:
-        """The entry; a graph with a backward is known once that has been compiled as well."""
-        entry = self._get("forward")
-        return entry if isinstance(entry, Entry) else None
+        """The entry of the captured graph and its forward."""
+        return self._get("forward", Entry)
 
     def load_backward(self) -> Program | None:
-        program = self._get("backward")
-        return program if isinstance(program, Program) else None
+        """The entry of the backward, which there is once it has been compiled."""
+        return self._get("backward", Program)
 
     def store(self, phase: str, content: Entry | Program) -> None:
         """Keeps ``content``, unless something in it cannot be kept."""
@@ -105,15 +106,46 @@ class GraphCache:
             return
         self.cache.put(_KIND, self.key, file.getvalue(), f".{phase}")
 
-    def _get(self, phase: str) -> Any:
+    def _get(self, phase: str, kind: type[T]) -> T | None:
         data = None if self.key is None else self.cache.get(_KIND, self.key, f".{phase}")
         if data is None or self.key is None:
             return None
-        try:
-            return pickle.loads(data)
-        except Exception:  # noqa: BLE001 - an entry that cannot be read, for whatever reason, is a miss
+        content = _unpickled(data, kind)
+        if content is None:
             self.cache.discard(self.cache.path(_KIND, self.key, f".{phase}"))
-            return None
+        return content
+
+
+def _unpickled(data: bytes, kind: type[T]) -> T | None:
+    """What an entry holds; None where it cannot be read, for whatever reason, or is something else."""
+    try:
+        content = pickle.loads(data)
+    except Exception:  # noqa: BLE001
+        return None
+    return content if isinstance(content, kind) else None
+
+
+@contextlib.contextmanager
+def capturing(
+    config: Config, code: types.CodeType, on_diagnostic: Callable[[report.Diagnostic], None]
+) -> Iterator[None]:
+    """Inside, a frame is captured: what operators return for its fake tensors is known if it was captured before."""
+    cache = Cache(config.cache_dir)
+    name = [code.co_filename, code.co_qualname, code.co_firstlineno]
+    key = key_of({"code": name, "versions": _versions(), "sources": _own_sources()})
+    known: dict[Any, Any] = {}
+    apart = torch_private.foreign_rules()
+    if not apart and (data := cache.get(_RESULTS, key)) is not None:
+        known = _unpickled(data, dict)
+        if known is None:
+            cache.discard(cache.path(_RESULTS, key))
+            known = {}
+    for diagnostic in cache.drain():
+        on_diagnostic(diagnostic)
+    with torch_private.FAKE_RESULTS.followed(known) as used:
+        yield
+    if not apart and used.keys() - known.keys():
+        cache.put(_RESULTS, key, pickle.dumps(used, pickle.HIGHEST_PROTOCOL))
 
 
 class _Nameless(Exception):
@@ -141,12 +173,16 @@ def key_for(
             "config": cache_key(config),
             "texts": texts,
             "state": state,
-            "versions": [torch.__version__, torch.version.git_version, sys.version],
+            "versions": _versions(),
             "sources": _own_sources(),
             "machine": [platform.machine(), platform.system(), isa, machine()],
         })  # fmt: skip
     except _Nameless:
         return None
+
+
+def _versions() -> list[str]:
+    return [torch.__version__, str(torch.version.git_version), sys.version]
 
 
 @functools.cache

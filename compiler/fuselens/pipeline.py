@@ -13,14 +13,15 @@ import logging
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from . import frozen, live_memory, report, sharing, torch_private
+from . import frozen, graph_cache, live_memory, report, sharing, torch_private
 from .capture.frame import Captured, Facts
 from .capture.tracer import describe_tensor
 from .config import Config
@@ -85,6 +86,9 @@ class Recorder:
             if (shape.name, shape.span) not in known:
                 known.add((shape.name, shape.span))
                 self.report.shapes.append(shape)
+
+    def capturing(self, code: types.CodeType) -> AbstractContextManager[None]:
+        return graph_cache.capturing(self.config, code, self.on_diagnostic)
 
     def finish(self) -> None:
         """Called when the compilation is over: writes the dump folder that was asked for."""

@@ -90,8 +90,11 @@ class _FakeMode(FakeTensorMode):
 
 
 FAKE_RESULTS = FakeResults(
-    FakeTensor, lambda a, b: torch._C._dispatch_key_set(a) == torch._C._dispatch_key_set(b)
-)  # of all modes without symbolic sizes
+    FakeTensor,
+    lambda: (torch.get_default_dtype(), torch._C._get_default_device(), torch.is_inference_mode_enabled()),
+    lambda a, b: torch._C._dispatch_key_set(a) == torch._C._dispatch_key_set(b),
+)
+"""What operators returned under fake modes without symbolic sizes."""
 
 
 # What fake modes read of the peer compiler's settings, at their defaults.
@@ -803,7 +806,7 @@ def tracing_state() -> tuple[str, ...] | None:
     None where somebody takes part in it whom a name does not tell: modes, transforms, and Python functions that were
     registered for torch's own operators.
     """
-    if DISPATCH_MODES() or NUMBER_OF_MODES() or dual_level_active() or _foreign_rules():
+    if DISPATCH_MODES() or NUMBER_OF_MODES() or dual_level_active() or foreign_rules():
         return None
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return None
@@ -821,7 +824,7 @@ def tracing_state() -> tuple[str, ...] | None:
     return tuple(map(str, settings))
 
 
-def _foreign_rules() -> bool:
+def foreign_rules() -> bool:
     """Whether decompositions or kernels of torch's operators were registered by others than torch."""
     from torch._decomp import global_decomposition_table
 

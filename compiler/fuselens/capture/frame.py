@@ -97,6 +97,7 @@ class Recorder(Protocol):
     def on_break(self, diagnostic: Diagnostic) -> None: ...
     def on_diagnostic(self, diagnostic: Diagnostic) -> None: ...
     def on_frame(self, facts: Facts) -> None: ...
+    def capturing(self, code: types.CodeType) -> contextlib.AbstractContextManager[None]: ...
 
 
 CompileGraph = Callable[[Captured], Callable[[tuple[Any, ...]], Any]]
@@ -265,7 +266,8 @@ class FrameCompiler:
             tracer, machine = self._machine(function, code, args, sizes_are, function_state)
             traces.callback(tracer.release)
             try:
-                finished = machine.run(stop_at)
+                with self.recorder.capturing(code):
+                    finished = machine.run(stop_at)
             except Break as b:
                 step = b.step if b.step >= 0 else machine.steps - 1
                 if stop_at == step:
