@@ -33,6 +33,7 @@ from . import report, torch_private
 from .autograd.signature import SavedValue, Sharing, Signature
 from .config import Config, cache_key
 from .runtime.cache import Cache, key_of
+from .runtime.measure import machine
 
 if TYPE_CHECKING:
     from .capture.frame import Captured
