@@ -176,7 +176,7 @@ def key_for(
             "state": state,
             "versions": _versions(),
             "sources": _own_sources(),
-            "machine": [platform.machine(), platform.system(), isa, machine()],
+            "machine": [platform.machine(), platform.system(), *host, machine()],
         })  # fmt: skip
     except _Nameless:
         return None
