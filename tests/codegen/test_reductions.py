@@ -11,6 +11,14 @@ KINDS = ["sum", "prod", "max", "min", "argmax", "argmin"]
 SIZES = [1, 7, 8, 9, 31, 1000, 4097]
 
 
+def static(text: str, *sizes: int) -> str:
+    """A graph with its size symbols replaced by ``sizes``."""
+    head, _, rest = text.partition("\n")
+    for k, size in enumerate(sizes):
+        rest = rest.replace(f"s{k}", str(size))
+    return f"{head.split(' symbols')[0]}\n{rest}"
+
+
 def reduction(kind: str, dtype: str, layout: str) -> str:
     """A graph with symbolic sizes [s0, s1] that reduces rows, columns or everything."""
     result = "i64" if kind.startswith("arg") else dtype
@@ -71,6 +79,21 @@ def test_not_a_number_wins_and_ties_go_to_the_lowest_index(kind: str) -> None:
         x[3, position:] = 1
         for layout in ("rows", "columns", "all"):
             check(reduction(kind, "f32", layout), [x])
+            check(static(reduction(kind, "f32", layout), 4, 100), [x])
+
+
+@pytest.mark.parametrize("isa", [ISA, "scalar"])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "i8"])
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+def test_positions_of_known_sizes_take_narrow_lanes(kind: str, dtype: str, isa: str) -> None:
+    for layout in ("rows", "columns", "all"):
+        for shape in ((9, 7), (5, 64), (70, 33)):
+            text = static(reduction(kind, dtype, layout), *shape)
+            x = sample(dtype, shape, kind)
+            check(text, [x], isa)
+            none = -torch.inf if kind == "argmax" else torch.inf
+            if dtype in ("f32", "f64"):
+                check(text, [torch.full_like(x, none)], isa)
 
 
 def test_nothing_to_fold() -> None:

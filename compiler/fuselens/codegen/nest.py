@@ -249,7 +249,8 @@ def _wide(kernel: Kernel, vector: str, inner: tuple[str, ...]) -> bool:
             by_index = index is not None and (vector or axis) in names_in(index)
             if not by_index and varying.isdisjoint(op.operands()):
                 continue
-            if op.op != "store" and op.dtype != "bool":
+            narrow = op.op == "reduce" and op.args[0] in ("argmax", "argmin") and few(phase.axes)
+            if op.op != "store" and op.dtype != "bool" and not narrow:
                 balance += 1 if op.dtype in ("f64", "i64") else -1
             if vector or op.op != "reduce":  # along a row, lanes are folded into one
                 varying.add(op.name)
@@ -271,6 +272,12 @@ def _tile(nest: Nest, vector: str) -> str:
     if not counts or nest.hint(nest.size(vector)) < WORTH_A_TILE:
         return ""
     return max(counts, key=lambda n: counts[n])
+
+
+def few(axes: Iterable[Axis]) -> bool:
+    """Whether positions in the space of ``axes`` are known to fit 32 bits."""
+    points = _product(axes)
+    return bool(points.is_Integer) and int(points) < 1 << 31
 
 
 def _product(axes: Iterable[Axis]) -> Expr:

@@ -15,15 +15,17 @@ from dataclasses import dataclass, field
 from sympy import Expr
 
 from fuselens.ir.affine import ZERO, linear, substitute, symbol_names
-from fuselens.ir.loops import Axis, Graph, Kernel, Op, Phase, indirect_names, symbol, value_symbol
+from fuselens.ir.loops import ITEMSIZE, Axis, Graph, Kernel, Op, Phase, indirect_names, symbol, value_symbol
 from fuselens.ir.ops import OPS
 from fuselens.report import Span
 from fuselens.schedule.emit import Scope, remember_unrounded, translate, translated, without_dead
 from fuselens.schedule.groups import Group, Member
 from fuselens.schedule.inline import solved
-from fuselens.schedule.items import Item
+from fuselens.schedule.items import Item, points
 
 KEEP = 20  # cost (ir units, all passes together) above which a value is kept in memory between passes
+KEEP_ROW = 8  # the same on a CPU, where the row stays in cache and an output of the kernel can hold the value
+ROW = 1 << 18  # bytes of such a row
 
 
 class Unbuildable(Exception):
@@ -160,8 +162,11 @@ class _Builder:
                 continue
             if storage in self.plan.stored:
                 self.kept[storage] = _Kept(storage, member.target, level, member.item.store.dtype)
-            elif self._read_later(storage, level) and costs[storage] * len(later) > KEEP:
-                self._keep(storage, member, level, max(later), spare)
+            elif self._read_later(storage, level):
+                output = self._output_for(member, max(later), spare)
+                if costs[storage] * len(later) > (KEEP_ROW if output and self._row_in_cache(member, inner) else KEEP):
+                    self._keep(storage, member, level, output)
+                    spare = [m for m in spare if m is not output]
 
     def _demands(self) -> dict[str, set[int]]:
         """For each storage the levels of the passes that need its values, if nothing but stored ones is kept."""
@@ -179,16 +184,23 @@ class _Builder:
             self._level(m) > level for m in self.members.values() if any(o.args[0] == storage for o in m.item.loads)
         )
 
-    def _keep(self, storage: str, member: Member, level: int, last: int, spare: list[Member]) -> None:
-        """In the kernel's own output of the last pass that needs it, where there is one; else in its own storage."""
+    def _keep(self, storage: str, member: Member, level: int, output: Member | None) -> None:
+        """In an output of the kernel, where there is one; else in its own storage."""
         dtype = member.item.store.dtype
-        for output in spare:
-            if output.item.store.dtype == dtype and self._level(output) >= last:
-                spare.remove(output)
-                self.kept[storage] = _Kept(output.item.storage, output.target, level, dtype)
-                return
-        self.plan.stored.add(storage)
-        self.kept[storage] = _Kept(storage, member.target, level, dtype)
+        if output is None:
+            self.plan.stored.add(storage)
+        place = output or member
+        self.kept[storage] = _Kept(place.item.storage, place.target, level, dtype)
+
+    def _output_for(self, member: Member, last: int, spare: list[Member]) -> Member | None:
+        """The kernel's own output, of pass ``last`` or a later one, that the member's values can lie in until then."""
+        dtype = member.item.store.dtype
+        return next((m for m in spare if m.item.store.dtype == dtype and self._level(m) >= last), None)
+
+    def _row_in_cache(self, member: Member, inner: tuple[Axis, ...]) -> bool:
+        graph, dtype = self.plan.graph, member.item.store.dtype
+        cpu = graph.buffers[member.item.storage].device == "cpu"
+        return cpu and points(graph, (a.size for a in inner)) * ITEMSIZE[dtype] <= ROW
 
     def _spare_outputs(self) -> list[Member]:
         """Stored outputs of later passes that no pass after their own reads back."""

@@ -16,9 +16,10 @@ from sympy.core.operations import LatticeOp
 
 from ...ir.loops import Axis, Graph, Kernel, Op, indirect_names
 from ..expressions import C, linear, names_in, print_factor, print_index
-from ..nest import Nest, Plan, in_one_pass, index_of, plan, simplify
+from ..nest import Nest, Plan, few, in_one_pass, index_of, plan, simplify
 from ..source import Unsupported, Writer
 from .isa import Isa
+from .maths_parts import ARG_NONE
 from .parts import LIBM, REGISTER, UNIT
 from .prelude import parts_of
 from .scalar_ops import TABLE, Value, bitcast, cast, literal, wrap
@@ -41,6 +42,7 @@ _OURS = (
     "left begin end unit units row lo hi n u l step share chunk chunks work parallel thread threads splat copy_edge add_carry"
     " to_i32 to_i64 bits round_even div_floor div_trunc mod_floor mod_trunc int_pow shift_left shift_right floor_div"
     " floor_mod least greatest bound wrap keep_f32 keep_f64 keep_i32 keep_i64 keep_mask"
+    " arg_max arg_min arg_max_next arg_min_next arg_place"
 )
 _RESERVED = frozenset([*KEYWORDS, *_OURS.split()]) | frozenset(TABLE) | frozenset(LIBM)
 
@@ -114,6 +116,8 @@ class Fold:
     dtype: str
     name: str
     into: str = ""  # the accumulator that the body now being printed adds to
+    place: str = "i64"  # argmax and argmin: register kind of the indices
+    rising: bool = False  # each lane sees its indices in order
 
 
 class BodyWriter:
@@ -229,7 +233,7 @@ class BodyWriter:
         """Prints a body inside its loops: each op at the outermost level where its operands exist."""
         depth = {l.axis.name: k + 1 for k, l in enumerate(loops)}
         levels = self._levels(body, depth, vector, len(loops))
-        folds = [self._fold(op) for op in body if op.op == "reduce"]
+        folds = [self._fold(op, loops) for op in body if op.op == "reduce"]
         scoped = bool(loops) and bool(body)
         self.looping = bool(loops)
         for fold in folds:
@@ -376,10 +380,13 @@ class BodyWriter:
 
     # --- reductions ---
 
-    def _fold(self, op: Op) -> Fold:
+    def _fold(self, op: Op, loops: list[BodyLoop]) -> Fold:
         kind, value = op.args
         dtype = self.slots[value].value.dtype
-        return Fold(op, kind, REGISTER[dtype], dtype, self.claim(op.name, "_all"))
+        fold = Fold(op, kind, REGISTER[dtype], dtype, self.claim(op.name, "_all"))
+        fold.place = "i32" if not self.wide and few(l.axis for l in loops) else "i64"
+        fold.rising = len(loops) == 1
+        return fold
 
     def _identity(self, fold: Fold) -> str:
         kind, dtype = fold.kind, fold.dtype
@@ -388,15 +395,15 @@ class BodyWriter:
     def _accumulator(self, fold: Fold) -> str:
         """The C++ type of a running result."""
         if fold.kind in ("argmax", "argmin"):
-            self.need(f"arg.{fold.kind[3:]}.{fold.register}")
-            return f"arg_{fold.kind[3:]}_{fold.register}_{self.width}"
+            self.need(f"arg.{fold.kind[3:]}.{fold.register}.{fold.place}")
+            return f"arg_{fold.kind[3:]}_{fold.register}_{fold.place}_{self.width}"
         return self.vector(fold.register)
 
     def _start(self, fold: Fold) -> str:
         """The initialiser of a running result: the identity."""
         identity = self._identity(fold)
         if fold.kind in ("argmax", "argmin"):
-            return f"{{{self._splat(fold.register, identity)}, {self._splat('i64', '0x7fffffffffffffffL')}}}"
+            return f"{{{self._splat(fold.register, identity)}, {self._splat(fold.place, ARG_NONE[fold.place])}}}"
         if identity in ("0", "0L", "0.0f", "0.0"):
             return "{}"
         if fold.register == "mask":
@@ -440,16 +447,18 @@ class BodyWriter:
             self.need("iota")
             form = linear(position, frozenset((vector,))) if rows else None
             if form is None:
-                at = self._splat("i64", self._index(position))
+                at = self._splat(fold.place, self._index(position))
             else:
                 step = form.coefficient(vector)
                 if step is None:
                     raise Unsupported(f"{fold.kind} over tangled axes")
-                at = f"iota{self.width}({self._index(position)}, {print_index(step, self.names)})"
+                iota = "iota32_" if fold.place == "i32" else "iota"
+                at = f"{iota}{self.width}({self._index(position)}, {print_index(step, self.names)})"
             if cut:
-                self.need("keep.i64")
-                at = f"keep_i64({at}, left, 0x7fffffffffffffffL)"
-            self.out.put(f"arg_{fold.kind[3:]}(&{fold.into}, {value}, {at});", op.spans)
+                self.need(f"keep.{fold.place}")
+                at = f"keep_{fold.place}({at}, left, {ARG_NONE[fold.place]})"
+            call = f"arg_{fold.kind[3:]}{'_next' if fold.rising else ''}"
+            self.out.put(f"{call}(&{fold.into}, {value}, {at});", op.spans)
             return
         self.out.put(self._combine(fold, fold.into, value), op.spans)
 
@@ -493,7 +502,7 @@ class BodyWriter:
         register = REGISTER[fold.op.dtype]
         text = fold.name + ("[u]" if self.across > 1 else "")
         if fold.kind in ("argmax", "argmin"):
-            text = f"fold_arg_{fold.kind[3:]}({text})" if across else f"{text}.at"
+            text = f"fold_arg_{fold.kind[3:]}({text})" if across else f"arg_place({text})"
         elif across and self.width > 1:
             self.need(f"fold.{fold.kind}.{fold.register}")
             text = f"fold_{fold.kind}({text})"

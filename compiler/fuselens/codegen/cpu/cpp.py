@@ -306,7 +306,7 @@ class _KernelWriter(TileWriter):
         size = longest.hi
         depth = {l.axis.name: k + 1 for k, l in enumerate(loops)}
         levels = self._levels(body, depth, vector, len(loops))
-        folds = [self._fold(op) for op in body if op.op == "reduce"]
+        folds = [self._fold(op, loops) for op in body if op.op == "reduce"]
         for fold in folds:
             self._declare(fold)
         out.open("{")

@@ -113,33 +113,40 @@ def _folds(width: int, token: str, name: str) -> list[Part]:
 
 
 _ARG = """
-struct arg_@N@W { @T best; @l at; };
+struct arg_@N@W { @T best; @A at; };
 // the {word} value and its lowest index; NaN wins
-static inline void arg_{kind}(arg_@N@W* a, @T x, @l at) {
-  @m better = {better};
-  a->best = {pick} ? x : a->best;
-  a->at = to_i64(better) ? at : a->at;
+static inline void arg_{kind}(arg_@N@W* a, @T x, @A at) {
+  auto better = {better};
+  a->best = better ? x : a->best;
+  a->at = to_@P(better) ? at : a->at;
 }
+static inline void arg_{kind}_next(arg_@N@W* a, @T x, @A at) {  // each lane's indices rise from call to call
+  auto better = {next};
+  a->best = better ? x : a->best;
+  a->at = to_@P(better) ? at : a->at;
+}
+static inline @l arg_place(arg_@N@W a) { return to_i64(a.at == {none} ? a.at - a.at : a.at); }
 static inline @l fold_arg_{kind}(arg_@N@W a) {
   arg_@N@W r = a;
 {steps}
-  return r.at;
+  return arg_place(r);
 }""".strip()
+ARG_NONE = {
+    "i32": "0x7fffffff",
+    "i64": "0x7fffffffffffffffL",
+}  # the index while no value beats the identity: then it is 0
 
 
-def _argument(kind: str, name: str, token: str, width: int, wide: bool) -> Part:
-    """argmax or argmin of values of register kind ``name``, with indices in i64 lanes."""
-    floating = name in ("f32", "f64")
-    sign = ">" if kind == "max" else "<"
-    tie = "to_native(at < a->at)"
-    if floating:
+def _argument(kind: str, name: str, token: str, width: int, place: str) -> Part:
+    """argmax or argmin of values of register kind ``name``, with indices in lanes of kind ``place``."""
+    native = "to_i32" if name in ("f32", "i32") else "to_i64"
+    sign, tie = ">" if kind == "max" else "<", f"{native}(at < a->at)"
+    if name in ("f32", "f64"):
         better = f"(x {sign} a->best) | ((x != x) & (a->best == a->best)) | (((x == a->best) | ((x != x) & (a->best != a->best))) & {tie})"
+        following = f"~(x {'<=' if kind == 'max' else '>='} a->best) & (a->best == a->best)"
     else:
         better = f"(x {sign} a->best) | ((x == a->best) & {tie})"
-    native32 = name in ("f32", "i32")
-    better = better.replace("to_native", "to_i32" if native32 else "to_i64")
-    mask = "to_i64" if wide else "to_i32"
-    pick = "to_i32(better)" if native32 else "to_i64(better)"
+        following = f"x {sign} a->best"
     steps, step = [], width // 2
     while step:
         order = ", ".join(str(l ^ step) for l in range(width))
@@ -150,13 +157,16 @@ def _argument(kind: str, name: str, token: str, width: int, wide: bool) -> Part:
     text = (
         _ARG.replace("{kind}", kind)
         .replace("{word}", "greatest" if kind == "max" else "least")
-        .replace("{better}", f"{mask}({better})")
-        .replace("{pick}", pick)
+        .replace("{better}", better)
+        .replace("{next}", following)
+        .replace("{none}", ARG_NONE[place])
         .replace("{steps}", "\n".join(steps))
-        .replace("@N", f"{kind}_{name}_")
+        .replace("@N", f"{kind}_{name}_{place}_")
         .replace("@T", token)
+        .replace("@A", "@i" if place == "i32" else "@l")
+        .replace("@P", place)
     )
-    return Part(f"arg.{kind}.{name}", text, ("types",))
+    return Part(f"arg.{kind}.{name}.{place}", text, ("types",))
 
 
 # GCC turns a loop over lanes into the instruction, but that costs a third of the build time of a unit full of maths.
@@ -307,5 +317,5 @@ def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
         parts.append(Part(f"keep.{name}", keep, ("types",)))
         parts += _folds(width, token, name)
         if name != "mask":
-            parts += [_argument(kind, name, token, width, wide) for kind in ("max", "min")]
+            parts += [_argument(kind, name, token, width, place) for kind in ("max", "min") for place in ("i32", "i64")]
     return parts
