@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fuselens.capture import tensor_layout
 from fuselens.codegen.generate import generate
 from fuselens.config import Config
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse
 from fuselens.ir.verify import verify
+from fuselens.runtime import program
 from fuselens.runtime.build import host_isa
 from fuselens.runtime.compile_graph import Built, build
 
@@ -35,7 +37,8 @@ def config() -> Config:
 
 def compiled(graph: Graph, isa: str = "") -> Built:
     """``graph`` built for the CPU."""
-    return build(graph, generate(graph, "cpu", isa or ISA), config())
+    cpp_host = program.available(tensor_layout.tensor_offset())
+    return build(graph, generate(graph, "cpu", isa or ISA, cpp_host=cpp_host), config())
 
 
 def check(

@@ -471,3 +471,107 @@ def test_static_sizes_from_one_block_up(n: int, isa: str) -> None:
   return buf0, buf1, buf2
 """
     check(text, [torch.randn(3, n), torch.randn(n)], isa, 1e-6, 1e-6)
+
+
+UPDATES = """graph g symbols [s0 = at.0 hint 40]
+  input x: {d}[{rows}, {columns}] strides [{columns}, 1]
+  input at: i64[s0] strides [1]
+  input v: {d}[s0, {columns}] strides [{columns}, 1]
+  buffer buf0: {d}[{rows}, {columns}] strides [{columns}, 1]
+  buffer buf1: {d}[{rows}, {columns}] strides [1, {rows}]
+  buffer buf2: {d}[{rows}] strides [1]
+  kernel copies [i0 < {rows}, i1 < {columns}]
+    phase []
+      t0 = load x[{columns}*i0 + i1] : {d}
+      store buf0[{columns}*i0 + i1] = t0
+      store buf1[i0 + {rows}*i1] = t0
+  kernel zeros [i0 < {rows}]
+    phase []
+      t0 = load x[{columns}*i0] : {d}
+      store buf2[i0] = t0
+  kernel rows [i0 < {columns}]
+    phase [r0 < s0]
+      t0 = load at[r0] : i64
+      t1 = bounds t0, {rows}, wrap : i64
+      t2 = load v[{columns}*r0 + i0] : {d}
+      store buf0[{columns}*%t1 + i0] = {kind} t2
+  kernel columns [i0 < {columns}]
+    phase [r0 < s0]
+      t0 = load at[r0] : i64
+      t1 = bounds t0, {rows}, wrap : i64
+      t2 = load v[{columns}*r0 + i0] : {d}
+      store buf1[%t1 + {rows}*i0] = {kind} t2
+  kernel numbers []
+    phase [r0 < s0]
+      t0 = load at[r0] : i64
+      t1 = bounds t0, {rows}, wrap : i64
+      t2 = load v[{columns}*r0] : {d}
+      store buf2[%t1] = {kind} t2
+  return buf0, buf1, buf2
+"""
+
+
+def updates(dtype: str, kind: str, rows: int, columns: int) -> str:
+    return UPDATES.format(d=dtype, kind=kind, rows=rows, columns=columns)
+
+
+def update_inputs(dtype: torch.dtype, rows: int, columns: int, count: int) -> list[torch.Tensor]:
+    x, v = torch.randn(rows, columns) * 4, torch.randn(count, columns) * 2
+    return [(x > 0) if dtype == torch.bool else x.to(dtype), torch.randint(-rows, rows, (count,)),
+            (v > 0) if dtype == torch.bool else v.to(dtype)]  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", [ISA, "scalar", "sse2"])
+@pytest.mark.parametrize("kind", ["last", "sum", "prod", "max", "min"])
+def test_updates(kind: str, isa: str) -> None:
+    dtypes = ["f32", "i64"] if isa != ISA else ["f32", "f64", "bf16", "f16", "i64", "i32", "i8", "u8", "bool"]
+    for dtype in dtypes:
+        if dtype == "bool" and kind in ("sum", "prod"):
+            continue
+        for rows, columns, count in ((7, 33, 12), (3, 4, 0), (50, 8, 9)):
+            check(updates(dtype, kind, rows, columns), update_inputs(DTYPES[dtype], rows, columns, count), isa,
+                  rtol=2e-2 if dtype in ("bf16", "f16") else None, atol=0.2 if dtype in ("bf16", "f16") else None)  # fmt: skip
+
+
+def test_a_position_out_of_range_is_reported_once() -> None:
+    graph = parse(updates("f32", "sum", 7, 33))
+    built = compiled(graph)
+    x, at, v = update_inputs(torch.float32, 7, 33, 12)
+    for wrong in (7, -8, 1 << 40):
+        bad = at.clone()
+        bad[11] = wrong
+        with pytest.raises(IndexError):
+            built.call((x, bad, v))
+        built.call((x, at, v))
+
+
+def test_sums_at_one_position_do_not_depend_on_threads() -> None:
+    graph = parse(updates("f32", "sum", 3, 3000))
+    built = compiled(graph)
+    inputs = tuple(update_inputs(torch.float32, 3, 3000, 500))
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(built.call(inputs))
+    finally:
+        torch.set_num_threads(before)
+    for found in results[1:]:
+        for a, b in zip(found, results[0], strict=True):
+            assert torch.equal(a, b)
+
+
+def test_comparisons_of_positions_with_a_number() -> None:
+    """They are made in 32 bits, whatever the number."""
+    lines = [f"      c{k} = {op} {', '.join(args)} : bool\n      store buf{k}[i0] = c{k}\n"
+             for k, (op, args) in enumerate((op, args) for op in ("eq", "ne", "lt", "le", "gt", "ge")
+                                            for args in (("p", "n"), ("n", "p")))]  # fmt: skip
+    buffers = "".join(f"  buffer buf{k}: bool[37] strides [1]\n" for k in range(12))
+    text = (
+        f"graph g\n  input arg0: i64[] strides []\n{buffers}  kernel kernel0 [i0 < 37]\n    phase []\n"
+        f"      n = load arg0[0] : i64\n      p = index i0 + 5 : i64\n{''.join(lines)}"
+        f"  return {', '.join(f'buf{k}' for k in range(12))}\n"
+    )
+    for number in (-(1 << 63), -(1 << 62), -1, 4, 5, 6, 13, 20, 41, 42, 1 << 40, (1 << 63) - 1):
+        check(text, [torch.tensor(number)])

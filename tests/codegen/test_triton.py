@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fuselens.codegen.source import KernelInfo
+from fuselens.codegen.source import KernelInfo, Unsupported
 from fuselens.codegen.triton.interpret import Job, interpret
 from fuselens.codegen.triton.kernels import to_triton
 from fuselens.codegen.triton.scalar_ops import LIBDEVICE
@@ -149,6 +149,49 @@ def test_layouts_under_the_interpreter() -> None:
         rtol=8e-3,
         atol=8e-3,
     )
+
+
+def positions(store: str, axes: str, phase: str) -> str:
+    return f"""graph g
+  input arg0: i64[37] strides [1]
+  input arg1: f32[37, 20] strides [20, 1]
+  input arg2: f32[50, 20] strides [20, 1]
+  buffer buf0: f32[50, 20] strides [20, 1]
+  kernel kernel0 [{axes}]
+    phase [{phase}]
+      t0 = load arg0[n] : i64
+      t1 = bounds t0, 50, wrap : i64
+      t2 = load arg1[20*n + d] : f32
+      t3 = load arg2[20*%t1 + d] : f32
+      t4 = mul t2, t3 : f32
+      store buf0[20*%t1 + d] = {store}
+  return buf0
+"""
+
+
+def test_positions_from_data_under_the_interpreter() -> None:
+    inputs = [torch.randperm(50)[:37] - 25, torch.randn(37, 20), torch.randn(50, 20)]
+    repeated = [torch.randint(-50, 50, (37,)), *inputs[1:]]
+    jobs = []
+    for store, values in (("last t4", inputs), ("sum t4", repeated)):
+        for axes, phase in (("d < 20", "n < 37"), ("", "n < 37, d < 20")):
+            graph = parse(positions(store, axes, phase))
+            source = to_triton(graph)
+            memory = Memory(graph)
+            memory.bind(values)
+            memory.storage("buf0").fill_(1.0)
+            (info,) = source.kernels
+            tensors = {a: memory.storage(a).clone() for a in info.arguments}
+            _run_loops(graph.kernels()[0], memory)
+            jobs.append((Job(source, "kernel0", tensors, {}, programs(info, {})), memory.storage("buf0")))
+    for (job, expected), found in zip(jobs, interpret([j for j, _ in jobs]), strict=True):
+        torch.testing.assert_close(found["buf0"], expected, msg=lambda m, j=job: f"{m}\n{j.source.text}")
+    wrong = Job(jobs[0][0].source, "kernel0", {**jobs[0][0].tensors, "arg0": inputs[0] + 40}, {}, jobs[0][0].grid)
+    interpret([wrong])  # asserts hold on devices only; no memory of others is touched
+    assert "@triton.jit(debug=True)" in wrong.source.text
+    assert "device_assert" in wrong.source.text
+    with pytest.raises(Unsupported, match="update prod"):
+        to_triton(parse(positions("prod t4", "d < 20", "n < 37")))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i64", "i32", "bool"])

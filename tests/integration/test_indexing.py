@@ -97,6 +97,9 @@ def programs() -> dict[str, Program]:
         "scatter_reduce mean of others": (
             lambda x, i, v: x.scatter_reduce(0, i, v, "mean", include_self=False), [f(5, 4), n(9, 4), f(9, 4)]),
         "scatter multiplies": (lambda x, i, v: x.scatter(0, i, v, reduce="multiply"), [f(5, 4), n(9, 4), f(9, 4)]),
+        "slice_scatter by steps": (lambda x, v: torch.slice_scatter(x.exp(), v, 1, 1, 9, 3) + 1, [f(4, 10), f(4, 3)]),
+        "diagonal_scatter": (lambda x, v: torch.diagonal_scatter(x * 2, v, 1), [f(5, 6), f(5)]),
+        "diagonal_scatter below": (lambda x, v: torch.diagonal_scatter(x, v, -1, 0, 2), [f(5, 3, 4), f(3, 4)]),
         "one hot": (lambda i: F.one_hot(i, 5) * 2, [n(4, 3)]),
         "nll_loss": (lambda x, t: F.nll_loss(x, t), [f(8, 5), n(8)]),
         "nll_loss of one": (lambda x, t: F.nll_loss(x, t), [f(5), torch.tensor(3)]),

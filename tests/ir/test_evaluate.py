@@ -105,3 +105,35 @@ graph g
 def test_unwritten_memory_is_rubbish() -> None:
     graph = parse("graph g\n  buffer a: f32[4] strides [1]\n  return a\n")
     assert evaluate(graph, [])[0].isnan().all()
+
+
+def test_positions_are_checked_and_updates_come_in_turn() -> None:
+    text = """graph g
+  input x: f32[4] strides [1]
+  input at: i64[5] strides [1]
+  input v: f32[5] strides [1]
+  buffer y: f32[4] strides [1]
+  view u: f32[4] strides [1] offset 0 of y
+  loop y [i0 < 4]
+    t0 = load x[i0] : f32
+    store y[i0] = t0
+  loop u [] reduce [r0 < 5]
+    t0 = load at[r0] : i64
+    t1 = bounds t0, 4, wrap : i64
+    t2 = load v[r0] : f32
+    store y[%t1] = KIND t2
+  return y
+"""
+    x, at = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, -1, 0, 3, 2])
+    v = torch.tensor([5.0, 6.0, 7.0, 8.0, torch.nan])
+    expected = {
+        "last": [7.0, 2.0, torch.nan, 8.0], "sum": [13.0, 2.0, torch.nan, 18.0], "max": [7.0, 2.0, torch.nan, 8.0],
+        "min": [1.0, 2.0, torch.nan, 4.0], "prod": [35.0, 2.0, torch.nan, 192.0],
+    }  # fmt: skip
+    for kind, values in expected.items():
+        graph = parse(text.replace("KIND", kind))
+        (found,) = evaluate(graph, [x, at, v])
+        torch.testing.assert_close(found, torch.tensor(values), equal_nan=True)
+    for wrong in (4, -5):
+        with pytest.raises(IndexError):
+            evaluate(graph, [x, at + torch.tensor([0, 0, 0, 0, wrong - 2]), v])

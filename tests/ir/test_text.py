@@ -45,6 +45,9 @@ x=[1, s0 + 1, None], y=inf) from aten.mm.default because "a, b: \\"c\\""
       t5 = index 64*i0 + Max(1, s0) : i64
       t6 = const 7 : i32
       t7 = random t6, t6, 12[64*i0 + Max(1, s0)] : i32
+      t8 = bounds t5, s0 + 1, wrap : i64
+      t10 = bounds t5, 64 : i64
+      store buf3[64*%t8 + %t10] = sum t2
   reuse buf5 = buf2
   write arg0 = buf3
   return buf3, None, 2*s0, arg0

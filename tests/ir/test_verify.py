@@ -15,12 +15,28 @@ HEAD = """\
 graph g symbols [s0 = x.0 hint 8]
   input x: f32[s0, 4] strides [4, 1]
   input h: bf16[4] strides [1]
+  input at: i64[s0] strides [1]
   buffer y: f32[s0, 4] strides [4, 1]
   buffer z: f32[s0] strides [1]
   buffer w: f32[s0, 4] strides [4, 1]
   buffer q: f32[s0, 4] strides [4, 1]
 """
 COPY = "  loop y [i0 < s0, i1 < 4]\n    t0 = load x[4*i0 + i1] : f32\n    store y[4*i0 + i1] = t0\n"
+UPDATE = """\
+  view u: f32[s0, 4] strides [4, 1] offset 0 of y
+  loop u [i0 < 4] reduce [r0 < s0]
+    t0 = load at[r0] : i64
+    t1 = bounds t0, s0, wrap : i64
+    t2 = load x[4*r0 + i0] : f32
+    store y[4*%t1 + i0] = sum t2
+"""
+GATHER = """\
+  loop y [i0 < s0, i1 < 4]
+    t0 = load at[i0] : i64
+    t1 = bounds t0, s0 : i64
+    t2 = load x[4*%t1 + i1] : f32
+    store y[4*i0 + i1] = t2
+"""
 KERNEL = """\
   kernel k [i0 < s0]
     phase [r0 < 4]
@@ -47,6 +63,10 @@ GOOD = {
     "  return z\n",
     "memory taken over": COPY + COPY.replace("y", "w").replace("x[", "y[") + COPY.replace("y", "q").replace("x[", "w[")
     + "  extern out = aten.neg.default(q)\n  reuse q = y\n  return out\n",
+    "a gather": GATHER + "  return y\n",
+    "an update": COPY + UPDATE + "  return y\n",
+    "an update in turn": COPY + UPDATE.replace("4*%t1 + i0", "%t1").replace("[i0 < 4] reduce [r0 < s0]",
+                                                                      "[] reduce [r0 < s0, i0 < 4]") + "  return y\n",
     "an input written in place": COPY + "  reuse y = x\n  write x = y\n  return None\n",
     "an input to be written": COPY + "  write x = y\n  return y\n",
 }  # fmt: skip
@@ -92,6 +112,15 @@ BAD = {
     "too far": ("bounds", COPY.replace("x[4*i0 + i1]", "x[4*i0 + i1 + 1]") + RETURN),
     "negative": ("bounds", COPY.replace("x[4*i0 + i1]", "x[4*i0 + i1 - 1]") + RETURN),
     "all write one": ("stores", COPY.replace("y[4*i0 + i1]", "y[4*i0]") + RETURN),
+    "a position too far": ("bounds", GATHER.replace("4*%t1 + i1", "4*%t1 + i1 + 1") + RETURN),
+    "a position of floats": ("dtypes", GATHER.replace("load at[i0] : i64", "load x[i0] : f32") + RETURN),
+    "a position below an unknown size": ("bounds", GATHER.replace("bounds t0, s0", "bounds t0, s0 + 1") + RETURN),
+    "an update of nothing": ("order", UPDATE + RETURN),
+    "an update of no kind": ("dtypes", COPY + UPDATE.replace("sum t2", "mean t2") + RETURN),
+    "points that update one element": ("stores", COPY + UPDATE.replace("4*%t1 + i0", "4*%t1") + RETURN),
+    "points that may update one element": ("stores", COPY + UPDATE.replace("4*%t1 + i0", "2*%t1 + i0") + RETURN),
+    "points in parallel at positions from data": (
+        "stores", COPY + UPDATE.replace("[i0 < 4] reduce [r0 < s0]", "[i0 < 4, r0 < s0]") + RETURN),
     "neighbour": ("races", KERNEL.replace("t3 = load x[4*i0 + r0]", "t3 = load y[4*i0 - r0 + 3]").replace(
         "      t1 = reduce", "      store y[4*i0 + r0] = t0\n      t1 = reduce") + RETURN),
     "takes live memory": ("reuse", COPY + COPY.replace("y", "w").replace("x[", "y[")

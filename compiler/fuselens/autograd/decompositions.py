@@ -30,7 +30,8 @@ _KEPT = frozenset({
     "normal", "normal_functional", "uniform", "exponential", "multinomial", "randperm",
     # gathers, scatters and slices: index expressions in the lowering
     "embedding", "index", "index_put", "index_select", "gather", "scatter", "scatter_add", "scatter_reduce",
-    "take", "_unsafe_index", "put", "index_copy", "index_fill", "embedding_dense_backward",
+    "take", "_unsafe_index", "put", "index_copy", "index_fill", "embedding_dense_backward", "nll_loss_backward",
+    "nll_loss2d_backward",
     "slice", "slice_scatter", "select", "select_scatter", "diagonal_scatter", "as_strided_scatter", "roll", "cat",
     "constant_pad_nd", "index_add",
     # raises for what is no probability
@@ -74,7 +75,7 @@ def _extra() -> dict[Any, Callable[..., Any]]:
         "native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit",
         "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training", "_batch_norm_with_update",
         "_batch_norm_with_update_functional", "batch_norm_backward", "cudnn_batch_norm", "cudnn_batch_norm_backward",
-        "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward",
+        "nll_loss_forward", "nll_loss2d_forward",
         "threshold", "threshold_backward", "sigmoid_backward", "tanh_backward",
         "native_dropout_backward", "select_backward", "slice_backward", "addcmul", "addcdiv", "lerp", "rsub",
         "_fused_rms_norm", "_fused_rms_norm_backward", "huber_loss", "huber_loss_backward", "smooth_l1_loss",

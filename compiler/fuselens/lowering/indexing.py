@@ -387,6 +387,33 @@ def identity(kind: str, dtype: str) -> Any:
     return -(2**bits) if low else 2**bits - 1
 
 
+def _nll_loss_backward(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    """Zero but for the class of each sample: a function of the position, so that it fuses with what reads it."""
+    grad, x, target, weight, reduction, ignored, total = args
+    out = low.like(meta)
+    _supported(grad, x, out)
+    channel = min(len(x.sizes) - 1, 1)
+    dtype = compute_dtype(out.dtype)
+
+    def compute(body: Body, point: Sizes) -> Scalar:
+        place = (*point[:channel], *point[channel + 1 :]) if target.sizes else ()
+        place = place or (ZERO,) * len(target.sizes)
+        label = low.load(body, target, place, target.sizes).cast("i64")
+        counts = label.ne(ignored)
+        k = counts.where(label, 0).bounds(x.sizes[channel], False)
+        g = low.load(body, grad, place if grad.sizes else (), grad.sizes).cast(dtype)
+        if reduction == 1:
+            g = g / low.load(body, total, (), ()).cast(dtype)
+        if weight is not None:
+            g = g * body.load(weight.owner, weight.index((k.symbol,)), weight.dtype).cast(dtype)
+        value = counts.where(-g, 0.0)
+        return body.lift(point[channel], "i64").eq(k).where(value, 0.0)
+
+    if not x.sizes or x.sizes[channel] == 0 or target.dtype != "i64" or (grad.sizes and len(x.sizes) == 1):
+        raise Unsupported("a form of the loss without batches or classes")
+    return low.indexed(out, compute)
+
+
 def _embedding_backward(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
     grad, indices, _, padding, by_frequency = args
     if by_frequency:
@@ -427,4 +454,6 @@ RULES: dict[str, Rule] = {
     "aten.scatter_add": _scatter("sum"),
     "aten.scatter_reduce": _scatter_reduce,
     "aten.embedding_dense_backward": _embedding_backward,
+    "aten.nll_loss_backward": _nll_loss_backward,
+    "aten.nll_loss2d_backward": _nll_loss_backward,
 }

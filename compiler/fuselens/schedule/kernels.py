@@ -91,6 +91,7 @@ class _Builder:
         if inner:
             _hoist(phases)
             _share(phases)
+            _find_picked(phases)
         bodies = without_dead([ops for _, ops in phases])
         merged = _merge_axes(outer, [(axes, body) for (axes, _), body in zip(phases, bodies, strict=True) if body])
         return self._finish(*merged)
@@ -373,6 +374,33 @@ def _hoist(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> None:
             phases[position] = (axes, rest)
             crossing |= names
         crossing |= {o.name for o in body if o.op == "reduce"}
+
+
+def _find_picked(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> None:
+    """Replaces sums along an axis of which all terms but one, at a position below the axis' size, are zero."""
+    limits = {o.name: o.args[1] for _, body in phases for o in body if o.op == "bounds"}
+    found: dict[str, str] = {}
+    for axes, body in phases:
+        own = {o.name: o for o in body}
+        for op in body:
+            if op.op != "reduce" or op.args[0] != "sum" or len(axes) != 1 or op.args[1] not in own:
+                continue
+            choice = own[op.args[1]]
+            if choice.op != "where" or choice.args[1] in own or choice.args[0] not in own:
+                continue
+            test, other = own[choice.args[0]], own.get(choice.args[2])
+            if test.op != "eq" or other is None or other.op != "const" or other.args[0] != 0:
+                continue
+            for place, position in (test.args, test.args[::-1]):
+                along = own.get(place)
+                if (
+                    along is not None and along.op == "index" and along.args[0] == axes[0].symbol
+                    and limits.get(position) == axes[0].size
+                ):  # fmt: skip
+                    found[op.name] = choice.args[1]
+    for number, (axes, body) in enumerate(phases) if found else ():
+        kept = (o for o in body if o.name not in found)
+        phases[number] = (axes, [Op(o.name, o.op, _renamed_args(o, found), o.dtype, o.spans) for o in kept])
 
 
 def _share(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> None:

@@ -47,6 +47,12 @@ _OURS = (
 _RESERVED = frozenset([*KEYWORDS, *_OURS.split()]) | frozenset(TABLE) | frozenset(LIBM)
 
 
+# Comparisons, and what they are with their operands exchanged.
+MIRRORED = {
+    "eq": ("==", "=="), "ne": ("!=", "!="), "lt": ("<", ">"), "le": ("<=", ">="), "gt": (">", "<"), "ge": (">=", "<="),
+}  # fmt: skip
+
+
 class Unit:
     """What the kernels of one translation unit share: the prelude parts in use."""
 
@@ -559,6 +565,8 @@ class BodyWriter:
             values = [self.slots[a].value if isinstance(a, str) else self._number(a, op) for a in op.args]
             if op.op == "cast" and op.dtype == "i32" and op.args[0] in self.iotas:
                 text = f"iota32_{self.width}({self.iotas[op.args[0]]})"
+            elif op.op in MIRRORED and (place := self._compared_place(op)):
+                text = place
             elif op.op == "cast":
                 text = cast(self, op, values[0])
             elif op.op == "bitcast":
@@ -568,6 +576,18 @@ class BodyWriter:
             else:
                 raise Unsupported(f"operation {op.op}")
             self._define(op, text)
+
+    def _compared_place(self, op: Op) -> str:
+        """A comparison of consecutive positions with one number: of lanes' numbers, in 32 bits. "" for any other."""
+        symbol, (a, b) = MIRRORED[op.op][0], op.args
+        if b in self.iotas:
+            symbol, a, b = MIRRORED[op.op][1], b, a
+        start, _, step = self.iotas.get(a, "").rpartition(", ")
+        if step != "1" or self.wide or self.slots[b].varying or self.slots[b].value.dtype != "i64":
+            return ""
+        self.need("lane_of")
+        lane = f"lane_of{self.width}({_lane_zero(self.slots[b].value)}, {start})"
+        return f"(iota32_{self.width}(0, 1) {symbol} {self._splat('i32', lane)})"
 
     def _number(self, number: object, op: Op) -> Value:
         if isinstance(number, (int, float)):

@@ -59,4 +59,10 @@ def index_parts() -> list[Part]:
         *(_update(kind, dtype) for kind in UPDATED for dtype in C_TYPES),
         Part("wrap", "static inline @l wrap(@l at, long n) { return at + ((at >> 63) & n); }", ("types",)),
         Part("bounds", _BOUNDS, ("types", "error")),
+        Part(
+            "lane_of",
+            "static inline int lane_of@W(long at, long start) {  // -1 before the lanes, @W after them\n"
+            "  return at < start ? -1 : (unsigned long)at - start > @W ? @W : (int)(at - start);\n}",
+            ("iota",),
+        ),
     ]

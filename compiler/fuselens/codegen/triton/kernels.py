@@ -593,6 +593,7 @@ class _KernelWriter:
         self.out.put(
             f"tl.device_assert({f'({inside}) | ~({self.mask})' if self.mask else inside}, 'index out of range')"
         )
+        self.out.put(f"{name} = tl.where({inside}, {name}, 0)")
         self.slots[op.name] = _Slot(Value(name, op.dtype), True)
         self.checks = True
 
