@@ -72,6 +72,36 @@ def fake_mode(shape_env: Any | None = None) -> FakeTensorMode:
         return _FakeMode(allow_non_fake_inputs=False, shape_env=shape_env)
 
 
+def _view_by_kernel(view: Any, x: Any, size: Any) -> tuple[Any, tuple[Any, ...]] | None:
+    """The view with the strides of ATen's kernel: torch's rule in Python chooses others for dimensions of size 1."""
+    extents = (*size, *x.shape, *x.stride(), x.storage_offset())
+    if not all(type(e) is int for e in extents):
+        return None
+    shaped = view(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta"), size)
+    return torch.ops.aten.as_strided.default, (x, shaped.shape, shaped.stride(), x.storage_offset())
+
+
+def _refused_for_integers(func: Any, x: Any, *args: Any) -> None:
+    """Real kernels refuse to write floats to integers, torch's rules in Python for some of them do not."""
+    if not (x.dtype.is_floating_point or x.dtype.is_complex):
+        raise RuntimeError(f"result type Float can't be cast to the desired output type {x.dtype}")
+
+
+def _refused_mask(func: Any, x: Any, mask: Any, source: Any) -> None:
+    """The real kernel refuses masks of more dimensions than what it writes to."""
+    if mask.dim() > x.dim():
+        raise RuntimeError(f"expand: the mask has {mask.dim()} dimensions, the tensor {x.dim()}")
+
+
+# Where torch's fake kernels differ from the real ones: the operator and arguments to run instead, None for the same.
+_CORRECTIONS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]] | None]] = {
+    torch.ops.aten.view.default: _view_by_kernel,
+    torch.ops.aten.logit_.default: _refused_for_integers,
+    torch.ops.aten.ldexp_.default: _refused_for_integers,
+    torch.ops.aten.masked_scatter_.default: _refused_mask,
+}
+
+
 class _FakeMode(FakeTensorMode):
     """torch's fake mode with its handler called as it is (torch wraps it, and imports the peer compiler to do so)."""
 
@@ -83,6 +113,9 @@ class _FakeMode(FakeTensorMode):
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        correct = _CORRECTIONS.get(func)
+        if correct is not None and (corrected := correct(func, *args)) is not None:
+            func, args = corrected
         if self.shape_env is not None or not FAKE_RESULTS.suits(func):
             return super().dispatch(func, types, args, kwargs)
         compute = functools.partial(self._dispatch_impl, func, types, args, kwargs)
@@ -1031,6 +1064,13 @@ def core_decompositions() -> dict[Any, Callable[..., Any]]:
     import torch._decomp
 
     return torch._decomp._core_aten_decompositions_post_autograd()
+
+
+def suggested_memory_format(tensor: torch.Tensor) -> torch.memory_format:
+    """The memory format in which operators return what they compute from a tensor."""
+    from torch._prims_common import suggest_memory_format
+
+    return suggest_memory_format(tensor)
 
 
 def decompositions_for(names: list[str]) -> dict[Any, Callable[..., Any]]:

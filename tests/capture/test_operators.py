@@ -45,7 +45,6 @@ EXPECTED = {name: code for code, names in DATA_DEPENDENT.items() for name in nam
 REFUSED = {
     "chalf": "torch.complex32", "hash_tensor": "torch.uint64", "torch._scaled_mm": "torch.float8_e4m3fn",
     "index_fill": "aten._unique.default", "index_put": "aten.nonzero.default", "nn.functional.dropout3d": "in place",
-    **dict.fromkeys((f"polygamma.polygamma_n_{n}" for n in range(5)), "`polygamma_` raised"),
     **dict.fromkeys(("linalg.eig", "linalg.eigvals"), "checks values"),
     **dict.fromkeys(("norm", "linalg.norm.subgradients_at_zero"), "reaches none of its inputs"),
 }  # fmt: skip

@@ -76,7 +76,7 @@ def verify(name: str, dtype: str, most: int = MOST_SAMPLES) -> Outcome:
         groups.setdefault(signature(sample), []).append(sample)
     chosen = list(groups.values())
     if len(chosen) > most:
-        chosen = [chosen[round(k * (len(chosen) - 1) / (most - 1))] for k in range(most)]
+        chosen = [chosen[k * (len(chosen) - 1) // max(most - 1, 1)] for k in range(most)]
     for k, samples in enumerate(chosen):
         _compare(op.op, samples[:4], f"{name} ({dtype}, signature {k})", outcome, in_place=False)
     if op.inplace_variant is not None:

@@ -302,6 +302,8 @@ class _Trace:
                 if torch_private.writes_lists(node.target):
                     self._count_writes(args[0])  # type: ignore[arg-type]
                 return made
+            if node.target == "polygamma_":  # functionalization knows no other form of it
+                return args[0].copy_(torch.polygamma(args[1], args[0]))  # type: ignore[arg-type, union-attr]
             if node.op == "call_method":
                 return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         except Unsupported as e:
@@ -580,15 +582,27 @@ class _Trace:
         if owned:
             root = _storage_root(node)
             if root in self.taken or root.op in ("placeholder", "get_attr"):
-                copy = self.recorder.graph.call_function(aten.clone.default, (node,))
-                with torch_private.without_functionalization():
-                    copy.meta.update(node.meta, val=_like(self.recorder, node.meta["val"]))
-                node = root = copy
-            self.taken.add(root)
+                node = self._copied(node)
+            self.taken.add(_storage_root(node))
         self.results.append(node)
         if wrapper is not None:
             self.result_wrappers[len(self.results) - 1] = wrapper
         return len(self.results) - 1
+
+    def _copied(self, node: fx.Node) -> fx.Node:
+        """A copy of a value in memory of its own; of one with gaps or repetitions, the copied base seen as it is."""
+        chain: list[fx.Node] = []
+        if _has_gaps(node.meta["val"]):
+            while node is not _storage_root(node):
+                chain.append(node)
+                node = node.args[0]  # type: ignore[assignment]
+        copy = self.recorder.graph.call_function(aten.clone.default, (node,))
+        with torch_private.without_functionalization():
+            copy.meta.update(node.meta, val=_like(self.recorder, node.meta["val"]))
+        env = {node: copy}
+        for view in reversed(chain):
+            copy = env[view] = self.recorder.graph.node_copy(view, lambda n: env.get(n, n))
+        return copy
 
     # --- backward
 
@@ -877,6 +891,13 @@ def _like(recorder: Recorder, value: torch.Tensor) -> torch.Tensor:
             # empty_like chooses other strides where sizes are 1
             return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
         return torch.empty_like(value, requires_grad=False, memory_format=torch.preserve_format)
+
+
+def _has_gaps(value: torch.Tensor) -> bool:
+    """Whether a tensor's elements repeat in memory or leave some of it out, as far as its sizes are known."""
+    if _has_symbols(value):
+        return any(isinstance(s, int) and s == 0 and n != 1 for n, s in zip(value.shape, value.stride(), strict=True))
+    return value.layout is torch.strided and value.numel() > 0 and not torch_private.is_dense(value)
 
 
 def _same_elements(a: torch.Tensor, b: torch.Tensor) -> bool:

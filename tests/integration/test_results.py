@@ -1,0 +1,82 @@
+"""Results have eager's memory: strides, gaps, repetitions; and what eager refuses is refused in its words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import fuselens
+from fuselens import comparison
+
+VIEWS_OF_COPIES: dict[str, Callable[[Any], Any]] = {
+    "expanded": lambda x: x.clone()[0].expand(3, 4),
+    "expanded_whole": lambda x: x.clone().expand(2, 4, 4)[:, 1],
+    "every_second": lambda x: x.clone()[::2],
+    "a_column": lambda x: x.clone().unbind(1)[1],
+    "columns_twice": lambda x: (x.clone()[:, ::2], x.clone()[:, ::2]),
+    "transposed_rows": lambda x: (x.clone().t()[::2], x.clone()),
+    "overlapping": lambda x: x.clone().as_strided((2, 2), (1, 1)),
+    "part": lambda x: x[:2].clone()[:, 1],
+    "split": lambda x: x.clone().split(2, 1)[0],
+    "permuted": lambda x: x.clone().view(2, 2, 4).permute(2, 0, 1)[::2],
+    "contraction": lambda x: torch.einsum("aij,jk->aik", x[None], x),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", VIEWS_OF_COPIES)
+def test_views_of_copies(name: str, grad: bool) -> None:
+    fn, seen = VIEWS_OF_COPIES[name], []
+    for function in (fn, fuselens.compile(fn)):
+        x = torch.arange(16.0).view(4, 4).requires_grad_(grad)
+        found = function(x)
+        found = found if isinstance(found, tuple) else (found,)
+        gradients = torch.autograd.grad([t.sum() for t in found], [x]) if grad else ()
+        memory = [t.untyped_storage().data_ptr() for t in (*found, x)]
+        shared = [memory.index(m) for m in memory]
+        seen.append((found, [(t.stride(), t.storage_offset()) for t in found], shared, gradients))
+    difference = comparison.differ(*seen, name)
+    assert difference is None, difference
+
+
+def test_unpooling_keeps_the_memory_format() -> None:
+    x = torch.randn(1, 2, 4, 4).contiguous(memory_format=torch.channels_last)
+    values, places = torch.nn.functional.max_pool2d(x, 2, return_indices=True)
+    expected = torch.nn.functional.max_unpool2d(values, places, 2)
+    found = fuselens.compile(torch.nn.functional.max_unpool2d)(values, places, 2)
+    assert torch.equal(expected, found)
+    assert expected.stride() == found.stride()
+
+
+@pytest.mark.parametrize(
+    ("fn", "x"),
+    [
+        (lambda x: x.logit_(), torch.tensor([1, 2])),
+        (lambda x: x.logit_(1e-3), torch.tensor([True])),
+        (lambda x: x.ldexp_(x), torch.tensor([1, 2])),
+        (lambda x: x.masked_scatter_(torch.ones(5, 2, dtype=torch.bool), torch.arange(25)), torch.tensor([1, 2])),
+        (lambda x: x.view(3), torch.tensor([1, 2])),
+        (lambda x: x.expand(3, 2).view(6), torch.tensor([1, 2])),
+    ],
+    ids=["logit", "logit_bool", "ldexp", "masked_scatter", "view", "view_of_expanded"],
+)
+def test_refused_as_eager_refuses(fn: Callable[[Any], Any], x: Any) -> None:
+    errors = []
+    for function in (fn, fuselens.compile(fn)):
+        with pytest.raises(RuntimeError) as error:
+            function(x.clone())
+        errors.append(str(error.value))
+    assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_polygamma_in_place(n: int) -> None:
+    x = torch.rand(5, 3) + 0.5
+    expected, found = x.clone().polygamma_(n), x.clone()
+    compiled = fuselens.compile(lambda x: x.polygamma_(n))
+    assert compiled(found) is found
+    torch.testing.assert_close(found, expected)
+    assert not compiled.__fuselens__.recorder.report.graphs[0].fallback
