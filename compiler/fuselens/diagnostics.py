@@ -344,6 +344,14 @@ TABLE: dict[str, Entry] = {
             "Several implementations compute the same product or attention; the one that is fastest on this machine is called.",
             severity="information",
         ),
+        _e(
+            "FL416",
+            "tuned",
+            "variants of `{what}` were measured: {why}",
+            'With `mode="max-autotune"` the layout of a kernel\'s loops, how far they are unrolled and whether threads share it are '
+            "chosen by measurement, once for each kernel, shape and machine.",
+            severity="information",
+        ),
         # --- FL9xx: environment and worker --------------------------------------------------------------------
         _e(
             "FL901",

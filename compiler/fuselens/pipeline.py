@@ -548,12 +548,13 @@ def _kernels(
     keep: Callable[[Program], None],
 ) -> tuple[Callable[[tuple[Any, ...]], Any], list[int]]:
     """A callable, and the inputs that it writes by itself. ``keep`` is given what a later process builds it from."""
-    from .codegen.generate import generate
+    from .codegen.generate import generate, variants
     from .ir import text
     from .lowering.lower import lower
     from .rewrite.attention import attention
     from .rewrite.libraries import choose
     from .rewrite.simplify import simplify
+    from .runtime.autotune import tune
     from .runtime.build import host_isa
     from .runtime.compile_graph import floats_as_tensors
     from .runtime.measure import LEAST_GAIN, Libraries
@@ -584,10 +585,15 @@ def _kernels(
     numbers = [i for i, r in enumerate(results)
                if isinstance(r, fx.Node) and isinstance(r.meta.get("val"), torch.SymFloat)]  # fmt: skip
     with run.stage(f"generate{suffix}"):
-        generated = generate(
-            ordered, target, host_isa(config), config.triton_text or recorder.texts,
-            cpp_host=_has_cpp_hosts(), floats=floats, float_outputs=numbers,
-        )  # fmt: skip
+        make_sources = functools.partial(
+            generate, ordered, target, host_isa(config), floats=floats, float_outputs=numbers
+        )
+        tunings: dict[str, Any] = {}
+        if config.mode.startswith("max-autotune") and target == "cpu":
+            others = variants(ordered, host_isa(config), torch.get_num_threads())
+            tunings, tried = tune(ordered, lambda chosen: make_sources(cpp_host=False, tunings=chosen), others, config)
+            decisions += tried
+        generated = make_sources(config.triton_text or recorder.texts, cpp_host=_has_cpp_hosts(), tunings=tunings)
     held = live_memory.saved_bytes(record) if suffix else 0
     memory = [
         report.MemoryStep(node.name, phase, held + count, node.spans)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 from ..ir.loops import Graph
 from .cpu.cpp import to_cpp
+from .cpu.cpp import variants as variants
 from .cpu.isa import ISAS
 from .host import operators_text, to_host
+from .nest import Tuning
 from .source import Generated
 
 
 def generate(
     graph: Graph, target: str, isa: str, triton_text: bool = False, *, cpp_host: bool = True,
-    floats: Collection[int] = (), float_outputs: Collection[int] = (),
+    floats: Collection[int] = (), float_outputs: Collection[int] = (), tunings: Mapping[str, Tuning] = MappingProxyType({}),
 ) -> Generated:  # fmt: skip
     """Sources of ``graph`` (fused and ordered) for ``target``: "cpu", or "cuda" with or without an architecture.
 
     ``isa`` names the CPU instruction set. ``triton_text`` adds Triton kernels of a CPU graph as a document. ``cpp_host``
     says whether this process can run C++ host programs; ``floats`` and ``float_outputs`` are for them (see ``to_cpp``).
-    Raises :class:`.source.Unsupported`.
+    ``tunings`` overrules choices for C++ kernels, by name. Raises :class:`.source.Unsupported`.
     """
     cpp = triton = None
     kernels = graph.kernels()
@@ -28,7 +31,11 @@ def generate(
 
         triton = to_triton(graph, target)
     if not target.startswith("cuda"):
-        cpp = to_cpp(graph, isa, host=cpp_host, floats=floats, float_outputs=float_outputs) if kernels else None
+        cpp = (
+            to_cpp(graph, isa, host=cpp_host, floats=floats, float_outputs=float_outputs, tunings=tunings)
+            if kernels
+            else None
+        )
     if cpp is not None and cpp.program is not None:
         host = operators_text(graph.name, cpp.program)
     else:

@@ -193,19 +193,41 @@ class Plan:
     tile: str = ""  # in points, the axis along which accesses that vectors cross are contiguous, if there are any
 
 
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Choices that measuring may overrule, each its default where it is empty. None of them lets results depend on threads."""
+
+    layout: str = ""  # "rows" or "columns"
+    unroll: int = 0  # accumulators of a fold along rows; vectors side by side along columns
+    parallel: bool | None = None  # whether threads share the kernel, whatever its size
+
+    def __str__(self) -> str:
+        shared = {None: "", True: "by all threads", False: "by one thread"}[self.parallel]
+        return ", ".join(p for p in (self.layout, f"{self.unroll} side by side" if self.unroll else "", shared) if p)
+
+
 FEW_POINTS = 4
 MUCH_WORK = 1 << 15
 WORTH_A_TILE = 8  # elements of both axes of a transpose
 
 
-def plan(nest: Nest) -> Plan:
-    """Chooses the layout from strides and size hints."""
-    layout, vector, inner = _layout(nest)
+def plan(nest: Nest, wanted: str = "") -> Plan:
+    """Chooses the layout from strides and size hints; ``wanted`` is one of :func:`layouts`, chosen already."""
+    layout, vector, inner = _layout(nest, wanted)
     tile = _tile(nest, vector) if layout == "points" and vector and not any(o.update for o in nest.kernel.ops()) else ""
     return Plan(layout, vector, inner, _wide(nest.kernel, vector, inner), tile)
 
 
-def _layout(nest: Nest) -> tuple[str, str, tuple[str, ...]]:
+def layouts(nest: Nest) -> tuple[str, ...]:
+    """The layouts that a kernel may have, if they are a choice."""
+    phases = [p for p in nest.kernel.phases if p.axes]
+    if not phases or any(in_order(p.body) for p in nest.kernel.phases) or plan(nest).layout not in ("rows", "columns"):
+        return ()
+    column = _best_axis(nest.kernel.axes, nest.kernel.ops(), nest)
+    return ("rows", "columns") if column and nest.hint(nest.size(column)) >= 4 else ("rows",)
+
+
+def _layout(nest: Nest, wanted: str = "") -> tuple[str, str, tuple[str, ...]]:
     """The first three parts of a plan."""
     kernel = nest.kernel
     phases = [p for p in kernel.phases if p.axes]
@@ -222,11 +244,12 @@ def _layout(nest: Nest) -> tuple[str, str, tuple[str, ...]]:
     column = _best_axis(kernel.axes, kernel.ops(), nest)
     if column and nest.hint(nest.size(column)) >= 4:
         by_columns = sum(_score(column, p.body, nest) for p in phases)
-        if by_columns > by_rows:
+        if wanted == "columns" or (by_columns > by_rows and not wanted):
             return "columns", column, none
     points = nest.hint(_product(kernel.axes))
     work = max(nest.hint(_product(p.axes)) for p in phases)
-    return "whole" if points <= FEW_POINTS and work >= MUCH_WORK and not updates else "rows", "", inner
+    whole = points <= FEW_POINTS and work >= MUCH_WORK and not updates and not wanted
+    return "whole" if whole else "rows", "", inner
 
 
 def _sweeps(kernel: Kernel) -> bool:

@@ -7,8 +7,9 @@ vectors; those that do not are vectors with equal lanes, so that one table of op
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import sympy
 from sympy import Expr
@@ -16,7 +17,7 @@ from sympy.core.operations import LatticeOp
 
 from ...ir.loops import Axis, Graph, Kernel, Op, indirect_names
 from ..expressions import C, linear, names_in, print_factor, print_index
-from ..nest import Nest, Plan, few, in_one_pass, index_of, plan, simplify
+from ..nest import Nest, Plan, Tuning, few, in_one_pass, index_of, plan, simplify
 from ..source import Unsupported, Writer
 from .isa import Isa
 from .maths_parts import ARG_NONE
@@ -56,8 +57,8 @@ MIRRORED = {
 class Unit:
     """What the kernels of one translation unit share: the prelude parts in use."""
 
-    def __init__(self, graph: Graph, isa: Isa) -> None:
-        self.graph, self.isa = graph, isa
+    def __init__(self, graph: Graph, isa: Isa, tunings: Mapping[str, Tuning] = MappingProxyType({})) -> None:
+        self.graph, self.isa, self.tunings = graph, isa, tunings
         self.parts: dict[tuple[int, bool], set[str]] = {}
         self.lane_free: set[str] = {"omp"}
         self._known: dict[tuple[int, bool], dict[str, object]] = {}
@@ -133,7 +134,9 @@ class BodyWriter:
         self.unit, self.source, self.out = unit, kernel, out
         self.nest: Nest = simplify(in_one_pass(kernel, unit.same_memory), unit.graph)
         self.kernel = self.nest.kernel
-        self.plan: Plan = plan(self.nest)
+        self.tuning = unit.tunings.get(kernel.name, Tuning())
+        self.plan: Plan = plan(self.nest, self.tuning.layout)
+        self.unroll = self.tuning.unroll or UNROLL
         self.wide = self.plan.wide or unit.isa.register == 0
         self.width = self._lanes()
         self.wide |= self.width < unit.isa.lanes(False)  # a unit has one kind of mask for each number of lanes
@@ -341,29 +344,32 @@ class BodyWriter:
     def _worth_unrolling(self, body: tuple[Op, ...], size: Expr, folds: list[Fold]) -> bool:
         """A short reduction waits for its own accumulator: several of them keep the adders busy."""
         light = len(body) <= LIGHT and not any(o.op in HEAVY for o in body)
-        return bool(folds) and light and self.width > 1 and self.nest.hint(size) >= 2 * UNROLL * self.width
+        long = self.nest.hint(size) >= 2 * self.unroll * self.width
+        return bool(folds) and light and self.width > 1 and self.unroll > 1 and long
 
     def _unrolled(
         self, k: int, body: tuple[Op, ...], levels: dict[str, int], loops: list[BodyLoop], folds: list[Fold],
         vector: str, position: Expr, lo: str, end: str,
     ) -> None:  # fmt: skip
-        """The innermost loop with ``UNROLL`` accumulators per reduction, then what is left over, one vector at a time."""
+        """The innermost loop with ``unroll`` accumulators per reduction, then what is left over, one vector at a time."""
         out, loop = self.out, loops[k]
-        name, stride = self.names[loop.axis.name], UNROLL * self.width
+        name, stride = self.names[loop.axis.name], self.unroll * self.width
         size = loop.axis.size
         even = loop.lo == "0" and size.is_Integer and int(size) % stride == 0
         first = f"{name}_first"
         whole = [f.into for f in folds]
         for f in folds:
-            out.put(f"{self._accumulator(f)} {f.into}_u[{UNROLL}] = {{{', '.join([self._start(f)] * UNROLL)}}};")
+            out.put(
+                f"{self._accumulator(f)} {f.into}_u[{self.unroll}] = {{{', '.join([self._start(f)] * self.unroll)}}};"
+            )
             f.into += "_u[u]"
         if even:
             out.open(f"for (long {first} = {lo}; {first} < {end}; {first} += {stride}) {{")
         else:
             out.put(f"long {first} = {lo};")
             out.open(f"for (; {first} + {stride} <= {end}; {first} += {stride}) {{")
-        out.put(f"#pragma GCC unroll {UNROLL}")
-        out.open(f"for (long u = 0; u < {UNROLL}; ++u) {{")
+        out.put(f"#pragma GCC unroll {self.unroll}")
+        out.open(f"for (long u = 0; u < {self.unroll}; ++u) {{")
         out.put(f"const long {name} = {first} + u * {self.width};")
         self.left = str(self.width)
         self._level(k + 1, body, levels, loops, folds, vector, position)
@@ -377,7 +383,7 @@ class BodyWriter:
             self._level(k + 1, body, levels, loops, folds, vector, position)
             out.close()
         for f in folds:
-            for u in range(UNROLL):
+            for u in range(self.unroll):
                 part = f"{f.into}_u[{u}]"
                 if f.kind in ("argmax", "argmin"):
                     out.put(f"arg_{f.kind[3:]}(&{f.into}, {part}.best, {part}.at);")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 
 import sympy
 from sympy import Expr
 
 from ...ir.loops import Axis, Graph, Op
 from ..expressions import print_factor, print_index
+from ..nest import Tuning, layouts
 from ..source import KernelInfo, Source, Unsupported, Writer
 from ..traffic import bytes_moved
 from .body import HEAVY, UNROLL, BodyLoop, Unit
@@ -25,16 +27,17 @@ CHUNKS = 256  # at most so many partial results of a reduction that threads shar
 
 
 def to_cpp(
-    graph: Graph, isa: str, *, host: bool = True, floats: Collection[int] = (), float_outputs: Collection[int] = ()
-) -> Source:
+    graph: Graph, isa: str, *, host: bool = True, floats: Collection[int] = (), float_outputs: Collection[int] = (),
+    tunings: Mapping[str, Tuning] = MappingProxyType({}),
+) -> Source:  # fmt: skip
     """All kernels of ``graph`` as one C++17 translation unit for the instruction set ``isa``.
 
     Each kernel is ``extern "C" void name(pointers…, long sizes…)``: pointers to the first element of each storage
     in :attr:`KernelInfo.arguments`, then the size symbols. With ``host`` the unit also has the graph's host program, where
     one can be written; ``floats`` and ``float_outputs`` are positions of inputs and outputs that are Python floats.
-    Raises Unsupported for dtypes and functions it cannot print.
+    ``tunings`` overrules choices, by kernel. Raises Unsupported for dtypes and functions it cannot print.
     """
-    unit = Unit(graph, ISAS[isa])
+    unit = Unit(graph, ISAS[isa], tunings)
     body = Writer("//")
     infos = [_KernelWriter(unit, kernel, body).write() for kernel in graph.kernels()]
     program = None
@@ -52,6 +55,20 @@ def to_cpp(
     offset = head.text().count("\n")
     lines = tuple(type(l)(l.line + offset, l.spans) for l in body.lines())
     return Source("cpp", head.text() + body.text(), lines, tuple(infos), program=program)
+
+
+def variants(graph: Graph, isa: str, threads: int) -> dict[str, tuple[Tuning, ...]]:
+    """By kernel, what else it could be, where it is worth measuring."""
+    found: dict[str, tuple[Tuning, ...]] = {}
+    for kernel in graph.kernels():
+        writer = _KernelWriter(Unit(graph, ISAS[isa]), kernel, Writer("//"))
+        made = [Tuning(layout, n) for layout in layouts(writer.nest) for n in (1, 2, 4, 8)]
+        weighted = writer.nest.hint(writer.weighted_points())
+        if threads > 1 and PARALLEL_WORK // 8 <= weighted < PARALLEL_WORK * 8:
+            made.append(Tuning(parallel=weighted < PARALLEL_WORK))
+        if made:
+            found[kernel.name] = tuple(made)
+    return found
 
 
 class _KernelWriter(TileWriter):
@@ -137,26 +154,26 @@ class _KernelWriter(TileWriter):
             test = f"{print_factor(size, self.names)} <= 0 && {points} > 0"
             self.out.put(f"if ({test}) {{ fuselens_error |= 2; return; }}")
 
+    def weighted_points(self) -> Expr:
+        """Points of the kernel, each counted as often as its functions are dear."""
+        return self._points() * (1 + 6 * sum(o.op in HEAVY for o in self.kernel.ops()))
+
     def _entry(self, parameters: str, passed: str, units: str) -> None:
         """The exported function: shares the units between threads when there is enough work."""
         out = self.out
-        heavy = sum(o.op in HEAVY for o in self.kernel.ops())
-        weight = 1 + 6 * heavy
-        points = self._points()
+        points = self.weighted_points()
         out.put()
         out.open(f'extern "C" void {self.source.name}({parameters}) {{', self.source.spans)
         self._nothing_to_index()
         comma = f"{passed}, " if passed else ""
         serial = f"{self.source.name}_part({comma}0, units)"
         out.put(f"const long units = {units};")
-        static = points.is_Integer
-        if static and int(points) * weight < PARALLEL_WORK:
+        few = self.tuning.parallel is None and points.is_Integer and int(points) < PARALLEL_WORK
+        if few or self.tuning.parallel is False:
             out.put(f"{serial};")
         else:
-            if not static:
-                condition_text = print_factor(points, self.names)
-                product = condition_text if weight == 1 else f"{condition_text} * {weight}"
-                out.put(f"if ({product} < {PARALLEL_WORK}) return {serial};")
+            if self.tuning.parallel is None and not points.is_Integer:
+                out.put(f"if ({print_factor(points, self.names)} < {PARALLEL_WORK}) return {serial};")
             out.open("auto work = [&](long thread, long threads) {")
             out.put(f"{self.source.name}_part({comma}units * thread / threads, units * (thread + 1) / threads);")
             out.close("};")
@@ -246,7 +263,7 @@ class _KernelWriter(TileWriter):
         """How many vectors a unit of a columns kernel takes: short bodies read whole cache lines, and more."""
         heavy = any(o.op in HEAVY for o in self.kernel.ops())
         size = self.nest.size(self.plan.vector)
-        count = 2 if heavy else UNROLL
+        count = self.tuning.unroll or (2 if heavy else UNROLL)
         return count if self.nest.hint(size) >= count * self.width and self.width > 1 else 1
 
     def _column_units(self, outer: list[Axis], vector: str, blocks: str) -> None:
