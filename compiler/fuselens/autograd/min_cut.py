@@ -1,4 +1,4 @@
-"""Minimum cuts of large sparse networks: exact contractions first, networkx on what they leave.
+"""Minimum cuts of large sparse networks: exact contractions first, maximum flows on what they leave.
 
 Capacities are integers, or infinite. Of several minimum cuts the one nearest to the sink is found, which does not depend on
 the order of the edges. Contractions that keep it (in(v) and out(v) are sums of capacities; parallel edges count as one):
@@ -14,6 +14,7 @@ taken out: the maximum flow of each part is computed on its own.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 
@@ -114,18 +115,54 @@ class _Network:
 
 def _solve(network: _Network, part: list[int]) -> None:
     """Puts each vertex of ``part`` on its side of the cut."""
-    import networkx as nx  # a fifth of a second, which most graphs do not need
-
-    flow = nx.DiGraph()
-    flow.add_nodes_from((SOURCE, SINK))
+    left: dict[int, dict[int, float]] = {v: {} for v in (SOURCE, SINK, *part)}  # what each edge can still take
     for v in part:
         edges = [(v, u, c) for u, c in network.leaving[v].items()]
         edges += [(SOURCE, v, network.entering[v][SOURCE])] if SOURCE in network.entering[v] else []
         for u, w, capacity in edges:
-            if capacity == INFINITE:  # an edge without the attribute, in networkx's terms
-                flow.add_edge(u, w)
-            else:
-                flow.add_edge(u, w, capacity=capacity)
-    _, (_, beyond) = nx.minimum_cut(flow, SOURCE, SINK, flow_func=nx.algorithms.flow.boykov_kolmogorov)
+            left[u][w] = left[u].get(w, 0) + capacity
+            left[w].setdefault(u, 0)
+    while SINK in (levels := _levels(left)):
+        _fill(left, levels)
+    beyond, pending = {SINK}, [SINK]
+    while pending:
+        v = pending.pop()
+        found = [u for u in left[v] if u not in beyond and left[u][v] > 0]
+        beyond.update(found)
+        pending += found
     for v in part:
         network.representative[v] = SINK if v in beyond else SOURCE
+
+
+def _levels(left: dict[int, dict[int, float]]) -> dict[int, int]:
+    """How many edges that can take something lead from the source to each vertex, at least."""
+    levels, reached = {SOURCE: 0}, [SOURCE]
+    for u in reached:  # grows
+        for v, capacity in left[u].items():
+            if capacity > 0 and v not in levels:
+                levels[v] = levels[u] + 1
+                reached.append(v)
+    return levels
+
+
+def _fill(left: dict[int, dict[int, float]], levels: dict[int, int]) -> None:
+    """Sends what can be sent along shortest paths (Dinic): each vertex tries each of its edges once."""
+    untried = {v: iter(left[v]) for v in levels}
+    path = [SOURCE]
+    while path:
+        u = path[-1]
+        if u == SINK:
+            edges = list(itertools.pairwise(path))
+            amount = min(left[a][b] for a, b in edges)
+            if amount == INFINITE:
+                raise Unbounded("an infinite path leads from the source to the sink")
+            for a, b in edges:
+                left[a][b] -= amount
+                left[b][a] += amount
+            del path[1 + next(i for i, (a, b) in enumerate(edges) if left[a][b] == 0) :]
+            continue
+        step = next((v for v in untried[u] if left[u][v] > 0 and levels.get(v) == levels[u] + 1), None)
+        if step is None:
+            path.pop()
+        else:
+            path.append(step)

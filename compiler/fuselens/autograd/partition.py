@@ -3,7 +3,7 @@
 What the backward needs of the forward is either saved (memory held from forward to backward) or recomputed. The choice
 is a minimum cut: every forward value is an edge whose capacity is its bytes, operators that must not run twice are tied
 to the source, operators that depend on tangents to the sink; the cut edges are the saved values. Inputs cost nothing:
-they are alive anyway. The maximum flow is networkx's, exact on integers (``min_cut``).
+they are alive anyway. The cut is exact on integers (``min_cut``).
 
 Rules, in the words of the decisions:
 
