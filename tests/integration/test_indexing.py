@@ -269,3 +269,42 @@ def test_a_graph_that_raises_leaves_inputs_as_eager_does() -> None:
         results = outcome(lambda: fn(*inputs)), outcome(lambda: run(*copies))  # noqa: B023
         difference = comparison.differ((results[0], inputs), (results[1], copies), "writes")
         assert difference is None, difference
+
+
+def test_a_few_elements_of_an_input_change_in_place() -> None:
+    def cache(k: Tensor, v: Tensor, i: Tensor, new: Tensor) -> Tensor:
+        k.index_copy_(1, i, new)
+        v[:, i] = new * 2
+        return k.sum(1) + v[:, 0]
+
+    made = fuselens.compile(cache)
+    for wrong in (False, False, True, False):
+        torch.manual_seed(3)
+        inputs = [f(2, 9, 4), f(2, 9, 4), torch.tensor([8, 1, 8]) + (5 if wrong else 0), f(2, 3, 4)]
+        copies = [t.clone() for t in inputs]
+        addresses = [t.data_ptr() for t in copies]
+        results = outcome(lambda: cache(*inputs)), outcome(lambda: made(*copies))  # noqa: B023
+        difference = comparison.differ((results[0], inputs), (results[1], copies), "cache")
+        assert difference is None, difference
+        assert [t.data_ptr() for t in copies] == addresses
+        assert [t._version for t in copies] == [t._version for t in inputs]
+    report = made.__fuselens__.recorder.report  # type: ignore[attr-defined]
+    writes = {d.subject: d.verdict for g in report.graphs for d in g.decisions if d.code == "FL413"}
+    assert list(writes.values()) == ["taken", "taken"], writes
+    assert sum(len(g.kernels) for g in report.graphs) <= 5
+
+
+def test_elements_that_are_read_before_they_change() -> None:
+    def fn(x: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
+        old = x.sum(1)
+        x.index_add_(0, i, x[i])
+        return old, x * 2
+
+    made = fuselens.compile(fn)
+    for high in (5, 7, 5):
+        torch.manual_seed(1)
+        inputs = [f(5, 4), n(6, high=high)]
+        copies = [t.clone() for t in inputs]
+        results = outcome(lambda: fn(*inputs)), outcome(lambda: made(*copies))  # noqa: B023
+        difference = comparison.differ((results[0], inputs), (results[1], copies), "reads")
+        assert difference is None, difference

@@ -170,6 +170,41 @@ def test_two_inputs_of_one_value_and_an_exchange() -> None:
     planned(SQUARE + neg("a", "x") + neg("b", "w") + "  write x = b\n  write w = a\n  return None\n", *XW)
 
 
+def copy_and_update(source: str) -> str:
+    """``a``: ``x`` with rows of another matrix added at positions from data."""
+    return (
+        "graph g\n  input at: i64[3] strides [1]\n" + SQUARE.removeprefix("graph g\n")
+        + "  view u: f32[8, 8] strides [8, 1] offset 0 of a\n"
+        "  loop a [i0 < 8, i1 < 8]\n    t0 = load x[8*i0 + i1] : f32\n    store a[8*i0 + i1] = t0\n"
+        "  loop u [i0 < 8] reduce [r0 < 3]\n    t0 = load at[r0] : i64\n    t1 = bounds t0, 8 : i64\n"
+        f"    t2 = load {source}[8*r0 + i0] : f32\n    store a[8*%t1 + i0] = sum t2\n"
+    )  # fmt: skip
+
+
+def test_a_few_elements_change_in_place_after_their_positions_are_checked() -> None:
+    at = torch.tensor([5, 2, 5])
+    text = copy_and_update("w") + "  extern b = aten.mm.default(x, x)\n  write x = a\n  return b\n"
+    graph = planned(text, at, *XW)
+    assert verdict(graph, "x") == "taken"
+    assert graph.reuse == {"a": "x"}
+    check, update = graph.kernels()
+    assert not check.writes()
+    assert [o.op for o in check.ops()] == ["load", "bounds"]
+    assert update.writes() == ("a",)
+
+
+def test_a_copy_that_is_needed_is_updated_and_copied_back() -> None:
+    at = torch.tensor([5, 2, 5])
+    for text in (
+        copy_and_update("x") + "  write x = a\n  return None\n",
+        copy_and_update("w") + "  extern b = aten.linalg_inv.default(a)\n  write x = a\n  return b\n",
+        copy_and_update("w") + "  write x = a\n  return a\n",
+    ):
+        graph = planned(text, at, *XW)
+        assert verdict(graph, "x") == "refused"
+        assert graph.nodes[-1].name == "write0"
+
+
 def test_nothing_raises_after_a_write() -> None:
     text = SQUARE + neg("a", "x") + "  extern b = aten.linalg_inv.default(w)\n  write x = a\n  return b\n"
     graph = planned(text, *XW)

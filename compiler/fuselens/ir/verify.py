@@ -134,7 +134,7 @@ def _check_order(graph: Graph) -> None:
                 storage = op.args[0]
                 if storage not in graph.buffers or graph.buffers[storage].storage:
                     raise IRError(node.name, "order", f"{op.op} of {storage}, which is not an owning buffer")
-                if op.update and storage not in written:
+                if op.update and storage not in written and graph.reuse.get(storage) not in written:
                     raise IRError(node.name, "order", f"updates {storage} before it is written")
                 if op.op == "store":
                     own.add(storage)

@@ -38,6 +38,7 @@ from fuselens.ir.loops import (
     symbol,
 )
 from fuselens.report import Decision
+from fuselens.schedule.updates import checks_of, copies_whole, only_updates
 
 
 def order(graph: Graph) -> Graph:
@@ -311,7 +312,33 @@ class _Writes:
         for copy in copies:
             (source,), (target,) = copy.reads(), copy.writes()
             self.dependencies.append(self.raising | self.readers.get(target, set()) | set(self.writers.get(source, ())))
-        self.graph = graph.replace(nodes=(*graph.nodes, *copies), writes=left)
+        nodes = (u.node for u in self.uses)
+        self.graph = graph.replace(nodes=(*nodes, *copies), writes=left)
+
+    def _checked(self, written: str, value: str) -> Kernel | None:
+        """Where the new value is a copy of which the next kernel changes a few elements: a kernel that checks their
+        positions. In the copy's place it lets the changes be made to the input itself."""
+        makers = self.writers.get(value, [])
+        if len(makers) != 2:
+            return None
+        copy, update = (self.uses[m].node for m in makers)
+        if not isinstance(copy, Kernel) or not isinstance(update, Kernel):
+            return None
+        whole = copies_whole(copy, written, value) and only_updates(update, value)
+        return checks_of(update, copy.name) if whole and written not in self.uses[makers[1]].reads else None
+
+    def _replace(self, position: int, check: Kernel, written: str, value: str) -> None:
+        """Puts the check of positions in the place of the copy."""
+        use = self.uses[position] = _Use.of(self.graph, check)
+        self.readers[written].discard(position)
+        for storage in use.reads:
+            self.readers.setdefault(storage, set()).add(position)
+            for maker in self.writers.get(storage, ()):
+                self.followers[maker].add(position)
+        self.dependencies[position] = {w for s in use.reads for w in self.writers.get(s, ())}
+        update = self.writers[value].pop()
+        self.writers[value] = [update]
+        self.raising = (self.raising | {position}) - {update}
 
     def _refused(self, written: str, value: str) -> str:
         """The rule that keeps the new value from taking over its input's memory; "" when it may."""
@@ -324,21 +351,26 @@ class _Writes:
         if value in self.outputs or value in self.reuse:
             return "it is used outside of the graph as well"
         makers = self.writers.get(value, [])
-        if len(makers) != 1 or not isinstance(self.uses[makers[0]].node, Kernel):
-            return "an operator of ATen computes it"
-        (maker,) = makers
+        check = self._checked(written, value)
+        if len(makers) != 1 and check is None:
+            return "it is computed by several kernels"
+        maker, copies = makers[-1], set(makers[:-1])
         node = self.uses[maker].node
-        assert isinstance(node, Kernel)
-        if maker in self.raising:
+        if not isinstance(node, Kernel):
+            return "an operator of ATen computes it"
+        if maker in self.raising and check is None:
             return "the kernel that computes it may raise"
         if written in self.uses[maker].reads and not _in_place(graph, node, written, value):
             return "the old value is read elsewhere by the kernel that computes it"
-        readers = self.readers.get(written, set())
+        readers = self.readers.get(written, set()) - copies
         if any(isinstance(n := self.uses[p].node, Extern) and _aliases(n.target) for p in readers):
             return "an operator of ATen may return its memory"
-        before = (readers | self.raising) - {maker}
+        before = (readers | self.raising | copies) - {maker}
         if self._reaches(maker, before):
             return "something that comes after it reads the old value or may raise"
+        for position in copies:
+            assert check is not None
+            self._replace(position, check, written, value)
         self.dependencies[maker] |= before
         for position in before:
             self.followers[position].add(maker)
