@@ -71,9 +71,8 @@ def _extremes(width: int, isa: Isa) -> list[Part]:
 _KEEP = """
 // Lanes beyond the end of a row take no part in a reduction.
 static inline {v} keep_{n}({v} x, long left, {s} identity) {
-  if (__builtin_expect(left < @W, 0))
-    for (long l = left; l < @W; ++l) x[l] = identity;
-  return x;
+  if (__builtin_expect(left >= @W, 1)) return x;
+  return {i}{{lanes}} < ({e})left ? x : {v}{{identities}};
 }""".strip()
 
 _KAHAN = """
@@ -314,6 +313,9 @@ def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
         )
     for name, token in TOKEN.items():  # registers may share a C type, so each has a name of its own
         keep = _KEEP.replace("{n}", name).replace("{v}", token).replace("{s}", REGISTER_C[name])
+        places, place = {"mask": ("@m", "@M"), "f64": ("@l", "long"), "i64": ("@l", "long")}.get(name, ("@i", "int"))
+        keep = keep.replace("{i}", places).replace("{e}", place)
+        keep = keep.replace("{lanes}", lanes(width, "#")).replace("{identities}", lanes(width, "identity"))
         parts.append(Part(f"keep.{name}", keep, ("types",)))
         parts += _folds(width, token, name)
         if name != "mask":

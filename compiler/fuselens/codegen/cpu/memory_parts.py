@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...ir.loops import ITEMSIZE
 from .isa import Isa
 from .parts import C_TYPES, REGISTER, REGISTER_C, TOKEN, UNIT, Part, lanes
 
@@ -60,7 +61,31 @@ _BYTES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def memory_parts(dtype: str, width: int, wide: bool) -> list[Part]:
+# AVX loads of some lanes. (dtype, bytes of the vector): builtin, types of its memory and its mask
+_MASKED: dict[tuple[str, int], tuple[str, str, str]] = {
+    ("f32", 16): ("maskloadps", "float", "int"), ("f32", 32): ("maskloadps256", "float", "int"),
+    ("f64", 16): ("maskloadpd", "double", "long long"), ("f64", 32): ("maskloadpd256", "double", "long long"),
+    ("i32", 16): ("maskloadd", "int", "int"), ("i32", 32): ("maskloadd256", "int", "int"),
+    ("i64", 16): ("maskloadq", "long long", "long long"), ("i64", 32): ("maskloadq256", "long long", "long long"),
+}  # fmt: skip
+
+
+def _load_edge(dtype: str, width: int, isa: Isa) -> str:
+    """Statements of a load that runs where fewer than ``width`` elements exist."""
+    size = ITEMSIZE[dtype] * width
+    if isa.name not in ("avx2", "avx512") or (dtype, size) not in _MASKED:
+        return f"p = copy_edge(edge, p, left, {width});"
+    builtin, memory, mask = _MASKED[dtype, size]
+    token = TOKEN[REGISTER[dtype]]
+    vector = f"__attribute__((vector_size({size})))"
+    return (
+        f"{{ typedef {memory} memory {vector}; typedef {mask} lanes {vector};"
+        f" lanes in = lanes{{{lanes(width, '#')}}} < ({mask})left; {token} first = @EACH;"
+        f" return in ? ({token})__builtin_ia32_{builtin}((const memory*)p, in) : first; }}"
+    ).replace("@EACH", f"{token}{{{lanes(width, '*p')}}}")
+
+
+def memory_parts(dtype: str, width: int, wide: bool, isa: Isa) -> list[Part]:
     """Access to elements of ``dtype``: contiguous, strided, gathered and broadcast loads, and the stores."""
     c, token = C_TYPES[dtype], TOKEN[REGISTER[dtype]]
     scalar = REGISTER_C[REGISTER[dtype]]
@@ -73,7 +98,7 @@ def memory_parts(dtype: str, width: int, wide: bool) -> list[Part]:
             f"load.{dtype}",
             f"static inline {token} load@W(const {c}* p, long left) {{\n"
             f"  {c} edge[@W];\n"
-            f"  if (__builtin_expect(left < @W, 0)) p = copy_edge(edge, p, left, @W);\n"
+            f"  if (__builtin_expect(left < @W, 0)) {_load_edge(dtype, width, isa)}\n"
             f"  {load}\n}}",
             (*base, "copy_edge"),
         ),
@@ -121,10 +146,11 @@ def memory_parts(dtype: str, width: int, wide: bool) -> list[Part]:
         Part(
             f"store.{dtype}",
             f"static inline void store@W({c}* p, {token} v, long left) {{\n"
-            f"  if (__builtin_expect(left < @W, 0)) {{\n"
-            f"    for (long l = 0; l < left; ++l) put@W(p + l, v[l]);\n    return;\n  }}\n"
-            f"  {_STORE[dtype]}\n}}",
-            (*base, f"put.{dtype}"),
+            f"  {c} edge[@W], *whole = p;\n"
+            f"  if (__builtin_expect(left < @W, 0)) p = edge;\n"
+            f"  {_STORE[dtype]}\n"
+            f"  if (__builtin_expect(left < @W, 0)) put_edge(whole, edge, left);\n}}",
+            (*base, "put_edge"),
         ),
         Part(
             f"scatter.{dtype}",
@@ -149,6 +175,17 @@ static __attribute__((noinline, cold)) const T* copy_edge(T* edge, const T* p, l
   return edge;
 }""".strip()
 UNIT["copy_edge"] = Part("copy_edge", _COPY_EDGE)
+
+_PUT_EDGE = """
+// The first lanes of a vector in memory, in pieces of constant size.
+template <class T>
+static inline void put_edge(T* p, const T* edge, long left) {
+  if (left & 8) { __builtin_memcpy(p, edge, 8 * sizeof(T)); p += 8; edge += 8; }
+  if (left & 4) { __builtin_memcpy(p, edge, 4 * sizeof(T)); p += 4; edge += 4; }
+  if (left & 2) { __builtin_memcpy(p, edge, 2 * sizeof(T)); p += 2; edge += 2; }
+  if (left & 1) *p = *edge;
+}""".strip()
+UNIT["put_edge"] = Part("put_edge", _PUT_EDGE)
 
 # binary16 by integers: not every compiler has _Float16. 2^112 moves the exponent's bias, and makes denormals normal.
 _HALF_SCALAR = """

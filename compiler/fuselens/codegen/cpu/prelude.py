@@ -56,7 +56,7 @@ def parts_of(width: int, wide: bool, isa: Isa) -> dict[str, Part]:
     parts = [Part("types", _TYPES)]
     parts += conversion_parts(width, isa)
     for dtype in C_TYPES:
-        parts += memory_parts(dtype, width, wide)
+        parts += memory_parts(dtype, width, wide, isa)
     parts += maths_parts(width, wide, isa)
     parts += random_parts(width, isa)
     parts += index_parts()
