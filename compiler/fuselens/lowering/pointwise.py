@@ -152,10 +152,12 @@ def _pow(base: Any, exponent: Any) -> Any:
 
 
 def _clamp(x: Scalar, low: Any = None, high: Any = None) -> Scalar:
-    if low is not None:
-        x = x.apply("max", low)
-    if high is not None:
-        x = x.apply("min", high)
+    """Of equal operands, the second is kept: the value that is clamped by a number is as in eager, also -0 by 0."""
+    for op, bound in (("max", low), ("min", high)):
+        if isinstance(bound, (int, float)):
+            x = x.body.const(bound, x.dtype).apply(op, x)
+        elif bound is not None:
+            x = x.apply(op, bound)
     return x
 
 
@@ -438,7 +440,7 @@ FORMULAS: dict[str, Formula] = {
     "aten.deg2rad": Formula(lambda x: x * (math.pi / 180)),
     "aten.rad2deg": Formula(lambda x: x * (180 / math.pi)),
     # activations and their derivatives
-    "aten.relu": Formula(lambda x: x.apply("max", 0)),
+    "aten.relu": Formula(lambda x: _clamp(x, 0)),
     "aten.relu6": Formula(lambda x: _clamp(x, 0, 6)),
     "aten.leaky_relu": Formula(lambda x, slope=0.01: (x > 0).where(x, x * slope)),
     "aten.leaky_relu_backward": Formula(lambda g, x, slope, _result: (x > 0).where(g, g * slope)),

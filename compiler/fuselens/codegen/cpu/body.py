@@ -445,7 +445,7 @@ class BodyWriter:
         if kind in ("any", "all"):
             return f"{into} {'|' if kind == 'any' else '&'}= {value};"
         self.need(f"{kind}.{fold.register}")
-        return f"{into} = {kind}({into}, {value});"
+        return f"{into} = {kind}({value}, {into});"  # of equal operands the second is kept: the first met
 
     def _accumulate(self, op: Op, vector: str, position: Expr, folds: list[Fold]) -> None:
         fold = next(f for f in folds if f.op is op)

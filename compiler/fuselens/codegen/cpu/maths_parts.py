@@ -60,7 +60,7 @@ def _extremes(width: int, isa: Isa) -> list[Part]:
                 safe = f"static inline {token} {name}({token} a, {token} b) {{ return {plain}; }}"
                 text = f"#ifdef __clang__\n{safe}\n#else\n{text}\n#endif"
             parts.append(Part(f"{name}.{kind}", text, ("types",)))
-            other = f"static inline {token} f{name}({token} a, {token} b) {{ return (a {sign} b) | (b != b) ? a : b; }}"
+            other = f"static inline {token} f{name}({token} a, {token} b) {{ return (a {sign}= b) | (b != b) ? a : b; }}"
             parts.append(Part(f"f{name}.{kind}", other, ("types",)))
         for kind, token in (("i32", "@i"), ("i64", "@l")):
             text = f"static inline {token} {name}({token} a, {token} b) {{ return a {sign} b ? a : b; }}"
@@ -99,7 +99,7 @@ def _halvings(width: int, body: str) -> str:
 def _folds(width: int, token: str, name: str) -> list[Part]:
     bits = name == "mask"
     kinds = {"any": "v = v | %v;", "all": "v = v & %v;"} if bits else {
-        "sum": "v = v + %v;", "prod": "v = v * %v;", "max": "v = max(v, %v);", "min": "v = min(v, %v);",
+        "sum": "v = v + %v;", "prod": "v = v * %v;", "max": "v = max(%v, v);", "min": "v = min(%v, v);",
     }  # fmt: skip
     return [
         Part(
