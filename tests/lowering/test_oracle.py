@@ -400,7 +400,6 @@ _STATIC_ONLY = {"extern-unique_stride", "movement-repeat_interleave"}
 
 # operators that go through ATen outside the programs about them
 _FALLBACKS: dict[str, set[str]] = {
-    "pointwise-int_divide_tensor": {"aten.div.Tensor_mode"},  # the divisor may be zero
     "pointwise-complex": {"aten.mul.Tensor", "aten.view_as_real_copy.default", "aten.select_copy.int"},
     "pointwise-conjugate": {
         "aten.complex.default",

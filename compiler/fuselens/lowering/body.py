@@ -155,7 +155,9 @@ class Body:
         """A literal: converted as torch converts a Python number to ``dtype``."""
         if dtype in FLOATS:
             return self.add("const", (float(value),), dtype)
-        return self.add("const", (bool(value) if dtype == "bool" else int(value),), dtype)
+        if dtype == "bool":
+            return self.add("const", (bool(value),), dtype)
+        return self.add("const", (_wrapped(int(value), dtype),), dtype)
 
     def lift(self, value: Operand, dtype: str) -> Scalar:
         """``value`` as a scalar of ``dtype``."""
@@ -184,6 +186,13 @@ class Body:
         if name == "ToFloat":
             return parts[0]
         raise NotImplementedError(f"a number computed by {name}")
+
+
+def _wrapped(value: int, dtype: str) -> int:
+    """``value`` as an integer of ``dtype`` holds it."""
+    bits = int(dtype[1:])
+    value &= 2**bits - 1
+    return value - 2**bits if dtype[0] == "i" and value >> (bits - 1) else value
 
 
 def _fold(parts: list[Scalar], op: str) -> Scalar:

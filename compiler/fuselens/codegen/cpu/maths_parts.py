@@ -60,7 +60,9 @@ def _extremes(width: int, isa: Isa) -> list[Part]:
                 safe = f"static inline {token} {name}({token} a, {token} b) {{ return {plain}; }}"
                 text = f"#ifdef __clang__\n{safe}\n#else\n{text}\n#endif"
             parts.append(Part(f"{name}.{kind}", text, ("types",)))
-            other = f"static inline {token} f{name}({token} a, {token} b) {{ return (a {sign}= b) | (b != b) ? a : b; }}"
+            other = (
+                f"static inline {token} f{name}({token} a, {token} b) {{ return (a {sign}= b) | (b != b) ? a : b; }}"
+            )
             parts.append(Part(f"f{name}.{kind}", other, ("types",)))
         for kind, token in (("i32", "@i"), ("i64", "@l")):
             text = f"static inline {token} {name}({token} a, {token} b) {{ return a {sign} b ? a : b; }}"
@@ -191,8 +193,9 @@ def _fused(width: int, isa: Isa, token: str) -> str:
 
 
 def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
-    tools = "types", "splat.f32", "abs.f32", "copysign.f32"
+    tools = "types", "splat.f32", "abs.f32", "copysign.f32", "any_lane"
     parts = [
+        Part("any_lane", maths.ANY_LANE, ("types",)),
         Part(
             "iota",
             f"static inline @l iota@W(long start, long step) {{ return start + step * @l{{{lanes(width, '#')}}}; }}\n"
@@ -260,7 +263,7 @@ def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
         "erf": (double.ERF, ("erf_parts.f64",)),
         "pow": (double.POW, ("exp_reduce.f64", "log_edges.f64", "pow_edges.f64")),
     }
-    tools64 = "types", "splat.f64", "abs.f64", "copysign.f64", "fma.f64"
+    tools64 = "types", "any_lane", "splat.f64", "abs.f64", "copysign.f64", "fma.f64"
     parts += [
         Part("exp_reduce.f64", double.EXP_REDUCE, tools64),
         Part("log_core.f64", double.LOG_CORE, tools64),
@@ -299,9 +302,11 @@ def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
         )
         parts.append(Part(f"add_carry.{kind}", _KAHAN.replace("@T", token), ("types",)))
     for kind, token in (("i32", "@i"), ("i64", "@l")):
-        names = ("div_floor", "div_trunc", "mod_floor", "mod_trunc", "int_pow")
-        text = "\n".join(by_lanes(n, token, f"::{n}", 2) for n in names)
-        parts.append(Part(f"int_division.{kind}", text, ("types", f"division.{kind}")))
+        text = f"{maths.INTEGER_QUOTIENT[kind]}\n{maths.INTEGER_DIVISION.replace('@V', token)}"
+        parts.append(Part(f"int_division.{kind}", text, ("any_lane", "splat.f64", "abs.f64", "copysign.f64", "error")))
+        parts.append(
+            Part(f"int_power.{kind}", by_lanes("int_pow", token, "::int_pow", 2), ("types", f"int_pow.{kind}"))
+        )
         top = "31" if kind == "i32" else "63"
         parts.append(
             Part(

@@ -82,26 +82,7 @@ UNIT: dict[str, Part] = {
     )
 }
 
-_DIVISION = """
-static inline {t} div_floor({t} a, {t} b) {
-  if (b == 0) { fuselens_error |= 1; return 0; }
-  if (b == -1) return ({t})(0 - (unsigned {t})a);  // the quotient of the least integer wraps instead of trapping
-  {t} q = a / b;
-  return q - ((a % b != 0) & ((a < 0) != (b < 0)));
-}
-static inline {t} div_trunc({t} a, {t} b) {
-  if (b == 0) { fuselens_error |= 1; return 0; }
-  return b == -1 ? ({t})(0 - (unsigned {t})a) : a / b;
-}
-static inline {t} mod_floor({t} a, {t} b) {
-  if (b == 0) { fuselens_error |= 1; return 0; }
-  {t} r = b == -1 ? 0 : a % b;
-  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-}
-static inline {t} mod_trunc({t} a, {t} b) {
-  if (b == 0) { fuselens_error |= 1; return 0; }
-  return b == -1 ? 0 : a % b;
-}
+_INT_POW = """
 static inline {t} int_pow({t} a, {t} b) {  // as torch: a negative exponent gives 0, except for bases 1 and -1
   if (b < 0) return a == 1 ? 1 : a == -1 ? (b % 2 ? -1 : 1) : 0;
   {t} r = 1;
@@ -109,8 +90,8 @@ static inline {t} int_pow({t} a, {t} b) {  // as torch: a negative exponent give
     if (b & 1) r = ({t})((unsigned {t})r * (unsigned {t})a);
   return r;
 }""".strip()
-UNIT["division.i32"] = Part("division.i32", _DIVISION.replace("{t}", "int"), ("error",))
-UNIT["division.i64"] = Part("division.i64", _DIVISION.replace("{t}", "long"), ("error",))
+UNIT["int_pow.i32"] = Part("int_pow.i32", _INT_POW.replace("{t}", "int"))
+UNIT["int_pow.i64"] = Part("int_pow.i64", _INT_POW.replace("{t}", "long"))
 
 # libm, by lanes. (name, arguments)
 LIBM: dict[str, int] = {

@@ -211,7 +211,7 @@ def _not(e: Emitter, op: Op, v: Sequence[Value]) -> str:
 def _pow(e: Emitter, op: Op, v: Sequence[Value]) -> str:
     register, x = REGISTER[op.dtype], v[0].text
     if register in ("i32", "i64"):
-        e.need(f"int_division.{register}")
+        e.need(f"int_power.{register}")
         return wrap(f"int_pow({x}, {v[1].text})", op.dtype)
     if v[1].number in (1, 2, 3, -1, -2, 0.5, -0.5):  # what torch does for scalar exponents
         if v[1].number in (0.5, -0.5):

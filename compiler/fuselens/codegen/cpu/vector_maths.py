@@ -8,6 +8,23 @@ smaller term.
 
 from __future__ import annotations
 
+ANY_LANE = """
+// whether a mask has a lane that holds
+static inline int any_lane(@i m) {
+  if (@W == 1) return m[0];
+  typedef long words __attribute__((vector_size(sizeof m)));
+  words w = (words)m;
+  long found = 0;
+  for (int l = 0; l < (@W + 1) / 2; ++l) found |= w[l];
+  return found != 0;
+}
+static inline int any_lane(@l m) {
+  long found = 0;
+  for (int l = 0; l < @W; ++l) found |= m[l];
+  return found != 0;
+}
+""".strip()
+
 EXP_REDUCE = """
 // exp(x) = 2^k (1 + q) with |r| <= ln(2)/2 and q = r + r^2 P(r)
 static inline @f exp_reduce(@f x, @i* k) {
@@ -135,11 +152,7 @@ static inline @f turn(@f x, @i* k, @f* lo) {
   *k = __builtin_convertvector(n, @i);
   return r;
 }
-static inline int any_far(@f x) {
-  int found = 0;
-  for (int l = 0; l < @W; ++l) found |= is_far(x[l]);
-  return found;
-}
+static inline int any_far(@f x) { return any_lane(abs(x) > 10000.0f); }
 """.strip()
 SIN_COS = """
 static inline @f sin_cos(@f x, int quarter) {  // sin(x + quarter pi/2)
@@ -368,5 +381,48 @@ static inline @T div_floor(@T a, @T b) {
   f = q - f > (@S)0.5 ? f + 1 : f;
   f = q == 0 ? copysign(f - f, a / b) : f;
   return b == 0 ? a / b : f;
+}
+""".strip()
+
+# Integers divide as floats do, where quotients are exact after truncation: |a| and |b| below 2^51. b is not zero.
+INTEGER_QUOTIENT = {
+    "i32": """
+static inline @i quotient(@i a, @i b) {
+  @d q = __builtin_convertvector(a, @d) / __builtin_convertvector(b, @d);
+  return b == -1 ? -a : __builtin_convertvector(q, @i);  // that of the least integer wraps
+}
+""".strip(),
+    "i64": """
+static __attribute__((noinline, cold)) @l quotient_far(@l a, @l b) {
+  for (int l = 0; l < @W; ++l) a[l] = b[l] == -1 ? (long)-(unsigned long)a[l] : a[l] / b[l];
+  return a;
+}
+static inline @l quotient(@l a, @l b) {
+  @l high = ((a + (1L << 51)) | (b + (1L << 51))) & -(1L << 52);
+  if (__builtin_expect(any_lane(high), 0)) return quotient_far(a, b);
+  // 2^52 + 2^51 + n as bits is that plus n
+  @d x = (@d)(a + 0x4338000000000000L) - 6755399441055744.0, y = (@d)(b + 0x4338000000000000L) - 6755399441055744.0;
+  @d q = x / y, whole = (q + 6755399441055744.0) - 6755399441055744.0;
+  whole -= abs(whole) > abs(q) ? copysign(splat(q, 1.0), q) : @d{};
+  return (@l)(whole + 6755399441055744.0) - 0x4338000000000000L;
+}
+""".strip(),
+}
+INTEGER_DIVISION = """
+static inline @V not_zero(@V b) {
+  if (__builtin_expect(any_lane(b == 0), 0)) fuselens_error |= 1;
+  return b - (b == 0);
+}
+static inline @V div_trunc(@V a, @V b) { return quotient(a, not_zero(b)); }
+static inline @V mod_trunc(@V a, @V b) { b = not_zero(b); return a - quotient(a, b) * b; }
+static inline @V div_floor(@V a, @V b) {
+  b = not_zero(b);
+  @V q = quotient(a, b), r = a - q * b;
+  return q + ((r != 0) & ((r ^ b) < 0));
+}
+static inline @V mod_floor(@V a, @V b) {
+  b = not_zero(b);
+  @V r = a - quotient(a, b) * b;
+  return r + (b & ((r != 0) & ((r ^ b) < 0)));
 }
 """.strip()

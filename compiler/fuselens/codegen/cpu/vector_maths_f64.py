@@ -178,11 +178,7 @@ static inline @d turn(@d x, @l* k, @d* lo) {{
   *k = (@l)t;
   return r;
 }}
-static inline int any_far(@d x) {{
-  int found = 0;
-  for (int l = 0; l < @W; ++l) found |= is_far(x[l]);
-  return found;
-}}
+static inline int any_far(@d x) {{ return any_lane(abs(x) > 1e8); }}
 static inline @d sin_cos(@d x, long quarter) {{  // sin(x + quarter pi/2)
   @l k;
   @d lo, r = turn(x, &k, &lo);
