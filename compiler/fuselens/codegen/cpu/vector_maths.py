@@ -11,11 +11,13 @@ from __future__ import annotations
 ANY_LANE = """
 // whether a mask has a lane that holds
 static inline int any_lane(@i m) {
-  if (@W == 1) return m[0];
-  typedef long words __attribute__((vector_size(sizeof m)));
-  words w = (words)m;
   long found = 0;
-  for (int l = 0; l < (@W + 1) / 2; ++l) found |= w[l];
+#if @W == 1
+  found = m[0];
+#else  // two lanes at a time
+  typedef long words __attribute__((vector_size(4 * @W)));
+  for (int l = 0; l < @W / 2; ++l) found |= ((words)m)[l];
+#endif
   return found != 0;
 }
 static inline int any_lane(@l m) {
