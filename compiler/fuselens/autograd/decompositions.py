@@ -44,7 +44,10 @@ _KEPT = frozenset({
     "max", "min", "round", "remainder", "floor", "fmod", "copysign", "hypot", "lift_fresh", "lift_fresh_copy",
     "clone", "fill", "scalar_tensor", "empty_like", "detach", "alias", "nonzero", "bucketize",
     "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
-    "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_nearest2d", "upsample_bilinear2d",
+    "max_pool3d_with_indices", "max_pool3d_with_indices_backward", "avg_pool3d", "avg_pool3d_backward",
+    "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d", "_adaptive_avg_pool3d_backward",
+    "adaptive_max_pool2d", "adaptive_max_pool2d_backward", "adaptive_max_pool3d", "adaptive_max_pool3d_backward",
+    "upsample_nearest2d", "upsample_bilinear2d",
 })  # fmt: skip
 
 

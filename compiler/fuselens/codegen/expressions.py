@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,26 @@ def linear(expression: Any, axes: frozenset[str]) -> Linear:
                 tangled.add(name)
                 rest.append(term)
     return Linear(coefficients, frozenset(tangled), sympy.Add(*rest))
+
+
+def slopes(expression: Any, axis: str) -> list[Expr] | None:
+    """What one step along ``axis`` may add: first where no Min or Max holds the axis back, then anywhere. None where that
+    is unknown."""
+    if axis not in names_in(expression):
+        return [sympy.S.Zero]
+    if expression.is_Symbol:
+        return [sympy.S.One]
+    if expression.is_Add:
+        parts = [slopes(a, axis) for a in expression.args]
+        return None if None in parts else [sympy.Add(*s) for s in itertools.product(*parts)]  # pyright: ignore
+    moving = [a for a in expression.args if axis in names_in(a)]
+    inner = slopes(moving[0], axis) if len(moving) == 1 else None
+    if expression.is_Mul and inner is not None:
+        factor = sympy.Mul(*(a for a in expression.args if a is not moving[0]))
+        return [s * factor for s in inner]
+    if type(expression).__name__ in ("Max", "Min") and inner is not None:
+        return [*inner, sympy.S.Zero]
+    return None
 
 
 def set_zero(expression: Any, names: frozenset[str]) -> Expr:

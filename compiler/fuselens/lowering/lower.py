@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 
 from fuselens.ir.affine import symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Ref
-from fuselens.lowering import composites, indexing, movement, pointwise, products, reductions, scans, special
+from fuselens.lowering import composites, indexing, movement, pointwise, products, reductions, scans, special, windows
 from fuselens.lowering.builder import Builder, LoweringError, Unsupported, contiguous_strides, expression
 from fuselens.lowering.dtypes import LOOP_DTYPES
 from fuselens.lowering.views import aliases, is_view, lower_view
@@ -31,6 +31,7 @@ RULES: dict[str, Rule] = {
     **pointwise.RULES,
     **reductions.RULES,
     **scans.RULES,
+    **windows.RULES,
     **movement.RULES,
     **composites.RULES,
     **indexing.RULES,
@@ -48,6 +49,10 @@ VENDOR: dict[str, str] = dict.fromkeys(
         "aten.scaled_dot_product_attention", "aten._scaled_dot_product_flash_attention",
         "aten._scaled_dot_product_flash_attention_for_cpu", "aten._scaled_dot_product_efficient_attention",
         "aten._scaled_dot_product_flash_attention_for_cpu_backward", "aten._scaled_dot_product_cudnn_attention",
+        "aten.max_pool2d_with_indices_backward", "aten.max_pool3d_with_indices_backward",
+        "aten.adaptive_max_pool2d_backward", "aten.adaptive_max_pool3d_backward",
+        "aten.fractional_max_pool2d", "aten.fractional_max_pool2d_backward",
+        "aten.fractional_max_pool3d", "aten.fractional_max_pool3d_backward",
         "aten.sort", "aten.topk", "aten.median", "aten.nanmedian", "aten.kthvalue", "aten.mode", "aten.histc",
         "aten._fft_r2c", "aten._fft_c2r", "aten._fft_c2c",
         "aten.cholesky", "aten.cholesky_inverse", "aten.cholesky_solve", "aten.geqrf", "aten.linalg_cholesky_ex",

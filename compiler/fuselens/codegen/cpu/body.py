@@ -16,7 +16,7 @@ from sympy import Expr
 from sympy.core.operations import LatticeOp
 
 from ...ir.loops import Axis, Graph, Kernel, Op, indirect_names
-from ..expressions import C, linear, names_in, print_factor, print_index
+from ..expressions import C, linear, names_in, print_factor, print_index, slopes
 from ..nest import Nest, Plan, Tuning, few, in_one_pass, index_of, plan, simplify
 from ..source import Unsupported, Writer
 from .isa import Isa
@@ -611,7 +611,8 @@ class BodyWriter:
         self.slots[op.name].value = Value(splat, op.dtype, number, "" if register == "mask" else _signed(text))
 
     def _lanes_of(self, index: Expr, vector: str) -> tuple[str, Expr]:
-        """How lanes of an access are laid out, and the step between them: "each", "next", "reversed", "strided", "gather"."""
+        """How lanes of an access are laid out, and the step between them: "each", "next", "reversed", "strided", "gather",
+        or "limited": as strided, unless a limit (of Min or Max) lies among them."""
         indirect = any(self.slots[n].varying for n in indirect_names(index))
         if indirect:
             return "gather", sympy.S.Zero
@@ -619,8 +620,51 @@ class BodyWriter:
             return "each", sympy.S.Zero
         step = linear(index, frozenset((vector,))).coefficient(vector)
         if step is None:
-            return "gather", sympy.S.Zero
+            step = self._unlimited_step(index, vector)
+            return ("gather", sympy.S.Zero) if step is None else ("limited", step)
         return {1: "next", -1: "reversed"}.get(step, "strided"), step
+
+    def _unlimited_step(self, index: Expr, vector: str) -> Expr | None:
+        """The step between lanes that no limit of the index holds back; None where it is not known to be the greatest."""
+        found = slopes(index, vector)
+        if found is None:
+            return None
+        step, *others = found
+        return step if step.is_positive and all((step - s).is_nonnegative for s in others) else None
+
+    def _limited(self, op: Op, index: Expr, vector: str, step: Expr) -> None:
+        """A load whose lanes are evenly spaced, but for the few vectors where a limit holds some of them back."""
+        dtype, pointer = self.unit.graph.buffers[op.args[0]].dtype, self.pointers[op.args[0]]
+        out, w, name = self.out, self.width, self.names[vector]
+        lane, load = self.claim(op.name, "_last"), self.claim(op.name, "_load")
+        self.need(f"gather.{dtype}")
+        first = self._index(index)
+        out.put(f"const long {lane} = {name} + {w - 1};", op.spans)
+        last = print_index(index, {**self.names, vector: lane}, C)
+        even = f"({last}) - ({first}) == {print_factor(step * (w - 1), self.names)}"
+        whole = "" if self.left == str(w) else f"left >= {w} && "
+        out.put(f"{self.vector(REGISTER[dtype])} {load};")
+        out.open(f"if (__builtin_expect({whole}{even}, 1)) {{")
+        out.put(f"{load} = {self._strided(pointer, index, step, dtype, str(w))};")
+        out.close("} else {")
+        out.open("  {")
+        at = self._offsets(op, index, vector)
+        out.put(f"{load} = gather{w}({pointer}, {at});")
+        out.close("  }")
+        out.put("}")
+        self._define(op, load)
+
+    def _strided(self, pointer: str, index: Expr, step: Expr, dtype: str, left: str) -> str:
+        """A load of evenly spaced elements, as text."""
+        address, w = self._address(pointer, index), self.width
+        if step == 1:
+            self.need(f"load.{dtype}")
+            return f"load{w}({address}, {left})"
+        if step == 2 and w > 1:
+            self.need(f"every_second.{dtype}")
+            return f"load_every_second{w}({address}, {left})"
+        self.need(f"strided.{dtype}")
+        return f"load_strided{w}({address}, {print_index(step, self.names)}, {left})"
 
     def _offsets(self, op: Op, index: Expr, vector: str) -> str:
         """Declares an array with one element index per lane."""
@@ -664,9 +708,9 @@ class BodyWriter:
             self.need(f"reversed.{dtype}")
             self._define(op, f"load_reversed{w}({self._address(pointer, index)}, {self.left})")
         elif way[0] == "strided":
-            self.need(f"strided.{dtype}")
-            step = print_index(way[1], self.names)
-            self._define(op, f"load_strided{w}({self._address(pointer, index)}, {step}, {self.left})")
+            self._define(op, self._strided(pointer, index, way[1], dtype, self.left))
+        elif way[0] == "limited":
+            self._limited(op, index, vector, way[1])
         else:
             self.need(f"gather.{dtype}")
             at = self._offsets(op, index, vector)
@@ -761,7 +805,7 @@ class BodyWriter:
         way, step = self._lanes_of(index, vector)
         if way == "each":
             return self._splat("i64", self._index(index))
-        if way != "gather":
+        if way not in ("gather", "limited"):
             self.need("iota")
             self.iotas[op.name] = f"{self._index(index)}, {print_index(step, self.names)}"
             return f"iota{self.width}({self.iotas[op.name]})"

@@ -91,6 +91,7 @@ def memory_parts(dtype: str, width: int, wide: bool, isa: Isa) -> list[Part]:
     scalar = REGISTER_C[REGISTER[dtype]]
     unit = (dtype,) if dtype in ("bf16", "f16") else ()
     base = ("types", *unit, *_BYTES.get(dtype, ()))
+    second = ", ".join(str(2 * l if 2 * l < width else 2 * l + 1) for l in range(width))
     backward = ", ".join(str(l) for l in reversed(range(width)))
     load = _LOAD[dtype].replace("to_@Mbits", "to_i64" if wide else "to_i32")
     return [
@@ -121,6 +122,14 @@ def memory_parts(dtype: str, width: int, wide: bool, isa: Isa) -> list[Part]:
             f"  {token} r = each@W(p);\n"
             f"  for (long l = 1; l < left; ++l) r[l] = value@W(p[l * s]);\n  return r;\n}}",
             (f"value.{dtype}", f"each.{dtype}"),
+        ),
+        Part(
+            f"every_second.{dtype}",
+            f"static inline {token} load_every_second@W(const {c}* p, long left) {{\n"
+            f"  if (__builtin_expect(left < @W, 0)) return load_strided@W(p, 2, left);\n"
+            f"  {token} a = load@W(p, @W), b = load@W(p + (@W - 1), @W);  // no element beyond the last lane's\n"
+            f"  return __builtin_shufflevector(a, b, {second});\n}}",
+            (f"load.{dtype}", f"strided.{dtype}"),
         ),
         Part(
             f"reversed.{dtype}",

@@ -1,0 +1,287 @@
+"""Pooling: windows that move over the trailing dimensions.
+
+A window's taps are written out, one load each, so that vectors run along whatever is contiguous: a row, or channels.
+A tap outside of the input is moved to the border, where the same window reads anyway: an extremum needs no mask. Sums
+mask such taps. Windows that neither overlap nor leave the input are axes of a view, and large ones are reduced.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+from sympy import Expr
+
+from fuselens.ir.affine import product
+from fuselens.ir.loops import Buffer
+from fuselens.lowering.body import Body, Scalar
+from fuselens.lowering.builder import Builder, Sizes, Unsupported, element_index
+from fuselens.lowering.dtypes import FLOATS, compute_dtype
+
+Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
+MOST_TAPS = 64  # of a window that is written out
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where windows lie along one dimension: from ``first(window)`` on, ``taps`` elements ``step`` apart."""
+
+    size: int  # of the input
+    taps: int
+    step: int
+    first: Callable[[Expr], Expr]
+    low: int  # the least and the greatest position that a tap may have
+    high: int
+
+    def at(self, out: Expr, tap: int) -> Expr:
+        return self.first(out) + tap * self.step
+
+    def inside(self, out: Expr, tap: int) -> Expr:
+        """The tap's position, moved to the border when it lies beyond."""
+        place = self.at(out, tap)
+        if self.low + tap * self.step < 0:
+            place = sympy.Max(place, 0)
+        if self.high - (self.taps - 1 - tap) * self.step >= self.size:
+            place = sympy.Min(place, self.size - 1)
+        return place
+
+    @property
+    def leaves(self) -> bool:
+        return self.low < 0 or self.high >= self.size
+
+
+def _numbers(value: Any, rank: int, default: Sequence[int] = ()) -> list[int]:
+    """ATen's list argument: one number stands for all dimensions, none for ``default``."""
+    values = [value] if isinstance(value, int) else list(value) if value is not None else []
+    values = values or list(default)
+    if not all(isinstance(v, int) for v in values):
+        raise Unsupported("a window of symbolic size")
+    return values * rank if len(values) == 1 else values
+
+
+def _spans(
+    x: Buffer, out: Sizes, kernel: Any, stride: Any, padding: Any, dilation: Any, rank: int
+) -> list[Span]:  # fmt: skip
+    kernel = _numbers(kernel, rank)
+    stride, padding, dilation = _numbers(stride, rank, kernel), _numbers(padding, rank), _numbers(dilation, rank)
+    spans = []
+    for k, s, p, d, size, count in zip(kernel, stride, padding, dilation, x.sizes[-rank:], out[-rank:], strict=True):
+        if not (size.is_Integer and count.is_Integer):
+            raise Unsupported("windows over a dimension of symbolic size")
+        high = (int(count) - 1) * s - p + (k - 1) * d
+        spans.append(Span(int(size), k, d, lambda o, s=s, p=p: o * s - p, -p, high))
+    return spans
+
+
+def _checked(x: Buffer, spans: Sequence[Span]) -> None:
+    if x.dtype not in FLOATS:
+        raise Unsupported(f"pooling of {x.dtype}")
+    if any(s.leaves and s.step != 1 for s in spans):
+        raise Unsupported("windows with gaps that leave the input")
+    if _taps(spans) > MOST_TAPS:
+        raise Unsupported("windows of too many elements to be written out")
+
+
+def _taps(spans: Sequence[Span]) -> int:
+    count = 1
+    for span in spans:
+        count *= span.taps
+    return count
+
+
+def _elements(body: Body, x: Buffer, spans: Sequence[Span], point: Sizes) -> list[tuple[tuple[int, ...], Scalar]]:
+    """The window's taps in order, each with the element there, in the type that is computed in."""
+    rank = len(spans)
+    found = []
+    for taps in itertools.product(*(range(s.taps) for s in spans)):
+        inside = (s.inside(p, t) for s, p, t in zip(spans, point[-rank:], taps, strict=True))
+        index = element_index(x.offset, x.strides, (*point[:-rank], *inside))
+        found.append((taps, body.load(x.owner, index, x.dtype).cast(compute_dtype(x.dtype))))
+    return found
+
+
+# --- maxima ----------------------------------------------------------------------------------------------------
+
+
+def _max_pool(rank: int) -> Rule:
+    def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Buffer, Buffer]:
+        x, kernel, stride, padding, dilation = _given(
+            args, kwargs, ("kernel_size", "stride", "padding", "dilation"), (None, (), 0, 1)
+        )
+        values, places = low.like(meta[0]), low.like(meta[1])
+        return _maxima(low, x, _spans(x, values.sizes, kernel, stride, padding, dilation, rank), values, places)
+
+    return rule
+
+
+def _maxima(low: Builder, x: Buffer, spans: list[Span], values: Buffer, places: Buffer) -> tuple[Buffer, Buffer]:
+    """The greatest element of each window, and its flat position in the pooled dimensions. NaN counts as greatest; of
+    equal elements the first is found, of several NaNs the last."""
+    _checked(x, spans)
+
+    def value(body: Body, point: Sizes) -> Scalar:
+        elements = [v for _, v in _elements(body, x, spans, point)]
+        best = elements[0]
+        for v in elements[1:]:
+            best = best.apply("max", v)
+        return best
+
+    def place(body: Body, point: Sizes) -> Scalar:
+        elements = _elements(body, x, spans, point)
+        best, number = elements[0][1], body.const(0, "i32")
+        for k, (_, v) in enumerate(elements[1:], 1):
+            better = (v > best) | v.apply("isnan")
+            best, number = better.where(v, best), better.where(body.const(k, "i32"), number)
+        return _position(body, spans, point, number).cast("i64")
+
+    low.indexed(values, value)
+    return values, low.indexed(places, place)
+
+
+def _position(body: Body, spans: Sequence[Span], point: Sizes, number: Scalar) -> Scalar:
+    """The flat position of tap ``number``, in i32: digits of the number by multiplication, each moved to the border."""
+    if product(sympy.Integer(s.size) for s in spans) >= 1 << 31:
+        raise Unsupported("a plane of more than 2**31 elements")
+    taps, flat = _taps(spans), body.const(0, "i32")
+    for span, out in zip(spans, point[-len(spans) :], strict=True):
+        taps //= span.taps
+        digit = (number * -(-(1 << 16) // taps)).apply("shr", 16) if taps > 1 else number
+        number = number - digit * taps
+        at = body.lift(span.first(out), "i64").cast("i32") + digit * span.step
+        if span.leaves:
+            at = at.apply("max", 0).apply("min", span.size - 1)
+        flat = flat * span.size + at
+    return flat
+
+
+# --- means -----------------------------------------------------------------------------------------------------
+
+
+def _avg_pool(rank: int) -> Rule:
+    def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+        x, kernel, stride, padding, _, include, divisor = _given(
+            args, kwargs, ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
+            (None, (), 0, False, True, None),
+        )  # fmt: skip
+        out = low.like(meta)
+        spans = _spans(x, out.sizes, kernel, stride, padding, 1, rank)
+        pads = _numbers(padding, rank)
+        limits = [(-p, s.size + p) if include else (0, s.size) for p, s in zip(pads, spans, strict=True)]
+        return _means(low, x, spans, out, limits, divisor)
+
+    return rule
+
+
+def _means(
+    low: Builder, x: Buffer, spans: list[Span], out: Buffer, limits: Sequence[tuple[int, int]], divisor: int | None
+) -> Buffer:
+    """Means over the windows. What lies between ``limits`` counts, also outside of the input, where it is 0."""
+    _checked(x, spans)
+
+    def value(body: Body, point: Sizes) -> Scalar:
+        places = point[-len(spans) :]
+        total: Scalar | None = None
+        for taps, v in _elements(body, x, spans, point):
+            for span, out, tap in zip(spans, places, taps, strict=True):
+                v = _masked(body, span, out, tap, v)
+            total = v if total is None else total + v
+        assert total is not None
+        if divisor is not None:
+            return total / divisor
+        count: Any = 1
+        for span, out, (least, most) in zip(spans, places, limits, strict=True):
+            if span.low >= least and span.high < most:
+                count = count * span.taps
+                continue
+            first = body.lift(span.first(out), "i64").cast("i32")
+            count = count * ((first + span.taps).apply("min", most) - first.apply("max", least))
+        return total / (count.cast(total.dtype) if isinstance(count, Scalar) else count)
+
+    return low.indexed(out, value)
+
+
+def _masked(body: Body, span: Span, out: Expr, tap: int, value: Scalar) -> Scalar:
+    """``value``, or 0 where the tap lies outside of the input."""
+    place: Scalar | None = None
+    if span.low + tap * span.step < 0:
+        place = body.lift(span.at(out, tap), "i64").cast("i32")
+        value = (place >= 0).where(value, 0)
+    if span.high - (span.taps - 1 - tap) * span.step >= span.size:
+        place = place or body.lift(span.at(out, tap), "i64").cast("i32")
+        value = (place < span.size).where(value, 0)
+    return value
+
+
+# --- windows that share the input evenly -----------------------------------------------------------------------
+
+
+def _adaptive_mean(rank: int) -> Rule:
+    def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+        x, out = args[0], low.like(meta)
+        even = _even(x, out, rank)
+        if even is None:
+            raise Unsupported("windows of different sizes")
+        if x.dtype not in FLOATS:
+            raise Unsupported(f"pooling of {x.dtype}")
+        kernel, view = even
+        if _small(kernel):
+            return _means(low, x, _spans(x, out.sizes, kernel, kernel, 0, 1, rank), out, [(0, 1 << 31)] * rank, None)
+        count = int(product(map(sympy.Integer, kernel)))
+        shape = low.view(x, *view, x.offset, low.fresh_name())
+        folded = range(len(x.sizes) - rank + 1, len(shape.sizes), 2)
+        return low.reduce(out, "sum", [shape], list(folded), after=lambda total: total / count)
+
+    return rule
+
+
+def _adaptive_max(rank: int) -> Rule:
+    def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Buffer, Buffer]:
+        x, values, places = args[0], low.like(meta[0]), low.like(meta[1])
+        even = _even(x, values, rank)
+        if even is None:
+            raise Unsupported("windows of different sizes")
+        kernel, _ = even
+        return _maxima(low, x, _spans(x, values.sizes, kernel, kernel, 0, 1, rank), values, places)
+
+    return rule
+
+
+def _small(kernel: Sequence[int]) -> bool:
+    count = 1
+    for k in kernel:
+        count *= k
+    return count <= 16
+
+
+def _even(x: Buffer, out: Buffer, rank: int) -> tuple[list[int], tuple[Sizes, Sizes]] | None:
+    """The windows' sizes where they divide the input, and the sizes and strides of its view as (window, tap) pairs."""
+    kernel: list[int] = []
+    sizes, strides = list(x.sizes[:-rank]), list(x.strides[:-rank])
+    for size, count, stride in zip(x.sizes[-rank:], out.sizes[-rank:], x.strides[-rank:], strict=True):
+        if not (size.is_Integer and count.is_Integer and int(count) and int(size) % int(count) == 0):
+            return None
+        kernel.append(int(size) // int(count))
+        sizes += [count, sympy.Integer(kernel[-1])]
+        strides += [stride * kernel[-1], stride]
+    return kernel, (tuple(sizes), tuple(strides))
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str], defaults: Sequence[Any]) -> list[Any]:
+    """The first argument, and those named, by position or by keyword."""
+    given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+    return [args[0], *(given.get(n, d) for n, d in zip(names, defaults, strict=True))]
+
+
+RULES: dict[str, Rule] = {
+    "aten.max_pool2d_with_indices": _max_pool(2),
+    "aten.max_pool3d_with_indices": _max_pool(3),
+    "aten.avg_pool2d": _avg_pool(2),
+    "aten.avg_pool3d": _avg_pool(3),
+    "aten._adaptive_avg_pool2d": _adaptive_mean(2),
+    "aten._adaptive_avg_pool3d": _adaptive_mean(3),
+    "aten.adaptive_max_pool2d": _adaptive_max(2),
+    "aten.adaptive_max_pool3d": _adaptive_max(3),
+}

@@ -1,0 +1,164 @@
+"""Pooling and what else moves windows: compiled programs against eager, over shapes, layouts, types and gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fuselens
+from fuselens.ir.evaluate import evaluate
+from fuselens.ir.text import parse, show
+from fuselens.ir.verify import verify
+
+from .test_oracle import compare, flat, stages
+
+LAST = torch.channels_last
+
+
+def run(fn: Callable[..., Any], *inputs: Any, externs: int = 0, **tolerance: float) -> None:
+    """Compares compiled with eager, in values, dtypes and strides; at most ``externs`` calls may go through ATen."""
+    compiled = fuselens.compile(fn, fullgraph=True)
+    found, expected = compiled(*inputs), fn(*inputs)
+    for a, e in zip(flat(found), flat(expected), strict=True):
+        torch.testing.assert_close(a, e, equal_nan=True, **(tolerance or {"rtol": None, "atol": None}))
+        assert a.stride() == e.stride()
+    report = compiled.__fuselens__.recorder.report
+    assert not any(g.fallback for g in report.graphs), [d.message for d in report.diagnostics]
+    assert sum(len(g.externs) for g in report.graphs) <= externs, report.graphs[0].externs
+
+
+def gradients(fn: Callable[..., Any], *inputs: torch.Tensor, **tolerance: float) -> None:
+    """Compares what compiled and eager give and add to the gradients of all inputs."""
+    results = []
+    for call in (fn, fuselens.compile(fn, fullgraph=True)):
+        leaves = [i.detach().clone().requires_grad_(i.is_floating_point()) for i in inputs]
+        out = call(*leaves)
+        out.backward(torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view(out.shape))
+        results.append([out.detach(), *(leaf.grad for leaf in leaves if leaf.requires_grad)])
+    for e, a in zip(*results, strict=True):
+        torch.testing.assert_close(a, e, **(tolerance or {"rtol": 1e-5, "atol": 1e-5}))
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("FUSELENS_STRICT", "1")
+    fuselens.reset()
+    yield
+    fuselens.reset()
+
+
+# --- pooling ---------------------------------------------------------------------------------------------------
+
+WINDOWS: dict[str, dict[str, Any]] = {
+    "2": {"kernel_size": 2},
+    "3_2_1": {"kernel_size": 3, "stride": 2, "padding": 1},
+    "3_1_1": {"kernel_size": 3, "stride": 1, "padding": 1},
+    "ceil": {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True},
+    "uneven": {"kernel_size": (2, 3), "stride": (1, 2), "padding": (0, 1)},
+    "wide": {"kernel_size": 5, "stride": 3, "padding": 2, "ceil_mode": True},
+}
+
+
+@pytest.mark.parametrize("layout", ["rows", "channels"])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_pool2d(name: str, layout: str) -> None:
+    window = WINDOWS[name]
+    for shape in ((2, 3, 13, 37), (3, 12, 16)):
+        x = torch.randn(shape)
+        if layout == "channels":
+            x = x.to(memory_format=LAST) if x.dim() == 4 else x.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+
+        def fn(x: torch.Tensor) -> Any:
+            return (
+                *F.max_pool2d(x, return_indices=True, **window), F.max_pool2d(x, **window) * 2,
+                F.avg_pool2d(x, **window), F.avg_pool2d(x, count_include_pad=False, **window),
+                F.avg_pool2d(x, divisor_override=3, **window).relu(),
+            )  # fmt: skip
+
+        run(fn, x)
+
+
+def test_pool_every_stage() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        return (*F.max_pool2d(x, 3, 2, 1, return_indices=True), F.avg_pool2d(x, 3, 2, 1, count_include_pad=False))
+
+    x = torch.randn(2, 3, 9, 11)
+    for stage, graph in stages(fn, [x], "fake").items():
+        verify(graph)
+        text = show(graph)[0]
+        assert show(parse(text))[0] == "\n".join(line.split("  #")[0] for line in text.split("\n"))
+        compare(evaluate(graph, [x]), flat(fn(x)), stage)
+        assert not graph.externs()
+
+
+def test_pool_dilated() -> None:
+    x = torch.randn(2, 3, 13, 17)
+    run(lambda x: F.max_pool2d(x, 2, dilation=2, return_indices=True), x)
+    run(lambda x: F.max_pool2d(x, 3, padding=1, dilation=2, return_indices=True), x, externs=1)
+
+
+def test_pool_not_a_number_infinity_and_ties() -> None:
+    x = torch.randn(2, 3, 13, 17)
+    x[0, 0, 3, 3], x[0, 1, 0, 0], x[1, 1, 12, 16], x[1, 2] = math.nan, math.nan, math.nan, -math.inf
+    for x in (x, torch.zeros(2, 3, 13, 17)):
+        run(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), x)
+        run(lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True), x.to(memory_format=LAST))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_pool_dtypes(dtype: torch.dtype) -> None:
+    x = torch.randn(2, 3, 13, 17).to(dtype)
+    run(lambda x: (*F.max_pool2d(x, 3, 2, 1, return_indices=True), F.avg_pool2d(x, 3, 2, 1)), x)
+
+
+def test_pool_other_ranks() -> None:
+    run(lambda x: (F.max_pool1d(x, 3, 2, 1), F.avg_pool1d(x, 3, 2, 1)), torch.randn(2, 3, 50))
+    x = torch.randn(2, 3, 8, 9, 10)
+    run(lambda x: (*F.max_pool3d(x, 3, 2, 1, return_indices=True), F.avg_pool3d(x, 3, 2, 1)), x)
+    run(lambda x: (F.lp_pool2d(x, 2, 2), F.lp_pool2d(x, 3, 3, stride=2)), torch.rand(2, 3, 16, 8))
+    run(lambda x: F.max_pool2d(x, 2), torch.randn(0, 3, 20, 18))
+
+
+def test_pool_adaptive() -> None:
+    x = torch.randn(2, 3, 16, 8)
+    run(lambda x: (F.adaptive_avg_pool2d(x, 4), F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(x, (2, 1))), x)
+    run(lambda x: (F.adaptive_max_pool2d(x, 4), F.adaptive_max_pool2d(x, (2, 4), return_indices=True)[1]), x)
+    run(lambda x: (F.adaptive_avg_pool3d(x, 2), F.adaptive_max_pool3d(x, 2)), torch.randn(2, 3, 16, 8, 4))
+    run(lambda x: (F.adaptive_avg_pool1d(x, 2), F.adaptive_max_pool1d(x, 2)), torch.randn(2, 3, 16))
+    run(lambda x: (F.adaptive_avg_pool2d(x, 3), F.adaptive_max_pool2d(x, 3)), x, externs=2)
+
+
+@pytest.mark.parametrize("layout", ["rows", "channels"])
+def test_pool_gradients(layout: str) -> None:
+    x = torch.randn(2, 3, 12, 16)
+    x = x.to(memory_format=LAST) if layout == "channels" else x
+    gradients(lambda x: F.max_pool2d(x.sin(), 3, 2, 1), x)
+    for window in WINDOWS.values():
+        gradients(lambda x, w=window: F.avg_pool2d(x.sin(), **w), x)
+        gradients(lambda x, w=window: F.avg_pool2d(x, count_include_pad=False, **w), x)
+    gradients(lambda x: F.avg_pool2d(x, 5, divisor_override=3), x)
+    gradients(lambda x: F.adaptive_avg_pool2d(x, 4), x)
+    gradients(lambda x: F.adaptive_avg_pool2d(x, 5), x)
+    gradients(lambda x: F.adaptive_max_pool2d(x, 4), x)
+    gradients(lambda x: F.lp_pool2d(x.abs() + 1, 2, 2), x)
+
+
+def test_pool_errors_are_eagers() -> None:
+    for fn in (lambda x: F.max_pool2d(x, 3, 2, 2), lambda x: F.avg_pool2d(x, 30)):
+        with pytest.raises(RuntimeError) as expected:
+            fn(torch.randn(2, 3, 8, 8))
+        with pytest.raises(RuntimeError) as found:
+            fuselens.compile(fn)(torch.randn(2, 3, 8, 8))
+        assert str(found.value) == str(expected.value)
+
+
+def test_pool_sizes_that_vary() -> None:
+    compiled = fuselens.compile(lambda x: F.max_pool2d(x.relu(), 2) + 1, dynamic=True)
+    for shape in ((2, 3, 8, 10), (3, 5, 12, 6), (1, 3, 9, 7)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), F.max_pool2d(x.relu(), 2) + 1)
