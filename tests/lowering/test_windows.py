@@ -162,3 +162,81 @@ def test_pool_sizes_that_vary() -> None:
     for shape in ((2, 3, 8, 10), (3, 5, 12, 6), (1, 3, 9, 7)):
         x = torch.randn(shape)
         torch.testing.assert_close(compiled(x), F.max_pool2d(x.relu(), 2) + 1)
+
+
+def test_pool_gradients_are_loops() -> None:
+    x = torch.randn(2, 3, 12, 16)
+    for fn in (
+        lambda x: F.avg_pool2d(x, 2),
+        lambda x: F.avg_pool2d(x, 3, 2, 1),
+        lambda x: F.avg_pool2d(x, 2, 3),
+        lambda x: F.adaptive_avg_pool2d(x, (3, 16)),
+    ):
+        compiled = fuselens.compile(fn, fullgraph=True)
+        compiled(x.requires_grad_()).sum().backward()
+        report = compiled.__fuselens__.recorder.report
+        assert not any(g.fallback or g.externs for g in report.graphs), report.graphs[0].externs
+
+
+# --- borders and grids -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_padding(mode: str) -> None:
+    x = torch.randn(2, 3, 12, 17)
+    for x in (x, x.to(memory_format=LAST), x.transpose(2, 3)):
+        for pads in ((1, 2, 3, 1), (2, 0, 0, 1), (5, 5, 5, 5), (-1, 2, 1, -2)):
+            if mode != "circular" or min(pads) >= 0:
+                run(lambda x, pads=pads: F.pad(x, pads, mode=mode) * 2, x)
+    run(lambda x: F.pad(x, (1, 2), mode=mode), torch.randn(2, 3, 40))
+    run(lambda x: F.pad(x, (1, 2, 1, 1, 2, 1), mode=mode), torch.randn(2, 3, 4, 5, 6))
+    run(lambda x: F.pad(x, (3, 2), mode=mode), torch.randint(0, 9, (2, 3, 40)).to(torch.float64))
+    gradients(lambda x: F.pad(x.sin(), (1, 2, 3, 1), mode=mode), torch.randn(2, 3, 5, 6))
+
+
+def test_padding_errors_are_eagers() -> None:
+    fn = lambda x: F.pad(x, (9, 2), mode="reflect")  # noqa: E731
+    with pytest.raises(RuntimeError) as expected:
+        fn(torch.randn(2, 3, 8))
+    with pytest.raises(RuntimeError) as found:
+        fuselens.compile(fn)(torch.randn(2, 3, 8))
+    assert str(found.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_nearest(mode: str) -> None:
+    x = torch.randn(2, 3, 12, 17)
+    for factor in (2, 3, (2, 5), 7):
+        run(lambda x, f=factor: F.interpolate(x, scale_factor=f, mode=mode), x, externs=1)
+        run(lambda x, f=factor: F.interpolate(x, scale_factor=f, mode=mode), x.to(memory_format=LAST))
+        gradients(lambda x, f=factor: F.interpolate(x.sin(), scale_factor=f, mode=mode), x)
+    run(lambda x: F.interpolate(x, size=(24, 34), mode=mode).relu(), x.to(memory_format=LAST))
+    run(lambda x: F.interpolate(x, size=(25, 30), mode=mode), x.to(memory_format=LAST), externs=1)
+    run(lambda x: F.interpolate(x, scale_factor=2.5, mode=mode), x, externs=1)
+    run(lambda x: F.interpolate(x, size=(24, 17), mode=mode), x)
+    for other in (x.double(), x.bfloat16(), (x * 50).to(torch.uint8)):
+        run(lambda x: F.interpolate(x, scale_factor=3, mode=mode), other.to(memory_format=LAST), externs=1)
+
+
+@pytest.mark.parametrize("mode", ["linear", "bilinear", "bicubic", "trilinear", "area"])
+def test_interpolation_through_the_library(mode: str) -> None:
+    x = torch.randn(*{"linear": (2, 3, 12), "trilinear": (2, 3, 4, 5, 6)}.get(mode, (2, 3, 12, 17)))
+    for corners in (None,) if mode == "area" else (False, True):
+        for scale in (2, 0.5):
+
+            def fn(x: torch.Tensor, corners: bool | None = corners, scale: float = scale) -> torch.Tensor:
+                return F.interpolate(x.relu(), scale_factor=scale, mode=mode, align_corners=corners)
+
+            run(fn, x, externs=1)
+            gradients(fn, x)
+
+
+def test_rearrangements() -> None:
+    x = torch.randn(2, 12, 6, 8)
+    run(lambda x: (F.pixel_shuffle(x, 2), F.pixel_unshuffle(x, 2), F.channel_shuffle(x, 3)), x)
+    run(lambda x: (F.unfold(x, 3, padding=1), F.unfold(x, (2, 3), stride=2)), x)
+    run(lambda x: F.fold(F.unfold(x, 3, padding=1), (6, 8), 3, padding=1), x, externs=1)
+    run(lambda x: x.repeat_interleave(2, -1), x)
+    grid = torch.rand(2, 5, 7, 2) * 2 - 1
+    run(lambda x, g: F.grid_sample(x, g, align_corners=False), x, grid, externs=1)
+    gradients(lambda x, g: F.grid_sample(x, g, padding_mode="border", align_corners=True), x, grid)

@@ -19,7 +19,18 @@ from torch.fx.node import map_arg
 
 from fuselens.ir.affine import symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Ref
-from fuselens.lowering import composites, indexing, movement, pointwise, products, reductions, scans, special, windows
+from fuselens.lowering import (
+    composites,
+    indexing,
+    movement,
+    pointwise,
+    products,
+    reductions,
+    resampling,
+    scans,
+    special,
+    windows,
+)
 from fuselens.lowering.builder import Builder, LoweringError, Unsupported, contiguous_strides, expression
 from fuselens.lowering.dtypes import LOOP_DTYPES
 from fuselens.lowering.views import aliases, is_view, lower_view
@@ -32,6 +43,7 @@ RULES: dict[str, Rule] = {
     **reductions.RULES,
     **scans.RULES,
     **windows.RULES,
+    **resampling.RULES,
     **movement.RULES,
     **composites.RULES,
     **indexing.RULES,
@@ -51,7 +63,16 @@ VENDOR: dict[str, str] = dict.fromkeys(
         "aten._scaled_dot_product_flash_attention_for_cpu_backward", "aten._scaled_dot_product_cudnn_attention",
         "aten.max_pool2d_with_indices_backward", "aten.max_pool3d_with_indices_backward",
         "aten.adaptive_max_pool2d_backward", "aten.adaptive_max_pool3d_backward",
-        "aten.fractional_max_pool2d", "aten.fractional_max_pool2d_backward",
+        "aten.upsample_nearest1d", "aten.upsample_nearest2d", "aten.upsample_nearest3d",
+        "aten._upsample_nearest_exact1d", "aten._upsample_nearest_exact2d", "aten._upsample_nearest_exact3d",
+        "aten.upsample_linear1d", "aten.upsample_bilinear2d", "aten.upsample_trilinear3d", "aten.upsample_bicubic2d",
+        "aten.upsample_linear1d_backward", "aten.upsample_bilinear2d_backward", "aten.upsample_trilinear3d_backward",
+        "aten.upsample_bicubic2d_backward", "aten._upsample_bilinear2d_aa", "aten._upsample_bicubic2d_aa",
+        "aten._upsample_bilinear2d_aa_backward", "aten._upsample_bicubic2d_aa_backward",
+        "aten.grid_sampler_2d", "aten.grid_sampler_3d", "aten.grid_sampler_2d_backward", "aten.grid_sampler_3d_backward",
+        "aten.reflection_pad1d_backward", "aten.reflection_pad2d_backward", "aten.reflection_pad3d_backward",
+        "aten.replication_pad1d_backward", "aten.replication_pad2d_backward", "aten.replication_pad3d_backward",
+        "aten.col2im", "aten.fractional_max_pool2d", "aten.fractional_max_pool2d_backward",
         "aten.fractional_max_pool3d", "aten.fractional_max_pool3d_backward",
         "aten.sort", "aten.topk", "aten.median", "aten.nanmedian", "aten.kthvalue", "aten.mode", "aten.histc",
         "aten._fft_r2c", "aten._fft_c2r", "aten._fft_c2c",

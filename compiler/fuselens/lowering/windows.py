@@ -8,6 +8,7 @@ mask such taps. Windows that neither overlap nor leave the input are axes of a v
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +21,11 @@ from fuselens.ir.loops import Buffer
 from fuselens.lowering.body import Body, Scalar
 from fuselens.lowering.builder import Builder, Sizes, Unsupported, element_index
 from fuselens.lowering.dtypes import FLOATS, compute_dtype
+from fuselens.lowering.resampling import every, paired, spread
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
 MOST_TAPS = 64  # of a window that is written out
+MOST_PHASES = 16  # of a stride, each a loop of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +272,103 @@ def _even(x: Buffer, out: Buffer, rank: int) -> tuple[list[int], tuple[Sizes, Si
     return kernel, (tuple(sizes), tuple(strides))
 
 
+# --- gradients of means ----------------------------------------------------------------------------------------
+
+
+def _avg_backward(rank: int) -> Rule:
+    """Each input element adds up the gradients of the windows that it lies in, divided by their size."""
+
+    def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+        grad = args[0]
+        x, kernel, stride, padding, _, include, divisor = _given(
+            args[1:], kwargs, ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
+            (None, (), 0, False, True, None),
+        )  # fmt: skip
+        out = low.like(meta)
+        kernel = _numbers(kernel, rank)
+        strides, pads = _numbers(stride, rank, kernel), _numbers(padding, rank)
+        spans = _spans(x, grad.sizes, kernel, stride, padding, 1, rank)
+        if divisor is None:
+            if any(
+                s.high >= s.size + (p if include else 0) or (p and not include)
+                for s, p in zip(spans, pads, strict=True)
+            ):
+                raise Unsupported("windows that count different numbers of elements")
+            divisor = _taps(spans)
+        return _spread_back(low, grad, out, strides, pads, kernel, divisor)
+
+    return rule
+
+
+def _adaptive_backward(rank: int) -> Rule:
+    def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+        grad, x, out = args[0], args[1], low.like(meta)
+        even = _even(x, grad, rank)
+        if even is None:
+            raise Unsupported("windows of different sizes")
+        kernel, _ = even
+        return _spread_back(low, grad, out, kernel, [0] * rank, kernel, math.prod(kernel))
+
+    return rule
+
+
+def _spread_back(
+    low: Builder, grad: Buffer, out: Buffer, strides: Sequence[int], pads: Sequence[int], kernel: Sequence[int], divisor: int,
+) -> Buffer:  # fmt: skip
+    """One loop for the elements at each phase of the stride: there the windows are neighbours, and indexes stay linear."""
+    rank = len(kernel)
+    if out.dtype not in FLOATS:
+        raise Unsupported(f"pooling of {out.dtype}")
+    if any(not s.is_Integer for s in (*out.sizes[-rank:], *grad.sizes[-rank:])):
+        raise Unsupported("windows over a dimension of symbolic size")
+    if (
+        list(strides) == list(kernel)
+        and not any(pads)
+        and all(int(s) == k * int(g) for s, k, g in zip(out.sizes[-rank:], kernel, grad.sizes[-rank:], strict=True))
+    ):
+        return (
+            low.pointwise(
+                paired(low, out, kernel, grad.sizes[-rank:]), [spread(low, grad, kernel)], lambda g: g / divisor
+            )
+            and out
+        )
+    phases = itertools.product(*(range(min(s, int(n))) for s, n in zip(strides, out.sizes[-rank:], strict=True)))
+    if math.prod(strides) > MOST_PHASES:
+        raise Unsupported("windows that lie far apart")
+    for phase in phases:
+        counts = [-(-(int(n) - b) // s) for n, b, s in zip(out.sizes[-rank:], phase, strides, strict=True)]
+        windows = [
+            _windows(int(n), int(g), b, s, p, k)
+            for n, g, b, s, p, k in zip(counts, grad.sizes[-rank:], phase, strides, pads, kernel, strict=True)
+        ]
+        part = every(low, out, list(map(sympy.Integer, counts)), strides, phase)
+
+        def value(body: Body, point: Sizes, windows: list[list[Span]] = windows) -> Scalar:
+            places = point[-rank:]
+            total: Scalar | None = None
+            for spans in itertools.product(*windows):
+                inside = (s.inside(p, 0) for s, p in zip(spans, places, strict=True))
+                index = element_index(grad.offset, grad.strides, (*point[:-rank], *inside))
+                v = body.load(grad.owner, index, grad.dtype).cast(compute_dtype(grad.dtype))
+                for span, place in zip(spans, places, strict=True):
+                    v = _masked(body, span, place, 0, v)
+                total = v if total is None else total + v
+            return body.const(0, compute_dtype(grad.dtype)) if total is None else total / divisor
+
+        low.indexed(part, value)
+    return out
+
+
+def _windows(count: int, windows: int, phase: int, stride: int, pad: int, taps: int) -> list[Span]:
+    """The windows that elements ``stride * i + phase`` lie in, one span of a single tap for each."""
+    found = []
+    for tap in reversed(range(taps)):
+        if (phase + pad - tap) % stride == 0:
+            first = (phase + pad - tap) // stride
+            found.append(Span(windows, 1, 1, lambda o, first=first: o + first, first, first + count - 1))
+    return found
+
+
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str], defaults: Sequence[Any]) -> list[Any]:
     """The first argument, and those named, by position or by keyword."""
     given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
@@ -280,6 +380,10 @@ RULES: dict[str, Rule] = {
     "aten.max_pool3d_with_indices": _max_pool(3),
     "aten.avg_pool2d": _avg_pool(2),
     "aten.avg_pool3d": _avg_pool(3),
+    "aten.avg_pool2d_backward": _avg_backward(2),
+    "aten.avg_pool3d_backward": _avg_backward(3),
+    "aten._adaptive_avg_pool2d_backward": _adaptive_backward(2),
+    "aten._adaptive_avg_pool3d_backward": _adaptive_backward(3),
     "aten._adaptive_avg_pool2d": _adaptive_mean(2),
     "aten._adaptive_avg_pool3d": _adaptive_mean(3),
     "aten.adaptive_max_pool2d": _adaptive_max(2),
