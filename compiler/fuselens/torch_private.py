@@ -87,6 +87,11 @@ def _refused_for_integers(func: Any, x: Any, *args: Any) -> None:
         raise RuntimeError(f"result type Float can't be cast to the desired output type {x.dtype}")
 
 
+def _refused_factor(func: Any, x: Any, other: Any) -> None:
+    if not torch.can_cast(torch.result_type(x, other), x.dtype):
+        _refused_for_integers(func, x)
+
+
 def _refused_mask(func: Any, x: Any, mask: Any, source: Any) -> None:
     """The real kernel refuses masks of more dimensions than what it writes to."""
     if mask.dim() > x.dim():
@@ -98,6 +103,12 @@ _CORRECTIONS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]] | None]] = {
     torch.ops.aten.view.default: _view_by_kernel,
     torch.ops.aten.logit_.default: _refused_for_integers,
     torch.ops.aten.ldexp_.default: _refused_for_integers,
+    torch.ops.aten.mul_.Tensor: _refused_factor,
+    torch.ops.aten.mul_.Scalar: _refused_factor,
+    torch.ops.aten.div_.Tensor: _refused_for_integers,
+    torch.ops.aten.div_.Scalar: _refused_for_integers,
+    torch.ops.aten.true_divide_.Tensor: _refused_for_integers,
+    torch.ops.aten.true_divide_.Scalar: _refused_for_integers,
     torch.ops.aten.masked_scatter_.default: _refused_mask,
 }
 

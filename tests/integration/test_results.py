@@ -58,10 +58,25 @@ def test_unpooling_keeps_the_memory_format() -> None:
         (lambda x: x.logit_(1e-3), torch.tensor([True])),
         (lambda x: x.ldexp_(x), torch.tensor([1, 2])),
         (lambda x: x.masked_scatter_(torch.ones(5, 2, dtype=torch.bool), torch.arange(25)), torch.tensor([1, 2])),
+        (lambda x: x.mul_(2.5), torch.tensor([1, 2])),
+        (lambda x: x.mul_(torch.tensor([0.5])), torch.tensor([True])),
+        (lambda x: x.div_(2), torch.tensor([1, 2])),
+        (lambda x: x.true_divide_(x), torch.tensor([True])),
         (lambda x: x.view(3), torch.tensor([1, 2])),
         (lambda x: x.expand(3, 2).view(6), torch.tensor([1, 2])),
     ],
-    ids=["logit", "logit_bool", "ldexp", "masked_scatter", "view", "view_of_expanded"],
+    ids=[
+        "logit",
+        "logit_bool",
+        "ldexp",
+        "masked_scatter",
+        "mul",
+        "mul_bool",
+        "div",
+        "true_divide",
+        "view",
+        "view_of_expanded",
+    ],
 )
 def test_refused_as_eager_refuses(fn: Callable[[Any], Any], x: Any) -> None:
     errors = []
@@ -70,6 +85,15 @@ def test_refused_as_eager_refuses(fn: Callable[[Any], Any], x: Any) -> None:
             function(x.clone())
         errors.append(str(error.value))
     assert errors[0] == errors[1]
+
+
+def test_factors_that_are_no_floats_are_taken() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return x.mul_(2).mul_(y), x.div_(3, rounding_mode="floor")
+
+    x, y = torch.arange(6), torch.tensor(True)
+    difference = comparison.differ(fn(x.clone(), y), fuselens.compile(fn)(x.clone(), y), "")
+    assert difference is None, difference
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])

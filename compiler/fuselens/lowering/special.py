@@ -111,7 +111,7 @@ _POLYNOMIALS = "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomi
 ATEN = tuple(
     f"aten.{name}"
     for name in (
-        *"i0 special_i0e special_i1 special_i1e igamma igammac special_erfcx special_ndtri special_zeta".split(),
+        *"polygamma i0 special_i0e special_i1 special_i1e igamma igammac special_erfcx special_ndtri special_zeta".split(),
         *"special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1".split(),
         *(f"special_{kind}bessel_{n}" for kind in ("modified_", "scaled_modified_") for n in ("i0", "i1", "k0", "k1")),
         "special_spherical_bessel_j0",
