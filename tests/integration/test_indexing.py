@@ -77,6 +77,7 @@ def programs() -> dict[str, Program]:
         "assign by mask": (lambda x, m: assigned(x, m, 0.0), [f(5, 4), b(5)]),
         "assign by whole mask": (lambda x, m: assigned(x, m, -1.0), [f(5, 4), b(5, 4)]),
         "put": (lambda x, i, v: x.put(i, v), [f(4, 5), n(3, 2, low=-20, high=20), f(3, 2)]),
+        "put of another shape": (lambda x, i, v: x.put(i, v), [f(4, 5), n(3, 2, high=20), f(6)]),
         "put adds": (lambda x, i, v: x.t().put(i, v, accumulate=True), [f(4, 5), n(3, 2, high=20), f(3, 2)]),
         "index_add": (lambda x, i, v: x.index_add(0, i, v.exp(), alpha=2) + 1, [f(5, 40), n(27), f(27, 40)]),
         "index_add columns": (lambda x, i, v: x.index_add(1, i, v), [f(3, 5, 4), n(7, dtype=i32), f(3, 7, 4)]),

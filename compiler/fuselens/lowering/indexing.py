@@ -237,6 +237,10 @@ def _masked(low: Builder, meta: Any, x: Buffer, mask: Buffer, start: int, value:
 def _put(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
     x, index, source = args[:3]
     accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    if index.sizes != source.sizes:
+        index, source = flattened(low, index), flattened(low, source)
+    if index.sizes != source.sizes:
+        raise Unsupported("positions and values of different shapes")
     out = copied(low, meta, x)
     flat, count = flattened(low, out), product(x.sizes)
     update(
