@@ -213,9 +213,7 @@ static const int64_t *host_strides(Tensor tensor) {
 
 /* `offset` elements after the tensor's own first one; a view that autograd does not know. */
 static int host_view(Tensor base, long dim, const int64_t *sizes, const int64_t *strides, long offset, Tensor *made) {
-    int64_t start = 0;
-    torch.storage_offset(base, &start);
-    return torch.reinterpret(base, dim, sizes, strides, start + offset, made);
+    return torch.reinterpret(base, dim, sizes, strides, offset, made);
 }
 
 /* Another dtype and shape in the memory of `base`, which starts its storage. */

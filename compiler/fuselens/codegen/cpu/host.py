@@ -50,6 +50,7 @@ struct Runtime {  // what the process offers (runtime/_program.c)
   int (*python)(void* call, int which, void* const* tensors, const long* numbers, void** results);
   void (*done)(void* call, Value* in, long input);
 };
+namespace {
 template <long memories, long tensors>
 struct Held {  // what the call has made so far: freed however it ends
   const Runtime* run;
@@ -60,6 +61,7 @@ struct Held {  // what the call has made so far: freed however it ends
     for (long k = 0; k < tensors; ++k) run->drop(tensor[k]);
   }
 };
+}
 """.strip()
 
 
