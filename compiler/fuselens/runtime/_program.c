@@ -48,9 +48,9 @@ static struct {
 
 static Py_ssize_t tensor_offset;          /* from a tensor's PyObject to its at::Tensor */
 static PyTypeObject *tensor_type;         /* torch.Tensor */
-static Py_ssize_t impl_storage;           /* words from a TensorImpl to its StorageImpl; 0: outputs do not come from the pool */
-static Py_ssize_t storage_allocator, storage_flags;
-static uintptr_t the_allocator, the_flags; /* what those words of a StorageImpl hold where torch allocated */
+static Py_ssize_t impl_storage;           /* words from a TensorImpl to its StorageImpl; 0: results do not come from the pool */
+static Py_ssize_t storage_allocator, storage_grows; /* bytes from a StorageImpl to its allocator, and to whether it may grow */
+static void *the_allocator;
 
 static inline Tensor handle_of(PyObject *o) { return (char *)o + tensor_offset; }
 
@@ -183,9 +183,9 @@ static int host_new_tensor(long bytes, long dim, const int64_t *sizes, const int
         pooled_tensor(bytes, dim, sizes, strides, dtype, made))
         return torch.empty_strided(dim, sizes, strides, dtype, 0, 0, made);
     /* Such a storage refuses to grow, unlike those of torch's allocator. */
-    uintptr_t *impl = *(uintptr_t **)*made, *storage = (uintptr_t *)impl[impl_storage];
-    storage[storage_allocator] = the_allocator;
-    storage[storage_flags] = the_flags;
+    char *storage = (*(char ***)*made)[impl_storage];
+    *(void **)(storage + storage_allocator) = the_allocator;
+    storage[storage_grows] = 1;
     return 0;
 }
 
@@ -549,11 +549,9 @@ static PyObject *init(PyObject *module, PyObject *args) {
 }
 
 static PyObject *init_storage(PyObject *module, PyObject *args) {
-    unsigned long long allocator, flags;
-    if (!PyArg_ParseTuple(args, "nnnKK:init_storage", &impl_storage, &storage_allocator, &storage_flags, &allocator, &flags))
-        return NULL;
-    the_allocator = allocator;
-    the_flags = flags;
+    unsigned long long allocator;
+    if (!PyArg_ParseTuple(args, "nnKn:init_storage", &impl_storage, &storage_allocator, &allocator, &storage_grows)) return NULL;
+    the_allocator = (void *)(uintptr_t)allocator;
     Py_RETURN_NONE;
 }
 
@@ -599,7 +597,7 @@ static PyObject *pool_empty(PyObject *module, PyObject *unused) {
 
 static PyMethodDef methods[] = {
     {"init", init, METH_VARARGS, "init(tensor_offset, torch.Tensor, addresses): where tensors and torch's functions are."},
-    {"init_storage", init_storage, METH_VARARGS, "init_storage(impl_storage, allocator_word, flags_word, allocator, flags): outputs may lie in the pool."},
+    {"init_storage", init_storage, METH_VARARGS, "init_storage(words to the storage, bytes to its allocator, that, bytes to its flag): results may lie in the pool."},
     {"new_tensor", new_tensor, METH_VARARGS, "new_tensor(n, foreign=False): an uninitialised f32 tensor of n elements, as host functions make them; in the pool's\n"
      "memory as torch sees it."},
     {"keep", keep, METH_O, "keep(bytes): how much idle memory the pool holds."},

@@ -85,33 +85,39 @@ def keep_freed() -> None:
     if found is not None:
         _program.init_storage(*found)
         if not _grows():
-            _program.init_storage(0, 0, 0, 0, 0)
+            _program.init_storage(0, 0, 0, 0)
 
 
 def _words(address: int, n: int) -> list[int]:
     return list((ctypes.c_uint64 * n).from_address(address))
 
 
-def _storage_words() -> tuple[int, int, int, int, int] | None:
-    """(words from a TensorImpl to the pointer to its StorageImpl, words in there to the pointer to its allocator and to
-    its flags, and what these hold in a tensor of torch's own), None where they are not found.
+def _storage_words() -> tuple[int, int, int, int] | None:
+    """(words from a TensorImpl to the pointer to its StorageImpl, bytes in there to the pointer to its allocator, that
+    pointer, bytes to the flag that it may grow); None where they are not found.
 
-    A storage made of foreign memory differs from torch's own in its address, context and deleter, and in these two.
+    A storage made of foreign memory lacks the allocator and the flag. Padding holds anything, so several are compared.
     """
     import torch
 
-    own, other = torch.empty(1 << 20), torch.empty(1 << 20)
-    foreign = _program.new_tensor(1 << 20, True)
-    impls = [i for i, w in enumerate(_words(own._cdata, 8)) if w == own.untyped_storage()._cdata]
-    if len(impls) != 1:
+    own = [torch.empty(1 << 20) for _ in range(4)]
+    foreign = [_program.new_tensor(1 << 20, True) for _ in range(4)]
+    impls = [
+        {i for i, w in enumerate(_words(t._cdata, 8)) if w == t.untyped_storage()._cdata} for t in (*own, *foreign)
+    ]  # fmt: skip
+    a, b = ([_words(t.untyped_storage()._cdata, 12) for t in tensors] for tensors in (own, foreign))
+    allocators = [i for i in range(2, 12) if len({w[i] for w in a}) == 1 and a[0][i] > 1 << 32 and not any(w[i] for w in b)]
+    sizes = [i for i in range(2, 12) if all(w[i] == 4 << 20 for w in (*a, *b))]
+    found = set.intersection(*impls)
+    if len(found) != 1 or len(allocators) != 1 or len(sizes) != 1:
         return None
-    a, b, c = (_words(t.untyped_storage()._cdata, 12) for t in (own, other, foreign))
-    constant = [i for i in range(2, 12) if a[i] == b[i]]
-    allocators = [i for i in constant if c[i] == 0 and a[i] > 1 << 32]
-    flags = [i for i in constant if a[i] != c[i] and a[i] ^ c[i] < 1 << 32 and (a[i] ^ c[i]).bit_count() == 1]
-    if len(allocators) != 1 or len(flags) != 1:
-        return None
-    return impls[0], allocators[0], flags[0], a[allocators[0]], a[flags[0]]
+    between = range(8 * (sizes[0] + 1), 8 * allocators[0])  # where the flags are
+    flags = [k for k in between if all(_byte(w, k) == 1 for w in a) and all(_byte(w, k) == 0 for w in b)]
+    return (found.pop(), 8 * allocators[0], a[0][allocators[0]], flags[0]) if len(flags) == 1 else None
+
+
+def _byte(words: list[int], position: int) -> int:
+    return words[position // 8].to_bytes(8, sys.byteorder)[position % 8]
 
 
 def _grows() -> bool:
