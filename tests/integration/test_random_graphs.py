@@ -65,6 +65,11 @@ FOUND = {
     ),
     "extremum_of_booleans": program("a = torch.amax(x, (1, -1))", inputs="x bool 1 2 1 2 1"),
     "gradient_of_part_of_an_expanded_leaf": program("a = x[..., 4:]", inputs="x float32 .expand(8) grad"),
+    "layout_of_a_normalised_batch": program("a = F.batch_norm(x, None, None, training=True)", inputs="x float32 3 4 .mT"),
+    "more_elements_from_the_end_than_there_are": program(
+        "a = x[..., -3:]", "b = torch.einsum('...i,...i->...', a, x)", inputs="x float64 1 grad"
+    ),
+    "scan_of_a_constant": program("a = torch.cumprod(torch.eye(3) > 0, 0)", "b = torch.hstack([x, a])", inputs="x float32 3 3"),
     "one_element_read_and_written_over": program(
         "a = torch.gather(x, 0, torch.argsort(x, 0).narrow(0, 0, 1))", "b = a + 1.5",
         "c = torch.gather(b, -1, torch.argsort(b, -1))", "d = torch.stack([y, a], 0)",

@@ -663,13 +663,14 @@ class Tracer:
                     raise Break("FL107", what=what, why="the mask does not have the shape of what it selects from")
                 if _subtracts_booleans(target, args, kwargs):
                     raise Break("FL107", what=what, why="booleans are not subtracted")
-                try:
-                    return function(*rest, **kwargs)
-                except RuntimeError as e:
-                    if not torch_private.needs_python_rules(e):
-                        raise
-                    with torch_private.python_rules():
+                if target not in _FIX_SIZES:
+                    try:
                         return function(*rest, **kwargs)
+                    except RuntimeError as e:
+                        if not torch_private.needs_python_rules(e):
+                            raise
+                with torch_private.python_rules():
+                    return function(*rest, **kwargs)
         except torch_private.FAKE_DATA_ERRORS:
             raise Break("FL102", what=what) from None
         except torch_private.FAKE_SHAPE_ERRORS:
@@ -852,6 +853,8 @@ def _weakly(obj: Any) -> Any:
 
 _RESHAPING = {"t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_"}
 """Methods that make a tensor a view of itself in place: compiled graphs do so as well."""
+# whose C++ form takes sizes as plain numbers, and so fixes symbolic ones
+_FIX_SIZES = {torch.nn.functional.pad, torch.constant_pad_nd}
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _DICTS = (dict, OrderedDict, defaultdict)
 

@@ -165,6 +165,7 @@ def _slice_scatter(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[
     start = ZERO if start is None else expression(start)
     if start.is_negative:
         start = start + size
+        start = start if low.hint(start) > 0 else ZERO  # which torch guarded when it knew the source's size
     if start.is_Integer and size.is_Integer:
         start = min(start, size)
     if step != 1:

@@ -75,7 +75,7 @@ def _decision(item: Item, readers: list[Loop], reason: str) -> Decision:
 
 def _reason(graph: Graph, item: Item, readers: list[Loop]) -> str:
     """Why the loop should be recomputed where it is read; "" when it should not."""
-    if item.reduction or not readers or any(indirect_names(o.args[1]) for o in item.loads):
+    if item.loop.reduction or not readers or any(indirect_names(o.args[1]) for o in item.loads):
         return ""
     if not item.loads:
         return "a constant or a range is computed where it is used"
