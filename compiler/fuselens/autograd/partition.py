@@ -371,6 +371,7 @@ class _Cut:
 def _split(joint: Joint, cut: _Cut, choice: _Choice) -> Partition:
     numbers = [n for n in choice.saved if is_number(n)]
     tensors = [n for n in choice.saved if not is_number(n)]
+    tensors.sort(key=lambda n: n not in joint.inputs or n in cut.overwritten)  # inputs that stay as they are first
     ordered = tensors + numbers
     forward, saved = _forward_graph(joint, cut, ordered)
     backward, recomputed = _backward_graph(joint, cut, ordered)

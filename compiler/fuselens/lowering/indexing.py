@@ -231,7 +231,8 @@ def _masked(low: Builder, meta: Any, x: Buffer, mask: Buffer, start: int, value:
     mask = low.view(mask, (*mask.sizes, *([ONE] * trailing)), (*mask.strides, *([ZERO] * trailing)), mask.offset)
     value = low.view(value, (), (), value.offset)
     _supported(x, out)
-    return low.pointwise(out, [x, mask, value], lambda v, m, w: m.where(w, v), "")
+    own = compute_dtype(x.dtype)
+    return low.pointwise(out, [x, mask, value], lambda v, m, w: m.where(w.cast(own), v.cast(own)), "")
 
 
 def _put(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
