@@ -189,7 +189,9 @@ def steady_in_processes(names: list[str], jobs: int, options: argparse.Namespace
             if done.returncode:
                 print(f"{name} failed:\n{done.stderr[-1500:]}", file=sys.stderr)
                 return {}
-            return json.loads(Path(out.name).read_text())["steady"]
+            found = json.loads(Path(out.name).read_text())["steady"]
+            print(show(found, {}, [name]).splitlines()[2], file=sys.stderr, flush=True)
+            return found
 
     table: dict[str, dict[str, float]] = {}
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
