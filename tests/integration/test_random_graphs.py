@@ -70,6 +70,9 @@ FOUND = {
         "a = x[..., -3:]", "b = torch.einsum('...i,...i->...', a, x)", inputs="x float64 1 grad"
     ),
     "scan_of_a_constant": program("a = torch.cumprod(torch.eye(3) > 0, 0)", "b = torch.hstack([x, a])", inputs="x float32 3 3"),
+    "backward_reads_the_old_value": program(
+        "a = torch.hypot(x, y)", "x[..., 0] = x[..., -1]", inputs="x bfloat16 3 3; y float32 3 3 grad", outputs="a",
+    ),
     "one_element_read_and_written_over": program(
         "a = torch.gather(x, 0, torch.argsort(x, 0).narrow(0, 0, 1))", "b = a + 1.5",
         "c = torch.gather(b, -1, torch.argsort(b, -1))", "d = torch.stack([y, a], 0)",

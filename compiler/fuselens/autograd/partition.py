@@ -421,7 +421,12 @@ def _forward_graph(joint: Joint, cut: _Cut, saved: list[fx.Node]) -> tuple[fx.Gr
         else:
             extra.append(node)
             values.append(SavedValue(node.name, size, span, reason, "extra", len(results) + len(extra) - 1, tensor))
-    outputs = [env[r] if isinstance(r, fx.Node) else r for r in results] + [env[n] for n in extra]
+    outputs = [env[r] if isinstance(r, fx.Node) else r for r in results]
+    for node in extra:
+        outputs.append(env[node])
+        if node in cut.overwritten:  # the backward reads its old value
+            outputs[-1] = graph.call_function(torch.ops.aten.clone.default, (env[node],))
+            outputs[-1].meta.update(node.meta)
     graph.output(tuple(outputs))
     return torch_private.graph_module(joint.root, graph), values
 
