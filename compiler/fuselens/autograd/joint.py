@@ -935,6 +935,12 @@ def _may_write(gm: fx.GraphModule) -> bool:
 def _through_overlap(node: fx.Node) -> bool:
     """Whether what a node writes to was reached through a tensor with several elements in one place."""
     at: Any = next((a for a in node.args if isinstance(a, fx.Node)), None)
+    if not _surely_writes(node):
+        made, given = (n.meta.get("val") if n is not None else None for n in (node, at))
+        if not (isinstance(made, torch.Tensor) and isinstance(given, torch.Tensor)):
+            return False
+        if torch_private.storage_key(made) != torch_private.storage_key(given):
+            return False
     while at is not None and isinstance(value := at.meta.get("val"), torch.Tensor):
         if _overlaps(value):
             return True
@@ -960,15 +966,22 @@ def _overlaps(t: torch.Tensor) -> bool:
     return False
 
 
-def _writes(node: fx.Node) -> bool:
+def _surely_writes(node: fx.Node) -> bool:
+    """Whether a node writes to its first operand, as its name or a keyword says."""
     if node.op not in ("call_function", "call_method") or node.target is torch_private.SET_GRAD_ENABLED:
         return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     inplace = name.endswith("_") and not name.endswith("__")
     named = name in ("setitem", "__setitem__") or (name.startswith("i") and hasattr(operator, f"__{name}__"))
-    if inplace or named or "out" in node.kwargs or node.kwargs.get("inplace") is True:
-        return True
-    return name in (
+    return inplace or named or "out" in node.kwargs or node.kwargs.get("inplace") is True
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether a node may write to operands."""
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return _surely_writes(node) or name in (
         "batch_norm", "instance_norm", "relu", "dropout", "leaky_relu", "elu", "hardtanh", "silu", "apply"
     )  # fmt: skip
 
