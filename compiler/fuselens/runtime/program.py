@@ -106,7 +106,9 @@ def _storage_words() -> tuple[int, int, int, int] | None:
         {i for i, w in enumerate(_words(t._cdata, 8)) if w == t.untyped_storage()._cdata} for t in (*own, *foreign)
     ]  # fmt: skip
     a, b = ([_words(t.untyped_storage()._cdata, 12) for t in tensors] for tensors in (own, foreign))
-    allocators = [i for i in range(2, 12) if len({w[i] for w in a}) == 1 and a[0][i] > 1 << 32 and not any(w[i] for w in b)]
+    allocators = [
+        i for i in range(2, 12) if len({w[i] for w in a}) == 1 and a[0][i] > 1 << 32 and not any(w[i] for w in b)
+    ]
     sizes = [i for i in range(2, 12) if all(w[i] == 4 << 20 for w in (*a, *b))]
     found = set.intersection(*impls)
     if len(found) != 1 or len(allocators) != 1 or len(sizes) != 1:
