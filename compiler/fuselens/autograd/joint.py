@@ -267,7 +267,7 @@ class _Trace:
         written = [t for t in args if isinstance(t, torch.Tensor)] if _writes(node) else []
         before = [t.stride() for t in written]
         if written and _through_overlap(node):
-            raise Unsupported("it writes through a view whose elements share memory", node.meta.get("span"))
+            raise Unsupported("it writes through a view whose elements share memory or lie apart", node.meta.get("span"))
         value = self._called(node, args, kwargs)
         for t, stride in zip(written, before, strict=True):
             self._keep_strides(t, stride)
@@ -933,7 +933,8 @@ def _may_write(gm: fx.GraphModule) -> bool:
 
 
 def _through_overlap(node: fx.Node) -> bool:
-    """Whether what a node writes to was reached through a tensor with several elements in one place."""
+    """Whether what a node writes to was reached through a tensor with several elements in one place, or through
+    ``unfold``, of which torch's functional form zeroes the elements that lie between its windows."""
     at: Any = next((a for a in node.args if isinstance(a, fx.Node)), None)
     if not _surely_writes(node):
         made, given = (n.meta.get("val") if n is not None else None for n in (node, at))
@@ -942,7 +943,7 @@ def _through_overlap(node: fx.Node) -> bool:
         if torch_private.storage_key(made) != torch_private.storage_key(given):
             return False
     while at is not None and isinstance(value := at.meta.get("val"), torch.Tensor):
-        if _overlaps(value):
+        if _overlaps(value) or "unfold" in (at.target, getattr(at.target, "__name__", "")):
             return True
         key = torch_private.storage_key(value)
         operands = (a for a in at.args if isinstance(a, fx.Node) and isinstance(a.meta.get("val"), torch.Tensor))
