@@ -79,7 +79,8 @@ def _address(tensor: torch.Tensor) -> int:
 
 def _facts(t: torch.Tensor) -> Any:
     strides = tuple(s for n, s in zip(t.shape, t.stride(), strict=True) if n > 1) if t.numel() else None
-    return t.dtype, tuple(t.shape), strides, t.storage_offset(), t.requires_grad, t.is_leaf
+    offset = t.storage_offset() if t.numel() else 0
+    return t.dtype, tuple(t.shape), strides, offset, t.requires_grad, t.is_leaf
 
 
 # --- the same program in float64, with noise --------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch._decomp import decomposition_table
+from torch._decomp import decomposition_table, global_decomposition_table
 
 import fuselens
 from fuselens import report, torch_private
@@ -23,6 +23,17 @@ from fuselens.config import Config
 from fuselens.lowering import lower
 from fuselens.pipeline import Recorder
 from fuselens.runtime.cache import _MARK, Cache
+
+
+@pytest.fixture(autouse=True)
+def _no_rules_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others registered in this process for torch's operators would keep every graph out of the cache."""
+    monkeypatch.setattr(torch.library, "_impls", {n for n in torch.library._impls if not n.startswith("aten/")})
+    for table in global_decomposition_table.values():
+        for rule, function in list(table.items()):
+            if not (getattr(function, "__module__", None) or "torch").startswith("torch"):
+                monkeypatch.delitem(table, rule)
+
 
 LAYER = """
     def f(x, w):

@@ -77,15 +77,16 @@ def test_wheel_holds_both_packages_and_the_extension(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     assert not wheel.name.endswith("-py3-none-any.whl"), "a wheel with a C extension is tagged for its platform"
     names = set(zipfile.ZipFile(wheel).namelist())
-    hook = f"fuselens/capture/_hook{sysconfig.get_config_var('EXT_SUFFIX')}"
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    built = {f"fuselens/capture/_hook{suffix}", f"fuselens/runtime/_program{suffix}"}
     assert {
         "fuselens/__init__.py",
         "fuselens/py.typed",
         "fuselens_server/__init__.py",
         "fuselens_server/py.typed",
-        hook,
+        *built,
     } <= names
-    assert [n for n in names if n.endswith(".so")] == [hook], "nothing built for another interpreter goes along"
+    assert {n for n in names if n.endswith(".so")} == built, "nothing built for another interpreter goes along"
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
     code = "import fuselens.capture._hook as h; print(h.__file__)"
