@@ -135,7 +135,7 @@ class FakeResults:
     def _described(self, mode: Any, args: Sequence[Any], result: Any) -> tuple[type | None, Layouts] | None:
         make = functools.partial(self._fake, mode)
         kind = list if type(result) is list else tuple if isinstance(result, tuple) else None
-        tensors = (result,) if kind is None else tuple(result)
+        tensors: tuple[Any, ...] = (result,) if kind is None else tuple(result)
         operands = {_storage(a): i for i, a in reversed([*enumerate(args)]) if type(a) is self._fake}
         nested = {_storage(a) for a in args if type(a) in (tuple, list) for a in a if type(a) is self._fake}
         own: set[int] = set()

@@ -64,7 +64,7 @@ class Program:
     externs: Sequence[str] = ()
     stages: Sequence[report.Stage] = ()
 
-    def hint(self, size: int) -> int:
+    def hint(self, size: Any) -> int:
         return size
 
 
@@ -137,10 +137,10 @@ def capturing(
     known: dict[Any, Any] = {}
     apart = torch_private.foreign_rules()
     if not apart and (data := cache.get(_RESULTS, key)) is not None:
-        known = _unpickled(data, dict)
-        if known is None:
+        found = _unpickled(data, dict)
+        if found is None:
             cache.discard(cache.path(_RESULTS, key))
-            known = {}
+        known = found or {}
     for diagnostic in cache.drain():
         on_diagnostic(diagnostic)
     with torch_private.FAKE_RESULTS.followed(known) as used:

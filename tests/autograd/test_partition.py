@@ -161,6 +161,6 @@ def test_what_only_the_backward_needs_is_computed_there() -> None:
     scores, target = leaf(16, 50), torch.randint(0, 50, (16,))
     p = parts(lambda s, t: F.cross_entropy(s.tanh(), t), [scores, target])
     assert not {"scatter", "eq", "where"} & {
-        packet(n) for n in p.forward.graph.nodes if n.meta["val"].numel() == 16 * 50
+        packet(n) for n in p.forward.graph.nodes if getattr(n.meta.get("val"), "shape", None) == (16, 50)
     }
     assert p.bytes_saved < 16 * 50 * 4

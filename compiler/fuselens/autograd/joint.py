@@ -267,7 +267,9 @@ class _Trace:
         written = [t for t in args if isinstance(t, torch.Tensor)] if _writes(node) else []
         before = [t.stride() for t in written]
         if written and _through_overlap(node):
-            raise Unsupported("it writes through a view whose elements share memory or lie apart", node.meta.get("span"))
+            raise Unsupported(
+                "it writes through a view whose elements share memory or lie apart", node.meta.get("span")
+            )
         value = self._called(node, args, kwargs)
         for t, stride in zip(written, before, strict=True):
             self._keep_strides(t, stride)

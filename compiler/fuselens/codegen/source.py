@@ -105,7 +105,7 @@ class Generated:
     def sources(self) -> tuple[Source, ...]:
         return tuple(s for s in (self.cpp, self.triton, self.host) if s is not None)
 
-    def counted(self, hint: Callable[[Expr], int]) -> Generated:
+    def counted(self, hint: Callable[[Any], int]) -> Generated:
         """The same with the bytes that kernels move as numbers."""
 
         def of(source: Source | None) -> Source | None:

@@ -622,7 +622,7 @@ class BodyWriter:
         if step is None:
             step = self._unlimited_step(index, vector)
             return ("gather", sympy.S.Zero) if step is None else ("limited", step)
-        return {1: "next", -1: "reversed"}.get(step, "strided"), step
+        return "next" if step == 1 else "reversed" if step == -1 else "strided", step
 
     def _unlimited_step(self, index: Expr, vector: str) -> Expr | None:
         """The step between lanes that no limit of the index holds back; None where it is not known to be the greatest."""

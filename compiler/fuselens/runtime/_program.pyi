@@ -1,0 +1,26 @@
+from collections.abc import Callable
+from typing import Any
+
+class Program:
+    """A graph's host function as a callable of one tuple or list of inputs."""
+
+    def __init__(
+        self,
+        entry: int,
+        library: object,
+        inputs: bytes,
+        constants: tuple[Any, ...],
+        results: bytes,
+        outputs: tuple[int | None, ...],
+        operators: tuple[tuple[Callable[..., Any], int, int, int], ...],
+        failed: Callable[[int], None],
+        releases_lock: bool,
+    ) -> None: ...
+    def __call__(self, inputs: tuple[Any, ...] | list[Any], /) -> tuple[Any, ...]: ...
+
+def init(tensor_offset: int, tensor_type: type, addresses: tuple[int, ...], /) -> None: ...
+def init_storage(impl_storage: int, allocator_offset: int, allocator: int, grows_offset: int, /) -> None: ...
+def new_tensor(n: int, foreign: bool = False, /) -> Any: ...
+def keep(limit: int, /) -> None: ...
+def pool_facts() -> tuple[int, int]: ...
+def pool_empty() -> None: ...
