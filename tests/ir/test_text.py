@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import sympy
 import torch
 
 from fuselens.ir.loops import Axis, Buffer, Graph, Loop, Op, symbol, value_symbol
@@ -116,3 +117,9 @@ def test_axes_come_before_sizes() -> None:
 def test_errors_name_the_line(text: str, line: int) -> None:
     with pytest.raises(ValueError, match=f"^line {line}:"):
         parse(text)
+
+
+def test_products_with_sums_are_read_as_they_were() -> None:
+    s, r = symbol("s0"), symbol("s1")
+    for e in (sympy.Mul(3, s, r + 1), (3 * r + 3) * s, -s * (r + 1), sympy.Mul(-2, s, r - s, r + 1)):
+        assert parse_expression(show_expression(e)) == e

@@ -117,6 +117,8 @@ def _build(node: ast.expr, text: str) -> Expr:
             return value_symbol(name[7:]) if name.startswith("_value_") else symbol(name)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_build(operand, text)
+        case ast.BinOp(op=ast.Mult()):  # all at once: sympy multiplies a number into a sum as soon as it meets one
+            return sympy.Mul(*_factors(node, text))
         case ast.BinOp(left=left, op=op, right=right):
             a, b = _build(left, text), _build(right, text)
             operator = _OPERATORS.get(type(op))
@@ -127,10 +129,15 @@ def _build(node: ast.expr, text: str) -> Expr:
     raise ValueError(f"not an index expression: {text!r}")
 
 
+def _factors(node: ast.expr, text: str) -> list[Expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [*_factors(node.left, text), *_factors(node.right, text)]
+    return [_build(node, text)]
+
+
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
     ast.Div: lambda a, b: a / b,
     ast.Pow: lambda a, b: a**b,
 }
