@@ -17,6 +17,7 @@ import pytest
 
 from fuselens import wire
 from fuselens.report import Diagnostic, FileReport
+from fuselens.worker import Preloads
 
 GOOD = """import fuselens
 from jaxtyping import Float32
@@ -285,8 +286,6 @@ def site_directory(environment: dict[str, str]) -> str:
 
 
 def test_package_that_fails_to_import_is_denied(tmp_path: Path) -> None:
-    from fuselens.worker import Preloads
-
     preloads = Preloads()
     preloads._pending.add("no_such_package")
     preloads.load()
