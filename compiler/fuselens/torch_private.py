@@ -1070,13 +1070,6 @@ def graph_module(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.Graph
 # --- autograd
 
 
-def suggested_format(tensor: torch.Tensor) -> torch.memory_format:
-    """The memory format that eager's kernels choose for results like ``tensor``."""
-    from torch._prims_common import suggest_memory_format
-
-    return suggest_memory_format(tensor)
-
-
 def core_decompositions() -> dict[Any, Callable[..., Any]]:
     """Torch's core ATen decompositions, overload → function. Imports nothing of the peer compiler."""
     import torch._decomp

@@ -80,7 +80,7 @@ def _in_eager_layout(rule: Callable[..., Any]) -> Callable[..., Any]:
 
     def normalised(x: Any, *args: Any, **kwargs: Any) -> Any:
         result, *rest = rule(x, *args, **kwargs)
-        return result.contiguous(memory_format=torch_private.suggested_format(x)), *rest
+        return result.contiguous(memory_format=torch_private.suggested_memory_format(x)), *rest
 
     return normalised
 

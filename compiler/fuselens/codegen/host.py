@@ -69,15 +69,6 @@ class _Host:
             self.names[buffer] = found
         return found
 
-    def _root(self, buffer: str) -> str:
-        """The storage whose memory a buffer lies in, through views and takeovers."""
-        seen: set[str] = set()
-        while buffer not in seen:
-            seen.add(buffer)
-            owner = self.graph.buffers[buffer].owner
-            buffer = self.graph.reuse.get(owner, owner)
-        return self.graph.buffers[buffer].owner
-
     def _last_uses(self) -> dict[str, int]:
         """The last node that uses each buffer's tensor (views and takeovers use what they lie in)."""
         last: dict[str, int] = {}
@@ -204,7 +195,7 @@ class _Host:
         info = self.infos.get(node.name)
         if info is None:
             raise Unsupported(f"no kernel was generated for {node.name}")
-        if any(self._root(s) in self.graph.inputs for s in info.written):
+        if any(self.graph.root(s) in self.graph.inputs for s in info.written):
             self._check_errors()
         tensors = [self._tensor(s) for s in info.arguments]
         origins = ", ".join(dict.fromkeys(node.origins))

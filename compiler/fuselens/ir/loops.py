@@ -302,6 +302,15 @@ class Graph:
         """Buffers that must hold their values at the end: outputs, and new values of inputs."""
         return (*(o for o in self.outputs if isinstance(o, str)), *self.writes.values())
 
+    def root(self, buffer: str) -> str:
+        """The storage in whose memory a buffer lies, through views and takeovers."""
+        seen: set[str] = set()
+        owner = self.buffers[buffer].owner
+        while owner in self.reuse and owner not in seen:
+            seen.add(owner)
+            owner = self.buffers[self.reuse[owner]].owner
+        return owner
+
     def hint(self, expression: Expr | int) -> int:
         """The example value of a size expression."""
         if isinstance(expression, int):

@@ -84,14 +84,7 @@ class Unit:
         return False
 
     def same_memory(self, a: str, b: str) -> bool:
-        return self._root(a) == self._root(b)
-
-    def _root(self, name: str) -> str:
-        seen = set()
-        while name in self.graph.reuse and name not in seen:
-            seen.add(name)
-            name = self.graph.buffers[self.graph.reuse[name]].owner
-        return name
+        return self.graph.root(a) == self.graph.root(b)
 
 
 @dataclass(slots=True)

@@ -88,7 +88,7 @@ class _Host:
         self.floats, self.float_outputs = floats, outputs
         self.given = (*graph.inputs, *graph.constants)
         self.names: dict[str, str] = {}
-        self.roots = {name: self._root(name) for name in graph.buffers}
+        self.roots = {name: graph.root(name) for name in graph.buffers}
         self.seen = self._seen()  # roots of which a tensor is needed
         self.last = self._last_uses()
         self.pointers: set[str] = set()  # storages whose address is known
@@ -104,15 +104,6 @@ class _Host:
         self.symbols = set(graph.symbols)
 
     # --- what lies where ---
-
-    def _root(self, buffer: str) -> str:
-        """The storage in whose memory a buffer lies, through views and takeovers."""
-        buffers, reuse = self.graph.buffers, self.graph.reuse
-        while True:
-            owner = buffers[buffer].owner
-            if owner not in reuse:
-                return owner
-            buffer = reuse[owner]
 
     def _seen(self) -> set[str]:
         names: list[str] = [o for o in self.graph.outputs if isinstance(o, str) and o in self.graph.buffers]
