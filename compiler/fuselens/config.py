@@ -30,6 +30,7 @@ class Config:
     guard_costs: bool = False  # measure each guard, for the report
     freezing: bool = False  # without gradients: compute once what depends on parameters and buffers alone
     fallback_random: bool = False  # draw exactly eager's numbers
+    fast_math: bool = False  # on the CPU: sums in any order, approximate maths, no care for NaN, infinity and -0
     memory_budget: float = 1.0  # bytes kept for the backward, as a part of what the fastest choice keeps: 0 to 1
     keep_freed_memory: bool = True  # in this process, instead of giving it back to the system after each step (glibc)
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)

@@ -586,7 +586,13 @@ def _kernels(
                if isinstance(r, fx.Node) and isinstance(r.meta.get("val"), torch.SymFloat)]  # fmt: skip
     with run.stage(f"generate{suffix}"):
         make_sources = functools.partial(
-            generate, ordered, target, host_isa(config), floats=floats, float_outputs=numbers
+            generate,
+            ordered,
+            target,
+            host_isa(config),
+            floats=floats,
+            float_outputs=numbers,
+            fast_math=config.fast_math,
         )
         tunings: dict[str, Any] = {}
         if config.mode.startswith("max-autotune") and target == "cpu":

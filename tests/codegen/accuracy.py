@@ -6,6 +6,7 @@ A function's error is its distance from the double-precision result rounded to i
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import math
 import time
@@ -102,16 +103,19 @@ class _Found(ctypes.Structure):
 
 
 @functools.cache
-def library(names: tuple[str, ...], kind: str = "f32", isa: str = ISA) -> Any:
+def library(names: tuple[str, ...], kind: str = "f32", isa: str = ISA, fast: bool = False) -> Any:
     """A library with ``check_NAME`` and ``run_NAME`` of each function, and ``every_NAME`` of unary ones on f32."""
     wide = kind == "f64" or isa == "scalar"
-    width = ISAS[isa].lanes(wide)
+    instructions = dataclasses.replace(ISAS[isa], fast=fast)
+    width = instructions.lanes(wide)
     vector = f"{kind}x{width}"
     scalar, bits, reference, suffix = _C[kind]
-    parts = {f"{n}.{kind}" for n in names if n != "rsqrt"} | {f"sqrt.{kind}"}
-    head = print_prelude({(width, wide): parts}, {f"libm.{n}" for n in LIBM}, ISAS[isa])
+    parts = {f"{n}.{kind}" for n in names if n != "rsqrt" or fast} | {f"sqrt.{kind}"}
+    head = print_prelude({(width, wide): parts}, {f"libm.{n}" for n in LIBM}, instructions)
     check = _CHECK.replace("@S", scalar).replace("@I", bits).replace("@R", reference)
-    lines = [head, check, f"static inline {vector} rsqrt({vector} x) {{ return 1 / sqrt(x); }}"]
+    lines = [head, check]
+    if not fast:
+        lines.append(f"static inline {vector} rsqrt({vector} x) {{ return 1 / sqrt(x); }}")
     for n in names:
         two = LIBM.get(n) == 2
         if n in OWN:

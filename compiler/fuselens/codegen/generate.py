@@ -17,12 +17,14 @@ from .source import Generated
 def generate(
     graph: Graph, target: str, isa: str, triton_text: bool = False, *, cpp_host: bool = True,
     floats: Collection[int] = (), float_outputs: Collection[int] = (), tunings: Mapping[str, Tuning] = MappingProxyType({}),
+    fast_math: bool = False,
 ) -> Generated:  # fmt: skip
     """Sources of ``graph`` (fused and ordered) for ``target``: "cpu", or "cuda" with or without an architecture.
 
     ``isa`` names the CPU instruction set. ``triton_text`` adds Triton kernels of a CPU graph as a document. ``cpp_host``
     says whether this process can run C++ host programs; ``floats`` and ``float_outputs`` are for them (see ``to_cpp``).
-    ``tunings`` overrules choices for C++ kernels, by name. Raises :class:`.source.Unsupported`.
+    ``tunings`` overrules choices for C++ kernels, by name. ``fast_math`` concerns C++ too: Triton's functions are the
+    GPU's approximations either way. Raises :class:`.source.Unsupported`.
     """
     cpp = triton = None
     kernels = graph.kernels()
@@ -32,7 +34,15 @@ def generate(
         triton = to_triton(graph, target)
     if not target.startswith("cuda"):
         cpp = (
-            to_cpp(graph, isa, host=cpp_host, floats=floats, float_outputs=float_outputs, tunings=tunings)
+            to_cpp(
+                graph,
+                isa,
+                host=cpp_host,
+                floats=floats,
+                float_outputs=float_outputs,
+                tunings=tunings,
+                fast_math=fast_math,
+            )
             if kernels
             else None
         )

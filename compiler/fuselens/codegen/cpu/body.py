@@ -131,6 +131,7 @@ class BodyWriter:
         self.plan: Plan = plan(self.nest, self.tuning.layout)
         self.unroll = self.tuning.unroll or UNROLL
         self.wide = self.plan.wide or unit.isa.register == 0
+        self.fast = unit.isa.fast
         self.width = self._lanes()
         self.wide |= self.width < unit.isa.lanes(False)  # a unit has one kind of mask for each number of lanes
         self.slots: dict[str, Slot] = {}
@@ -294,7 +295,7 @@ class BodyWriter:
         loop = loops[k]
         name = self.names[loop.axis.name]
         innermost = k == len(loops) - 1
-        sums = [f for f in folds if f.kind == "sum" and f.register in ("f32", "f64")] if innermost else []
+        sums = [f for f in folds if self._compensated(f)] if innermost else []
         lanes = self.width if loop.vector else 1
         size = loop.axis.size
         tiled = bool(sums) and (len(loops) > 1 or not (size.is_Integer and int(size) <= TILE * lanes))
@@ -422,8 +423,12 @@ class BodyWriter:
         if self.across > 1:
             start = f"{{{', '.join([start] * self.across)}}}"
         self.out.put(f"{kind} {name}{many} = {start};", fold.op.spans)
-        if fold.kind == "sum" and fold.register in ("f32", "f64"):
+        if self._compensated(fold):
             self.out.put(f"{kind} {name}_carry{many} = {{}};")
+
+    def _compensated(self, fold: Fold) -> bool:
+        """Whether rounding errors are carried along: by all sums of floats, unless they need not be exact."""
+        return fold.kind == "sum" and fold.register in ("f32", "f64") and not self.fast
 
     def _splat(self, register: str, text: str) -> str:
         self.need(f"splat.{register}")

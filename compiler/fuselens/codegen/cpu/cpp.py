@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 
@@ -28,16 +29,17 @@ CHUNKS = 256  # at most so many partial results of a reduction that threads shar
 
 def to_cpp(
     graph: Graph, isa: str, *, host: bool = True, floats: Collection[int] = (), float_outputs: Collection[int] = (),
-    tunings: Mapping[str, Tuning] = MappingProxyType({}),
+    tunings: Mapping[str, Tuning] = MappingProxyType({}), fast_math: bool = False,
 ) -> Source:  # fmt: skip
     """All kernels of ``graph`` as one C++17 translation unit for the instruction set ``isa``.
 
     Each kernel is ``extern "C" void name(pointers…, long sizes…)``: pointers to the first element of each storage
     in :attr:`KernelInfo.arguments`, then the size symbols. With ``host`` the unit also has the graph's host program, where
     one can be written; ``floats`` and ``float_outputs`` are positions of inputs and outputs that are Python floats.
-    ``tunings`` overrules choices, by kernel. Raises Unsupported for dtypes and functions it cannot print.
+    ``tunings`` overrules choices, by kernel. ``fast_math``: see :mod:`.fast_maths`; sums are not compensated, divisions
+    by constants are products. Raises Unsupported for dtypes and functions it cannot print.
     """
-    unit = Unit(graph, ISAS[isa], tunings)
+    unit = Unit(graph, dataclasses.replace(ISAS[isa], fast=fast_math), tunings)
     body = Writer("//")
     infos = [_KernelWriter(unit, kernel, body).write() for kernel in graph.kernels()]
     program = None
@@ -51,6 +53,10 @@ def to_cpp(
             body.include(calls)
     head = Writer("//")
     head.put(f"// Kernels of graph {graph.name}. Written by fuselens for {isa}; there is nothing to include.")
+    if fast_math:
+        head.put(
+            "// Option fast_math: sums may be reassociated; maths is approximate; NaN, infinity and -0 are not respected."
+        )
     head.put(print_prelude(unit.parts, unit.lane_free, unit.isa))
     offset = head.text().count("\n")
     lines = tuple(type(l)(l.line + offset, l.spans) for l in body.lines())
@@ -373,7 +379,7 @@ class _KernelWriter(TileWriter):
                 part = f"{fold.name}_parts[chunk]"
                 if fold.kind in ("argmax", "argmin"):
                     out.put(f"arg_{fold.kind[3:]}(&{fold.name}, {part}.best, {part}.at);")
-                elif fold.kind == "sum" and fold.register in ("f32", "f64"):
+                elif self._compensated(fold):
                     self.need(f"add_carry.{fold.register}")
                     out.put(f"{fold.name} = add_carry({fold.name}, {part}, &{fold.name}_carry);")
                 else:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Isa:
-    """``register`` is a vector register's width in bytes; 0 stands for one lane at a time."""
+    """``register`` is a vector register's width in bytes; 0 stands for one lane at a time. ``fast`` is the option
+    ``fast_math``: floats are computed as is fastest, not as exactly as IEEE's rules allow."""
 
     name: str
     register: int
     flags: tuple[str, ...]
+    fast: bool = False
 
     def lanes(self, wide: bool) -> int:
         """Lanes of a vector: registers hold 32-bit elements, or 64-bit elements in a ``wide`` kernel."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import fast_maths as fast
 from . import vector_maths as maths
 from . import vector_maths_f64 as double
 from .isa import Isa
@@ -46,7 +47,8 @@ _EXTREME_BUILTINS: dict[tuple[str, int], str] = {
 
 
 def _extremes(width: int, isa: Isa) -> list[Part]:
-    """``max`` and ``min`` give NaN when either operand is; ``fmax`` and ``fmin`` only when both are."""
+    """``max`` and ``min`` give NaN when either operand is (fast ones when the second is); ``fmax`` and ``fmin`` only when
+    both are."""
     parts = []
     for name, sign in (("max", ">"), ("min", "<")):
         for kind, token in (("f32", "@f"), ("f64", "@d")):
@@ -55,6 +57,9 @@ def _extremes(width: int, isa: Isa) -> list[Part]:
             # b when either is NaN, so: a when a is
             chosen = f"a != a ? a : {builtin % name}" if builtin and fits else f"(a {sign} b) | (a != a) ? a : b"
             plain = f"(a {sign} b) | (a != a) ? a : b"
+            if isa.fast:
+                plain = f"a {sign} b ? a : b"
+                chosen = builtin % name if builtin and fits else plain
             text = f"static inline {token} {name}({token} a, {token} b) {{ return {chosen}; }}"
             if chosen != plain and width >= 8 and isa.register == 64:
                 safe = f"static inline {token} {name}({token} a, {token} b) {{ return {plain}; }}"
@@ -249,6 +254,9 @@ def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
         "hypot": (double.HYPOT_F32, ("fma.f64", "sqrt.f64")),
         "pow": (double.POW_F32, ("fma.f64", "splat.f64", "exp_reduce", "pow_edges.f32")),
     }
+    if isa.fast:
+        own |= fast.OWN | {"rsqrt": (fast.rsqrt(width, isa), ("sqrt.f32",))}
+        parts.append(Part("fast_exp_reduce", fast.EXP_REDUCE, (*tools, "fma.f32")))
     own64: dict[str, tuple[str, tuple[str, ...]]] = {
         "exp": (double.EXP, ("exp_reduce.f64",)),
         "expm1": (double.EXPM1, ("exp_reduce.f64",)),

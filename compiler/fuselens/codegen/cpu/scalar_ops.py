@@ -36,6 +36,7 @@ class Emitter(Protocol):
     """What a table entry may ask for."""
 
     wide: bool
+    fast: bool  # Isa.fast
 
     def need(self, *parts: str) -> None: ...
     def vector(self, register: str) -> str: ...
@@ -110,6 +111,20 @@ def _arithmetic(sign: str) -> Entry:
         return wrap(f"{left} {sign} {v[1].infix}", op.dtype)
 
     return entry
+
+
+def _divide(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+    number = v[1].number
+    if e.fast and number and math.isfinite(1 / number):
+        return f"{v[0].text} * {literal(1 / number, op.dtype)}"
+    return _arithmetic("/")(e, op, v)
+
+
+def _rsqrt(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+    if e.fast and REGISTER[op.dtype] == "f32":
+        return _function("rsqrt")(e, op, v)
+    e.need(f"sqrt.{REGISTER[op.dtype]}")
+    return f"1 / sqrt({v[0].text})"
 
 
 def _comparison(sign: str, on_masks: str) -> Entry:
@@ -224,7 +239,7 @@ def _pow(e: Emitter, op: Op, v: Sequence[Value]) -> str:
 
 
 TABLE: dict[str, Entry] = {
-    "add": _arithmetic("+"), "sub": _arithmetic("-"), "mul": _arithmetic("*"), "div": _arithmetic("/"),
+    "add": _arithmetic("+"), "sub": _arithmetic("-"), "mul": _arithmetic("*"), "div": _divide,
     "floordiv": _division("div_floor"), "truncdiv": _division("div_trunc"),
     "mod": _division("mod_floor"), "fmod": _division("mod_trunc"),
     "neg": lambda e, op, v: wrap(f"-{v[0].text}", op.dtype), "abs": _abs, "sign": _sign,
@@ -238,7 +253,7 @@ TABLE: dict[str, Entry] = {
     "shl": _shift("shift_left"), "shr": _shift("shift_right"), "where": _where,
     "floor": _function("floor"), "ceil": _function("ceil"), "trunc": _function("trunc"),
     "round": _function("round_even"), "sqrt": _function("sqrt"),
-    "rsqrt": lambda e, op, v: (e.need(f"sqrt.{REGISTER[op.dtype]}"), f"1 / sqrt({v[0].text})")[1],
+    "rsqrt": _rsqrt,
     "reciprocal": lambda e, op, v: f"1 / {v[0].text}",
     "pow": _pow, "copysign": _function("copysign"), "sigmoid": _function("sigmoid"),
     **{name: _function(name) for name in LIBM if name not in ("pow", "fmod")},
