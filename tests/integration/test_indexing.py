@@ -34,6 +34,52 @@ def assigned(x: Tensor, index: Any, value: Any) -> Tensor:
     return y
 
 
+def number(value: float) -> Tensor:
+    return torch.tensor(value)
+
+
+def numbers() -> dict[str, Program]:
+    """Operands without dimensions, which count as vectors of one element."""
+    zero = torch.tensor(0)
+    return {
+        "0-d gather": (lambda x, i: x.gather(0, i) * 2, [number(2.5), zero]),
+        "0-d gather of a vector": (lambda x, i: x.gather(0, i), [f(5), torch.tensor(3)]),
+        "0-d gather by a vector": (lambda x, i: x.gather(-1, i), [number(2.5), n(3, high=1)]),
+        "0-d index_select": (lambda x, i: x.index_select(0, i) + 1, [number(2.5), n(1, high=1)]),
+        "0-d scatter": (lambda x, i, v: x.scatter(0, i, v), [number(2.5), zero, number(1.5)]),
+        "0-d scatter in a vector": (lambda x, i, v: x.scatter(0, i, v), [f(5), torch.tensor(3), number(1.5)]),
+        "0-d scatter a number": (lambda x, i: x.scatter(0, i, 1.5), [number(2.5), zero]),
+        "0-d scatter_add": (lambda x, i, v: x.scatter_add(0, i, v), [number(2.5), zero, number(1.5)]),
+        "0-d scatter_reduce": (lambda x, i, v: x.scatter_reduce(0, i, v, "mean"), [number(2.5), zero, number(1.5)]),
+        "0-d index_add": (lambda x, i, v: x.index_add(0, i, v, alpha=2), [number(2.5), zero, number(1.5)]),
+        "0-d index_add to a vector": (lambda x, i, v: x.index_add(0, i, v), [f(5), torch.tensor(3), f(1)]),
+        "0-d index_copy": (lambda x, i, v: x.index_copy(0, i, v), [number(2.5), zero, number(1.5)]),
+        "0-d index_fill": (lambda x, i: x.index_fill(0, i, 3.5), [number(2.5), zero]),
+        "0-d index_reduce": (lambda x, i, v: x.index_reduce(0, i, v, "prod"), [number(2.5), zero, number(1.5)]),
+        "masked_scatter": (lambda x, m, v: x.masked_scatter(m, v) * 2, [f(5, 40), b(5, 40), f(230)]),
+        "masked_scatter of rows": (lambda x, m, v: x.masked_scatter(m, v.t()), [f(5, 7), b(7), f(8, 7)]),
+        "masked_scatter 0-d": (lambda x, m, v: x.masked_scatter(m, v), [number(2.5), torch.tensor(True), f(1)]),
+    }  # fmt: skip
+
+
+def searches() -> dict[str, Program]:
+    """Where values belong in sorted sequences."""
+    ends = torch.tensor([-1.0, 0.0, 0.0, 1.5, float("nan"), float("nan")])
+    return {
+        "bucketize": (lambda x, s: torch.bucketize(x.exp(), s), [f(5, 70), f(9).sort()[0]]),
+        "bucketize right": (lambda x, s: torch.bucketize(x, s, right=True, out_int32=True), [n(5, 7), n(9).sort()[0]]),
+        "bucketize nothing": (lambda x, s: torch.bucketize(x, s), [f(5, 7), f(0)]),
+        "bucketize among NaNs": (lambda x, s: torch.bucketize(x, s), [torch.cat([ends, f(9)]), ends]),
+        "bucketize a number": (lambda s: torch.bucketize(0.25, s), [f(9).sort()[0]]),
+        "searchsorted": (lambda s, x: torch.searchsorted(s, x), [f(3, 65).sort(-1)[0], f(3, 40)]),
+        "searchsorted side": (lambda s, x: torch.searchsorted(s, x, side="right"), [n(3, 8).sort(-1)[0], n(3, 4)]),
+        "searchsorted columns": (lambda s, x: torch.searchsorted(s.t(), x), [f(8, 3).sort(0)[0], f(3, 4)]),
+        "searchsorted in one": (lambda s, x: torch.searchsorted(s, x, right=True), [f(8).sort()[0], f(3, 2, 4)]),
+        "searchsorted halves": (lambda s, x: torch.searchsorted(s, x),
+                                [f(8, dtype=torch.bfloat16).sort()[0], f(30, dtype=torch.bfloat16)]),
+    }  # fmt: skip
+
+
 def programs() -> dict[str, Program]:
     """Functions with inputs that are in range. ``index`` names are of the last input but those that follow it."""
     i32 = torch.int32
@@ -115,6 +161,13 @@ def programs() -> dict[str, Program]:
         "cross_entropy 2d": (lambda x, t: F.cross_entropy(x, t), [f(2, 5, 3, 4), n(2, 3, 4)]),
         "cross_entropy halves": (lambda x, t: F.cross_entropy(x, t), [f(8, 5, dtype=torch.bfloat16), n(8)]),
     }  # fmt: skip
+    found |= numbers() | searches()
+    for kind in ("prod", "mean", "amax", "amin"):
+        for include in (True, False):
+            found[f"index_reduce {kind} {include}"] = (
+                lambda x, i, v, kind=kind, include=include: x.index_reduce(0, i, v, kind, include_self=include),
+                [f(5, 4), n(9), f(9, 4)],
+            )
     for kind in ("sum", "prod", "amax", "amin"):
         for include in (True, False):
             found[f"scatter_reduce {kind} {include}"] = (

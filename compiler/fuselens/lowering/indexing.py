@@ -32,20 +32,25 @@ def position(low: Builder, body: Body, index: Buffer, point: Sizes, sizes: Sizes
     return low.load(body, index, point, sizes).cast("i64").bounds(size, wrap).symbol
 
 
-def _supported(*buffers: Buffer) -> None:
+def supported(*buffers: Buffer) -> None:
     for b in buffers:
         if b.dtype not in LOOP_DTYPES:
             raise Unsupported(f"loops do not compute with {b.dtype}")
 
 
-def _element(body: Body, x: Buffer, point: Sizes) -> Scalar:
+def element(body: Body, x: Buffer, point: Sizes) -> Scalar:
     return body.load(x.owner, element_index(x.offset, x.strides, point), x.dtype)
 
 
 def _gathered(low: Builder, meta: Any, x: Buffer, at: Callable[[Body, Sizes], Sizes]) -> Buffer:
     """``x`` read at a function of the position."""
-    _supported(x)
-    return low.indexed(low.like(meta), lambda body, point: _element(body, x, at(body, point)))
+    supported(x)
+    return low.indexed(low.like(meta), lambda body, point: element(body, x, at(body, point)))
+
+
+def line(low: Builder, x: Buffer) -> Buffer:
+    """``x``, or the one dimension that a number counts as."""
+    return x if x.sizes else low.view(x, (ONE,), (ONE,), x.offset)
 
 
 # --- reads -----------------------------------------------------------------------------------------------------
@@ -67,18 +72,16 @@ def _embedding(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _index_select(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
-    x, dim, index = args[0], _dimension(args[1], args[0]), args[2]
-    if not x.sizes:
-        raise Unsupported("a number")
-    return _gathered(low, meta, x, _along(low, x, dim, index))
+    x, dim, index = line(low, args[0]), _dimension(args[1], args[0]), args[2]
+    along = _along(low, x, dim, index)
+    return _gathered(low, meta, x, lambda body, point: along(body, point or (ZERO,)))
 
 
 def _gather(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
-    x, dim, index = args[0], _dimension(args[1], args[0]), args[2]
-    if not x.sizes or not index.sizes:
-        raise Unsupported("a number")
+    x, dim, index = line(low, args[0]), _dimension(args[1], args[0]), line(low, args[2])
 
     def at(body: Body, point: Sizes) -> Sizes:
+        point = point or (ZERO,)
         k = position(low, body, index, point, index.sizes, x.sizes[dim], wrap=False)
         return (*point[:dim], k, *point[dim + 1 :])
 
@@ -143,8 +146,8 @@ def _index(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     x, indices = args
     advanced = Advanced(x, indices)
     out = low.like(meta)
-    _supported(x)
-    return low.indexed(out, lambda body, point: _element(body, x, advanced.at(low, body, point, out.sizes)))
+    supported(x)
+    return low.indexed(out, lambda body, point: element(body, x, advanced.at(low, body, point, out.sizes)))
 
 
 def _one_hot(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
@@ -167,8 +170,9 @@ Value = Callable[[Body, Sizes], Scalar]
 def copied(low: Builder, meta: Any, x: Buffer) -> Buffer:
     """A tensor to write to, with the elements of ``x``."""
     out = low.like(meta)
-    _supported(x, out)
-    return low.pointwise(out, [x], lambda v: v, "")
+    supported(x, out)
+    low.pointwise(line(low, out) if x.sizes else out, [x], lambda v: v, "")
+    return out
 
 
 def update(
@@ -179,13 +183,14 @@ def update(
 
     Points that differ in dimensions other than ``in_turn`` change different elements.
     """
-    _supported(out)
+    supported(out)
     kind = "max" if kind == "sum" and out.dtype == "bool" else kind
     if out.dtype == "bool" and kind == "prod":
         kind = "min"
     if out.device.startswith("cuda") and kind != "last" and out.dtype not in _ATOMIC.get(kind, ()):
         raise Unsupported(f"points that update one {out.dtype} at the same time by {kind}")
-    target = low.view(out, out.sizes, out.strides, out.offset, low.fresh_name())
+    written = line(low, out)
+    target = low.view(written, written.sizes, written.strides, written.offset, low.fresh_name())
     body = Body(low.spans)
     axes: dict[bool, list[Axis]] = {False: [], True: []}
     point: list[Expr] = []
@@ -194,8 +199,7 @@ def update(
         if size != 1:
             group.append(Axis(f"{'r' if d in in_turn else 'i'}{len(group)}", size))
         point.append(ZERO if size == 1 else group[-1].symbol)
-    index = element_index(out.offset, out.strides, at(body, tuple(point)))
-    body.store(out.owner, index, value(body, tuple(point)).cast(out.dtype), kind)
+    body.store(out.owner, target.index(at(body, tuple(point))), value(body, tuple(point)).cast(out.dtype), kind)
     low.nodes.append(Loop(target.name, tuple(axes[False]), tuple(axes[True]), tuple(body.ops), low.origin, low.spans))
     return out
 
@@ -230,7 +234,7 @@ def _masked(low: Builder, meta: Any, x: Buffer, mask: Buffer, start: int, value:
     trailing = len(x.sizes) - start - len(mask.sizes)
     mask = low.view(mask, (*mask.sizes, *([ONE] * trailing)), (*mask.strides, *([ZERO] * trailing)), mask.offset)
     value = low.view(value, (), (), value.offset)
-    _supported(x, out)
+    supported(x, out)
     own = compute_dtype(x.dtype)
     return low.pointwise(out, [x, mask, value], lambda v, m, w: m.where(w.cast(own), v.cast(own)), "")
 
@@ -262,48 +266,57 @@ def _along(low: Builder, x: Buffer, dim: int, index: Buffer, *, wrap: bool = Fal
     return at
 
 
-def _index_rows(kind: str, scaled: bool = False) -> Rule:
-    """``op(x, dim, index, source)``: whole slices of ``x`` change."""
+class Rows:
+    """``op(x, dim, index, source)``: whole slices of ``x``, chosen by a vector of positions, change."""
 
-    def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
-        x, dim, index, source = args[0], _dimension(args[1], args[0]), args[2], args[3]
-        if not x.sizes or not source.sizes:
-            raise Unsupported("a number")
-        alpha = kwargs.get("alpha", 1) if scaled else 1
+    def __init__(self, low: Builder, x: Buffer, dim: int, index: Buffer, source: Any, *, wrap: bool = False) -> None:
+        self.low, self.x, self.source = low, line(low, x), source
+        self.dim = _dimension(dim, x)
+        self.at = _along(low, self.x, self.dim, index, wrap=wrap)
+        self.space = (*self.x.sizes[: self.dim], line(low, index).sizes[0], *self.x.sizes[self.dim + 1 :])
+        if isinstance(source, Buffer) and source.sizes != self.space[: len(x.sizes)] and (source.sizes or not wrap):
+            raise Unsupported("a source of another shape")
 
-        def value(body: Body, point: Sizes) -> Scalar:
-            v = low.load(body, source, point, source.sizes)
-            return v if alpha == 1 else v.cast(compute_dtype(x.dtype)) * alpha
+    def value(self, body: Body, point: Sizes) -> Scalar:
+        source = self.source
+        if not isinstance(source, Buffer):
+            return body.lift(source, self.x.dtype)
+        return self.low.load(body, source, point if source.sizes else (), source.sizes)
 
-        return update(low, copied(low, meta, x), kind, source.sizes, [dim], _along(low, x, dim, index), value)
+    def update(self, out: Buffer, kind: str, value: Value | None = None) -> Buffer:
+        """Changes ``out``, a copy of ``x``."""
+        return update(self.low, out, kind, self.space, [self.dim], self.at, value or self.value)
 
-    return rule
+
+def _index_copy(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    return Rows(low, *args[:4]).update(copied(low, meta, args[0]), "last")
+
+
+def _index_add(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    rows, alpha = Rows(low, *args[:4]), kwargs.get("alpha", 1)
+
+    def value(body: Body, point: Sizes) -> Scalar:
+        v = rows.value(body, point)
+        return v if alpha == 1 else v.cast(compute_dtype(rows.x.dtype)) * alpha
+
+    return rows.update(copied(low, meta, args[0]), "sum", value)
 
 
 def _index_fill(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
-    x, dim, index, value = args[0], _dimension(args[1], args[0]), args[2], args[3]
-    if not x.sizes:
-        raise Unsupported("a number")
-    space = (*x.sizes[:dim], (*index.sizes, ONE)[0], *x.sizes[dim + 1 :])
-    return update(
-        low, copied(low, meta, x), "last", space, [dim], _along(low, x, dim, index, wrap=True),
-        lambda body, point: _of(low, body, value, x.dtype),
-    )  # fmt: skip
+    return Rows(low, *args[:4], wrap=True).update(copied(low, meta, args[0]), "last")
 
 
-def _of(low: Builder, body: Body, value: Any, dtype: str) -> Scalar:
-    """A number, or the one element of a tensor."""
-    return low.load(body, value, (), ()).cast(dtype) if isinstance(value, Buffer) else body.lift(value, dtype)
+def _index_reduce(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    return _reduced(low, meta, args[0], Rows(low, *args[:4]), args[4], kwargs.get("include_self", True))
 
 
 class Scatter:
     """``op(x, dim, index, source)``: each element of ``index`` says where, along ``dim``, its place in ``x`` is."""
 
     def __init__(self, low: Builder, x: Buffer, dim: int, index: Buffer, source: Any) -> None:
-        self.low, self.x, self.index, self.source = low, x, index, source
+        self.low, self.x, self.index = low, line(low, x), line(low, index)
+        self.source = line(low, source) if isinstance(source, Buffer) else source
         self.dim = _dimension(dim, x)
-        if not x.sizes or not index.sizes or (isinstance(source, Buffer) and not source.sizes):
-            raise Unsupported("a number")
 
     def position(self, body: Body, point: Sizes) -> Expr:
         return position(self.low, body, self.index, point, self.index.sizes, self.x.sizes[self.dim], wrap=False)
@@ -313,8 +326,8 @@ class Scatter:
 
     def value(self, body: Body, point: Sizes) -> Scalar:
         if isinstance(self.source, Buffer):
-            _supported(self.source)
-            return _element(body, self.source, point)
+            supported(self.source)
+            return element(body, self.source, point)
         return body.lift(self.source, self.x.dtype)
 
     @property
@@ -328,16 +341,17 @@ class Scatter:
         return update(self.low, out, kind, self.index.sizes, [self.dim], self.at, value or self.value)
 
     def whole(self, meta: Any, kind: str) -> Buffer:
-        """``x`` with its changes, by one loop where that is possible."""
+        """``x``, which is as ``meta``, with its changes, by one loop where that is possible."""
         if not self.one_each:
             return self.update(copied(self.low, meta, self.x), kind)
         x, dtype = self.x, compute_dtype(self.x.dtype)
-        _supported(x)
+        supported(x)
 
         def compute(body: Body, point: Sizes) -> Scalar:
-            line = (*point[: self.dim], ZERO, *point[self.dim + 1 :])
-            here = body.lift(point[self.dim], "i64").eq(body.expression(self.position(body, line)))
-            old, new = _element(body, x, point).cast(dtype), self.value(body, line).cast(dtype)
+            point = point or (ZERO,)
+            first = (*point[: self.dim], ZERO, *point[self.dim + 1 :])
+            here = body.lift(point[self.dim], "i64").eq(body.expression(self.position(body, first)))
+            old, new = element(body, x, point).cast(dtype), self.value(body, first).cast(dtype)
             return here.where(_updated(kind, old, new), old)
 
         return self.low.indexed(self.low.like(meta), compute)
@@ -362,21 +376,24 @@ def _scatter(kind: str) -> Rule:
 def _scatter_reduce(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
     scatter, name = Scatter(low, *args[:4]), args[4]
     include = args[5] if len(args) > 5 else kwargs.get("include_self", True)
-    x, kind = scatter.x, _REDUCTIONS.get(name, "sum")
-    if name == "mean" and x.dtype not in FLOATS:
-        raise Unsupported("a mean of integers")
     if include and name != "mean":
-        return scatter.whole(meta, kind)
-    out = copied(low, meta, x)
+        return scatter.whole(meta, _REDUCTIONS[name])
+    return _reduced(low, meta, args[0], scatter, name, include)
+
+
+def _reduced(low: Builder, meta: Any, x: Buffer, changes: Scatter | Rows, name: str, include: bool) -> Buffer:
+    """``x`` with changes by a reduction of all values for an element: its own, if that is to be included, and new ones."""
+    out, kind = copied(low, meta, x), _REDUCTIONS.get(name, "sum")
     if not include:
-        scatter.update(out, "last", lambda body, point: body.const(identity(kind, x.dtype), x.dtype))
-    scatter.update(out, kind)
+        changes.update(out, "last", lambda body, point: body.const(identity(kind, x.dtype), x.dtype))
+    changes.update(out, kind)
     if name != "mean":
         return out
     count = low.temporary(x.sizes, compute_dtype(x.dtype), x.device)
     low.indexed(count, lambda body, _: body.lift(int(include), count.dtype))
-    scatter.update(count, "sum", lambda body, point: body.const(1, count.dtype))
-    return low.pointwise(low.like(meta), [out, count], lambda total, n: total / n.apply("max", 1))
+    changes.update(count, "sum", lambda body, point: body.const(1, count.dtype))
+    divided = "div" if x.dtype in FLOATS else "floordiv"
+    return low.pointwise(low.like(meta), [out, count], lambda total, n: total.apply(divided, n.apply("max", 1)))
 
 
 def identity(kind: str, dtype: str) -> Any:
@@ -396,7 +413,7 @@ def _nll_loss_backward(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: d
     """Zero but for the class of each sample: a function of the position, so that it fuses with what reads it."""
     grad, x, target, weight, reduction, ignored, total = args
     out = low.like(meta)
-    _supported(grad, x, out)
+    supported(grad, x, out)
     channel = min(len(x.sizes) - 1, 1)
     dtype = compute_dtype(out.dtype)
 
@@ -424,7 +441,7 @@ def _embedding_backward(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: 
     if by_frequency:
         raise Unsupported("gradients are divided by how often a row is used")
     out = low.like(meta)
-    _supported(grad, out)
+    supported(grad, out)
     low.indexed(out, lambda body, _: body.lift(0, out.dtype))
     rank = len(indices.sizes)
 
@@ -452,8 +469,9 @@ RULES: dict[str, Rule] = {
     "aten.index_put": _index_put,
     "aten._unsafe_index_put": _index_put,
     "aten.put": _put,
-    "aten.index_add": _index_rows("sum", scaled=True),
-    "aten.index_copy": _index_rows("last"),
+    "aten.index_add": _index_add,
+    "aten.index_copy": _index_copy,
+    "aten.index_reduce": _index_reduce,
     "aten.index_fill": _index_fill,
     "aten.scatter": _scatter("last"),
     "aten.scatter_add": _scatter("sum"),

@@ -28,6 +28,7 @@ from fuselens.lowering import (
     reductions,
     resampling,
     scans,
+    searching,
     special,
     windows,
 )
@@ -47,6 +48,7 @@ RULES: dict[str, Rule] = {
     **movement.RULES,
     **composites.RULES,
     **indexing.RULES,
+    **searching.RULES,
     **products.RULES,
     **special.RULES,
 }
