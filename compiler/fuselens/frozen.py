@@ -34,6 +34,13 @@ class _State:
     def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
         return _facts(tensors) == self.facts and all(map(is_, tensors, [r() for r in self.tensors]))
 
+    def may_return(self) -> bool:
+        """Whether these tensors can be as they were: they live, and nothing was written to them."""
+        tensors = [r() for r in self.tensors]
+        return all(
+            t is not None and torch_private.version_of(t) == v for t, v in zip(tensors, self.facts[0], strict=True)
+        )
+
 
 def _facts(tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[int]]:
     return list(map(torch_private.version_of, tensors)), list(map(torch.Tensor.data_ptr, tensors))
@@ -43,23 +50,27 @@ def by_state(
     positions: Sequence[int], compile_for: Callable[[Mapping[int, Any]], Call], inputs: Sequence[Any], limit: int
 ) -> Call:
     """Calls what was compiled for the frozen inputs as they are: at first as in ``inputs``. Compiles again for others,
-    at most ``limit`` times, and then without freezing anything."""
+    at most ``limit`` times, and then without freezing anything. What cannot come back is freed."""
     pick = itemgetter(*positions) if len(positions) > 1 else lambda inputs: (inputs[positions[0]],)
     tensors = pick(inputs)
     variants = [(_State(tensors), compile_for(dict(zip(positions, tensors, strict=True))))]
+    compiled = 1
     del inputs, tensors
     unfrozen: list[Call] = []
     lock = threading.Lock()
 
     def run(inputs: tuple[Any, ...]) -> Any:
+        nonlocal compiled, variants
         tensors = pick(inputs)
         for state, call in variants:
             if state.holds(tensors):
                 return call(inputs)
         with lock:
-            if len(variants) < limit:
+            variants = [v for v in variants if v[0].may_return()]
+            if compiled < limit:
+                compiled += 1
                 call = compile_for(dict(zip(positions, tensors, strict=True)))
-                variants.insert(0, (_State(tensors), call))
+                variants = [(_State(tensors), call), *variants]
             else:
                 if not unfrozen:
                     unfrozen.append(compile_for({}))

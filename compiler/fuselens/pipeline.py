@@ -420,7 +420,7 @@ def _compile_joint(
         """A callable, and those of the inputs in ``writes`` that it writes by itself, returning None for results."""
         if not loops:
             return straight_line(module), []
-        return _kernels(module, phase, captured, config, recorder, run, writes, keep)
+        return _kernels(module, phase, captured, config, recorder, run, writes, keep, constants or {})
 
     def keep_forward(program: Program) -> None:
         if cache is not None:
@@ -546,12 +546,15 @@ def _kernels(
     run: Run,
     writes: dict[int, int],
     keep: Callable[[Program], None],
+    known: Mapping[int, torch.Tensor],
 ) -> tuple[Callable[[tuple[Any, ...]], Any], list[int]]:
     """A callable, and the inputs that it writes by itself. ``keep`` is given what a later process builds it from."""
     from .codegen.generate import generate, variants
     from .ir import text
     from .lowering.lower import lower
     from .rewrite.attention import attention
+    from .rewrite.constants import Constants
+    from .rewrite.convolutions import pack
     from .rewrite.libraries import choose
     from .rewrite.simplify import simplify
     from .runtime.autotune import tune
@@ -567,7 +570,10 @@ def _kernels(
     with run.stage(f"simplify{suffix}"):
         module = simplify(module)
         decisions = attention(module)
-        decisions += choose(module, Libraries(config).seconds, LEAST_GAIN)
+        libraries, constants = Libraries(config), Constants(module, known)
+        with torch_private.autocast_off():
+            decisions += choose(module, libraries.seconds, LEAST_GAIN, constants)
+            decisions += pack(module, libraries.convolution_seconds, constants)
     run.record(f"simplify{suffix}", "py", lambda: graph_text.show(module.graph, f"{phase}{record.id}"))
     with run.stage(f"lower{suffix}"):
         loops = lower(module, name=f"graph{record.id}{'_backward' if suffix else ''}", writes=writes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 
 from fuselens.ir.loops import Op
 from fuselens.ir.text import parse
@@ -157,3 +158,11 @@ def test_a_lost_span() -> None:
     with pytest.raises(IRError) as caught:
         verify(graph.replace(nodes=(bad,)))
     assert caught.value.rule == "spans"
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN")
+def test_loops_do_not_read_packed_weights() -> None:
+    graph = parse(HEAD + "  constant c: f32[4] strides [1]\n" + COPY.replace("x[4*i0 + i1]", "c[i1]") + RETURN)
+    verify(graph)
+    with pytest.raises(IRError, match="layout of a library's own"):
+        verify(graph.replace(constants={"c": torch.rand(4).to_mkldnn()}))

@@ -92,6 +92,7 @@ class Memory:
         self.graph = graph
         self.flat: dict[str, Tensor] = {}
         self.sizes: dict[str, int] = {}
+        self.packed: dict[str, Tensor] = {}  # constants that only a library can read
 
     def bind(self, inputs: list[Any]) -> None:
         graph = self.graph
@@ -108,6 +109,9 @@ class Memory:
                 self._adopt(graph.buffers[name], value)
 
     def _adopt(self, buffer: Buffer, tensor: Tensor) -> None:
+        if tensor.layout != torch.strided:
+            self.packed[buffer.name] = tensor
+            return
         sizes, strides = self.geometry(buffer)
         actual = tuple(s for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1)
         declared = tuple(s for s, n in zip(strides, sizes, strict=True) if n > 1)
@@ -147,6 +151,8 @@ class Memory:
         return flat
 
     def tensor(self, name: str) -> Tensor:
+        if name in self.packed:
+            return self.packed[name]
         buffer = self.graph.buffers[name]
         sizes, strides = self.geometry(buffer)
         flat = self.storage(buffer.owner)

@@ -7,7 +7,8 @@ buffers
     symbols are declared in ``Graph.symbols``.
 order
     A node reads only inputs, constants and what earlier nodes wrote; every output and new value of an input exists and
-    was written. Each node name is unique; a loop writes the storage of the buffer it is named after.
+    was written. Each node name is unique; a loop writes the storage of the buffer it is named after. A constant in a
+    library's own layout is an operand of calls alone.
 ssa
     Op names are unique within a node and defined before use. In a kernel a phase uses results of its own ops (but not
     of its own reduces) and, from earlier phases, only results of reduces and of ops in phases without axes.
@@ -106,6 +107,7 @@ def _check_buffers(graph: Graph) -> None:
 
 def _check_order(graph: Graph) -> None:
     written = {*graph.inputs, *graph.constants}
+    packed = {n for n, value in graph.constants.items() if getattr(value, "is_mkldnn", False)}
     seen: set[str] = set()
 
     def owner(node: str, name: str) -> str:
@@ -134,6 +136,8 @@ def _check_order(graph: Graph) -> None:
                 storage = op.args[0]
                 if storage not in graph.buffers or graph.buffers[storage].storage:
                     raise IRError(node.name, "order", f"{op.op} of {storage}, which is not an owning buffer")
+                if storage in packed:
+                    raise IRError(node.name, "order", f"{op.op} of {storage}, which has a layout of a library's own")
                 if op.update and storage not in written and graph.reuse.get(storage) not in written:
                     raise IRError(node.name, "order", f"updates {storage} before it is written")
                 if op.op == "store":

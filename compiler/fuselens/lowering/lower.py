@@ -60,6 +60,7 @@ VENDOR: dict[str, str] = dict.fromkeys(
         "aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.addbmm", "aten.mv", "aten.addmv", "aten.dot",
         "aten.vdot", "aten.linear", "aten.convolution", "aten.convolution_backward", "aten._convolution",
         "aten._scaled_mm", "aten._int_mm", "mkldnn._linear_pointwise",
+        "mkldnn._convolution_pointwise", "mkldnn._convolution_transpose_pointwise",
         "aten.scaled_dot_product_attention", "aten._scaled_dot_product_flash_attention",
         "aten._scaled_dot_product_flash_attention_for_cpu", "aten._scaled_dot_product_efficient_attention",
         "aten._scaled_dot_product_flash_attention_for_cpu_backward", "aten._scaled_dot_product_cudnn_attention",

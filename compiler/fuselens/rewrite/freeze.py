@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from fuselens.report import Decision
+from fuselens.rewrite.constants import constant, is_view
 from fuselens.torch_private import OpOverload
 
 aten = torch.ops.aten
@@ -44,7 +45,7 @@ class _Freeze:
         self.escaping: set[fx.Node] = set()
         for node in output.all_input_nodes:  # the caller may write to results, and to what they are views of
             self.escaping.add(node)
-            while _is_view(node) and node.all_input_nodes:
+            while is_view(node) and node.all_input_nodes:
                 node = node.all_input_nodes[0]
                 self.escaping.add(node)
 
@@ -57,8 +58,8 @@ class _Freeze:
                 self._into_product(node)
         self._drop_unused()
         for node in list(self.graph.nodes):
-            if node in self.values and node.op == "call_function" and not _is_view(node):
-                if any(user not in self.values or _is_view(user) for user in node.users):
+            if node in self.values and node.op == "call_function" and not is_view(node):
+                if any(user not in self.values or is_view(user) for user in node.users):
                     value = self.values[node]
                     node.replace_all_uses_with(self._constant(node, value))
                     self._decide(node, value, "its operands are frozen: computed once")
@@ -83,7 +84,7 @@ class _Freeze:
         if not isinstance(value, torch.Tensor) or any(isinstance(s, torch.SymInt) for s in value.shape):
             return False
         operands = sum(_bytes(self.values[n]) for n in node.all_input_nodes)
-        return _is_view(node) or value.numel() * value.dtype.itemsize <= max(operands, _SMALL)
+        return is_view(node) or value.numel() * value.dtype.itemsize <= max(operands, _SMALL)
 
     # --- affine maps after products
 
@@ -154,12 +155,7 @@ class _Freeze:
         return node
 
     def _constant(self, at: fx.Node, value: torch.Tensor) -> fx.Node:
-        name = f"_frozen_{len(self.graph.nodes)}"
-        while hasattr(self.module, name):
-            name += "_"
-        self.module.register_buffer(name, value, persistent=False)
-        with self.graph.inserting_before(at):
-            node = self.graph.get_attr(name)
+        node = constant(self.module, at, value)
         node.meta = {k: v for k, v in at.meta.items() if k in ("span", "stack", "captured")}
         node.meta["val"] = at.meta["val"].new_empty_strided(value.shape, value.stride(), dtype=value.dtype)
         return node
@@ -168,13 +164,6 @@ class _Freeze:
         self.decisions.append(
             Decision("FL414", "folded", node.name, reason, node.meta.get("span"), {"bytes": _bytes(value)})
         )
-
-
-def _is_view(node: fx.Node) -> bool:
-    if not isinstance(node.target, OpOverload):
-        return False
-    returns = node.target._schema.returns
-    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
 def _bytes(value: torch.Tensor) -> int:

@@ -1,12 +1,14 @@
 """Matrix products through the library that is faster on this machine, with what oneDNN computes on the way out.
 
-A ReLU or the addition of a residual that would otherwise be a pass over the product alone goes into oneDNN's call. Other
-activations stay with our loops, whose exp, tanh and erf are faster than the library's, and so does whatever fuses with more.
+The addition of a residual that would otherwise be a pass over the product alone goes into oneDNN's call. Its ReLU does not:
+it turns NaN into 0. Other activations stay with our loops, whose exp, tanh and erf are faster than the library's, and so
+does whatever fuses with more. A frozen weight is packed into oneDNN's own layout where that measured faster still: MKL's
+own layout was never worth its memory (0.95 to 1.06 of the time).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,34 +16,45 @@ from torch import fx
 
 from fuselens import torch_private
 from fuselens.report import Decision
+from fuselens.rewrite.constants import Constants
 
 aten = torch.ops.aten
-Compare = Callable[[tuple[str, int, int, int]], tuple[float, float] | None]
+Product = tuple[str, int, int, int]  # form, rows, columns, summed
+Compare = Callable[[Product, bool], Mapping[str, float] | None]
 _VIEWS = (aten.view.default, aten._unsafe_view.default)
 _OPAQUE = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolution.default)  # readers that do not fuse
 
 
-def choose(module: fx.GraphModule, compare: Compare, gain: float) -> list[Decision]:
-    """Rewrites f32 products of ``module`` in place. ``compare`` gives ATen's and oneDNN's seconds for a product (form, rows,
-    columns, summed); oneDNN is chosen below ``gain`` of ATen's."""
+def choose(module: fx.GraphModule, compare: Compare, gain: float, constants: Constants) -> list[Decision]:
+    """Rewrites f32 products of ``module`` in place. ``compare`` gives the seconds of each implementation of a product, by a
+    frozen weight or not. Another implementation than ATen's is chosen below ``gain`` of its
+    time, and one that takes memory below ``gain`` of the other's."""
     decisions: list[Decision] = []
+    packed: dict[Any, torch.Tensor] = {}  # by the weight's node and the number of rows
     for node in list(module.graph.nodes):
         product = _product(node)
-        seconds = compare(product) if product is not None else None
+        weight = None if product is None or product[0] == "transposed" else constants.value(node.args[-1])
+        seconds = compare(product, weight is not None) if product is not None else None
         if product is None or seconds is None:
             continue
-        first, second = seconds
-        taken = second < gain * first
-        epilogue = _rewrite(node) if taken else ""
+        taken = "onednn" if seconds["onednn"] < gain * seconds["aten"] else "aten"
+        best = min(seconds["onednn"], seconds["aten"])
+        if weight is not None and seconds.get("packed", best) < gain * best:
+            taken = "packed"
+        data = {**seconds}
+        reason = f"oneDNN takes {seconds['onednn'] / seconds['aten']:.2f} of the time of ATen's library here"
+        key = node.args[-1], product[1]
+        if taken == "packed":
+            assert weight is not None
+            if key not in packed:
+                packed[key] = torch_private.ONEDNN_PACK_LINEAR(weight.t(), product[1])
+            data["bytes"] = weight.numel() * weight.dtype.itemsize
+            reason += f", {seconds['packed'] / seconds['aten']:.2f} with the weight packed ({data['bytes']} bytes)"
+        if taken != "aten" and _rewrite(node, packed[key] if taken == "packed" else None, constants):
+            reason += ", with a residual"
         form, rows, columns, summed = product
-        share = f"oneDNN takes {second / first:.2f} of the time of ATen's library here"
         subject = f"{form} product {rows} x {columns} over {summed}"
-        decisions.append(
-            Decision(
-                "FL415", "onednn" if taken else "aten", subject, share + (f", with {epilogue}" if epilogue else ""),
-                node.meta.get("span"), {"aten": first, "onednn": second},
-            )
-        )  # fmt: skip
+        decisions.append(Decision("FL415", taken, subject, reason, node.meta.get("span"), data))
     if decisions:
         module.graph.eliminate_dead_code()
     return decisions
@@ -80,11 +93,11 @@ def _is_transposed(value: torch.Tensor) -> bool | None:
     return True if strides == ["1", shape[0]] else None
 
 
-def _rewrite(node: fx.Node) -> str:
-    """Calls oneDNN instead; returns which epilogue went with it."""
+def _rewrite(node: fx.Node, packed: torch.Tensor | None, constants: Constants) -> bool:
+    """Calls oneDNN instead; whether the addition of a residual went with it."""
     x, w = node.args[-2:]
     bias = node.args[0] if node.target is aten.addmm.default else None
-    end, epilogue, other = _epilogue(node)
+    end, other = residual(node)
     graph = node.graph
     assert isinstance(w, fx.Node)
     with graph.inserting_before(end):
@@ -93,46 +106,45 @@ def _rewrite(node: fx.Node) -> str:
             turned = graph.call_function(aten.t.default, (w,))
             turned.meta.update({k: v for k, v in w.meta.items() if k in ("span", "stack")}, val=w.meta["val"].t())
             weight = turned
-        if epilogue == "a residual":
+        if packed is not None:
+            assert isinstance(weight, fx.Node)
+            weight = constants.add(end, packed, weight)
+        if other is not None:
             flat = other
             if other.meta["val"].dim() != 2:
                 flat = graph.call_function(aten.view.default, (other, list(node.meta["val"].shape)))
                 flat.meta.update({k: v for k, v in other.meta.items() if k in ("span", "stack")}, val=node.meta["val"])
             made = graph.call_function(torch_private.ONEDNN_LINEAR_ADD, (x, flat, weight, bias, "add"))
         else:
-            attribute = "relu" if epilogue == "a ReLU" else "none"
-            made = graph.call_function(torch_private.ONEDNN_LINEAR, (x, weight, bias, attribute, [], ""))
+            made = graph.call_function(torch_private.ONEDNN_LINEAR, (x, weight, bias, "none", [], None))
         made.meta = dict(node.meta)
         result = made
         if end is not node and end.meta["val"].dim() != 2:
             result = graph.call_function(aten.view.default, (made, list(end.meta["val"].shape)))
             result.meta = dict(end.meta)
     end.replace_all_uses_with(result)
-    return epilogue
+    return other is not None
 
 
-def _epilogue(node: fx.Node) -> tuple[fx.Node, str, Any]:
-    """The node that the product ends with: itself, or a ReLU or an addition that would be a loop of its own."""
+def residual(node: fx.Node) -> tuple[fx.Node, fx.Node | None]:
+    """The node that a product or convolution ends with, and what it adds: itself, or an addition that would be a loop of
+    its own."""
     end = node
     while len(end.users) == 1 and next(iter(end.users)).target in _VIEWS:
         end = next(iter(end.users))
     (reader, *others) = end.users or (None,)
-    if reader is None or others or reader.kwargs or reader.target not in (aten.relu.default, aten.add.Tensor):
-        return node, "", None
+    if reader is None or others or reader.kwargs or reader.target is not aten.add.Tensor:
+        return node, None
+    whole = end.meta["val"]
     shape = reader.meta["val"].shape
-    if any(isinstance(s, torch.SymInt) for s in shape) or shape != end.meta["val"].shape or not _ends_loop(reader):
-        return node, "", None
-    if reader.target is aten.relu.default:
-        return reader, "a ReLU", None
-    if reader.target is aten.add.Tensor:
-        other = next((n for n in reader.args if n is not end), None)
-        value = other.meta.get("val") if isinstance(other, fx.Node) else None
-        whole = end.meta["val"]
-        if isinstance(value, torch.Tensor) and (value.shape, value.dtype, value.stride()) == (
-            whole.shape, whole.dtype, whole.stride()
-        ) and value.is_contiguous():  # fmt: skip
-            return reader, "a residual", other
-    return node, "", None
+    if any(isinstance(s, torch.SymInt) for s in shape) or shape != whole.shape or not _ends_loop(reader):
+        return node, None
+    other = next((n for n in reader.args if n is not end), None)
+    value = other.meta.get("val") if isinstance(other, fx.Node) else None
+    facts = (whole.shape, whole.dtype, whole.stride())
+    if not isinstance(value, torch.Tensor) or (value.shape, value.dtype, value.stride()) != facts:
+        return node, None
+    return reader, other  # type: ignore[return-value]
 
 
 def _ends_loop(node: fx.Node) -> bool:

@@ -255,6 +255,7 @@ _RETURNING = frozenset({
     "_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_efficient_attention_backward", "_linear_pointwise",
+    "_convolution_pointwise", "_convolution_transpose_pointwise",
 })  # fmt: skip
 
 

@@ -389,6 +389,12 @@ class _Host:
             return [print_index(value)]
         if kind == "b":
             return [str(int(value))]
+        if kind == "s":
+            return [f'"{value}"']
+        if kind == "N":
+            return ["0"]
+        if kind == "E":
+            return ["0", "0"]
         if kind == "M":
             return [self._list(value, "const int", lambda v: str(int(v))), str(len(value))]
         if kind == "Z":

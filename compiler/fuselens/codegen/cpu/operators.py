@@ -1,8 +1,8 @@
 """ATen operators that a host program calls by torch's C shim, without Python and without the dispatcher.
 
 A *form* spells the C parameters: ``t`` tensor, ``T`` tensor or none, ``d`` double, ``D`` double or none, ``l`` integer,
-``b`` bool, ``L`` list of integers, ``M`` list of bools, ``Z`` list of integers or none. ``into`` operators write their
-result into a tensor of the host program's own, which comes first; the others make their results, which come last.
+``b`` bool, ``L`` list of integers, ``M`` list of bools, ``Z`` list of integers or none, ``s`` text, ``N`` nothing where a
+text could be, ``E`` an empty list of numbers. ``into`` operators write their result into a tensor of the host program's own, which comes first; the others make their results, which come last.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def _shim(function: str, parameters: str, results: int = 1, into: bool = False) 
 _DEFAULTS: dict[str, Any] = {"1": 1, "0": 0, "false": False, "true": True, "none": None, "last": -1}
 _CONVOLUTION = "L:stride L:padding L:dilation b:transposed L:output_padding l:groups"
 _ATTENTION = "d:dropout_p=0 b:is_causal=false T:attn_mask=none D:scale=none"
+_NO_PARAMETERS = "E:scalars N:algorithm"
 SHIMS: dict[str, Shim] = {
     "aten.mm.default": _shim("mm_out", "t:self t:mat2", into=True),
     "aten.bmm.default": _shim("bmm_out", "t:self t:mat2", into=True),
@@ -59,6 +60,21 @@ SHIMS: dict[str, Shim] = {
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _shim(
         "_scaled_dot_product_flash_attention_for_cpu_backward",
         "t:grad_out t:query t:key t:value t:out t:logsumexp d:dropout_p b:is_causal T:attn_mask=none D:scale=none", 3,
+    ),
+    "mkldnn._linear_pointwise.default": _shim("_linear_pointwise", f"t:X t:W T:B s:attr {_NO_PARAMETERS}"),
+    "mkldnn._linear_pointwise.binary": _shim("_linear_pointwise_binary", "t:X t:other t:W T:B s:attr"),
+    "mkldnn._convolution_pointwise.default": _shim(
+        "mkldnn__convolution_pointwise",
+        f"t:X t:W T:B L:padding L:stride L:dilation l:groups s:attr {_NO_PARAMETERS}",
+    ),
+    "mkldnn._convolution_pointwise.binary": _shim(
+        "mkldnn__convolution_pointwise_binary",
+        "t:X t:other t:W T:B L:padding L:stride L:dilation l:groups s:binary_attr D:alpha N:unary_attr E:unary_scalars "
+        "N:unary_algorithm",
+    ),
+    "mkldnn._convolution_transpose_pointwise.default": _shim(
+        "mkldnn__convolution_transpose_pointwise",
+        f"t:X t:W T:B L:padding L:output_padding L:stride L:dilation l:groups s:attr {_NO_PARAMETERS}",
     ),
     "aten.topk.default": _shim("topk", "t:self l:k l:dim=last b:largest=true b:sorted=true", 2),
     "aten.max_pool2d_with_indices_backward.default": _shim(
@@ -96,6 +112,12 @@ def _fits(kind: str, value: Any) -> bool:
         return _is_integer(value)
     if kind == "b":
         return isinstance(value, bool)
+    if kind == "s":
+        return isinstance(value, str) and value.isidentifier()
+    if kind == "N":
+        return value is None
+    if kind == "E":
+        return isinstance(value, (tuple, list)) and not value
     if kind == "M":
         return isinstance(value, (tuple, list)) and all(isinstance(v, bool) for v in value)
     return isinstance(value, (tuple, list)) and all(_is_integer(v) for v in value)
@@ -118,4 +140,5 @@ def c_parameters(shim: Shim) -> Iterator[str]:
 _C: dict[str, tuple[str, ...]] = {
     "t": ("void*",), "T": ("void**",), "d": ("double",), "D": ("const double*",), "l": ("long",), "b": ("int",),
     "L": ("const long*", "long"), "Z": ("const long**", "long"), "M": ("const int*", "long"),
+    "s": ("const char*",), "N": ("const char**",), "E": ("const double**", "long"),
 }  # fmt: skip
