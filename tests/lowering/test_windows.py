@@ -130,7 +130,9 @@ def test_pool_adaptive() -> None:
     run(lambda x: (F.adaptive_max_pool2d(x, 4), F.adaptive_max_pool2d(x, (2, 4), return_indices=True)[1]), x)
     run(lambda x: (F.adaptive_avg_pool3d(x, 2), F.adaptive_max_pool3d(x, 2)), torch.randn(2, 3, 16, 8, 4))
     run(lambda x: (F.adaptive_avg_pool1d(x, 2), F.adaptive_max_pool1d(x, 2)), torch.randn(2, 3, 16))
-    run(lambda x: (F.adaptive_avg_pool2d(x, 3), F.adaptive_max_pool2d(x, 3)), x, externs=2)
+    run(lambda x: (F.adaptive_avg_pool2d(x, 3), *F.adaptive_max_pool2d(x, 3, return_indices=True)), x)
+    run(lambda x: (F.adaptive_avg_pool2d(x, (7, 40)), F.adaptive_max_pool2d(x, (17, 5))), x.to(memory_format=LAST))
+    run(lambda x: (F.adaptive_avg_pool3d(x, 3), F.adaptive_max_pool3d(x, 3)), torch.randn(2, 3, 7, 8, 4))
 
 
 @pytest.mark.parametrize("layout", ["rows", "channels"])
@@ -144,7 +146,11 @@ def test_pool_gradients(layout: str) -> None:
     gradients(lambda x: F.avg_pool2d(x, 5, divisor_override=3), x)
     gradients(lambda x: F.adaptive_avg_pool2d(x, 4), x)
     gradients(lambda x: F.adaptive_avg_pool2d(x, 5), x)
+    gradients(lambda x: F.adaptive_avg_pool2d(x, (20, 7)), x)
     gradients(lambda x: F.adaptive_max_pool2d(x, 4), x)
+    gradients(lambda x: F.adaptive_max_pool2d(x.sin(), (5, 7)), x)
+    gradients(lambda x: F.max_pool2d(x, 3, 1), x.bfloat16(), rtol=1e-2, atol=1e-2)
+    gradients(lambda x: F.max_pool3d(x, 2, 1, 1, 2), x.unsqueeze(0))
     gradients(lambda x: F.lp_pool2d(x.abs() + 1, 2, 2), x)
 
 
@@ -171,6 +177,9 @@ def test_pool_gradients_are_loops() -> None:
         lambda x: F.avg_pool2d(x, 3, 2, 1),
         lambda x: F.avg_pool2d(x, 2, 3),
         lambda x: F.adaptive_avg_pool2d(x, (3, 16)),
+        lambda x: F.adaptive_avg_pool2d(x, (5, 20)),
+        lambda x: F.max_pool2d(x, 3, 2, 1),
+        lambda x: F.adaptive_max_pool2d(x, (5, 20)),
     ):
         compiled = fuselens.compile(fn, fullgraph=True)
         compiled(x.requires_grad_()).sum().backward()

@@ -19,18 +19,20 @@ def _found(low: Builder, meta: Any, values: Any, sequence: Buffer, right: bool) 
     """Binary searches along the last dimension of ``sequence``, in ATen's steps: they lead past NaNs as ATen's do."""
     out, dtype = low.like(meta), sequence.dtype
     supported(sequence)
+    if not sequence.sizes:
+        raise Unsupported("a sequence without a dimension")
     if values.dtype != dtype if isinstance(values, Buffer) else dtype not in FLOATS and not isinstance(values, int):
         raise Unsupported("a search for values of another type than the sequence's")
     size = sequence.sizes[-1]
-    if not size.is_Integer:
-        raise Unsupported("a search in a sequence of symbolic length")
-    own, places = compute_dtype(dtype), "i32" if int(size) < 1 << 30 else "i64"
+    if not size.is_Integer or int(size) >= 1 << 30:
+        raise Unsupported("a search in a sequence of symbolic length, or of more elements than i32 counts")
+    own = compute_dtype(dtype)
 
     def compute(body: Body, point: Sizes) -> Scalar:
         row = point[: len(sequence.sizes) - 1]
         value = low.load(body, values, point, out.sizes) if isinstance(values, Buffer) else body.lift(values, dtype)
         value = value.cast(own)
-        start, end = body.const(0, places), body.const(int(size), places)
+        start, end = body.const(0, "i32"), body.const(int(size), "i32")
         for _ in range(int(size).bit_length()):
             middle = start + (end - start).apply("shr", 1)
             place = middle.apply("min", int(size) - 1).cast("i64").bounds(size, False)
@@ -47,10 +49,17 @@ def _searchsorted(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[s
     right, side, sorter = (kwargs.get(name) for name in ("right", "side", "sorter"))
     if sorter is not None:
         raise Unsupported("a sequence sorted by positions")
-    return _found(low, meta, values, sequence, side == "right" if side is not None else bool(right))
+    if side == "left" and right:
+        raise Unsupported("sides that contradict each other")
+    rows = values.sizes[:-1] if isinstance(values, Buffer) and len(sequence.sizes) > 1 else ()
+    if sequence.sizes[:-1] != rows:
+        raise Unsupported("sequences of another shape than the values")
+    return _found(low, meta, values, sequence, side == "right" or bool(right))
 
 
 def _bucketize(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    if len(args[1].sizes) != 1:
+        raise Unsupported("boundaries that are no vector")
     return _found(low, meta, args[0], args[1], bool(kwargs.get("right")))
 
 

@@ -21,7 +21,9 @@ from fuselens.ir.loops import Buffer
 from fuselens.lowering.body import Body, Scalar
 from fuselens.lowering.builder import Builder, Sizes, Unsupported, element_index
 from fuselens.lowering.dtypes import FLOATS, compute_dtype
+from fuselens.lowering.indexing import position, unraveled, update
 from fuselens.lowering.resampling import every, paired, spread
+from fuselens.lowering.uneven import Uneven, shares
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
 MOST_TAPS = 64  # of a window that is written out
@@ -55,6 +57,33 @@ class Span:
     def leaves(self) -> bool:
         return self.low < 0 or self.high >= self.size
 
+    def place(self, body: Body, out: Expr, tap: Scalar) -> Scalar:
+        """As ``inside``, of a tap that is computed; in i32."""
+        at = body.lift(self.first(out), "i64").cast("i32") + tap * self.step
+        return at.apply("max", 0).apply("min", self.size - 1) if self.leaves else at
+
+    def masked(self, body: Body, out: Expr, tap: int, value: Scalar) -> Scalar:
+        """``value``, or 0 where the tap lies outside of the input."""
+        place: Scalar | None = None
+        if self.low + tap * self.step < 0:
+            place = body.lift(self.at(out, tap), "i64").cast("i32")
+            value = (place >= 0).where(value, 0)
+        if self.high - (self.taps - 1 - tap) * self.step >= self.size:
+            place = place or body.lift(self.at(out, tap), "i64").cast("i32")
+            value = (place < self.size).where(value, 0)
+        return value
+
+    def count(self, body: Body, out: Expr, limits: tuple[int, int]) -> int | Scalar:
+        """How many taps lie between the limits."""
+        least, most = limits
+        if self.low >= least and self.high < most:
+            return self.taps
+        first = body.lift(self.first(out), "i64").cast("i32")
+        return (first + self.taps).apply("min", most) - first.apply("max", least)
+
+
+Spans = Sequence[Span] | Sequence[Uneven]
+
 
 def _numbers(value: Any, rank: int, default: Sequence[int] = ()) -> list[int]:
     """ATen's list argument: one number stands for all dimensions, none for ``default``."""
@@ -79,7 +108,7 @@ def _spans(
     return spans
 
 
-def _checked(x: Buffer, spans: Sequence[Span]) -> None:
+def _checked(x: Buffer, spans: Spans) -> None:
     if x.dtype not in FLOATS:
         raise Unsupported(f"pooling of {x.dtype}")
     if any(s.leaves and s.step != 1 for s in spans):
@@ -88,14 +117,14 @@ def _checked(x: Buffer, spans: Sequence[Span]) -> None:
         raise Unsupported("windows of too many elements to be written out")
 
 
-def _taps(spans: Sequence[Span]) -> int:
+def _taps(spans: Spans) -> int:
     count = 1
     for span in spans:
         count *= span.taps
     return count
 
 
-def _elements(body: Body, x: Buffer, spans: Sequence[Span], point: Sizes) -> list[tuple[tuple[int, ...], Scalar]]:
+def _elements(body: Body, x: Buffer, spans: Spans, point: Sizes) -> list[tuple[tuple[int, ...], Scalar]]:
     """The window's taps in order, each with the element there, in the type that is computed in."""
     rank = len(spans)
     found = []
@@ -120,7 +149,7 @@ def _max_pool(rank: int) -> Rule:
     return rule
 
 
-def _maxima(low: Builder, x: Buffer, spans: list[Span], values: Buffer, places: Buffer) -> tuple[Buffer, Buffer]:
+def _maxima(low: Builder, x: Buffer, spans: Spans, values: Buffer, places: Buffer) -> tuple[Buffer, Buffer]:
     """The greatest element of each window, and its flat position in the pooled dimensions. NaN counts as greatest; of
     equal elements the first is found, of several NaNs the last."""
     _checked(x, spans)
@@ -144,7 +173,7 @@ def _maxima(low: Builder, x: Buffer, spans: list[Span], values: Buffer, places: 
     return values, low.indexed(places, place)
 
 
-def _position(body: Body, spans: Sequence[Span], point: Sizes, number: Scalar) -> Scalar:
+def _position(body: Body, spans: Spans, point: Sizes, number: Scalar) -> Scalar:
     """The flat position of tap ``number``, in i32: digits of the number by multiplication, each moved to the border."""
     if product(sympy.Integer(s.size) for s in spans) >= 1 << 31:
         raise Unsupported("a plane of more than 2**31 elements")
@@ -153,10 +182,7 @@ def _position(body: Body, spans: Sequence[Span], point: Sizes, number: Scalar) -
         taps //= span.taps
         digit = (number * -(-(1 << 16) // taps)).apply("shr", 16) if taps > 1 else number
         number = number - digit * taps
-        at = body.lift(span.first(out), "i64").cast("i32") + digit * span.step
-        if span.leaves:
-            at = at.apply("max", 0).apply("min", span.size - 1)
-        flat = flat * span.size + at
+        flat = flat * span.size + span.place(body, out, digit)
     return flat
 
 
@@ -179,7 +205,7 @@ def _avg_pool(rank: int) -> Rule:
 
 
 def _means(
-    low: Builder, x: Buffer, spans: list[Span], out: Buffer, limits: Sequence[tuple[int, int]], divisor: int | None
+    low: Builder, x: Buffer, spans: Spans, out: Buffer, limits: Sequence[tuple[int, int]], divisor: int | None
 ) -> Buffer:
     """Means over the windows. What lies between ``limits`` counts, also outside of the input, where it is 0."""
     _checked(x, spans)
@@ -189,33 +215,40 @@ def _means(
         total: Scalar | None = None
         for taps, v in _elements(body, x, spans, point):
             for span, out, tap in zip(spans, places, taps, strict=True):
-                v = _masked(body, span, out, tap, v)
+                v = span.masked(body, out, tap, v)
             total = v if total is None else total + v
         assert total is not None
         if divisor is not None:
             return total / divisor
         count: Any = 1
-        for span, out, (least, most) in zip(spans, places, limits, strict=True):
-            if span.low >= least and span.high < most:
-                count = count * span.taps
-                continue
-            first = body.lift(span.first(out), "i64").cast("i32")
-            count = count * ((first + span.taps).apply("min", most) - first.apply("max", least))
+        for span, out, limit in zip(spans, places, limits, strict=True):
+            count = count * span.count(body, out, limit)
         return total / (count.cast(total.dtype) if isinstance(count, Scalar) else count)
 
     return low.indexed(out, value)
 
 
-def _masked(body: Body, span: Span, out: Expr, tap: int, value: Scalar) -> Scalar:
-    """``value``, or 0 where the tap lies outside of the input."""
-    place: Scalar | None = None
-    if span.low + tap * span.step < 0:
-        place = body.lift(span.at(out, tap), "i64").cast("i32")
-        value = (place >= 0).where(value, 0)
-    if span.high - (span.taps - 1 - tap) * span.step >= span.size:
-        place = place or body.lift(span.at(out, tap), "i64").cast("i32")
-        value = (place < span.size).where(value, 0)
-    return value
+def _max_backward(rank: int, indices: int) -> Rule:
+    """Each gradient is added where its window's maximum is: ``indices`` (the argument of this number) says where."""
+
+    def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+        grad, places, out = args[0], args[indices], low.like(meta)
+        if out.dtype not in FLOATS:
+            raise Unsupported(f"pooling of {out.dtype}")
+        wide = out if out.dtype == compute_dtype(out.dtype) else low.fresh(
+            out.sizes, out.strides, compute_dtype(out.dtype), out.device
+        )  # fmt: skip
+        low.indexed(wide, lambda body, _: body.lift(0, wide.dtype))
+        space, plane = grad.sizes, out.sizes[-rank:]
+        update(
+            low, wide, "sum", space, range(len(space) - rank, len(space)),
+            lambda body, p: (*p[:-rank], *unraveled(
+                position(low, body, places, p, space, product(plane), wrap=False), plane)),
+            lambda body, p: low.load(body, grad, p, space),
+        )  # fmt: skip
+        return wide if wide is out else low.pointwise(out, [wide], lambda v: v)
+
+    return rule
 
 
 # --- windows that share the input evenly -----------------------------------------------------------------------
@@ -224,14 +257,15 @@ def _masked(body: Body, span: Span, out: Expr, tap: int, value: Scalar) -> Scala
 def _adaptive_mean(rank: int) -> Rule:
     def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
         x, out = args[0], low.like(meta)
-        even = _even(x, out, rank)
-        if even is None:
-            raise Unsupported("windows of different sizes")
         if x.dtype not in FLOATS:
             raise Unsupported(f"pooling of {x.dtype}")
+        everything = [(0, 1 << 31)] * rank
+        even = _even(x, out, rank)
+        if even is None:
+            return _means(low, x, shares(x.sizes[-rank:], out.sizes[-rank:]), out, everything, None)
         kernel, view = even
         if _small(kernel):
-            return _means(low, x, _spans(x, out.sizes, kernel, kernel, 0, 1, rank), out, [(0, 1 << 31)] * rank, None)
+            return _means(low, x, _spans(x, out.sizes, kernel, kernel, 0, 1, rank), out, everything, None)
         count = int(product(map(sympy.Integer, kernel)))
         shape = low.view(x, *view, x.offset, low.fresh_name())
         folded = range(len(x.sizes) - rank + 1, len(shape.sizes), 2)
@@ -245,7 +279,7 @@ def _adaptive_max(rank: int) -> Rule:
         x, values, places = args[0], low.like(meta[0]), low.like(meta[1])
         even = _even(x, values, rank)
         if even is None:
-            raise Unsupported("windows of different sizes")
+            return _maxima(low, x, shares(x.sizes[-rank:], values.sizes[-rank:]), values, places)
         kernel, _ = even
         return _maxima(low, x, _spans(x, values.sizes, kernel, kernel, 0, 1, rank), values, places)
 
@@ -305,11 +339,33 @@ def _adaptive_backward(rank: int) -> Rule:
         grad, x, out = args[0], args[1], low.like(meta)
         even = _even(x, grad, rank)
         if even is None:
-            raise Unsupported("windows of different sizes")
+            return _shared_back(low, grad, x, out, rank)
         kernel, _ = even
         return _spread_back(low, grad, out, kernel, [0] * rank, kernel, math.prod(kernel))
 
     return rule
+
+
+def _shared_back(low: Builder, grad: Buffer, x: Buffer, out: Buffer, rank: int) -> Buffer:
+    """The gradients of windows of different sizes, each divided by its own, then summed for each element."""
+    if out.dtype not in FLOATS:
+        raise Unsupported(f"pooling of {out.dtype}")
+    dtype = compute_dtype(grad.dtype)
+    spans = shares(x.sizes[-rank:], grad.sizes[-rank:])
+
+    def share(body: Body, point: Sizes) -> Scalar:
+        v, count = body.load(grad.owner, grad.index(point), grad.dtype).cast(dtype), body.const(1, "i32")
+        for span, window in zip(spans, point[-rank:], strict=True):
+            count = count * span.count(body, window, (0, 0))
+        return v / count.cast(dtype)
+
+    each = low.indexed(low.temporary(grad.sizes, dtype, grad.device), share)
+    return sums(low, each, shares(grad.sizes[-rank:], x.sizes[-rank:]), out)
+
+
+def sums(low: Builder, x: Buffer, spans: Spans, out: Buffer) -> Buffer:
+    """Sums over the windows."""
+    return _means(low, x, spans, out, [(0, 0)] * len(spans), 1)
 
 
 def _spread_back(
@@ -351,7 +407,7 @@ def _spread_back(
                 index = element_index(grad.offset, grad.strides, (*point[:-rank], *inside))
                 v = body.load(grad.owner, index, grad.dtype).cast(compute_dtype(grad.dtype))
                 for span, place in zip(spans, places, strict=True):
-                    v = _masked(body, span, place, 0, v)
+                    v = span.masked(body, place, 0, v)
                 total = v if total is None else total + v
             return body.const(0, compute_dtype(grad.dtype)) if total is None else total / divisor
 
@@ -378,6 +434,12 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str], 
 RULES: dict[str, Rule] = {
     "aten.max_pool2d_with_indices": _max_pool(2),
     "aten.max_pool3d_with_indices": _max_pool(3),
+    "aten.max_pool2d_with_indices_backward": _max_backward(2, 7),
+    "aten.max_pool3d_with_indices_backward": _max_backward(3, 7),
+    "aten.adaptive_max_pool2d_backward": _max_backward(2, 2),
+    "aten.adaptive_max_pool3d_backward": _max_backward(3, 2),
+    "aten.fractional_max_pool2d_backward": _max_backward(2, 4),
+    "aten.fractional_max_pool3d_backward": _max_backward(3, 4),
     "aten.avg_pool2d": _avg_pool(2),
     "aten.avg_pool3d": _avg_pool(3),
     "aten.avg_pool2d_backward": _avg_backward(2),
