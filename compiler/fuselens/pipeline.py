@@ -623,7 +623,7 @@ def _kernels(
     if target == "cpu" and config.target.startswith("cuda"):
         with run.stage(f"build.ptx{suffix}"):
             _compile_for_absent_gpu(ordered, phase, suffix, captured, config, recorder, run)
-    in_python = generated.cpp is None or generated.cpp.program is None
+    in_python = generated.program is None
     return (floats_as_tensors(call, floats, numbers, loops) if floats and in_python else call), written
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import fuselens
+from fuselens import native
 from fuselens.capture import tensor_layout
 from fuselens.codegen.cpu.cpp import to_cpp
 from fuselens.config import Config
@@ -325,7 +326,7 @@ def test_idle_memory_is_bounded_and_can_be_given_back() -> None:
         _program.pool_empty()
         assert _program.pool_facts() == (0, 0)
     finally:
-        _program.keep(program.KEPT)
+        _program.keep(native.IDLE_BYTES)
 
 
 def test_without_a_pool_results_are_torchs_own() -> None:

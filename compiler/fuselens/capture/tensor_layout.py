@@ -16,10 +16,10 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fuselens.capture import _hook
+from ..native import address, torch_library, words
+from . import _hook
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,6 @@ SHIM = (
 )
 """In the order in which `_hook.init_tensor_layout` takes the addresses."""
 
-_LIBRARY = {"win32": "torch_cpu.dll", "darwin": "libtorch_cpu.dylib"}.get(sys.platform, "libtorch_cpu.so")
 IMPL_WORDS = 25
 """How far into a TensorImpl to look for the key set; TensorImpl is a little larger in every torch since 2.0."""
 
@@ -59,18 +58,16 @@ def ensure() -> bool:
 @functools.cache
 def tensor_offset() -> int:
     """Bytes from a tensor's PyObject to its ``at::Tensor``; 0 where that was not found."""
-    return (
-        8 * _only([_words_equal(id(t), t._cdata, type(t).__basicsize__ // 8, 2) for t in _samples()]) if ensure() else 0
-    )
+    return _handle_offset(_samples()) if ensure() else 0
 
 
 def _use_fast() -> bool:
     import torch
 
-    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / _LIBRARY))
-    addresses = tuple(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in SHIM)
+    library = torch_library("torch_cpu")
+    addresses = tuple(address(library, name) for name in SHIM)
     samples = _samples()
-    tensor_offset = 8 * _only([_words_equal(id(t), t._cdata, torch.Tensor.__basicsize__ // 8, 2) for t in samples])
+    tensor_offset = _handle_offset(samples)
     keyset_offset = 8 * _only([_words_equal(t._cdata, _keyset(t), IMPL_WORDS, 1) for t in samples])
     sizes = [_sizes_offset(library, id(t) + tensor_offset, t._cdata) for t in samples]
     metadata_offset = sizes[0] - 8 if len(set(sizes)) == 1 and _holds_metadata(sizes[0] - 8, keyset_offset) else 0
@@ -79,6 +76,10 @@ def _use_fast() -> bool:
     if all(_hook.tensor_facts(t)[3:] == _facts_by_python(t) for t in samples) and _codes_tell_apart(samples):
         return True
     raise LookupError("torch's C interface disagrees with its Python one")
+
+
+def _handle_offset(samples: list[Any]) -> int:
+    return 8 * _only([_words_equal(id(t), t._cdata, type(t).__basicsize__ // 8, 2) for t in samples])
 
 
 def _use_slow() -> None:
@@ -93,10 +94,9 @@ def _keyset(tensor: Any) -> int:
     return dispatch_key_bits(tensor)
 
 
-def _words_equal(address: int, value: int, n_words: int, start: int) -> set[int]:
-    """Indices of the 8-byte words at the address that hold the value."""
-    words = _words(address, n_words)
-    return {i for i in range(start, n_words) if words[i] == value}
+def _words_equal(start: int, value: int, n_words: int, first: int) -> set[int]:
+    """Indices, from ``first``, of the 8-byte words at the address that hold the value."""
+    return {i for i, word in enumerate(words(start, n_words)) if i >= first and word == value}
 
 
 def _only(candidates: list[set[int]]) -> int:
@@ -122,13 +122,13 @@ def _holds_metadata(start: int, end: int) -> bool:
     tensors = [torch.empty((2, 3, 1, 4, 5)[:n], dtype=d) for n in range(6) for d in (torch.float32, torch.int32)]
     tensors += [torch.empty((2, 3, 1, 4, 5)[:n], device="meta") for n in range(6)]
     tensors += [torch.empty(3, 2).t(), torch.empty(9)[1:2], torch.empty(4, 3)[::2]]
-    facts: dict[tuple[int, ...], tuple[Any, ...]] = {}
+    owners: dict[tuple[int, ...], tuple[Any, ...]] = {}
     for t in tensors:
-        words, n = _words(t._cdata + start, (end - start) // 8), t.dim()
-        if words[0] != n or words[1 : 1 + n] != list(t.shape) or words[6 : 6 + n] != list(t.stride()):
+        facts, n = words(t._cdata + start, (end - start) // 8), t.dim()
+        if facts[0] != n or facts[1 : 1 + n] != list(t.shape) or facts[6 : 6 + n] != list(t.stride()):
             return False
         own = (t.dtype, t.device.type, t.numel(), t.storage_offset())
-        if facts.setdefault(tuple(words[11:]), own) != own:
+        if owners.setdefault(tuple(facts[11:]), own) != own:
             return False
     return True
 
@@ -139,24 +139,20 @@ def _autograd_offsets() -> tuple[int, int, int]:
     import torch
 
     tensor = torch.empty(2)
-    before = _words(tensor._cdata, IMPL_WORDS - 4)
+    before = words(tensor._cdata, IMPL_WORDS - 4)
     tensor.requires_grad_(True)
-    after = _words(tensor._cdata, IMPL_WORDS - 4)
+    after = words(tensor._cdata, IMPL_WORDS - 4)
     changed = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
     if len(changed) != 1 or before[changed[0]]:
         return 0, 0, 0
-    on = _words(after[changed[0]], IMPL_WORDS)
+    on = words(after[changed[0]], IMPL_WORDS)
     tensor.requires_grad_(False)
     flags = [
-        (i, a & ~b) for i, (a, b) in enumerate(zip(on, _words(after[changed[0]], IMPL_WORDS), strict=True)) if a != b
+        (i, a & ~b) for i, (a, b) in enumerate(zip(on, words(after[changed[0]], IMPL_WORDS), strict=True)) if a != b
     ]
     if len(flags) != 1 or flags[0][1].bit_count() != 1:
         return 0, 0, 0
     return 8 * changed[0], 8 * flags[0][0], flags[0][1]
-
-
-def _words(address: int, n: int) -> list[int]:
-    return list((ctypes.c_uint64 * n).from_address(address))
 
 
 def _samples() -> list[Any]:

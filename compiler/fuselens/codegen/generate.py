@@ -26,30 +26,19 @@ def generate(
     ``tunings`` overrules choices for C++ kernels, by name. ``fast_math`` concerns C++ too: Triton's functions are the
     GPU's approximations either way. Raises :class:`.source.Unsupported`.
     """
+    on_gpu = target.startswith("cuda")
     cpp = triton = None
-    kernels = graph.kernels()
-    if target.startswith("cuda") or triton_text:
+    if on_gpu or triton_text:
         from .triton.kernels import to_triton
 
         triton = to_triton(graph, target)
-    if not target.startswith("cuda"):
-        cpp = (
-            to_cpp(
-                graph,
-                isa,
-                host=cpp_host,
-                floats=floats,
-                float_outputs=float_outputs,
-                tunings=tunings,
-                fast_math=fast_math,
-            )
-            if kernels
-            else None
+    if not on_gpu and graph.kernels():
+        cpp = to_cpp(
+            graph, isa, host=cpp_host, floats=floats, float_outputs=float_outputs, tunings=tunings, fast_math=fast_math
         )
     if cpp is not None and cpp.program is not None:
         host = operators_text(graph.name, cpp.program)
     else:
-        host = to_host(
-            graph, {"cpp": cpp} if cpp else {"triton": triton} if target.startswith("cuda") and triton else {}
-        )
+        kernels = {"triton": triton} if on_gpu else {"cpp": cpp}
+        host = to_host(graph, {language: source for language, source in kernels.items() if source is not None})
     return Generated(host, cpp, triton, ISAS[isa].flags)

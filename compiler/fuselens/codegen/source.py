@@ -102,6 +102,11 @@ class Generated:
     triton: Source | None = None
     isa_flags: tuple[str, ...] = ()
 
+    @property
+    def program(self) -> HostProgram | None:
+        """The host program in the C++ unit, where it has one."""
+        return self.cpp.program if self.cpp is not None else None
+
     def sources(self) -> tuple[Source, ...]:
         return tuple(s for s in (self.cpp, self.triton, self.host) if s is not None)
 

@@ -50,7 +50,7 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
     """
     if config.keep_freed_memory:
         memory.keep_freed()
-        if generated.cpp is not None and generated.cpp.program is not None:
+        if generated.program is not None:
             program.keep_freed()
     cache = Cache(config.cache_dir)
     built = Built(call=_unbound)
@@ -66,7 +66,7 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
         built.timings.append(report.Timing("build.cpp", made.seconds))
         built.cached = made.cached
         library = made.library
-        if generated.cpp.program is None:
+        if generated.program is None:
             for info in generated.cpp.kernels:
                 names[info.name] = function(library, info.name, len(info.arguments), len(info.sizes))
             if any(i.checks for i in generated.cpp.kernels):
@@ -80,8 +80,8 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
     start = time.perf_counter()
     if host is not None:
         exec(compile(host.text, f"<fuselens host program {graph.name}>", "exec"), names)
-    if generated.cpp is not None and generated.cpp.program is not None:
-        built.call = program.bind(library, generated.cpp.program, graph.constants, names)
+    if generated.program is not None:
+        built.call = program.bind(library, generated.program, graph.constants, names)
     else:
         built.call = names["call"]
     built.timings.append(report.Timing("build.host", time.perf_counter() - start))

@@ -10,6 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..native import IDLE_BYTES
+
 DTYPES: dict[str, torch.dtype] = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
     "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
@@ -18,13 +20,12 @@ DTYPES: dict[str, torch.dtype] = {
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
-_KEPT = 1 << 30
 _HEAP = 32 << 20
 
 
 @functools.cache
 def keep_freed() -> None:
-    """Tells glibc to keep up to 1 GiB of freed memory, once per process.
+    """Tells glibc to keep up to ``IDLE_BYTES`` of freed memory, once per process.
 
     By default it gives memory back as soon as a few MiB at the end of its heap are free, so that each step of a program
     which frees what it saved has the kernel map, and clear, the same pages again: 5 to 10 % of a training step on a CPU.
@@ -32,7 +33,7 @@ def keep_freed() -> None:
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, _HEAP)
-        mallopt(_TRIM_THRESHOLD, _KEPT)
+        mallopt(_TRIM_THRESHOLD, IDLE_BYTES)
 
 
 def maker(dtype: str, device: str) -> Callable[[tuple[int, ...], tuple[int, ...]], Tensor]:

@@ -11,15 +11,14 @@ import ctypes
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..native import CHECK_FAILED, IDLE_BYTES, NO_MEMORY, SCALAR_TYPES, address, torch_library, words
 from . import _program, memory
 
 if TYPE_CHECKING:
     from ..codegen.source import HostProgram
 
-KEPT = 1 << 30  # bytes of idle memory
 _SHIM = (
     "aoti_torch_empty_strided",
     "torch_from_blob",
@@ -37,21 +36,6 @@ _SHIM = (
 )
 """In the order in which `_program.init` takes the addresses; that of THPVariable_Wrap follows."""
 _WRAP = "_Z16THPVariable_WrapRKN2at10TensorBaseE"
-_CODES = {
-    "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7, "complex64": 9,
-    "complex128": 10, "bool": 11, "bfloat16": 15, "uint16": 27, "uint32": 28, "uint64": 29,
-}  # fmt: skip
-
-
-def _library(stem: str) -> ctypes.CDLL:
-    import torch
-
-    name = {"win32": f"{stem}.dll", "darwin": f"lib{stem}.dylib"}.get(sys.platform, f"lib{stem}.so")
-    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))
-
-
-def _address(library: ctypes.CDLL, name: str) -> int:
-    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
 
 
 @functools.cache
@@ -63,9 +47,9 @@ def available(tensor_offset: int) -> bool:
     if not tensor_offset:
         return False
     try:
-        shim = _library("torch_cpu")
-        addresses = [_address(shim, name) for name in _SHIM] + [_address(_library("torch_python"), _WRAP)]
-        for name, code in _CODES.items():
+        shim = torch_library("torch_cpu")
+        addresses = [address(shim, name) for name in _SHIM] + [address(torch_library("torch_python"), _WRAP)]
+        for name, code in SCALAR_TYPES.items():
             if getattr(shim, f"aoti_torch_dtype_{name}")() != code:
                 return False
     except (OSError, AttributeError):
@@ -79,17 +63,13 @@ def available(tensor_offset: int) -> bool:
 
 @functools.cache
 def keep_freed() -> None:
-    """Lets the pool keep up to ``KEPT`` bytes of dead tensors, once per process."""
-    _program.keep(KEPT)
+    """Lets the pool keep up to ``IDLE_BYTES`` bytes of dead tensors, once per process."""
+    _program.keep(IDLE_BYTES)
     found = _storage_words()
     if found is not None:
         _program.init_storage(*found)
         if not _grows():
             _program.init_storage(0, 0, 0, 0)
-
-
-def _words(address: int, n: int) -> list[int]:
-    return list((ctypes.c_uint64 * n).from_address(address))
 
 
 def _storage_words() -> tuple[int, int, int, int] | None:
@@ -103,9 +83,9 @@ def _storage_words() -> tuple[int, int, int, int] | None:
     own = [torch.empty(1 << 20) for _ in range(4)]
     foreign = [_program.new_tensor(1 << 20, True) for _ in range(4)]
     impls = [
-        {i for i, w in enumerate(_words(t._cdata, 8)) if w == t.untyped_storage()._cdata} for t in (*own, *foreign)
+        {i for i, w in enumerate(words(t._cdata, 8)) if w == t.untyped_storage()._cdata} for t in (*own, *foreign)
     ]  # fmt: skip
-    a, b = ([_words(t.untyped_storage()._cdata, 12) for t in tensors] for tensors in (own, foreign))
+    a, b = ([words(t.untyped_storage()._cdata, 12) for t in tensors] for tensors in (own, foreign))
     allocators = [
         i for i in range(2, 12) if len({w[i] for w in a}) == 1 and a[0][i] > 1 << 32 and not any(w[i] for w in b)
     ]
@@ -141,12 +121,12 @@ def bind(
 ) -> Callable[[Any], Any]:
     """The unit's host function as a callable of a tuple or list of inputs. ``operators`` are those it calls by Python."""
     if program.imports:
-        shim = _library("torch_cpu")
+        shim = torch_library("torch_cpu")
         slots = (ctypes.c_void_p * len(program.imports)).in_dll(library, "fuselens_imports")
         for k, name in enumerate(program.imports):
-            slots[k] = _address(shim, name)
+            slots[k] = address(shim, name)
     return _program.Program(
-        _address(library, "fuselens_call"), library, program.inputs.encode(),
+        address(library, "fuselens_call"), library, program.inputs.encode(),
         tuple(constants[name] for name in program.constants), program.results.encode(), program.outputs,
         tuple((operators[o.name], o.tensors, o.numbers, o.results) for o in program.operators), _failed,
         program.releases_lock,
@@ -160,7 +140,3 @@ def _failed(code: int) -> None:
     if code == NO_MEMORY:
         raise MemoryError("no memory for a compiled graph")
     raise RuntimeError("an operator of a compiled graph failed")
-
-
-NO_MEMORY, CHECK_FAILED = 1, 1 << 8
-"""As codegen/cpu/host.py has them."""

@@ -17,7 +17,9 @@ from typing import Any
 import sympy
 from sympy import Expr
 
+from ...ir.dtypes import NAMES
 from ...ir.loops import ITEMSIZE, Buffer, Extern, Kernel, Node, extern_reads
+from ...native import CHECK_FAILED, NO_MEMORY, OPERATOR_FAILED, SCALAR_TYPES
 from ..expressions import print_factor, print_index
 from ..host import argument_text, operator_name
 from ..source import HostProgram, KernelInfo, PythonOperator, Unsupported, Writer
@@ -25,13 +27,7 @@ from .body import KEYWORDS, Unit
 from .operators import c_parameters, direct
 from .parts import C_TYPES
 
-# torch's ScalarType; the runtime compares them with the shim's before it runs any host program
-DTYPE_CODES: dict[str, int] = {
-    "u8": 0, "i8": 1, "i16": 2, "i32": 3, "i64": 4, "f16": 5, "f32": 6, "f64": 7, "c64": 9, "c128": 10, "bool": 11,
-    "bf16": 15, "u16": 27, "u32": 28, "u64": 29,
-}  # fmt: skip
-NO_MEMORY, OPERATOR_FAILED, CHECK_FAILED = 1, 2, 1 << 8
-"""What a host function returns: 0, a code, or ``CHECK_FAILED`` plus the unit's error flags."""
+_SCALAR_TYPES = {short: SCALAR_TYPES[str(dtype).removeprefix("torch.")] for dtype, short in NAMES.items()}
 LOCK_WORK = 1 << 16  # bytes of kernels beyond which other Python threads may run meanwhile
 
 RUNTIME = """
@@ -81,7 +77,7 @@ class _Host:
     ) -> None:
         self.unit, graph = unit, unit.graph
         for buffer in graph.buffers.values():
-            if buffer.device != "cpu" or buffer.dtype not in DTYPE_CODES:
+            if buffer.device != "cpu" or buffer.dtype not in _SCALAR_TYPES:
                 raise Unsupported(f"a tensor of {buffer.dtype} on {buffer.device}")
         self.graph, self.out = graph, out
         self.infos = {k.name: k for k in infos}
@@ -194,7 +190,7 @@ class _Host:
         else:
             text = self._slot("tensor")
             self._try(
-                f"run->new_tensor({self._bytes(buffer)}, {self._shape(buffer)}, {DTYPE_CODES[buffer.dtype]}, &{text})",
+                f"run->new_tensor({self._bytes(buffer)}, {self._shape(buffer)}, {_SCALAR_TYPES[buffer.dtype]}, &{text})",
                 NO_MEMORY,
             )
             self.slots[name] = text
@@ -210,7 +206,7 @@ class _Host:
         elif self.roots[earlier] in self.given:
             raise Unsupported("an operator reads an input's memory in another shape")
         else:
-            call = f"run->over({base}, {self._shape(buffer)}, {DTYPE_CODES[buffer.dtype]}, &"
+            call = f"run->over({base}, {self._shape(buffer)}, {_SCALAR_TYPES[buffer.dtype]}, &"
         text = self._slot("tensor")
         self._try(f"{call}{text})")
         self.slots[buffer.name] = text
