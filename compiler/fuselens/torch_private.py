@@ -72,12 +72,16 @@ def fake_mode(shape_env: Any | None = None) -> FakeTensorMode:
         return _FakeMode(allow_non_fake_inputs=False, shape_env=shape_env)
 
 
-def _view_by_kernel(view: Any, x: Any, size: Any) -> tuple[Any, tuple[Any, ...]] | None:
-    """The view with the strides of ATen's kernel: torch's rule in Python chooses others for dimensions of size 1."""
-    extents = (*size, *x.shape, *x.stride(), x.storage_offset())
+def _view_by_kernel(view: Any, x: Any, sizes: Any) -> tuple[Any, tuple[Any, ...]] | None:
+    """The view, of sizes or dimensions, with the strides of ATen's kernel.
+
+    torch's rule in Python for ``view`` chooses others for dimensions of size 1; that for ``permute`` asks the fake tensor
+    for its device, whereupon torch 2.13 imports its distributed tensors (.3 s), once in a process.
+    """
+    extents = (*sizes, *x.shape, *x.stride(), x.storage_offset())
     if not all(type(e) is int for e in extents):
         return None
-    shaped = view(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta"), size)
+    shaped = view(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta"), sizes)
     return torch.ops.aten.as_strided.default, (x, shaped.shape, shaped.stride(), x.storage_offset())
 
 
@@ -101,6 +105,7 @@ def _refused_mask(func: Any, x: Any, mask: Any, source: Any) -> None:
 # Where torch's fake kernels differ from the real ones: the operator and arguments to run instead, None for the same.
 _CORRECTIONS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]] | None]] = {
     torch.ops.aten.view.default: _view_by_kernel,
+    torch.ops.aten.permute.default: _view_by_kernel,
     torch.ops.aten.logit_.default: _refused_for_integers,
     torch.ops.aten.ldexp_.default: _refused_for_integers,
     torch.ops.aten.mul_.Tensor: _refused_factor,
@@ -129,8 +134,16 @@ class _FakeMode(FakeTensorMode):
             func, args = corrected
         if self.shape_env is not None or not FAKE_RESULTS.suits(func):
             return super().dispatch(func, types, args, kwargs)
-        compute = functools.partial(self._dispatch_impl, func, types, args, kwargs)
+        if func is torch.ops.aten.native_layer_norm.default and not kwargs:
+            compute = functools.partial(self._layer_norm, args)
+        else:
+            compute = functools.partial(self._dispatch_impl, func, types, args, kwargs)
         return FAKE_RESULTS.run(self, func, args, kwargs, compute)
+
+    def _layer_norm(self, args: tuple[Any, ...]) -> Any:
+        """As torch computes it, but in this mode: out of it torch 2.13 imports its distributed tensors (.3 s)."""
+        with self:
+            return torch._refs.native_layer_norm(*args)
 
 
 FAKE_RESULTS = FakeResults(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +18,9 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "integers": lambda x, w: (x > 0) + 1,
     "linear": lambda x, w: F.linear(x, w),
     "layer_norm": lambda x, w: F.layer_norm(x, (6,)),
+    "layer_norm with weights": lambda x, w: F.layer_norm(x.to(torch.bfloat16), (6,), *w.to(torch.bfloat16)[:2]),
+    "layer_norm of a transpose": lambda x, w: F.layer_norm(x.t(), (4,), None, None, 0.1),
+    "permute": lambda x, w: w.view(2, 3, 6).permute(2, -3, 1),
     "split": lambda x, w: x.split(2),
     "unbind": lambda x, w: w.view(2, 3, 6).unbind(),
     "transpose": lambda x, w: x.t()[1:, ::2],
@@ -92,3 +97,20 @@ def test_what_is_used_can_be_kept() -> None:
         with results.followed(used) as again:
             torch.relu(x)
     assert again == used
+
+
+def test_a_transformer_needs_no_distributed_tensors() -> None:
+    """torch 2.13 imports them (.3 s of processor time) as soon as a fake tensor is asked for more than its layout."""
+    script = """
+import sys, torch, fuselens
+from torch.nn import functional as F
+
+def block(x, w):
+    q, k, v = F.linear(F.layer_norm(x, (8,)), w).view(2, 4, 3, 2, 4).permute(2, 0, 3, 1, 4)
+    return F.gelu(F.scaled_dot_product_attention(q, k, v)).transpose(1, 2).reshape(2, 4, 8)
+
+x, w = torch.randn(2, 4, 8), torch.randn(24, 8, requires_grad=True)
+fuselens.compile(block)(x, w).sum().backward()
+sys.exit("torch.distributed.tensor" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
