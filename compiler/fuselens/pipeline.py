@@ -555,6 +555,7 @@ def _kernels(
     from .rewrite.attention import attention
     from .rewrite.constants import Constants
     from .rewrite.convolutions import pack
+    from .rewrite.halves import single
     from .rewrite.libraries import choose
     from .rewrite.simplify import simplify
     from .runtime.autotune import tune
@@ -572,6 +573,7 @@ def _kernels(
         decisions = attention(module)
         libraries, constants = Libraries(config), Constants(module, known)
         with torch_private.autocast_off():
+            decisions += single(module, libraries.half_seconds, LEAST_GAIN, constants)
             decisions += choose(module, libraries.seconds, LEAST_GAIN, constants)
             decisions += pack(module, libraries.convolution_seconds, constants)
     run.record(f"simplify{suffix}", "py", lambda: graph_text.show(module.graph, f"{phase}{record.id}"))

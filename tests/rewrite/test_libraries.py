@@ -112,11 +112,10 @@ def test_the_other_library(prefer: Callable[[str], None]) -> None:
     assert all("mkldnn" not in e for g in report.graphs for e in g.externs)
 
 
-def test_integers_halves_and_scaled_products_are_not_compared(prefer: Callable[[str], None]) -> None:
+def test_doubles_and_scaled_products_are_not_compared(prefer: Callable[[str], None]) -> None:
     prefer("onednn")
     x, w, c = torch.randn(33, 40), torch.randn(40, 56), torch.randn(56)
     for fn, given in (
-        (torch.mm, (x.bfloat16(), w.bfloat16())),
         (torch.mm, (x.double(), w.double())),
         (lambda x, w, c: torch.addmm(c, x, w, beta=2), (x, w, c)),
         (lambda x, w: x[:, ::2] @ w[::2], (x, w)),
