@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from .graphs import DTYPES, ISA, check
+from fuselens.ir.text import parse
+
+from .graphs import DTYPES, ISA, check, compiled
 
 KINDS = ["sum", "prod", "max", "min", "argmax", "argmin"]
 SIZES = [1, 7, 8, 9, 31, 1000, 4097]
@@ -147,3 +151,42 @@ def test_axes_of_one_point(kind: str, shape: tuple[int, int]) -> None:
     for layout in ("rows", "columns", "all"):
         text = reduction(kind, "f32", layout).replace(" symbols [s0 = arg0.0 hint 64, s1 = arg0.1 hint 1000]", "")
         check(text.replace("s0", str(shape[0])).replace("s1", str(shape[1])), [sample("f32", shape, kind)])
+
+
+@pytest.mark.parametrize("isa", [ISA, "sse2", "scalar"])
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_division_by_what_does_not_change_in_the_loop(layout: str, isa: str) -> None:
+    """It is a product and a correction, and as exact: also where operands or results are infinite, tiny or no numbers."""
+    index = {"rows": "45*i0 + r0", "columns": "i0 + 34*r0"}[layout]
+    text = f"""graph g
+  input arg0: f32[34, 45] strides {[45, 1] if layout == "rows" else [1, 34]}
+  input arg1: f32[34] strides [1]
+  buffer buf0: f32[34, 45] strides {[45, 1] if layout == "rows" else [1, 34]}
+  kernel kernel0 [i0 < 34]
+    phase []
+      d = load arg1[i0] : f32
+    phase [r0 < 45]
+      a = load arg0[{index}] : f32
+      m = reduce max a : f32
+      q = div a, d : f32
+      store buf0[{index}] = q
+  return buf0
+"""
+    generator = torch.Generator().manual_seed(0)
+    special = torch.tensor(
+        [0.0, -0.0, math.inf, -math.inf, math.nan, 3e-45, -1e-39, 1.17e-38, 2e38, -3.4e38, 1.0, -1.0]
+    )
+    bits = torch.randint(-(2**31), 2**31 - 1, (34 * 45,), generator=generator, dtype=torch.int64).to(torch.int32)
+    values = bits.view(torch.float32).clone()
+    values[::3] = torch.randn(34 * 45, generator=generator)[::3]
+    x = values.view(34, 45)
+    x[:, :12] = special
+    d = torch.cat([special, torch.randn(11, generator=generator), values[1:34:3]])
+    if layout == "columns":
+        x = x.t().contiguous().t()
+    (found,) = compiled(parse(text), isa).call((x, d))
+    expected = x / d[:, None]
+    assert torch.equal(found.isnan(), expected.isnan())
+    far = (found.view(torch.int32) - expected.view(torch.int32)).abs().masked_fill(expected.isnan(), 0)
+    assert far.max() <= 1
+    assert not far[(x.abs() > 2.0**-100) & (expected.abs() >= 2.0**-126)].any()

@@ -29,6 +29,8 @@ from .scans import Scan, identity, started
 TILE = 128  # vectors added up before the partial sum joins the total: bounds the rounding error
 UNROLL = 4  # independent accumulators of a reduction whose body is too short to hide an addition's latency
 LIGHT = 12  # operations of such a body
+# Functions that are one long chain of operations: processors look ahead too little to find the next vector's.
+CHAINS = frozenset("exp exp2 expm1 log log2 log10 log1p asin acos atan sinh cosh tanh sigmoid erf".split())
 
 HEAVY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh sigmoid erf"
@@ -89,12 +91,14 @@ class Unit:
 
 @dataclass(slots=True)
 class BodyLoop:
-    """A loop of a phase: its axis, C++ variable, bounds, and whether it steps by vectors."""
+    """A loop of a phase: its axis, C++ variable, bounds, and whether it steps by vectors. Bounds inside of the axis are
+    multiples of ``quantum``."""
 
     axis: Axis
     lo: str
     hi: str
     vector: bool
+    quantum: int = 1
 
 
 @dataclass(slots=True)
@@ -129,7 +133,6 @@ class BodyWriter:
         self.kernel = self.nest.kernel
         self.tuning = unit.tunings.get(kernel.name, Tuning())
         self.plan: Plan = plan(self.nest, self.tuning.layout)
-        self.unroll = self.tuning.unroll or UNROLL
         self.wide = self.plan.wide or unit.isa.register == 0
         self.fast = unit.isa.fast
         self.width = self._lanes()
@@ -144,6 +147,8 @@ class BodyWriter:
         self.left = str(self.width)
         self.looping = False
         self.across = 1  # vectors side by side that a unit of a columns kernel computes
+        self.divisors: tuple[str, ...] = ()  # of the body being printed, those that its innermost loop does not change
+        self.inverses: dict[str, str] = {}
         self.axis_names = frozenset(a.name for a in self.kernel.axes) | {
             a.name for p in self.kernel.phases for a in p.axes
         }
@@ -192,16 +197,17 @@ class BodyWriter:
 
     # --- phases ---
 
-    def _phases(self, bounds: tuple[str, str] | None = None) -> None:
-        """All phases of one unit. ``bounds`` limit the vector loop of a points kernel."""
+    def _phases(self, bounds: tuple[str, str] | None = None, quantum: int = 1) -> None:
+        """All phases of one unit. ``bounds`` limit the vector loop of a points kernel; they are multiples of ``quantum``."""
         kernel, layout = self.kernel, self.plan.layout
+        self.inverses = {}
         if layout == "points":
             body = tuple(o for p in kernel.phases for o in p.body)
             loops = []
             if self.plan.vector:
                 axis = next(a for a in kernel.axes if a.name == self.plan.vector)
                 lo, hi = bounds or ("0", print_factor(axis.size, self.names))
-                loops = [BodyLoop(axis, lo, hi, True)]
+                loops = [BodyLoop(axis, lo, hi, True, quantum)]
             self._nest(body, loops, self.plan.vector, sympy.S.Zero)
             return
         if layout == "sweep":
@@ -236,6 +242,10 @@ class BodyWriter:
         """Prints a body inside its loops: each op at the outermost level where its operands exist."""
         depth = {l.axis.name: k + 1 for k, l in enumerate(loops)}
         levels = self._levels(body, depth, vector, len(loops))
+        self.divisors = self._divisors(body, levels, len(loops))
+        for name in self.divisors:
+            if name not in levels:
+                self._invert(name)
         folds = [self._fold(op, loops) for op in body if op.op == "reduce"]
         scoped = bool(loops) and bool(body)
         self.looping = bool(loops)
@@ -281,6 +291,27 @@ class BodyWriter:
             self.slots[op.name] = Slot(Value("", op.dtype), level, varying or op.op == "scan")
         return levels
 
+    def _divisors(self, body: tuple[Op, ...], levels: dict[str, int], last: int) -> tuple[str, ...]:
+        """What the innermost loop divides by and does not change."""
+        if not self.unit.isa.fuses:
+            return ()
+        found = [
+            op.args[1] for op in body
+            if op.op == "div" and REGISTER[op.dtype] == "f32" and levels[op.name] == last and isinstance(op.args[1], str)
+        ]  # fmt: skip
+        return tuple(n for n in dict.fromkeys(found) if levels.get(n, 0) < last and n not in self.inverses)
+
+    def _invert(self, name: str) -> None:
+        """Declares 1 / ``name``: dividing by it is a product, and a step that makes it exact."""
+        kind, inverse, many = self.vector("f32"), self.claim(name, "_inverse"), self._text(name).endswith("[u]")
+        self.need("quotient_by.f32")
+        if many:
+            self.out.put(f"{kind} {inverse}[{self.across}];")
+            self.out.put(f"for (long u = 0; u < {self.across}; ++u) {inverse}[u] = 1.0f / {self._text(name)};")
+        else:
+            self.out.put(f"const {kind} {inverse} = 1.0f / {self._text(name)};")
+        self.inverses[name] = inverse + ("[u]" if many else "")
+
     def _level(
         self, k: int, body: tuple[Op, ...], levels: dict[str, int], loops: list[BodyLoop], folds: list[Fold],
         vector: str, position: Expr,
@@ -290,6 +321,8 @@ class BodyWriter:
         for op in body:
             if levels[op.name] == k:
                 self._op(op, vector, position, folds)
+                if op.name in self.divisors:
+                    self._invert(op.name)
         if k == len(loops):
             return
         loop = loops[k]
@@ -310,8 +343,9 @@ class BodyWriter:
             if tiled and f in sums:
                 f.into += "_tile"
                 out.put(f"{self.vector(f.register)} {f.into}{f'[{self.across}]' if self.across > 1 else ''} = {{}};")
-        if innermost and loop.vector and self._worth_unrolling(body, size, folds):
-            self._unrolled(k, body, levels, loops, folds, vector, position, lo, end)
+        count = self._side_by_side_in(body, size) if innermost and loop.vector else 1
+        if count > 1:
+            self._unrolled(count, body, levels, loops, folds, vector, position, lo, end)
         else:
             step = f"{name} += {lanes}" if lanes > 1 else f"++{name}"
             out.open(f"for (long {name} = {lo}; {name} < {end}; {step}) {{")
@@ -335,38 +369,45 @@ class BodyWriter:
                 out.put(f"{f.name}{at} = add_carry({f.name}{at}, {f.name}_tile{at}, &{f.name}_carry{at});")
             out.close()
 
-    def _worth_unrolling(self, body: tuple[Op, ...], size: Expr, folds: list[Fold]) -> bool:
-        """A short reduction waits for its own accumulator: several of them keep the adders busy."""
-        light = len(body) <= LIGHT and not any(o.op in HEAVY for o in body)
-        long = self.nest.hint(size) >= 2 * self.unroll * self.width
-        return bool(folds) and light and self.width > 1 and self.unroll > 1 and long
+    def _side_by_side_in(self, body: tuple[Op, ...], size: Expr) -> int:
+        """How many vectors of an innermost loop are computed side by side: a short reduction waits for its own accumulator,
+        and a function for its own results."""
+        chains = sum(o.op in CHAINS for o in body)
+        if any(o.op == "scan" or o.update for o in body) or self.width == 1:
+            return 1
+        if any(o.op in HEAVY for o in body):
+            count = UNROLL // max(1, chains) if chains and not self.wide else 1
+        elif len(body) <= LIGHT and any(o.op == "reduce" for o in body):
+            count = UNROLL
+        else:
+            return 1
+        count = self.tuning.unroll or count
+        return count if self.nest.hint(size) >= 2 * count * self.width else 1
 
     def _unrolled(
-        self, k: int, body: tuple[Op, ...], levels: dict[str, int], loops: list[BodyLoop], folds: list[Fold],
+        self, count: int, body: tuple[Op, ...], levels: dict[str, int], loops: list[BodyLoop], folds: list[Fold],
         vector: str, position: Expr, lo: str, end: str,
     ) -> None:  # fmt: skip
-        """The innermost loop with ``unroll`` accumulators per reduction, then what is left over, one vector at a time."""
-        out, loop = self.out, loops[k]
-        name, stride = self.names[loop.axis.name], self.unroll * self.width
+        """The innermost loop, ``count`` vectors (and accumulators) at a time, then what is left over, one at a time."""
+        out, loop = self.out, loops[-1]
+        name, stride = self.names[loop.axis.name], count * self.width
         size = loop.axis.size
-        even = loop.lo == "0" and size.is_Integer and int(size) % stride == 0
+        even = (loop.lo == "0" or loop.quantum % stride == 0) and size.is_Integer and int(size) % stride == 0
         first = f"{name}_first"
         whole = [f.into for f in folds]
         for f in folds:
-            out.put(
-                f"{self._accumulator(f)} {f.into}_u[{self.unroll}] = {{{', '.join([self._start(f)] * self.unroll)}}};"
-            )
+            out.put(f"{self._accumulator(f)} {f.into}_u[{count}] = {{{', '.join([self._start(f)] * count)}}};")
             f.into += "_u[u]"
         if even:
             out.open(f"for (long {first} = {lo}; {first} < {end}; {first} += {stride}) {{")
         else:
             out.put(f"long {first} = {lo};")
             out.open(f"for (; {first} + {stride} <= {end}; {first} += {stride}) {{")
-        out.put(f"#pragma GCC unroll {self.unroll}")
-        out.open(f"for (long u = 0; u < {self.unroll}; ++u) {{")
+        out.put(f"#pragma GCC unroll {count}")
+        out.open(f"for (long u = 0; u < {count}; ++u) {{")
         out.put(f"const long {name} = {first} + u * {self.width};")
         self.left = str(self.width)
-        self._level(k + 1, body, levels, loops, folds, vector, position)
+        self._level(len(loops), body, levels, loops, folds, vector, position)
         out.close()
         out.close()
         for f, into in zip(folds, whole, strict=True):
@@ -374,10 +415,10 @@ class BodyWriter:
         if not even:
             out.open(f"for (long {name} = {first}; {name} < {end}; {name} += {self.width}) {{")
             self._left(size, name, loop.hi)
-            self._level(k + 1, body, levels, loops, folds, vector, position)
+            self._level(len(loops), body, levels, loops, folds, vector, position)
             out.close()
         for f in folds:
-            for u in range(self.unroll):
+            for u in range(count):
                 part = f"{f.into}_u[{u}]"
                 if f.kind in ("argmax", "argmin"):
                     out.put(f"arg_{f.kind[3:]}(&{f.into}, {part}.best, {part}.at);")
@@ -575,6 +616,8 @@ class BodyWriter:
                 text = cast(self, op, values[0])
             elif op.op == "bitcast":
                 text = bitcast(self, op, values[0])
+            elif op.op == "div" and op.args[1] in self.inverses:
+                text = f"quotient_by({values[0].text}, {values[1].text}, {self.inverses[op.args[1]]})"
             elif op.op in TABLE:
                 text = TABLE[op.op](self, op, values)
             else:

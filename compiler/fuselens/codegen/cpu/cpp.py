@@ -199,33 +199,29 @@ class _KernelWriter(TileWriter):
         if layout == "rows" or not vector:
             return ("1" if not outer else row_text), lambda loop: self._each_unit(outer, loop)
         size = self.nest.size(vector)
-        blocks = (
-            f"({print_factor(size, self.names)} + {self.width - 1}) / {self.width}"
-            if self.width > 1
-            else print_factor(size, self.names)
-        )
-        if size.is_Integer:
-            blocks = str(-(-int(size) // self.width))
         if layout == "columns":
-            wide = self.width * self._side_by_side()
-            blocks = (
-                f"({print_factor(size, self.names)} + {wide - 1}) / {wide}"
-                if wide > 1
-                else print_factor(size, self.names)
-            )
-            if size.is_Integer:
-                blocks = str(-(-int(size) // wide))
+            blocks = self._blocks(size, self._side_by_side())
             text = f"({blocks})" if " " in blocks else blocks
             return (f"{row_text} * {text}" if outer else blocks), lambda loop: self._column_units(outer, vector, text)
         if layout == "sweep":
+            blocks = self._blocks(size)
             text = f"({blocks})" if " " in blocks else blocks
             return (f"{row_text} * {text}" if outer else blocks), lambda loop: self._sweep(outer, vector, text)
         if not outer:
-            return blocks, lambda loop: self._one_row(vector)
+            count = self._side_by_side_in(tuple(self.kernel.ops()), size)
+            return self._blocks(size, count), lambda loop: self._one_row(vector, count * self.width)
         if size.is_Integer and int(size) <= 2 * PIECE:
             return row_text, lambda loop: self._each_unit(outer, loop)
         pieces = f"(({print_factor(size, self.names)} + {PIECE - 1}) / {PIECE})"
         return f"{row_text} * {pieces}", lambda loop: self._pieces(outer, vector, pieces)
+
+    def _blocks(self, size: Expr, count: int = 1) -> str:
+        """How many times ``count`` vectors hold ``size`` elements."""
+        wide = count * self.width
+        if size.is_Integer:
+            return str(-(-int(size) // wide))
+        text = print_factor(size, self.names)
+        return f"({text} + {wide - 1}) / {wide}" if wide > 1 else text
 
     def _each_unit(self, outer: list[Axis], loop: bool) -> None:
         if loop:
@@ -235,13 +231,13 @@ class _KernelWriter(TileWriter):
         if loop:
             self.out.close()
 
-    def _one_row(self, vector: str) -> None:
+    def _one_row(self, vector: str, quantum: int) -> None:
         size = print_index(self.nest.size(vector), self.names)
         out = self.out
-        step = f" * {self.width}" if self.width > 1 else ""
+        step = f" * {quantum}" if quantum > 1 else ""
         out.put(f"const long n = {size};")
         out.put(f"const long lo = begin{step}, hi = end{step} < n ? end{step} : n;")
-        self._phases(("lo", "hi"))
+        self._phases(("lo", "hi"), quantum)
 
     def _sweep(self, outer: list[Axis], vector: str, blocks: str) -> None:
         """Rows of vectors, of which a thread has some neighbours: for each of a row's updates, all its vectors."""
@@ -262,7 +258,7 @@ class _KernelWriter(TileWriter):
         out.put(f"const long row = unit / {pieces}, lo = unit % {pieces} * {PIECE};")
         out.put(f"const long hi = lo + {PIECE} < {size} ? lo + {PIECE} : {size};")
         self._decode(outer, "row")
-        self._phases(("lo", "hi"))
+        self._phases(("lo", "hi"), PIECE)
         out.close()
 
     def _side_by_side(self) -> int:

@@ -13,6 +13,7 @@ class Isa:
     name: str
     register: int
     flags: tuple[str, ...]
+    fuses: bool = False  # has an instruction for fma
     fast: bool = False
 
     def lanes(self, wide: bool) -> int:
@@ -25,8 +26,8 @@ ISAS: dict[str, Isa] = {
     for i in (
         Isa("scalar", 0, ()),
         Isa("sse2", 16, ()),
-        Isa("neon", 16, ()),
-        Isa("avx2", 32, ("-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2")),
+        Isa("neon", 16, (), True),
+        Isa("avx2", 32, ("-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2"), True),
         Isa(
             "avx512",
             64,
@@ -34,6 +35,7 @@ ISAS: dict[str, Isa] = {
                 "-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2",
                 "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512",
             ),
+            True,
         ),
     )
 }  # fmt: skip

@@ -29,6 +29,14 @@ def _sign_parts() -> list[Part]:
                 ("types",),
             )
         )
+    parts.append(
+        Part(
+            "sign_of.f32",
+            "static inline @f sign_of(@f x, @f y) {  // y, which has none\n"
+            "  return (@f)((@i)y | ((@i)x & (int)0x80000000));\n}",
+            ("types",),
+        )
+    )
     for kind, token in (("i32", "@i"), ("i64", "@l")):
         parts.append(
             Part(f"abs.{kind}", f"static inline {token} abs({token} x) {{ return x < 0 ? -x : x; }}", ("types",))
@@ -197,10 +205,44 @@ def _fused(width: int, isa: Isa, token: str) -> str:
     )
 
 
+def _any_lane(token: str, size: int, isa: Isa) -> str:
+    """Whether a mask of ``size`` bytes has a lane that holds."""
+    count = size // 8
+    if not count or (token == "@l" and count == 1):
+        return f"static inline int any_lane({token} m) {{ return m[0] != 0; }}"
+    if isa.name in ("avx2", "avx512"):
+        piece = min(4, count)
+        pieces = [range(k, k + piece) for k in range(0, count, piece)]
+        halves = [f"__builtin_shufflevector((all)m, (all)m, {', '.join(map(str, p))})" for p in pieces]
+        found, test = (" | ".join(halves) if len(pieces) > 1 else "(words)m"), f"__builtin_ia32_ptestz{64 * piece}"
+        types = f"typedef long long all __attribute__((vector_size({size}))), words __attribute__((vector_size({8 * piece})))"
+        body = f"{types}; words found = {found}; return !{test}(found, found);"
+    else:
+        body = (
+            f"typedef long words __attribute__((vector_size({size}))); long found = 0;"
+            f" for (int l = 0; l < {count}; ++l) found |= ((words)m)[l]; return found != 0;"
+        )
+    return f"static inline int any_lane({token} m) {{ {body} }}"
+
+
+def _limits(width: int, isa: Isa) -> list[Part]:
+    """``at_most`` and ``at_least``: NaN stays what it is."""
+    parts = []
+    for name, builtin, sign in (("at_most", "min", ">"), ("at_least", "max", "<")):
+        plain = text = f"static inline @f {name}(@f x, float c) {{ return x {sign} c ? splat(x, c) : x; }}"
+        known = _EXTREME_BUILTINS.get(("@f", width)) if isa.name in ("avx2", "avx512") else None
+        if known:
+            call = (known % builtin).replace("(a, b", "(splat(x, c), x").replace(" a,", " x,")
+            text = f"static inline @f {name}(@f x, float c) {{ return {call}; }}"
+            text = f"#ifdef __clang__\n{plain}\n#else\n{text}\n#endif"
+        parts.append(Part(f"{name}.f32", text, ("types", "splat.f32")))
+    return parts
+
+
 def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
     tools = "types", "splat.f32", "abs.f32", "copysign.f32", "any_lane"
     parts = [
-        Part("any_lane", maths.ANY_LANE, ("types",)),
+        Part("any_lane", "\n".join(_any_lane(t, width * size, isa) for t, size in (("@i", 4), ("@l", 8))), ("types",)),
         Part(
             "iota",
             f"static inline @l iota@W(long start, long step) {{ return start + step * @l{{{lanes(width, '#')}}}; }}\n"
@@ -218,6 +260,7 @@ def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
         parts.append(Part(f"splat.{kind}", text, ("types",)))
     parts += _sign_parts()
     parts += _extremes(width, isa)
+    parts += _limits(width, isa)
     parts += [
         Part(f"fma.{kind}", _fused(width, isa, token), ("types",)) for kind, token in (("f32", "@f"), ("f64", "@d"))
     ]
@@ -226,7 +269,7 @@ def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
         parts.append(Part(f"{ours}.f32", by_lanes(ours, "@f", f"__builtin_{name}f"), ("types",)))
         parts.append(Part(f"{ours}.f64", by_lanes(ours, "@d", f"__builtin_{name}"), ("types",)))
     own: dict[str, tuple[str, tuple[str, ...]]] = {
-        "exp": (maths.EXP, ("exp_reduce",)),
+        "exp": (maths.EXP, ("at_most.f32", "at_least.f32")),
         "exp2": (maths.EXP2, ("exp_reduce",)),
         "expm1": (maths.EXPM1, ("exp_reduce",)),
         "log": (maths.LOG, ("log_split",)),
@@ -243,8 +286,8 @@ def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
         "sinh": (maths.SINH, ("half_exp",)),
         "cosh": (maths.COSH, ("half_exp",)),
         "sigmoid": (maths.SIGMOID, ("exp_reduce",)),
-        "tanh": (maths.TANH, ("exp.f32",)),
-        "erf": (maths.ERF, ("exp.f32",)),
+        "tanh": (maths.TANH, ("at_most.f32", "sign_of.f32")),
+        "erf": (maths.ERF, ("at_most.f32", "sign_of.f32")),
     }
     own |= {
         "erfc": (double.ERFC_F32, ("erf_parts.f64",)),
@@ -283,6 +326,7 @@ def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
             Part(f"pow_edges.{k}", double.POW_EDGES[k], (f"splat.{k}", f"abs.{k}", f"trunc.{k}"))
             for k in ("f32", "f64")
         ),
+        Part("quotient_by.f32", maths.QUOTIENT_BY, ("any_lane", "fma.f32")),
         Part("exp_reduce", maths.EXP_REDUCE, (*tools, "fma.f32")),
         Part("log_split", maths.LOG_SPLIT, (*tools, "fma.f32")),
         Part("turn", maths.TURN, (*tools, "fma.f32", "is_far")),

@@ -8,25 +8,6 @@ smaller term.
 
 from __future__ import annotations
 
-ANY_LANE = """
-// whether a mask has a lane that holds
-static inline int any_lane(@i m) {
-  long found = 0;
-#if @W == 1
-  found = m[0];
-#else  // two lanes at a time
-  typedef long words __attribute__((vector_size(4 * @W)));
-  for (int l = 0; l < @W / 2; ++l) found |= ((words)m)[l];
-#endif
-  return found != 0;
-}
-static inline int any_lane(@l m) {
-  long found = 0;
-  for (int l = 0; l < @W; ++l) found |= m[l];
-  return found != 0;
-}
-""".strip()
-
 EXP_REDUCE = """
 // exp(x) = 2^k (1 + q) with |r| <= ln(2)/2 and q = r + r^2 P(r)
 static inline @f exp_reduce(@f x, @i* k) {
@@ -44,13 +25,21 @@ static inline @f pow2(@i k) { return (@f)((k + 127) << 23); }  // -126 <= k <= 1
 """.strip()
 
 EXP = """
+// 2^2h e^r with |r| <= ln(2): the square of a power of two is out of range where the result is, and not before
 static inline @f exp(@f x) {
-  x = x < -104.0f ? splat(x, -104.0f) : x;  // the order of operands keeps NaN
-  x = x > 89.0f ? splat(x, 89.0f) : x;
-  @i k;
-  @f y = exp_reduce(x, &k) + 1.0f;
-  @i half = k >> 1;  // two factors, so that overflow and denormals round once
-  return y * pow2(half) * pow2(k - half);
+  x = at_most(at_least(x, -104.0f), 89.0f);
+  @f t = fma(x, splat(x, 0.72134752f), splat(x, 12583039.0f)), h = t - 12583039.0f;  // the last bits of t are h + 127
+  @f r = fma(h, splat(x, -1.3862915f), x);
+  r = fma(h, splat(x, -2.85721354e-06f), r);
+  @f p = fma(splat(x, 0.000202076408f), r, splat(x, 0.0014144067f));
+  p = fma(p, r, splat(x, 0.00833190233f));
+  p = fma(p, r, splat(x, 0.0416585319f));
+  p = fma(p, r, splat(x, 0.166666821f));
+  p = fma(p, r, splat(x, 0.500000775f));
+  p = fma(p, r, splat(x, 1.0f));
+  p = fma(p, r, splat(x, 1.0f));
+  @f s = (@f)((@i)t << 23);
+  return p * s * s;
 }
 """.strip()
 
@@ -335,35 +324,57 @@ static inline @f sigmoid(@f x) {
 """.strip()
 TANH = """
 static inline @f tanh(@f x) {
-  @f a = abs(x), u = x * x;
-  @f t = fma(splat(x, -0.00571620278f), u, splat(x, 0.0206497088f));
-  t = fma(t, u, splat(x, -0.0537431724f));
-  t = fma(t, u, splat(x, 0.133314863f));
-  t = fma(t, u, splat(x, -0.333332837f));
-  @f near = fma(t, u * a, a), far = 1.0f - 2.0f / (exp(a + a) + 1.0f);
-  return copysign(a < 0.625f ? near : far, x);
+  @f a = at_most(abs(x), 9.1f), u = a * a;
+  @f p = fma(splat(x, -0.00571620278f), u, splat(x, 0.0206497088f));
+  p = fma(p, u, splat(x, -0.0537431724f));
+  p = fma(p, u, splat(x, 0.133314863f));
+  p = fma(p, u, splat(x, -0.333332837f));
+  @f near = fma(p, u * a, a);
+  @f t = fma(a, splat(x, 2.88539004f), splat(x, 12583039.0f)), n = t - 12583039.0f;  // e^2a = 2^n e^2r
+  @f r = fma(n, splat(x, -0.34657359f), a);
+  @f q = fma(splat(x, 0.0884371176f), r, splat(x, 0.267793029f));
+  q = fma(q, r, splat(x, 0.666692674f));
+  q = fma(q, r, splat(x, 1.33332181f));
+  q = fma(q, r, splat(x, 1.99999976f));
+  q = fma(q, r, splat(x, 2.0f));
+  q = fma(q, r, splat(x, 1.0f));
+  @f far = 1.0f - 2.0f / fma((@f)((@i)t << 23), q, splat(x, 1.0f));
+  return sign_of(x, a < 0.625f ? near : far);
 }
 """.strip()
 
+# With g = log(1 - erf(|x|)) 4/5, a smooth function of x, erf(|x|) is (1 - 2^n) - 2^n (e^(5/4 r) - 1), where g = n ln(2) 4/5 + r.
+# The factor makes the first coefficients 1 and 5/4: numbers that are rounded hardly have to be added.
 ERF = """
 static inline @f erf(@f x) {
-  @f a = abs(x), u = x * x;
-  @f p = fma(splat(x, 8.30120262e-05f), u, splat(x, -0.000812513521f));
-  p = fma(p, u, splat(x, 0.0051993141f));
-  p = fma(p, u, splat(x, -0.0268585924f));
-  p = fma(p, u, splat(x, 0.112836771f));
-  p = fma(p, u, splat(x, -0.376126319f));
-  p = fma(p, u, splat(x, 0.128379166f));
-  @f near = fma(p, x, x);
-  @f t = a > 4.0f ? splat(x, 4.0f) : a;  // -log(erfc(t)) is a smooth function of t
-  @f g = fma(splat(x, -0.000194781402f), t, splat(x, 0.00303185452f));
-  g = fma(g, t, splat(x, -0.0221815091f));
-  g = fma(g, t, splat(x, 0.103837118f));
-  g = fma(g, t, splat(x, 0.637290239f));
-  g = fma(g, t, splat(x, 1.12761128f));
-  g = fma(g, t, splat(x, 0.000211304039f));
-  @f far = copysign(1.0f - exp(-g), x);
-  return a < 0.93f ? near : far;
+  @f a = at_most(abs(x), 4.0f);
+  @f g = fma(splat(x, 7.08153857e-06f), a, splat(x, -9.15648852e-05f));
+  g = fma(g, a, splat(x, 0.000498422072f));
+  g = fma(g, a, splat(x, -0.00132160145f));
+  g = fma(g, a, splat(x, 0.000118677126f));
+  g = fma(g, a, splat(x, 0.0153263602f));
+  g = fma(g, a, splat(x, -0.0822229832f));
+  g = fma(g, a, splat(x, -0.509295464f));
+  g = fma(g, a, splat(x, 0.0972966626f));
+  g = fma(g, a, -a);
+  @f t = fma(g, splat(x, 1.80336881f), splat(x, 12582912.0f));
+  @f r = fma(t - 12582912.0f, splat(x, -0.554517746f), g);
+  @f q = fma(splat(x, 0.00530258846f), r, splat(x, 0.0255312882f));
+  q = fma(q, r, splat(x, 0.10172566f));
+  q = fma(q, r, splat(x, 0.325518519f));
+  q = fma(q, r, splat(x, 0.78125f));
+  q = fma(q, r, splat(x, 0.25f));
+  q = fma(q, r, r);
+  @f s = (@f)(((@i)t << 23) + 0x3f800000);
+  return sign_of(x, fma(-s, q, 1.0f - s));
+}
+""".strip()
+
+# A quotient of zero or one place too much or too little is put right by what it leaves, unless that is denormal.
+QUOTIENT_BY = """
+static inline @f quotient_by(@f x, @f y, @f inverse) {  // x / y, with 1 / y at hand
+  @f q = x * inverse, r = fma(fma(-q, y, x), inverse, q);
+  return __builtin_expect(any_lane(r != r), 0) ? x / y : r;  // also where x or y is infinite or y too small
 }
 """.strip()
 
