@@ -34,6 +34,31 @@ def out_arg(x, o):
     return r is o, o * 2, o.shape
 
 
+@case(t(3, 4), torch.empty((), dtype=torch.float64), breaks="FL107")
+def out_of_another_dtype(x, o):
+    try:
+        torch.all(x, out=o)
+    except RuntimeError as e:
+        return str(e)
+    return o
+
+
+@case(t(5, 5), torch.empty(0), torch.empty(0), breaks="FL107")
+def out_resized_by_eager_alone(x, a, tau):
+    torch.geqrf(x, out=(a, tau))
+    return a, tau
+
+
+@case(t(8)[:3], breaks="FL107")
+def strided_beyond_the_operand(x):
+    return torch.as_strided(x, (2, 4), (4, 1), 0) * 2, torch.as_strided_copy(x, (2, 4), (4, 1), 0)
+
+
+@case(t(8))
+def strided_within_the_operand(x):
+    return torch.as_strided(x[2:4], (2, 4), (4, 1), 0) * 2, x[1:].as_strided((2, 2), (1, 1))
+
+
 @case(t(3, 4))
 def out_local(x):
     o = torch.empty(3, 4)

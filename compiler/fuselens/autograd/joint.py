@@ -270,14 +270,20 @@ class _Trace:
             raise Unsupported(
                 "it writes through a view whose elements share memory or lie apart", node.meta.get("span")
             )
+        out = kwargs["out"] if isinstance(kwargs.get("out"), (tuple, list)) else [kwargs.get("out")]
+        versions = {t: torch_private.times_written(t) for t in out if isinstance(t, torch.Tensor)}
         value = self._called(node, args, kwargs)
+        if any(t.numel() and torch_private.times_written(t) == version for t, version in versions.items()):
+            raise Unsupported("it writes to `out` unseen by functionalization", node.meta.get("span"))
         for t, stride in zip(written, before, strict=True):
             self._keep_strides(t, stride)
         return value
 
     def _keep_strides(self, t: torch.Tensor, stride: tuple[Any, ...]) -> None:
         """Functionalization gives a written tensor the strides that the operator's functional form chooses."""
-        moved = any(n != 1 and str(a) != str(b) for n, a, b in zip(t.shape, t.stride(), stride, strict=False))
+        if t.ndim != len(stride):
+            return
+        moved = any(n != 1 and str(a) != str(b) for n, a, b in zip(t.shape, t.stride(), stride, strict=True))
         if not moved or torch_private.tensor_base(t) is not None or torch_private.has_metadata_mutation(t):
             return
         order = sorted(range(t.ndim), key=lambda d: -torch_private.size_hint(stride[d]))

@@ -629,7 +629,12 @@ class Tracer:
         whole = (before or _augments(target)) and target is not operator.setitem
         if whole and _overlap_in_part(fake_args):
             raise Break("FL107", what=what, why="it writes to memory of which another operand is a part")
-        result = self.run_fake(kind, target, fake_args, fake_kwargs, what)
+        if _leaves_memory(target, fake_args, fake_kwargs):
+            raise Break("FL107", what=what, why="the view reaches beyond the memory of its operand")
+        if fake_kwargs.get("out") is None:
+            result = self.run_fake(kind, target, fake_args, fake_kwargs, what)
+        else:
+            result = self._run_out(kind, target, fake_args, fake_kwargs, what)
         reshapes = kind == "call_method" and target in _RESHAPING and len(self.scopes) == 1
         if not reshapes and any(b != _geometry(t) for b, t in zip(before, inputs, strict=False)):
             raise Break("FL110", what=what, why="it changes the shape or strides of an input")
@@ -653,6 +658,16 @@ class Tracer:
         node.meta.update(val=result, span=self.span)
         self.operations += 1
         return node, result
+
+    def _run_out(self, kind: str, target: Any, args: Any, kwargs: Any, what: str) -> Any:
+        """Runs a callable with ``out=`` on fake tensors, which convert and resize less or more than some operators do."""
+        plain = self.run_fake(kind, target, args, {k: v for k, v in kwargs.items() if k != "out"}, what)
+        result = self.run_fake(kind, target, args, kwargs, what)
+        found, made = (list(r) if isinstance(r, (tuple, list)) else [r] for r in (result, plain))
+        for f, m in zip(found, made, strict=False):
+            if isinstance(f, torch.Tensor) and isinstance(m, torch.Tensor) and (f.dtype, f.shape) != (m.dtype, m.shape):
+                raise Break("FL107", what=what, why="`out` has not the dtype or the shape of the result")
+        return result
 
     def run_fake(self, kind: str, target: Any, args: Any, kwargs: Any, what: str) -> Any:
         function = getattr(args[0], target) if kind == "call_method" else target
@@ -961,6 +976,22 @@ def _subtracts_booleans(target: Any, args: tuple[Any, ...], kwargs: dict[str, An
         return False
     operands = (*args[:2], kwargs.get("other"), kwargs.get("input"))
     return any(type(v) is bool or (isinstance(v, torch.Tensor) and v.dtype is torch.bool) for v in operands)
+
+
+def _leaves_memory(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a view by strides reaches beyond its operand's memory, which fake tensors do not check."""
+    name = (target if isinstance(target, str) else getattr(target, "__name__", "")).partition(".")[0]
+    if name not in ("as_strided", "as_strided_", "as_strided_copy"):
+        return False
+    given = {**dict(zip(("input", "size", "stride", "storage_offset"), args, strict=False)), **kwargs}
+    x, size, stride, offset = (given.get(n) for n in ("input", "size", "stride", "storage_offset"))
+    if not isinstance(x, torch.Tensor) or not isinstance(size, (tuple, list)) or not isinstance(stride, (tuple, list)):
+        return True
+    if any(n == 0 for n in size):
+        return False
+    last = x.storage_offset() if offset is None else offset
+    last += sum((n - 1) * s for n, s in zip(size, stride, strict=False))
+    return bool((last + 1) * x.element_size() > x.untyped_storage().nbytes())
 
 
 def _overlap_in_part(operands: tuple[Any, ...]) -> bool:
