@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
+import torch.masked._ops as _masked
 import torch.utils._device
 import torch.utils.checkpoint
 from torch._ops import OpOverload as OpOverload  # for others to import
@@ -1532,3 +1533,8 @@ def onednn_computes(dtype: torch.dtype) -> bool:
         supports = _onednn(f"_is_mkldnn_{'bf16' if dtype == torch.bfloat16 else 'fp16'}_supported")
         return supports is not None and bool(supports())
     return dtype == torch.float32
+
+
+# what the reductions of torch.masked are made of
+masked_parts = (_masked._input_mask, _masked._reduction_identity, _masked._where)
+MASKED_INPUT = _masked._combine_input_and_mask

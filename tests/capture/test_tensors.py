@@ -60,6 +60,12 @@ def strided_within_the_operand(x):
 
 
 @case(t(3, 4))
+def masked_reductions(x):
+    mask = x > 0
+    return [getattr(torch.masked, n)(x, 1, mask=mask) for n in ("sum", "amax", "argmin", "var", "softmax")]
+
+
+@case(t(3, 4))
 def out_local(x):
     o = torch.empty(3, 4)
     torch.mul(x, 2, out=o)

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from fuselens import torch_private
+
 REPLACED: dict[Any, Any] = {}
 
 
@@ -932,3 +934,12 @@ def foreach_addcdiv_(selves: Any, tensors1: Any, tensors2: Any, scalars: Any) ->
 def foreach_addcmul_(selves: Any, tensors1: Any, tensors2: Any, scalars: Any) -> None:
     for i, (self, tensor1, tensor2) in enumerate(zip(selves, tensors1, tensors2, strict=True)):
         addcmul_(self, tensor1, tensor2, scalars[i])
+
+
+@stands_for(torch_private.MASKED_INPUT)
+def masked_input(op: Any, x: Any, mask: Any, *args: Any) -> Any:
+    """The operand of a reduction of ``torch.masked``; torch's own function makes a class for masked tensors first."""
+    if mask is None:
+        return x
+    canonical, identity, where = torch_private.masked_parts
+    return where(canonical(x, mask=mask), x, identity(op.__name__, x, *args))
