@@ -41,6 +41,7 @@ from torch.utils._python_dispatch import (
     _pop_mode,
 )
 
+from fuselens import result_layouts
 from fuselens.fake_results import FakeResults
 
 # --- capture
@@ -134,12 +135,21 @@ class _FakeMode(FakeTensorMode):
         if correct is not None and (corrected := correct(func, *args)) is not None:
             func, args = corrected
         if self.shape_env is not None or not FAKE_RESULTS.suits(func):
-            return super().dispatch(func, types, args, kwargs)
+            return self._as_by_kernel(func, args, super().dispatch(func, types, args, kwargs))
         if func is torch.ops.aten.native_layer_norm.default and not kwargs:
             compute = functools.partial(self._layer_norm, args)
         else:
             compute = functools.partial(self._dispatch_impl, func, types, args, kwargs)
-        return FAKE_RESULTS.run(self, func, args, kwargs, compute)
+        return FAKE_RESULTS.run(self, func, args, kwargs, lambda: self._as_by_kernel(func, args, compute()))
+
+    def _as_by_kernel(self, func: Any, args: Any, result: Any) -> Any:
+        first = result[0] if isinstance(result, tuple) and result else result
+        order = result_layouts.order(func, args, first) if isinstance(first, torch.Tensor) else None
+        if order is None:
+            return result
+        with self:
+            made = torch.empty_permuted(first.shape, order, dtype=first.dtype, device=first.device)
+        return (made, *result[1:]) if isinstance(result, tuple) else made
 
     def _layer_norm(self, args: tuple[Any, ...]) -> Any:
         """As torch computes it, but in this mode: out of it torch 2.13 imports its distributed tensors (.3 s)."""
@@ -1089,13 +1099,6 @@ def core_decompositions() -> dict[Any, Callable[..., Any]]:
     import torch._decomp
 
     return torch._decomp._core_aten_decompositions_post_autograd()
-
-
-def suggested_memory_format(tensor: torch.Tensor) -> torch.memory_format:
-    """The memory format in which operators return what they compute from a tensor."""
-    from torch._prims_common import suggest_memory_format
-
-    return suggest_memory_format(tensor)
 
 
 def decompositions_for(names: list[str]) -> dict[Any, Callable[..., Any]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import fuselens
 from fuselens import torch_private
 
 FUNCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
@@ -114,3 +116,83 @@ fuselens.compile(block)(x, w).sum().backward()
 sys.exit("torch.distributed.tensor" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def pointwise_operators() -> list[Any]:
+    """Those of tensors alone, and of what defaults to something."""
+    packets = (getattr(torch.ops.aten, name) for name in dir(torch.ops.aten))
+    found = (getattr(p, o) for p in packets if isinstance(p, torch._ops.OpOverloadPacket) for o in p.overloads())
+    return [
+        f for f in found
+        if torch.Tag.pointwise in f.tags and not f._schema.is_mutable
+        and all("Tensor" in str(a.type) or a.has_default_value() for a in f._schema.arguments)
+    ]  # fmt: skip
+
+
+def some_layout(random: Random, sizes: list[int], dtype: torch.dtype) -> torch.Tensor:
+    order = random.sample(range(len(sizes)), len(sizes))
+    kind = random.randrange(5)
+    if kind == 0:
+        whole = torch.ones([1 if random.random() < 0.5 else n for n in sizes], dtype=dtype).expand(sizes)
+    elif kind == 1:
+        whole = torch.ones([n + 1 for n in sizes], dtype=dtype)[tuple(slice(1, None) for _ in sizes)]
+    else:
+        whole = torch.ones([sizes[d] for d in order], dtype=dtype).permute([order.index(d) for d in range(len(sizes))])
+    return whole.to(memory_format=torch.channels_last) if kind == 2 and len(sizes) == 4 else whole
+
+
+def test_pointwise_results_are_laid_out_as_by_the_kernels() -> None:
+    random, compared = Random(0), 0
+    for func in pointwise_operators():
+        for _ in range(12):
+            sizes = [random.choice((1, 2, 3)) for _ in range(random.choice((2, 3, 4)))]
+            given = []
+            for _ in [a for a in func._schema.arguments if not a.has_default_value()]:
+                own = [n if random.random() < 0.7 else 1 for n in sizes][random.choice((0, 0, 1)) :]
+                given.append(
+                    some_layout(random, own, random.choice((torch.float32, torch.float16, torch.int64, torch.bool)))
+                )
+            try:
+                real = func(*given)
+            except (RuntimeError, NotImplementedError):
+                continue
+            mode = torch_private.fake_mode()
+            fakes = [torch_private.fake_static(mode, t) for t in given]
+            try:
+                with mode, torch_private.quietly():
+                    fake = func(*fakes)
+            except RuntimeError:
+                continue
+            if isinstance(real, torch.Tensor):
+                compared += 1
+                strides = [[s for s, n in zip(t.stride(), t.shape, strict=True) if n != 1] for t in (real, fake)]
+                assert strides[0] == strides[1], (func, [(t.dtype, t.shape, t.stride()) for t in given])
+    assert compared > 500
+
+
+LAID_OUT: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "logaddexp": torch.logaddexp,
+    "xlogy": lambda x, y: torch.xlogy(x, y.abs()),
+    "heaviside": torch.heaviside,
+    "floor_divide": lambda x, y: x.abs() // (y.abs() + 1),
+    "huber_loss": lambda x, y: F.huber_loss(x, y.expand_as(x), reduction="none"),
+    "mse_loss": lambda x, y: F.mse_loss(y.expand_as(x), x, reduction="none"),
+    "logsigmoid": lambda x, y: F.logsigmoid(x),
+    "batch_norm": lambda x, y: F.batch_norm(x, None, None, training=True),
+    "threshold": lambda x, y: torch.ops.aten.threshold_backward(y.expand_as(x), x, 0.2),
+    "pad": lambda x, y: F.pad(x, (1, 1, 1, 1), mode="replicate"),
+    "cross_entropy": lambda x, y: F.cross_entropy(x, (x[:, 0] > 0).long().mT, reduction="none"),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_compiled_results_are_laid_out_as_by_the_kernels(name: str, dynamic: bool) -> None:
+    run = LAID_OUT[name]
+    compiled = fuselens.compile(run, dynamic=dynamic)
+    for x in (torch.randn(2, 3, 5, 5), torch.randn(2, 3, 4, 4)):
+        for given in (x, x.to(memory_format=torch.channels_last), x.transpose(0, 3).contiguous().transpose(0, 3)):
+            for other in (x[:, :, :1], x[..., :1].transpose(1, 2).contiguous().transpose(1, 2)):
+                expected, found = run(given, other), compiled(given, other)
+                assert found.stride() == expected.stride()
+                torch.testing.assert_close(found, expected)

@@ -65,24 +65,7 @@ def table() -> Decompositions:
     }  # fmt: skip
     chosen |= _extra()
     chosen |= definitions.TABLE
-    chosen |= {op: _in_eager_layout(rule) for op, rule in chosen.items() if _packet(op) in _BATCH_NORMS}
     return MappingProxyType(chosen)
-
-
-_BATCH_NORMS = frozenset({
-    "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional", "_batch_norm_with_update",
-    "_native_batch_norm_legit_no_training", "_batch_norm_with_update_functional",
-})  # fmt: skip
-
-
-def _in_eager_layout(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A normalisation whose result is contiguous or channels-last, as its input suggests, not laid out as its input."""
-
-    def normalised(x: Any, *args: Any, **kwargs: Any) -> Any:
-        result, *rest = rule(x, *args, **kwargs)
-        return result.contiguous(memory_format=torch_private.suggested_memory_format(x)), *rest
-
-    return normalised
 
 
 def _packet(op: Any) -> str:
@@ -109,6 +92,6 @@ def _extra() -> dict[Any, Callable[..., Any]]:
         "log_sigmoid_backward", "logsumexp", "std", "std_mean", "masked_fill", "new_zeros", "new_ones", "new_full",
         "new_empty", "new_empty_strided", "zeros", "ones", "zeros_like", "ones_like", "zero", "xlogy",
         "tril", "triu", "trace", "stack", "unbind", "split", "split_with_sizes", "_to_copy", "norm",
-        "linalg_vector_norm", "diagonal_backward", "unfold_backward", "unsafe_split", "unsafe_chunk",
+        "linalg_vector_norm", "diagonal_backward", "unfold_backward", "max_unpool2d", "unsafe_split", "unsafe_chunk",
     ]  # fmt: skip
     return torch_private.decompositions_for(wanted)

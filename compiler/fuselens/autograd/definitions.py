@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuselens import torch_private
-
 aten = torch.ops.aten
 _BY_MATMUL = 25  # rows from which ATen computes Euclidean distances by a matrix product
 
@@ -57,12 +55,6 @@ def _cdist_backward(grad: Tensor, x: Tensor, y: Tensor, p: float, distance: Tens
     return each.sum(-2)
 
 
-def _max_unpool2d(x: Tensor, indices: Tensor, output_size: list[int]) -> Tensor:
-    """torch's decomposition, in the memory format of the operand as ATen's result is."""
-    out = torch_private.decompositions_for(["max_unpool2d"])[aten.max_unpool2d.default](x, indices, output_size)
-    return out.contiguous(memory_format=torch_private.suggested_memory_format(x))
-
-
 def _copied(view: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda *args, **kwargs: view(*args, **kwargs).clone(memory_format=torch.contiguous_format)
 
@@ -71,7 +63,6 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.dist.default: _dist,
     aten._cdist_forward.default: _cdist,
     aten._cdist_backward.default: _cdist_backward,
-    aten.max_unpool2d.default: _max_unpool2d,
     aten.as_strided_copy.default: _copied(aten.as_strided.default),
     aten.narrow_copy.default: _copied(aten.narrow.default),
     aten.permute_copy.default: _copied(aten.permute.default),

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fuselens import torch_private
+from fuselens import result_layouts, torch_private
 
 from .decompositions import Decompositions
 from .random_numbers import DRAW_SEED, RULES, SEED_ARGUMENTS, Streams
@@ -52,6 +52,7 @@ class Recorder(torch_private.RecordingMode):
         self.policy: Callable[..., bool] | None = None  # marks the operators whose values a checkpoint keeps
         self.clones_are_identity = False
         self.paused = False
+        self.decomposing = False
         self.random = False
         self._table = decompositions
         self._rules: dict[Any, tuple[str, Callable[..., Any] | None]] = {}
@@ -208,10 +209,14 @@ class Recorder(torch_private.RecordingMode):
             rule = self._rules[func] = self._rule(func)
         action, run = rule
         if action == "decompose":
-            with self:
-                out = run(*args, **kwargs)  # type: ignore[misc]
+            outermost, self.decomposing = not self.decomposing, True
+            try:
+                with self:
+                    out = run(*args, **kwargs)  # type: ignore[misc]
+            finally:
+                self.decomposing = not outermost
             if out is not NotImplemented:
-                return out
+                return self._laid_out(func, args, out) if outermost else out
             action = "record"
         if action == "identity" or (self.clones_are_identity and func is aten.clone.default):
             out = func(*args, **kwargs)
@@ -222,6 +227,17 @@ class Recorder(torch_private.RecordingMode):
         if action == "unrecorded":
             return func(*args, **kwargs)
         return self._record(func, args, kwargs)
+
+    def _laid_out(self, func: Any, args: Any, out: Any) -> Any:
+        """What ``func`` was decomposed to, laid out in memory as what the operator itself returns."""
+        first = out[0] if isinstance(out, tuple) and out else out
+        order = result_layouts.order(func, args, first) if isinstance(first, torch.Tensor) else None
+        if order is None:
+            return out
+        with self:
+            copy = first.permute(order).clone(memory_format=torch.contiguous_format)
+            copy = copy.permute(sorted(range(len(order)), key=order.__getitem__))
+        return (copy, *out[1:]) if isinstance(out, tuple) else copy
 
     def _seed(self, device: torch.device) -> torch.Tensor:
         with self.pause():

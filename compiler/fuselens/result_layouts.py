@@ -1,0 +1,189 @@
+"""The memory layout of what ATen's kernels return, where torch's fake kernels and decompositions choose another.
+
+Pointwise kernels choose once, by the strides of all operands; torch's rules in Python for them compose several
+operations, and convert half precision to compute with it, and each step chooses a layout. Few others differ.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+Extents = Sequence[Any]  # ints, or symbolic ones
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def order(func: Any, args: Sequence[Any], result: torch.Tensor) -> list[int] | None:
+    """The dimensions of ``result``, the outermost in memory first, as the kernel of the operator ``func`` lays out its
+    (first) result; None where ``result`` is so, or nothing else is known."""
+    rule = _rule(func)
+    operands = [a for a in args if isinstance(a, torch.Tensor)] if rule is not None else []
+    if rule is None or result.dim() == 0 or (all(t.is_contiguous() for t in operands) and result.is_contiguous()):
+        return None
+    found = rule(operands, result)
+    if found is None:
+        return None
+    step: Any = 1
+    moved = False
+    for d in found:
+        size = result.shape[d]
+        moved = moved or bool(size != 1 and result.stride(d) != step)
+        step = step * size
+    return found[::-1] if moved and step != 0 else None
+
+
+Rule = Callable[[Sequence[torch.Tensor], torch.Tensor], list[int] | None]  # the dimensions, the innermost first
+
+
+def _iterated(operands: Sequence[torch.Tensor], result: torch.Tensor, *, mask: bool = False) -> list[int]:
+    """All operands decide, the first of them first. With ``mask`` it is one, which no kernel converts."""
+    shape, first = result.shape, operands[0]
+    if all(t.shape == shape for t in operands):
+        if all(_is_channels_last(t) for t in operands):
+            return _channels_innermost(len(shape))
+        if _is_dense(first) and all(t.stride() == first.stride() for t in operands):
+            return _innermost_first(shape, [first.stride()])
+    common = result.dtype
+    if len(operands) == 2 and (common is torch.bool or common.is_complex):  # a comparison, or made of parts
+        common = torch.result_type(*operands)
+    kept = [t.dtype is common or (mask and t is first) for t in operands]
+    steps = [_expanded(t, t.stride() if k else _converted(t), shape) for k, t in zip(kept, operands, strict=True)]
+    return _innermost_first(shape, steps)
+
+
+def _as_first(operands: Sequence[torch.Tensor], result: torch.Tensor) -> list[int]:
+    """As the first operand lies."""
+    return _innermost_first(result.shape, [operands[0].stride()])
+
+
+def _written(operands: Sequence[torch.Tensor], result: torch.Tensor) -> list[int] | None:
+    """As the first operand lies, gaps included, which is what torch's rules say, unless its elements share memory."""
+    return _as_first(operands, result) if 0 in result.stride() else None
+
+
+def _contiguous(_: Sequence[torch.Tensor], result: torch.Tensor) -> list[int]:
+    return list(reversed(range(result.dim())))
+
+
+def _suggested(operands: Sequence[torch.Tensor], result: torch.Tensor) -> list[int]:
+    """Channels last where the first operand is, else contiguous."""
+    contiguous = suggested_memory_format(operands[0]) is torch.contiguous_format
+    return _contiguous(operands, result) if contiguous else _channels_innermost(result.dim())
+
+
+# Tagged as pointwise, but views, or laid out as their parts are.
+_NOT_ITERATED = frozenset({"positive", "conj_physical", "mvlgamma", "masked_fill", "clone", "fill"})
+_OTHERS: dict[str, Rule] = {
+    **dict.fromkeys(("floor_divide", "mse_loss", "smooth_l1_loss", "complex", "polar"), _iterated),
+    "where": functools.partial(_iterated, mask=True),
+    "threshold_backward": lambda operands, result: _iterated(operands[::-1], result),
+    "ldexp": lambda operands, result: _iterated((operands[0], operands[1].new_empty(operands[1].shape)), result),
+    **dict.fromkeys(("huber_loss", "binary_cross_entropy"), _as_first),
+    **dict.fromkeys(("slice_scatter", "select_scatter", "diagonal_scatter"), _written),
+    **dict.fromkeys(("log_sigmoid_forward", "nll_loss2d_forward", "pow.Scalar"), _contiguous),
+    **dict.fromkeys((
+        "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
+        "_native_batch_norm_legit_no_training", "_batch_norm_with_update", "_batch_norm_with_update_functional",
+        "reflection_pad2d", "reflection_pad3d", "replication_pad2d", "replication_pad3d", "channel_shuffle", "max_unpool2d",
+    ), _suggested),
+}  # fmt: skip
+
+
+@functools.cache
+def _rule(func: Any) -> Rule | None:
+    schema = getattr(func, "_schema", None)
+    if schema is None or any(r.alias_info is not None for r in schema.returns):
+        return None
+    name = func.overloadpacket.__name__
+    several = sum("Tensor" in str(a.type) for a in schema.arguments) > 1
+    if name not in _OTHERS and several and torch.Tag.pointwise in func.tags and name not in _NOT_ITERATED:
+        return _iterated
+    return _OTHERS.get(name) or _OTHERS.get(f"{name}.{func._overloadname}") if func.namespace == "aten" else None
+
+
+def suggested_memory_format(t: torch.Tensor) -> torch.memory_format:
+    """The memory format in which many kernels return what they compute from a tensor, which may have gaps."""
+    if t.dim() not in _CHANNELS_LAST or t.stride(1) == 0:
+        return torch.contiguous_format
+    least: Any = 0
+    for d in _channels_innermost(t.dim()):
+        size, step = t.shape[d], t.stride(d)
+        if size == 0 or step < least or (d == 0 and least == t.stride(1)):
+            return torch.contiguous_format
+        least = step * size if size > 1 else step
+    return _CHANNELS_LAST[t.dim()]
+
+
+def _is_channels_last(t: torch.Tensor) -> bool:
+    """Whether the tensor is laid out so, and not also contiguous."""
+    channels_last = _CHANNELS_LAST.get(t.dim())
+    return channels_last is not None and t.is_contiguous(memory_format=channels_last) and not t.is_contiguous()
+
+
+def _channels_innermost(rank: int) -> list[int]:
+    return [1, *range(rank - 1, 1, -1), 0]
+
+
+def _converted(t: torch.Tensor) -> Extents:
+    """The strides of a copy in another dtype."""
+    return t.stride() if _is_dense(t) else _packed(t.shape, _innermost_first(t.shape, [t.stride()]))
+
+
+def _is_dense(t: torch.Tensor) -> bool:
+    expected: Any = 1
+    for stride, size in sorted(zip(t.stride(), t.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected = expected * size
+    return True
+
+
+def _expanded(t: torch.Tensor, steps: Extents, shape: Extents) -> Extents:
+    """Strides over the dimensions of ``shape``: 0 along those that the tensor repeats."""
+    missing = len(shape) - t.dim()
+    own = (
+        0 if size == 1 and whole != 1 else step
+        for size, step, whole in zip(t.shape, steps, shape[missing:], strict=True)
+    )
+    return (*(0,) * missing, *own)
+
+
+def _innermost_first(shape: Extents, steps: Sequence[Extents]) -> list[int]:
+    """The dimensions in the order of the result's memory. The comparison is no order where operands disagree, so the
+    way of sorting decides as well: by insertion."""
+    order = list(reversed(range(len(shape))))
+    for i in range(1, len(order)):
+        inner = i
+        for outer in reversed(range(i)):
+            verdict = _compared(shape, steps, order[outer], order[inner])
+            if verdict > 0:
+                order[outer], order[inner] = order[inner], order[outer]
+                inner = outer
+            elif verdict < 0:
+                break
+    return order
+
+
+def _compared(shape: Extents, steps: Sequence[Extents], a: int, b: int) -> int:
+    for step in steps:
+        if step[a] == 0 or step[b] == 0:
+            continue
+        if step[a] != step[b]:
+            return -1 if step[a] < step[b] else 1
+        if shape[a] > shape[b]:
+            return 1
+    return 0
+
+
+def _packed(shape: Extents, innermost_first: Sequence[int]) -> Extents:
+    """Strides of a tensor without gaps."""
+    found: list[Any] = [1] * len(shape)
+    step: Any = 1
+    for d in innermost_first:
+        found[d] = step
+        step = step * (1 if shape[d] == 0 else shape[d])
+    return tuple(found)
