@@ -415,12 +415,16 @@ def _compile_joint(
     record.training = joint.training
 
     def lower(
-        module: fx.GraphModule, phase: str, writes: dict[int, int], keep: Callable[[Program], None]
+        module: fx.GraphModule,
+        phase: str,
+        writes: dict[int, int],
+        keep: Callable[[Program], None],
+        donated: Sequence[int] = (),
     ) -> tuple[Callable[..., Any], list[int]]:
         """A callable, and those of the inputs in ``writes`` that it writes by itself, returning None for results."""
         if not loops:
             return straight_line(module), []
-        return _kernels(module, phase, captured, config, recorder, run, writes, keep, constants or {})
+        return _kernels(module, phase, captured, config, recorder, run, writes, keep, constants or {}, donated)
 
     def keep_forward(program: Program) -> None:
         if cache is not None:
@@ -456,9 +460,11 @@ def _compile_joint(
     new_values = {i: r for i, r in parts.signature.new_values().items() if r not in saved_results}
     forward, in_place = lower(parts.forward, "forward", new_values, keep_forward)
 
+    donated = [k for k, s in enumerate(parts.saved) if s.source == "extra" and s.tensor]
+
     def compile_backward() -> Callable[..., Any]:
         try:
-            return lower(parts.backward, "backward", {}, keep_backward)[0]
+            return lower(parts.backward, "backward", {}, keep_backward, donated)[0]
         except Exception as error:
             if config.strict and not isinstance(error, _refusals()):
                 raise
@@ -547,6 +553,7 @@ def _kernels(
     writes: dict[int, int],
     keep: Callable[[Program], None],
     known: Mapping[int, torch.Tensor],
+    donated: Sequence[int],
 ) -> tuple[Callable[[tuple[Any, ...]], Any], list[int]]:
     """A callable, and the inputs that it writes by itself. ``keep`` is given what a later process builds it from."""
     from .codegen.generate import generate, variants
@@ -584,7 +591,8 @@ def _kernels(
         fused = fuse(loops)
     run.record(f"fuse{suffix}", "loop", lambda: text.show(fused))
     with run.stage(f"order{suffix}"):
-        ordered = order(fused)
+        taken = [loops.inputs[k] for k in donated] if donated and target_of(captured) == "cpu" and _donates() else ()
+        ordered = order(fused, taken)
     run.record(f"order{suffix}", "loop", lambda: text.show(ordered))
     target = target_of(captured)
     floats = [i for i, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder")
@@ -627,6 +635,13 @@ def _kernels(
             _compile_for_absent_gpu(ordered, phase, suffix, captured, config, recorder, run)
     in_python = generated.program is None
     return (floats_as_tensors(call, floats, numbers, loops) if floats and in_python else call), written
+
+
+def _donates() -> bool:
+    """Whether C++ host programs can tell that an input's memory is theirs."""
+    from .runtime import program
+
+    return _has_cpp_hosts() and program.donates()
 
 
 def _has_cpp_hosts() -> bool:

@@ -49,6 +49,7 @@ x=[1, s0 + 1, None], y=inf) from aten.mm.default because "a, b: \\"c\\""
       t8 = bounds t5, s0 + 1, wrap : i64
       t10 = bounds t5, 64 : i64
       store buf3[64*%t8 + %t10] = sum t2
+  donated arg0
   reuse buf5 = buf2
   write arg0 = buf3
   return buf3, None, 2*s0, arg0

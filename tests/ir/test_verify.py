@@ -68,6 +68,7 @@ GOOD = {
     "an update": COPY + UPDATE + "  return y\n",
     "an update in turn": COPY + UPDATE.replace("4*%t1 + i0", "%t1").replace("[i0 < 4] reduce [r0 < s0]",
                                                                       "[] reduce [r0 < s0, i0 < 4]") + "  return y\n",
+    "donated": COPY + COPY.replace("y", "w").replace("x[", "y[") + "  donated x\n  reuse y = x\n  return w\n",
     "an input written in place": COPY + "  reuse y = x\n  write x = y\n  return None\n",
     "an input to be written": COPY + "  write x = y\n  return y\n",
 }  # fmt: skip
@@ -130,6 +131,14 @@ BAD = {
     "too small": ("reuse", KERNEL + COPY.replace("y", "w") + COPY.replace("y", "q").replace("x[", "w[")
                   + "  reuse w = z\n  return q, y\n"),
     "takes an input": ("reuse", COPY + "  reuse y = x\n" + RETURN),
+    "takes a donated input that is returned": (
+        "reuse",
+        COPY + COPY.replace("y", "w").replace("x[", "y[") + "  donated x\n  reuse y = x\n  return w, x\n",
+    ),
+    "takes a donated input that is read later": (
+        "reuse",
+        COPY + COPY.replace("y", "w") + COPY.replace("y", "q").replace("x[", "y[") + "  donated x\n  reuse y = x\n  return w, q\n",
+    ),
     "takes an input and is returned": ("reuse", COPY + "  reuse y = x\n  write x = y\n" + RETURN),
     "takes an input that is read later": ("reuse", COPY + COPY.replace("y", "w") + "  reuse y = x\n  write x = y\n"
                                           "  return w\n"),

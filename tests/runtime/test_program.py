@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fuselens
 from fuselens import native
@@ -80,6 +81,89 @@ def test_a_list_of_which_an_input_is_returned() -> None:
     out, given, _, _ = host(ADD)([a, b])
     assert given is a
     assert out.tolist() == [1, 2, 3, 4]
+
+
+DONATED = """graph g
+  input a: f32[4] strides [1]
+  input b: f32[4] strides [1]
+  buffer s: f32[4] strides [1]
+  buffer out: f32[4] strides [1]
+  kernel kernel0 [i0 < 4]
+    phase []
+      x = load a[i0] : f32
+      y = load b[i0] : f32
+      z = add x, y : f32
+      store s[i0] = z
+  extern out = aten.digamma.default(s)
+  donated a
+  reuse s = a
+  return out, b
+"""
+
+
+class Watched(TorchDispatchMode):
+    """Notes where the operand of the operator that is called by Python lies."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.address = args[0].data_ptr()
+        return func(*args, **(kwargs or {}))
+
+
+def test_donated_inputs_are_overwritten_only_where_nobody_sees_it() -> None:
+    assert program.donates()
+    call = host(DONATED)
+
+    def run(given: Any) -> int:
+        expected = torch.digamma(given[0] + given[1])
+        with Watched() as watched:
+            out, b = call(given)
+        torch.testing.assert_close(out, expected)
+        assert b.tolist() == [1, 1, 1, 1]
+        return watched.address
+
+    def fresh() -> torch.Tensor:
+        return torch.arange(1.0, 5.0)
+
+    given = [fresh(), torch.ones(4)]
+    address = given[0].data_ptr()
+    assert run(given) == address and not given
+    for keep in (
+        lambda a: a,
+        lambda a: a[1:],
+        lambda a: a.untyped_storage(),
+        lambda a: (torch.ones(4, requires_grad=True) * a).grad_fn,
+    ):
+        a = fresh()
+        held, address = keep(a), a.data_ptr()
+        given = [a, torch.ones(4)]
+        del a
+        assert run(given) != address
+        if isinstance(held, torch.Tensor):
+            assert held[-1] == 4
+    a = fresh()
+    assert run((a, torch.ones(4))) != a.data_ptr() and a.tolist() == [1, 2, 3, 4]
+    assert run([torch.arange(5.0)[1:], torch.ones(4)])
+
+
+def test_saved_values_are_donated_by_backwards_that_drop_the_graph() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(x @ w, (32,)).mul(v @ v).sum()
+
+    given = [torch.randn(32, 32) for _ in range(3)]
+    compiled_f = fuselens.compile(f)
+    found = []
+    for fn in (f, compiled_f):
+        leaves = [t.clone().requires_grad_() for t in given]
+        loss = fn(*leaves)
+        saved = [t for t in getattr(loss.grad_fn, "saved_tensors", ())]
+        copies = [t.clone() for t in saved]
+        loss.backward(retain_graph=True)
+        first = [t.grad.clone() for t in leaves]
+        loss.backward()
+        assert all(torch.equal(a, b) for a, b in zip(saved, copies, strict=True))
+        found.append([*first, *(t.grad for t in leaves)])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(

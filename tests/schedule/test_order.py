@@ -25,10 +25,10 @@ def neg(name: str, source: str, at: str = "8*i0 + i1") -> str:
     )
 
 
-def planned(text: str, *inputs: torch.Tensor) -> Graph:
+def planned(text: str, *inputs: torch.Tensor, donated: tuple[str, ...] = ()) -> Graph:
     graph = parse(text)
     verify(graph)
-    result = order(fuse(graph))
+    result = order(fuse(graph), donated)
     verify(result)
     before, after = [x.clone() for x in inputs], [x.clone() for x in inputs]
     for a, b in zip(evaluate(result, list(after)), evaluate(graph, list(before)), strict=True):
@@ -70,6 +70,35 @@ def test_outputs_and_inputs_keep_their_memory() -> None:
     text = MATMULS + neg("a", "x") + "  extern b = aten.mm.default(a, a)\n" + neg("c", "b") + "  return c, a\n"
     graph = planned(text, torch.randn(8, 8))
     assert graph.reuse == {}
+
+
+def test_donated_inputs_are_overwritten_in_place() -> None:
+    text = MATMULS + neg("a", "x") + "  extern b = aten.mm.default(a, a)\n  return b\n"
+    x = torch.randn(8, 8)
+    assert planned(text, x).reuse == {}
+    graph = planned(text, x, donated=("x",))
+    assert graph.reuse == {"a": "x"} and graph.overwritten() == ("x",)
+    assert live_bytes(graph) == [0, 8 * 8 * 4]
+    later = text.replace("(a, a)", "(a, x)")  # read when the kernel has run
+    turned = text.replace("store a[8*i0 + i1]", "store a[i0 + 8*i1]")
+    result = MATMULS + neg("a", "x") + "  return a\n"
+    returned = text.replace("return b", "return b, x")
+    for other in (later, turned, result, returned):
+        assert planned(other, x, donated=("x",)).reuse == {}
+
+
+def test_dead_intermediates_come_before_donated_inputs() -> None:
+    text = MATMULS + "  extern a = aten.mm.default(x, x)\n"
+    text += """\
+  loop b [i0 < 8, i1 < 8]
+    t0 = load a[8*i0 + i1] : f32
+    t1 = load x[8*i0 + i1] : f32
+    t2 = add t0, t1 : f32
+    store b[8*i0 + i1] = t2
+  extern c = aten.mm.default(b, b)
+  return c
+"""
+    assert planned(text, torch.randn(8, 8), donated=("x",)).reuse == {"b": "a"}
 
 
 def test_operands_run_close_to_their_use() -> None:

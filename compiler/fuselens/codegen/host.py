@@ -195,7 +195,8 @@ class _Host:
         info = self.infos.get(node.name)
         if info is None:
             raise Unsupported(f"no kernel was generated for {node.name}")
-        if any(self.graph.root(s) in self.graph.inputs for s in info.written):
+        fixed = {n for n in self.graph.inputs if n not in self.graph.donated}
+        if any(self.graph.root(s) in fixed for s in info.written):
             self._check_errors()
         tensors = [self._tensor(s) for s in info.arguments]
         origins = ", ".join(dict.fromkeys(node.origins))

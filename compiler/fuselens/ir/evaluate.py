@@ -107,6 +107,8 @@ class Memory:
         for name, value in (*zip(graph.inputs, inputs, strict=True), *graph.constants.items()):
             if name in graph.buffers:
                 self._adopt(graph.buffers[name], value)
+        for name in graph.overwritten():
+            self.flat[name] = self.flat[name].clone()
 
     def _adopt(self, buffer: Buffer, tensor: Tensor) -> None:
         if tensor.layout != torch.strided:

@@ -274,7 +274,8 @@ class Graph:
     ``inputs`` are buffer names in call order; ``outputs`` are buffer names, or None, or sympy expressions (integers).
     ``symbols`` maps each size symbol to where a call reads it: (input position, dimension). ``writes`` maps inputs to
     the buffers that hold their new values at the end. ``reuse`` (after ordering) maps a buffer to the earlier buffer
-    whose memory it takes over; a new value that takes over its input's memory is written in place.
+    whose memory it takes over; a new value that takes over its input's memory is written in place. ``donated`` are inputs
+    whose memory the call may use for its own values once they are read.
     """
 
     name: str
@@ -287,6 +288,7 @@ class Graph:
     constants: Mapping[str, Any] = field(default_factory=dict)  # buffer name → tensor, for graph constants
     writes: Mapping[str, str] = field(default_factory=dict)
     reuse: Mapping[str, str] = field(default_factory=dict)
+    donated: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()
 
     def replace(self, **changes: Any) -> Graph:
@@ -301,6 +303,11 @@ class Graph:
     def results(self) -> tuple[str, ...]:
         """Buffers that must hold their values at the end: outputs, and new values of inputs."""
         return (*(o for o in self.outputs if isinstance(o, str)), *self.writes.values())
+
+    def overwritten(self) -> tuple[str, ...]:
+        """Donated inputs whose memory is taken over, in the order of the inputs."""
+        taken = set(self.reuse.values())
+        return tuple(n for n in self.inputs if n in self.donated and n in taken)
 
     def root(self, buffer: str) -> str:
         """The storage in whose memory a buffer lies, through views and takeovers."""

@@ -269,6 +269,8 @@ def _lines(graph: Graph) -> Iterator[tuple[str, tuple[Span, ...]]]:
             yield f"  {_buffer_line(graph, buffer)}", ()
     for node in graph.nodes:
         yield from _node_lines(node)
+    for name in graph.donated:
+        yield f"  donated {name}", ()
     for new, old in graph.reuse.items():
         yield f"  reuse {new} = {old}", ()
     for written, value in graph.writes.items():
@@ -355,6 +357,7 @@ class _Parser:
         self.outputs: tuple[Any, ...] = ()
         self.reuse: dict[str, str] = {}
         self.writes: dict[str, str] = {}
+        self.donated: list[str] = []
         self.bodies: list[tuple[tuple[Axis, ...], list[Op]]] = []
         self.pending: dict[int, list[tuple[tuple[Axis, ...], list[Op]]]] = {}
         self.stores = 0
@@ -371,6 +374,7 @@ class _Parser:
         return Graph(
             self.name, tuple(self.inputs), self.buffers, nodes, self.outputs, symbols=symbols, hints=hints,
             constants=dict.fromkeys(self.constants), reuse=self.reuse, writes=self.writes,
+            donated=tuple(self.donated),
         )  # fmt: skip
 
     def _symbols(self) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
@@ -498,6 +502,9 @@ class _Parser:
         except ValueError:
             return parse_expression(text)
 
+    def _donated_line(self, line: str) -> None:
+        self.donated.append(line[8:])
+
     def _reuse_line(self, line: str) -> None:
         new, _, old = line[6:].partition(" = ")
         self.reuse[new] = old
@@ -522,6 +529,7 @@ _RULES: dict[str, Callable[[_Parser, str], None]] = {
     "kernel": _Parser._kernel_line,
     "phase": _Parser._phase_line,
     "extern": _Parser._extern_line,
+    "donated": _Parser._donated_line,
     "reuse": _Parser._reuse_line,
     "write": _Parser._write_line,
     "return": _Parser._return_line,

@@ -24,7 +24,7 @@ races
 reuse
     A buffer takes over the memory of an earlier, large enough, dead intermediate of the same device; in place only
     where a kernel reads and writes the same index. An input's memory is taken over by its new value alone, which has
-    the input's layout and is no output.
+    the input's layout and is no output; that of a donated input, which is no output either, as an intermediate's.
 spans
     If a node has spans then so have its ops.
 """
@@ -391,7 +391,8 @@ def _check_reuse(graph: Graph) -> None:
     if not graph.reuse:
         return
     fixed = {*graph.inputs, *graph.constants}
-    fixed |= {graph.buffers[o].owner for o in graph.results()}
+    results = {graph.buffers[o].owner for o in graph.results()}
+    fixed |= results
     returned = {graph.buffers[o].owner for o in graph.outputs if isinstance(o, str)}
     first, last = lifetimes(graph)
     for new, old in graph.reuse.items():
@@ -401,7 +402,7 @@ def _check_reuse(graph: Graph) -> None:
         if graph.writes.get(old) == new and new not in returned:
             if (a.sizes, a.strides, a.offset) != (b.sizes, b.strides, b.offset):
                 raise IRError(new, "reuse", f"is laid out otherwise than {old}, whose new value it is")
-        elif new in fixed or old in fixed:
+        elif new in fixed or (old in fixed and (old not in graph.donated or old in results)):
             raise IRError(new, "reuse", f"inputs, constants and outputs keep their memory ({old})")
         if a.device != b.device or _extent(graph, a) * ITEMSIZE[a.dtype] > _extent(graph, b) * ITEMSIZE[b.dtype]:
             raise IRError(new, "reuse", f"does not fit into {old}")

@@ -49,6 +49,7 @@ static struct {
 static Py_ssize_t tensor_offset;          /* from a tensor's PyObject to its at::Tensor */
 static PyTypeObject *tensor_type;         /* torch.Tensor */
 static Py_ssize_t impl_storage;           /* words from a TensorImpl to its StorageImpl; 0: results do not come from the pool */
+static Py_ssize_t counted_storage;        /* the same, where reference counts are known to follow the first word; else 0 */
 static Py_ssize_t storage_allocator, storage_grows; /* bytes from a StorageImpl to its allocator, and to whether it may grow */
 static void *the_allocator;
 
@@ -246,17 +247,47 @@ typedef struct Program Program;
 typedef struct {
     Program *program;
     PyThreadState *thread; /* where the interpreter lock was released */
-    int owned;             /* the inputs are the call's own: each may die when it was read */
+    char *owned;           /* which inputs are the call's own: each may die when it was read */
+    PyObject **objects;    /* those inputs; a tensor's lives as long as the tensor */
 } Call;
 
 static int host_operator(Call *call, int which, const Tensor *tensors, const long *numbers, Tensor *results);
 
 /* Input `k` is not read any more. */
 static void host_done(Call *call, Value *in, long k) {
-    if (call->owned) {
+    if (call->owned[k]) {
         torch.delete_tensor(in[k].tensor);
         in[k].tensor = NULL;
     }
+}
+
+static inline uint32_t count_of(const void *counted) { return *(const uint32_t *)((const char *)counted + sizeof(void *)); }
+
+/* Whether a tensor's object and our handle are its only references, nothing refers to the object, and to the storage only
+ * the tensor does. */
+static int is_sole(Tensor tensor, PyObject *object) {
+    char **impl = *(char ***)tensor;
+    return counted_storage && count_of(impl) == 2 && Py_REFCNT(object) == 1 && count_of(impl[counted_storage]) == 1;
+}
+
+/* Lets the host function write to input `k`: a copy of it if anything else can see its memory. */
+static int host_own(Call *call, Value *in, long k) {
+    Tensor old = in[k].tensor, made;
+    int64_t *sizes, *strides, rank, start;
+    int32_t dtype;
+    if (torch.storage_offset(old, &start)) return 1;
+    if (call->owned[k] && !start && is_sole(old, call->objects[k])) return 0;
+    if (torch.dim(old, &rank) || torch.sizes(old, &sizes) || torch.strides(old, &strides) || torch.dtype(old, &dtype) ||
+        torch.empty_strided(rank, sizes, strides, dtype, 0, 0, &made))
+        return 1;
+    if (torch.copy(made, old, 0)) {
+        torch.delete_tensor(made);
+        return 1;
+    }
+    if (call->owned[k]) torch.delete_tensor(old);
+    in[k].tensor = made;
+    call->owned[k] = 1;
+    return 0;
 }
 
 typedef struct { /* as codegen/cpu/host.py declares it */
@@ -272,10 +303,12 @@ typedef struct { /* as codegen/cpu/host.py declares it */
     int (*settle)(Tensor *, long, const int64_t *);
     int (*operator_)(Call *, int, const Tensor *, const long *, Tensor *);
     void (*done)(Call *, Value *, long);
+    int (*own)(Call *, Value *, long);
 } Runtime;
 
 static const Runtime runtime = {host_allocate, host_release, host_new_tensor, host_drop,     host_data, host_sizes,
-                                host_strides,  host_view,    host_over,       host_settle,   host_operator, host_done};
+                                host_strides,  host_view,    host_over,       host_settle,   host_operator, host_done,
+                                host_own};
 
 /* ------------------------------------------------------------------------------------------------------------ Program */
 
@@ -375,6 +408,9 @@ static PyObject *Program_call(PyObject *object, PyObject *const *args, size_t na
     Py_ssize_t n = PyBytes_GET_SIZE(self->inputs), nc = PyTuple_GET_SIZE(self->constants);
     Py_ssize_t nr = PyBytes_GET_SIZE(self->results), no = PyTuple_GET_SIZE(self->outputs);
     int owned = PyList_CheckExact(given);
+    char owns[n + 1];
+    PyObject *objects[n + 1];
+    memset(owns, owned, n);
     if (UNLIKELY(PySequence_Fast_GET_SIZE(given) != n)) {
         PyErr_Format(PyExc_TypeError, "a compiled graph takes %zd inputs, not %zd", n, PySequence_Fast_GET_SIZE(given));
         return NULL;
@@ -384,7 +420,7 @@ static PyObject *Program_call(PyObject *object, PyObject *const *args, size_t na
     memset(out, 0, sizeof out);
     Py_ssize_t taken = 0;
     for (; taken < n; ++taken) {
-        PyObject *item = items[taken];
+        PyObject *item = objects[taken] = items[taken];
         Value *v = &in[taken];
         if (LIKELY(kinds[taken] == 't')) {
             if (UNLIKELY(!PyObject_TypeCheck(item, tensor_type))) {
@@ -409,16 +445,19 @@ static PyObject *Program_call(PyObject *object, PyObject *const *args, size_t na
     PyObject *kept = owned ? PyList_AsTuple(given) : NULL;
     if (owned) {
         /* The caller gives them up: each lives as long as the host function holds it. Outputs that are inputs stay. */
-        int needed = 0;
+        char needed[n + 1];
+        memset(needed, 0, n);
         for (Py_ssize_t k = 0; k < no; ++k) {
             PyObject *which = PyTuple_GET_ITEM(self->outputs, k);
-            needed |= which != Py_None && PyLong_AsLong(which) < 0;
+            long number = which == Py_None ? 0 : PyLong_AsLong(which);
+            if (number < 0 && -1 - number < n) needed[-1 - number] = 1;
         }
-        if (!needed) Py_CLEAR(kept);
+        for (Py_ssize_t k = 0; kept && k < n; ++k)
+            if (!needed[k]) Py_SETREF(PyTuple_GET_ITEM(kept, k), Py_NewRef(Py_None));
         PyList_SetSlice(given, 0, n, NULL);
         items = kept ? &PyTuple_GET_ITEM(kept, 0) : NULL;
     }
-    Call call = {self, NULL, owned};
+    Call call = {self, NULL, owns, objects};
     if (self->releases_lock) call.thread = PyEval_SaveThread();
     int status = self->entry(&runtime, &call, in, out);
     if (call.thread) PyEval_RestoreThread(call.thread);
@@ -451,8 +490,8 @@ static PyObject *Program_call(PyObject *object, PyObject *const *args, size_t na
     }
     for (Py_ssize_t k = 0; k < nr; ++k)
         if (UNLIKELY(result_kinds[k] != 'i' && out[k].tensor)) torch.delete_tensor(out[k].tensor);
-    for (Py_ssize_t k = 0; owned && k < n; ++k)
-        if (kinds[k] == 't' && in[k].tensor) torch.delete_tensor(in[k].tensor);
+    for (Py_ssize_t k = 0; k < n; ++k)
+        if (owns[k] && kinds[k] == 't' && in[k].tensor) torch.delete_tensor(in[k].tensor);
     Py_XDECREF(kept);
     return made;
 taken_back:
@@ -555,6 +594,12 @@ static PyObject *init_storage(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *init_counts(PyObject *module, PyObject *words) {
+    counted_storage = PyLong_AsSsize_t(words);
+    if (counted_storage == -1 && PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *new_tensor(PyObject *module, PyObject *args) {
     long n;
     int foreign = 0;
@@ -598,6 +643,7 @@ static PyObject *pool_empty(PyObject *module, PyObject *unused) {
 static PyMethodDef methods[] = {
     {"init", init, METH_VARARGS, "init(tensor_offset, torch.Tensor, addresses): where tensors and torch's functions are."},
     {"init_storage", init_storage, METH_VARARGS, "init_storage(words to the storage, bytes to its allocator, that, bytes to its flag): results may lie in the pool."},
+    {"init_counts", init_counts, METH_O, "init_counts(words to the storage): where reference counts are, so that donated inputs need no copy."},
     {"new_tensor", new_tensor, METH_VARARGS, "new_tensor(n, foreign=False): an uninitialised f32 tensor of n elements, as host functions make them; in the pool's\n"
      "memory as torch sees it."},
     {"keep", keep, METH_O, "keep(bytes): how much idle memory the pool holds."},

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,40 @@ def available(tensor_offset: int) -> bool:
     return bool(
         type(made) is torch.Tensor and made.shape == (5,) and made.dtype == torch.float32 and not made.requires_grad
     )
+
+
+@functools.cache
+def donates() -> bool:
+    """Whether this process can tell that nothing else sees an input's memory, so that host programs may write there."""
+    _program.init_counts(_counted_storage())
+    return _counted_storage() != 0
+
+
+@functools.cache
+def _counted_storage() -> int:
+    """Words from a TensorImpl to the pointer to its StorageImpl; 0 unless both count references in the 32 bits after their
+    first word, and a tensor's object lives as long as the tensor."""
+    import torch
+
+    with torch.inference_mode(False), torch.enable_grad():
+        t, leaf = torch.ones(4, device="cpu"), torch.ones(4, device="cpu", requires_grad=True)
+        found = [i for i, w in enumerate(words(t._cdata, 8)) if i > 1 and w == t.untyped_storage()._cdata]
+        if len(found) != 1:
+            return 0
+        storage = words(t._cdata, 8)[found[0]]
+        first, kept = _count(storage), []
+        for more in range(3):
+            if _count(storage) != first + more or _count(t._cdata) != 1 + more:
+                return 0
+            # another tensor with this memory, and a node that saves this tensor
+            kept.append((torch.empty(0, device="cpu").set_(t), leaf * t))
+        alive = weakref.ref(t)
+        del t
+    return found[0] if alive() is not None else 0
+
+
+def _count(address: int) -> int:
+    return words(address, 2)[1] & 0xFFFFFFFF
 
 
 @functools.cache

@@ -41,8 +41,10 @@ from fuselens.report import Decision
 from fuselens.schedule.updates import checks_of, copies_whole, only_updates
 
 
-def order(graph: Graph) -> Graph:
-    """The graph reordered, with ``reuse`` filled in, and decisions: FL412 states the peak, FL413 tells of each write."""
+def order(graph: Graph, donated: Iterable[str] = ()) -> Graph:
+    """The graph reordered, with ``reuse`` filled in, and decisions: FL412 states the peak, FL413 tells of each write.
+
+    ``donated`` are inputs that the call may overwrite when they were read."""
     uses = [_Use.of(graph, node) for node in graph.nodes]
     sizes = {n: _bytes(graph, b) for n, b in graph.buffers.items() if not b.storage}
     dependencies = _dependencies(uses)
@@ -50,15 +52,18 @@ def order(graph: Graph) -> Graph:
     writes.decide()
     graph = writes.graph
     uses += [_Use.of(graph, node) for node in graph.nodes[len(uses) :]]
-    kept = _kept(graph)
+    results = {graph.buffers[o].owner for o in graph.results()}
+    free = {n for n in donated if n in sizes and n not in results and n not in graph.writes}
+    kept = _kept(graph) - free
     before = _in_order(dependencies)
     positions = _greedy(uses, sizes, kept, dependencies)
     if _peak(uses, positions, sizes, kept) >= _peak(uses, before, sizes, kept):
         positions = before
     uses = [uses[p] for p in positions]
     graph = graph.replace(nodes=tuple(graph.nodes[p] for p in positions))
-    reuse = writes.reuse | _reuse(graph, uses, sizes, kept)
-    peak = _peak(uses, range(len(uses)), sizes, kept)
+    reuse = writes.reuse | _reuse(graph, uses, kept, free)
+    graph = graph.replace(donated=tuple(n for n in graph.inputs if n in free))
+    peak = _peak(uses, range(len(uses)), sizes, kept | free)
     held = sum(sizes[s] for u in uses for s in u.makes if s not in reuse)
     decision = Decision(
         "FL412", "planned", graph.name, f"intermediates take {held} bytes; {len(reuse)} buffers take over dead memory",
@@ -227,11 +232,11 @@ def _greedy(uses: list[_Use], sizes: dict[str, int], kept: set[str], dependencie
 
 
 def _peak(uses: list[_Use], positions: Iterable[int], sizes: dict[str, int], kept: set[str]) -> int:
-    """The most bytes of intermediates alive at once, without taking over memory."""
+    """The most bytes of intermediates, and of donated inputs, alive at once, without taking over memory."""
     sequence = [uses[p] for p in positions]
     last = {s: k for k, use in enumerate(sequence) for s in use.reads | use.writes}
-    alive: set[str] = set()
-    now = peak = 0
+    alive = last.keys() - kept - {s for use in sequence for s in use.writes}
+    now = peak = sum(sizes[s] for s in alive)
     for k, use in enumerate(sequence):
         for storage in use.writes - alive - kept:
             alive.add(storage)
@@ -429,7 +434,7 @@ def live_bytes(graph: Graph) -> list[int]:
 # --- memory ----------------------------------------------------------------------------------------------------
 
 
-def _reuse(graph: Graph, uses: list[_Use], sizes: dict[str, int], kept: set[str]) -> dict[str, str]:
+def _reuse(graph: Graph, uses: list[_Use], kept: set[str], donated: set[str]) -> dict[str, str]:
     last = {s: k for k, use in enumerate(uses) for s in use.reads | use.writes}
     pinned = set(kept)
     for use in uses:
@@ -437,7 +442,7 @@ def _reuse(graph: Graph, uses: list[_Use], sizes: dict[str, int], kept: set[str]
             pinned |= use.reads | use.writes
     free: dict[tuple[Any, ...], list[str]] = {}
     reuse: dict[str, str] = {}
-    seen: set[str] = set()
+    seen = set(donated)
     for k, use in enumerate(uses):
         made = sorted(use.writes - seen - set(graph.inputs) - set(graph.constants))
         use.makes = made
@@ -447,7 +452,7 @@ def _reuse(graph: Graph, uses: list[_Use], sizes: dict[str, int], kept: set[str]
             for storage in made:
                 if storage not in pinned:
                     _take(graph, use.node, storage, free, dying, reuse)
-        for storage in sorted(dying):
+        for storage in sorted(dying - donated):
             free.setdefault(_class(graph, storage), []).append(storage)
         for storage in made:
             if last[storage] == k and storage not in pinned:
@@ -466,7 +471,7 @@ def _take(
     reuse: dict[str, str],
 ) -> None:  # fmt: skip
     wanted = _class(graph, storage)
-    for old in sorted(dying):
+    for old in sorted(dying, key=lambda s: (s in graph.inputs, s)):
         if _class(graph, old) == wanted and _in_place(graph, kernel, old, storage):
             dying.discard(old)
             reuse[storage] = old

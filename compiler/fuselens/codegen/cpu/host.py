@@ -45,6 +45,7 @@ struct Runtime {  // what the process offers (runtime/_program.c)
   int (*settle)(void** tensor, long dim, const long* strides);
   int (*python)(void* call, int which, void* const* tensors, const long* numbers, void** results);
   void (*done)(void* call, Value* in, long input);
+  int (*own)(void* call, Value* in, long input);
 };
 namespace {
 template <long memories, long tensors>
@@ -85,6 +86,7 @@ class _Host:
         self.given = (*graph.inputs, *graph.constants)
         self.names: dict[str, str] = {}
         self.roots = {name: graph.root(name) for name in graph.buffers}
+        self.fixed = {n for n in graph.inputs if n not in graph.donated}
         self.seen = self._seen()  # roots of which a tensor is needed
         self.last = self._last_uses()
         self.pointers: set[str] = set()  # storages whose address is known
@@ -203,7 +205,7 @@ class _Host:
             if self.roots[earlier] in self.given:
                 return base
             call = f"run->view({base}, {self._shape(buffer)}, 0, &"
-        elif self.roots[earlier] in self.given:
+        elif self.roots[earlier] in self.fixed:
             raise Unsupported("an operator reads an input's memory in another shape")
         else:
             call = f"run->over({base}, {self._shape(buffer)}, {_SCALAR_TYPES[buffer.dtype]}, &"
@@ -236,6 +238,8 @@ class _Host:
 
     def write(self) -> HostProgram:
         graph, body = self.graph, self.body
+        for name in graph.overwritten():
+            self._try(f"run->own(call, in, {graph.inputs.index(name)})", NO_MEMORY)
         for position, node in enumerate(graph.nodes):
             if isinstance(node, Kernel):
                 self._kernel(node)
@@ -321,7 +325,7 @@ class _Host:
         info = self.infos.get(node.name)
         if info is None:
             raise Unsupported(f"no kernel was generated for {node.name}")
-        if any(self.roots[s] in self.graph.inputs for s in info.written):
+        if any(self.roots[s] in self.fixed for s in info.written):
             self._check()
         written = set(info.written)
         arguments = []
