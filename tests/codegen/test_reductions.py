@@ -190,3 +190,43 @@ def test_division_by_what_does_not_change_in_the_loop(layout: str, isa: str) -> 
     far = (found.view(torch.int32) - expected.view(torch.int32)).abs().masked_fill(expected.isnan(), 0)
     assert far.max() <= 1
     assert not far[(x.abs() > 2.0**-100) & (expected.abs() >= 2.0**-126)].any()
+
+
+STRIPS = """graph g symbols [s0 = arg0.0 hint 3, s1 = arg0.1 hint 300, s2 = arg0.2 hint 2000]
+  input arg0: {d}[s0, s1, s2] strides [s1*s2, s2, 1]
+  input arg1: {d}[s1] strides [1]
+  buffer buf0: {d}[s0, s2] strides [s2, 1]
+  buffer buf1: i64[s0, s2] strides [s2, 1]
+  buffer buf2: {d}[s0, s1, s2] strides [s1*s2, s2, 1]
+  kernel kernel0 [i0 < s0, i2 < s2]
+    phase [i1 < s1]
+      a = load arg0[s1*s2*i0 + s2*i1 + i2] : {d}
+      b = load arg1[i1] : {d}
+      c = mul a, b : {d}
+      store buf2[s1*s2*i0 + s2*i1 + i2] = c
+      s = reduce sum c : {d}
+      m = reduce max a : {d}
+      p = reduce argmax a : i64
+    phase []
+      t = add s, m : {d}
+      store buf0[s2*i0 + i2] = t
+      store buf1[s2*i0 + i2] = p
+  return buf0, buf1, buf2
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i32"])
+def test_columns_in_strips(dtype: str) -> None:
+    """Strips end where rows of columns do, where a thread's part does and where the stack's arrays do."""
+    text = STRIPS.format(d=dtype)
+    before = torch.get_num_threads()
+    try:
+        for shape in ((3, 37, 203), (2, 300, 2050), (1, 4, 1), (5, 1, 70), (2, 130, 64)):
+            x, w = sample(dtype, shape, "sum"), sample(dtype, shape[1:2], "sum")
+            results = []
+            for threads in (1, 3):
+                torch.set_num_threads(threads)
+                results.append(check(text, [x, w], rtol=1e-5, atol=1e-3))
+            assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    finally:
+        torch.set_num_threads(before)

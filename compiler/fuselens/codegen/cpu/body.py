@@ -29,6 +29,8 @@ from .scans import Scan, identity, started
 TILE = 128  # vectors added up before the partial sum joins the total: bounds the rounding error
 UNROLL = 4  # independent accumulators of a reduction whose body is too short to hide an addition's latency
 LIGHT = 12  # operations of such a body
+STRIP = 3 << 12  # bytes of all running results of a strip: part of a small first-level cache
+ROWS = 4  # rows that a strip adds up at a time
 # Functions that are one long chain of operations: processors look ahead too little to find the next vector's.
 CHAINS = frozenset("exp exp2 expm1 log log2 log10 log1p asin acos atan sinh cosh tanh sigmoid erf".split())
 
@@ -42,7 +44,7 @@ KEYWORDS = (
     " template this throw try typedef union unsigned using void volatile while and or not xor main bf16 f16"
 ).split()
 _OURS = (
-    "left begin end unit units row lo hi n u l step share chunk chunks work parallel thread threads splat copy_edge put_edge add_carry"
+    "left begin end unit units row lo hi n u l count stop given step share chunk chunks work parallel thread threads splat copy_edge put_edge add_carry"
     " to_i32 to_i64 bits round_even div_floor div_trunc mod_floor mod_trunc int_pow shift_left shift_right floor_div"
     " floor_mod least greatest bound wrap keep_f32 keep_f64 keep_i32 keep_i64 keep_mask"
     " arg_max arg_min arg_max_next arg_min_next arg_place"
@@ -146,7 +148,10 @@ class BodyWriter:
         self.iotas: dict[str, str] = {}  # arguments of the iota calls that printed index ops
         self.left = str(self.width)
         self.looping = False
-        self.across = 1  # vectors side by side that a unit of a columns kernel computes
+        self.across = 1  # vectors side by side that a unit of a columns kernel computes, at most
+        self.strip: tuple[Expr, str] | None = (
+            None  # where their number is only known when it runs: columns, and their end
+        )
         self.divisors: tuple[str, ...] = ()  # of the body being printed, those that its innermost loop does not change
         self.inverses: dict[str, str] = {}
         self.axis_names = frozenset(a.name for a in self.kernel.axes) | {
@@ -181,11 +186,18 @@ class BodyWriter:
         return text
 
     def _open_across(self) -> None:
-        """The loop over the vectors that lie side by side; the compiler unrolls it and keeps arrays in registers."""
+        """The loop over the vectors that lie side by side; if they are few, the compiler unrolls it and keeps arrays in
+        registers."""
         name = self.names[self.plan.vector]
-        self.out.put(f"#pragma GCC unroll {self.across}")
-        self.out.open(f"for (long u = 0; u < {self.across}; ++u) {{")
+        if not self.strip:
+            self.out.put(f"#pragma GCC unroll {self.across}")
+        self.out.open(f"{self._each_across()} {{")
         self.out.put(f"const long {name} = {name}_first + u * {self.width};")
+        if self.strip:
+            self._left(self.strip[0], name, self.strip[1])
+
+    def _each_across(self) -> str:
+        return f"for (long u = 0; u < {'count' if self.strip else self.across}; ++u)"
 
     def _left(self, size: Expr, name: str, hi: str) -> None:
         """Declares how many lanes exist from here on; constant where every vector is full."""
@@ -307,7 +319,7 @@ class BodyWriter:
         self.need("quotient_by.f32")
         if many:
             self.out.put(f"{kind} {inverse}[{self.across}];")
-            self.out.put(f"for (long u = 0; u < {self.across}; ++u) {inverse}[u] = 1.0f / {self._text(name)};")
+            self.out.put(f"{self._each_across()} {inverse}[u] = 1.0f / {self._text(name)};")
         else:
             self.out.put(f"const {kind} {inverse} = 1.0f / {self._text(name)};")
         self.inverses[name] = inverse + ("[u]" if many else "")
@@ -342,9 +354,16 @@ class BodyWriter:
             f.into = f.name
             if tiled and f in sums:
                 f.into += "_tile"
-                out.put(f"{self.vector(f.register)} {f.into}{f'[{self.across}]' if self.across > 1 else ''} = {{}};")
+                many = f"[{self.across}]" if self.across > 1 else ""
+                if self.strip:
+                    out.put(f"{self.vector(f.register)} {f.into}{many};")
+                    out.put(f"{self._each_across()} {f.into}[u] = {self.vector(f.register)}{{}};")
+                else:
+                    out.put(f"{self.vector(f.register)} {f.into}{many} = {{}};")
         count = self._side_by_side_in(body, size) if innermost and loop.vector else 1
-        if count > 1:
+        if self.strip and innermost:
+            self._rows(body, levels, loops, folds, vector, position, lo, end)
+        elif count > 1:
             self._unrolled(count, body, levels, loops, folds, vector, position, lo, end)
         else:
             step = f"{name} += {lanes}" if lanes > 1 else f"++{name}"
@@ -364,9 +383,39 @@ class BodyWriter:
             for f in sums:
                 self.need(f"add_carry.{f.register}")
                 if self.across > 1:
-                    out.put(f"for (long u = 0; u < {self.across}; ++u)")
+                    out.put(self._each_across())
                 at = "[u]" if self.across > 1 else ""
                 out.put(f"{f.name}{at} = add_carry({f.name}{at}, {f.name}_tile{at}, &{f.name}_carry{at});")
+            out.close()
+
+    def _rows(
+        self, body: tuple[Op, ...], levels: dict[str, int], loops: list[BodyLoop], folds: list[Fold],
+        vector: str, position: Expr, lo: str, end: str,
+    ) -> None:  # fmt: skip
+        """The innermost loop of a strip: a few rows at a time, so that running results are loaded and stored once for all
+        of them. Rows are added one after the other."""
+        out, size, name = self.out, loops[-1].axis.size, self.names[loops[-1].axis.name]
+        out.put(f"long {name}_first = {lo};")
+        for rows in (ROWS,) if size.is_Integer and int(size) % ROWS == 0 else (ROWS, 1):
+            test = f"{name}_first < {end}" if rows == 1 else f"{name}_first + {rows} <= {end}"
+            out.open(f"for (; {test}; {name}_first += {rows}) {{")
+            self._open_across()
+            whole = [f.into for f in folds]
+            for f, into in zip(folds, whole, strict=True):
+                f.into = f"{f.name}_next"
+                out.put(f"{self._accumulator(f)} {f.into} = {into}[u];")
+            if rows > 1:
+                out.put(f"#pragma GCC unroll {rows}")
+                out.open(f"for (long {name} = {name}_first; {name} < {name}_first + {rows}; ++{name}) {{")
+            else:
+                out.put(f"const long {name} = {name}_first;")
+            self._level(len(loops), body, levels, loops, folds, vector, position)
+            if rows > 1:
+                out.close()
+            for f, into in zip(folds, whole, strict=True):
+                out.put(f"{into}[u] = {f.into};")
+                f.into = into
+            out.close()
             out.close()
 
     def _side_by_side_in(self, body: tuple[Op, ...], size: Expr) -> int:
@@ -461,6 +510,13 @@ class BodyWriter:
         """The running result (one per vector side by side), and the carry of a compensated sum."""
         kind, name, start = self._accumulator(fold), fold.name, self._start(fold)
         many = f"[{self.across}]" if self.across > 1 else ""
+        if self.strip:
+            self.out.put(f"{kind} {name}{many};", fold.op.spans)
+            self.out.put(f"{self._each_across()} {name}[u] = {start if start[0] != '{' else kind + start};")
+            if self._compensated(fold):
+                self.out.put(f"{kind} {name}_carry{many};")
+                self.out.put(f"{self._each_across()} {name}_carry[u] = {kind}{{}};")
+            return
         if self.across > 1:
             start = f"{{{', '.join([start] * self.across)}}}"
         self.out.put(f"{kind} {name}{many} = {start};", fold.op.spans)
@@ -561,7 +617,7 @@ class BodyWriter:
             text = wrap(text, fold.op.dtype)
         if self.across > 1:
             self.out.put(f"{self.vector(register)} {name}[{self.across}];", fold.op.spans)
-            self.out.put(f"for (long u = 0; u < {self.across}; ++u) {name}[u] = {text};", fold.op.spans)
+            self.out.put(f"{self._each_across()} {name}[u] = {text};", fold.op.spans)
             name = f"{name}[u]"
         else:
             self.out.put(f"const {self.vector(register)} {name} = {text};", fold.op.spans)

@@ -14,7 +14,7 @@ from ..expressions import print_factor, print_index
 from ..nest import Tuning, layouts
 from ..source import KernelInfo, Source, Unsupported, Writer
 from ..traffic import bytes_moved
-from .body import HEAVY, UNROLL, BodyLoop, Unit
+from .body import HEAVY, ROWS, STRIP, UNROLL, BodyLoop, Unit
 from .host import write_host
 from .isa import ISAS
 from .parts import C_TYPES
@@ -199,6 +199,11 @@ class _KernelWriter(TileWriter):
         if layout == "rows" or not vector:
             return ("1" if not outer else row_text), lambda loop: self._each_unit(outer, loop)
         size = self.nest.size(vector)
+        if layout == "columns" and self._in_strips(size):
+            wide = UNROLL * self.width
+            blocks = self._blocks(size, UNROLL)
+            text = f"({blocks})" if " " in blocks else blocks
+            return (f"{row_text} * {text}" if outer else blocks), lambda _: self._strips(outer, vector, text, wide)
         if layout == "columns":
             blocks = self._blocks(size, self._side_by_side())
             text = f"({blocks})" if " " in blocks else blocks
@@ -259,6 +264,40 @@ class _KernelWriter(TileWriter):
         out.put(f"const long hi = lo + {PIECE} < {size} ? lo + {PIECE} : {size};")
         self._decode(outer, "row")
         self._phases(("lo", "hi"), PIECE)
+        out.close()
+
+    def _in_strips(self, size: Expr) -> bool:
+        """Whether columns are many enough to walk memory row by row, with running results in the first-level cache."""
+        loops = [p for p in self.kernel.phases if p.axes]
+        body = loops[0].body
+        long = self.nest.hint(size) > 2 * UNROLL * self.width and self.nest.hint(loops[0].axes[-1].size) >= 2 * ROWS
+        return (
+            len(loops) == 1 and long and self.width > 1 and not self.tuning.unroll
+            and any(o.op == "reduce" for o in body)
+            and not any(o.op == "scan" or o.update or o.op in HEAVY for o in self.kernel.ops())
+        )  # fmt: skip
+
+    def _strips(self, outer: list[Axis], vector: str, blocks: str, wide: int) -> None:
+        """A thread's columns in strips, which end where rows do. A column's result does not depend on their width."""
+        out, name, w = self.out, self.names[vector], self.width
+        folds = [o for o in self.kernel.ops() if o.op == "reduce"]
+        arrays = sum(3 if o.args[0] == "sum" else 2 for o in folds)
+        self.across = max(UNROLL, STRIP // (arrays * w * (8 if self.wide else 4)) // UNROLL * UNROLL)
+        size = self.nest.size(vector)
+        self.unit.lane_free.add("min_max")
+        out.open("for (long unit = begin; unit < end;) {")
+        if outer:
+            out.put(f"const long row = unit / {blocks}, {name}_first = unit % {blocks} * {wide};")
+            self._decode(outer, "row")
+        else:
+            out.put(f"const long {name}_first = unit * {wide};")
+        out.put(f"const long given = least({name}_first + (end - unit) * {wide}, {print_factor(size, self.names)});")
+        out.put(f"const long stop = least(given, {name}_first + {self.across * w});")
+        out.put(f"const long count = (stop - {name}_first + {w - 1}) / {w};")
+        self.strip = size, "stop"
+        self._phases()
+        self.strip, self.across = None, 1
+        out.put(f"unit += (stop - {name}_first + {wide - 1}) / {wide};")
         out.close()
 
     def _side_by_side(self) -> int:
