@@ -212,6 +212,23 @@ def test_padding_errors_are_eagers() -> None:
     assert str(found.value) == str(expected.value)
 
 
+@pytest.mark.parametrize("aligned", [False, True])
+def test_bicubic(aligned: bool) -> None:
+    options = {"mode": "bicubic", "align_corners": aligned}
+    for x in (
+        torch.randn(2, 3, 5, 7),
+        torch.randn(2, 16, 5, 7).to(memory_format=LAST),
+        torch.randn(2, 3, 5, 7).double(),
+    ):
+        for size in ({"size": (8, 4)}, {"size": (1, 7)}, {"scale_factor": 1.7}, {"scale_factor": 2}):
+            run(lambda x, s=size: F.interpolate(x.sin(), **s, **options) + 1, x, rtol=1e-5, atol=1e-5)
+    gradients(lambda x: F.interpolate(x.sin(), scale_factor=2, **options), torch.randn(2, 3, 5, 7))
+    compiled = fuselens.compile(lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), dynamic=True)
+    for shape in ((2, 3, 5, 7), (2, 3, 6, 4)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), F.interpolate(x, scale_factor=2, mode="bicubic"), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 def test_nearest(mode: str) -> None:
     x = torch.randn(2, 3, 12, 17)

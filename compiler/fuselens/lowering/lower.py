@@ -22,6 +22,7 @@ from fuselens.ir.loops import Buffer, Extern, Graph, Ref
 from fuselens.lowering import (
     composites,
     indexing,
+    interpolation,
     movement,
     pointwise,
     products,
@@ -48,6 +49,7 @@ RULES: dict[str, Rule] = {
     **movement.RULES,
     **composites.RULES,
     **indexing.RULES,
+    **interpolation.RULES,
     **searching.RULES,
     **products.RULES,
     **special.RULES,

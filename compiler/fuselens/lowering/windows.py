@@ -19,7 +19,7 @@ from sympy import Expr
 from fuselens.ir.affine import product
 from fuselens.ir.loops import Buffer
 from fuselens.lowering.body import Body, Scalar
-from fuselens.lowering.builder import Builder, Sizes, Unsupported, element_index
+from fuselens.lowering.builder import Builder, Sizes, Unsupported, contiguous_strides, element_index
 from fuselens.lowering.dtypes import FLOATS, compute_dtype
 from fuselens.lowering.indexing import position, unraveled, update
 from fuselens.lowering.resampling import every, paired, spread
@@ -235,6 +235,8 @@ def _max_backward(rank: int, indices: int) -> Rule:
         grad, places, out = args[0], args[indices], low.like(meta)
         if out.dtype not in FLOATS:
             raise Unsupported(f"pooling of {out.dtype}")
+        if any(low.hint(s) < low.hint(out.strides[-1]) for n, s in zip(out.sizes, out.strides, strict=True) if n != 1):
+            raise Unsupported("maxima of channels that lie side by side, which ATen is faster at")
         wide = out if out.dtype == compute_dtype(out.dtype) else low.fresh(
             out.sizes, out.strides, compute_dtype(out.dtype), out.device
         )  # fmt: skip
@@ -359,8 +361,21 @@ def _shared_back(low: Builder, grad: Buffer, x: Buffer, out: Buffer, rank: int) 
             count = count * span.count(body, window, (0, 0))
         return v / count.cast(dtype)
 
-    each = low.indexed(low.temporary(grad.sizes, dtype, grad.device), share)
+    made = low.fresh(
+        grad.sizes, grad.strides if _packed(low, grad) else contiguous_strides(grad.sizes), dtype, grad.device
+    )
+    each = low.indexed(made, share)
     return sums(low, each, shares(grad.sizes[-rank:], x.sizes[-rank:]), out)
+
+
+def _packed(low: Builder, x: Buffer) -> bool:
+    """Whether the elements fill their memory without gaps, in any order of the dimensions."""
+    expected: Expr = sympy.S.One
+    for stride, size in sorted(zip(x.strides, x.sizes, strict=True), key=lambda d: low.hint(d[0])):
+        if size != 1 and stride != expected:
+            return False
+        expected = expected * size
+    return True
 
 
 def sums(low: Builder, x: Buffer, spans: Spans, out: Buffer) -> Buffer:
