@@ -187,10 +187,10 @@ def suite_line(name: str, row: dict[str, Any]) -> str:
     return line + "   " + "".join(f"{own.get('stages', {}).get(s, 0.0):10.3f}" for s in STAGES)
 
 
-def growth(systems: list[str]) -> list[dict[str, Any]]:
+def growth(kinds: list[str], systems: list[str]) -> list[dict[str, Any]]:
     """Cold seconds for each kind, forward and training, and number of operations; printed as they come."""
     found = []
-    for kind in KINDS:
+    for kind in kinds:
         for training in (False, True):
             for system in systems:
                 for operations in SIZES:
@@ -227,7 +227,7 @@ def plot(rows: list[dict[str, Any]], path: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compile_time", description=__doc__)
-    parser.add_argument("--only", default="", help="workloads, comma-separated; default all")
+    parser.add_argument("--only", default="", help="workloads, or kinds of growth, comma-separated; default all")
     parser.add_argument("--own", action="store_true", help="without the peer")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--growth", action="store_true")
@@ -238,15 +238,16 @@ def main() -> None:
     if options.child:
         _child(options.child[0], json.loads(options.child[1]))
         return
+    only = [n for n in options.only.split(",") if n]
     systems = [OWN] if options.own else [OWN, PEER]
     if options.growth:
         print(f"{'':50}{'':14}" + "".join(f"{s:>10}" for s in STAGES))
-        result: Any = growth(systems)
+        result: Any = growth(only or list(KINDS), systems)
         if options.plot:
             plot(result, options.plot)
     else:
         print(HEADER)
-        result = suite([n for n in options.only.split(",") if n] or list(workloads()), systems, options.rounds)
+        result = suite(only or list(workloads()), systems, options.rounds)
     if options.json:
         Path(options.json).write_text(json.dumps(result, indent=1))
 
