@@ -7,8 +7,9 @@ import torch
 
 from fuselens.codegen.generate import generate
 from fuselens.ir.text import parse
+from fuselens.runtime.compile_graph import build
 
-from .graphs import DTYPES, ISA, check, compiled
+from .graphs import DTYPES, ISA, check, compiled, config
 
 
 @pytest.mark.parametrize("isa", [ISA, "scalar"])
@@ -436,6 +437,67 @@ def test_user_lines_are_named_and_mapped() -> None:
     text = source.text.split("\n")
     assert any("= -a" in text[l.line - 1] and l.spans == (span,) for l in source.lines)
     assert any("// model.py:12" in l for l in text)
+
+
+LAYERS = """graph g
+  input x: f32[40] strides [1]
+  input w0: f32[40] strides [1]
+  input w1: f32[40] strides [1]
+  buffer buf0: f32[40] strides [1]
+  buffer buf1: f32[40] strides [1]
+  buffer buf2: f64[40] strides [1]
+  kernel kernel0 [i0 < 40] from [aten.mul.Tensor]
+    phase []
+      a = load x[i0] : f32
+      b = load w0[i0] : f32
+      c = mul a, b : f32
+      store buf0[i0] = c
+  kernel kernel1 [i0 < 40] from [aten.mul.Tensor]
+    phase []
+      a = load buf0[i0] : f32
+      b = load w1[i0] : f32
+      c = mul a, b : f32
+      store buf1[i0] = c
+  kernel kernel2 [i0 < 40] from [aten.mul.Tensor]
+    phase []
+      a = load buf1[i0] : f32
+      b = load w1[i0] : f32
+      c = mul a, b : f32
+      d = cast c : f64
+      store buf2[i0] = d
+  return buf1, buf2
+"""
+
+
+def test_kernels_that_differ_in_names_are_one_function() -> None:
+    graph = parse(LAYERS)
+    source = generate(graph, "cpu", ISA).cpp
+    assert source is not None
+    assert [k.function for k in source.kernels] == ["kernel0", "kernel0", "kernel2"]
+    assert source.text.count('extern "C" void kernel') == 2
+    x, w0, w1 = torch.randn(3, 40)
+    check(graph, [x, w0, w1])
+    bare = build(graph, generate(graph, "cpu", ISA, cpp_host=False), config()).call((x, w0, w1))
+    torch.testing.assert_close(bare[0], x * w0 * w1)
+
+
+def test_a_shared_function_names_the_lines_of_all_its_kernels() -> None:
+    import dataclasses
+
+    from fuselens.report import Span
+
+    graph = parse(LAYERS)
+    spans = [Span("model.py", line, 0, line, 5) for line in (3, 4, 5)]
+    nodes = []
+    for kernel, span in zip(graph.kernels(), spans, strict=True):
+        phase = kernel.phases[0]
+        body = tuple(dataclasses.replace(o, spans=(span,)) for o in phase.body)
+        nodes.append(dataclasses.replace(kernel, phases=(dataclasses.replace(phase, body=body),), spans=(span,)))
+    source = generate(graph.replace(nodes=tuple(nodes)), "cpu", "avx2").cpp
+    assert source is not None
+    (product,) = [l for l in source.lines if " * " in source.text.split("\n")[l.line - 1] and spans[0] in l.spans][:1]
+    assert product.spans == (spans[0], spans[1])
+    assert "// also kernel1" in source.text
 
 
 @pytest.mark.parametrize("n", [1, 5, 8, 9, 16, 40])

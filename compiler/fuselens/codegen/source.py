@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -37,6 +38,12 @@ class KernelInfo:
     bytes_written: Expr | int | None = None
     checks: bool = False  # may set the unit's error flag: an integer divided by zero, an index out of range
     launch: dict[str, Any] = field(default_factory=dict)
+    same_as: str | None = None  # an earlier kernel whose text, but for names, is this one's: its function serves both
+
+    @property
+    def function(self) -> str:
+        """The exported function to call."""
+        return self.same_as or self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,9 @@ class Generated:
         return replace(self, host=of(self.host), cpp=of(self.cpp), triton=of(self.triton))
 
 
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
 def user_lines(spans: Iterable[Span]) -> str:
     """``model.py:12,14`` for a comment: base names and first lines of the spans, each once."""
     files: dict[str, dict[int, None]] = {}
@@ -179,6 +189,17 @@ class Writer:
         """Appends what another writer holds, at this one's depth."""
         self._lines += [self._indent * self._depth + line if line else "" for line in other._lines]
         self._spans += other._spans
+
+    def also(self, other: Writer) -> None:
+        """Adds the user lines of another writer's text, which has the same lines but for names."""
+        pairs = zip(self._spans, other._spans, strict=True)
+        self._spans = [(*a, *(s for s in b if s not in a)) for a, b in pairs]
+
+    def anonymous(self, names: Iterable[str]) -> str:
+        """The text without comments, with ``names`` numbered."""
+        numbers = {name: f"${k}" for k, name in enumerate(names)}
+        bare = (line.partition(self._comment)[0].rstrip() for line in self._lines)
+        return _WORD.sub(lambda m: numbers.get(m[0], m[0]), "\n".join(bare))
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"

@@ -37,7 +37,7 @@ def tune(
     first = generate({})
     if first.cpp is None:
         return {}, []
-    kernels = {k.name: k for k in first.cpp.kernels if k.name in variants and not k.checks}
+    kernels = {k.name: k for k in first.cpp.kernels if k.name in variants and not k.checks and k.same_as is None}
     names = {name: [str(v) for v in variants[name]] for name in kernels}
     if not names:
         return {}, []
@@ -62,7 +62,7 @@ def tune(
         best = min(range(len(others)), key=others.__getitem__)
         taken = others[best] < GAIN * default
         if taken:
-            chosen[name] = variants[name][best]
+            chosen |= {k.name: variants[k.name][best] for k in first.cpp.kernels if k.function == name}
         what = f"{names[name][best]} takes {others[best] / default:.2f} of the time of the default"
         span = next(iter(kernels[name].spans), None)
         tried = dict(zip(names[name], others, strict=True))

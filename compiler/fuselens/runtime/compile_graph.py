@@ -68,7 +68,7 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
         library = made.library
         if generated.program is None:
             for info in generated.cpp.kernels:
-                names[info.name] = function(library, info.name, len(info.arguments), len(info.sizes))
+                names[info.name] = function(library, info.function, len(info.arguments), len(info.sizes))
             if any(i.checks for i in generated.cpp.kernels):
                 names["check_errors"] = memory.error_check(library)
     elif generated.triton is not None and target.startswith("cuda"):

@@ -41,7 +41,7 @@ def to_cpp(
     """
     unit = Unit(graph, dataclasses.replace(ISAS[isa], fast=fast_math), tunings)
     body = Writer("//")
-    infos = [_KernelWriter(unit, kernel, body).write() for kernel in graph.kernels()]
+    infos = _kernels(unit, body)
     program = None
     if host:
         calls = Writer("//")
@@ -61,6 +61,32 @@ def to_cpp(
     offset = head.text().count("\n")
     lines = tuple(type(l)(l.line + offset, l.spans) for l in body.lines())
     return Source("cpp", head.text() + body.text(), lines, tuple(infos), program=program)
+
+
+def _kernels(unit: Unit, body: Writer) -> list[KernelInfo]:
+    """Prints the kernels; those whose texts differ in names only, as a network's layers have them, as one function."""
+    infos: list[KernelInfo] = []
+    functions: dict[str, tuple[Writer, list[KernelInfo]]] = {}
+    for kernel in unit.graph.kernels():
+        writer = _KernelWriter(unit, kernel, Writer("//"))
+        info = writer.write()
+        text = writer.out.anonymous((kernel.name, f"{kernel.name}_part", *(writer.names[a] for a in info.arguments)))
+        out, same = functions.setdefault(text, (writer.out, []))
+        if same:
+            out.also(writer.out)
+            info = dataclasses.replace(info, same_as=same[0].name)
+        same.append(info)
+        infos.append(info)
+    for out, same in functions.values():
+        first, *others = same
+        origins = ", ".join(dict.fromkeys(first.operations)) or first.kind
+        body.put()
+        body.put(f"// {first.name}: {origins}", first.spans)
+        if others:
+            body.put(f"// also {', '.join(i.name for i in others)}")
+        body.forget()
+        body.include(out)
+    return infos
 
 
 def variants(graph: Graph, isa: str, threads: int) -> dict[str, tuple[Tuning, ...]]:
@@ -100,10 +126,6 @@ class _KernelWriter(TileWriter):
             [*(self._parameter(n, arguments) for n in arguments), *(f"long {self.names[s]}" for s in sizes)]
         )
         passed = ", ".join([self.names[n] for n in (*arguments, *sizes)])
-        origins = ", ".join(dict.fromkeys(self.source.origins)) or self.source.kind
-        out.forget()
-        out.put()
-        out.put(f"// {self.source.name}: {origins}", self.source.spans)
         if self.plan.layout == "whole":
             out.open(f'extern "C" void {self.source.name}({parameters}) {{', self.source.spans)
             self._nothing_to_index()

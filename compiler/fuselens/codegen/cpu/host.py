@@ -28,6 +28,7 @@ from .operators import c_parameters, direct
 from .parts import C_TYPES
 
 _SCALAR_TYPES = {short: SCALAR_TYPES[str(dtype).removeprefix("torch.")] for dtype, short in NAMES.items()}
+LONG = 16  # nodes from which optimising a host program takes the compiler longer than it could ever gain
 LOCK_WORK = 1 << 16  # bytes of kernels beyond which other Python threads may run meanwhile
 
 RUNTIME = """
@@ -59,6 +60,14 @@ struct Held {  // what the call has made so far: freed however it ends
   }
 };
 }
+""".strip()
+
+_PLAINLY = """
+#ifdef __clang__
+__attribute__((optnone))
+#else
+__attribute__((optimize("O0")))
+#endif
 """.strip()
 
 
@@ -274,6 +283,8 @@ class _Host:
                 )
         out.put()
         out.put(f"// Host program of graph {graph.name}: inputs {', '.join(graph.inputs) or 'none'}.")
+        if len(graph.nodes) >= LONG:
+            out.put(_PLAINLY)
         out.open(
             'extern "C" int fuselens_call(const Runtime* run, void* call, Value* __restrict in, Value* __restrict out) {'
         )
@@ -333,7 +344,7 @@ class _Host:
             constant = "" if storage in written else "const "
             arguments.append(f"({constant}{C_TYPES[self.graph.buffers[storage].dtype]}*){self._pointer(storage)}")
         self.body.forget()
-        self.body.put(f"{node.name}({', '.join([*arguments, *info.sizes])});", node.spans)
+        self.body.put(f"{info.function}({', '.join([*arguments, *info.sizes])});", node.spans)
 
     def _free(self, node: Node, position: int) -> None:
         """Gives up memory that nothing uses any more, so that it serves the next allocation."""
