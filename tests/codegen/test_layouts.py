@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fuselens.codegen.cpu.cpp import to_cpp
 from fuselens.codegen.generate import generate
 from fuselens.ir.text import parse
 from fuselens.runtime.compile_graph import build
@@ -229,7 +230,7 @@ def test_layer_norm(dtype: str) -> None:
         check(text, [x, torch.randn(s1)], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("shape", [(1, 200_003), (3, 70_000), (300, 40)])
+@pytest.mark.parametrize("shape", [(1, 200_003), (3, 70_000), (300, 40), (1200, 1003)])
 def test_softmax_with_few_and_many_rows(shape: tuple[int, int]) -> None:
     rows, columns = shape
     text = f"""graph g
@@ -252,6 +253,8 @@ def test_softmax_with_few_and_many_rows(shape: tuple[int, int]) -> None:
   return buf0
 """
     check(text, [torch.randn(rows, columns)], rtol=1e-5, atol=1e-9)
+    asks = "__builtin_prefetch(buf0" in to_cpp(parse(text), "avx2").text
+    assert asks == (rows == 1200)  # the next row, where there are many long ones
 
 
 def test_gather_and_scatter() -> None:

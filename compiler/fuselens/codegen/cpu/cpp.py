@@ -14,7 +14,7 @@ from ..expressions import print_factor, print_index
 from ..nest import Tuning, layouts
 from ..source import KernelInfo, Source, Unsupported, Writer
 from ..traffic import bytes_moved
-from .body import HEAVY, ROWS, STRIP, UNROLL, BodyLoop, Unit
+from .body import HEAVY, ROWS, STRIP, UNROLL, BodyLoop, Unit, dearness
 from .host import write_host
 from .isa import ISAS
 from .parts import C_TYPES
@@ -184,7 +184,7 @@ class _KernelWriter(TileWriter):
 
     def weighted_points(self) -> Expr:
         """Points of the kernel, each counted as often as its functions are dear."""
-        return self._points() * (1 + 6 * sum(o.op in HEAVY for o in self.kernel.ops()))
+        return self._points() * (1 + sum(map(dearness, self.kernel.ops())))
 
     def _entry(self, parameters: str, passed: str, units: str) -> None:
         """The exported function: shares the units between threads when there is enough work."""
@@ -399,7 +399,7 @@ class _KernelWriter(TileWriter):
         for fold in folds:
             out.put(f"{self._accumulator(fold)} {fold.name}_parts[{CHUNKS}];")
         others = sympy.Mul(*(l.axis.size for l in loops))
-        heavy = 1 + 6 * sum(o.op in HEAVY for o in body)
+        heavy = 1 + sum(map(dearness, body))
         worth = f"{print_factor(others, self.names)} * {heavy} >= {PARALLEL_WORK}"
 
         def chunks() -> None:
