@@ -116,7 +116,11 @@ class Builder:
         )
 
     def hint(self, e: Expr) -> int:
-        return integer_value(e, self.hints)
+        """The example value of a size expression."""
+        try:
+            return integer_value(e, self.hints)
+        except KeyError as missing:
+            raise LoweringError(f"the size symbol {missing.args[0]} is no dimension of an input") from None
 
     # --- loops -------------------------------------------------------------------------------------------------
 
