@@ -215,3 +215,43 @@ def test_programs_without_loops() -> None:
     graph = fuse(parse(X + "  return x\n"))
     assert graph.nodes == ()
     assert show(order(graph))[0].startswith("graph g\n")
+
+
+def test_a_pass_of_which_only_scratch_is_left_joins_the_one_that_reads_it() -> None:
+    """The gradient of a cross-entropy: the sum of a row with one element that is not zero needs no pass."""
+    text = """\
+graph g
+  input x: f32[6, 8] strides [8, 1]
+  input at: i64[6] strides [1]
+  input g: f32[6] strides [1]
+  buffer h: f32[6, 8] strides [8, 1]
+  buffer s: f32[6] strides [1]
+  buffer y: f32[6, 8] strides [8, 1]
+  loop h [i0 < 6, i1 < 8]
+    t0 = load at[i0] : i64
+    t1 = bounds t0, 8 : i64
+    t2 = index i1 : i64
+    t3 = eq t2, t1 : bool
+    t4 = load g[i0] : f32
+    t5 = exp t4 : f32
+    t6 = const 0.0 : f32
+    t7 = where t3, t5, t6 : f32
+    store h[8*i0 + i1] = t7
+  loop s [i0 < 6] reduce [r0 < 8]
+    t0 = load h[8*i0 + r0] : f32
+    t1 = reduce sum t0 : f32
+    store s[i0] = t1
+  loop y [i0 < 6, i1 < 8]
+    t0 = load x[8*i0 + i1] : f32
+    t1 = exp t0 : f32
+    t2 = load s[i0] : f32
+    t3 = mul t1, t2 : f32
+    t4 = load h[8*i0 + i1] : f32
+    t5 = sub t4, t3 : f32
+    store y[8*i0 + i1] = t5
+  return y
+"""
+    given = torch.randn(6, 8), torch.tensor([0, 7, 3, 3, 1, 2]), torch.randn(6)
+    (kernel,) = checked(text, *given).kernels()
+    assert [len(p.axes) for p in kernel.phases if p.axes] == [1]
+    assert sum(op.op == "store" for p in kernel.phases for op in p.body) == 1

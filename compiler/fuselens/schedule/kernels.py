@@ -92,6 +92,7 @@ class _Builder:
             _hoist(phases)
             _share(phases)
             _find_picked(phases)
+            _join_scratch(phases)
         bodies = without_dead([ops for _, ops in phases])
         merged = _merge_axes(outer, [(axes, body) for (axes, _), body in zip(phases, bodies, strict=True) if body])
         return self._finish(*merged)
@@ -401,6 +402,41 @@ def _find_picked(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> None:
     for number, (axes, body) in enumerate(phases) if found else ():
         kept = (o for o in body if o.name not in found)
         phases[number] = (axes, [Op(o.name, o.op, _renamed_args(o, found), o.dtype, o.spans) for o in kept])
+
+
+def _join_scratch(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> None:
+    """Moves a pass that nothing is left of but its scratch to the later pass that reads that back, and overwrites it."""
+    written = {o.args[0] for _, body in phases for o in body if o.op == "store"}
+    for number, (axes, body) in enumerate(phases):
+        scratch = {o.args[0]: o for o in body if o.op == "store"}
+        loaded = {o.args[0] for o in body if o.op == "load"}
+        if not axes or not scratch or loaded & written or any(o.op in ("reduce", "scan") or o.update for o in body):
+            continue
+        readers = [k for k, (_, b) in enumerate(phases) if any(o.op == "load" and o.args[0] in scratch for o in b)]
+        if len(readers) != 1 or readers[0] <= number or phases[readers[0]][0] != axes:
+            continue
+        dtypes = {o.name: o.dtype for o in body}
+        reader = phases[readers[0]][1]
+        names: dict[str, str] = {}
+        overwritten: set[str] = set()
+        for op in reader:
+            stored = scratch.get(op.args[0]) if op.op in ("load", "store") else None
+            if stored is None:
+                continue
+            value = stored.args[2]
+            if op.args[1] != stored.args[1] or op.update or (op.op == "load" and dtypes.get(value) != op.dtype):
+                break
+            if op.op == "load" and op.args[0] not in overwritten:
+                names[op.name] = value
+            elif op.op == "store":
+                overwritten.add(op.args[0])
+        else:
+            if overwritten == scratch.keys():
+                kept = (
+                    Op(o.name, o.op, _renamed_args(o, names), o.dtype, o.spans) for o in reader if o.name not in names
+                )
+                phases[readers[0]] = (axes, [*(o for o in body if o.op != "store"), *kept])
+                phases[number] = (axes, [])
 
 
 def _share(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> None:
