@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -608,6 +610,28 @@ def test_a_position_out_of_range_is_reported_once() -> None:
         with pytest.raises(IndexError):
             built.call((x, bad, v))
         built.call((x, at, v))
+
+
+@pytest.mark.parametrize("cpp_host", [True, False])
+def test_each_thread_gets_the_errors_of_its_own_calls(cpp_host: bool) -> None:
+    graph = parse(updates("f32", "sum", 7, 4000))
+    call = build(graph, generate(graph, "cpu", ISA, cpp_host=cpp_host), config()).call
+    good = update_inputs(torch.float32, 7, 4000, 40)
+    bad = [good[0], torch.full((40,), 7), good[2]]
+    expected = call(tuple(good))
+
+    def many(inputs: list[torch.Tensor]) -> int:
+        failed = 0
+        for _ in range(30):
+            try:
+                for found, wanted in zip(call(tuple(inputs)), expected, strict=True):
+                    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+            except IndexError:
+                failed += 1
+        return failed
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(many, [good, bad, good, bad])) == [0, 30, 0, 30]
 
 
 def test_sums_at_one_position_do_not_depend_on_threads() -> None:

@@ -59,23 +59,21 @@ def settled(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
 
 
 def error_check(library: ctypes.CDLL) -> Callable[[], None]:
-    """A function that raises, and resets the unit's flag, if one of its kernels reported an error.
+    """A function that raises if one of the unit's kernels reported an error in this thread since it was last called.
 
-    The flag's bits are kinds of errors: 1 an integer divided by zero, 2 an index out of range. Compiled code computes
+    The bits are kinds of errors: 1 an integer divided by zero, 2 an index out of range. Compiled code computes
     the whole result first (quotient and remainder 0, position 0); whoever called the graph runs its frame eagerly,
     which raises eager's own exception.
     """
-    flag = ctypes.c_int.in_dll(library, "fuselens_error")
+    take = library.fuselens_take_errors
 
     def check() -> None:
-        kinds = flag.value
-        if kinds:
-            flag.value = 0
+        if kinds := take():
             raise kernel_error(kinds)
 
     return check
 
 
 def kernel_error(kinds: int) -> Exception:
-    """The exception for a unit's error flags."""
+    """The exception for error flags of kernels."""
     return RuntimeError("ZeroDivisionError") if kinds & 1 else IndexError("an index is out of range")

@@ -67,7 +67,7 @@ class Unit:
     def __init__(self, graph: Graph, isa: Isa, tunings: Mapping[str, Tuning] = MappingProxyType({})) -> None:
         self.graph, self.isa, self.tunings = graph, isa, tunings
         self.parts: dict[tuple[int, bool], set[str]] = {}
-        self.lane_free: set[str] = {"omp"}
+        self.lane_free: set[str] = {"parallel"}
         self._known: dict[tuple[int, bool], dict[str, object]] = {}
 
     def need(self, width: int, wide: bool, names: Sequence[str]) -> None:

@@ -180,7 +180,7 @@ class _KernelWriter(TileWriter):
         points = print_factor(self._points(), self.names)
         for size in sizes:
             test = f"{print_factor(size, self.names)} <= 0 && {points} > 0"
-            self.out.put(f"if ({test}) {{ fuselens_error |= 2; return; }}")
+            self.out.put(f"if ({test}) {{ fuselens_errors |= 2; return; }}")
 
     def weighted_points(self) -> Expr:
         """Points of the kernel, each counted as often as its functions are dear."""

@@ -288,6 +288,8 @@ class _Host:
         out.open(
             'extern "C" int fuselens_call(const Runtime* run, void* call, Value* __restrict in, Value* __restrict out) {'
         )
+        if any(i.checks for i in self.infos.values()):
+            out.put("fuselens_take_errors();  // of a call that ended early")
         out.put(f"Held<{self.counts['memory']}, {self.counts['tensor']}> held = {{run}};")
         for name, (position, dimension) in graph.symbols.items():
             out.put(f"const long {name} = {self._symbol(position, dimension)};")
@@ -325,11 +327,7 @@ class _Host:
     def _check(self) -> None:
         """Before inputs are written to (nothing fails after that), else at the end."""
         if self.checks:
-            self.body.open("if (fuselens_error) {")
-            self.body.put("const int error = fuselens_error;")
-            self.body.put("fuselens_error = 0;")
-            self.body.put(f"return {CHECK_FAILED} | error;")
-            self.body.close()
+            self.body.put(f"if (const int errors = fuselens_take_errors()) return {CHECK_FAILED} | errors;")
             self.checks = False
 
     def _kernel(self, node: Kernel) -> None:

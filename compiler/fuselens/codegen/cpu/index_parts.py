@@ -7,9 +7,9 @@ from .parts import C_TYPES, REGISTER, REGISTER_C, TOKEN, UNIT, Part
 UNIT["bound"] = Part(
     "bound",
     "static inline long bound(long at, long n) {\n"
-    "  if (__builtin_expect((unsigned long)at >= (unsigned long)n, 0)) { fuselens_error |= 2; return 0; }\n"
+    "  if (__builtin_expect((unsigned long)at >= (unsigned long)n, 0)) { fuselens_errors |= 2; return 0; }\n"
     "  return at;\n}",
-    ("error",),
+    ("errors",),
 )
 
 _BOUNDS = """
@@ -19,7 +19,7 @@ static inline @l bounds@W(@l at, long n, long left) {
   long any = 0;
   if (__builtin_expect(left >= @W, 1)) for (int l = 0; l < @W; ++l) any |= bad[l];
   else for (long l = 0; l < left; ++l) any |= bad[l];
-  if (__builtin_expect(any != 0, 0)) fuselens_error |= 2;
+  if (__builtin_expect(any != 0, 0)) fuselens_errors |= 2;
   return at & ~bad;
 }""".strip()
 
@@ -58,7 +58,7 @@ def index_parts() -> list[Part]:
     return [
         *(_update(kind, dtype) for kind in UPDATED for dtype in C_TYPES),
         Part("wrap", "static inline @l wrap(@l at, long n) { return at + ((at >> 63) & n); }", ("types",)),
-        Part("bounds", _BOUNDS, ("types", "error")),
+        Part("bounds", _BOUNDS, ("types", "errors")),
         Part(
             "lane_of",
             "static inline int lane_of@W(long at, long start) {  // -1 before the lanes, @W after them\n"

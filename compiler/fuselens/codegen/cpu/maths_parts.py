@@ -355,7 +355,7 @@ def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
         parts.append(Part(f"add_carry.{kind}", _KAHAN.replace("@T", token), ("types",)))
     for kind, token in (("i32", "@i"), ("i64", "@l")):
         text = f"{maths.INTEGER_QUOTIENT[kind]}\n{maths.INTEGER_DIVISION.replace('@V', token)}"
-        parts.append(Part(f"int_division.{kind}", text, ("any_lane", "splat.f64", "abs.f64", "copysign.f64", "error")))
+        parts.append(Part(f"int_division.{kind}", text, ("any_lane", "splat.f64", "abs.f64", "copysign.f64", "errors")))
         parts.append(
             Part(f"int_power.{kind}", by_lanes("int_pow", token, "::int_pow", 2), ("types", f"int_pow.{kind}"))
         )

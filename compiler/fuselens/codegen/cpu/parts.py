@@ -49,9 +49,24 @@ extern "C" int omp_get_thread_num();
 extern "C" int omp_get_num_threads();
 extern "C" int omp_get_max_threads();
 extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned);
+""".strip()
+_PARALLEL = """
 template <class F>
 static inline void parallel(F& work, bool shared = true) {
   GOMP_parallel([](void* f) { (*(F*)f)(omp_get_thread_num(), omp_get_num_threads()); }, &work, !shared, 0);
+}""".strip()
+_ERRORS = """
+static thread_local int fuselens_errors = 0;  // of the call that this thread makes: 1 an integer divided by zero, 2 an index out of range
+extern "C" int fuselens_take_errors() { const int found = fuselens_errors; fuselens_errors = 0; return found; }
+template <class F>
+static inline void parallel(F& work, bool shared = true) {  // the caller gets the errors of all threads
+  struct Work { F& work; int errors; } all = {work, fuselens_errors};
+  GOMP_parallel([](void* w) {
+    Work& all = *(Work*)w;
+    all.work(omp_get_thread_num(), omp_get_num_threads());
+    if (fuselens_errors) __atomic_fetch_or(&all.errors, fuselens_take_errors(), __ATOMIC_RELAXED);
+  }, &all, !shared, 0);
+  fuselens_errors = all.errors;
 }""".strip()
 
 UNIT: dict[str, Part] = {
@@ -59,10 +74,6 @@ UNIT: dict[str, Part] = {
     for p in (
         Part("bf16", "struct bf16 { unsigned short bits; };  // the upper half of a float"),
         Part("f16", "struct f16 { unsigned short bits; };  // IEEE binary16"),
-        Part(
-            "error",
-            'extern "C" { int fuselens_error = 0; }  // bit 0: an integer divided by zero, bit 1: an index out of range',
-        ),
         Part(
             "floor_div",
             "static inline long floor_div(long a, long b) { long q = a / b; return q - ((a % b != 0) & ((a < 0) != (b < 0))); }\n"
@@ -79,6 +90,8 @@ UNIT: dict[str, Part] = {
             "static inline int is_far(double x) { return __builtin_fabs(x) > 1e8; }",
         ),
         Part("omp", _OMP),
+        Part("parallel", _PARALLEL, ("omp",)),
+        Part("errors", _ERRORS, ("omp",)),  # with a form of "parallel" that keeps them
     )
 }
 

@@ -98,6 +98,8 @@ def print_prelude(used: dict[tuple[int, bool], set[str]], unit: set[str], isa: I
             wanted.add(name)
             stack += table[name].needs
         sections += [p.text for n, p in _ordered(table, wanted)]
+    if "errors" in unit:
+        unit.discard("parallel")
     todo = list(unit)
     while todo:
         for need in UNIT[todo.pop()].needs:

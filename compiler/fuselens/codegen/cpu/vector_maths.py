@@ -423,7 +423,7 @@ static inline @l quotient(@l a, @l b) {
 }
 INTEGER_DIVISION = """
 static inline @V not_zero(@V b) {
-  if (__builtin_expect(any_lane(b == 0), 0)) fuselens_error |= 1;
+  if (__builtin_expect(any_lane(b == 0), 0)) fuselens_errors |= 1;
   return b - (b == 0);
 }
 static inline @V div_trunc(@V a, @V b) { return quotient(a, not_zero(b)); }
