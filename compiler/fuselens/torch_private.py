@@ -87,6 +87,13 @@ def _view_by_kernel(view: Any, x: Any, sizes: Any) -> tuple[Any, tuple[Any, ...]
     return torch.ops.aten.as_strided.default, (x, shaped.shape, shaped.stride(), x.storage_offset())
 
 
+def nonnegative_dims(func: Any, x: Any, *args: Any) -> tuple[Any, tuple[Any, ...]] | None:
+    """A norm over dimensions counted from the front: torch 2.11 keeps those of size 1 that are counted from the end."""
+    if len(args) < 2 or args[1] is None or all(d >= 0 for d in args[1]):
+        return None
+    return func, (x, args[0], [d % max(x.dim(), 1) for d in args[1]], *args[2:])
+
+
 def _refused_for_integers(func: Any, x: Any, *args: Any) -> None:
     """Real kernels refuse to write floats to integers, torch's rules in Python for some of them do not."""
     if not (x.dtype.is_floating_point or x.dtype.is_complex):
@@ -107,6 +114,7 @@ def _refused_mask(func: Any, x: Any, mask: Any, source: Any) -> None:
 # Where torch's fake kernels differ from the real ones: the operator and arguments to run instead, None for the same.
 _CORRECTIONS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]] | None]] = {
     torch.ops.aten.view.default: _view_by_kernel,
+    torch.ops.aten.linalg_vector_norm.default: nonnegative_dims,
     torch.ops.aten.permute.default: _view_by_kernel,
     torch.ops.aten.logit_.default: _refused_for_integers,
     torch.ops.aten.ldexp_.default: _refused_for_integers,

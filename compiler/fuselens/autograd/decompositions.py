@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import torch
+
 from fuselens import torch_private
 
 from . import definitions
@@ -65,7 +67,17 @@ def table() -> Decompositions:
     }  # fmt: skip
     chosen |= _extra()
     chosen |= definitions.TABLE
+    norm = torch.ops.aten.linalg_vector_norm.default
+    chosen[norm] = _over_nonnegative_dims(norm, chosen[norm])
     return MappingProxyType(chosen)
+
+
+def _over_nonnegative_dims(norm: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        corrected = torch_private.nonnegative_dims(norm, *args)
+        return rule(*(args if corrected is None else corrected[1]), **kwargs)
+
+    return run
 
 
 def _packet(op: Any) -> str:

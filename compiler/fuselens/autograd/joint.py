@@ -133,6 +133,7 @@ class _Trace:
         self.enables_grad = not torch.is_grad_enabled() and _turns_grad_on(gm)
         asks = any(_requires_grad(t) for t in fake_inputs) or any(map(torch_private.makes_leaf, gm.graph.nodes))
         self.training = (torch.is_grad_enabled() or self.enables_grad) and asks
+        recorder.training = self.training
         self.captured_inputs = [  # as the capture left them
             n.meta.get("val", fake)
             for n, fake in zip((n for n in gm.graph.nodes if n.op == "placeholder"), fake_inputs, strict=False)

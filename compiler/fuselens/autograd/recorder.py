@@ -23,6 +23,7 @@ from fuselens import result_layouts, torch_private
 
 from .decompositions import Decompositions
 from .random_numbers import DRAW_SEED, RULES, SEED_ARGUMENTS, Streams
+from .refusals import refusal
 from .unsupported import Unsupported
 
 aten = torch.ops.aten
@@ -53,6 +54,7 @@ class Recorder(torch_private.RecordingMode):
         self.clones_are_identity = False
         self.paused = False
         self.decomposing = False
+        self.training = False  # whether a backward will be recorded
         self.random = False
         self._table = decompositions
         self._rules: dict[Any, tuple[str, Callable[..., Any] | None]] = {}
@@ -216,7 +218,7 @@ class Recorder(torch_private.RecordingMode):
             finally:
                 self.decomposing = not outermost
             if out is not NotImplemented:
-                return self._laid_out(func, args, out) if outermost else out
+                return self._laid_out(func, args, self._accepted(func, args, kwargs, out)) if outermost else out
             action = "record"
         if action == "identity" or (self.clones_are_identity and func is aten.clone.default):
             out = func(*args, **kwargs)
@@ -226,10 +228,18 @@ class Recorder(torch_private.RecordingMode):
             return self._lift(func, args)
         if action == "unrecorded":
             return func(*args, **kwargs)
-        return self._record(func, args, kwargs)
+        out = self._record(func, args, kwargs)
+        return out if self.decomposing else self._accepted(func, args, kwargs, out)
+
+    def _accepted(self, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
+        """``out``, unless the program's operator refuses such operands."""
+        reason = refusal(func, args, kwargs, out, training=self.training)
+        if reason:
+            raise Unsupported(reason, self.meta.get("span"))
+        return out
 
     def _laid_out(self, func: Any, args: Any, out: Any) -> Any:
-        """What ``func`` was decomposed to, laid out in memory as what the operator itself returns."""
+        """What an operator of the program was decomposed to, laid out in memory as by the operator itself."""
         first = out[0] if isinstance(out, tuple) and out else out
         order = result_layouts.order(func, args, first) if isinstance(first, torch.Tensor) else None
         if order is None:

@@ -16,9 +16,7 @@ from fuselens.lowering.pointwise import Formula
 
 # Bernoulli numbers B(2k) / 2k: ψ(x) ~ log x - 1/2x - Σ of them over x^2k
 _DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
-# B(2k): ψ'(x) ~ 1/x + 1/2x² + Σ of them over x^(2k + 1)
-_TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730)
-_SHIFTS = 10  # from here on the asymptotic series are exact in double precision
+_SHIFTS = 10  # from here on the asymptotic series is exact in double precision
 
 
 def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
@@ -48,18 +46,17 @@ def _digamma(x: Scalar) -> Scalar:
 
 
 def _trigamma(x: Scalar) -> Scalar:
-    """ψ', shifted and reflected in the same way."""
+    """ψ' as ATen computes it: six shifts and the series' first terms, so in double precision it is as far off."""
     low = x < 0.5
-    y = low.where(1.0 - x, x)
-    total = y.body.const(0.0, y.dtype)
-    for _ in range(_SHIFTS):
-        small = y < float(_SHIFTS)
-        total = small.where(total + 1.0 / (y * y), total)
-        y = small.where(y + 1.0, y)
-    z = 1.0 / (y * y)
-    total = total + 1.0 / y + 0.5 * z + z / y * _polynomial(z, _TRIGAMMA)
     sine = (x * math.pi).apply("sin")  # as ATen rounds it, so that the poles are as far away
-    return low.where((math.pi * math.pi) / (sine * sine) - total, total)
+    y = low.where(1.0 - x, x)
+    total = low.where(-(math.pi * math.pi) / (sine * sine), 0.0)
+    for _ in range(6):
+        total = total + 1.0 / (y * y)
+        y = y + 1.0
+    z = 1.0 / (y * y)
+    total = total + (1.0 + 1.0 / (2.0 * y) + z * (1 / 6 - z * (1 / 30 - z * (1 / 42)))) / y
+    return low.where(-total, total)
 
 
 def _polygamma(order: int, x: Scalar) -> Scalar:
