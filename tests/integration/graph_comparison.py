@@ -1,8 +1,9 @@
 """A random graph run eagerly and compiled, and compared in all it does; tolerances come from the graph itself.
 
-The same program is run in float64, once as it is and some times with noise: each result of a step is changed by as much
-as rounding to its dtype may change it. What compiled code may differ from eager by is what rounding explains, so an
-ill-conditioned program raises no false alarm, and a comparison of nearly equal numbers may fall either way.
+The same program is run in float64, once as it is and some times with noise: what each ATen operator returns, in the
+backward as well, is changed by as much as rounding to eager's dtype may change it. What compiled code may differ from
+eager by is what rounding explains, so an ill-conditioned program raises no false alarm, and a comparison of nearly equal
+numbers may fall either way.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fuselens
 
@@ -22,10 +24,33 @@ from .graph_stages import checked
 from .random_graphs import NAMES, Input, Program, Step
 
 EPSILON = {torch.float64: 2.0**-52, torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
-_FOLDS = re.compile(
-    r"sum|mean|var|std|norm|@|matmul|einsum|conv|linear|softm|logsumexp|pool|attention|loss|entropy|similarity|lerp|index_add"
+# Operators that move, choose or make elements: exact.
+_EXACT = frozenset(
+    """
+    copy clone fill zero where index index_select gather scatter cat stack neg abs relu clamp clamp_min clamp_max maximum
+    minimum max min amax amin sort topk kthvalue median cummax cummin flip roll repeat masked_fill sign sgn ceil floor round
+    trunc frac fmod copysign constant_pad_nd select_scatter slice_scatter diagonal_scatter as_strided_scatter empty
+    empty_like empty_strided new_empty new_empty_strided zeros zeros_like ones ones_like full full_like new_zeros new_ones
+    new_full scalar_tensor arange linspace eye tril triu lift_fresh _to_copy index_fill index_copy index_put take rot90
+    max_pool2d_with_indices max_pool3d_with_indices threshold threshold_backward embedding upsample_nearest1d
+    upsample_nearest2d nan_to_num hardtanh heaviside repeat_interleave select_backward slice_backward diagonal_backward
+    unfold_backward
+""".split()
 )
-_CHOOSES = re.compile(r"amax|amin|max\(|min\(|sort|topk|cummax")  # exact, and its backward compares with the result
+# Operators that add up, or whose intermediates may be larger than their results.
+_FOLDS = frozenset(
+    """
+    sum mean prod mm bmm addmm baddbmm mv addmv dot convolution convolution_backward _softmax _log_softmax
+    _softmax_backward_data _log_softmax_backward_data logsumexp native_layer_norm native_layer_norm_backward
+    native_group_norm native_group_norm_backward native_batch_norm native_batch_norm_backward _native_batch_norm_legit
+    _fused_rms_norm _fused_rms_norm_backward var std var_mean std_mean linalg_vector_norm norm cumsum cumprod logcumsumexp
+    avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward index_add scatter_add
+    embedding_dense_backward mse_loss smooth_l1_loss logaddexp lerp cosine_similarity nll_loss_forward
+    _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
+    upsample_bilinear2d max_pool2d_with_indices_backward upsample_nearest2d_backward _cdist_forward glu_backward
+""".split()
+)
+_NORMS = 1 / 512  # of what is added up, below which a normalised value may come out as 0
 SAMPLES, MORE_SAMPLES = 2, 40
 
 
@@ -96,9 +121,17 @@ def _default(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _wide(text: str) -> str:
-    text = re.sub(r"torch\.(float32|bfloat16|float16)\b", "torch.float64", text)
-    return re.sub(r"\.(half|float|bfloat16)\(\)", ".double()", text)
+def _wide(text: str, given: list[torch.dtype]) -> str:
+    """A step in float64. A conversion copies, unless it converts nothing in eager either."""
+
+    def converted(dtype: str) -> str:
+        same = given[:1] == [getattr(torch, dtype)]
+        return ".to(torch.float64)" if same else ".to(torch.float64, copy=True)"
+
+    text = re.sub(r"\.to\(torch\.(float32|float64|bfloat16|float16)\)", lambda m: converted(m[1]), text)
+    named = {"half": "float16", "float": "float32", "double": "float64", "bfloat16": "bfloat16"}
+    text = re.sub(r"\.(half|float|bfloat16|double)\(\)", lambda m: converted(named[m[1]]), text)
+    return re.sub(r"torch\.(float32|bfloat16|float16)\b", "torch.float64", text)
 
 
 class Reference:
@@ -119,48 +152,77 @@ class Reference:
                 if step.name:
                     self.dtypes[step.name] = scope[step.name].dtype
 
-    def run(self, noise: torch.Generator | None) -> Callable[..., Any]:
+    def _epsilon(self, step: Step) -> float:
+        of = [EPSILON[d] for d in map(self.dtypes.__getitem__, (step.name or step.args[0], *step.args)) if d in EPSILON]
+        return of[0] if of else EPSILON[torch.float32]
+
+    def run(self, rounding: _Rounding | None) -> Callable[..., Any]:
         def call(*given: torch.Tensor) -> Any:
             scope: dict[str, Any] = dict(NAMES)
             for name, value in zip(self.arguments, given, strict=True):
                 scope[name] = value
             with _default(torch.float64):
                 for step in self.program.steps:
-                    text = _wide(step.text)
-                    target = step.name or step.args[0]
-                    operands = {a: scope[a] for a in step.args}
-                    if noise is not None and step.name and _FOLDS.search(step.text):
-                        operands = {a: self._noisy(v, a, noise) for a, v in operands.items()}
-                    exec(f"{step.name} = {text.format(*step.args)}" if step.name else text.format(*step.args),
-                         (local := {**scope, **operands}))  # fmt: skip
-                    scope[target] = local[target] if step.name else scope[target]
-                    if noise is not None:
-                        self._disturb(scope[target], target, [scope[a] for a in step.args] if step.name else [], noise,
-                                      chooses=bool(_CHOOSES.search(step.text)))  # fmt: skip
+                    epsilon = self._epsilon(step)
+                    if rounding is not None:
+                        rounding.epsilon = epsilon
+                    exec(_wide(str(step), [self.dtypes[a] for a in step.args]), scope)
+                    if rounding is not None:
+                        target = step.name or step.args[0]
+                        rounding.store(scope[target], self.dtypes[target], epsilon)
             return tuple(scope[o] for o in self.program.outputs)
 
         return call
 
-    def _noisy(self, value: torch.Tensor, name: str, noise: torch.Generator) -> torch.Tensor:
-        if not value.is_floating_point():
-            return value
-        return value * (1 + EPSILON[self.dtypes[name]] * _uniform(value, noise))
 
-    def _disturb(
-        self, value: torch.Tensor, name: str, operands: list[torch.Tensor], noise: torch.Generator, *, chooses: bool
-    ) -> None:
-        epsilon = EPSILON.get(self.dtypes[name])
-        if (
-            epsilon is None
-            or not value.is_floating_point()
-            or chooses
-            or any(_address(o) == _address(value) for o in operands)
-        ):
+class _Rounding(TorchDispatchMode):
+    """Inside, operators return in float64 what is off by what rounding to ``epsilon`` may be: a sum of n terms by up to
+    √n roundings, in single precision for those of halves, and by those of its terms."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.noise = torch.Generator().manual_seed(seed)
+        self.flushes = seed % 2 == 1
+        self.epsilon = EPSILON[torch.float64]
+
+    def store(self, value: Any, dtype: torch.dtype, epsilon: float) -> None:
+        """The value of a step as eager stores it; its backward rounds as the step does."""
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or dtype not in EPSILON:
             return
-        if value.requires_grad and operands:
-            value.register_hook(lambda g: g * (1 + epsilon * _uniform(g, noise)))
         if 0 not in value.stride():
-            value.data.mul_(1 + epsilon * _uniform(value, noise))
+            value.data.copy_(value.data.to(dtype))
+        if value.requires_grad:
+
+            def backward(_: torch.Tensor) -> None:
+                self.epsilon = epsilon
+
+            value.register_hook(backward)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__.rstrip("_")
+        folds = name in _FOLDS
+        scale = 0.0
+        if folds and not func._schema.is_mutable:
+            scale = max((float(a.abs().max()) for a in args if _is_float(a) and a.numel()), default=0.0)
+            args = [self._off(a.clone(), self.epsilon) if _is_float(a) else a for a in args]
+        result = func(*args, **(kwargs or {}))
+        if name in _EXACT or any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns):
+            return result
+        for r in result if isinstance(result, (tuple, list)) else (result,):
+            if _is_float(r) and r.numel() and 0 not in r.stride():
+                terms = max((a.numel() for a in args if _is_float(a)), default=1) / r.numel() if folds else 0.0
+                single = min(self.epsilon, EPSILON[torch.float32])
+                self._off(r, self.epsilon + single * terms**0.5)
+                if self.flushes and "norm" in name:
+                    r[r.abs() < scale * self.epsilon / _NORMS] = 0.0
+        return result
+
+    def _off(self, value: torch.Tensor, epsilon: float) -> torch.Tensor:
+        return value.mul_(1 + epsilon * _uniform(value, self.noise))
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _uniform(like: torch.Tensor, noise: torch.Generator) -> torch.Tensor:
@@ -196,13 +258,14 @@ class Tolerance:
         self.samples: list[dict[str, torch.Tensor]] = []
         self.exact = self._sample(None)
 
-    def _sample(self, noise: torch.Generator | None) -> dict[str, torch.Tensor]:
+    def _sample(self, rounding: _Rounding | None) -> dict[str, torch.Tensor]:
         arguments = _widened(self.program.arguments(self.call), self.program)
-        return observe(self.program, self.reference.run(noise), arguments).tensors
+        with rounding or nullcontext():
+            return observe(self.program, self.reference.run(rounding), arguments).tensors
 
     def more(self, count: int) -> None:
         while len(self.samples) < count:
-            self.samples.append(self._sample(torch.Generator().manual_seed(len(self.samples))))
+            self.samples.append(self._sample(_Rounding(len(self.samples))))
 
     def covers(self, name: str, expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
         """For each element whether the difference is explained."""
@@ -291,21 +354,23 @@ def outcome(program: Program) -> Outcome:
 
 def reduced(program: Program, fails: Callable[[Program], bool]) -> Program:
     """The program with outputs, steps, sizes and inputs left out for as long as it fails."""
+    error = _error(program)
     changed = True
     while changed:
         changed = False
         for candidate in _smaller(program):
-            if _runs(candidate) and fails(candidate):
+            if _error(candidate) == error and fails(candidate):
                 program, changed = candidate, True
                 break
     return program
 
 
-def _runs(program: Program) -> bool:
+def _error(program: Program) -> str | None:
+    """What kind of exception eager raises, if any."""
     try:
-        return observe(program, program.function(), program.arguments()).error is None
+        return (observe(program, program.function(), program.arguments()).error or "").partition(":")[0]
     except Exception:  # noqa: BLE001 - whatever eager says, it is no program to show
-        return False
+        return None
 
 
 def _smaller(program: Program) -> Iterator[Program]:

@@ -10,9 +10,10 @@ import os
 
 import hypothesis
 import pytest
+import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
-from .graph_comparison import outcome, reduced
+from .graph_comparison import EPSILON, compare, outcome, reduced
 from .random_graphs import Input, Program, Step, programs
 
 SEED = int(os.environ.get("FUSELENS_SWEEP_SEED") or 0)
@@ -73,6 +74,13 @@ FOUND = {
     "backward_reads_the_old_value": program(
         "a = torch.hypot(x, y)", "x[..., 0] = x[..., -1]", inputs="x bfloat16 3 3; y float32 3 3 grad", outputs="a",
     ),
+    "mixed_dtypes_refused_by_a_backward": program("a = F.mse_loss(x, y, reduction='none')", inputs="x float64 3 grad; y float32 1"),
+    "bounds_refused_by_a_backward": program("a = torch.clamp(x, x, y)", inputs="x float32 21 1 grad; y float32 7"),
+    "divisor_refused_by_a_backward": program(
+        "a = torch.addcdiv(x, y, z.abs() + 1)", inputs="x float32 3; y float32 3 grad; z int64 3"
+    ),
+    "norm_over_one_element": program("a = torch.norm(x, 1, (-2, 3))", inputs="x float16 1 1 1 1"),
+    "trigamma_as_eager_computes_it": program("a = torch.digamma(x.abs() + 1)", inputs="x float64 grad"),
     "one_element_read_and_written_over": program(
         "a = torch.gather(x, 0, torch.argsort(x, 0).narrow(0, 0, 1))", "b = a + 1.5",
         "c = torch.gather(b, -1, torch.argsort(b, -1))", "d = torch.stack([y, a], 0)",
@@ -84,6 +92,31 @@ FOUND = {
 @pytest.mark.parametrize("name", FOUND)
 def test_found(name: str) -> None:
     assert outcome(FOUND[name]).difference is None
+
+
+WRONG = {
+    "sum": program("a = x.sum(-1)", inputs="x float32 8 100 grad"),
+    "softmax": program("a = torch.softmax(x, -1)", inputs="x float32 8 100 grad"),
+    "layer_norm": program("a = F.layer_norm(x, (100,))", inputs="x float32 8 100 grad"),
+    "product": program("a = x @ x.mT", inputs="x float64 8 100 grad"),
+    "rounded": program("a = torch.exp(torch.tanh(x)) * y", inputs="x bfloat16 64; y bfloat16 64 grad"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_comparison_sees_errors_beyond_rounding(name: str) -> None:
+    right = WRONG[name].function()
+    few = 200 * EPSILON[WRONG[name].arguments()["x"].dtype]
+
+    def wrong(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(r + few * r.detach().abs().amax() for r in right(*given))
+
+    def wrong_gradient(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(r * (1 + few) - few * r.detach() for r in right(*given))
+
+    assert compare(WRONG[name], right, 0) is None
+    assert "output" in str(compare(WRONG[name], wrong, 0))
+    assert "gradient" in str(compare(WRONG[name], wrong_gradient, 0))
 
 
 @pytest.mark.timeout(600)
