@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from fuselens import torch_private
 
@@ -51,7 +50,7 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Any, result: Any, *, trainin
     found = _by_kernel(func, args, kwargs)
     if isinstance(found, str):
         return f"{func} refuses operands of such dtypes: {found}"
-    given = [t.dtype for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
+    given = [t.dtype for t in torch_private.PYTREE.tree_leaves(result) if isinstance(t, torch.Tensor)]
     return "" if found == given else f"{func} gives another dtype for operands of such dtypes"
 
 
@@ -65,10 +64,12 @@ def _by_kernel(func: Any, args: Any, kwargs: Any) -> str | list[torch.dtype]:
 
     with torch_private.real_tensors():
         try:
-            result = func(*pytree.tree_map(real, tuple(args)), **pytree.tree_map(real, dict(kwargs)))
+            result = func(
+                *torch_private.PYTREE.tree_map(real, tuple(args)), **torch_private.PYTREE.tree_map(real, dict(kwargs))
+            )
         except (RuntimeError, NotImplementedError) as error:
             return (str(error).splitlines() or [""])[0]
-        return [t.dtype for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
+        return [t.dtype for t in torch_private.PYTREE.tree_leaves(result) if isinstance(t, torch.Tensor)]
 
 
 def _of_bounds(args: Sequence[Any], result: torch.Tensor) -> str:
