@@ -20,10 +20,9 @@ def order(func: Any, args: Sequence[Any], result: torch.Tensor) -> list[int] | N
     """The dimensions of ``result``, the outermost in memory first, as the kernel of the operator ``func`` lays out its
     (first) result; None where ``result`` is so, or nothing else is known."""
     rule = _rule(func)
-    operands = [a for a in args if isinstance(a, torch.Tensor)] if rule is not None else []
-    if rule is None or result.dim() == 0 or (all(t.is_contiguous() for t in operands) and result.is_contiguous()):
+    if rule is None or result.dim() == 0 or (all(t.is_contiguous() for t in _tensors(args)) and result.is_contiguous()):
         return None
-    found = rule(operands, result)
+    found = rule(args, result)
     if found is None:
         return None
     step: Any = 1
@@ -35,11 +34,17 @@ def order(func: Any, args: Sequence[Any], result: torch.Tensor) -> list[int] | N
     return found[::-1] if moved and step != 0 else None
 
 
-Rule = Callable[[Sequence[torch.Tensor], torch.Tensor], list[int] | None]  # the dimensions, the innermost first
+def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
+    flat = (b for a in args for b in (a if isinstance(a, (list, tuple)) else (a,)))
+    return [t for t in flat if isinstance(t, torch.Tensor)]
 
 
-def _iterated(operands: Sequence[torch.Tensor], result: torch.Tensor, *, mask: bool = False) -> list[int]:
+Rule = Callable[[Sequence[Any], torch.Tensor], list[int] | None]  # the dimensions, the innermost first
+
+
+def _iterated(args: Sequence[Any], result: torch.Tensor, *, mask: bool = False) -> list[int]:
     """All operands decide, the first of them first. With ``mask`` it is one, which no kernel converts."""
+    operands = _tensors(args)
     shape, first = result.shape, operands[0]
     if all(t.shape == shape for t in operands):
         if all(_is_channels_last(t) for t in operands):
@@ -54,24 +59,39 @@ def _iterated(operands: Sequence[torch.Tensor], result: torch.Tensor, *, mask: b
     return _innermost_first(shape, steps)
 
 
-def _as_first(operands: Sequence[torch.Tensor], result: torch.Tensor) -> list[int]:
+def _indexed(args: Sequence[Any], result: torch.Tensor) -> list[int] | None:
+    """What stays of the first operand decides, then the positions."""
+    x, positions = args[:2]
+    at = [d for d, p in enumerate(positions) if p is not None]
+    given = [p for p in positions if p is not None]
+    if any(p.dtype in (torch.bool, torch.uint8) for p in given):
+        return None
+    shape = torch.broadcast_shapes(*(p.shape for p in given))
+    kept = [x.stride(d) for d in range(x.dim()) if d not in at]
+    before = at[0] if at[-1] - at[0] + 1 == len(at) else 0
+    behind = (0,) * (len(kept) - before)
+    steps = [(*(0,) * before, *_expanded(p, p.stride(), shape), *behind) for p in given]
+    return _innermost_first(result.shape, [(*kept[:before], *(0,) * len(shape), *kept[before:]), *steps])
+
+
+def _as_first(args: Sequence[Any], result: torch.Tensor) -> list[int]:
     """As the first operand lies."""
-    return _innermost_first(result.shape, [operands[0].stride()])
+    return _innermost_first(result.shape, [args[0].stride()])
 
 
-def _written(operands: Sequence[torch.Tensor], result: torch.Tensor) -> list[int] | None:
+def _written(args: Sequence[Any], result: torch.Tensor) -> list[int] | None:
     """As the first operand lies, gaps included, which is what torch's rules say, unless its elements share memory."""
-    return _as_first(operands, result) if 0 in result.stride() else None
+    return _as_first(args, result) if 0 in result.stride() else None
 
 
-def _contiguous(_: Sequence[torch.Tensor], result: torch.Tensor) -> list[int]:
+def _contiguous(_: Sequence[Any], result: torch.Tensor) -> list[int]:
     return list(reversed(range(result.dim())))
 
 
-def _suggested(operands: Sequence[torch.Tensor], result: torch.Tensor) -> list[int]:
+def _suggested(args: Sequence[Any], result: torch.Tensor) -> list[int]:
     """Channels last where the first operand is, else contiguous."""
-    contiguous = suggested_memory_format(operands[0]) is torch.contiguous_format
-    return _contiguous(operands, result) if contiguous else _channels_innermost(result.dim())
+    contiguous = suggested_memory_format(args[0]) is torch.contiguous_format
+    return _contiguous(args, result) if contiguous else _channels_innermost(result.dim())
 
 
 # Tagged as pointwise, but views, or laid out as their parts are.
@@ -79,8 +99,10 @@ _NOT_ITERATED = frozenset({"positive", "conj_physical", "mvlgamma", "masked_fill
 _OTHERS: dict[str, Rule] = {
     **dict.fromkeys(("floor_divide", "mse_loss", "smooth_l1_loss", "complex", "polar"), _iterated),
     "where": functools.partial(_iterated, mask=True),
-    "threshold_backward": lambda operands, result: _iterated(operands[::-1], result),
-    "ldexp": lambda operands, result: _iterated((operands[0], operands[1].new_empty(operands[1].shape)), result),
+    **dict.fromkeys(("index", "_unsafe_index"), _indexed),
+    "stack": lambda args, result: _contiguous(args, result) if all(t.is_contiguous() for t in _tensors(args)) else None,
+    "threshold_backward": lambda args, result: _iterated(args[::-1], result),
+    "ldexp": lambda args, result: _iterated((args[0], args[1].new_empty(args[1].shape)), result),
     **dict.fromkeys(("huber_loss", "binary_cross_entropy"), _as_first),
     **dict.fromkeys(("slice_scatter", "select_scatter", "diagonal_scatter"), _written),
     **dict.fromkeys(("log_sigmoid_forward", "nll_loss2d_forward", "pow.Scalar"), _contiguous),

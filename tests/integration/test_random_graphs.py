@@ -79,6 +79,16 @@ FOUND = {
     "divisor_refused_by_a_backward": program(
         "a = torch.addcdiv(x, y, z.abs() + 1)", inputs="x float32 3; y float32 3 grad; z int64 3"
     ),
+    "layout_of_what_is_indexed": program(
+        "a = x[torch.remainder(i.long(), 3), :, torch.remainder(i.long(), 3).mT]", "b = x[:, i.long() % 3]",
+        inputs="x float32 4 3 5 .mT.contiguous().mT; i int32 2 2 .mT", outputs="a b",
+    ),
+    "layout_of_a_stack": program(
+        "a = x.sign()", "b = torch.stack([a, x], -4)", inputs="x int32 1 1 1 2 .to(memory_format=torch.channels_last)"
+    ),
+    "halves_are_compared_as_they_are_rounded": program(
+        "a = torch.log1p(x.abs())", "b = a.max()", inputs="x float16 2 grad"
+    ),
     "norm_over_one_element": program("a = torch.norm(x, 1, (-2, 3))", inputs="x float16 1 1 1 1"),
     "trigamma_as_eager_computes_it": program("a = torch.digamma(x.abs() + 1)", inputs="x float64 grad"),
     "one_element_read_and_written_over": program(

@@ -240,13 +240,13 @@ class Recorder(torch_private.RecordingMode):
 
     def _laid_out(self, func: Any, args: Any, out: Any) -> Any:
         """What an operator of the program was decomposed to, laid out in memory as by the operator itself."""
-        first = out[0] if isinstance(out, tuple) and out else out
+        first: Any = out[0] if isinstance(out, tuple) and out else out
         order = result_layouts.order(func, args, first) if isinstance(first, torch.Tensor) else None
         if order is None:
             return out
+        inverse = sorted(range(len(order)), key=order.__getitem__)
         with self:
-            copy = first.permute(order).clone(memory_format=torch.contiguous_format)
-            copy = copy.permute(sorted(range(len(order)), key=order.__getitem__))
+            copy = torch.permute(torch.permute(first, order).clone(memory_format=torch.contiguous_format), inverse)
         return (copy, *out[1:]) if isinstance(out, tuple) else copy
 
     def _seed(self, device: torch.device) -> torch.Tensor:

@@ -13,6 +13,11 @@ from fuselens.report import Span
 
 Resolve = Callable[["Scope", str, Expr, Op], str]  # storage and index to the name of the value
 _HALVES = ("f16", "bf16")
+# What jumps where its operands change a little: in eager those are rounded.
+_DISCRETE = frozenset({
+    "eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "trunc", "round", "mod", "fmod", "floordiv", "truncdiv",
+    "argmax", "argmin",
+})  # fmt: skip
 _NEUTRAL = {"mul": 1, "div": 1, "sub": 0}
 
 
@@ -78,8 +83,11 @@ def translate(
     """Appends ``ops`` to the scope with axes replaced by ``mapping`` and loads answered by ``resolve``.
 
     ``names`` maps the ops' own names to the scope's and grows. Stores are left out; ``folded`` answers reduces. ``exact``:
-    the ops are a conversion that the user sees, so what it converts from is rounded as eager has it.
+    the ops are a conversion that the user sees, so what it converts from is rounded as eager has it, as is what is
+    compared.
     """
+    ops = tuple(ops)
+    compared = {a for o in ops if not _DISCRETE.isdisjoint((o.op, *o.args[:1])) for a in o.operands()}
     for op in ops:
         if op.op == "store" or op.name in names:
             continue
@@ -107,7 +115,9 @@ def translate(
             value = names[op.args[0]]
             source, dtype = scope.unrounded.get(value, ("", ""))
             names[op.name] = (
-                source if dtype == op.dtype and not exact else scope.emit("cast", (value,), op.dtype, op.spans)
+                source
+                if dtype == op.dtype and not exact and op.name not in compared
+                else scope.emit("cast", (value,), op.dtype, op.spans)
             )
         else:
             args = tuple(names[a] if isinstance(a, str) else a for a in op.args)
