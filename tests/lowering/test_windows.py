@@ -240,6 +240,10 @@ def test_nearest(mode: str) -> None:
     run(lambda x: F.interpolate(x, size=(25, 30), mode=mode), x.to(memory_format=LAST), externs=1)
     run(lambda x: F.interpolate(x, scale_factor=2.5, mode=mode), x, externs=1)
     run(lambda x: F.interpolate(x, size=(24, 17), mode=mode), x)
+    for size in ((25, 30), (5, 40), (1, 3), (12, 34)):
+        gradients(lambda x, s=size: F.interpolate(x.sin(), size=s, mode=mode), x)
+    gradients(lambda x: F.interpolate(x, scale_factor=(2.5, 0.3), mode=mode), x.to(memory_format=LAST))
+    gradients(lambda x: F.interpolate(x, scale_factor=1.7, mode=mode), x.double())
     for other in (x.double(), x.bfloat16(), (x * 50).to(torch.uint8)):
         run(lambda x: F.interpolate(x, scale_factor=3, mode=mode), other.to(memory_format=LAST), externs=1)
 

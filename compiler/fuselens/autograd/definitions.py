@@ -55,6 +55,14 @@ def _cdist_backward(grad: Tensor, x: Tensor, y: Tensor, p: float, distance: Tens
     return each.sum(-2)
 
 
+def _shrink_backward(grad: Tensor, x: Tensor, limit: float) -> Tensor:
+    return torch.where((x >= -limit) & (x <= limit), 0, grad)
+
+
+def _unbind_copy(x: Tensor, dim: int = 0) -> list[Tensor]:
+    return [part.clone(memory_format=torch.contiguous_format) for part in aten.unbind.int(x, dim)]
+
+
 def _copied(view: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda *args, **kwargs: view(*args, **kwargs).clone(memory_format=torch.contiguous_format)
 
@@ -63,7 +71,11 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.dist.default: _dist,
     aten._cdist_forward.default: _cdist,
     aten._cdist_backward.default: _cdist_backward,
+    aten.hardshrink_backward.default: _shrink_backward,
+    aten.softshrink_backward.default: _shrink_backward,
     aten.as_strided_copy.default: _copied(aten.as_strided.default),
+    aten.view_copy.default: _copied(aten.view.default),
+    aten.unbind_copy.int: _unbind_copy,
     aten.narrow_copy.default: _copied(aten.narrow.default),
     aten.permute_copy.default: _copied(aten.permute.default),
 }

@@ -84,19 +84,29 @@ def spread(low: Builder, x: Buffer, factors: Sequence[int]) -> Buffer:
     return low.view(x, tuple(sizes), tuple(strides), x.offset, low.fresh_name())
 
 
-def _factors(dtype: str, sizes: Sequence[Expr], outs: Sequence[Expr], scales: Sequence[Any], exact: bool) -> list[int]:
-    """How many times each element is repeated, where ATen's floating-point arithmetic comes to that."""
+def neighbours(
+    dtype: str, sizes: Sequence[Expr], outs: Sequence[Expr], scales: Sequence[Any], exact: bool
+) -> list[list[int]]:
+    """The element that each place of the result has, by ATen's floating-point arithmetic."""
     if dtype not in FLOATS:
         raise Unsupported(f"interpolation of {dtype}")
-    rounded = _single if compute_dtype(dtype) == "f32" else float
+    rounded, half = _single if compute_dtype(dtype) == "f32" else float, 0.5 if exact else 0.0
     found = []
     for size, out, scale in zip(sizes, outs, scales, strict=True):
-        if not (size.is_Integer and out.is_Integer and int(size) > 0 and int(out) % int(size) == 0):
-            raise Unsupported("a size that is no multiple of the input's")
-        factor, half = int(out) // int(size), 0.5 if exact else 0.0
+        if not (size.is_Integer and out.is_Integer and int(size) > 0 and int(out) > 0):
+            raise Unsupported("interpolation along a dimension of symbolic size")
         step = rounded(1 / scale if scale else int(size) / int(out))
-        if any(min(int(rounded((o + half) * step)), int(size) - 1) != o // factor for o in range(int(out))):
-            raise Unsupported("a scale that does not repeat each element as often")
+        found.append([min(int(rounded((o + half) * step)), int(size) - 1) for o in range(int(out))])
+    return found
+
+
+def factors_of(sizes: Sequence[Expr], outs: Sequence[Expr], nearest: Sequence[Sequence[int]]) -> list[int] | None:
+    """How many times each element is repeated, where all are equally often."""
+    found = []
+    for size, out, places in zip(sizes, outs, nearest, strict=True):
+        factor, rest = divmod(int(out), int(size))
+        if rest or any(i != o // factor for o, i in enumerate(places)):
+            return None
         found.append(factor)
     return found
 
@@ -108,7 +118,12 @@ def _single(value: float) -> float:
 def _nearest(rank: int, exact: bool) -> Rule:
     def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
         x, out = args[0], low.like(meta)
-        factors = _factors(x.dtype, x.sizes[-rank:], out.sizes[-rank:], _scales(args[2:], kwargs, rank), exact)
+        sizes, counts = x.sizes[-rank:], out.sizes[-rank:]
+        factors = factors_of(
+            sizes, counts, neighbours(x.dtype, sizes, counts, scales_of(args[2:], kwargs, rank), exact)
+        )
+        if factors is None:
+            raise Unsupported("a size that is no multiple of the input's")
         if out.strides[-1] == 1 and factors[-1] > 1:
             raise Unsupported("vectors of repeated elements, which ATen is faster at")
         low.pointwise(paired(low, out, factors, x.sizes[-rank:]), [spread(low, x, factors)], lambda v: v, "")
@@ -117,20 +132,16 @@ def _nearest(rank: int, exact: bool) -> Rule:
     return rule
 
 
-def _nearest_backward(rank: int, exact: bool) -> Rule:
-    def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
-        grad, out = args[0], low.like(meta)
-        scales = _scales(args[3:], kwargs, rank)
-        factors = _factors(out.dtype, out.sizes[-rank:], grad.sizes[-rank:], scales, exact)
-        if math.prod(factors) > MOST_TERMS:
-            pairs = paired(low, grad, factors, out.sizes[-rank:])
-            folded = range(len(out.sizes) - rank + 1, len(pairs.sizes), 2)
-            return low.reduce(out, "sum", [pairs], list(folded))
-        terms = [every(low, grad, out.sizes[-rank:], factors, place)
-                 for place in itertools.product(*map(range, factors))]  # fmt: skip
-        return low.pointwise(out, terms, lambda first, *rest: sum(rest, first))
-
-    return rule
+def repeated_back(low: Builder, grad: Buffer, out: Buffer, factors: Sequence[int]) -> Buffer:
+    """The gradient of repetition: sums over the places of each element."""
+    rank = len(factors)
+    if math.prod(factors) > MOST_TERMS:
+        pairs = paired(low, grad, factors, out.sizes[-rank:])
+        folded = range(len(out.sizes) - rank + 1, len(pairs.sizes), 2)
+        return low.reduce(out, "sum", [pairs], list(folded))
+    terms = [every(low, grad, out.sizes[-rank:], factors, place)
+             for place in itertools.product(*map(range, factors))]  # fmt: skip
+    return low.pointwise(out, terms, lambda first, *rest: sum(rest, first))
 
 
 def every(low: Builder, x: Buffer, counts: Sequence[Expr], steps: Sequence[int], starts: Sequence[int]) -> Buffer:
@@ -142,7 +153,7 @@ def every(low: Builder, x: Buffer, counts: Sequence[Expr], steps: Sequence[int],
     return low.view(x, (*x.sizes[:-rank], *counts), (*x.strides[:-rank], *spaced), offset, low.fresh_name())
 
 
-def _scales(rest: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> list[Any]:
+def scales_of(rest: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> list[Any]:
     names = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}[rank]
     given = {**dict(zip(names, rest, strict=False)), **kwargs}
     return [given.get(n) for n in names]
@@ -153,6 +164,4 @@ RULES: dict[str, Rule] = {
     **{f"aten.replication_pad{d}d": _padded(_replicated) for d in (1, 2, 3)},
     **{f"aten.upsample_nearest{d}d": _nearest(d, False) for d in (1, 2, 3)},
     **{f"aten._upsample_nearest_exact{d}d": _nearest(d, True) for d in (1, 2, 3)},
-    **{f"aten.upsample_nearest{d}d_backward": _nearest_backward(d, False) for d in (1, 2, 3)},
-    **{f"aten._upsample_nearest_exact{d}d_backward": _nearest_backward(d, True) for d in (1, 2, 3)},
 }

@@ -6,7 +6,7 @@ lies in the windows from ``floor(i * count / size)`` to ``ceil((i + 1) * count /
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -33,7 +33,8 @@ class Uneven:
     def inside(self, out: Expr, tap: int) -> Expr:
         """The tap's position; the window's last where it has no such tap."""
         place = self.first(out) + tap
-        return sympy.Min(place, self.end(out) - 1) if tap >= self.least else place
+        place = sympy.Min(place, self.end(out) - 1) if tap >= self.least else place
+        return place if self.least else sympy.Max(place, 0)
 
     def place(self, body: Body, out: Expr, tap: Scalar) -> Scalar:
         last = body.lift(self.end(out) - 1, "i64").cast("i32")
@@ -67,4 +68,21 @@ def shares(sizes: Sizes, counts: Sizes) -> list[Uneven]:
         found.append(
             between(n, m, lambda o, n=n, m=m: divide(o * n, m), lambda o, n=n, m=m: divide(o * n + n + m - 1, m))
         )
+    return found
+
+
+def repeats(sizes: Sizes, counts: Sizes, chosen: Sequence[Sequence[int]], exact: bool) -> list[Uneven]:
+    """Where each of ``sizes`` elements is among its ``counts`` nearest neighbours; ``chosen`` says which each has."""
+    divide = integer_functions()["FloorDiv"]
+    half = 2 if exact else 1
+    found = []
+    for size, count, nearest in zip(sizes, counts, chosen, strict=True):
+        n, m = int(size), int(count)
+
+        def first(i: Expr, n: int = n, m: int = m) -> Expr:
+            return divide(half * m * i + n - 1, half * n)
+
+        if any(not first(sympy.Integer(i)) <= o < first(sympy.Integer(i + 1)) for o, i in enumerate(nearest)):
+            raise Unsupported("a scale that repeats elements at other places than their sizes say")
+        found.append(between(m, n, first, lambda i, first=first: first(i + 1)))
     return found

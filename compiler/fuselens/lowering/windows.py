@@ -22,8 +22,8 @@ from fuselens.lowering.body import Body, Scalar
 from fuselens.lowering.builder import Builder, Sizes, Unsupported, contiguous_strides, element_index
 from fuselens.lowering.dtypes import FLOATS, compute_dtype
 from fuselens.lowering.indexing import position, unraveled, update
-from fuselens.lowering.resampling import every, paired, spread
-from fuselens.lowering.uneven import Uneven, shares
+from fuselens.lowering.resampling import every, factors_of, neighbours, paired, repeated_back, scales_of, spread
+from fuselens.lowering.uneven import Uneven, repeats, shares
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
 MOST_TAPS = 64  # of a window that is written out
@@ -383,6 +383,21 @@ def sums(low: Builder, x: Buffer, spans: Spans, out: Buffer) -> Buffer:
     return _means(low, x, spans, out, [(0, 0)] * len(spans), 1)
 
 
+def _nearest_backward(rank: int, exact: bool) -> Rule:
+    """Sums over the places to which nearest neighbours took each element."""
+
+    def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+        grad, out = args[0], low.like(meta)
+        sizes, counts = out.sizes[-rank:], grad.sizes[-rank:]
+        nearest = neighbours(out.dtype, sizes, counts, scales_of(args[3:], kwargs, rank), exact)
+        factors = factors_of(sizes, counts, nearest)
+        if factors is not None:
+            return repeated_back(low, grad, out, factors)
+        return sums(low, grad, repeats(sizes, counts, nearest, exact), out)
+
+    return rule
+
+
 def _spread_back(
     low: Builder, grad: Buffer, out: Buffer, strides: Sequence[int], pads: Sequence[int], kernel: Sequence[int], divisor: int,
 ) -> Buffer:  # fmt: skip
@@ -455,6 +470,8 @@ RULES: dict[str, Rule] = {
     "aten.adaptive_max_pool3d_backward": _max_backward(3, 2),
     "aten.fractional_max_pool2d_backward": _max_backward(2, 4),
     "aten.fractional_max_pool3d_backward": _max_backward(3, 4),
+    **{f"aten.upsample_nearest{d}d_backward": _nearest_backward(d, False) for d in (1, 2, 3)},
+    **{f"aten._upsample_nearest_exact{d}d_backward": _nearest_backward(d, True) for d in (1, 2, 3)},
     "aten.avg_pool2d": _avg_pool(2),
     "aten.avg_pool3d": _avg_pool(3),
     "aten.avg_pool2d_backward": _avg_backward(2),
