@@ -29,7 +29,8 @@ from fuselens import comparison
 from tests.capture.operator_samples import NOT_SHARED, OPERATORS, RESHAPING, UNINITIALISED, observe, tensors
 
 DTYPES = {
-    str(d).removeprefix("torch."): d for d in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool)
+    str(d).removeprefix("torch."): d
+    for d in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
 }
 MOST_SAMPLES = 40
 # how a sample ran, best first; a case is as good as its worst sample
@@ -70,7 +71,11 @@ def verify(name: str, dtype: str, most: int = MOST_SAMPLES) -> Outcome:
     start = time.perf_counter()
     torch.manual_seed(0)
     random.seed(0)
-    grad = op.supports_autograd and wanted in op.supported_backward_dtypes("cpu") and wanted.is_floating_point
+    grad = (
+        op.supports_autograd
+        and wanted in op.supported_backward_dtypes("cpu")
+        and (wanted.is_floating_point or wanted.is_complex)
+    )
     groups: dict[Any, list[Any]] = {}
     for sample in op.sample_inputs("cpu", wanted, requires_grad=grad):
         groups.setdefault(signature(sample), []).append(sample)

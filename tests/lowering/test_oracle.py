@@ -400,14 +400,6 @@ _STATIC_ONLY = {"extern-unique_stride", "movement-repeat_interleave"}
 
 # operators that go through ATen outside the programs about them
 _FALLBACKS: dict[str, set[str]] = {
-    "pointwise-complex": {"aten.mul.Tensor", "aten.view_as_real_copy.default", "aten.select_copy.int"},
-    "pointwise-conjugate": {
-        "aten.complex.default",
-        "aten._conj_copy.default",
-        "aten.t_copy.default",
-        "aten.view_as_real_copy.default",
-    },
-    "view-view_as_real": {"aten.complex.default", "aten.view_as_real_copy.default"},
     "composed-cross_entropy": {"aten.gather.default"},
     "backward-cross_entropy": {"aten.gather.default", "aten.scatter.value"},
     "backward-embedding": {"aten.embedding.default", "aten.index_put.default"},

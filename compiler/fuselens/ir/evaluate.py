@@ -152,6 +152,11 @@ class Memory:
         self.flat[owner] = flat
         return flat
 
+    def elements(self, owner: str) -> Tensor:
+        """The storage as loops see it: complex numbers are pairs of reals."""
+        flat = self.storage(owner)
+        return torch.view_as_real(flat).flatten() if flat.is_complex() else flat
+
     def tensor(self, name: str) -> Tensor:
         if name in self.packed:
             return self.packed[name]
@@ -195,13 +200,13 @@ class _Points:
         return point
 
     def load(self, op: Op, storage: str, index: Expr) -> Tensor:
-        flat = self.memory.storage(storage)
+        flat = self.memory.elements(storage)
         if 0 in self.shape:
             return torch.zeros(self.shape, dtype=TORCH_DTYPE[op.dtype])
         return self._checked(op, flat.take(self._index(op, index, flat)))
 
     def store(self, op: Op, storage: str, index: Expr, value: Tensor) -> None:
-        flat = self.memory.storage(storage)
+        flat = self.memory.elements(storage)
         if 0 in self.shape:
             return
         point = self._index(op, index, flat).expand(self.shape)

@@ -13,7 +13,9 @@
 
 Everything is frozen plain data. Index expressions are sympy expressions over axis symbols, size symbols and (for
 gathers) the names of earlier integer ops; they count elements from the start of the *storage* that the buffer lies
-in, so a view needs no node of its own. Sizes are sympy expressions too: integers, or symbols of ``Graph.symbols``.
+in, so a view needs no node of its own. A storage of complex numbers is one of reals to loops, twice as long: the real
+part of element k is number 2k, the imaginary part 2k + 1 (:func:`element`). Sizes are sympy expressions too:
+integers, or symbols of ``Graph.symbols``.
 
 A body is evaluated once for each point of the iteration space. ``reduce`` ops fold over the axes that the phase adds
 (over the reduction axes, in a Loop), ``scan`` ops run along them: they have a value at every point. In a Loop, ops
@@ -42,8 +44,14 @@ ITEMSIZE: dict[str, int] = {
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
     "c64": 8, "c128": 16,
 }  # fmt: skip
+_PARTS = {"c64": "f32", "c128": "f64"}
 ReduceKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin"]
 ScanKind = Literal["sum", "prod", "max", "min", "logsumexp"]
+
+
+def element(dtype: str) -> str:
+    """What loops load from a storage of ``dtype``, and store to it."""
+    return _PARTS.get(dtype, dtype)
 
 
 @functools.cache  # sympy takes 10 µs to make one, and passes ask for the same few thousands of times

@@ -34,7 +34,21 @@ from typing import Any
 import sympy
 from sympy import Expr
 
-from fuselens.ir.loops import Axis, Buffer, Extern, Graph, Kernel, Loop, Node, Op, Phase, Ref, symbol, value_symbol
+from fuselens.ir.loops import (
+    Axis,
+    Buffer,
+    Extern,
+    Graph,
+    Kernel,
+    Loop,
+    Node,
+    Op,
+    Phase,
+    Ref,
+    element,
+    symbol,
+    value_symbol,
+)
 from fuselens.report import Line, Span
 
 # --- index expressions -----------------------------------------------------------------------------------------
@@ -458,7 +472,7 @@ class _Parser:
         if store:
             name, target, index, kind, value = store.groups()
             args = (target, parse_expression(index), value, *([kind] if kind else []))
-            op = Op(name or f"store{self.stores}", "store", args, self.buffers[target].dtype)
+            op = Op(name or f"store{self.stores}", "store", args, element(self.buffers[target].dtype))
             self.stores += 1
         else:
             found = _OP.fullmatch(line)

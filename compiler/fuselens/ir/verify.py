@@ -50,6 +50,7 @@ from fuselens.ir.loops import (
     Node,
     Op,
     Phase,
+    element,
     extern_reads,
     indirect_names,
     phases_of,
@@ -225,14 +226,14 @@ def _dtype_problem(graph: Graph, op: Op, dtypes: dict[str, str]) -> str:
 
 
 def _load_dtype(graph: Graph, op: Op, dtypes: dict[str, str]) -> str:
-    expected = graph.buffers[op.args[0]].dtype
+    expected = element(graph.buffers[op.args[0]].dtype)
     if op.dtype != expected:
         return f"storage is {expected}"
     return next((f"index uses {n}, which is {dtypes[n]}" for n in indirect_names(op.args[1]) if dtypes[n] != "i64"), "")
 
 
 def _store_dtype(graph: Graph, op: Op, dtypes: dict[str, str]) -> str:
-    expected = graph.buffers[op.args[0]].dtype
+    expected = element(graph.buffers[op.args[0]].dtype)
     given = dtypes[op.args[2]]
     if op.update:
         kind = "h" if expected in _HALVES else _kind(expected)
@@ -347,7 +348,8 @@ def _check_update(
 def _check_bounds(graph: Graph, node: Node, op: Op, extremes: tuple[int, int] | None) -> None:
     if extremes is None:
         return
-    count = _extent(graph, graph.buffers[op.args[0]])
+    buffer = graph.buffers[op.args[0]]
+    count = _extent(graph, buffer) * ITEMSIZE[buffer.dtype] // ITEMSIZE[element(buffer.dtype)]
     if extremes[0] < 0 or extremes[1] >= count:
         raise IRError(node.name, "bounds", f"{op.op} {op.args[0]}[{show_expression(op.args[1])}] reaches "
                                            f"{extremes[0]}..{extremes[1]} of {count} elements")  # fmt: skip

@@ -14,7 +14,8 @@ from sympy import Expr
 
 from fuselens.ir.loops import Op, value_symbol
 from fuselens.ir.ops import OPS
-from fuselens.lowering.dtypes import FLOATS
+from fuselens.lowering.complex_maths import FORMULAS
+from fuselens.lowering.dtypes import FLOATS, PARTS
 from fuselens.report import Span
 
 Operand = Any  # Scalar, Python number, or size expression
@@ -37,6 +38,9 @@ class Scalar:
         return self.body.add(op, tuple(o.name for o in operands), dtype)
 
     def cast(self, dtype: str) -> Scalar:
+        if dtype in PARTS:
+            part = PARTS[dtype]
+            return Complex(self.cast(part), self.body.const(0, part))
         return self if dtype == self.dtype else self.body.add("cast", (self.name,), dtype)
 
     def bitcast(self, dtype: str) -> Scalar:
@@ -116,7 +120,42 @@ class Scalar:
         """This condition's choice between two values of one dtype (at least one of them is a scalar)."""
         dtype = (yes if isinstance(yes, Scalar) else no).dtype
         yes, no = self.body.lift(yes, dtype), self.body.lift(no, dtype)
+        if isinstance(yes, Complex) and isinstance(no, Complex):
+            return Complex(self.where(yes.re, no.re), self.where(yes.im, no.im))
         return self.body.add("where", (self.name, yes.name, no.name), dtype)
+
+
+class Complex(Scalar):
+    """A complex value: two real ones, and formulas of them (:mod:`.complex_maths`)."""
+
+    __slots__ = ("im", "re")
+
+    def __init__(self, re: Scalar, im: Scalar) -> None:
+        super().__init__(re.body, "", {part: whole for whole, part in PARTS.items()}[re.dtype])
+        self.re, self.im = re, im
+
+    def of(self, re: Scalar, im: Scalar) -> Complex:
+        return Complex(re, im)
+
+    def apply(self, op: str, *others: Operand) -> Scalar:
+        formula = FORMULAS.get(op)
+        if formula is None:
+            raise NotImplementedError(f"loops do not compute {op} of complex numbers")
+        return formula(self, *(self.body.lift(o, self.dtype) for o in others))
+
+    def cast(self, dtype: str) -> Scalar:
+        if dtype in PARTS:
+            return Complex(self.re.cast(PARTS[dtype]), self.im.cast(PARTS[dtype]))
+        if dtype == "bool":
+            return self.re.ne(0.0) | self.im.ne(0.0)
+        return self.re.cast(dtype)
+
+    def bitcast(self, dtype: str) -> Scalar:
+        raise NotImplementedError("it reinterprets complex numbers")
+
+    @property
+    def floating(self) -> bool:
+        return True
 
 
 class Body:
@@ -137,6 +176,16 @@ class Body:
             self.ops.append(Op(found.name, op, args, dtype, self.spans))
         return found
 
+    def only(self, value: Scalar, *others: str) -> Body:
+        """What it takes to compute ``value`` and others."""
+        wanted = {value.name, *others}
+        for op in reversed(self.ops):
+            if op.name in wanted:
+                wanted.update(op.operands())
+        made = Body(self.spans)
+        made.ops = [op for op in self.ops if op.name in wanted]
+        return made
+
     def load(self, storage: str, index: Expr, dtype: str) -> Scalar:
         return self.add("load", (storage, index), dtype)
 
@@ -146,13 +195,24 @@ class Body:
         self._stores += 1
 
     def reduce(self, kind: str, value: Scalar) -> Scalar:
+        if isinstance(value, Complex):
+            if kind != "sum":
+                raise NotImplementedError(f"loops do not fold complex numbers by {kind}")
+            return Complex(self.reduce(kind, value.re), self.reduce(kind, value.im))
         return self.add("reduce", (kind, value.name), "i64" if kind in ("argmax", "argmin") else value.dtype)
 
     def scan(self, kind: str, value: Scalar) -> Scalar:
+        if isinstance(value, Complex):
+            if kind != "sum":
+                raise NotImplementedError(f"loops do not scan complex numbers by {kind}")
+            return Complex(self.scan(kind, value.re), self.scan(kind, value.im))
         return self.add("scan", (kind, value.name), value.dtype)
 
     def const(self, value: Any, dtype: str) -> Scalar:
         """A literal: converted as torch converts a Python number to ``dtype``."""
+        if dtype in PARTS:
+            value = complex(value)
+            return Complex(self.const(value.real, PARTS[dtype]), self.const(value.imag, PARTS[dtype]))
         if dtype in FLOATS:
             return self.add("const", (float(value),), dtype)
         if dtype == "bool":

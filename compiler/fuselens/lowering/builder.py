@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import sympy
@@ -14,9 +15,9 @@ import torch
 from sympy import Expr
 
 from fuselens.ir.affine import ONE, ZERO, integer_value, product
-from fuselens.ir.loops import Axis, Buffer, Extern, Loop, Node, Ref, symbol
-from fuselens.lowering.body import Body, Scalar
-from fuselens.lowering.dtypes import LOOP_DTYPES, NAMES, compute_dtype
+from fuselens.ir.loops import Axis, Buffer, Extern, Loop, Node, Ref, indirect_names, symbol
+from fuselens.lowering.body import Body, Complex, Scalar
+from fuselens.lowering.dtypes import LOOP_DTYPES, NAMES, PARTS, compute_dtype
 from fuselens.report import Decision, Span
 from fuselens.torch_private import symint_expression
 
@@ -68,6 +69,27 @@ def element_index(offset: Expr, strides: Sizes, point: Sizes) -> Expr:
     return sympy.Add(offset, *terms) if terms else offset
 
 
+@dataclass(frozen=True, slots=True)
+class Pair(Buffer):
+    """A complex tensor as loops see it: where its real and its imaginary parts lie.
+
+    Element number e (counted by ``strides`` and ``offset``, as torch does) has its parts at ``scale * e`` plus the shift in
+    each of the two storages of ``parts``. What loops compute lies in two buffers of reals; a pair with a ``storage`` lies in
+    memory as torch's complex numbers do. Only one with a name is declared in the graph.
+    """
+
+    parts: tuple[tuple[str, Expr], tuple[str, Expr]] = (("", ZERO), ("", ZERO))
+    scale: int = 1
+
+    def part(self, k: int) -> Buffer:
+        """One of its parts, to load from."""
+        storage, shift = self.parts[k]
+        strides = tuple(self.scale * s for s in self.strides)
+        return Buffer(
+            "", PARTS[self.dtype], self.sizes, strides, self.scale * self.offset + shift, storage, self.device
+        )
+
+
 class Builder:
     """Collects buffers and nodes. ``origin`` and ``spans`` describe the operation being lowered."""
 
@@ -77,6 +99,9 @@ class Builder:
         self.nodes: list[Node] = []
         self.decisions: list[Decision] = []
         self.hints: dict[str, int] = {}
+        self.filled: set[str] = set()  # buffers of parts after which a loop is named
+        self.halves: dict[str, Pair] = {}  # buffers of parts side by side, and what pairs they are made of
+        self.memory: dict[Any, Buffer] = {}  # complex buffers that hold what was computed as two parts
         self.origin = ""
         self.spans: tuple[Span, ...] = ()
         self._count = 0
@@ -96,10 +121,22 @@ class Builder:
         return name
 
     def fresh(self, sizes: Sizes, strides: Sizes, dtype: str, device: str) -> Buffer:
+        if dtype in PARTS:
+            re, im = (self.fresh(sizes, strides, PARTS[dtype], device).name for _ in range(2))
+            return Pair("", dtype, sizes, strides, device=device, parts=((re, ZERO), (im, ZERO)))
         return self.declare(Buffer(self.fresh_name(), dtype, sizes, strides, device=device))
 
-    def like(self, meta: torch.Tensor, name: str = "") -> Buffer:
-        """A new buffer of the geometry of ``meta`` (a fake tensor)."""
+    def like(self, meta: torch.Tensor) -> Buffer:
+        """A new buffer of the geometry of ``meta`` (a fake tensor) for loops to fill."""
+        dtype, device = NAMES.get(meta.dtype, ""), self.device or str(meta.device)
+        return (
+            self.fresh(expressions(meta.shape), expressions(meta.stride()), dtype, device)
+            if dtype in PARTS
+            else self.declared(meta)
+        )
+
+    def declared(self, meta: torch.Tensor, name: str = "") -> Buffer:
+        """A new buffer of the geometry of ``meta``, as torch lays it out in memory."""
         dtype = NAMES.get(meta.dtype)
         if dtype is None:
             raise LoweringError(f"{self.origin} makes a tensor of {meta.dtype}, which the loop IR has no name for")
@@ -111,9 +148,68 @@ class Builder:
         """A buffer that shares the memory of ``base``; ``base`` itself when nothing differs."""
         if (sizes, strides, offset) == (base.sizes, base.strides, base.offset) and not name:
             return base
+        if isinstance(base, Pair):
+            storage = base.storage or base.name
+            return replace(base, name="", sizes=sizes, strides=strides, offset=offset, storage=storage)
+        if not base.name:
+            return replace(base, sizes=sizes, strides=strides, offset=offset)
         return self.declare(
             Buffer(name or self.fresh_name(), base.dtype, sizes, strides, offset, base.owner, base.device)
         )
+
+    # --- complex buffers ---
+
+    def pair(self, buffer: Buffer) -> Buffer:
+        """What rules are given for a declared buffer: the pair of its parts, where it is complex."""
+        if buffer.dtype not in PARTS or isinstance(buffer, Pair):
+            return buffer
+        values = {f.name: getattr(buffer, f.name) for f in fields(Buffer)}
+        return Pair(**values, parts=((buffer.owner, ZERO), (buffer.owner, ONE)), scale=2)
+
+    def whole(self, buffer: Buffer) -> Buffer:
+        """A declared buffer with these elements, to be named in the graph: in memory as torch's, copied where need be."""
+        if buffer.name:
+            return buffer
+        if not isinstance(buffer, Pair):  # a part of complex numbers
+            storage = self.buffers[buffer.storage]
+            if storage.dtype == buffer.dtype:
+                return self.view(storage, buffer.sizes, buffer.strides, buffer.offset)
+            made = self.temporary(buffer.sizes, buffer.dtype, buffer.device)
+            return self.pointwise(made, [buffer], lambda v: v, "")
+        if buffer.storage:
+            return self.view(self.buffers[buffer.storage], buffer.sizes, buffer.strides, buffer.offset)
+        if buffer.scale == 2:  # reals that are seen as complex numbers
+            return self._in_memory(buffer, contiguous_strides(buffer.sizes))
+        made = self.memory.get(buffer.parts)
+        if made is None:
+            first = self.buffers[buffer.parts[0][0]]
+            base = replace(buffer, sizes=first.sizes, strides=first.strides, offset=ZERO)
+            made = self.memory[buffer.parts] = self._in_memory(base, first.strides)
+        return self.view(made, buffer.sizes, buffer.strides, buffer.offset)
+
+    def _in_memory(self, pair: Pair, strides: Sizes) -> Buffer:
+        """A copy of the pair as torch lays it out."""
+        made = self.declare(Buffer(self.fresh_name(), pair.dtype, pair.sizes, strides, device=pair.device))
+        self.pointwise(self.pair(made), [pair], lambda v: v)
+        return made
+
+    def targets(self, pair: Pair) -> tuple[Buffer, ...]:
+        """Its parts, to be written: each by a loop that has a name of its own."""
+        found = []
+        for k in range(2):
+            part = pair.part(k)
+            own = self.buffers[part.storage]
+            same = (own.sizes, own.strides, own.offset) == (part.sizes, part.strides, part.offset)
+            if own.dtype == part.dtype and same and own.name not in self.filled:
+                self.filled.add(own.name)
+                found.append(own)
+            elif own.dtype == part.dtype:
+                found.append(self.declare(replace(part, name=self.fresh_name())))
+            else:
+                name = self.fresh_name()
+                self.declare(Buffer(name, pair.dtype, pair.sizes, pair.strides, pair.offset, part.storage, pair.device))
+                found.append(replace(part, name=name))
+        return tuple(found)
 
     def hint(self, e: Expr) -> int:
         """The example value of a size expression."""
@@ -144,7 +240,30 @@ class Builder:
             ZERO if self._broadcasts(own, size) else p
             for p, own, size in zip(point[missing:], buffer.sizes, sizes[missing:], strict=True)
         )
-        return body.load(buffer.owner, element_index(buffer.offset, buffer.strides, aligned), buffer.dtype)
+        return self.element(body, buffer, aligned)
+
+    def element(self, body: Body, buffer: Buffer, point: Sizes) -> Scalar:
+        """The element of ``buffer`` at a point of its own."""
+        if isinstance(buffer, Pair):
+            return Complex(*(self.element(body, buffer.part(k), point) for k in range(2)))
+        return body.load(buffer.owner, element_index(buffer.offset, buffer.strides, point), buffer.dtype)
+
+    def loop(
+        self, out: Buffer, axes: tuple[Axis, ...], reduction: tuple[Axis, ...], value: Scalar, point: Sizes, *update: str
+    ) -> Buffer:  # fmt: skip
+        """Adds the loop that stores ``value`` at ``point`` of ``out``: two loops for the parts of complex numbers."""
+        value = value.cast(out.dtype)
+        stores = [(out, value.body, value)]
+        if isinstance(out, Pair) and isinstance(value, Complex):
+            targets = zip(self.targets(out), (value.re, value.im), strict=True)
+            stores = [
+                (target, part.body.only(part, *indirect_names(element_index(ZERO, target.strides, point))), part)
+                for target, part in targets
+            ]
+        for target, body, stored in stores:
+            body.store(target.owner, element_index(target.offset, target.strides, point), stored, *update)
+            self.nodes.append(Loop(target.name, axes, reduction, tuple(body.ops), self.origin, self.spans))
+        return out
 
     def _broadcasts(self, own: Expr, size: Expr) -> bool:
         """Whether a dimension repeats its one element. Tracing may have found (and guarded) that an expression is 1."""
@@ -174,19 +293,13 @@ class Builder:
                 operand = operand.cast(wanted) if wanted else operand
             values.append(operand)
         result = compute(*values)
-        result = body.lift(result, out.dtype)
-        body.store(out.owner, element_index(out.offset, out.strides, point), result)
-        self.nodes.append(Loop(out.name, axes, (), tuple(body.ops), self.origin, self.spans))
-        return out
+        return self.loop(out, axes, (), body.lift(result, out.dtype), point)
 
     def indexed(self, out: Buffer, compute: Callable[[Body, Sizes], Scalar]) -> Buffer:
         """A loop that fills ``out`` with a function of the position (one expression per dimension)."""
         body = Body(self.spans)
         axes, point = self._iteration(out.sizes, out.strides)
-        result = compute(body, point).cast(out.dtype)
-        body.store(out.owner, element_index(out.offset, out.strides, point), result)
-        self.nodes.append(Loop(out.name, axes, (), tuple(body.ops), self.origin, self.spans))
-        return out
+        return self.loop(out, axes, (), compute(body, point), point)
 
     def reduce(
         self,
@@ -233,9 +346,7 @@ class Builder:
         elif kind in ("argmax", "argmin"):
             value = body.const(0, "i64")
         value = after(value) if after else value
-        body.store(out.owner, element_index(out.offset, out.strides, out_point), value.cast(out.dtype))
-        self.nodes.append(Loop(out.name, axes, reduction, tuple(body.ops), self.origin, self.spans))
-        return out
+        return self.loop(out, axes, reduction, value, out_point)
 
     def scan(
         self, out: Buffer, kind: str, sources: Sequence[Buffer], dim: int, dtype: str,
@@ -254,9 +365,7 @@ class Builder:
         value = before(body, point[dim] if run else ZERO, *values) if before else values[0]
         value = value.cast(dtype)
         value = body.scan(kind, value) if run else value
-        body.store(out.owner, element_index(out.offset, out.strides, point), value.cast(out.dtype))
-        self.nodes.append(Loop(out.name, axes, run, tuple(body.ops), self.origin, self.spans))
-        return out
+        return self.loop(out, axes, run, value, point)
 
     def temporary(self, sizes: Sizes, dtype: str, device: str) -> Buffer:
         """A contiguous intermediate of a composite rule."""
@@ -270,7 +379,7 @@ class Builder:
         metas = list(result) if several else [result]
         used = more.get("used")
         made: list[Buffer | None] = [
-            self.like(m) if isinstance(m, torch.Tensor) and (used is None or k in used) else None
+            self.declared(m) if isinstance(m, torch.Tensor) and (used is None or k in used) else None
             for k, m in enumerate(metas)
         ]
         outputs = tuple(b.name if b else "" for b in made)
@@ -281,7 +390,8 @@ class Builder:
                 more.get("mutates", ()), reason, self.origin, self.spans,
             )
         )  # fmt: skip
-        return tuple(made) if several else made[0]
+        pairs = [b and self.pair(b) for b in made]
+        return tuple(pairs) if several else pairs[0]
 
     def decide(self, verdict: str, subject: str, reason: str, **data: Any) -> None:
         span = self.spans[0] if self.spans else None

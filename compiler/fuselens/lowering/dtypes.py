@@ -13,7 +13,9 @@ from fuselens.ir.loops import Buffer
 FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
 HALVES = frozenset({"f16", "bf16"})
 INTEGERS = frozenset({"i64", "i32", "i16", "i8", "u8"})
-LOOP_DTYPES = FLOATS | INTEGERS | {"bool"}  # what loops compute with; the rest (complex) goes through ATen
+REALS = FLOATS | INTEGERS | {"bool"}
+PARTS = {"c64": "f32", "c128": "f64"}  # complex types, and those of their parts
+LOOP_DTYPES = REALS | PARTS.keys()  # what loops compute with
 
 
 def compute_dtype(dtype: str) -> str:
@@ -33,7 +35,8 @@ def _join(a: str, b: str) -> str:
 
 
 def _number_dtype(value: Any) -> str:
-    return "bool" if isinstance(value, bool) else "i64" if isinstance(value, int) else "f32"
+    kinds = {bool: "bool", int: "i64", complex: "c64"}
+    return kinds.get(type(value), "i64" if isinstance(value, int) else "f32")
 
 
 def promote(operands: Iterable[Any]) -> str:
@@ -50,5 +53,5 @@ def promote(operands: Iterable[Any]) -> str:
     for rank in sorted(ranked):
         candidate = ranked[rank]
         if not out or _category(candidate) > _category(out):
-            out = candidate
+            out = "c128" if candidate == "c64" and out == "f64" else candidate
     return out

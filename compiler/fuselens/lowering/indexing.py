@@ -13,9 +13,9 @@ from typing import Any
 from sympy import Expr
 
 from fuselens.ir.affine import ONE, ZERO, product
-from fuselens.ir.loops import ITEMSIZE, Axis, Buffer, Loop
+from fuselens.ir.loops import ITEMSIZE, Axis, Buffer
 from fuselens.lowering.body import Body, Scalar
-from fuselens.lowering.builder import Builder, Sizes, Unsupported, contiguous_strides, element_index
+from fuselens.lowering.builder import Builder, Sizes, Unsupported, contiguous_strides
 from fuselens.lowering.dtypes import FLOATS, INTEGERS, LOOP_DTYPES, compute_dtype
 from fuselens.torch_private import integer_functions
 
@@ -38,14 +38,10 @@ def supported(*buffers: Buffer) -> None:
             raise Unsupported(f"loops do not compute with {b.dtype}")
 
 
-def element(body: Body, x: Buffer, point: Sizes) -> Scalar:
-    return body.load(x.owner, element_index(x.offset, x.strides, point), x.dtype)
-
-
 def _gathered(low: Builder, meta: Any, x: Buffer, at: Callable[[Body, Sizes], Sizes]) -> Buffer:
     """``x`` read at a function of the position."""
     supported(x)
-    return low.indexed(low.like(meta), lambda body, point: element(body, x, at(body, point)))
+    return low.indexed(low.like(meta), lambda body, point: low.element(body, x, at(body, point)))
 
 
 def line(low: Builder, x: Buffer) -> Buffer:
@@ -147,7 +143,7 @@ def _index(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     advanced = Advanced(x, indices)
     out = low.like(meta)
     supported(x)
-    return low.indexed(out, lambda body, point: element(body, x, advanced.at(low, body, point, out.sizes)))
+    return low.indexed(out, lambda body, point: low.element(body, x, advanced.at(low, body, point, out.sizes)))
 
 
 def _one_hot(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
@@ -199,8 +195,8 @@ def update(
         if size != 1:
             group.append(Axis(f"{'r' if d in in_turn else 'i'}{len(group)}", size))
         point.append(ZERO if size == 1 else group[-1].symbol)
-    body.store(out.owner, target.index(at(body, tuple(point))), value(body, tuple(point)).cast(out.dtype), kind)
-    low.nodes.append(Loop(target.name, tuple(axes[False]), tuple(axes[True]), tuple(body.ops), low.origin, low.spans))
+    there = at(body, tuple(point))
+    low.loop(target, tuple(axes[False]), tuple(axes[True]), value(body, tuple(point)), there, kind)
     return out
 
 
@@ -327,7 +323,7 @@ class Scatter:
     def value(self, body: Body, point: Sizes) -> Scalar:
         if isinstance(self.source, Buffer):
             supported(self.source)
-            return element(body, self.source, point)
+            return self.low.element(body, self.source, point)
         return body.lift(self.source, self.x.dtype)
 
     @property
@@ -351,7 +347,7 @@ class Scatter:
             point = point or (ZERO,)
             first = (*point[: self.dim], ZERO, *point[self.dim + 1 :])
             here = body.lift(point[self.dim], "i64").eq(body.expression(self.position(body, first)))
-            old, new = element(body, x, point).cast(dtype), self.value(body, first).cast(dtype)
+            old, new = self.low.element(body, x, point).cast(dtype), self.value(body, first).cast(dtype)
             return here.where(_updated(kind, old, new), old)
 
         return self.low.indexed(self.low.like(meta), compute)

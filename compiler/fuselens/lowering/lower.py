@@ -20,6 +20,7 @@ from torch.fx.node import map_arg
 from fuselens.ir.affine import symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Ref
 from fuselens.lowering import (
+    complex_rules,
     composites,
     indexing,
     interpolation,
@@ -34,7 +35,7 @@ from fuselens.lowering import (
     windows,
 )
 from fuselens.lowering.builder import Builder, LoweringError, Unsupported, contiguous_strides, expression
-from fuselens.lowering.dtypes import LOOP_DTYPES
+from fuselens.lowering.dtypes import NAMES, PARTS, REALS
 from fuselens.lowering.views import aliases, is_view, lower_view
 from fuselens.report import Span
 from fuselens.torch_private import OpOverload, symint_hint, symint_may_be_negative
@@ -54,6 +55,7 @@ RULES: dict[str, Rule] = {
     **products.RULES,
     **special.RULES,
 }
+COMPLEX_RULES: dict[str, Rule] = {**{name: RULES[name] for name in complex_rules.AS_REALS}, **complex_rules.RULES}
 
 # operators that ATen runs better than a loop of ours, by packet: no fallback, a choice
 _VENDOR = "the vendor's library is the better implementation"
@@ -182,7 +184,7 @@ class _Walk:
         for dimension, size in enumerate((*value.shape, *value.stride())):
             if isinstance(size, torch.SymInt):
                 self._bind(size, position, dimension)
-        return self.low.like(value, name)
+        return self.low.pair(self.low.declared(value, name))
 
     def _device(self) -> str:
         """Where the graph's tensors are: a number that varies comes with them."""
@@ -215,7 +217,7 @@ class _Walk:
             raise LoweringError(f"attribute {node.target} is no tensor")
         name = self._free_name(str(node.target).replace(".", "_"))
         self.constants[name] = value
-        return self.low.like(node.meta.get("val", value), name)
+        return self.low.pair(self.low.declared(node.meta.get("val", value), name))
 
     # --- operations --------------------------------------------------------------------------------------------
 
@@ -254,7 +256,8 @@ class _Walk:
     def _operation(self, node: fx.Node, target: Any, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         full = str(target)
         packet = full.rpartition(".")[0]
-        rule = RULES.get(full) or RULES.get(packet)
+        rules = COMPLEX_RULES if _is_complex(args, kwargs, meta) else RULES
+        rule = rules.get(full) or rules.get(packet)
         reason = REASONS.get(packet, "it has no lowering to loops yet")
         first: Any = meta[0] if isinstance(meta, (tuple, list)) and meta else meta
         if rule is not None and self.apart and isinstance(first, torch.Tensor):
@@ -295,6 +298,8 @@ class _Walk:
 
     def _all_moved(self, value: Any, device: torch.device) -> Any:
         """Arguments of a loop, with numbers in tensors of the CPU copied to where it runs."""
+        if isinstance(value, Buffer) and value.device == self.apart and not value.name:
+            value = self.low.whole(value)
         if isinstance(value, (tuple, list)):
             return tuple(self._all_moved(v, device) for v in value)
         if isinstance(value, dict):
@@ -302,17 +307,18 @@ class _Walk:
         if not isinstance(value, Buffer) or value.device != self.apart or value.sizes:
             return value
         if value.name not in self.moved:
-            made = self.low.fresh((), (), value.dtype, str(device))
+            made = self.low.declare(Buffer(self.low.fresh_name(), value.dtype, (), (), device=str(device)))
             self.low.nodes.append(
                 Extern(
                     made.name, "aten._to_copy.default", (Ref(value.name),), (("device", device),), (made.name,), (),
                     "loops read numbers from their own device", self.low.origin, self.low.spans,
                 )
             )  # fmt: skip
-            self.moved[value.name] = made
+            self.moved[value.name] = self.low.pair(made)
         return self.moved[value.name]
 
     def _extern(self, node: fx.Node, target: Any, meta: Any, args: Any, kwargs: Any, reason: str) -> Any:
+        args, kwargs = self._in_memory(args), self._in_memory(kwargs)
         if torch.Tag.nondeterministic_seeded in target.tags:
             reason = node.meta.get("draws", _RANDOM)
         packet = str(target).rpartition(".")[0]
@@ -336,6 +342,14 @@ class _Walk:
             if any(u.target is not operator.getitem for u in node.users):
                 used = None
         return self.low.extern(target, args, kwargs, meta, reason, used=used)
+
+    def _in_memory(self, value: Any) -> Any:
+        """Arguments of a call of ATen's: buffers that are declared."""
+        if isinstance(value, (tuple, list)):
+            return tuple(self._in_memory(v) for v in value)
+        if isinstance(value, dict):
+            return {k: self._in_memory(v) for k, v in value.items()}
+        return self.low.whole(value) if isinstance(value, Buffer) else value
 
     def _value(self, node: fx.Node) -> Any:
         return self.values[node]
@@ -361,15 +375,18 @@ class _Walk:
         for position, result in self.wanted.items():
             written, value = self.low.buffers[self.inputs[position]], self.low.buffers[outputs[result]]
             here = written.device != self.apart
-            if here and written.dtype in LOOP_DTYPES and written.sizes == value.sizes and _apart(written):
+            if here and written.dtype in REALS and written.sizes == value.sizes and _apart(written):
                 self.writes[written.name] = value.name
                 outputs[result] = None
         self.outputs = tuple(outputs)
 
     def _result(self, value: Any) -> Any:
+        meta = value.meta.get("val") if isinstance(value, fx.Node) else None
         value = self.values[value] if isinstance(value, fx.Node) else value
         if isinstance(value, Buffer):
-            return value.name
+            if value.dtype in PARTS.values() and not value.name:  # a part of complex numbers, as far apart as in eager
+                value = self.low.pointwise(self.low.declared(meta), [value], lambda v: v)
+            return self.low.whole(value).name
         if value is None or isinstance(value, sympy.Expr):
             return value
         if isinstance(value, int):
@@ -382,6 +399,16 @@ class _Walk:
                 missing = symbol_names(e) - self.symbols.keys()
                 if missing:
                     raise LoweringError(f"the size symbol {min(missing)} is no dimension of an input")
+
+
+def _is_complex(*values: Any) -> bool:
+    """Whether complex tensors are among arguments or results."""
+    return any(
+        _is_complex(*(v.values() if isinstance(v, dict) else v)) if isinstance(v, (dict, tuple, list))
+        else (v.dtype if isinstance(v, Buffer) else NAMES.get(v.dtype)) in PARTS if isinstance(v, (Buffer, torch.Tensor))
+        else False
+        for v in values
+    )  # fmt: skip
 
 
 def _apart(buffer: Buffer) -> bool:

@@ -16,7 +16,7 @@ from sympy import Expr
 from fuselens.ir.affine import ONE, ZERO
 from fuselens.ir.loops import Buffer
 from fuselens.lowering.body import Body, Scalar
-from fuselens.lowering.builder import Builder, Sizes, Unsupported, element_index, expression
+from fuselens.lowering.builder import Builder, Sizes, Unsupported, expression
 from fuselens.lowering.dtypes import FLOATS, LOOP_DTYPES, compute_dtype
 from fuselens.torch_private import integer_functions
 
@@ -202,8 +202,8 @@ def _interleaved(low: Builder, out: Buffer, x: Buffer, source: Buffer, dim: int,
     def compute(body: Body, point: Sizes) -> Scalar:
         nearest = at_most(divide(at_least(point[dim] - start, ZERO), step), length - 1)
         there = (*point[:dim], nearest, *point[dim + 1 :])
-        kept = body.load(x.owner, element_index(x.offset, x.strides, point), x.dtype)
-        new = body.load(source.owner, element_index(source.offset, source.strides, there), source.dtype)
+        kept = low.element(body, x, point)
+        new = low.element(body, source, there)
         hit = body.lift(point[dim], "i64").eq(body.lift(start + step * nearest, "i64"))
         return hit.where(*_widened(new, kept))
 
@@ -226,8 +226,8 @@ def _diagonal_scatter(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: di
     def compute(body: Body, point: Sizes) -> Scalar:
         nearest = at_most(at_least(point[row] + min(offset, ZERO), ZERO), length - 1)
         there = (*(p for d, p in enumerate(point) if d not in (row, column)), nearest)
-        kept = body.load(x.owner, element_index(x.offset, x.strides, point), x.dtype)
-        new = body.load(source.owner, element_index(source.offset, source.strides, there), source.dtype)
+        kept = low.element(body, x, point)
+        new = low.element(body, source, there)
         hit = body.lift(point[row] + offset, "i64").eq(body.lift(point[column], "i64"))
         return hit.where(*_widened(new, kept))
 
@@ -276,9 +276,7 @@ def _gathered(low: Builder, meta: Any, x: Buffer, at: Callable[[Sizes], Sizes]) 
     """A copy that reads ``x`` at a function of the position."""
     if x.dtype not in LOOP_DTYPES:
         raise Unsupported(f"loops do not compute with {x.dtype}")
-    return low.indexed(
-        low.like(meta), lambda body, p: body.load(x.owner, element_index(x.offset, x.strides, at(p)), x.dtype)
-    )
+    return low.indexed(low.like(meta), lambda body, p: low.element(body, x, at(p)))
 
 
 def _repeat(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
@@ -317,7 +315,7 @@ def _tri(keep: Callable[[Scalar, Scalar], Scalar]) -> Rule:
             raise Unsupported(f"loops do not compute with {x.dtype}")
 
         def compute(body: Body, point: Sizes) -> Scalar:
-            value = body.load(x.owner, element_index(x.offset, x.strides, point), x.dtype)
+            value = low.element(body, x, point)
             value = value.cast("f32") if value.dtype in ("f16", "bf16") else value
             column = body.lift(point[-1], "i64")
             return keep(column, body.lift(point[-2] + expression(diagonal), "i64")).where(value, 0)

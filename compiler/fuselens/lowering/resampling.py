@@ -12,7 +12,7 @@ import sympy
 from sympy import Expr
 
 from fuselens.ir.loops import Buffer
-from fuselens.lowering.builder import Builder, Sizes, Unsupported, element_index, expression
+from fuselens.lowering.builder import Builder, Sizes, Unsupported, expression
 from fuselens.lowering.dtypes import FLOATS, LOOP_DTYPES, compute_dtype
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -40,9 +40,7 @@ def _padded(place: Callable[[Expr, Expr, bool, bool], Expr]) -> Rule:
                 inside[d] = place(point[d] - before, x.sizes[d], before > 0, after > 0)
             return tuple(inside)
 
-        return low.indexed(
-            low.like(meta), lambda body, p: body.load(x.owner, element_index(x.offset, x.strides, at(p)), x.dtype)
-        )
+        return low.indexed(low.like(meta), lambda body, p: low.element(body, x, at(p)))
 
     return rule
 

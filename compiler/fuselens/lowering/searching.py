@@ -10,7 +10,7 @@ from fuselens.ir.loops import Buffer
 from fuselens.lowering.body import Body, Scalar
 from fuselens.lowering.builder import Builder, Sizes, Unsupported
 from fuselens.lowering.dtypes import FLOATS, compute_dtype
-from fuselens.lowering.indexing import element, flattened, supported, unraveled, update
+from fuselens.lowering.indexing import flattened, supported, unraveled, update
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -36,7 +36,7 @@ def _found(low: Builder, meta: Any, values: Any, sequence: Buffer, right: bool) 
         for _ in range(int(size).bit_length()):
             middle = start + (end - start).apply("shr", 1)
             place = middle.apply("min", int(size) - 1).cast("i64").bounds(size, False)
-            there = element(body, sequence, (*row, place.symbol)).cast(own)
+            there = low.element(body, sequence, (*row, place.symbol)).cast(own)
             left = (start < end) & ~(there > value if right else there >= value)
             start, end = left.where(middle + 1, start), left.where(end, middle)
         return start
@@ -89,7 +89,7 @@ def _masked_scatter(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict
     def compute(body: Body, point: Sizes) -> Scalar:
         chosen = low.load(body, mask, point, out.sizes)
         k = chosen.where(low.load(body, ranks, point, out.sizes) - 1, 0).bounds(count, False).symbol
-        old, new = low.load(body, x, point, out.sizes), element(body, source, unraveled(k, source.sizes))
+        old, new = low.load(body, x, point, out.sizes), low.element(body, source, unraveled(k, source.sizes))
         return chosen.where(new.cast(out.dtype), old.cast(out.dtype))
 
     return low.indexed(out, compute)

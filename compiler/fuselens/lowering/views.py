@@ -45,6 +45,9 @@ def lower_view(low: Builder, base: Buffer, base_meta: torch.Tensor, meta: Any) -
         offset = base.offset
     else:
         offset = base.offset + expression(meta.storage_offset()) - expression(base_meta.storage_offset())
+    pair, sizes, strides = low.halves.get(base.name), expressions(meta.shape), expressions(meta.stride())
+    if pair and (sizes, strides) == (base.sizes[:-1], base.strides[:-1]) and offset in (0, base.strides[-1]):
+        return pair.part(0 if offset == 0 else 1)
     if offset.is_negative:
         raise Unsupported("it reaches before its argument's first element")
-    return low.view(base, expressions(meta.shape), expressions(meta.stride()), offset)
+    return low.view(base, sizes, strides, offset)

@@ -176,7 +176,8 @@ class _Fusion:
         if storage in b.read and storage not in a.produced and score * 4 < min(self._traffic(a), self._traffic(b)):
             return Refused("score", "they share too little memory traffic")
         for group in (a, b):
-            if group.several and any(s in group.produced for s in (b if group is a else a).read):
+            read = (b if group is a else a).read
+            if group.several and any(s in group.produced and len(self.writers[s]) > 1 for s in read):
                 return Refused("pieces", "it reads a buffer that several loops write")
         if a.produced.keys() & b.produced.keys() and (a.updates or b.updates):
             return Refused("pieces", "one changes what all of the other has written")

@@ -32,6 +32,7 @@ from fuselens.ir.loops import (
     Node,
     Op,
     Phase,
+    element,
     extern_reads,
     may_fail,
     phases_of,
@@ -483,7 +484,7 @@ def _take(
 
 def _in_place(graph: Graph, kernel: Kernel, old: str, new: str) -> bool:
     """Whether every element of ``old`` is read where, and before, the same element of ``new`` is written."""
-    if ITEMSIZE[graph.buffers[old].dtype] != ITEMSIZE[graph.buffers[new].dtype]:
+    if len({ITEMSIZE[element(graph.buffers[s].dtype)] for s in (old, new)}) > 1:
         return False
     index: Expr | None = None
     written = False

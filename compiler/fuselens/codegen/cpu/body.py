@@ -15,7 +15,7 @@ import sympy
 from sympy import Expr
 from sympy.core.operations import LatticeOp
 
-from ...ir.loops import ITEMSIZE, Axis, Graph, Kernel, Op, Phase, indirect_names
+from ...ir.loops import ITEMSIZE, Axis, Graph, Kernel, Op, Phase, element, indirect_names
 from ..expressions import C, linear, names_in, print_factor, print_index, slopes
 from ..nest import Nest, Plan, Tuning, few, in_one_pass, index_of, plan, simplify
 from ..source import Unsupported, Writer
@@ -157,6 +157,7 @@ class BodyWriter:
         self.written = frozenset(self.kernel.writes())
         self.checks = False
         self.scans: dict[str, Scan] = {}
+        self.partners: dict[str, Op | None] = {}  # see _paired
         self.iotas: dict[str, str] = {}  # arguments of the iota calls that printed index ops
         self.left = str(self.width)
         self.looping = False
@@ -310,6 +311,7 @@ class BodyWriter:
         """Prints a body inside its loops: each op at the outermost level where its operands exist."""
         depth = {l.axis.name: k + 1 for k, l in enumerate(loops)}
         levels = self._levels(body, depth, vector, len(loops))
+        self.partners = self._paired(body, vector)
         self.divisors = self._divisors(body, levels, len(loops))
         for name in self.divisors:
             if name not in levels:
@@ -788,7 +790,7 @@ class BodyWriter:
 
     def _limited(self, op: Op, index: Expr, vector: str, step: Expr) -> None:
         """A load whose lanes are evenly spaced, but for the few vectors where a limit holds some of them back."""
-        dtype, pointer = self.unit.graph.buffers[op.args[0]].dtype, self.pointers[op.args[0]]
+        dtype, pointer = element(self.unit.graph.buffers[op.args[0]].dtype), self.pointers[op.args[0]]
         out, w, name = self.out, self.width, self.names[vector]
         lane, load = self.claim(op.name, "_last"), self.claim(op.name, "_load")
         self.need(f"gather.{dtype}")
@@ -848,7 +850,7 @@ class BodyWriter:
 
     def _load(self, op: Op, vector: str) -> None:
         storage, index = op.args[0], sympy.sympify(op.args[1])
-        dtype = self.unit.graph.buffers[storage].dtype
+        dtype = element(self.unit.graph.buffers[storage].dtype)
         pointer, way = self.pointers[storage], self._lanes_of(index, vector)
         self._index_parts(index)
         w = self.width
@@ -861,6 +863,8 @@ class BodyWriter:
         elif way[0] == "reversed":
             self.need(f"reversed.{dtype}")
             self._define(op, f"load_reversed{w}({self._address(pointer, index)}, {self.left})")
+        elif self._two(op):
+            return
         elif way[0] == "strided":
             self._define(op, self._strided(pointer, index, way[1], dtype, self.left))
         elif way[0] == "limited":
@@ -875,10 +879,12 @@ class BodyWriter:
 
     def _store(self, op: Op, vector: str) -> None:
         storage, index, value = op.args[0], sympy.sympify(op.args[1]), self.slots[op.args[2]].value
-        dtype = self.unit.graph.buffers[storage].dtype
+        dtype = element(self.unit.graph.buffers[storage].dtype)
         pointer, way = self.pointers[storage], self._lanes_of(index, vector)
         self._index_parts(index)
         w, out = self.width, self.out
+        if self._two(op):
+            return
         if op.update and way[0] == "next" and self.plan.layout != "rows":
             value = self._updated(op, f"{self._address(pointer, index)}", value)
         elif op.update:
@@ -906,6 +912,55 @@ class BodyWriter:
             self.need(f"scatter.{dtype}")
             at = self._offsets(op, index, vector)
             out.put(f"scatter{w}({pointer}, {at}, {value.text}, {self.left});", op.spans)
+
+    def _paired(self, body: tuple[Op, ...], vector: str) -> dict[str, Op | None]:
+        """Loads and stores of every second element that fill each other's gaps (the parts of complex numbers). Of two loads the
+        first has the second, of two stores the second has the first; the other one of them has None."""
+        found: dict[str, Op | None] = {}
+        waiting: dict[tuple[str, str, Expr], Op] = {}
+        written = self.kernel.writes()
+        for op in body:
+            if op.op not in ("load", "store") or op.update or self.width == 1:
+                continue
+            storage, index = op.args[0], sympy.sympify(op.args[1])
+            others = written if op.op == "load" else self.kernel.reads()
+            if self._lanes_of(index, vector) != ("strided", 2) or any(
+                self.unit.same_memory(storage, s) for s in others
+            ):
+                continue
+            neighbours = (waiting.pop((op.op, storage, index + d), None) for d in (-1, 1))
+            other = next((n for n in neighbours if n is not None), None)
+            if other is None:
+                waiting[op.op, storage, index] = op
+            elif op.op == "store":
+                found |= {other.name: None, op.name: other}
+            elif self.slots[other.name].level == self.slots[op.name].level:
+                found |= {other.name: op, op.name: None}
+        return found
+
+    def _two(self, op: Op) -> bool:
+        """Prints two accesses as one, where the op is one of such two."""
+        if op.name not in self.partners:
+            return False
+        other = self.partners[op.name]
+        if other is None:
+            return True
+        first, second = (op, other) if (other.args[1] - op.args[1]).is_positive else (other, op)
+        dtype = element(self.unit.graph.buffers[op.args[0]].dtype)
+        address = self._address(self.pointers[op.args[0]], sympy.sympify(first.args[1]))
+        self.need(f"{op.op}_pairs.{dtype}")
+        if op.op == "load":
+            names = [self.claim(o.name, "_half") for o in (first, second)]
+            self.out.put(f"{self.vector(REGISTER[dtype])} {', '.join(names)};")
+            values = [f"&{n}" for n in names]
+        else:
+            values = [self._text(o.args[2]) for o in (first, second)]
+        spans = tuple(dict.fromkeys((*op.spans, *other.spans)))
+        self.out.put(f"{op.op}_pairs{self.width}({address}, {', '.join(values)}, {self.left});", spans)
+        if op.op == "load":
+            for o, name in zip((first, second), names, strict=True):
+                self._define(o, name)
+        return True
 
     def _updated(self, op: Op, address: str, value: Value) -> Value:
         """What neighbouring elements become: no two lanes change the same."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import sympy
 from sympy import Expr
 
-from ...ir.loops import Axis, Graph, Op
+from ...ir.loops import Axis, Graph, Op, element
 from ..expressions import print_factor, print_index
 from ..nest import Tuning, layouts
 from ..source import KernelInfo, Source, Unsupported, Writer
@@ -167,7 +167,7 @@ class _KernelWriter(TileWriter):
         constant = "" if storage in self.written else "const "
         alone = not any(other != storage and self.unit.same_memory(other, storage) for other in arguments)
         restrict = "__restrict " if alone else ""
-        return f"{constant}{C_TYPES[buffers[storage].dtype]}* {restrict}{self.names[storage]}"
+        return f"{constant}{C_TYPES[element(buffers[storage].dtype)]}* {restrict}{self.names[storage]}"
 
     def _points(self) -> Expr:
         """How often the body runs, over all phases."""

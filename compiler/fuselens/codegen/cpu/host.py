@@ -18,7 +18,7 @@ import sympy
 from sympy import Expr
 
 from ...ir.dtypes import NAMES
-from ...ir.loops import ITEMSIZE, Buffer, Extern, Kernel, Node, extern_reads
+from ...ir.loops import ITEMSIZE, Buffer, Extern, Kernel, Node, element, extern_reads
 from ...native import CHECK_FAILED, NO_MEMORY, OPERATOR_FAILED, SCALAR_TYPES
 from ..expressions import print_factor, print_index
 from ..host import argument_text, operator_name
@@ -340,7 +340,9 @@ class _Host:
         arguments = []
         for storage in info.arguments:
             constant = "" if storage in written else "const "
-            arguments.append(f"({constant}{C_TYPES[self.graph.buffers[storage].dtype]}*){self._pointer(storage)}")
+            arguments.append(
+                f"({constant}{C_TYPES[element(self.graph.buffers[storage].dtype)]}*){self._pointer(storage)}"
+            )
         self.body.forget()
         self.body.put(f"{info.function}({', '.join([*arguments, *info.sizes])});", node.spans)
 

@@ -92,6 +92,7 @@ def memory_parts(dtype: str, width: int, wide: bool, isa: Isa) -> list[Part]:
     unit = (dtype,) if dtype in ("bf16", "f16") else ()
     base = ("types", *unit, *_BYTES.get(dtype, ()))
     second = ", ".join(str(2 * l if 2 * l < width else 2 * l + 1) for l in range(width))
+    pairs = [str(l // 2 + (l % 2) * width) for l in range(2 * width)]
     backward = ", ".join(str(l) for l in reversed(range(width)))
     load = _LOAD[dtype].replace("to_@Mbits", "to_i64" if wide else "to_i32")
     return [
@@ -129,6 +130,15 @@ def memory_parts(dtype: str, width: int, wide: bool, isa: Isa) -> list[Part]:
             f"  if (__builtin_expect(left < @W, 0)) return load_strided@W(p, 2, left);\n"
             f"  {token} a = load@W(p, @W), b = load@W(p + (@W - 1), @W);  // no element beyond the last lane's\n"
             f"  return __builtin_shufflevector(a, b, {second});\n}}",
+            (f"load.{dtype}", f"strided.{dtype}"),
+        ),
+        Part(
+            f"load_pairs.{dtype}",
+            f"static inline void load_pairs@W(const {c}* p, {token}* a, {token}* b, long left) {{  // lanes of a and b in turn\n"
+            f"  if (__builtin_expect(left < @W, 0)) {{ *a = load_strided@W(p, 2, left), *b = load_strided@W(p + 1, 2, left); return; }}\n"
+            f"  {token} x = load@W(p, @W), y = load@W(p + @W, @W);\n"
+            f"  *a = __builtin_shufflevector(x, y, {lanes(width, '2 * #')});\n"
+            f"  *b = __builtin_shufflevector(x, y, {lanes(width, '2 * # + 1')});\n}}",
             (f"load.{dtype}", f"strided.{dtype}"),
         ),
         Part(
@@ -172,6 +182,14 @@ def memory_parts(dtype: str, width: int, wide: bool, isa: Isa) -> list[Part]:
             f"static inline void store_strided@W({c}* p, long s, {token} v, long left) {{\n"
             f"  for (long l = 0; l < (left < @W ? left : @W); ++l) put@W(p + l * s, v[l]);\n}}",
             (f"put.{dtype}",),
+        ),
+        Part(
+            f"store_pairs.{dtype}",
+            f"static inline void store_pairs@W({c}* p, {token} a, {token} b, long left) {{  // the lanes of a and b in turn\n"
+            f"  if (__builtin_expect(left < @W, 0)) {{ store_strided@W(p, 2, a, left); return store_strided@W(p + 1, 2, b, left); }}\n"
+            f"  store@W(p, __builtin_shufflevector(a, b, {', '.join(pairs[:width])}), @W);\n"
+            f"  store@W(p + @W, __builtin_shufflevector(a, b, {', '.join(pairs[width:])}), @W);\n}}",
+            (f"store.{dtype}", f"store_strided.{dtype}"),
         ),
     ]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import sympy
 from sympy import Expr
 
-from ...ir.loops import ITEMSIZE, Axis, Kernel, Op, indirect_names
+from ...ir.loops import ITEMSIZE, Axis, Kernel, Op, element, indirect_names
 from ..expressions import C, linear, print_factor, print_index
 from ..source import Writer
 from .body import BodyLoop, BodyWriter, Unit
@@ -64,7 +64,7 @@ class TileWriter(BodyWriter):
         return str(math.prod(map(int, counts))) if all(c.isdigit() for c in counts) else " * ".join(counts)
 
     def _dtype(self, op: Op) -> str:
-        return self.unit.graph.buffers[op.args[0]].dtype
+        return element(self.unit.graph.buffers[op.args[0]].dtype)
 
     def _outer(self) -> list[Axis]:
         return [a for a in self.kernel.axes if a.name not in (self.plan.tile, self.plan.vector)]

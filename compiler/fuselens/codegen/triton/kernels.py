@@ -17,7 +17,7 @@ from typing import Any
 import sympy
 from sympy import Expr
 
-from ...ir.loops import Axis, Graph, Kernel, Op, Phase, indirect_names, value_symbol
+from ...ir.loops import Axis, Graph, Kernel, Op, Phase, element, indirect_names, value_symbol
 from ..cpu.scalar_ops import Value
 from ..expressions import TRITON, linear, names_in, print_factor, print_index
 from ..nest import Nest, index_of, simplify
@@ -143,7 +143,7 @@ class _KernelWriter:
         for number, line in enumerate(body.text().rstrip("\n").split("\n")[1:], 2):
             out.put(line, spans.get(number, ()), note=False)
         read, written = bytes_moved(self.source, self.unit.graph)
-        signature = {self.names[n]: "*" + _pointee(self.unit.graph.buffers[n].dtype) for n in arguments}
+        signature = {self.names[n]: "*" + _pointee(element(self.unit.graph.buffers[n].dtype)) for n in arguments}
         signature |= {self.names[s]: "i64" for s in sizes}
         return KernelInfo(
             name=self.source.name, kind=self.source.kind, arguments=arguments, written=tuple(self.source.writes()),
@@ -617,7 +617,7 @@ class _KernelWriter:
 
     def _load(self, op: Op) -> None:
         storage, index = op.args[0], sympy.sympify(op.args[1])
-        dtype = self.unit.graph.buffers[storage].dtype
+        dtype = element(self.unit.graph.buffers[storage].dtype)
         if dtype not in TYPES:
             raise Unsupported(f"load of {dtype}")
         pointer = self.names[storage]
