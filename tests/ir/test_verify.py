@@ -66,6 +66,9 @@ GOOD = {
     + "  extern out = aten.neg.default(q)\n  reuse q = y\n  return out\n",
     "a gather": GATHER + "  return y\n",
     "an update": COPY + UPDATE + "  return y\n",
+    "an update by rows of positions": COPY
+    + UPDATE.replace("[i0 < 4] reduce [r0 < s0]", "[i0 < s0] reduce [r0 < 2]").replace("s0, wrap", "4")
+    .replace("load x[4*r0 + i0]", "load x[4*i0 + r0]").replace("4*%t1 + i0", "4*i0 + 2*FloorDiv(%t1, 2) + Mod(%t1, 2)"),
     "an update in turn": COPY + UPDATE.replace("4*%t1 + i0", "%t1").replace("[i0 < 4] reduce [r0 < s0]",
                                                                       "[] reduce [r0 < s0, i0 < 4]") + "  return y\n",
     "donated": COPY + COPY.replace("y", "w").replace("x[", "y[") + "  donated x\n  reuse y = x\n  return w\n",
@@ -120,6 +123,12 @@ BAD = {
     "an update of nothing": ("order", UPDATE + RETURN),
     "an update of no kind": ("dtypes", COPY + UPDATE.replace("sum t2", "mean t2") + RETURN),
     "points that update one element": ("stores", COPY + UPDATE.replace("4*%t1 + i0", "4*%t1") + RETURN),
+    "rows of positions that overlap": (
+        "stores",
+        COPY + UPDATE.replace("[i0 < 4] reduce [r0 < s0]", "[i0 < s0] reduce [r0 < 2]").replace("s0, wrap", "8")
+        .replace("load x[4*r0 + i0]", "load x[4*i0 + r0]")
+        .replace("4*%t1 + i0", "4*i0 + 2*FloorDiv(%t1, 2) + Mod(%t1, 2)") + RETURN,
+    ),
     "points that may update one element": ("stores", COPY + UPDATE.replace("4*%t1 + i0", "2*%t1 + i0") + RETURN),
     "points in parallel at positions from data": (
         "stores", COPY + UPDATE.replace("[i0 < 4] reduce [r0 < s0]", "[i0 < 4, r0 < s0]") + RETURN),

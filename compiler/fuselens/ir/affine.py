@@ -8,6 +8,7 @@ axis) has no form and is treated as unknown.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -143,6 +144,25 @@ def bounds(form: Affine, sizes: Mapping[str, int], hints: Mapping[str, int]) -> 
     except KeyError:
         return None
     return low, high
+
+
+def extremes(e: Expr, sizes: Mapping[str, int], hints: Mapping[str, int]) -> tuple[int, int]:
+    """Bounds of any index expression, by those of its parts, for axes and gathered positions below their sizes. Raises
+    KeyError for what has none."""
+    if isinstance(e, sympy.Symbol) and e.name in sizes:
+        return 0, sizes[e.name] - 1
+    if not isinstance(e, (sympy.Add, sympy.Mul)) and type(e).__name__ not in _MONOTONE:
+        known = integer_value(e, hints)
+        return known, known
+    parts = [extremes(a, sizes, hints) for a in e.args]  # pyright: ignore[reportArgumentType]
+    if type(e).__name__ in ("Mod", "PythonMod"):
+        return parts[0] if parts[0][0] >= 0 and parts[0][1] < parts[1][0] else (0, parts[1][1] - 1)
+    run = {"Add": lambda *v: sum(v), "Mul": lambda *v: math.prod(v)} | INTEGER_FUNCTIONS
+    corners = [run[type(e).__name__](*c) for c in itertools.product(*parts)]
+    return min(corners), max(corners)
+
+
+_MONOTONE = frozenset({"FloorDiv", "CleanDiv", "CeilDiv", "Mod", "PythonMod", "Max", "Min", "Identity"})
 
 
 def product(values: Iterable[Expr]) -> Expr:

@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterator
 import sympy
 from sympy import Expr
 
-from fuselens.ir.affine import Affine, bounds, integer_value, linear, substitute, symbol_names
+from fuselens.ir.affine import Affine, bounds, extremes, integer_value, linear, substitute, symbol_names
 from fuselens.ir.loops import (
     ITEMSIZE,
     Axis,
@@ -333,8 +333,15 @@ def _check_update(
     parallel = [a for a, n in outer.items() if n > 1]
     if not parallel:
         return
-    digits = {a: abs(integer_value(c, graph.hints)) for a, c in form.terms if reach[a] > 1} if form else {}
     below = 0
+    if form is None and (form := linear(op.args[1], frozenset(outer))) is not None:  # the rest is the lowest digit
+        try:
+            low, below = extremes(form.constant, reach, graph.hints)
+        except KeyError:
+            form = None
+        else:
+            below -= low
+    digits = {a: abs(integer_value(c, graph.hints)) for a, c in form.terms if reach[a] > 1} if form else {}
     for axis, stride in sorted(digits.items(), key=lambda d: d[1]):
         if stride <= below:
             digits = {}
