@@ -83,6 +83,8 @@ FOUND = {
         "a = x[torch.remainder(i.long(), 3), :, torch.remainder(i.long(), 3).mT]", "b = x[:, i.long() % 3]",
         inputs="x float32 4 3 5 .mT.contiguous().mT; i int32 2 2 .mT", outputs="a b",
     ),
+    "view_of_a_constant": program("a = torch.tensor([1.5, -2.0])", "b = a.unbind(0)[-1]", inputs="x float32"),
+    "windows_of_an_unbatched_image": program("a = F.max_pool2d(x, 2)", inputs="x float32 2 4 6 grad"),
     "layout_of_a_stack": program(
         "a = x.sign()", "b = torch.stack([a, x], -4)", inputs="x int32 1 1 1 2 .to(memory_format=torch.channels_last)"
     ),

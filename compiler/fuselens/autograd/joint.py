@@ -599,9 +599,10 @@ class _Trace:
         return len(self.results) - 1
 
     def _copied(self, node: fx.Node) -> fx.Node:
-        """A copy of a value in memory of its own; of one with gaps or repetitions, the copied base seen as it is."""
+        """A copy of a value in memory of its own; of one with gaps or repetitions, and of what a constant looks like,
+        the copied base seen as it is."""
         chain: list[fx.Node] = []
-        if _has_gaps(node.meta["val"]):
+        if _has_gaps(node.meta["val"]) or _storage_root(node).op == "get_attr":
             while node is not _storage_root(node):
                 chain.append(node)
                 node = node.args[0]  # type: ignore[assignment]
