@@ -111,6 +111,11 @@ def _refused_mask(func: Any, x: Any, mask: Any, source: Any) -> None:
         raise RuntimeError(f"expand: the mask has {mask.dim()} dimensions, the tensor {x.dim()}")
 
 
+def _refused_shape(func: Any, *args: Any) -> None:
+    """torch 2.11's rule gives this operator the shape that its result has where no values repeat."""
+    raise DynamicOutputShapeException(func)
+
+
 # Where torch's fake kernels differ from the real ones: the operator and arguments to run instead, None for the same.
 _CORRECTIONS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]] | None]] = {
     torch.ops.aten.view.default: _view_by_kernel,
@@ -125,6 +130,7 @@ _CORRECTIONS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]] | None]] = {
     torch.ops.aten.true_divide_.Tensor: _refused_for_integers,
     torch.ops.aten.true_divide_.Scalar: _refused_for_integers,
     torch.ops.aten.masked_scatter_.default: _refused_mask,
+    torch.ops.aten._unique.default: _refused_shape,
 }
 
 

@@ -65,6 +65,11 @@ def masked_reductions(x):
     return [getattr(torch.masked, n)(x, 1, mask=mask) for n in ("sum", "amax", "argmin", "var", "softmax")]
 
 
+@case(t(4, 6)[:, ::2])
+def unsafe_parts_of_an_input_with_gaps(x):
+    return torch.unsafe_split(x, 2), torch.unsafe_chunk(x, 3, 1)
+
+
 @case(t(3, 4))
 def out_local(x):
     o = torch.empty(3, 4)

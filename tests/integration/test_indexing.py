@@ -134,6 +134,8 @@ def programs() -> dict[str, Program]:
         "index_copy": (lambda x, i, v: x.index_copy(0, i, v), [f(5, 40), n(27), f(27, 40)]),
         "index_fill": (lambda x, i: x.index_fill(1, i, 2.5), [f(3, 5, 4), n(2, low=-5)]),
         "index_fill by a tensor": (lambda x, i, v: x.index_fill(0, i, v), [f(5, 4), n(2, low=-5), torch.tensor(2.5)]),
+        "index_fill twice by a tensor": (lambda x, i, v: x.index_fill(0, i, v),
+                                         [f(5, 4), torch.tensor([0, 3, 0]), torch.tensor(2.5)]),
         "scatter": (lambda x, i, v: x.scatter(1, i, v), [f(4, 5, 3), n(3, 7, 2), f(4, 8, 3)]),
         "scatter a number": (lambda x, i: x.scatter(0, i, 1.5), [f(5, 7), n(3, 6)]),
         "scatter one each": (lambda x, i, v: x.scatter(1, i, v), [f(4, 5), n(4, 1), f(4, 1)]),

@@ -42,6 +42,16 @@ def test_views_of_copies(name: str, grad: bool) -> None:
     assert difference is None, difference
 
 
+@pytest.mark.parametrize("step", [(6, 2), (0, 1), (1, 1)])
+@pytest.mark.parametrize("parts", [(2,), (3, 1), (1,)])
+def test_parts_of_an_input_with_gaps(parts: tuple[int, ...], step: tuple[int, int]) -> None:
+    fn = lambda x: torch.unsafe_split(x, *parts)  # noqa: E731
+    x = torch.arange(24.0).as_strided((4, 3), step)
+    for found, expected in zip(fuselens.compile(fn)(x), fn(x), strict=True):
+        assert torch.equal(found, expected)
+        assert found.stride() == expected.stride()
+
+
 def test_unpooling_keeps_the_memory_format() -> None:
     x = torch.randn(1, 2, 4, 4).contiguous(memory_format=torch.channels_last)
     values, places = torch.nn.functional.max_pool2d(x, 2, return_indices=True)

@@ -606,13 +606,33 @@ class _Trace:
             while node is not _storage_root(node):
                 chain.append(node)
                 node = node.args[0]  # type: ignore[assignment]
-        copy = self.recorder.graph.call_function(aten.clone.default, (node,))
-        with torch_private.without_functionalization():
-            copy.meta.update(node.meta, val=_like(self.recorder, node.meta["val"]))
-        env = {node: copy}
+        env = {node: self._copied_memory(node) if chain and _has_gaps(node.meta["val"]) else self._copied_value(node)}
+        copy = env[node]
         for view in reversed(chain):
             copy = env[view] = self.recorder.graph.node_copy(view, lambda n: env.get(n, n))
         return copy
+
+    def _copied_value(self, node: fx.Node) -> fx.Node:
+        copy = self.recorder.graph.call_function(aten.clone.default, (node,))
+        with torch_private.without_functionalization():
+            copy.meta.update(node.meta, val=_like(self.recorder, node.meta["val"]))
+        return copy
+
+    def _copied_memory(self, node: fx.Node) -> fx.Node:
+        """A value with gaps or repetitions in a copy of all the memory that it spans."""
+        value = node.meta["val"]
+        span = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
+
+        def view(base: fx.Node, sizes: Any, strides: Any, offset: int) -> fx.Node:
+            made = self.recorder.graph.call_function(
+                aten.as_strided.default, (base, list(sizes), list(strides), offset)
+            )
+            with torch_private.without_functionalization(), self.recorder.pause():
+                made.meta.update(node.meta, val=base.meta["val"].as_strided(sizes, strides, offset))
+            return made
+
+        flat = self._copied_value(view(node, (span,), (1,), value.storage_offset()))
+        return view(flat, value.shape, value.stride(), 0)
 
     # --- backward
 
