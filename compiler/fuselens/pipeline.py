@@ -559,6 +559,7 @@ def _kernels(
     from .codegen.generate import generate, variants
     from .ir import text
     from .lowering.lower import lower
+    from .lowering.products import form
     from .rewrite.attention import attention
     from .rewrite.constants import Constants
     from .rewrite.convolutions import pack
@@ -580,7 +581,7 @@ def _kernels(
         decisions = attention(module)
         libraries, constants = Libraries(config), Constants(module, known)
         with torch_private.autocast_off():
-            decisions += single(module, libraries.half_seconds, LEAST_GAIN, constants)
+            decisions += single(module, libraries.half_seconds, LEAST_GAIN, constants, form)
             decisions += choose(module, libraries.seconds, LEAST_GAIN, constants)
             decisions += pack(module, libraries.convolution_seconds, constants)
     run.record(f"simplify{suffix}", "py", lambda: graph_text.show(module.graph, f"{phase}{record.id}"))

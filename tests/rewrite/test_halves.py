@@ -54,6 +54,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], int]]
     "strided operands": (lambda a, b: a[::2] @ b[:, ::2].t(), ((66, 40), (33, 80)), 1),
     "few rows": (F.linear, ((7, 40), (33, 40)), 0),
     "a vector": (lambda a, b: a @ b, ((66, 40), (40, 1)), 0),
+    "small matrices read by columns": (lambda a, b: torch.bmm(a, b.mT), ((66, 16, 16), (66, 16, 16)), 1),
+    "small matrices of ten columns": (torch.bmm, ((66, 16, 16), (66, 16, 10)), 1),
     "small matrices": (torch.bmm, ((66, 16, 16), (66, 16, 16)), 0),
 }  # fmt: skip
 

@@ -4,7 +4,7 @@ A product whose summed dimension is short is one pointwise loop, with the sum wr
 slightly longer sums are reductions. Both fuse with what reads them. All else is the vendor's.
 
 Which is which was measured against torch 2.13 with one thread on Zen 3: its batches of small matrices take 60 to 120 ns
-a matrix and more, loops 9 to 30.
+a matrix and more, loops 9 to 30. The borders are the same for half precision, whose larger products are computed in f32.
 """
 
 from __future__ import annotations
@@ -25,22 +25,29 @@ Form = Literal["written out", "reduction", ""]
 VENDOR = "the vendor's library is the better implementation"
 
 
-def _form(low: Builder, a: Buffer, b: Buffer) -> Form:
-    """How the product of (batch, rows, summed) and (batch, summed, columns) is computed; "" by the vendor's library."""
-    rows, short, columns = (low.hint(s) for s in (*a.sizes[1:], b.sizes[2]))
+def form(rows: int, short: int, columns: int, runs: tuple[bool, bool, bool]) -> Form:
+    """How a product of (rows, short) and (short, columns) is computed; "" by the vendor's library.
+
+    ``runs``: whether elements lie next to each other in a row of the first, in a column and in a row of the second.
+    """
     vector = rows == 1 or columns == 1
-    if columns > 1 and b.strides[2] == 1:  # vectors run along columns
+    if columns > 1 and runs[2]:  # vectors run along columns
         if columns % 8 and columns != 4:
             return ""
         if short <= 8 or (short <= 16 and rows * columns <= 256):
             return "written out"
         return "reduction" if rows * columns <= 64 >= short or (rows == 1 and short * columns <= 1 << 16) else ""
-    if a.strides[2] != 1 or b.strides[1] != 1:
+    if not (runs[0] and runs[1]):
         return ""
     if short <= 16 and (rows * columns * short <= 512 or columns * short <= 16):
         return "written out"
     small = rows * columns <= 64 >= short and short % 8 == 0
     return "reduction" if small or (vector and short >= 8) else ""
+
+
+def _form(low: Builder, a: Buffer, b: Buffer) -> Form:
+    rows, short, columns = (low.hint(s) for s in (*a.sizes[1:], b.sizes[2]))
+    return form(rows, short, columns, (a.strides[2] == 1, b.strides[1] == 1, b.strides[2] == 1))
 
 
 def _padded(low: Builder, x: Buffer, places: tuple[int, ...]) -> Buffer:

@@ -22,20 +22,22 @@ from fuselens.rewrite.constants import Constants
 aten = torch.ops.aten
 Product = tuple[str, int, int, int]  # form, rows, columns, summed
 Compare = Callable[[Product, torch.dtype], Mapping[str, float] | None]
+IsLoop = Callable[[int, int, int, tuple[bool, bool, bool]], Any]  # ``lowering.products.form``
 _MATRICES = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 _CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 _LEAST_ROWS = 8  # with fewer, converting a matrix costs as much as multiplying by it
 _LEAST_ROWS_FROZEN = 4  # with fewer, reading a matrix of twice the bytes does
-_SMALL = 4096  # multiplications of one product that may be a loop of ours
 
 
-def single(module: fx.GraphModule, compare: Compare, gain: float, constants: Constants) -> list[Decision]:
+def single(
+    module: fx.GraphModule, compare: Compare, gain: float, constants: Constants, is_loop: IsLoop
+) -> list[Decision]:
     """Rewrites products of ``module`` in place that take less than ``gain`` of ATen's time with converted operands.
-    ``compare`` gives the seconds of "aten" and "single"."""
+    ``compare`` gives the seconds of "aten" and "single"; small products that are loops of ours are left alone."""
     decisions: list[Decision] = []
     converted: dict[fx.Node, fx.Node] = {}
     for node in list(module.graph.nodes):
-        found = _product(node, constants)
+        found = _product(node, constants, is_loop)
         seconds = compare(*found) if found is not None else None
         if found is None or seconds is None or seconds["single"] >= gain * seconds["aten"]:
             continue
@@ -56,7 +58,7 @@ def _is_half(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in (torch.bfloat16, torch.float16)
 
 
-def _product(node: fx.Node, constants: Constants) -> tuple[Product, torch.dtype] | None:
+def _product(node: fx.Node, constants: Constants, is_loop: IsLoop) -> tuple[Product, torch.dtype] | None:
     """The node as a product of matrices in half precision on the CPU; a convolution as the one that it amounts to."""
     if node.target in _MATRICES:
         a, b = (n.meta["val"] for n in node.args[-2:])  # type: ignore[union-attr]
@@ -76,9 +78,14 @@ def _product(node: fx.Node, constants: Constants) -> tuple[Product, torch.dtype]
     if node.target in _MATRICES:
         frozen = constants.value(node.args[-1]) is not None
         fewest = rows if frozen else min(rows, columns)
-        if fewest < (_LEAST_ROWS_FROZEN if frozen else _LEAST_ROWS) or rows * summed * columns <= _SMALL:
+        runs = (_is_one(a.stride(-1)), _is_one(b.stride(-2)), _is_one(b.stride(-1)))
+        if fewest < (_LEAST_ROWS_FROZEN if frozen else _LEAST_ROWS) or is_loop(rows, summed, columns, runs):
             return None
     return ("forward", rows, columns, summed * count), a.dtype
+
+
+def _is_one(stride: Any) -> bool:
+    return type(stride) is int and stride == 1
 
 
 def _hint(size: Any) -> int | None:
