@@ -114,3 +114,10 @@ def test_polygamma_in_place(n: int) -> None:
     assert compiled(found) is found
     torch.testing.assert_close(found, expected)
     assert not compiled.__fuselens__.recorder.report.graphs[0].fallback
+
+
+def test_ranges_of_integers_start_from_whole_numbers() -> None:
+    for ends in ((4.3, 1), (4.3, 50), (-3.9, 2.9), (0, 5)):
+        for dtype in (torch.int64, torch.int8, torch.float32):
+            fn = lambda e=ends, d=dtype: torch.linspace(*e, 50, dtype=d) + 0  # noqa: E731
+            torch.testing.assert_close(fuselens.compile(fn)(), fn())

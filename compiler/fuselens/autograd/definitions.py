@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fuselens import torch_private
+
 aten = torch.ops.aten
 _BY_MATMUL = 25  # rows from which ATen computes Euclidean distances by a matrix product
 
@@ -55,6 +57,14 @@ def _cdist_backward(grad: Tensor, x: Tensor, y: Tensor, p: float, distance: Tens
     return each.sum(-2)
 
 
+def _linspace(start: Any, end: Any, steps: int, *, dtype: torch.dtype | None = None, **rest: Any) -> Tensor:
+    """torch's decomposition; of integers from the whole parts of the ends, as ATen computes."""
+    if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
+        start, end = (int(v) if isinstance(v, float) else v for v in (start, end))
+    rule = torch_private.decompositions_for(["linspace"])[aten.linspace.default]
+    return rule(start, end, steps, dtype=dtype, **rest)
+
+
 def _shrink_backward(grad: Tensor, x: Tensor, limit: float) -> Tensor:
     return torch.where((x >= -limit) & (x <= limit), 0, grad)
 
@@ -71,6 +81,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.dist.default: _dist,
     aten._cdist_forward.default: _cdist,
     aten._cdist_backward.default: _cdist_backward,
+    aten.linspace.default: _linspace,
     aten.hardshrink_backward.default: _shrink_backward,
     aten.softshrink_backward.default: _shrink_backward,
     aten.as_strided_copy.default: _copied(aten.as_strided.default),

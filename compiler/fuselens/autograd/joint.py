@@ -606,7 +606,7 @@ class _Trace:
             while node is not _storage_root(node):
                 chain.append(node)
                 node = node.args[0]  # type: ignore[assignment]
-        env = {node: self._copied_memory(node) if chain and _has_gaps(node.meta["val"]) else self._copied_value(node)}
+        env = {node: self._copied_memory(node) if _has_gaps(node.meta["val"]) else self._copied_value(node)}
         copy = env[node]
         for view in reversed(chain):
             copy = env[view] = self.recorder.graph.node_copy(view, lambda n: env.get(n, n))
