@@ -84,6 +84,9 @@ FOUND = {
         inputs="x float32 4 3 5 .mT.contiguous().mT; i int32 2 2 .mT", outputs="a b",
     ),
     "view_of_a_constant": program("a = torch.tensor([1.5, -2.0])", "b = a.unbind(0)[-1]", inputs="x float32"),
+    "view_of_one_of_two_equal_values": program(
+        "a = torch.linspace(0, 1, 7)", "b = torch.linspace(0, 1, 7)", "c = a.unbind(0)[-1]", inputs="x float32", outputs="b c"
+    ),
     "windows_of_an_unbatched_image": program("a = F.max_pool2d(x, 2)", inputs="x float32 2 4 6 grad"),
     "layout_of_a_stack": program(
         "a = x.sign()", "b = torch.stack([a, x], -4)", inputs="x int32 1 1 1 2 .to(memory_format=torch.channels_last)"

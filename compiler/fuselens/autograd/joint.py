@@ -599,10 +599,10 @@ class _Trace:
         return len(self.results) - 1
 
     def _copied(self, node: fx.Node) -> fx.Node:
-        """A copy of a value in memory of its own; of one with gaps or repetitions, and of what a constant looks like,
+        """A copy of a value in memory of its own; of one with gaps or repetitions, and of a view of what the graph makes,
         the copied base seen as it is."""
         chain: list[fx.Node] = []
-        if _has_gaps(node.meta["val"]) or _storage_root(node).op == "get_attr":
+        if _has_gaps(node.meta["val"]) or _storage_root(node).op != "placeholder":
             while node is not _storage_root(node):
                 chain.append(node)
                 node = node.args[0]  # type: ignore[assignment]
