@@ -297,6 +297,8 @@ class Builder:
 
     def indexed(self, out: Buffer, compute: Callable[[Body, Sizes], Scalar]) -> Buffer:
         """A loop that fills ``out`` with a function of the position (one expression per dimension)."""
+        if out.dtype not in LOOP_DTYPES:
+            raise Unsupported(f"loops do not compute {out.dtype}")
         body = Body(self.spans)
         axes, point = self._iteration(out.sizes, out.strides)
         return self.loop(out, axes, (), compute(body, point), point)

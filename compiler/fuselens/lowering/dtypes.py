@@ -15,7 +15,7 @@ HALVES = frozenset({"f16", "bf16"})
 INTEGERS = frozenset({"i64", "i32", "i16", "i8", "u8"})
 REALS = FLOATS | INTEGERS | {"bool"}
 PARTS = {"c64": "f32", "c128": "f64"}  # complex types, and those of their parts
-LOOP_DTYPES = REALS | PARTS.keys()  # what loops compute with
+LOOP_DTYPES = REALS | PARTS.keys()  # what loops compute with; the rest (wide unsigned, float8) goes through ATen
 
 
 def compute_dtype(dtype: str) -> str:

@@ -174,8 +174,7 @@ class _Walk:
         first, middle = inner.meta.get("val"), source.meta.get("val")
         if not isinstance(first, torch.Tensor) or not isinstance(middle, torch.Tensor):
             return source
-        widens = first.dtype != middle.dtype and torch.promote_types(first.dtype, middle.dtype) == middle.dtype
-        exact = widens and first.is_floating_point() == middle.is_floating_point()
+        exact = _widens(first.dtype, middle.dtype) and first.is_floating_point() == middle.is_floating_point()
         return inner if exact and first.dtype == node.meta["val"].dtype else source
 
     def _may_share(self, node: fx.Node, source: fx.Node) -> bool:
@@ -204,6 +203,14 @@ class _Walk:
         if _is_view(node.target) and self._is_result(node):
             return None
         return found
+
+
+def _widens(first: torch.dtype, second: torch.dtype) -> bool:
+    """Whether the second dtype holds all that the first does. Float8 and wide unsigned integers are promoted to nothing."""
+    try:
+        return first != second and torch.promote_types(first, second) == second
+    except RuntimeError:
+        return False
 
 
 def _packet(node: fx.Node) -> str:

@@ -274,7 +274,7 @@ class BodyWriter:
                 own, index = phase.axes[0], sympy.sympify(op.args[1])
                 form = linear(index, frozenset((own.name, outer.name)))
                 step = form.coefficient(outer.name)
-                size = self.nest.hint(own.size) * ITEMSIZE[self.unit.graph.buffers[op.args[0]].dtype]
+                size = self.nest.hint(own.size) * ITEMSIZE[element(self.unit.graph.buffers[op.args[0]].dtype)]
                 if (
                     form.coefficient(own.name) == 1
                     and step not in (None, 0)
@@ -283,14 +283,14 @@ class BodyWriter:
                 ):
                     index = index.xreplace({own.symbol: inner.symbol}) + step
                     found.setdefault(op.args[0], Fetch(op.args[0], index, op.op == "store"))
-        items = sum(ITEMSIZE[self.unit.graph.buffers[n].dtype] for n in found)
+        items = sum(ITEMSIZE[element(self.unit.graph.buffers[n].dtype)] for n in found)
         whole = self.nest.hint(sympy.Mul(inner.size, *(a.size for a in self.kernel.axes))) * items
         return tuple(found.values()) if whole >= FAR else ()
 
     def _fetch(self, name: str, first: str, stride: int) -> None:
         """Asks for the lines of the next row that lie where ``stride`` elements of this one do."""
         for fetch in self.ahead:
-            line = LINE // ITEMSIZE[self.unit.graph.buffers[fetch.storage].dtype]
+            line = LINE // ITEMSIZE[element(self.unit.graph.buffers[fetch.storage].dtype)]
             for k in range(0, stride, line):
                 index = print_index(fetch.index + k, {**self.names, name: first}, C)
                 self.out.put(f"__builtin_prefetch({self.pointers[fetch.storage]} + {index}, {int(fetch.write)}, 2);")

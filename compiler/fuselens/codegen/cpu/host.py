@@ -27,7 +27,11 @@ from .body import KEYWORDS, Unit
 from .operators import c_parameters, direct
 from .parts import C_TYPES
 
-_SCALAR_TYPES = {short: SCALAR_TYPES[str(dtype).removeprefix("torch.")] for dtype, short in NAMES.items()}
+_SCALAR_TYPES = {
+    short: SCALAR_TYPES[name]
+    for dtype, short in NAMES.items()
+    if (name := str(dtype).removeprefix("torch.")) in SCALAR_TYPES
+}
 LONG = 16  # nodes from which optimising a host program takes the compiler longer than it could ever gain
 LOCK_WORK = 1 << 16  # bytes of kernels beyond which other Python threads may run meanwhile
 
