@@ -37,7 +37,8 @@ def _div(a: Complex, b: Complex) -> Complex:
 
 
 def _reciprocal(z: Complex) -> Complex:
-    return _div(z.body.const(1, z.dtype), z)
+    one: Any = z.body.const(1, z.dtype)
+    return _div(one, z)
 
 
 def _sgn(z: Complex) -> Complex:
@@ -172,11 +173,12 @@ def _atanh(z: Complex) -> Complex:
 
 
 def _sigmoid(z: Complex) -> Complex:
-    one = z.body.const(1, z.dtype)
-    return _div(one, one + _exp(-z))
+    one: Any = z.body.const(1, z.dtype)
+    minus: Any = -z
+    return _div(one, one + _exp(minus))
 
 
-def _pow(base: Complex, exponent: Complex) -> Complex:
+def _pow(base: Complex, exponent: Complex) -> Scalar:
     """e to ``exponent * log(base)``; of the base 0, what limits give."""
     log = _log(base)
     zero = base.re.eq(0.0) & base.im.eq(0.0)

@@ -381,7 +381,7 @@ class _Walk:
         self.outputs = tuple(outputs)
 
     def _result(self, value: Any) -> Any:
-        meta = value.meta.get("val") if isinstance(value, fx.Node) else None
+        meta: Any = value.meta.get("val") if isinstance(value, fx.Node) else None
         value = self.values[value] if isinstance(value, fx.Node) else value
         if isinstance(value, Buffer):
             if value.dtype in PARTS.values() and not value.name:  # a part of complex numbers, as far apart as in eager
