@@ -125,10 +125,11 @@ def _rewrite(node: fx.Node, converted: dict[fx.Node, fx.Node], constants: Consta
         return held
     made.meta["val"] = tuple(v if v is None else aten._to_copy.default(v, dtype=torch.float32) for v in whole)
     for part in list(node.users):
-        assert part.target is operator.getitem
+        position = part.args[1]
+        assert part.target is operator.getitem and isinstance(position, int)
         with graph.inserting_before(part):
-            taken = graph.call_function(operator.getitem, (made, part.args[1]))
-        taken.meta = {**part.meta, "val": made.meta["val"][part.args[1]]}
+            taken = graph.call_function(operator.getitem, (made, position))
+        taken.meta = {**part.meta, "val": made.meta["val"][position]}
         _replace(part, taken)
     return held
 

@@ -86,7 +86,7 @@ def _counted_storage() -> int:
             if _count(storage) != first + more or _count(t._cdata) != 1 + more:
                 return 0
             # another tensor with this memory, and a node that saves this tensor
-            kept.append((torch.empty(0, device="cpu").set_(t), leaf * t))
+            kept.append((torch.empty(0, device="cpu").set_(t), leaf * t))  # pyright: ignore[reportArgumentType]
         alive = weakref.ref(t)
         del t
     return found[0] if alive() is not None else 0
