@@ -15,10 +15,11 @@ import sympy
 from sympy import Expr
 from sympy.core.operations import LatticeOp
 
-from ...ir.loops import ITEMSIZE, Axis, Graph, Kernel, Op, Phase, element, indirect_names
+from ...ir.loops import ITEMSIZE, Axis, Graph, Kernel, Op, element, indirect_names
 from ..expressions import C, linear, names_in, print_factor, print_index, slopes
 from ..nest import Nest, Plan, Tuning, few, in_one_pass, index_of, plan, simplify
 from ..source import Unsupported, Writer
+from .fetches import LINE, Fetch, dearest_pass, next_row
 from .isa import Isa
 from .maths_parts import ARG_NONE
 from .parts import LIBM, REGISTER, UNIT
@@ -31,9 +32,6 @@ UNROLL = 4  # independent accumulators of a reduction whose body is too short to
 LIGHT = 12  # operations of such a body
 STRIP = 3 << 12  # bytes of all running results of a strip: part of a small first-level cache
 ROWS = 4  # rows that a strip adds up at a time
-AHEAD = range(1 << 10, 1 << 18)  # bytes of rows of which the next one is fetched while one is computed
-FAR = 1 << 23  # bytes of a kernel from which on it is: caches hold less
-LINE = 64  # bytes of a cache line
 # Functions that are one long chain of operations: processors look ahead too little to find the next vector's.
 CHAINS = frozenset("exp exp2 expm1 log log2 log10 log1p asin acos atan sinh cosh tanh sigmoid erf".split())
 
@@ -104,15 +102,6 @@ class BodyLoop:
     hi: str
     vector: bool
     quantum: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """A row's element in memory, to be asked for before it is needed."""
-
-    storage: str
-    index: Expr
-    write: bool
 
 
 @dataclass(slots=True)
@@ -243,7 +232,7 @@ class BodyWriter:
             loops = [self._loop(a, False) for p in kernel.phases for a in p.axes]
             self._nest(body, [*loops, BodyLoop(column, *bounds, True)], self.plan.vector, sympy.S.Zero)
             return
-        host = self._dearest_pass() if layout == "rows" else None
+        host = dearest_pass(kernel, HEAVY) if layout == "rows" else None
         for phase, inner, position in zip(kernel.phases, self.plan.inner, self.nest.positions, strict=True):
             if layout == "columns":
                 loops = [self._loop(a, False) for a in phase.axes]
@@ -251,41 +240,8 @@ class BodyWriter:
             else:
                 loops = [self._loop(a, False) for a in phase.axes if a.name != inner]
                 loops += [self._loop(a, True) for a in phase.axes if a.name == inner]
-                self.ahead = self._next_row(phase.axes[0]) if phase is host else ()
+                self.ahead = next_row(self.nest, self.unit.graph, phase.axes[0]) if phase is host else ()
                 self._nest(phase.body, loops, inner, position)
-
-    def _dearest_pass(self) -> Phase | None:
-        """The phase that memory waits for, if there are several passes over the same row: the next row is fetched meanwhile.
-        Processors themselves do not look beyond a page."""
-        passes = [p for p in self.kernel.phases if p.axes]
-        sizes = {a.size for p in passes for a in p.axes}
-        if len(passes) < 2 or not self.kernel.axes or len(sizes) != 1 or any(len(p.axes) != 1 for p in passes):
-            return None
-        folding = [p for p in passes if any(o.op == "reduce" for o in p.body)]
-        return next((p for p in passes if any(o.op in HEAVY for o in p.body)), folding[-1] if folding else None)
-
-    def _next_row(self, inner: Axis) -> tuple[Fetch, ...]:
-        """What the kernel reads and writes along its rows, one row further."""
-        outer, found = self.kernel.axes[-1], dict[str, Fetch]()
-        for phase in self.kernel.phases:
-            for op in phase.body if phase.axes else ():
-                if op.op not in ("load", "store") or op.update:
-                    continue
-                own, index = phase.axes[0], sympy.sympify(op.args[1])
-                form = linear(index, frozenset((own.name, outer.name)))
-                step = form.coefficient(outer.name)
-                size = self.nest.hint(own.size) * ITEMSIZE[element(self.unit.graph.buffers[op.args[0]].dtype)]
-                if (
-                    form.coefficient(own.name) == 1
-                    and step not in (None, 0)
-                    and size in AHEAD
-                    and not indirect_names(index)
-                ):
-                    index = index.xreplace({own.symbol: inner.symbol}) + step
-                    found.setdefault(op.args[0], Fetch(op.args[0], index, op.op == "store"))
-        items = sum(ITEMSIZE[element(self.unit.graph.buffers[n].dtype)] for n in found)
-        whole = self.nest.hint(sympy.Mul(inner.size, *(a.size for a in self.kernel.axes))) * items
-        return tuple(found.values()) if whole >= FAR else ()
 
     def _fetch(self, name: str, first: str, stride: int) -> None:
         """Asks for the lines of the next row that lie where ``stride`` elements of this one do."""
