@@ -157,6 +157,12 @@ class _FakeMode(FakeTensorMode):
         return FAKE_RESULTS.run(self, func, args, kwargs, lambda: self._as_by_kernel(func, args, compute()))
 
     def _as_by_kernel(self, func: Any, args: Any, result: Any) -> Any:
+        if (
+            func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+            and args[0].dtype == torch.float64
+        ):
+            with self:  # the kernel keeps its sums in the precision that it computes in
+                return result[0], result[1].to(torch.float64)
         first = result[0] if isinstance(result, tuple) and result else result
         order = result_layouts.order(func, args, first) if isinstance(first, torch.Tensor) else None
         if order is None:

@@ -87,6 +87,12 @@ FOUND = {
     "view_of_one_of_two_equal_values": program(
         "a = torch.linspace(0, 1, 7)", "b = torch.linspace(0, 1, 7)", "c = a.unbind(0)[-1]", inputs="x float32", outputs="b c"
     ),
+    "attention_in_double_precision": program(
+        "a = F.scaled_dot_product_attention(x, x, x, is_causal=True)", inputs="x float64 1 2 3 4 grad"
+    ),
+    "contiguous_after_a_write_to_an_input_with_gaps": program(
+        "x.mul_(2)", "a = x.contiguous()", inputs="x float16 2 2 [...,::3]", outputs="a"
+    ),
     "windows_of_an_unbatched_image": program("a = F.max_pool2d(x, 2)", inputs="x float32 2 4 6 grad"),
     "layout_of_a_stack": program(
         "a = x.sign()", "b = torch.stack([a, x], -4)", inputs="x int32 1 1 1 2 .to(memory_format=torch.channels_last)"

@@ -58,6 +58,7 @@ aten = torch.ops.aten
 
 _FREE_PHASE = (aten.linalg_eig.default, aten._linalg_eigh.default, aten._linalg_svd.default)
 _WHOLE: dict[Any, Any] = {F.one_hot: aten.one_hot.default}  # they refuse operands by their values
+_CONTIGUOUS = ("contiguous", "reshape", "flatten", "ravel", torch.reshape, torch.flatten, torch.ravel)
 _COPIED_META = ("span", "stack")
 
 
@@ -278,7 +279,19 @@ class _Trace:
             raise Unsupported("it writes to `out` unseen by functionalization", node.meta.get("span"))
         for t, stride in zip(written, before, strict=True):
             self._keep_strides(t, stride)
-        return value
+        return (
+            value.clone(memory_format=torch.contiguous_format)
+            if self._shares_unlike_eager(node, value, args)
+            else value
+        )
+
+    def _shares_unlike_eager(self, node: fx.Node, value: Any, args: Any) -> bool:
+        """Whether what eager copies to make it contiguous was found so: values written to inputs with gaps have none."""
+        if node.target not in _CONTIGUOUS or not isinstance(value, torch.Tensor):
+            return False
+        given: Any = node.args[0]
+        keys = [torch_private.storage_key(t) for t in (node.meta["val"], given.meta["val"], value, args[0])]
+        return keys[0] != keys[1] and keys[2] == keys[3]
 
     def _keep_strides(self, t: torch.Tensor, stride: tuple[Any, ...]) -> None:
         """Functionalization gives a written tensor the strides that the operator's functional form chooses."""
