@@ -82,13 +82,17 @@ def _scaled(function: Callable[[Complex], Complex], before: float, after: float)
     return compute
 
 
-def _sqrt(z: Complex) -> Complex:
+def _sqrt(z: Complex) -> Any:
     """In double precision, or with eighths, so that nothing overflows on the way; an infinite imaginary part wins."""
     if z.re.dtype == "f32":
-        return _sqrt(z.cast("c128")).cast("c64")  # pyright: ignore
+        x, y = (v.apply("abs").cast("f64") for v in (z.re, z.im))
+        size = x.apply("isinf").where(x, (x * x + y * y).apply("sqrt"))
+        root = ((x + size) * 0.5).apply("sqrt").cast("f32")
+    else:
+        x, y = z.re.apply("abs") * 0.125, z.im.apply("abs") * 0.125
+        root = 2.0 * (x + x.apply("hypot", y)).apply("sqrt")
     a, b = z.re.apply("abs"), z.im.apply("abs")
-    root = 2.0 * (a * 0.125 + (a * 0.125).apply("hypot", b * 0.125)).apply("sqrt")
-    other = root.eq(0.0).where(0.0, z.im * 0.5 / root).apply("abs")
+    other = root.eq(0.0).where(0.0, b * 0.5 / root)
     other = a.apply("isinf").where(z.im.apply("isnan").where(z.im, 0.0), other)
     other = b.apply("isinf").where(b, other)
     right = z.re.apply("signbit")
