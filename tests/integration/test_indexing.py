@@ -51,6 +51,7 @@ def numbers() -> dict[str, Program]:
         "0-d scatter a number": (lambda x, i: x.scatter(0, i, 1.5), [number(2.5), zero]),
         "0-d scatter_add": (lambda x, i, v: x.scatter_add(0, i, v), [number(2.5), zero, number(1.5)]),
         "0-d scatter_reduce": (lambda x, i, v: x.scatter_reduce(0, i, v, "mean"), [number(2.5), zero, number(1.5)]),
+        "0-d median": (lambda x: x.median(0)[0], [number(2.5)]),
         "0-d index_add": (lambda x, i, v: x.index_add(0, i, v, alpha=2), [number(2.5), zero, number(1.5)]),
         "0-d index_add to a vector": (lambda x, i, v: x.index_add(0, i, v), [f(5), torch.tensor(3), f(1)]),
         "0-d index_copy": (lambda x, i, v: x.index_copy(0, i, v), [number(2.5), zero, number(1.5)]),

@@ -98,14 +98,14 @@ def print_prelude(used: dict[tuple[int, bool], set[str]], unit: set[str], isa: I
             wanted.add(name)
             stack += table[name].needs
         sections += [p.text for n, p in _ordered(table, wanted)]
-    if "errors" in unit:
-        unit.discard("parallel")
     todo = list(unit)
     while todo:
         for need in UNIT[todo.pop()].needs:
             if need not in unit:
                 unit.add(need)
                 todo.append(need)
+    if "errors" in unit:  # brings a form of its own
+        unit.discard("parallel")
     return "\n".join([*(p.text for n, p in UNIT.items() if n in unit), *sections])
 
 
