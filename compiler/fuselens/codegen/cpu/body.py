@@ -439,7 +439,7 @@ class BodyWriter:
         if any(o.op == "scan" or o.update for o in body) or self.width == 1:
             return 1
         if any(o.op in HEAVY for o in body):
-            count = UNROLL // max(1, chains) if chains and not self.wide else 1
+            count = max(1, UNROLL // chains) if chains and not self.wide else 1
         elif len(body) <= LIGHT and any(o.op == "reduce" for o in body):
             count = UNROLL
         else:
