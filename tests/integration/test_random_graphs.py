@@ -94,6 +94,9 @@ FOUND = {
         "x.mul_(2)", "a = x.contiguous()", inputs="x float16 2 2 [...,::3]", outputs="a"
     ),
     "many_functions_in_one_loop": program("a = F.mish(x)", "b = F.softplus(a)", inputs="x float32 8"),
+    "product_of_nothing": program(
+        "a = torch.matmul(y, x.mT) / 8", "b = F.elu(x)", inputs="x float32 1 8 100 grad; y float32 0 100", outputs="a b"
+    ),
     "windows_of_an_unbatched_image": program("a = F.max_pool2d(x, 2)", inputs="x float32 2 4 6 grad"),
     "layout_of_a_stack": program(
         "a = x.sign()", "b = torch.stack([a, x], -4)", inputs="x int32 1 1 1 2 .to(memory_format=torch.channels_last)"
