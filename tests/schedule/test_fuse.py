@@ -78,6 +78,47 @@ def test_no_fusion_around_an_extern() -> None:
     assert "cycle" in rules(graph, "FL411")
 
 
+def test_no_cycle_through_a_group_that_began_before_both() -> None:
+    """The pieces of c → d, a → extern → e: when a and d are one kernel, c and e cannot be."""
+    text = """\
+graph g
+  input y: f32[16] strides [1]
+  input v: f32[8] strides [1]
+  buffer a: f32[16] strides [1]
+  buffer m: f32[16] strides [1]
+  buffer c: f32[16] strides [1]
+  view c0: f32[8] strides [1] offset 0 of c
+  view c1: f32[8] strides [1] offset 8 of c
+  buffer d: f32[16] strides [1]
+  buffer e: f32[8] strides [1]
+  loop a [i0 < 16]
+    t0 = load y[i0] : f32
+    t1 = exp t0 : f32
+    store a[i0] = t1
+  extern m = aten.cumsum.default(a, 0)
+  loop c0 [i0 < 8]
+    t0 = load v[i0] : f32
+    store c[i0] = t0
+  loop c1 [i0 < 8]
+    t0 = load v[i0] : f32
+    store c[i0 + 8] = t0
+  loop d [i0 < 16]
+    t0 = load y[i0] : f32
+    t1 = load c[i0] : f32
+    t2 = add t0, t1 : f32
+    store d[i0] = t2
+  loop e [i0 < 8]
+    t0 = load m[i0] : f32
+    t1 = load v[i0] : f32
+    t2 = add t0, t1 : f32
+    store e[i0] = t2
+  return d, e
+"""
+    fused = checked(text, torch.randn(16), torch.randn(8))
+    assert len(fused.kernels()) == 3
+    assert "cycle" in rules(fused, "FL411")
+
+
 def test_rows_and_columns_stay_apart() -> None:
     graph = checked(
         X + buffers("a") + buffers("r", size="6", strides="1") + buffers("c", size="8", strides="1")

@@ -63,6 +63,7 @@ class _Fusion:
     decisions: dict[str, Decision] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     fixed: set[str] = field(default_factory=set)
+    wide: dict[int, tuple[int, int]] = field(default_factory=dict)  # spans of merged groups, by their ends
 
     def run(self) -> None:
         self.fixed = fixed_storages(self.graph)
@@ -165,6 +166,9 @@ class _Fusion:
         del self.groups[own.id]
         first, last = self.spans[other.id], self.spans[own.id]
         self.spans[other.id] = (min(first[0], last[0]), max(first[1], last[1]))
+        self.wide.pop(own.id, None)
+        self.wide.pop(other.id, None)
+        self.wide[other.id] = self.spans[other.id]
         rule, reason = _kind(other, own, self.graph.buffers[storage].owner)
         self._decide("FL410", "taken", subject, item, reason, score, rule)
 
@@ -204,11 +208,17 @@ class _Fusion:
         """Whether a third group lies on a path between the two. Gives up, as if so, after ``SEARCH`` groups."""
         ends = {a.id, b.id}
         start = min(self.spans[a.id][0], self.spans[b.id][0])
+        least = start  # what ends before leads to nothing that reaches beyond the start
+        for number, (first, last) in reversed(self.wide.items()):
+            if last < start:
+                break
+            if number not in ends:
+                least = min(least, first)
         seen: set[int] = set()
         work = [g for g in map(self.find, (*a.deps, *b.deps)) if g not in ends]
         while work:
             number = work.pop()
-            if number in seen or self.spans[number][1] < start:
+            if number in seen or self.spans[number][1] < least:
                 continue
             seen.add(number)
             if len(seen) > SEARCH:
