@@ -20,7 +20,9 @@ def order(func: Any, args: Sequence[Any], result: torch.Tensor) -> list[int] | N
     """The dimensions of ``result``, the outermost in memory first, as the kernel of the operator ``func`` lays out its
     (first) result; None where ``result`` is so, or nothing else is known."""
     rule = _rule(func)
-    if rule is None or result.dim() == 0 or (all(t.is_contiguous() for t in _tensors(args)) and result.is_contiguous()):
+    if rule is None or result.dim() == 0:
+        return None
+    if rule is not _indexed and result.is_contiguous() and all(t.is_contiguous() for t in _tensors(args)):
         return None
     found = rule(args, result)
     if found is None:
@@ -69,9 +71,23 @@ def _indexed(args: Sequence[Any], result: torch.Tensor) -> list[int] | None:
     shape = torch.broadcast_shapes(*(p.shape for p in given))
     kept = [x.stride(d) for d in range(x.dim()) if d not in at]
     before = at[0] if at[-1] - at[0] + 1 == len(at) else 0
-    behind = (0,) * (len(kept) - before)
-    steps = [(*(0,) * before, *_expanded(p, p.stride(), shape), *behind) for p in given]
+    whole = ((1,) * before, shape, (1,) * (len(kept) - before))
+    steps = [_spread(p, whole, result.shape) for p in given]
     return _innermost_first(result.shape, [(*kept[:before], *(0,) * len(shape), *kept[before:]), *steps])
+
+
+def _spread(t: torch.Tensor, parts: tuple[Extents, Extents, Extents], shape: Extents) -> Extents:
+    """Strides over the dimensions of ``shape`` of positions that are expanded to, and then viewed among, others of size 1.
+
+    The view gives these a stride, which counts where the result has size 1 there, too.
+    """
+    before, own, behind = parts
+    steps = _expanded(t, t.stride(), own)
+    whole = (*before, *own, *behind)
+    if not all(type(n) is int for n in (*whole, *steps)):
+        return (*(0,) * len(before), *steps, *(0,) * len(behind))
+    viewed = torch.empty_strided(tuple(own), tuple(steps), device="meta").view(whole).stride()
+    return tuple(0 if n == 1 and s != 1 else step for n, s, step in zip(whole, shape, viewed, strict=True))
 
 
 def _as_first(args: Sequence[Any], result: torch.Tensor) -> list[int]:

@@ -1559,5 +1559,5 @@ def onednn_computes(dtype: torch.dtype) -> bool:
 
 
 # what the reductions of torch.masked are made of
-masked_parts = (_masked._input_mask, _masked._reduction_identity, _masked._where)
+MASKED_PARTS: tuple[Any, ...] = (_masked._input_mask, _masked._reduction_identity, _masked._where)
 MASKED_INPUT = _masked._combine_input_and_mask

@@ -170,6 +170,28 @@ def test_pointwise_results_are_laid_out_as_by_the_kernels() -> None:
     assert compared > 500
 
 
+def test_results_of_indexing_are_laid_out_as_by_the_kernel() -> None:
+    random = Random(0)
+    for _ in range(400):
+        x = some_layout(
+            random, [random.choice((1, 2, 3, 4)) for _ in range(random.choice((1, 2, 3, 4)))], torch.float32
+        )
+        made = [random.choice((1, 2, 3)) for _ in range(random.choice((0, 1, 2, 3)))]
+        at: list[torch.Tensor | None] = [None] * random.choice(range(1, x.dim() + 1))
+        for d in range(len(at)):
+            if d == 0 or random.random() < 0.6:
+                sizes = [n if random.random() < 0.8 else 1 for n in made][random.choice((0, 0, 1)) :]
+                at[d] = some_layout(random, sizes or [1], torch.int64) * 0
+        random.shuffle(at)
+        real = torch.ops.aten.index(x, at)
+        mode = torch_private.fake_mode()
+        fakes = [None if t is None else torch_private.fake_static(mode, t) for t in (x, *at)]
+        with mode:
+            fake = torch.ops.aten.index(fakes[0], fakes[1:])
+        strides = [[s for s, n in zip(t.stride(), t.shape, strict=True) if n != 1] for t in (real, fake)]
+        assert strides[0] == strides[1], (x.shape, x.stride(), [t if t is None else (t.shape, t.stride()) for t in at])
+
+
 LAID_OUT: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "logaddexp": torch.logaddexp,
     "xlogy": lambda x, y: torch.xlogy(x, y.abs()),

@@ -272,8 +272,9 @@ class _Trace:
             raise Unsupported(
                 "it writes through a view whose elements share memory or lie apart", node.meta.get("span")
             )
-        out = kwargs["out"] if isinstance(kwargs.get("out"), (tuple, list)) else [kwargs.get("out")]
-        versions = {t: torch_private.times_written(t) for t in out if isinstance(t, torch.Tensor)}
+        out: Any = kwargs.get("out")
+        outs = out if isinstance(out, (tuple, list)) else [out]
+        versions = {t: torch_private.times_written(t) for t in outs if isinstance(t, torch.Tensor)}
         value = self._called(node, args, kwargs)
         if any(t.numel() and torch_private.times_written(t) == version for t, version in versions.items()):
             raise Unsupported("it writes to `out` unseen by functionalization", node.meta.get("span"))

@@ -941,5 +941,5 @@ def masked_input(op: Any, x: Any, mask: Any, *args: Any) -> Any:
     """The operand of a reduction of ``torch.masked``; torch's own function makes a class for masked tensors first."""
     if mask is None:
         return x
-    canonical, identity, where = torch_private.masked_parts
+    canonical, identity, where = torch_private.MASKED_PARTS
     return where(canonical(x, mask=mask), x, identity(op.__name__, x, *args))

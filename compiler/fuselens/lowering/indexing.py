@@ -370,11 +370,12 @@ def _scatter(kind: str) -> Rule:
 
 
 def _scatter_reduce(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
-    scatter, name = Scatter(low, *args[:4]), args[4]
-    include = args[5] if len(args) > 5 else kwargs.get("include_self", True)
+    x, dim, index, source, name, *rest = args
+    scatter = Scatter(low, x, dim, index, source)
+    include = rest[0] if rest else kwargs.get("include_self", True)
     if include and name != "mean":
         return scatter.whole(meta, _REDUCTIONS[name])
-    return _reduced(low, meta, args[0], scatter, name, include)
+    return _reduced(low, meta, x, scatter, name, include)
 
 
 def _reduced(low: Builder, meta: Any, x: Buffer, changes: Scatter | Rows, name: str, include: bool) -> Buffer:
