@@ -134,6 +134,16 @@ _CORRECTIONS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]] | None]] = {
 }
 
 
+def kernels_order(func: Any, args: Any, result: torch.Tensor) -> list[int] | None:
+    """``result_layouts.order``, if it can be told without the value of a number that only data decides."""
+    try:
+        return result_layouts.order(func, args, result)
+    except RuntimeError as error:
+        if needs_data(error):
+            return None
+        raise
+
+
 class _FakeMode(FakeTensorMode):
     """torch's fake mode with its handler called as it is (torch wraps it, and imports the peer compiler to do so)."""
 
@@ -164,7 +174,7 @@ class _FakeMode(FakeTensorMode):
             with self:  # the kernel keeps its sums in the precision that it computes in
                 return result[0], result[1].to(torch.float64)
         first = result[0] if isinstance(result, tuple) and result else result
-        order = result_layouts.order(func, args, first) if isinstance(first, torch.Tensor) else None
+        order = kernels_order(func, args, first) if isinstance(first, torch.Tensor) else None
         if order is None:
             return result
         with self:

@@ -77,6 +77,24 @@ def test_transposes_go_through_tiles(dtype: str, isa: str) -> None:
         check(text, [x, y, torch.randn(s1)], isa, 0, 0)
 
 
+@pytest.mark.parametrize("isa", [ISA, "scalar"])
+@pytest.mark.parametrize("rows", [5, 64, 125, 300])
+def test_functions_of_several_vectors_in_a_tile(rows: int, isa: str) -> None:
+    text = f"""graph g
+  input arg0: f32[{rows}, 24] strides [1, {rows}]
+  buffer buf0: f32[{rows}, 24] strides [1, {rows}]
+  buffer buf1: f32[{rows}, 24] strides [24, 1]
+  kernel kernel0 [i0 < 24, i1 < {rows}] from [aten.sigmoid.default]
+    phase []
+      a = load arg0[{rows}*i0 + i1] : f32
+      b = sigmoid a : f32
+      store buf0[{rows}*i0 + i1] = b
+      store buf1[i0 + 24*i1] = b
+  return buf0, buf1
+"""
+    check(text, [torch.randn(24, rows).t()], isa)
+
+
 def test_what_is_read_and_written_is_not_read_through_a_tile() -> None:
     text = """graph g
   input arg0: f32[64, 64] strides [1, 64]

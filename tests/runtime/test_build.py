@@ -116,6 +116,7 @@ def test_threads_under_other_compilers_are_torchs(config: Config, cxx: str) -> N
     import torch
 
     text = f"""{UNIT["omp"].text}
+{UNIT["parallel"].text}
 extern "C" int count() {{
   int n = 0;
   auto work = [&](long thread, long threads) {{ if (thread == 0) n = threads; }};

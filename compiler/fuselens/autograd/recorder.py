@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fuselens import result_layouts, torch_private
+from fuselens import torch_private
 
 from .decompositions import Decompositions
 from .random_numbers import DRAW_SEED, RULES, SEED_ARGUMENTS, Streams
@@ -241,7 +241,7 @@ class Recorder(torch_private.RecordingMode):
     def _laid_out(self, func: Any, args: Any, out: Any) -> Any:
         """What an operator of the program was decomposed to, laid out in memory as by the operator itself."""
         first: Any = out[0] if isinstance(out, tuple) and out else out
-        order = result_layouts.order(func, args, first) if isinstance(first, torch.Tensor) else None
+        order = torch_private.kernels_order(func, args, first) if isinstance(first, torch.Tensor) else None
         if order is None:
             return out
         inverse = sorted(range(len(order)), key=order.__getitem__)

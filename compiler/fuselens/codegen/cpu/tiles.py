@@ -83,10 +83,10 @@ class TileWriter(BodyWriter):
         unit = "unit"
         for axis, edge in ((along, EDGE), (across, self.rows)):
             name, count = self.names[axis], self._count(axis)
-            out.put(f"const long {name}_first = {f'{unit} % {count} * {edge}' if count != '1' else 0};")
+            out.put(f"const long {name}_edge = {f'{unit} % {count} * {edge}' if count != '1' else 0};")
             unit = f"{unit} / {count}" if count != "1" else unit
             out.put(
-                f"const long {name}_end = least({name}_first + {edge}, {print_factor(self.nest.size(axis), self.names)});"
+                f"const long {name}_end = least({name}_edge + {edge}, {print_factor(self.nest.size(axis), self.names)});"
             )
         outer = self._outer()
         if outer:
@@ -103,7 +103,7 @@ class TileWriter(BodyWriter):
         for axis in (across, along):
             whole = next(a for a in self.kernel.axes if a.name == axis)
             name = self.names[axis]
-            loops.append(BodyLoop(whole, f"{name}_first", f"{name}_end", axis == along))
+            loops.append(BodyLoop(whole, f"{name}_edge", f"{name}_end", axis == along))
         self._nest(tuple(self.kernel.ops()), loops, along, sympy.S.Zero)
         for op in ops:
             if op.op == "store":
@@ -114,10 +114,10 @@ class TileWriter(BodyWriter):
         """Copies between memory and a tile; ``rows`` is the axis along which the target has rows."""
         tile, names = self.tiles[op.name], dict(self.names)
         for axis in (rows, columns):
-            names[axis] += "_first"
+            names[axis] += "_edge"
         memory = f"{self.pointers[op.args[0]]} + {print_index(tile.index, names, C)}"
         step = print_index(tile.step, self.names)
-        counts = ", ".join(f"{self.names[a]}_end - {self.names[a]}_first" for a in (rows, columns))
+        counts = ", ".join(f"{self.names[a]}_end - {self.names[a]}_edge" for a in (rows, columns))
         size = ITEMSIZE[self._dtype(op)]
         self.unit.lane_free.add(f"transpose.{size}")
         self._index_parts(tile.index)
@@ -126,7 +126,7 @@ class TileWriter(BodyWriter):
 
     def _in_tile(self, op: Op) -> str:
         across, along = self.names[self.plan.tile], self.names[self.plan.vector]
-        return f"{self.tiles[op.name].name} + ({across} - {across}_first) * {EDGE} + ({along} - {along}_first)"
+        return f"{self.tiles[op.name].name} + ({across} - {across}_edge) * {EDGE} + ({along} - {along}_edge)"
 
     def _load(self, op: Op, vector: str) -> None:
         if op.name not in self.tiles:
