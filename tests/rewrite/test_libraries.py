@@ -141,6 +141,16 @@ def test_calibration_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert measure.Libraries(config).seconds(("plain", 0, 512, 512)) is None
 
 
+def test_a_promised_gain_is_confirmed_by_the_product_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"aten": 1e-3, "onednn": 1.2e-3}
+    monkeypatch.setattr(measure, "measured_product", lambda *_, **__: found)
+    libraries = measure.Libraries(from_environment({}, cache_dir=tmp_path))
+    for promised, scale, confirmed in ((2e-4, 1.0, True), (9.5e-4, 1.0, False), (2e-4, 100.0, False)):
+        seconds = {"aten": 1e-3, "onednn": promised}
+        monkeypatch.setattr(libraries, "_predicted", lambda *_, seconds=seconds, scale=scale: (seconds, scale))
+        assert (libraries.seconds(("plain", 256, 1024, 512)) == found) is confirmed
+
+
 def test_a_busy_machine_is_not_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "BUDGET", 0.0)
     config = from_environment({}, cache_dir=tmp_path)

@@ -3,8 +3,8 @@
 Two libraries in torch's wheel compute products of matrices in f32: the one that ATen calls (MKL, which takes a slow path
 on some processors) and oneDNN, which also takes weights in its own layout. Products in half precision have slow loops
 where the processor has no instructions for them: there a product in f32 of converted operands is faster. By default a few
-shapes are measured once per machine, number of threads and version of torch; under ``mode="max-autotune"``, and where a
-weight is frozen, each shape that is compiled.
+shapes are measured once per machine, number of threads and version of torch, and a gain that they promise is confirmed by
+measuring the product itself; under ``mode="max-autotune"``, and where a weight is frozen, each shape that is compiled is.
 """
 
 from __future__ import annotations
@@ -171,14 +171,16 @@ class Libraries:
         work = rows * columns * summed
         if not available() or not work or (work < LEAST_WORK and not self.exhaustive):
             return None
-        if self.exhaustive or frozen:
-            question = {"product": product, "frozen": frozen}
-            return remembered(self.config, question, lambda: measured_product(product, frozen=frozen))
-        found = self._predicted(product, torch.float32)
-        if found is None:
-            return None
-        seconds, scale = found
-        return {"aten": seconds["aten"] * scale, "onednn": max(seconds["onednn"] - OVERHEAD, 0.0) * scale + OVERHEAD}
+        if not (self.exhaustive or frozen):
+            found = self._predicted(product, torch.float32)
+            if found is None:
+                return None
+            seconds, scale = found
+            aten, onednn = seconds["aten"] * scale, max(seconds["onednn"] - OVERHEAD, 0.0) * scale + OVERHEAD
+            if onednn >= LEAST_GAIN * aten or aten > LONG / 4:
+                return {"aten": aten, "onednn": onednn}
+        question = {"product": product, "frozen": frozen}
+        return remembered(self.config, question, lambda: measured_product(product, frozen=frozen))
 
     def convolution_seconds(self, convolution: Any, pack: Callable[[torch.Tensor, Any], torch.Tensor]) -> Seconds:
         """The time of "aten" and of "packed" for a convolution with a frozen weight, measured."""
