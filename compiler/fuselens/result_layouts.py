@@ -121,6 +121,7 @@ _OTHERS: dict[str, Rule] = {
     "ldexp": lambda args, result: _iterated((args[0], args[1].new_empty(args[1].shape)), result),
     **dict.fromkeys(("huber_loss", "binary_cross_entropy"), _as_first),
     **dict.fromkeys(("slice_scatter", "select_scatter", "diagonal_scatter"), _written),
+    **dict.fromkeys(("rrelu", "rrelu_with_noise", "rrelu_with_noise_functional"), _contiguous),
     **dict.fromkeys(("log_sigmoid_forward", "nll_loss2d_forward", "pow.Scalar"), _contiguous),
     **dict.fromkeys((
         "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",

@@ -120,7 +120,9 @@ sys.exit("torch.distributed.tensor" in sys.modules)
 
 def pointwise_operators() -> list[Any]:
     """Those of tensors alone, and of what defaults to something."""
-    packets = (getattr(torch.ops.aten, name) for name in dir(torch.ops.aten))
+    names = {name.removeprefix("aten::").partition(".")[0] for name in torch._C._dispatch_get_all_op_names()
+             if name.startswith("aten::")}  # fmt: skip
+    packets = (getattr(torch.ops.aten, name) for name in sorted(names))
     found = (getattr(p, o) for p in packets if isinstance(p, torch._ops.OpOverloadPacket) for o in p.overloads())
     return [
         f for f in found
