@@ -51,7 +51,7 @@ def _iterated(args: Sequence[Any], result: torch.Tensor, *, mask: bool = False) 
     if all(t.shape == shape for t in operands):
         if all(_is_channels_last(t) for t in operands):
             return _channels_innermost(len(shape))
-        if _is_dense(first) and all(t.stride() == first.stride() for t in operands):
+        if is_dense(first) and all(t.stride() == first.stride() for t in operands):
             return _innermost_first(shape, [first.stride()])
     common = result.dtype
     if len(operands) == 2 and (common is torch.bool or common.is_complex):  # a comparison, or made of parts
@@ -168,13 +168,14 @@ def _channels_innermost(rank: int) -> list[int]:
 
 def _converted(t: torch.Tensor) -> Extents:
     """The strides of a copy in another dtype."""
-    return t.stride() if _is_dense(t) else _packed(t.shape, _innermost_first(t.shape, [t.stride()]))
+    return t.stride() if is_dense(t) else _packed(t.shape, _innermost_first(t.shape, [t.stride()]))
 
 
-def _is_dense(t: torch.Tensor) -> bool:
+def is_dense(t: torch.Tensor) -> bool:
+    """Whether the tensor fills its memory without gaps or overlap, so that its strides follow from its sizes."""
     expected: Any = 1
     for stride, size in sorted(zip(t.stride(), t.shape, strict=True)):
-        if size != 1:
+        if size > 1:
             if stride != expected:
                 return False
             expected = expected * size

@@ -258,7 +258,11 @@ def fake_static(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
 
     Made directly: torch's converter logs a symbolised stack on its first use, which imports the peer compiler.
     """
-    if tensor.is_conj() or tensor.is_neg() or (tensor.requires_grad and not tensor.is_leaf and not is_dense(tensor)):
+    if (
+        tensor.is_conj()
+        or tensor.is_neg()
+        or (tensor.requires_grad and not tensor.is_leaf and not result_layouts.is_dense(tensor))
+    ):
         return mode.from_tensor(tensor, static_shapes=True, source=_source_class()("input"))
     return fake_of_layout(mode, tensor, tensor.shape, tensor.stride())
 
@@ -279,7 +283,7 @@ def fake_of_layout(mode: FakeTensorMode, tensor: torch.Tensor, sizes: Any, strid
 
 
 def _has_gaps(sizes: Any, strides: Any, fake: torch.Tensor) -> bool:
-    return all(type(n) is int for n in (*sizes, *strides)) and not is_dense(fake)
+    return all(type(n) is int for n in (*sizes, *strides)) and not result_layouts.is_dense(fake)
 
 
 def _inference_as_in(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
@@ -294,17 +298,6 @@ def as_inference_tensor(tensor: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode():
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         return made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the tensor fills its memory without gaps or overlap, so that its strides follow from its sizes."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
 
 
 def new_shape_env(on_guard: Callable[[], None] | None = None, *, scalars: bool = False, shapes: bool = False) -> Any:

@@ -33,6 +33,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from fuselens import torch_private
+from fuselens.result_layouts import is_dense
 
 from .decompositions import Decompositions, table
 from .list_operators import on_tensors
@@ -896,7 +897,7 @@ def _holds(base: torch.Tensor, t: torch.Tensor) -> bool:
     extents = (*base.shape, *base.stride(), base.storage_offset(), *t.shape, *t.stride(), t.storage_offset())
     if not all(isinstance(e, int) for e in extents):
         return base is t or _same_shape(base, t)
-    return torch_private.is_dense(base) and _reach(base)[0] <= _reach(t)[0] and _reach(t)[1] <= _reach(base)[1]
+    return is_dense(base) and _reach(base)[0] <= _reach(t)[0] and _reach(t)[1] <= _reach(base)[1]
 
 
 def _sliced(flat: torch.Tensor, offset: int, member: torch.Tensor) -> torch.Tensor | None:
@@ -931,7 +932,7 @@ def _reach(t: torch.Tensor) -> tuple[Any, Any]:
 def _like(recorder: Recorder, value: torch.Tensor) -> torch.Tensor:
     """A fresh fake tensor of ``value``'s shape, with its strides where those are dense; not recorded."""
     with recorder.pause():
-        if value.layout is torch.strided and not _has_symbols(value) and torch_private.is_dense(value):
+        if value.layout is torch.strided and not _has_symbols(value) and is_dense(value):
             # empty_like chooses other strides where sizes are 1
             return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
         return torch.empty_like(value, requires_grad=False, memory_format=torch.preserve_format)
@@ -941,7 +942,7 @@ def _has_gaps(value: torch.Tensor) -> bool:
     """Whether a tensor's elements repeat in memory or leave some of it out, as far as its sizes are known."""
     if _has_symbols(value):
         return any(isinstance(s, int) and s == 0 and n != 1 for n, s in zip(value.shape, value.stride(), strict=True))
-    return value.layout is torch.strided and value.numel() > 0 and not torch_private.is_dense(value)
+    return value.layout is torch.strided and value.numel() > 0 and not is_dense(value)
 
 
 def _same_elements(a: torch.Tensor, b: torch.Tensor) -> bool:

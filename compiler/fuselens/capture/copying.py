@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import torch_private
+from ..result_layouts import is_dense
 from . import attributes
 from .breaks import Break
 from .known import holds_identity
@@ -125,7 +125,7 @@ def _is_copied_by_clone(m: Machine, value: TensorValue) -> bool:
         return False
     tensor = value.fake if value.source is None else m.tracer.real(value)
     fills = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-    return fills and torch_private.is_dense(value.fake) and not (value.source is not None and vars(tensor))
+    return fills and is_dense(value.fake) and not (value.source is not None and vars(tensor))
 
 
 def _is_frozen(value: Value) -> bool:

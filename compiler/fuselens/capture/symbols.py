@@ -17,6 +17,7 @@ import torch
 
 from .. import torch_private
 from ..report import Span, Symbol
+from ..result_layouts import is_dense
 from . import _hook
 from .sources import GuardProgram, Source
 
@@ -72,7 +73,7 @@ class Variation:
         They are those that the program marked or named, all with ``dynamic=True``, and those that changed since an
         earlier compilation. Parameters, and what cannot be made anew with other sizes, stay as they are.
         """
-        history = tensor.requires_grad and not tensor.is_leaf and not torch_private.is_dense(tensor)
+        history = tensor.requires_grad and not tensor.is_leaf and not is_dense(tensor)
         if isinstance(tensor, torch.nn.Parameter) or history or tensor.is_conj() or tensor.is_neg():
             return {}
         marks = torch_private.size_marks(tensor) or torch_private.SizeMarks()

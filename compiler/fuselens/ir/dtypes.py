@@ -10,6 +10,7 @@ NAMES: dict[torch.dtype, str] = {
     torch.complex64: "c64", torch.complex128: "c128", torch.uint16: "u16", torch.uint32: "u32", torch.uint64: "u64",
     torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2",
 }  # fmt: skip
+DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in NAMES.items()}
 
 
 def short_name(dtype: torch.dtype) -> str:

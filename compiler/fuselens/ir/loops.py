@@ -46,14 +46,15 @@ ITEMSIZE: dict[str, int] = {
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
     "c64": 8, "c128": 16, "u16": 2, "u32": 4, "u64": 8, "f8e4m3": 1, "f8e5m2": 1,
 }  # fmt: skip
-_PARTS = {"c64": "f32", "c128": "f64"}
+PARTS: dict[str, str] = {"c64": "f32", "c128": "f64"}
+"""Complex types, and those of their parts."""
 ReduceKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin"]
 ScanKind = Literal["sum", "prod", "max", "min", "logsumexp"]
 
 
 def element(dtype: str) -> str:
     """What loops load from a storage of ``dtype``, and store to it."""
-    return _PARTS.get(dtype, dtype)
+    return PARTS.get(dtype, dtype)
 
 
 @functools.cache  # sympy takes 10 µs to make one, and passes ask for the same few thousands of times
@@ -319,14 +320,19 @@ class Graph:
         taken = set(self.reuse.values())
         return tuple(n for n in self.inputs if n in self.donated and n in taken)
 
+    def owners(self, buffer: str) -> tuple[str, ...]:
+        """The storages in whose memory a buffer lies: its own, then those that it takes over, directly and through others."""
+        found = {self.buffers[buffer].owner: None}
+        while (last := next(reversed(found))) in self.reuse:
+            owner = self.buffers[self.reuse[last]].owner
+            if owner in found:
+                break
+            found[owner] = None
+        return tuple(found)
+
     def root(self, buffer: str) -> str:
         """The storage in whose memory a buffer lies, through views and takeovers."""
-        seen: set[str] = set()
-        owner = self.buffers[buffer].owner
-        while owner in self.reuse and owner not in seen:
-            seen.add(owner)
-            owner = self.buffers[self.reuse[owner]].owner
-        return owner
+        return self.owners(buffer)[-1]
 
     def hint(self, expression: Expr | int) -> int:
         """The example value of a size expression."""

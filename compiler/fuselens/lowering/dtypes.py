@@ -7,14 +7,15 @@ from typing import Any
 
 import torch
 
+from fuselens.ir.dtypes import DTYPES
 from fuselens.ir.dtypes import NAMES as NAMES  # the rules' own word for it
+from fuselens.ir.loops import PARTS as PARTS
 from fuselens.ir.loops import Buffer
 
 FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
 HALVES = frozenset({"f16", "bf16"})
 INTEGERS = frozenset({"i64", "i32", "i16", "i8", "u8"})
 REALS = FLOATS | INTEGERS | {"bool"}
-PARTS = {"c64": "f32", "c128": "f64"}  # complex types, and those of their parts
 LOOP_DTYPES = REALS | PARTS.keys()  # what loops compute with; the rest (wide unsigned, float8) goes through ATen
 
 
@@ -30,8 +31,7 @@ def _category(dtype: str) -> int:
 def _join(a: str, b: str) -> str:
     if a == b:
         return a
-    by_name = {v: k for k, v in NAMES.items()}
-    return NAMES[torch.promote_types(by_name[a], by_name[b])]
+    return NAMES[torch.promote_types(DTYPES[a], DTYPES[b])]
 
 
 def _number_dtype(value: Any) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from ..config import Config
-from ..ir.dtypes import NAMES
+from ..ir.dtypes import DTYPES
 from ..ir.loops import Graph, symbol
 from ..report import Decision
 from . import build, measure
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ..codegen.source import Generated, KernelInfo
 
 V = TypeVar("V")
-_DTYPES = {name: dtype for dtype, name in NAMES.items()}
 ROUNDS = 5  # interleaved
 SHORT = 2e-4  # seconds that one measurement lasts at least
 GAIN = 0.9  # part of the default's time that a variant must stay below
@@ -117,15 +116,11 @@ def _memory(graph: Graph, info: KernelInfo) -> list[torch.Tensor]:
     for buffer in graph.buffers.values():
         last = [graph.hint(buffer.offset)]
         last += [(graph.hint(n) - 1) * graph.hint(s) for n, s in zip(buffer.sizes, buffer.strides, strict=True)]
-        root, seen = buffer.owner, set()
-        while root in graph.reuse and root not in seen:
-            seen.add(root)
-            root = graph.buffers[graph.reuse[root]].owner
-        for name in {buffer.owner, root, *seen}:
-            extents[name] = max(extents.get(name, 0), (sum(last) + 1) * _DTYPES[buffer.dtype].itemsize)
+        for name in graph.owners(buffer.name):
+            extents[name] = max(extents.get(name, 0), (sum(last) + 1) * DTYPES[buffer.dtype].itemsize)
     made = []
     for name in info.arguments:
-        dtype = _DTYPES[graph.buffers[name].dtype]
+        dtype = DTYPES[graph.buffers[name].dtype]
         elements = max(0, extents[name]) // dtype.itemsize + 1
         made.append(torch.full((elements,), 1 if dtype.is_floating_point else 0, dtype=dtype, device="cpu"))
     return made

@@ -18,6 +18,8 @@ from ..native import CHECK_FAILED, IDLE_BYTES, NO_MEMORY, SCALAR_TYPES, address,
 from . import _program, memory
 
 if TYPE_CHECKING:
+    import torch
+
     from ..codegen.source import HostProgram
 
 _SHIM = (
@@ -77,7 +79,7 @@ def _counted_storage() -> int:
 
     with torch.inference_mode(False), torch.enable_grad():
         t, leaf = torch.ones(4, device="cpu"), torch.ones(4, device="cpu", requires_grad=True)
-        found = [i for i, w in enumerate(words(t._cdata, 8)) if i > 1 and w == t.untyped_storage()._cdata]
+        found = [i for i in _storage_places(t) if i > 1]
         if len(found) != 1:
             return 0
         storage = words(t._cdata, 8)[found[0]]
@@ -92,8 +94,14 @@ def _counted_storage() -> int:
     return found[0] if alive() is not None else 0
 
 
-def _count(address: int) -> int:
-    return words(address, 2)[1] & 0xFFFFFFFF
+def _count(start: int) -> int:
+    """The number of references to what begins there."""
+    return words(start, 2)[1] & 0xFFFFFFFF
+
+
+def _storage_places(t: torch.Tensor) -> set[int]:
+    """The words of a TensorImpl that point to its StorageImpl."""
+    return {i for i, w in enumerate(words(t._cdata, 8)) if w == t.untyped_storage()._cdata}
 
 
 @functools.cache
@@ -117,9 +125,7 @@ def _storage_words() -> tuple[int, int, int, int] | None:
 
     own = [torch.empty(1 << 20) for _ in range(4)]
     foreign = [_program.new_tensor(1 << 20, True) for _ in range(4)]
-    impls = [
-        {i for i, w in enumerate(words(t._cdata, 8)) if w == t.untyped_storage()._cdata} for t in (*own, *foreign)
-    ]  # fmt: skip
+    impls = [_storage_places(t) for t in (*own, *foreign)]
     a, b = ([words(t.untyped_storage()._cdata, 12) for t in tensors] for tensors in (own, foreign))
     allocators = [
         i for i in range(2, 12) if len({w[i] for w in a}) == 1 and a[0][i] > 1 << 32 and not any(w[i] for w in b)

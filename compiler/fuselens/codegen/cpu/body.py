@@ -82,11 +82,7 @@ class Unit:
 
     def takes_over(self, new: str, old: str) -> bool:
         """Whether ``new`` lies in the memory of ``old``, directly or through others."""
-        while new in self.graph.reuse:
-            new = self.graph.reuse[new]
-            if new == old:
-                return True
-        return False
+        return old in self.graph.owners(new)[1:]
 
     def same_memory(self, a: str, b: str) -> bool:
         return self.graph.root(a) == self.graph.root(b)

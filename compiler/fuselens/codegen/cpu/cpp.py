@@ -308,11 +308,7 @@ class _KernelWriter(TileWriter):
         size = self.nest.size(vector)
         self.unit.lane_free.add("min_max")
         out.open("for (long unit = begin; unit < end;) {")
-        if outer:
-            out.put(f"const long row = unit / {blocks}, {name}_first = unit % {blocks} * {wide};")
-            self._decode(outer, "row")
-        else:
-            out.put(f"const long {name}_first = unit * {wide};")
+        self._first_column(outer, f"{name}_first", blocks, wide)
         out.put(f"const long given = least({name}_first + (end - unit) * {wide}, {print_factor(size, self.names)});")
         out.put(f"const long stop = least(given, {name}_first + {self.across * w});")
         out.put(f"const long count = (stop - {name}_first + {w - 1}) / {w};")
@@ -321,6 +317,14 @@ class _KernelWriter(TileWriter):
         self.strip, self.across = None, 1
         out.put(f"unit += (stop - {name}_first + {wide - 1}) / {wide};")
         out.close()
+
+    def _first_column(self, outer: list[Axis], first: str, blocks: str, wide: int) -> None:
+        """Declares where a unit of ``wide`` columns starts, and the points of the outer axes."""
+        if outer:
+            self.out.put(f"const long row = unit / {blocks}, {first} = unit % {blocks} * {wide};")
+            self._decode(outer, "row")
+        else:
+            self.out.put(f"const long {first} = unit * {wide};")
 
     def _side_by_side(self) -> int:
         """How many vectors a unit of a columns kernel takes: short bodies read whole cache lines, and more."""
@@ -335,11 +339,7 @@ class _KernelWriter(TileWriter):
         hi = print_factor(size, self.names)
         first = f"{name}_first" if count > 1 else name
         out.open("for (long unit = begin; unit < end; ++unit) {")
-        if outer:
-            out.put(f"const long row = unit / {blocks}, {first} = unit % {blocks} * {count * self.width};")
-            self._decode(outer, "row")
-        else:
-            out.put(f"const long {first} = unit * {count * self.width};")
+        self._first_column(outer, first, blocks, count * self.width)
         if count == 1:
             self._left(size, name, hi)
             self._phases()
