@@ -87,6 +87,14 @@ FOUND = {
     "view_of_one_of_two_equal_values": program(
         "a = torch.linspace(0, 1, 7)", "b = torch.linspace(0, 1, 7)", "c = a.unbind(0)[-1]", inputs="x float32", outputs="b c"
     ),
+    "part_of_a_copy": program("a = x.clone()", "b = torch.tensor_split(a, 3, 0)[1]", inputs="x float32 2", outputs="b"),
+    "part_with_gaps_of_a_copied_part": program(
+        "a = torch.empty(2, 5)", "a.copy_(x[2:])", "b = a[1:, ::2]", inputs="x float32 4 5", outputs="b"
+    ),
+    "positions_in_a_copied_part": program(
+        "a = torch.empty(2, 5)", "a.copy_(x[2:])", "b = a[1:].as_strided((2, 2), (1, 2), 4)", inputs="x float32 4 5",
+        outputs="b",
+    ),
     "attention_in_double_precision": program(
         "a = F.scaled_dot_product_attention(x, x, x, is_causal=True)", inputs="x float64 1 2 3 4 grad"
     ),

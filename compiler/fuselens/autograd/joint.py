@@ -490,7 +490,8 @@ class _Trace:
                     view = self._strides_of_input(view, captured[k], i)
                 described.append(Output("input", i, view, requires_grad=t.requires_grad))
             elif len(groups[storage]) == 1 and not _is_no_grad_view(t) and not t.is_conj() and not t.is_neg():
-                position = self._add_result(self.recorder.node_of(torch_private.from_functional(t)), t, owned=True)
+                node = self.recorder.node_of(torch_private.from_functional(t))
+                position = self._add_result(node, t, owned=True, captured=captured[k])
                 self._note_inference(captured[k], position)
                 described.append(Output("result", position, requires_grad=t.requires_grad))
             else:
@@ -498,7 +499,10 @@ class _Trace:
                     base = _base_of(groups[storage])
                     node = self.recorder.node_of(torch_private.from_functional(base))
                     made = any(base is m for m in self.made)
-                    position = self._made_result(base) if made else self._add_result(node, base, owned=True)
+                    like = next((c for o, c in zip(outputs, captured, strict=True) if o is base), None)
+                    position = (
+                        self._made_result(base) if made else self._add_result(node, base, owned=True, captured=like)
+                    )
                     bases[storage] = base, position
                 base, position = bases[storage]
                 self._note_inference(captured[k], position)
@@ -601,31 +605,50 @@ class _Trace:
             negate=t.is_neg() != base.is_neg(),
         )
 
-    def _add_result(self, node: fx.Node, wrapper: torch.Tensor | None, *, owned: bool = False) -> int:
-        """A new result. ``owned``: the caller keeps the tensor, so it must not share memory with anything else."""
+    def _add_result(
+        self, node: fx.Node, wrapper: torch.Tensor | None, *, owned: bool = False, captured: Any = None
+    ) -> int:
+        """A new result. ``owned``: the caller keeps the tensor, so it must not share memory with anything else; it begins
+        in its memory where the ``captured`` one does."""
         if owned:
             root = _storage_root(node)
             if root in self.taken or root.op in ("placeholder", "get_attr"):
-                node = self._copied(node)
+                node = self._copied(node, _offset(captured))
             self.taken.add(_storage_root(node))
         self.results.append(node)
         if wrapper is not None:
             self.result_wrappers[len(self.results) - 1] = wrapper
         return len(self.results) - 1
 
-    def _copied(self, node: fx.Node) -> fx.Node:
-        """A copy of a value in memory of its own; of one with gaps or repetitions, and of a view of what the graph makes,
-        the copied base seen as it is."""
+    def _copied(self, node: fx.Node, offset: Any) -> fx.Node:
+        """A copy of a value in memory of its own. Of one with gaps or repetitions, and of one that begins at another
+        ``offset`` of its memory than the first, it is a view of the copy of what it is a view of."""
         chain: list[fx.Node] = []
-        if _has_gaps(node.meta["val"]) or _storage_root(node).op != "placeholder":
-            while node is not _storage_root(node):
-                chain.append(node)
-                node = node.args[0]  # type: ignore[assignment]
-        env = {node: self._copied_memory(node) if _has_gaps(node.meta["val"]) else self._copied_value(node)}
-        copy = env[node]
+        end = _offset(node.meta["val"])
+        while node is not _storage_root(node):
+            begin = _offset(node.meta["val"])
+            far = begin is None or (offset is not None and str(end - begin) != str(offset))
+            if not far and not _has_gaps(node.meta["val"]):
+                break
+            chain.append(node)
+            node = node.args[0]  # type: ignore[assignment]
+        copy = self._copied_memory(node) if _has_gaps(node.meta["val"]) else self._copied_value(node)
+        env, moved = {node: copy}, _offset(node.meta["val"])
         for view in reversed(chain):
-            copy = env[view] = self.recorder.graph.node_copy(view, lambda n: env.get(n, n))
-        return copy
+            env[view] = self._replayed(view, env[view.args[0]], moved)  # type: ignore[index]
+        return env[chain[0]] if chain else copy
+
+    def _replayed(self, view: fx.Node, base: fx.Node, moved: Any) -> fx.Node:
+        """A view of ``base``, whose memory begins ``moved`` elements after that of what ``view`` is a view of."""
+        rest = list(view.args[1:])
+        if view.target is aten.as_strided.default and len(rest) > 2 and rest[2] is not None:
+            begin: Any = rest[2].meta["val"] if isinstance(rest[2], fx.Node) else rest[2]
+            rest[2] = self.recorder.argument(begin - moved)
+        made = self.recorder.graph.call_function(view.target, (base, *rest), view.kwargs)  # type: ignore[arg-type]
+        with torch_private.without_functionalization(), self.recorder.pause():
+            args, kwargs = fx.map_arg((made.args, made.kwargs), lambda n: n.meta["val"])
+            made.meta.update(view.meta, val=view.target(*args, **kwargs))  # type: ignore[operator]
+        return made
 
     def _copied_value(self, node: fx.Node) -> fx.Node:
         copy = self.recorder.graph.call_function(aten.clone.default, (node,))
@@ -936,6 +959,11 @@ def _like(recorder: Recorder, value: torch.Tensor) -> torch.Tensor:
             # empty_like chooses other strides where sizes are 1
             return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
         return torch.empty_like(value, requires_grad=False, memory_format=torch.preserve_format)
+
+
+def _offset(value: Any) -> Any:
+    """Where a tensor begins in its memory; None for what has none to read."""
+    return value.storage_offset() if isinstance(value, torch.Tensor) and value.layout is torch.strided else None
 
 
 def _has_gaps(value: torch.Tensor) -> bool:

@@ -335,7 +335,7 @@ class Recorder(torch_private.RecordingMode):
         """
         if func not in _MAYBE_NOOPS or id(args[0]) not in self._nodes:
             return False
-        return _same_layout(out, args[0]) and _same((out.storage_offset(),), (args[0].storage_offset(),))
+        return _same_layout(out, args[0])
 
     def _bind_result(self, out: Any, node: fx.Node) -> None:
         if isinstance(out, torch.Tensor):
@@ -411,8 +411,10 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether every view, ``as_strided`` included, means the same elements of both."""
     kinds = [(t.dtype, t.device, t.is_conj(), t.is_neg()) for t in (a, b)]
-    return kinds[0] == kinds[1] and _same(a.shape, b.shape) and _same(a.stride(), b.stride())
+    extents = [(*t.shape, *t.stride(), t.storage_offset()) for t in (a, b)]
+    return kinds[0] == kinds[1] and _same(*extents)
 
 
 def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:
