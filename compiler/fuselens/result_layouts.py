@@ -7,7 +7,7 @@ operations, and convert half precision to compute with it, and each step chooses
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,11 @@ def order(func: Any, args: Sequence[Any], result: torch.Tensor) -> list[int] | N
     rule = _rule(func)
     if rule is None or result.dim() == 0:
         return None
-    if rule is not _indexed and result.is_contiguous() and all(t.is_contiguous() for t in _tensors(args)):
+    if (
+        rule not in (_indexed, _transformed)
+        and result.is_contiguous()
+        and all(t.is_contiguous() for t in _tensors(args))
+    ):
         return None
     found = rule(args, result)
     if found is None:
@@ -110,11 +114,27 @@ def _suggested(args: Sequence[Any], result: torch.Tensor) -> list[int]:
     return _contiguous(args, result) if contiguous else _channels_innermost(result.dim())
 
 
+def _transformed(args: Sequence[Any], result: torch.Tensor) -> list[int] | None:
+    """MKL transforms the dimensions given, which lie innermost, the last of them first; the others are one batch."""
+    x, dims = args[:2]
+    if x.device.type != "cpu" or not torch.backends.mkl.is_available():
+        return None
+
+    def outer_first(some: Iterable[int]) -> list[int]:
+        return sorted(some, key=x.stride, reverse=True)
+
+    return [*outer_first(d for d in range(x.dim()) if d not in dims), *outer_first(dims[:-1]), dims[-1]][::-1]
+
+
 # Tagged as pointwise, but views, or laid out as their parts are.
 _NOT_ITERATED = frozenset({"positive", "conj_physical", "mvlgamma", "masked_fill", "clone", "fill"})
+_UNTAGGED = frozenset({
+    "where", "native_layer_norm", "hardswish", "tril", "triu", "binary_cross_entropy_with_logits",
+})  # fmt: skip
 _OTHERS: dict[str, Rule] = {
     **dict.fromkeys(("floor_divide", "mse_loss", "smooth_l1_loss", "complex", "polar"), _iterated),
     "where": functools.partial(_iterated, mask=True),
+    "_fft_r2c": _transformed,
     **dict.fromkeys(("index", "_unsafe_index"), _indexed),
     "stack": lambda args, result: _contiguous(args, result) if all(t.is_contiguous() for t in _tensors(args)) else None,
     "threshold_backward": lambda args, result: _iterated(args[::-1], result),
@@ -141,6 +161,15 @@ def _rule(func: Any) -> Rule | None:
     if name not in _OTHERS and several and torch.Tag.pointwise in func.tags and name not in _NOT_ITERATED:
         return _iterated
     return _OTHERS.get(name) or _OTHERS.get(f"{name}.{func._overloadname}") if func.namespace == "aten" else None
+
+
+@functools.cache
+def is_elementwise(func: Any) -> bool:
+    """Whether the operator computes a new tensor element by element, of elements or of rows."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or any(r.alias_info is not None for r in schema.returns):
+        return False
+    return func.overloadpacket.__name__ in _UNTAGGED or torch.Tag.pointwise in func.tags
 
 
 def suggested_memory_format(t: torch.Tensor) -> torch.memory_format:

@@ -144,6 +144,24 @@ def kernels_order(func: Any, args: Any, result: torch.Tensor) -> list[int] | Non
         raise
 
 
+def empty_strides(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> tuple[int, ...] | None:
+    """The strides that an elementwise kernel gives a result without elements: asked from the kernel itself, as its
+    rule depends on how many of the operands have which shape. None where they are those of ``result``."""
+    if not any(type(n) is int and n == 0 for n in result.shape) or not result_layouts.is_elementwise(func):
+        return None
+    tensors = [t for t in PYTREE.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    if not all(type(n) is int for t in tensors for n in (*t.shape, *t.stride())):
+        return None
+    with real_tensors(), torch.no_grad():
+
+        def real(t: Any) -> Any:
+            return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) if isinstance(t, torch.Tensor) else t
+
+        found = func(*PYTREE.tree_map(real, args), **PYTREE.tree_map(real, kwargs))
+    strides = (found[0] if isinstance(found, tuple) else found).stride()
+    return None if strides == result.stride() else strides
+
+
 class _FakeMode(FakeTensorMode):
     """torch's fake mode with its handler called as it is (torch wraps it, and imports the peer compiler to do so)."""
 
@@ -159,14 +177,14 @@ class _FakeMode(FakeTensorMode):
         if correct is not None and (corrected := correct(func, *args)) is not None:
             func, args = corrected
         if self.shape_env is not None or not FAKE_RESULTS.suits(func):
-            return self._as_by_kernel(func, args, super().dispatch(func, types, args, kwargs))
+            return self._as_by_kernel(func, args, kwargs, super().dispatch(func, types, args, kwargs))
         if func is torch.ops.aten.native_layer_norm.default and not kwargs:
             compute = functools.partial(self._layer_norm, args)
         else:
             compute = functools.partial(self._dispatch_impl, func, types, args, kwargs)
-        return FAKE_RESULTS.run(self, func, args, kwargs, lambda: self._as_by_kernel(func, args, compute()))
+        return FAKE_RESULTS.run(self, func, args, kwargs, lambda: self._as_by_kernel(func, args, kwargs, compute()))
 
-    def _as_by_kernel(self, func: Any, args: Any, result: Any) -> Any:
+    def _as_by_kernel(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         if (
             func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
             and args[0].dtype == torch.float64
@@ -174,7 +192,14 @@ class _FakeMode(FakeTensorMode):
             with self:  # the kernel keeps its sums in the precision that it computes in
                 return result[0], result[1].to(torch.float64)
         first = result[0] if isinstance(result, tuple) and result else result
-        order = kernels_order(func, args, first) if isinstance(first, torch.Tensor) else None
+        if not isinstance(first, torch.Tensor):
+            return result
+        strides = empty_strides(func, args, kwargs, first)
+        if strides is not None:
+            with self:
+                made = torch.empty_strided(first.shape, strides, dtype=first.dtype, device=first.device)
+            return (made, *result[1:]) if isinstance(result, tuple) else made
+        order = kernels_order(func, args, first)
         if order is None:
             return result
         with self:

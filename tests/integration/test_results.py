@@ -121,3 +121,52 @@ def test_ranges_of_integers_start_from_whole_numbers() -> None:
         for dtype in (torch.int64, torch.int8, torch.float32):
             fn = lambda e=ends, d=dtype: torch.linspace(*e, 50, dtype=d) + 0  # noqa: E731
             torch.testing.assert_close(fuselens.compile(fn)(), fn())
+
+
+EMPTY: dict[str, Callable[[Any], Any]] = {
+    "by_a_number": lambda x: x * 2,
+    "by_one_element": lambda x: x + torch.ones(1),
+    "by_itself": lambda x: x * x,
+    "compared": lambda x: x > 0,
+    "chosen": lambda x: torch.where(x > 0, x, 1.0),
+    "transposed": lambda x: x.transpose(0, -1) * 2,
+    "hardswish": torch.nn.functional.hardswish,
+    "lower_triangle": torch.tril,
+    "cross_entropy": lambda x: torch.nn.functional.binary_cross_entropy_with_logits(x, x * 2, reduction="none"),
+    "layer_norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:], torch.ones(x.shape[-1:])),
+    "rms_norm": lambda x: torch.nn.functional.rms_norm(x, x.shape[-1:], torch.ones(x.shape[-1:])),
+}
+
+
+@pytest.mark.parametrize("shape", [(0, 1), (1, 0, 1), (0, 3, 1), (2, 0, 3, 1)])
+@pytest.mark.parametrize("name", EMPTY)
+def test_strides_without_elements(name: str, shape: tuple[int, ...]) -> None:
+    x = torch.ones(shape)
+    assert fuselens.compile(EMPTY[name])(x).stride() == EMPTY[name](x).stride()
+
+
+@pytest.mark.parametrize(("start", "end", "steps"), [(4.3, -3, 50), (0, 7, 50), (0, 12, 5), (3, 3, 1), (-2, 9, 0)])
+def test_integers_between_two(start: float, end: float, steps: int) -> None:
+    fn = lambda x: x + torch.linspace(start, end, steps, dtype=torch.int64)  # noqa: E731
+    x = torch.zeros(steps, dtype=torch.int64)
+    assert torch.equal(fuselens.compile(fn)(x), fn(x))
+
+
+def test_gradient_of_running_logarithms_in_half_precision() -> None:
+    seen = []
+    for fn in (torch.logcumsumexp, fuselens.compile(torch.logcumsumexp)):
+        x = torch.full((5, 3), 9984.0, dtype=torch.bfloat16, requires_grad=True)
+        seen.append(torch.autograd.grad(fn(x, 0).sum(), x)[0])
+    assert torch.equal(*seen)
+
+
+@pytest.mark.parametrize("parameters", [torch.bfloat16, torch.float32])
+def test_statistics_of_groups_in_the_type_of_the_parameters(parameters: torch.dtype) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return torch.ops.aten.native_group_norm(x, w, w, 2, 6, 20, 3, 1e-5)
+
+    x, w = torch.randn(2, 6, 4, 5, dtype=torch.bfloat16), torch.ones(6, dtype=parameters)
+    for expected, found in zip(fn(x, w), fuselens.compile(fn)(x, w), strict=True):
+        torch.testing.assert_close(found, expected)
+    with pytest.raises(RuntimeError, match="is_contiguous"):
+        fuselens.compile(fn)(x.transpose(2, 3), w)

@@ -67,6 +67,9 @@ def table() -> Decompositions:
     }  # fmt: skip
     chosen |= _extra()
     chosen |= definitions.TABLE
+    chosen |= {op: definitions.linspace(rule) for op, rule in torch_private.decompositions_for(["linspace"]).items()}
+    groups = torch.ops.aten.native_group_norm.default
+    chosen[groups] = definitions.group_norm(chosen[groups])
     norm = torch.ops.aten.linalg_vector_norm.default
     chosen[norm] = _over_nonnegative_dims(norm, chosen[norm])
     return MappingProxyType(chosen)

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuselens import torch_private
-
 aten = torch.ops.aten
 _BY_MATMUL = 25  # rows from which ATen computes Euclidean distances by a matrix product
 
@@ -57,12 +55,34 @@ def _cdist_backward(grad: Tensor, x: Tensor, y: Tensor, p: float, distance: Tens
     return each.sum(-2)
 
 
-def _linspace(start: Any, end: Any, steps: int, *, dtype: torch.dtype | None = None, **rest: Any) -> Tensor:
-    """torch's decomposition; of integers from the whole parts of the ends, as ATen computes."""
-    if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
-        start, end = (int(v) if isinstance(v, float) else v for v in (start, end))
-    rule = torch_private.decompositions_for(["linspace"])[aten.linspace.default]
-    return rule(start, end, steps, dtype=dtype, **rest)
+def linspace(rule: Callable[..., Tensor]) -> Callable[..., Any]:
+    """torch's decomposition. Of integers ATen adds fractional steps to bases that it truncates, one for each of its
+    vectors, so theirs are left to it unless the steps are whole."""
+
+    def run(start: Any, end: Any, steps: int, *, dtype: torch.dtype | None = None, **rest: Any) -> Any:
+        if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
+            if not isinstance(start, (int, float)) or not isinstance(end, (int, float)) or not isinstance(steps, int):
+                return NotImplemented
+            start, end = int(start), int(end)
+            if steps > 1 and (end - start) % (steps - 1):
+                return NotImplemented
+        return rule(start, end, steps, dtype=dtype, **rest)
+
+    return run
+
+
+def group_norm(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition, with the statistics of halves in the type of the parameters, as ATen computes them."""
+
+    def run(x: Tensor, weight: Tensor | None, bias: Tensor | None, n: Any, c: Any, rest: Any, *more: Any) -> Any:
+        if rest == 0:
+            return NotImplemented
+        if not any(p is not None and p.dtype is torch.float32 and x.dtype is not torch.float32 for p in (weight, bias)):
+            return rule(x, weight, bias, n, c, rest, *more)
+        out, mean, rstd = rule(x.float(), weight, bias, n, c, rest, *more)
+        return out.to(x.dtype), mean, rstd
+
+    return run
 
 
 def _shrink_backward(grad: Tensor, x: Tensor, limit: float) -> Tensor:
@@ -81,7 +101,6 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.dist.default: _dist,
     aten._cdist_forward.default: _cdist,
     aten._cdist_backward.default: _cdist_backward,
-    aten.linspace.default: _linspace,
     aten.hardshrink_backward.default: _shrink_backward,
     aten.softshrink_backward.default: _shrink_backward,
     aten.as_strided_copy.default: _copied(aten.as_strided.default),

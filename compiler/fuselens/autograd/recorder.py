@@ -218,7 +218,7 @@ class Recorder(torch_private.RecordingMode):
             finally:
                 self.decomposing = not outermost
             if out is not NotImplemented:
-                return self._laid_out(func, args, self._accepted(func, args, kwargs, out)) if outermost else out
+                return self._laid_out(func, args, kwargs, self._accepted(func, args, kwargs, out)) if outermost else out
             action = "record"
         if action == "identity" or (self.clones_are_identity and func is aten.clone.default):
             out = func(*args, **kwargs)
@@ -238,15 +238,21 @@ class Recorder(torch_private.RecordingMode):
             raise Unsupported(reason, self.meta.get("span"))
         return out
 
-    def _laid_out(self, func: Any, args: Any, out: Any) -> Any:
+    def _laid_out(self, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
         """What an operator of the program was decomposed to, laid out in memory as by the operator itself."""
         first: Any = out[0] if isinstance(out, tuple) and out else out
-        order = torch_private.kernels_order(func, args, first) if isinstance(first, torch.Tensor) else None
-        if order is None:
+        if not isinstance(first, torch.Tensor):
             return out
-        inverse = sorted(range(len(order)), key=order.__getitem__)
+        strides = torch_private.empty_strides(func, args, kwargs, first)
+        order = torch_private.kernels_order(func, args, first) if strides is None else None
         with self:
-            copy = torch.permute(torch.permute(first, order).clone(memory_format=torch.contiguous_format), inverse)
+            if strides is not None:
+                copy = torch.empty_strided(first.shape, strides, dtype=first.dtype, device=first.device)
+            elif order is not None:
+                inverse = sorted(range(len(order)), key=order.__getitem__)
+                copy = torch.permute(torch.permute(first, order).clone(memory_format=torch.contiguous_format), inverse)
+            else:
+                return out
         return (copy, *out[1:]) if isinstance(out, tuple) else copy
 
     def _seed(self, device: torch.device) -> torch.Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fuselens import torch_private
+from fuselens.result_layouts import suggested_memory_format
 
 aten = torch.ops.aten
 
@@ -41,6 +42,8 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Any, result: Any, *, trainin
         return _of_bounds(args, result)
     if training and func is aten.addcdiv.default:
         return _of_divisor(args)
+    if name == "native_group_norm" and not args[0].is_contiguous(memory_format=suggested_memory_format(args[0])):
+        return f"{func} refuses operands that are not contiguous"
     if name not in _ELEMENTWISE and name not in _BY_POSITION and name not in _NORMS:
         return ""
     tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]

@@ -101,8 +101,10 @@ def _layer_norm(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str
 
 def _group_norm(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Buffer, ...]:
     """The channels seen as (group, channel in group): statistics over the latter and all that follows."""
-    x, weight, bias, _, _, _, groups, eps = args
+    x, weight, bias, _, _, count, groups, eps = args
     _real(x)
+    if count == 0:
+        raise Unsupported("ATen's statistics of nothing")
     inner = divide(x.sizes[1], expression(groups))
     if inner is None:
         raise Unsupported("the groups do not divide the channels evenly")

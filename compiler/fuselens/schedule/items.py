@@ -58,8 +58,9 @@ class Item:
 
     @property
     def rounds(self) -> bool:
-        """Whether the last cast is the user's own, so that its rounding must be kept when a value is forwarded."""
-        return is_conversion(self.loop)
+        """Whether the last cast must be kept when a value is forwarded: it is the user's own, or the value is a running
+        logarithm, whose gradient subtracts one that was stored and exists by both being rounded."""
+        return is_conversion(self.loop) or "logcumsumexp" in self.loop.origin
 
     def form(self, index: Expr) -> Affine | None:
         return linear(index, frozenset(self.sizes))
