@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from fuselens.codegen.cpu.cpp import to_cpp
 from fuselens.ir.text import parse
 
 from .graphs import DTYPES, ISA, check, compiled
@@ -215,18 +216,34 @@ STRIPS = """graph g symbols [s0 = arg0.0 hint 3, s1 = arg0.1 hint 300, s2 = arg0
 """
 
 
+def check_strips(text: str, dtype: str, shape: tuple[int, int, int]) -> None:
+    """The graph of ``text`` on any number of threads."""
+    before = torch.get_num_threads()
+    x, w = sample(dtype, shape, "sum"), sample(dtype, shape[1:2], "sum")
+    results = []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            results.append(check(text, [x, w], rtol=1e-5, atol=1e-3))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i32"])
 def test_columns_in_strips(dtype: str) -> None:
     """Strips end where rows of columns do, where a thread's part does and where the stack's arrays do."""
-    text = STRIPS.format(d=dtype)
-    before = torch.get_num_threads()
-    try:
-        for shape in ((3, 37, 203), (2, 300, 2050), (1, 4, 1), (5, 1, 70), (2, 130, 64)):
-            x, w = sample(dtype, shape, "sum"), sample(dtype, shape[1:2], "sum")
-            results = []
-            for threads in (1, 3):
-                torch.set_num_threads(threads)
-                results.append(check(text, [x, w], rtol=1e-5, atol=1e-3))
-            assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-    finally:
-        torch.set_num_threads(before)
+    for shape in ((3, 37, 203), (2, 300, 2050), (1, 4, 1), (5, 1, 70), (2, 130, 64)):
+        check_strips(STRIPS.format(d=dtype), dtype, shape)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i32"])
+def test_few_long_columns_are_cut_for_threads(dtype: str) -> None:
+    """Columns of one vector, of several, of more than one strip; parts of even and of odd length."""
+    few = STRIPS.format(d=dtype).replace("hint 300", "hint 9000").replace("hint 2000", "hint 40")
+    for shape in ((2, 9001, 5), (1, 5000, 40), (1, 3000, 520), (0, 9, 5)):
+        check_strips(few, dtype, shape)
+    for shape in ((1, 30001, 5), (2, 16384, 8), (3, 5002, 20), (1, 4096, 512)):
+        text = static(few, *shape)
+        assert "_parts[" in to_cpp(parse(text), ISA).text
+        check_strips(text, dtype, shape)

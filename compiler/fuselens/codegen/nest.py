@@ -191,6 +191,7 @@ class Plan:
     inner: tuple[str, ...]  # per phase, its vector axis in rows and whole ("" where it has no axes)
     wide: bool  # lanes of 64 bits
     tile: str = ""  # in points, the axis along which accesses that vectors cross are contiguous, if there are any
+    shared: bool = False  # in columns, threads share the folds, as in whole: there are too few columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +208,8 @@ class Tuning:
 
 
 FEW_POINTS = 4
+FEW_COLUMNS = 512
+LONG_FOLD = 1024
 MUCH_WORK = 1 << 15
 WORTH_A_TILE = 8  # elements of both axes of a transpose
 
@@ -215,7 +218,8 @@ def plan(nest: Nest, wanted: str = "") -> Plan:
     """Chooses the layout from strides and size hints; ``wanted`` is one of :func:`layouts`, chosen already."""
     layout, vector, inner = _layout(nest, wanted)
     tile = _tile(nest, vector) if layout == "points" and vector and not any(o.update for o in nest.kernel.ops()) else ""
-    return Plan(layout, vector, inner, _wide(nest.kernel, vector, inner), tile)
+    shared = layout == "columns" and not wanted and _few_columns(nest, vector)
+    return Plan(layout, vector, inner, _wide(nest.kernel, vector, inner), tile, shared)
 
 
 def layouts(nest: Nest) -> tuple[str, ...]:
@@ -250,6 +254,16 @@ def _layout(nest: Nest, wanted: str = "") -> tuple[str, str, tuple[str, ...]]:
     work = max(nest.hint(_product(p.axes)) for p in phases)
     whole = points <= FEW_POINTS and work >= MUCH_WORK and not updates and not wanted
     return "whole" if whole else "rows", "", inner
+
+
+def _few_columns(nest: Nest, vector: str) -> bool:
+    """Whether columns are few and long, and folds do not come in turn."""
+    phases = [p for p in nest.kernel.phases if p.axes]
+    columns, points = nest.hint(nest.size(vector)), nest.hint(_product(nest.kernel.axes))
+    longest = max(nest.hint(a.size) for p in phases for a in p.axes)
+    work = points * max(nest.hint(_product(p.axes)) for p in phases)
+    few = columns <= FEW_COLUMNS and points <= FEW_POINTS * columns
+    return few and longest >= LONG_FOLD and work >= 4 * MUCH_WORK and not any(in_order(p.body) for p in phases)
 
 
 def _sweeps(kernel: Kernel) -> bool:

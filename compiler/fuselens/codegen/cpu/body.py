@@ -370,7 +370,8 @@ class BodyWriter:
                     out.put(f"{self._each_across()} {f.into}[u] = {self.vector(f.register)}{{}};")
                 else:
                     out.put(f"{self.vector(f.register)} {f.into}{many} = {{}};")
-        count = self._side_by_side_in(body, size) if innermost and loop.vector else 1
+        alone = self.plan.layout == "columns" and self.nest.hint(self.nest.size(vector)) <= self.width
+        count = self._side_by_side_in(body, size, lanes) if innermost and (loop.vector or alone) else 1
         if self.strip and innermost:
             self._rows(body, levels, loops, folds, vector, position, lo, end)
         elif count > 1:
@@ -406,7 +407,9 @@ class BodyWriter:
         of them. Rows are added one after the other."""
         out, size, name = self.out, loops[-1].axis.size, self.names[loops[-1].axis.name]
         out.put(f"long {name}_first = {lo};")
-        for rows in (ROWS,) if size.is_Integer and int(size) % ROWS == 0 else (ROWS, 1):
+        heavy = any(o.op in HEAVY for o in body)
+        even = size.is_Integer and int(size) % ROWS == 0
+        for rows in (1,) if heavy else (ROWS,) if even else (ROWS, 1):
             test = f"{name}_first < {end}" if rows == 1 else f"{name}_first + {rows} <= {end}"
             out.open(f"for (; {test}; {name}_first += {rows}) {{")
             self._open_across()
@@ -428,9 +431,9 @@ class BodyWriter:
             out.close()
             out.close()
 
-    def _side_by_side_in(self, body: tuple[Op, ...], size: Expr) -> int:
-        """How many vectors of an innermost loop are computed side by side: a short reduction waits for its own accumulator,
-        and a function for its own results."""
+    def _side_by_side_in(self, body: tuple[Op, ...], size: Expr, lanes: int) -> int:
+        """How many steps (of ``lanes`` elements) of an innermost loop are computed side by side: a short reduction waits for
+        its own accumulator, and a function for its own results."""
         chains = sum(o.op in CHAINS for o in body)
         if any(o.op == "scan" or o.update for o in body) or self.width == 1:
             return 1
@@ -441,15 +444,16 @@ class BodyWriter:
         else:
             return 1
         count = self.tuning.unroll or count
-        return count if self.nest.hint(size) >= 2 * count * self.width else 1
+        return count if self.nest.hint(size) >= 2 * count * lanes else 1
 
     def _unrolled(
         self, count: int, body: tuple[Op, ...], levels: dict[str, int], loops: list[BodyLoop], folds: list[Fold],
         vector: str, position: Expr, lo: str, end: str,
     ) -> None:  # fmt: skip
-        """The innermost loop, ``count`` vectors (and accumulators) at a time, then what is left over, one at a time."""
+        """The innermost loop, ``count`` steps (and accumulators) at a time, then what is left over, one at a time."""
         out, loop = self.out, loops[-1]
-        name, stride = self.names[loop.axis.name], count * self.width
+        lanes = self.width if loop.vector else 1
+        name, stride = self.names[loop.axis.name], count * lanes
         size = loop.axis.size
         even = (loop.lo == "0" or loop.quantum % stride == 0) and size.is_Integer and int(size) % stride == 0
         first = f"{name}_first"
@@ -465,16 +469,18 @@ class BodyWriter:
         self._fetch(loop.axis.name, first, stride)
         out.put(f"#pragma GCC unroll {count}")
         out.open(f"for (long u = 0; u < {count}; ++u) {{")
-        out.put(f"const long {name} = {first} + u * {self.width};")
-        self.left = str(self.width)
+        out.put(f"const long {name} = {first} + u * {lanes};")
+        if loop.vector:
+            self.left = str(self.width)
         self._level(len(loops), body, levels, loops, folds, vector, position)
         out.close()
         out.close()
         for f, into in zip(folds, whole, strict=True):
             f.into = into
         if not even:
-            out.open(f"for (long {name} = {first}; {name} < {end}; {name} += {self.width}) {{")
-            self._left(size, name, loop.hi)
+            out.open(f"for (long {name} = {first}; {name} < {end}; {name} += {lanes}) {{")
+            if loop.vector:
+                self._left(size, name, loop.hi)
             self._level(len(loops), body, levels, loops, folds, vector, position)
             out.close()
         for f in folds:

@@ -11,7 +11,7 @@ from sympy import Expr
 
 from ...ir.loops import Axis, Graph, Op, element
 from ..expressions import print_factor, print_index
-from ..nest import Tuning, layouts
+from ..nest import FEW_COLUMNS, LONG_FOLD, Tuning, layouts
 from ..source import KernelInfo, Source, Unsupported, Writer
 from ..traffic import bytes_moved
 from .body import HEAVY, ROWS, STRIP, UNROLL, BodyLoop, Unit, dearness
@@ -126,7 +126,7 @@ class _KernelWriter(TileWriter):
             [*(self._parameter(n, arguments) for n in arguments), *(f"long {self.names[s]}" for s in sizes)]
         )
         passed = ", ".join([self.names[n] for n in (*arguments, *sizes)])
-        if self.plan.layout == "whole":
+        if self.plan.layout == "whole" or self.plan.shared:
             out.open(f'extern "C" void {self.source.name}({parameters}) {{', self.source.spans)
             self._nothing_to_index()
             self._whole()
@@ -235,7 +235,7 @@ class _KernelWriter(TileWriter):
             text = f"({blocks})" if " " in blocks else blocks
             return (f"{row_text} * {text}" if outer else blocks), lambda loop: self._sweep(outer, vector, text)
         if not outer:
-            count = self._side_by_side_in(tuple(self.kernel.ops()), size)
+            count = self._side_by_side_in(tuple(self.kernel.ops()), size, self.width)
             return self._blocks(size, count), lambda loop: self._one_row(vector, count * self.width)
         if size.is_Integer and int(size) <= 2 * PIECE:
             return row_text, lambda loop: self._each_unit(outer, loop)
@@ -302,9 +302,7 @@ class _KernelWriter(TileWriter):
     def _strips(self, outer: list[Axis], vector: str, blocks: str, wide: int) -> None:
         """A thread's columns in strips, which end where rows do. A column's result does not depend on their width."""
         out, name, w = self.out, self.names[vector], self.width
-        folds = [o for o in self.kernel.ops() if o.op == "reduce"]
-        arrays = sum(3 if o.args[0] == "sum" else 2 for o in folds)
-        self.across = max(UNROLL, STRIP // (arrays * w * (8 if self.wide else 4)) // UNROLL * UNROLL)
+        self.across = self._strip_width()
         size = self.nest.size(vector)
         self.unit.lane_free.add("min_max")
         out.open("for (long unit = begin; unit < end;) {")
@@ -317,6 +315,12 @@ class _KernelWriter(TileWriter):
         self.strip, self.across = None, 1
         out.put(f"unit += (stop - {name}_first + {wide - 1}) / {wide};")
         out.close()
+
+    def _strip_width(self) -> int:
+        """How many vectors a strip has, at most."""
+        folds = [o for o in self.kernel.ops() if o.op == "reduce"]
+        arrays = sum(3 if o.args[0] == "sum" else 2 for o in folds)
+        return max(UNROLL, STRIP // (arrays * self.width * (8 if self.wide else 4)) // UNROLL * UNROLL)
 
     def _first_column(self, outer: list[Axis], first: str, blocks: str, wide: int) -> None:
         """Declares where a unit of ``wide`` columns starts, and the points of the outer axes."""
@@ -362,43 +366,73 @@ class _KernelWriter(TileWriter):
     # --- few points, much work: threads share each phase ---
 
     def _whole(self) -> None:
-        out, kernel = self.out, self.kernel
+        out, kernel, vector = self.out, self.kernel, self.plan.vector
         for axis in kernel.axes:
             name = self.names[axis.name]
-            out.open(f"for (long {name} = 0; {name} < {print_factor(axis.size, self.names)}; ++{name}) {{")
+            if axis.name != vector:
+                out.open(f"for (long {name} = 0; {name} < {print_factor(axis.size, self.names)}; ++{name}) {{")
+        if vector:
+            self._open_columns(vector)
         for phase, inner, position in zip(kernel.phases, self.plan.inner, self.nest.positions, strict=True):
             loops = [self._loop(a, False) for a in phase.axes if a.name != inner]
             loops += [self._loop(a, True) for a in phase.axes if a.name == inner]
             if not loops:
-                self._nest(phase.body, [], "", position)
+                self._nest(phase.body, [], vector, position)
             else:
-                self._shared(phase.body, loops, inner, position)
+                self._shared(phase.body, loops, vector or inner, position)
+        self.strip, self.across = None, 1
         for _ in kernel.axes:
             out.close()
+
+    def _open_columns(self, vector: str) -> None:
+        """The loop over strips of columns, which mostly has one round; or over vectors, where one holds all columns."""
+        out, name, w = self.out, self.names[vector], self.width
+        size = self.nest.size(vector)
+        hi = print_factor(size, self.names)
+        if size.is_Integer and int(size) <= w:
+            out.open(f"for (long {name} = 0; {name} < {hi}; {name} += {w}) {{")
+            self._left(size, name, hi)
+            return
+        self.across = max(UNROLL, min(FEW_COLUMNS // w, self._strip_width()))
+        if size.is_Integer:
+            self.across = min(self.across, -(-int(size) // w))
+        self.unit.lane_free.add("min_max")
+        out.open(f"for (long {name}_first = 0; {name}_first < {hi}; {name}_first += {self.across * w}) {{")
+        out.put(f"const long stop = least({hi}, {name}_first + {self.across * w});")
+        out.put(f"const long count = (stop - {name}_first + {w - 1}) / {w};")
+        self.strip = size, "stop"
 
     def _shared(self, body: tuple[Op, ...], loops: list[BodyLoop], vector: str, position: Expr) -> None:
         """A phase cut into chunks whose number depends on sizes only, so that results do not depend on threads."""
         out = self.out
         in_order = any(op.op == "scan" for op in body)
+        columns = self.plan.layout == "columns"
         longest = loops[0] if in_order else max(loops, key=lambda l: self.nest.hint(l.axis.size))
-        lanes = self.width if longest.vector else 1
         name = self.names[longest.axis.name]
         size = longest.hi
         depth = {l.axis.name: k + 1 for k, l in enumerate(loops)}
         levels = self._levels(body, depth, vector, len(loops))
+        self.partners, self.looping = self._paired(body, vector), True
         folds = [self._fold(op, loops) for op in body if op.op == "reduce"]
         for fold in folds:
             self._declare(fold)
         out.open("{")
         self._declare_scans(body)
-        least = 2048 if len(loops) == 1 else 1
-        quantum = max(lanes, 1)
-        out.put(f"const long share = (({size} + {CHUNKS - 1}) / {CHUNKS} + {quantum - 1}) / {quantum} * {quantum};")
+        most, least = CHUNKS, 2048 if len(loops) == 1 else 1
+        if columns:
+            most = max(CHUNKS // 16, CHUNKS // 4 // -(-self.across * self.width // 128))
+            least = LONG_FOLD // 4 if len(loops) == 1 else 1
+        longest.quantum = self.width if longest.vector else ROWS if columns else 1
+        quantum = longest.quantum
+        out.put(f"const long share = (({size} + {most - 1}) / {most} + {quantum - 1}) / {quantum} * {quantum};")
         out.put(f"const long step = share > {least} ? share : {least};")
         out.put(f"const long chunks = ({size} + step - 1) / step;")
+        many = f"[{self.across}]" if self.across > 1 else ""
         for fold in folds:
-            out.put(f"{self._accumulator(fold)} {fold.name}_parts[{CHUNKS}];")
+            out.put(f"{self._accumulator(fold)} {fold.name}_parts[{most}]{many};")
         others = sympy.Mul(*(l.axis.size for l in loops))
+        if columns:
+            others *= self.nest.size(vector)
         heavy = 1 + sum(map(dearness, body))
         worth = f"{print_factor(others, self.names)} * {heavy} >= {PARALLEL_WORK}"
 
@@ -424,8 +458,11 @@ class _KernelWriter(TileWriter):
         self._level(0, body, levels, loops, folds, vector, position)
         for scan in self.scans.values():
             out.put(f"if (!shared) {scan.carry} = join({scan.carry}, {scan.into});")
+        at = "[u]" if self.across > 1 else ""
         for fold, whole in outer:
-            out.put(f"{whole}_parts[chunk] = {fold.name};")
+            if at:
+                out.put(self._each_across())
+            out.put(f"{whole}_parts[chunk]{at} = {fold.name}{at};")
             fold.name = whole
         out.close()
         out.close("};")
@@ -433,18 +470,20 @@ class _KernelWriter(TileWriter):
         if folds:
             out.open("for (long chunk = 0; chunk < chunks; ++chunk) {")
             for fold in folds:
-                part = f"{fold.name}_parts[chunk]"
+                part, into = f"{fold.name}_parts[chunk]{at}", f"{fold.name}{at}"
+                if at:
+                    out.put(self._each_across())
                 if fold.kind in ("argmax", "argmin"):
-                    out.put(f"arg_{fold.kind[3:]}(&{fold.name}, {part}.best, {part}.at);")
+                    out.put(f"arg_{fold.kind[3:]}(&{into}, {part}.best, {part}.at);")
                 elif self._compensated(fold):
                     self.need(f"add_carry.{fold.register}")
-                    out.put(f"{fold.name} = add_carry({fold.name}, {part}, &{fold.name}_carry);")
+                    out.put(f"{into} = add_carry({into}, {part}, &{fold.name}_carry{at});")
                 else:
-                    out.put(self._combine(fold, fold.name, part))
+                    out.put(self._combine(fold, into, part))
             out.close()
         out.close()
         for fold in folds:
-            self._finish(fold, across=True)
+            self._finish(fold, across=not columns)
 
     def _totals(
         self, body: tuple[Op, ...], loops: list[BodyLoop], chunks: Callable[[], None], lo: str, hi: str,
