@@ -119,6 +119,19 @@ FOUND = {
         "c = torch.gather(b, -1, torch.argsort(b, -1))", "d = torch.stack([y, a], 0)",
         inputs="x float16 1; y float16 1", outputs="c d",
     ),
+    "layout_of_a_view_that_is_filled_in_place": program(
+        "a = x.transpose(0, -3)", "a.masked_fill_(a > 1, 0.5)", "b = torch.tanh(a)", inputs="x float32 2 2 2 1"
+    ),
+    "sum_of_the_gradients_of_nothing": program("a = torch.sin(x).expand_as(y)", inputs="x float32 grad; y float32 0"),
+    "strides_of_an_input_with_gaps_that_is_written": program(
+        "a = x.as_strided((2, 1), (4, 1))", "x.zero_()", "b = a / 4", inputs="x int64 3 2 [:,1:] [::2]", outputs="x b"
+    ),
+    "gradient_of_a_slice_behind_the_end": program(
+        "a = torch.hstack([y, x[..., 4:]])", inputs="x float32 2 grad; y float32", dynamic=True
+    ),
+    "input_returned_through_a_write": program(
+        "a = x.max(-1)[1]", "a.add_(1)", "b = a.flatten()", "a.copy_(x)", "c = torch.sqrt(x.abs())", inputs="x int64", outputs="b c"
+    ),
 }  # fmt: skip
 
 

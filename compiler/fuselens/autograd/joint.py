@@ -135,6 +135,7 @@ class _Trace:
         self.enables_grad = not torch.is_grad_enabled() and _turns_grad_on(gm)
         asks = any(_requires_grad(t) for t in fake_inputs) or any(map(torch_private.makes_leaf, gm.graph.nodes))
         self.training = (torch.is_grad_enabled() or self.enables_grad) and asks
+        self.writes = _may_write(gm)
         recorder.training = self.training
         self.captured_inputs = [  # as the capture left them
             n.meta.get("val", fake)
@@ -181,7 +182,7 @@ class _Trace:
 
     def _make_inputs(self) -> None:
         seen: dict[int, int] = {}
-        writes = self.training and _may_write(self.gm)
+        writes = self.training and self.writes
         nodes = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
         if len(nodes) != len(self.fakes):
             raise ValueError(f"the graph has {len(nodes)} inputs, {len(self.fakes)} were given")
@@ -269,6 +270,10 @@ class _Trace:
         args, kwargs = fx.map_arg((node.args, node.kwargs), env.__getitem__)
         written = [t for t in args if isinstance(t, torch.Tensor)] if _writes(node) else []
         before = [t.stride() for t in written]
+        if self.writes and self._places_in_gaps(node):
+            raise Unsupported(
+                "it views memory by strides that the new value of an input may not have", node.meta.get("span")
+            )
         if written and _through_overlap(node):
             raise Unsupported(
                 "it writes through a view whose elements share memory or lie apart", node.meta.get("span")
@@ -287,6 +292,16 @@ class _Trace:
             else value
         )
 
+    def _places_in_gaps(self, node: fx.Node) -> bool:
+        """Whether a node is ``as_strided`` of an input with gaps, or with an offset: values written to it have none."""
+        if getattr(node.target, "__name__", node.target) not in ("as_strided", "as_strided_"):
+            return False
+        key = torch_private.storage_key(node.args[0].meta["val"])  # type: ignore[union-attr]
+        inputs = (t for t in self.captured_inputs if isinstance(t, torch.Tensor))
+        return any(
+            torch_private.storage_key(t) == key and not (is_dense(t) and str(t.storage_offset()) == "0") for t in inputs
+        )
+
     def _shares_unlike_eager(self, node: fx.Node, value: Any, args: Any) -> bool:
         """Whether what eager copies to make it contiguous was found so: values written to inputs with gaps have none."""
         if node.target not in _CONTIGUOUS or not isinstance(value, torch.Tensor):
@@ -300,7 +315,7 @@ class _Trace:
         if t.ndim != len(stride):
             return
         moved = any(n != 1 and str(a) != str(b) for n, a, b in zip(t.shape, t.stride(), stride, strict=True))
-        if not moved or torch_private.tensor_base(t) is not None or torch_private.has_metadata_mutation(t):
+        if not moved or torch_private.has_metadata_mutation(t):
             return
         order = sorted(range(t.ndim), key=lambda d: -torch_private.size_hint(stride[d]))
         inverse = sorted(range(t.ndim), key=order.__getitem__)
@@ -653,7 +668,7 @@ class _Trace:
     def _copied_value(self, node: fx.Node) -> fx.Node:
         copy = self.recorder.graph.call_function(aten.clone.default, (node,))
         with torch_private.without_functionalization():
-            copy.meta.update(node.meta, val=_like(self.recorder, node.meta["val"]))
+            copy.meta.update({**self.recorder.meta, **node.meta}, val=_like(self.recorder, node.meta["val"]))
         return copy
 
     def _copied_memory(self, node: fx.Node) -> fx.Node:

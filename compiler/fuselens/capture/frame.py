@@ -366,12 +366,12 @@ class FrameCompiler:
         """The compiled graph; None when nothing was captured."""
         if tracer.operations == 0 and not outputs:
             return None
-        tracer.span = None  # what the stages decide, no line of the program forces
+        span, tracer.span = tracer.span, None  # what the stages decide, no line of the program forces
         if torch.is_grad_enabled() != grad_enabled:
             node = tracer.graph.call_function(torch_private.SET_GRAD_ENABLED, (grad_enabled,))
             node.meta["val"] = None
             torch_private.set_grad_enabled(grad_enabled)
-        tracer.graph.output(tuple(outputs))
+        tracer.graph.output(tuple(outputs)).meta["span"] = span
         module = fx.GraphModule(torch.nn.Module(), tracer.graph)
         if tracer.operations == 0:  # numbers only
             return _hook.disabled(straight_line(module))

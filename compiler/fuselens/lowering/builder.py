@@ -17,7 +17,7 @@ from sympy import Expr
 from fuselens.ir.affine import ONE, ZERO, integer_value, product
 from fuselens.ir.loops import Axis, Buffer, Extern, Loop, Node, Ref, indirect_names, symbol
 from fuselens.lowering.body import Body, Complex, Scalar
-from fuselens.lowering.dtypes import LOOP_DTYPES, NAMES, PARTS, compute_dtype
+from fuselens.lowering.dtypes import LOOP_DTYPES, NAMES, PARTS, compute_dtype, identity
 from fuselens.report import Decision, Span
 from fuselens.torch_private import symint_expression
 
@@ -341,9 +341,13 @@ class Builder:
         wanted = compute_dtype(out.dtype) if dtype is None else dtype
         if wanted == "bool":
             kind = {"max": "any", "min": "all"}.get(kind, kind)
-        values = [self.load(body, s, tuple(point), shape).cast(wanted) for s in sources]
+        nothing = any(axis.size == 0 for axis in reduction)  # then no source has an element to load
+        elements = Body(self.spans) if nothing else body
+        values = [self.load(elements, s, tuple(point), shape).cast(wanted) for s in sources]
         value = before(*values) if before else values[0]
-        if reduction:
+        if nothing:
+            value, reduction = body.const(identity(kind, value.dtype), value.dtype), ()
+        elif reduction:
             value = body.reduce(kind, value)
         elif kind in ("argmax", "argmin"):
             value = body.const(0, "i64")

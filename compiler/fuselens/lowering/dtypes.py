@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,8 +10,8 @@ import torch
 
 from fuselens.ir.dtypes import DTYPES
 from fuselens.ir.dtypes import NAMES as NAMES  # the rules' own word for it
+from fuselens.ir.loops import ITEMSIZE, Buffer
 from fuselens.ir.loops import PARTS as PARTS
-from fuselens.ir.loops import Buffer
 
 FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
 HALVES = frozenset({"f16", "bf16"})
@@ -22,6 +23,21 @@ LOOP_DTYPES = REALS | PARTS.keys()  # what loops compute with; the rest (wide un
 def compute_dtype(dtype: str) -> str:
     """The type arithmetic runs in: half precision computes in f32."""
     return "f32" if dtype in HALVES else dtype
+
+
+def identity(kind: str, dtype: str) -> Any:
+    """What folding by ``kind`` begins with, and what an update by it leaves as it is."""
+    if kind in ("sum", "any"):
+        return 0
+    if kind in ("prod", "all"):
+        return 1
+    low = kind == "max"
+    if dtype in FLOATS:
+        return -math.inf if low else math.inf
+    if dtype in ("bool", "u8"):
+        return 0 if low else 255 if dtype == "u8" else 1
+    bits = 8 * ITEMSIZE[dtype] - 1
+    return -(2**bits) if low else 2**bits - 1
 
 
 def _category(dtype: str) -> int:

@@ -6,17 +6,16 @@ is written to, and store into the copy: in order along the axes that are indexed
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from sympy import Expr
 
 from fuselens.ir.affine import ONE, ZERO, product
-from fuselens.ir.loops import ITEMSIZE, Axis, Buffer
+from fuselens.ir.loops import Axis, Buffer
 from fuselens.lowering.body import Body, Scalar
 from fuselens.lowering.builder import Builder, Sizes, Unsupported, contiguous_strides
-from fuselens.lowering.dtypes import FLOATS, INTEGERS, LOOP_DTYPES, compute_dtype
+from fuselens.lowering.dtypes import FLOATS, INTEGERS, LOOP_DTYPES, compute_dtype, identity
 from fuselens.torch_private import integer_functions
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -391,19 +390,6 @@ def _reduced(low: Builder, meta: Any, x: Buffer, changes: Scatter | Rows, name: 
     changes.update(count, "sum", lambda body, point: body.const(1, count.dtype))
     divided = "div" if x.dtype in FLOATS else "floordiv"
     return low.pointwise(low.like(meta), [out, count], lambda total, n: total.apply(divided, n.apply("max", 1)))
-
-
-def identity(kind: str, dtype: str) -> Any:
-    """What an update by ``kind`` leaves as it is."""
-    if kind in ("sum", "prod"):
-        return 0 if kind == "sum" else 1
-    low = kind == "max"
-    if dtype in FLOATS:
-        return -math.inf if low else math.inf
-    if dtype in ("bool", "u8"):
-        return 0 if low else 255 if dtype == "u8" else 1
-    bits = 8 * ITEMSIZE[dtype] - 1
-    return -(2**bits) if low else 2**bits - 1
 
 
 def _nll_loss_backward(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:

@@ -161,6 +161,8 @@ def _slice_scatter(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[
     given = {**dict(zip(names, args[2:], strict=False)), **kwargs}
     dim = given.get("dim", 0) % len(x.sizes)
     size, length, step = x.sizes[dim], source.sizes[dim], expression(given.get("step", 1))
+    if length == 0:  # the start may lie behind the end
+        return low.pointwise(low.like(meta), [x], lambda v: v, "")
     start = given.get("start")
     start = ZERO if start is None else expression(start)
     if start.is_negative:
