@@ -31,10 +31,13 @@ _EXACT = frozenset(
     minimum max min amax amin sort topk kthvalue median cummax cummin flip roll repeat masked_fill sign sgn ceil floor round
     trunc frac fmod copysign constant_pad_nd select_scatter slice_scatter diagonal_scatter as_strided_scatter empty
     empty_like empty_strided new_empty new_empty_strided zeros zeros_like ones ones_like full full_like new_zeros new_ones
-    new_full scalar_tensor arange linspace eye tril triu lift_fresh _to_copy index_fill index_copy index_put take rot90
+    new_full scalar_tensor arange linspace eye tril triu lift_fresh _to_copy index_fill index_copy take rot90
     max_pool2d_with_indices max_pool3d_with_indices threshold threshold_backward embedding upsample_nearest1d
     upsample_nearest2d nan_to_num hardtanh heaviside repeat_interleave select_backward slice_backward diagonal_backward
-    unfold_backward
+    unfold_backward max_unpool2d searchsorted bucketize bincount histc mode nanmedian fmax fmin frexp masked_scatter
+    masked_select put diag_embed pixel_shuffle pixel_unshuffle channel_shuffle reflection_pad1d reflection_pad2d
+    reflection_pad3d replication_pad1d replication_pad2d replication_pad3d adaptive_max_pool2d signbit isin block_diag
+    upsample_nearest3d _upsample_nearest_exact2d im2col narrow_copy
 """.split()
 )
 # Operators that add up, or whose intermediates may be larger than their results.
@@ -48,6 +51,11 @@ _FOLDS = frozenset(
     embedding_dense_backward mse_loss smooth_l1_loss logaddexp lerp cosine_similarity nll_loss_forward
     _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
     upsample_bilinear2d max_pool2d_with_indices_backward upsample_nearest2d_backward _cdist_forward glu_backward
+    _cdist_backward _euclidean_dist _pdist_forward _pdist_backward scatter_reduce index_reduce addr addbmm dist nansum renorm
+    upsample_linear1d upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa grid_sampler_2d
+    grid_sampler_2d_backward col2im avg_pool3d avg_pool3d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward
+    _embedding_bag linalg_cross trace _trilinear huber_loss binary_cross_entropy logaddexp2 upsample_linear1d_backward
+    upsample_bilinear2d_backward upsample_bicubic2d_backward upsample_trilinear3d_backward index_put
 """.split()
 )
 _NORMS = 1 / 512  # of what is added up, below which a normalised value may come out as 0
@@ -153,6 +161,8 @@ class Reference:
                     self.dtypes[step.name] = scope[step.name].dtype
 
     def _epsilon(self, step: Step) -> float:
+        if step.text.startswith("autocast("):
+            return EPSILON[torch.bfloat16]
         of = [EPSILON[d] for d in map(self.dtypes.__getitem__, (step.name or step.args[0], *step.args)) if d in EPSILON]
         return of[0] if of else EPSILON[torch.float32]
 

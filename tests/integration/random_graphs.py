@@ -34,7 +34,13 @@ def make(*sizes: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torc
     return torch.randint(0 if dtype == torch.uint8 else -9, 10, sizes, generator=generator, dtype=dtype)
 
 
-NAMES = {"torch": torch, "F": F, "make": make, "math": math}
+def autocast(function: Callable[..., torch.Tensor], *given: torch.Tensor) -> torch.Tensor:
+    """A call under autocast to bfloat16."""
+    with torch.autocast("cpu", torch.bfloat16):
+        return function(*given)
+
+
+NAMES = {"torch": torch, "F": F, "make": make, "math": math, "autocast": autocast}
 
 
 @dataclass(frozen=True)
@@ -256,6 +262,7 @@ class Builder:
 @st.composite
 def programs(draw: Any, most_steps: int = 30) -> Program:
     """Programs of 3 to ``most_steps`` steps (fewer where eager refuses most of what is drawn)."""
+    from . import graph_layers  # noqa: F401 - puts its operations into the table
     from .graph_operations import OPERATIONS
 
     b = Builder(Random(draw(st.integers(0, 2**64 - 1))))  # failures are reduced by `graph_comparison.reduced`

@@ -58,6 +58,9 @@ def numbers() -> dict[str, Program]:
         "0-d index_fill": (lambda x, i: x.index_fill(0, i, 3.5), [number(2.5), zero]),
         "0-d index_reduce": (lambda x, i, v: x.index_reduce(0, i, v, "prod"), [number(2.5), zero, number(1.5)]),
         "masked_scatter": (lambda x, m, v: x.masked_scatter(m, v) * 2, [f(5, 40), b(5, 40), f(230)]),
+        "masked_scatter of halves": (lambda x, m, v: x.masked_scatter(m, v), [
+            f(5, 40, dtype=torch.bfloat16), b(5, 40), f(230, dtype=torch.bfloat16)
+        ]),
         "masked_scatter of rows": (lambda x, m, v: x.masked_scatter(m, v.t()), [f(5, 7), b(7), f(8, 7)]),
         "masked_scatter 0-d": (lambda x, m, v: x.masked_scatter(m, v), [number(2.5), torch.tensor(True), f(1)]),
     }  # fmt: skip
@@ -97,6 +100,7 @@ def programs() -> dict[str, Program]:
         "index by a constant": (lambda x: x[:, [0, 2, -1]] * 2, [f(3, 5)]),
         "index what was computed": (lambda x, i: x.exp()[i], [f(5, 8), n(3)]),
         "index twice": (lambda x, i, j: x[i][:, j], [f(5, 5), n(7), n(4, low=-5)]),
+        "index out of range for nothing": (lambda x: x[:, [4]] + 1, [f(2, 1, 0)]),
         "index halves": (lambda x, i: x[i], [f(5, 8, dtype=torch.bfloat16), n(7)]),
         "index booleans": (lambda x, i: x[i], [b(5, 8), n(7)]),
         "index views": (lambda x, i: x[1:, ::2].t()[i], [f(6, 9), n(7)]),

@@ -95,6 +95,13 @@ FOUND = {
         "a = torch.empty(2, 5)", "a.copy_(x[2:])", "b = a[1:].as_strided((2, 2), (1, 2), 4)", inputs="x float32 4 5",
         outputs="b",
     ),
+    "part_of_complex_numbers": program(
+        "a = torch.polar(x.abs(), y).imag", "b = torch.complex(x, y) * 2", inputs="x float32; y float32 3", outputs="a b"
+    ),
+    "sixths_of_doubles": program("a = F.hardsigmoid(x)", inputs="x float64 7 grad"),
+    "products_under_autocast": program(
+        "a = autocast(lambda t: torch.cat([t, (t @ t.mT @ t) / 64]), x)", inputs="x float32 3 7 1 1"
+    ),
     "attention_in_double_precision": program(
         "a = F.scaled_dot_product_attention(x, x, x, is_causal=True)", inputs="x float64 1 2 3 4 grad"
     ),

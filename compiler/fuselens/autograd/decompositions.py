@@ -40,6 +40,8 @@ _KEPT = frozenset({
     "binary_cross_entropy",
     # views
     "view", "expand", "permute", "squeeze", "unsqueeze", "as_strided", "t", "transpose", "diagonal", "_unsafe_view",
+    # in double precision by a constant of single precision
+    "hardsigmoid_backward",
     # directly in the scalar vocabulary or in the reductions
     "sum", "mean", "prod", "amax", "amin", "any", "all", "var", "var_mean", "argmax", "argmin", "cumsum", "cumprod",
     "sigmoid", "tanh", "relu", "rsqrt", "where", "clamp", "erf", "sort", "topk", "arange", "full", "full_like",
@@ -103,7 +105,7 @@ def _extra() -> dict[Any, Callable[..., Any]]:
         "_fused_rms_norm", "_fused_rms_norm_backward", "huber_loss", "huber_loss_backward", "smooth_l1_loss",
         "smooth_l1_loss_backward", "binary_cross_entropy_backward",
         "binary_cross_entropy_with_logits", "logit", "logit_backward", "glu", "glu_backward", "mish", "mish_backward",
-        "hardtanh", "hardtanh_backward", "hardsigmoid", "hardsigmoid_backward", "log_sigmoid_forward",
+        "hardtanh", "hardtanh_backward", "hardsigmoid", "log_sigmoid_forward",
         "log_sigmoid_backward", "logsumexp", "std", "std_mean", "masked_fill", "new_zeros", "new_ones", "new_full",
         "new_empty", "new_empty_strided", "zeros", "ones", "zeros_like", "ones_like", "zero", "xlogy",
         "tril", "triu", "trace", "stack", "unbind", "split", "split_with_sizes", "_to_copy", "norm",

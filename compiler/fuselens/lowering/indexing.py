@@ -142,6 +142,8 @@ def _index(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     advanced = Advanced(x, indices)
     out = low.like(meta)
     supported(x)
+    if ZERO in out.sizes:  # eager checks no position then
+        return low.indexed(out, lambda body, _: body.lift(0, out.dtype))
     return low.indexed(out, lambda body, point: low.element(body, x, advanced.at(low, body, point, out.sizes)))
 
 
@@ -215,6 +217,8 @@ def _index_put(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str,
     where = _broadcast([i.sizes for i in advanced.indices.values()])
     kept = [x.sizes[d] for d in advanced.kept]
     space = (*kept[: advanced.start], *where, *kept[advanced.start :])
+    if ZERO in space:
+        return copied(low, meta, x)
     return update(
         low, copied(low, meta, x), "sum" if accumulate else "last", space,
         range(advanced.start, advanced.start + advanced.rank),

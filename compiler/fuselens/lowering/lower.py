@@ -154,9 +154,7 @@ class _Walk:
             step = steps.get(node.op)
             if step is None:
                 raise LoweringError(f"{node.op} {node.target} is no operation of a functional graph")
-            span = node.meta.get("span")
-            self.low.spans = (span,) if isinstance(span, Span) else tuple(span or ())
-            self.low.origin = str(node.target) if node.op == "call_function" else ""
+            self._enter(node)
             self.values[node] = step(node)
         self._check_symbols()
         low = self.low
@@ -165,6 +163,12 @@ class _Walk:
             hints={k: v for k, v in low.hints.items() if k in self.symbols}, constants=self.constants,
             writes=self.writes, decisions=tuple(low.decisions),
         )  # fmt: skip
+
+    def _enter(self, node: fx.Node) -> None:
+        """From here on, what is made is made for ``node``."""
+        span = node.meta.get("span")
+        self.low.spans = (span,) if isinstance(span, Span) else tuple(span or ())
+        self.low.origin = str(node.target) if node.op == "call_function" else ""
 
     # --- inputs ------------------------------------------------------------------------------------------------
 
@@ -382,17 +386,28 @@ class _Walk:
         self.outputs = tuple(outputs)
 
     def _result(self, value: Any) -> Any:
-        meta: Any = value.meta.get("val") if isinstance(value, fx.Node) else None
-        value = self.values[value] if isinstance(value, fx.Node) else value
+        node: Any = value
+        if isinstance(value, fx.Node):
+            self._enter(value)
+            value = self.values[value]
         if isinstance(value, Buffer):
-            if value.dtype in PARTS.values() and not value.name:  # a part of complex numbers, as far apart as in eager
-                value = self.low.pointwise(self.low.declared(meta), [value], lambda v: v)
+            if value.dtype in PARTS.values() and not value.name:
+                value = self._part(node, value)
             return self.low.whole(value).name
         if value is None or isinstance(value, sympy.Expr):
             return value
         if isinstance(value, int):
             return sympy.Integer(value)
         raise LoweringError(f"the graph returns a {type(value).__name__}")
+
+    def _part(self, node: fx.Node, value: Buffer) -> Buffer:
+        """A part of complex numbers, as far apart as in eager, and beside the other part if it does not begin its memory."""
+        meta, base = node.meta["val"], node
+        if expression(meta.storage_offset()) == 0:
+            return self.low.pointwise(self.low.declared(meta), [value], lambda v: v)
+        while not self.values[base].name:
+            base = base.args[0]  # type: ignore[assignment]
+        return lower_view(self.low, self.values[base], base.meta["val"], meta, whole=True)
 
     def _check_symbols(self) -> None:
         for buffer in self.low.buffers.values():

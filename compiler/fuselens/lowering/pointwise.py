@@ -178,6 +178,7 @@ def _nan_to_num(x: Scalar, nan: Any = None, posinf: Any = None, neginf: Any = No
 _SQRT_HALF = 0.7071067811865476
 _SQRT_2_OVER_PI = 0.7978845608028654
 _INV_SQRT_2PI = 0.3989422804014327
+_SIXTH = 0.1666666716337204  # of single precision, as eager multiplies doubles by, too
 
 
 def _gelu(x: Scalar, approximate: str = "none") -> Scalar:
@@ -449,7 +450,7 @@ FORMULAS: dict[str, Formula] = {
     "aten.hardtanh": Formula(lambda x, low=-1.0, high=1.0: _clamp(x, low, high)),
     "aten.hardtanh_backward": Formula(lambda g, x, low, high: ((x <= low) | (x >= high)).where(0, g)),
     "aten.hardsigmoid": Formula(_hardsigmoid),
-    "aten.hardsigmoid_backward": Formula(lambda g, x: ((x > -3.0) & (x < 3.0)).where(g / 6.0, 0.0)),
+    "aten.hardsigmoid_backward": Formula(lambda g, x: ((x > -3.0) & (x < 3.0)).where(g * _SIXTH, 0.0)),
     "aten.hardswish": Formula(lambda x: x * _clamp(x + 3.0, 0.0, 6.0) / 6.0),
     "aten.hardswish_backward": Formula(_hardswish_backward),
     "aten.log_sigmoid": Formula(_log_sigmoid),

@@ -90,7 +90,7 @@ def _masked_scatter(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict
         chosen = low.load(body, mask, point, out.sizes)
         k = chosen.where(low.load(body, ranks, point, out.sizes) - 1, 0).bounds(count, False).symbol
         old, new = low.load(body, x, point, out.sizes), low.element(body, source, unraveled(k, source.sizes))
-        return chosen.where(new.cast(out.dtype), old.cast(out.dtype))
+        return chosen.where(new.cast(compute_dtype(out.dtype)), old.cast(compute_dtype(out.dtype)))
 
     return low.indexed(out, compute)
 

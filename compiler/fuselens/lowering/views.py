@@ -35,8 +35,10 @@ def aliases(target: OpOverload) -> bool:
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
-def lower_view(low: Builder, base: Buffer, base_meta: torch.Tensor, meta: Any) -> Any:
-    """The view, or the tuple of views, that ``meta`` describes. Raises :class:`Unsupported`."""
+def lower_view(low: Builder, base: Buffer, base_meta: torch.Tensor, meta: Any, *, whole: bool = False) -> Any:
+    """The view, or the tuple of views, that ``meta`` describes. Raises :class:`Unsupported`.
+
+    One half of what is made of complex numbers is read from where they are computed, unless ``whole``."""
     if isinstance(meta, (tuple, list)):
         return tuple(lower_view(low, base, base_meta, m) for m in meta)
     if NAMES.get(meta.dtype) != base.dtype:
@@ -46,7 +48,12 @@ def lower_view(low: Builder, base: Buffer, base_meta: torch.Tensor, meta: Any) -
     else:
         offset = base.offset + expression(meta.storage_offset()) - expression(base_meta.storage_offset())
     pair, sizes, strides = low.halves.get(base.name), expressions(meta.shape), expressions(meta.stride())
-    if pair and (sizes, strides) == (base.sizes[:-1], base.strides[:-1]) and offset in (0, base.strides[-1]):
+    if (
+        pair
+        and not whole
+        and (sizes, strides) == (base.sizes[:-1], base.strides[:-1])
+        and offset in (0, base.strides[-1])
+    ):
         return pair.part(0 if offset == 0 else 1)
     if offset.is_negative:
         raise Unsupported("it reaches before its argument's first element")
