@@ -76,6 +76,9 @@ def searches() -> dict[str, Program]:
         "bucketize among NaNs": (lambda x, s: torch.bucketize(x, s), [torch.cat([ends, f(9)]), ends]),
         "bucketize a number": (lambda s: torch.bucketize(0.25, s), [f(9).sort()[0]]),
         "searchsorted": (lambda s, x: torch.searchsorted(s, x), [f(3, 65).sort(-1)[0], f(3, 40)]),
+        "searchsorted sorter": (
+            lambda s, x: torch.searchsorted(s, x, sorter=s.argsort(-1)), [f(3, 65), f(3, 40)]
+        ),
         "searchsorted side": (lambda s, x: torch.searchsorted(s, x, side="right"), [n(3, 8).sort(-1)[0], n(3, 4)]),
         "searchsorted columns": (lambda s, x: torch.searchsorted(s.t(), x), [f(8, 3).sort(0)[0], f(3, 4)]),
         "searchsorted in one": (lambda s, x: torch.searchsorted(s, x, right=True), [f(8).sort()[0], f(3, 2, 4)]),

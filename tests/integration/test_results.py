@@ -170,3 +170,20 @@ def test_statistics_of_groups_in_the_type_of_the_parameters(parameters: torch.dt
         torch.testing.assert_close(found, expected)
     with pytest.raises(RuntimeError, match="is_contiguous"):
         fuselens.compile(fn)(x.transpose(2, 3), w)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_cross_entropy_of_probabilities(dtype: torch.dtype, reduction: str) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.nn.functional.binary_cross_entropy(x, y, w, reduction=reduction)
+
+    compiled = fuselens.compile(fn, fullgraph=True)
+    x, y = (torch.linspace(0, 1, 33, dtype=torch.float64).to(dtype).view(3, 11) for _ in range(2))
+    torch.testing.assert_close(compiled(x, y.flip(0)), fn(x, y.flip(0)))
+    torch.testing.assert_close(compiled(x, y, y[:1]), fn(x, y, y[:1]))
+    assert not any(g.externs or g.fallback for g in compiled.__fuselens__.recorder.report.graphs)
+    for no_probability in (-0.25, 1.5, float("nan")):
+        x[2, 5] = no_probability
+        with pytest.raises(RuntimeError, match="all elements of input should be between 0 and 1"):
+            compiled(x, y)

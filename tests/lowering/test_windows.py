@@ -99,7 +99,14 @@ def test_pool_every_stage() -> None:
 def test_pool_dilated() -> None:
     x = torch.randn(2, 3, 13, 17)
     run(lambda x: F.max_pool2d(x, 2, dilation=2, return_indices=True), x)
-    run(lambda x: F.max_pool2d(x, 3, padding=1, dilation=2, return_indices=True), x, externs=1)
+    x[0, 0], x[0, 1, 0, 0], x[1, 2, 12, 16], x[1, 1] = -math.inf, math.nan, math.nan, 1.0
+    for window in (
+        {"padding": 1, "dilation": 2},
+        {"padding": 1, "dilation": (1, 5)},
+        {"stride": 2, "dilation": 4, "padding": 1},
+    ):
+        run(lambda x, w=window: F.max_pool2d(x, 3, return_indices=True, **w), x)
+        run(lambda x, w=window: F.max_pool2d(x, 3, ceil_mode=True, return_indices=True, **w), x.to(memory_format=LAST))
 
 
 def test_pool_not_a_number_infinity_and_ties() -> None:
@@ -114,6 +121,15 @@ def test_pool_not_a_number_infinity_and_ties() -> None:
 def test_pool_dtypes(dtype: torch.dtype) -> None:
     x = torch.randn(2, 3, 13, 17).to(dtype)
     run(lambda x: (*F.max_pool2d(x, 3, 2, 1, return_indices=True), F.avg_pool2d(x, 3, 2, 1)), x)
+
+
+def test_pool_integers() -> None:
+    x = torch.randint(-(1 << 62), 1 << 62, (2, 3, 13, 17))
+    x[0] = torch.randint(-9, 9, (3, 13, 17))
+    run(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), x)
+    run(lambda x: F.max_pool2d(x, 3, 2, 1, dilation=3, return_indices=True), x)
+    x = x // 16
+    run(lambda x: (F.avg_pool2d(x, 3, 2, 1), F.avg_pool2d(x, 3, 2, 1, True, False), F.avg_pool2d(x, 2)), x)
 
 
 def test_pool_other_ranks() -> None:

@@ -110,5 +110,6 @@ def _extra() -> dict[Any, Callable[..., Any]]:
         "new_empty", "new_empty_strided", "zeros", "ones", "zeros_like", "ones_like", "zero", "xlogy",
         "tril", "triu", "trace", "stack", "unbind", "split", "split_with_sizes", "_to_copy", "norm",
         "linalg_vector_norm", "diagonal_backward", "unfold_backward", "max_unpool2d", "unsafe_split", "unsafe_chunk",
+        "tril_indices", "triu_indices", "rrelu_with_noise_backward",
     ]  # fmt: skip
     return torch_private.decompositions_for(wanted)

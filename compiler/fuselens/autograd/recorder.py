@@ -319,6 +319,8 @@ class Recorder(torch_private.RecordingMode):
         node.meta.update(self.meta, val=out)
         if kind == _RANDOM:
             node.meta["random"] = True
+            if self.streams is None and func in RULES:
+                node.meta["draws"] = "its random numbers are asked for from torch's generator"
         if not func._schema.returns:
             node.meta["check"] = True
         self._bind_result(out, node)

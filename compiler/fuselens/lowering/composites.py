@@ -7,6 +7,7 @@ from typing import Any
 
 from fuselens.ir.affine import ZERO, divide
 from fuselens.ir.loops import Buffer
+from fuselens.lowering import reductions
 from fuselens.lowering.body import Scalar
 from fuselens.lowering.builder import Builder, Unsupported, contiguous_strides, expression
 from fuselens.lowering.dtypes import LOOP_DTYPES, compute_dtype
@@ -134,7 +135,27 @@ def _group_norm(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str
     )  # fmt: skip
 
 
+def _binary_cross_entropy(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    """What is no probability is reported as a position out of range is, so that eager raises its own error."""
+    x, target, weight, reduction = (*args, *(None, 1)[len(args) - 2 :])
+    losses = low.like(meta) if reduction == 0 else low.temporary(x.sizes, x.dtype, x.device)
+
+    def loss(x: Scalar, target: Scalar, *weights: Scalar) -> Scalar:
+        one = ((x >= 0.0) & (x <= 1.0)).where(x.body.const(1, "i64"), -1).bounds(expression(2), False)
+        log, other = x.apply("log"), (-x).apply("log1p")
+        value = (target - 1.0) * other.apply("max", -100.0) - target * log.apply("max", -100.0)
+        return (value * weights[0] if weights else value) * one.cast(value.dtype)
+
+    low.pointwise(losses, [x, target, *([weight] if weight is not None else [])], loss)
+    return (
+        losses
+        if reduction == 0
+        else reductions.RULES[f"aten.{('', 'mean', 'sum')[reduction]}"](low, meta, (losses,), {})
+    )
+
+
 RULES: dict[str, Rule] = {
+    "aten.binary_cross_entropy": _binary_cross_entropy,
     "aten._softmax": _softmax,
     "aten._log_softmax": _log_softmax,
     "aten._softmax_backward_data": _softmax_backward(False),

@@ -100,7 +100,6 @@ _FILLS = frozenset({"aten.full", "aten.full_like", "aten.fill", "aten.scalar_ten
 VENDOR |= dict.fromkeys(special.ATEN, special.SCALAR)
 REASONS: dict[str, str] = {
     **VENDOR,
-    "aten.binary_cross_entropy": "what is no probability must raise, which loops do not check",
     "aten.linspace": "ATen truncates to integers once for each of its vectors",
 }  # fmt: skip
 

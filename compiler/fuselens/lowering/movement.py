@@ -105,9 +105,7 @@ def _cat(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     for tensor in tensors:
         copy_into(low, region(low, out, dim, start, tensor.sizes[dim]), tensor)
         start = start + tensor.sizes[dim]
-    if not tensors:
-        raise Unsupported("nothing to join")
-    return out
+    return out if tensors else fill(low, out, 0)
 
 
 def _stack(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
@@ -301,6 +299,8 @@ def _repeat(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _row_major(x: Buffer) -> bool:
+    if ZERO in x.sizes:
+        return True
     step: Expr = sympy.Integer(1)
     for size, stride in zip(reversed(x.sizes), reversed(x.strides), strict=True):
         if stride != step and size != 1:

@@ -15,8 +15,10 @@ from fuselens.lowering.indexing import flattened, supported, unraveled, update
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
-def _found(low: Builder, meta: Any, values: Any, sequence: Buffer, right: bool) -> Buffer:
-    """Binary searches along the last dimension of ``sequence``, in ATen's steps: they lead past NaNs as ATen's do."""
+def _found(low: Builder, meta: Any, values: Any, sequence: Buffer, right: bool, sorter: Buffer | None = None) -> Buffer:
+    """Binary searches along the last dimension of ``sequence``, in ATen's steps: they lead past NaNs as ATen's do.
+
+    ``sorter`` holds the positions of the elements in their order."""
     out, dtype = low.like(meta), sequence.dtype
     supported(sequence)
     if not sequence.sizes:
@@ -36,6 +38,8 @@ def _found(low: Builder, meta: Any, values: Any, sequence: Buffer, right: bool) 
         for _ in range(int(size).bit_length()):
             middle = start + (end - start).apply("shr", 1)
             place = middle.apply("min", int(size) - 1).cast("i64").bounds(size, False)
+            if sorter is not None:
+                place = low.element(body, sorter, (*row, place.symbol)).cast("i64").bounds(size, False)
             there = low.element(body, sequence, (*row, place.symbol)).cast(own)
             left = (start < end) & ~(there > value if right else there >= value)
             start, end = left.where(middle + 1, start), left.where(end, middle)
@@ -47,14 +51,12 @@ def _found(low: Builder, meta: Any, values: Any, sequence: Buffer, right: bool) 
 def _searchsorted(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
     sequence, values = args[:2]
     right, side, sorter = (kwargs.get(name) for name in ("right", "side", "sorter"))
-    if sorter is not None:
-        raise Unsupported("a sequence sorted by positions")
     if side == "left" and right:
         raise Unsupported("sides that contradict each other")
     rows = values.sizes[:-1] if isinstance(values, Buffer) and len(sequence.sizes) > 1 else ()
     if sequence.sizes[:-1] != rows:
         raise Unsupported("sequences of another shape than the values")
-    return _found(low, meta, values, sequence, side == "right" or bool(right))
+    return _found(low, meta, values, sequence, side == "right" or bool(right), sorter)
 
 
 def _bucketize(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:

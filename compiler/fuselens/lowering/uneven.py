@@ -40,11 +40,14 @@ class Uneven:
         last = body.lift(self.end(out) - 1, "i64").cast("i32")
         return (body.lift(self.first(out), "i64").cast("i32") + tap).apply("min", last)
 
+    def holds(self, body: Body, out: Expr, tap: int) -> Scalar | None:
+        """Whether the window has such a tap; None where all have."""
+        return None if tap < self.least else body.lift(self.end(out) - self.first(out), "i64").cast("i32") > tap
+
     def masked(self, body: Body, out: Expr, tap: int, value: Scalar) -> Scalar:
         """``value``, or 0 where the window has no such tap."""
-        if tap < self.least:
-            return value
-        return (body.lift(self.end(out) - self.first(out), "i64").cast("i32") > tap).where(value, 0)
+        inside = self.holds(body, out, tap)
+        return value if inside is None else inside.where(value, 0)
 
     def count(self, body: Body, out: Expr, limits: tuple[int, int]) -> int | Scalar:
         """How many elements a window has."""

@@ -7,6 +7,7 @@ mask such taps. Windows that neither overlap nor leave the input are axes of a v
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -62,16 +63,19 @@ class Span:
         at = body.lift(self.first(out), "i64").cast("i32") + tap * self.step
         return at.apply("max", 0).apply("min", self.size - 1) if self.leaves else at
 
+    def holds(self, body: Body, out: Expr, tap: int) -> Scalar | None:
+        """Whether the tap lies inside of the input; None where it always does."""
+        before, beyond = self.low + tap * self.step < 0, self.high - (self.taps - 1 - tap) * self.step >= self.size
+        if not (before or beyond):
+            return None
+        place = body.lift(self.at(out, tap), "i64").cast("i32")
+        found = [c for c, wanted in ((place >= 0, before), (place < self.size, beyond)) if wanted]
+        return found[0] & found[1] if len(found) == 2 else found[0]
+
     def masked(self, body: Body, out: Expr, tap: int, value: Scalar) -> Scalar:
         """``value``, or 0 where the tap lies outside of the input."""
-        place: Scalar | None = None
-        if self.low + tap * self.step < 0:
-            place = body.lift(self.at(out, tap), "i64").cast("i32")
-            value = (place >= 0).where(value, 0)
-        if self.high - (self.taps - 1 - tap) * self.step >= self.size:
-            place = place or body.lift(self.at(out, tap), "i64").cast("i32")
-            value = (place < self.size).where(value, 0)
-        return value
+        inside = self.holds(body, out, tap)
+        return value if inside is None else inside.where(value, 0)
 
     def count(self, body: Body, out: Expr, limits: tuple[int, int]) -> int | Scalar:
         """How many taps lie between the limits."""
@@ -109,10 +113,8 @@ def _spans(
 
 
 def _checked(x: Buffer, spans: Spans) -> None:
-    if x.dtype not in FLOATS:
+    if x.dtype not in FLOATS and x.dtype != "i64":
         raise Unsupported(f"pooling of {x.dtype}")
-    if any(s.leaves and s.step != 1 for s in spans):
-        raise Unsupported("windows with gaps that leave the input")
     if _taps(spans) > MOST_TAPS:
         raise Unsupported("windows of too many elements to be written out")
 
@@ -153,20 +155,33 @@ def _maxima(low: Builder, x: Buffer, spans: Spans, values: Buffer, places: Buffe
     """The greatest element of each window, and its flat position in the pooled dimensions. NaN counts as greatest; of
     equal elements the first is found, of several NaNs the last."""
     _checked(x, spans)
+    gaps = any(s.leaves and s.step != 1 for s in spans)  # the border may then be no tap
+    least = -math.inf if x.dtype in FLOATS else -(1 << 63)
+
+    def held(body: Body, point: Sizes, taps: tuple[int, ...]) -> Scalar | None:
+        """Whether the tap lies inside of the input, where that matters."""
+        parts = [s.holds(body, p, t) for s, p, t in zip(spans, point[-len(spans) :], taps, strict=True)] if gaps else []
+        return functools.reduce(lambda a, b: a if b is None else b if a is None else a & b, parts, None)
 
     def value(body: Body, point: Sizes) -> Scalar:
-        elements = [v for _, v in _elements(body, x, spans, point)]
-        best = elements[0]
-        for v in elements[1:]:
-            best = best.apply("max", v)
+        best: Scalar | None = None
+        for taps, v in _elements(body, x, spans, point):
+            inside = held(body, point, taps)
+            v = v if inside is None else inside.where(v, least)
+            best = v if best is None else best.apply("max", v)
+        assert best is not None
         return best
 
     def place(body: Body, point: Sizes) -> Scalar:
-        elements = _elements(body, x, spans, point)
-        best, number = elements[0][1], body.const(0, "i32")
-        for k, (_, v) in enumerate(elements[1:], 1):
-            better = (v > best) | v.apply("isnan")
+        (first, best), *others = _elements(body, x, spans, point)
+        number, some = body.const(0, "i32"), held(body, point, first)  # some: whether a tap was inside yet
+        for k, (taps, v) in enumerate(others, 1):
+            inside = held(body, point, taps)
+            better = (v > best) | v.apply("isnan") if x.dtype in FLOATS else v > best
+            better = better if some is None else better | ~some
+            better = better if inside is None else better & inside
             best, number = better.where(v, best), better.where(body.const(k, "i32"), number)
+            some = None if some is None or inside is None else some | inside
         return _position(body, spans, point, number).cast("i64")
 
     low.indexed(values, value)
@@ -218,12 +233,15 @@ def _means(
                 v = span.masked(body, out, tap, v)
             total = v if total is None else total + v
         assert total is not None
-        if divisor is not None:
-            return total / divisor
-        count: Any = 1
-        for span, out, limit in zip(spans, places, limits, strict=True):
-            count = count * span.count(body, out, limit)
-        return total / (count.cast(total.dtype) if isinstance(count, Scalar) else count)
+        count: Any = 1 if divisor is None else divisor
+        if divisor is None:
+            for span, out, limit in zip(spans, places, limits, strict=True):
+                count = count * span.count(body, out, limit)
+        count = count.cast(total.dtype) if isinstance(count, Scalar) else count
+        if total.floating:
+            return total / count
+        # positive as far as the kernel can tell: it computes counts of points past the last as well
+        return total.apply("truncdiv", count.apply("max", 1) if isinstance(count, Scalar) else count)
 
     return low.indexed(out, value)
 
