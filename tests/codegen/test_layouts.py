@@ -77,6 +77,27 @@ def test_transposes_go_through_tiles(dtype: str, isa: str) -> None:
         check(text, [x, y, torch.randn(s1)], isa, 0, 0)
 
 
+@pytest.mark.parametrize("isa", [ISA, "sse2", "scalar"])
+@pytest.mark.parametrize(("dtype", "rows", "columns"), [("f32", 37, 600), ("f32", 512, 70), ("f64", 100, 17),
+                                                        ("i16", 130, 1024), ("u8", 70, 100)])  # fmt: skip
+def test_tiles_of_any_strides(dtype: str, rows: int, columns: int, isa: str) -> None:
+    """Tiles as wide as a cache line, whole and at the edges; larger ones where lines would throw each other out."""
+    text = f"""graph g
+  input arg0: {dtype}[2, {rows}, {columns}] strides [{rows * columns}, {columns}, 1]
+  input arg1: {dtype}[2, {columns}, {rows}] strides [{rows * columns}, {rows}, 1]
+  buffer buf0: {dtype}[2, {columns}, {rows}] strides [{rows * columns}, {rows}, 1]
+  kernel kernel0 [i0 < 2, i1 < {columns}, i2 < {rows}]
+    phase []
+      a = load arg0[{rows * columns}*i0 + i1 + {columns}*i2] : {dtype}
+      b = load arg1[{rows * columns}*i0 + {rows}*i1 + i2] : {dtype}
+      c = add a, b : {dtype}
+      store buf0[{rows * columns}*i0 + {rows}*i1 + i2] = c
+  return buf0
+"""
+    inputs = [(torch.randn(s) * 20).to(DTYPES[dtype]) for s in ((2, rows, columns), (2, columns, rows))]
+    check(text, inputs, isa, 0, 0)
+
+
 @pytest.mark.parametrize("isa", [ISA, "scalar"])
 @pytest.mark.parametrize("rows", [5, 64, 125, 300])
 def test_functions_of_several_vectors_in_a_tile(rows: int, isa: str) -> None:

@@ -3,6 +3,10 @@
 Both axes are walked in tiles. What is read across the vectors is copied, transposed, to a tile on the stack before the
 tile's points are computed, and what is written across them is collected there and copied behind. So memory is read and
 written in runs of at least a cache line, and vectors are loaded and stored whole.
+
+Tiles are as wide as a cache line where the cache keeps the lines of its neighbours: what is transposed is used at once,
+before it leaves the processor's store buffer. They are larger where strides are multiples of a power of two, so that lines throw
+each other out.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ from .parts import C_TYPES, UNIT, Part
 EDGE = 64  # elements of a tile along the vectors
 TILES = 8  # that one kernel has at most
 STACK = 1 << 14  # bytes of all of them: half of a small first-level cache
+LINE = 64  # bytes of a cache line
+CROWDED = 2048  # bytes: lines at multiples of them share few sets of a first-level cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,9 @@ class TileWriter(BodyWriter):
         super().__init__(unit, kernel, out)
         self.tiles: dict[str, Tile] = {}  # by load or store
         self.rows = EDGE  # elements of a tile across the vectors
+        self.edge = EDGE  # and along them
+        self.small = False  # whether units consist of tiles as wide as a cache line
+        self.full = False  # whether the tile being printed is whole
 
     def _tile_units(self) -> str:
         """Chooses the accesses that go through tiles, and gives the number of units (C++ text): tiles, row by row."""
@@ -57,11 +66,24 @@ class TileWriter(BodyWriter):
             if not any(self.unit.same_memory(op.args[0], s) for s in (writes if op.op == "load" else reads)):
                 self.tiles[op.name] = Tile(self.claim(op.name, "_tile"), index, step)
         size = max((ITEMSIZE[self._dtype(o)] for o in self.kernel.ops() if o.name in self.tiles), default=1)
-        while self.rows > 8 and self.rows * EDGE * size * len(self.tiles) > STACK:
+        line = LINE // size
+        shortest = min(self.nest.hint(self.nest.size(a)) for a in (across, along))
+        if line < EDGE and shortest >= line and not self._crowded():
+            self.small, self.rows, self.edge = True, line, line
+        while self.rows > 8 and self.rows * self.edge * size * len(self.tiles) > STACK:
             self.rows //= 2
         rows = sympy.Mul(*(a.size for a in self._outer()))
         counts = [print_factor(rows, self.names), self._count(across), self._count(along)]
         return str(math.prod(map(int, counts))) if all(c.isdigit() for c in counts) else " * ".join(counts)
+
+    def _crowded(self) -> bool:
+        """Whether the lines of tiles and of what else is accessed are too many for the few sets that they lie in."""
+        steps = (self.nest.hint(self.tiles[o.name].step) * ITEMSIZE[self._dtype(o)] for o in self._tiled())
+        accesses = sum(o.op in ("load", "store") for o in self.kernel.ops())
+        return accesses > 2 and any(s % CROWDED == 0 for s in steps)
+
+    def _tiled(self) -> list[Op]:
+        return [o for o in self.kernel.ops() if o.name in self.tiles]
 
     def _dtype(self, op: Op) -> str:
         return element(self.unit.graph.buffers[op.args[0]].dtype)
@@ -69,46 +91,84 @@ class TileWriter(BodyWriter):
     def _outer(self) -> list[Axis]:
         return [a for a in self.kernel.axes if a.name not in (self.plan.tile, self.plan.vector)]
 
+    def _unit_edge(self, axis: str) -> int:
+        return EDGE if self.small or axis == self.plan.vector else self.rows
+
     def _count(self, axis: str) -> str:
-        size, edge = self.nest.size(axis), EDGE if axis == self.plan.vector else self.rows
+        size, edge = self.nest.size(axis), self._unit_edge(axis)
         if size.is_Integer:
             return str(-(-int(size) // edge))
         return f"(({print_factor(size, self.names)} + {edge - 1}) / {edge})"
 
     def _each_tile(self) -> None:
-        """The loop over tiles: copy what is read, compute, copy what was written."""
+        """The loop over units, which are tiles or consist of them."""
         out, across, along = self.out, self.plan.tile, self.plan.vector
         self.unit.lane_free.add("min_max")
         out.open("for (long unit = begin; unit < end; ++unit) {")
-        unit = "unit"
-        for axis, edge in ((along, EDGE), (across, self.rows)):
-            name, count = self.names[axis], self._count(axis)
-            out.put(f"const long {name}_edge = {f'{unit} % {count} * {edge}' if count != '1' else 0};")
+        unit, place = "unit", "unit" if self.small else "edge"
+        for axis in (along, across):
+            name, count, edge = self.names[axis], self._count(axis), self._unit_edge(axis)
+            size = print_factor(self.nest.size(axis), self.names)
+            out.put(f"const long {name}_{place} = {f'{unit} % {count} * {edge}' if count != '1' else 0};")
             unit = f"{unit} / {count}" if count != "1" else unit
-            out.put(
-                f"const long {name}_end = least({name}_edge + {edge}, {print_factor(self.nest.size(axis), self.names)});"
-            )
+            out.put(f"const long {name}_{'stop' if self.small else 'end'} = least({name}_{place} + {edge}, {size});")
         outer = self._outer()
         if outer:
             out.put(f"const long row = {unit};")
             self._decode(outer, "row")
-        ops = [o for o in self.kernel.ops() if o.name in self.tiles]
-        for op in ops:
+        if self.small:
+            self._small_tiles()
+        else:
+            self._tile()
+        out.close()
+
+    def _small_tiles(self) -> None:
+        """The tiles of a unit. Those that are whole have loops of constant length."""
+        out, ends = self.out, ((self.names[self.plan.tile], self.rows), (self.names[self.plan.vector], self.edge))
+        for name, edge in ends:
+            first, stop = f"{name}_unit", f"{name}_stop"
+            out.open(f"for (long {name}_edge = {first}; {name}_edge < {stop}; {name}_edge += {edge}) {{")
+        out.open(f"if ({' && '.join(f'{name}_edge + {edge} <= {name}_stop' for name, edge in ends)}) {{")
+        for name, edge in ends:
+            out.put(f"const long {name}_end = {name}_edge + {edge};")
+        self.full = True
+        self._tile()
+        self.full = False
+        out.close("} else {")
+        out.open("  {")
+        for name, edge in ends:
+            out.put(f"const long {name}_end = least({name}_edge + {edge}, {name}_stop);")
+        self._tile()
+        out.close("  }")
+        out.put("}")
+        for _ in ends:
+            out.close()
+
+    def _tile(self) -> None:
+        """One tile: copy what is read, compute, copy what was written."""
+        out, across, along = self.out, self.plan.tile, self.plan.vector
+        for op in self._tiled():
             tile = self.tiles[op.name]
             kind = C_TYPES[self._dtype(op)]
-            out.put(f"{kind} {tile.name}[{self.rows * EDGE}] __attribute__((aligned(64)));", op.spans)
+            out.put(f"{kind} {tile.name}[{self.rows * self.edge}] __attribute__((aligned(64)));", op.spans)
             if op.op == "load":
-                self._copy(op, f"{tile.name}, {EDGE}", "{memory}, {step}", across, along)
+                self._copy(op, f"{tile.name}, {self.edge}", "{memory}, {step}", across, along)
         loops = []
         for axis in (across, along):
             whole = next(a for a in self.kernel.axes if a.name == axis)
             name = self.names[axis]
             loops.append(BodyLoop(whole, f"{name}_edge", f"{name}_end", axis == along))
+        self.inverses = {}
         self._nest(tuple(self.kernel.ops()), loops, along, sympy.S.Zero)
-        for op in ops:
+        for op in self._tiled():
             if op.op == "store":
-                self._copy(op, "{memory}, {step}", f"{self.tiles[op.name].name}, {EDGE}", along, across)
-        out.close()
+                self._copy(op, "{memory}, {step}", f"{self.tiles[op.name].name}, {self.edge}", along, across)
+
+    def _left(self, size: Expr, name: str, hi: str) -> None:
+        if self.full:
+            self.left = str(self.width)
+        else:
+            super()._left(size, name, hi)
 
     def _copy(self, op: Op, target: str, source: str, rows: str, columns: str) -> None:
         """Copies between memory and a tile; ``rows`` is the axis along which the target has rows."""
@@ -119,14 +179,15 @@ class TileWriter(BodyWriter):
         step = print_index(tile.step, self.names)
         counts = ", ".join(f"{self.names[a]}_end - {self.names[a]}_edge" for a in (rows, columns))
         size = ITEMSIZE[self._dtype(op)]
-        self.unit.lane_free.add(f"transpose.{size}")
+        self.unit.lane_free.add(f"transpose.{size}.{32 if self.unit.isa.register >= 32 and size > 1 else 16}")
         self._index_parts(tile.index)
         places = [t.format(memory=memory, step=step) for t in (target, source)]
-        self.out.put(f"transpose{size}({places[0]}, {places[1]}, {counts});", op.spans)
+        call = f"transpose_whole{size}<{self.edge}>" if self.full else f"transpose{size}"
+        self.out.put(f"{call}({places[0]}, {places[1]}{'' if self.full else f', {counts}'});", op.spans)
 
     def _in_tile(self, op: Op) -> str:
         across, along = self.names[self.plan.tile], self.names[self.plan.vector]
-        return f"{self.tiles[op.name].name} + ({across} - {across}_edge) * {EDGE} + ({along} - {along}_edge)"
+        return f"{self.tiles[op.name].name} + ({across} - {across}_edge) * {self.edge} + ({along} - {along}_edge)"
 
     def _load(self, op: Op, vector: str) -> None:
         if op.name not in self.tiles:
@@ -144,38 +205,63 @@ class TileWriter(BodyWriter):
         self.out.put(f"store{self.width}({self._in_tile(op)}, {value}, {self.left});", op.spans)
 
 
-def _transpose(size: int) -> str:
-    """Blocks of registers of 16 bytes, transposed by interleaving halves log2(lanes) times; the edges by elements."""
-    n = 16 // size
-    low = ", ".join(f"{l}, {l + n}" for l in range(n // 2))
-    high = ", ".join(f"{l}, {l + n}" for l in range(n // 2, n))
+def _transpose(size: int, register: int) -> str:
+    """Square blocks in registers, transposed by interleaving halves log2(lanes) times; the edges by elements.
+
+    A register of 32 bytes is two of 16, which are transposed side by side: it holds a piece of a row, and one of the
+    row half a block below.
+    """
+    n, m = register // size, 16 // size
+    halves = n // m
+    half = [h * m for h in range(halves)]
+    low, high = (
+        ", ".join(f"{h + l}, {h + l + n}" for h in half for l in range(first, first + m // 2)) for first in (0, m // 2)
+    )
     c = {1: "char", 2: "short", 4: "int", 8: "long"}[size]
-    lines = [f"r0_{k}" for k in range(n)]
+    bits, part = f"bits{8 * size}", f"bits{8 * size}_half"
     text = [
-        f"typedef {c} bits{8 * size} __attribute__((vector_size(16)));",
-        "// d[i * ds + j] = p[j * ps + i]",
+        f"typedef {c} {bits} __attribute__((vector_size({register})));",
+        f"typedef {c} {part} __attribute__((vector_size(16)));",
+        "// d[i * ds + j] = p[j * ps + i], of a block",
+        "template <class T>",
+        f"static inline __attribute__((always_inline)) void transpose_block{size}(T* d, long ds, const T* p, long ps) {{",
+    ]
+    for h in half:
+        lines = [f"r{h}_0_{k}" for k in range(m)]
+        if halves == 1:
+            text.append(f"  {bits} {', '.join(lines)};")
+            text += [f"  __builtin_memcpy(&{r}, p + {k} * ps, 16);" for k, r in enumerate(lines)]
+        else:
+            text.append(f"  {part} {', '.join(f'a{h}_{k}, b{h}_{k}' for k in range(m))};")
+            for k, r in enumerate(lines):
+                text.append(f"  __builtin_memcpy(&a{h}_{k}, p + {k} * ps + {h}, 16);")
+                text.append(f"  __builtin_memcpy(&b{h}_{k}, p + {k + m} * ps + {h}, 16);")
+                order = ", ".join(map(str, range(n)))
+                text.append(f"  {bits} {r} = __builtin_shufflevector(a{h}_{k}, b{h}_{k}, {order});")
+        stage = 1
+        while 1 << stage <= m:
+            new = [f"r{h}_{stage}_{k}" for k in range(m)]
+            for k in range(m // 2):
+                pair = f"{lines[k]}, {lines[k + m // 2]}"
+                text.append(
+                    f"  {bits} {new[2 * k]} = __builtin_shufflevector({pair}, {low}),"
+                    f" {new[2 * k + 1]} = __builtin_shufflevector({pair}, {high});"
+                )
+            lines, stage = new, stage + 1
+        text += [f"  __builtin_memcpy(d + {h + k} * ds, &{r}, {register});" for k, r in enumerate(lines)]
+    text += [
+        "}",
+        "template <int N, class T>",
+        f"static inline void transpose_whole{size}(T* d, long ds, const T* p, long ps) {{",
+        f"  for (long j = 0; j < N; j += {n})",
+        f"    for (long i = 0; i < N; i += {n}) transpose_block{size}(d + i * ds + j, ds, p + j * ps + i, ps);",
+        "}",
         "template <class T>",
         f"static __attribute__((noinline)) void transpose{size}(T* d, long ds, const T* p, long ps, long rows, long columns) {{",
         "  long j = 0;",
         f"  for (; j + {n} <= columns; j += {n}) {{",
         "    long i = 0;",
-        f"    for (; i + {n} <= rows; i += {n}) {{",
-        f"      bits{8 * size} {', '.join(lines)};",
-    ]
-    text += [f"      __builtin_memcpy(&{r}, p + (j + {k}) * ps + i, 16);" for k, r in enumerate(lines)]
-    stage = 1
-    while 1 << stage <= n:
-        new = [f"r{stage}_{k}" for k in range(n)]
-        for k in range(n // 2):
-            pair = f"{lines[k]}, {lines[k + n // 2]}"
-            text.append(
-                f"      bits{8 * size} {new[2 * k]} = __builtin_shufflevector({pair}, {low}),"
-                f" {new[2 * k + 1]} = __builtin_shufflevector({pair}, {high});"
-            )
-        lines, stage = new, stage + 1
-    text += [f"      __builtin_memcpy(d + (i + {k}) * ds + j, &{r}, 16);" for k, r in enumerate(lines)]
-    text += [
-        "    }",
+        f"    for (; i + {n} <= rows; i += {n}) transpose_block{size}(d + i * ds + j, ds, p + j * ps + i, ps);",
         f"    for (; i < rows; ++i) for (long l = j; l < j + {n}; ++l) d[i * ds + l] = p[l * ps + i];",
         "  }",
         "  for (; j < columns; ++j) for (long i = 0; i < rows; ++i) d[i * ds + j] = p[j * ps + i];",
@@ -184,5 +270,6 @@ def _transpose(size: int) -> str:
     return "\n".join(text)
 
 
-for _size in (1, 2, 4, 8):
-    UNIT[f"transpose.{_size}"] = Part(f"transpose.{_size}", _transpose(_size))
+for _size, _register in ((1, 16), (2, 16), (4, 16), (8, 16), (2, 32), (4, 32), (8, 32)):
+    _name = f"transpose.{_size}.{_register}"
+    UNIT[_name] = Part(_name, _transpose(_size, _register))
