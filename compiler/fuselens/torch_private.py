@@ -1204,7 +1204,8 @@ def from_functional(tensor: torch.Tensor) -> torch.Tensor:
     """The current value of a functional wrapper, pending writes applied; other tensors as they are."""
     if not torch._is_functional_tensor(tensor):
         return tensor
-    torch._sync(tensor)
+    with torch._C._AutoDispatchBelowADInplaceOrView():  # autograd knows no views among values
+        torch._sync(tensor)
     return torch._from_functional_tensor(tensor)
 
 

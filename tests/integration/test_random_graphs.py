@@ -102,6 +102,20 @@ FOUND = {
     "products_under_autocast": program(
         "a = autocast(lambda t: torch.cat([t, (t @ t.mT @ t) / 64]), x)", inputs="x float32 3 7 1 1"
     ),
+    "inputs_that_share_memory_and_shape": Program(
+        (Input("x", "float32", (4, 3)), Input("y", "float32", (4, 3), "[::2]", of="x")),
+        (Step("", "{0}.transpose_(0, -1)", ("x",)), Step("", "{0}.unsqueeze_(0)", ("x",)), Step("", "{0}.mul_(2)", ("y",)),
+         Step("a", "{0}.T", ("x",))), ("a", "x"),
+    ),
+    "parts_of_a_written_base_with_equal_values": Program(
+        (Input("x", "bool", (1, 1)), Input("y", "float32", (1, 1, 1, 1)), Input("z", "bool", (1, 1), "[::2]", of="x")),
+        (Step("", "{0}[1:] = {0}[:-1].clone()", ("z",)), Step("a", "F.adaptive_max_pool2d({0}, (3, 2))", ("y",)),
+         Step("b", "{0}.T", ("x",))), ("b", "a"),
+    ),
+    "view_of_what_was_written_to": program(
+        "a = x.reshape(-1)", "b = a[..., 1::2]", "c = x.repeat(1, 2, 2, 1).sum()", "a.relu_()",
+        inputs="x float32 3 3 1 1 [:,::2] [::2] grad", outputs="b c",
+    ),
     "attention_in_double_precision": program(
         "a = F.scaled_dot_product_attention(x, x, x, is_causal=True)", inputs="x float64 1 2 3 4 grad"
     ),

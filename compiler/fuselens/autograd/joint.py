@@ -431,12 +431,15 @@ class _Trace:
                 raise Unsupported("an input is given other storage or another dtype")
             node = self.recorder.node_of(value)
             if torch_private.has_metadata_mutation(wrapper):
-                self.reshapes.append(self._reshape(i, wrapper.grad_fn is not grad_fn))
+                changes = 1 if i in self.members else torch_private.times_written(wrapper) - version
+                self.reshapes.append(self._reshape(i, wrapper.grad_fn is not grad_fn, changes))
                 if _storage_root(node) is self.placeholders[self.members.get(i, i)]:
                     continue
                 if not _same_elements(self.captured_inputs[i], fake):
                     raise Unsupported("an input is written to, and only parts of it are left in its new shape")
-            count = torch_private.times_written(wrapper) - version - any(r.input == i for r in self.reshapes)
+                self.reshapes[-1] = dataclasses.replace(self.reshapes[-1], changes=1)
+            reshaped = sum(i in (r.input, self.members.get(r.input)) for r in self.reshapes)
+            count = torch_private.times_written(wrapper) - version - reshaped
             if (node is self.placeholders[i] and not count) or i in self.members:
                 continue
             visible = self.training and wrapper.requires_grad and wrapper.grad_fn is not grad_fn
@@ -459,12 +462,12 @@ class _Trace:
             mutations.append(Mutation(i, position, visible, count))
         return mutations
 
-    def _reshape(self, i: int, differentiable: bool) -> Reshape:
+    def _reshape(self, i: int, differentiable: bool, changes: int) -> Reshape:
         """The change of an input's shape in place, as the capture saw it: values written to it may have other strides."""
         before, after = self.fakes[i], self.captured_inputs[i]
         offset = after.storage_offset() - before.storage_offset()
         sizes, strides = (tuple(self._extent(e) for e in extents) for extents in (after.shape, after.stride()))
-        return Reshape(i, View(sizes, strides, self._extent(offset)), differentiable)
+        return Reshape(i, View(sizes, strides, self._extent(offset)), differentiable, changes)
 
     def _describe_outputs(self, outputs: list[Any], mutated: set[int]) -> list[Output]:
         """How to rebuild each output from the results; adds the results that are needed."""
@@ -692,7 +695,9 @@ class _Trace:
     def _backward(self, differentiable: list[int]) -> tuple[list[fx.Node], list[Any]]:
         """Tangent nodes, and per input the node of its gradient."""
         roots = [self.result_wrappers[i] for i in differentiable]
-        self._label_from([t.grad_fn for t in roots if t.grad_fn is not None], {"backward": True})
+        for i, root in zip(differentiable, roots, strict=True):  # views of what was written to have new ones
+            meta = {k: self.results[i].meta[k] for k in _COPIED_META if k in self.results[i].meta}
+            self._label_from([] if root.grad_fn is None else [root.grad_fn], meta | {"backward": True})
         self._refuse_backwards()
         self._find_reached(roots)
         tangents, nodes = [], []

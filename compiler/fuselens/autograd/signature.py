@@ -81,12 +81,13 @@ class Mutation:
 class Reshape:
     """inputs[input] gets other sizes, strides and offset in place, as by ``t_()``; before anything is written to it.
 
-    ``differentiable``: autograd saw it, so that the input's history changes.
+    ``differentiable``: autograd saw it, so that the input's history changes. ``changes``: how many the version counts.
     """
 
     input: int
     view: View
     differentiable: bool = False
+    changes: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -560,6 +560,7 @@ def _with_epilogue(
               if not m.differentiable and m.input not in written]  # fmt: skip
     # what the graph wrote, and every write but the last of what is copied here
     counts = [(m.input, m.writes if m.input in written else m.writes - 1) for m in signature.mutations]
+    counts += [(r.input, r.changes - 1) for r in signature.reshapes]
     pick_grown = _picker([i for i, count in counts for _ in range(count)])
     grows = any(count > 0 for _, count in counts)
     visible = [(m.input, m.result) for m in signature.mutations if m.differentiable]
