@@ -187,3 +187,48 @@ def test_cross_entropy_of_probabilities(dtype: torch.dtype, reduction: str) -> N
         x[2, 5] = no_probability
         with pytest.raises(RuntimeError, match="all elements of input should be between 0 and 1"):
             compiled(x, y)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"mode": "mean"}, {"mode": "mean", "padding_idx": 4}, {"padding_idx": 3}, {"scaled": 1}]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_bags_of_embeddings(dtype: torch.dtype, more: dict[str, Any]) -> None:
+    def fn(first: Any, indices: Any, offsets: Any, scales: Any = None) -> Any:
+        return torch.nn.functional.embedding_bag(indices, first, offsets, per_sample_weights=scales, **more)
+
+    more = {"mode": "sum"} | more
+    indices, offsets = torch.tensor([1, 2, 4, 5, 4, 3]), torch.tensor([0, 2, 2, 4])
+    weight = torch.randn(8, 5).to(dtype)
+    scales = torch.rand(6).to(dtype) if more.pop("scaled", False) else None
+    compiled, seen = fuselens.compile(fn, fullgraph=True), []
+    for function in (fn, compiled):
+        leaves = [t.clone().requires_grad_() for t in (weight, scales) if t is not None]
+        out = function(leaves[0], indices, offsets, *leaves[1:])
+        seen.append((out, torch.autograd.grad(out.square().sum(), leaves)))
+    difference = comparison.differ(*seen, "")
+    assert difference is None, difference
+    report = compiled.__fuselens__.recorder.report
+    assert not any(d.code == "FL401" and d.verdict == "fallback" for g in report.graphs for d in g.decisions)
+    for place, start in ((9, 0), (-1, 0), (1, 1)):
+        errors = []
+        for function in (fn, fuselens.compile(fn)):
+            with pytest.raises(RuntimeError) as error:
+                function(
+                    weight,
+                    torch.tensor([1, place, 2]),
+                    torch.tensor([start, 2]),
+                    scales if scales is None else scales[:3],
+                )
+            errors.append(str(error.value))
+        assert errors[0] == errors[1]
+
+
+def test_arguments_named_as_variables_of_kernels() -> None:
+    def fn(first: Any, row: Any, left: Any) -> Any:
+        return torch.zeros(4, 3).index_add(0, row, first) + left
+
+    args = (torch.ones(6, 3), torch.tensor([0, 1, 1, 2, 3, 3]), torch.ones(3))
+    compiled = fuselens.compile(fn)
+    assert torch.equal(compiled(*args), fn(*args))
+    assert not any(g.fallback for g in compiled.__fuselens__.recorder.report.graphs)

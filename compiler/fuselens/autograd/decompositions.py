@@ -16,7 +16,7 @@ import torch
 
 from fuselens import torch_private
 
-from . import definitions
+from . import definitions, embedding_bags
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 
@@ -68,7 +68,7 @@ def table() -> Decompositions:
         if _packet(op) not in _KEPT
     }  # fmt: skip
     chosen |= _extra()
-    chosen |= definitions.TABLE
+    chosen |= definitions.TABLE | embedding_bags.TABLE
     chosen |= {op: definitions.linspace(rule) for op, rule in torch_private.decompositions_for(["linspace"]).items()}
     groups = torch.ops.aten.native_group_norm.default
     chosen[groups] = definitions.group_norm(chosen[groups])

@@ -82,6 +82,7 @@ VENDOR: dict[str, str] = dict.fromkeys(
         "aten.col2im", "aten.fractional_max_pool2d", "aten.fractional_max_pool2d_backward",
         "aten.fractional_max_pool3d", "aten.fractional_max_pool3d_backward",
         "aten.sort", "aten.topk", "aten.median", "aten.nanmedian", "aten.kthvalue", "aten.mode", "aten.histc",
+        "aten._embedding_bag", "aten._embedding_bag_forward_only",
         "aten._fft_r2c", "aten._fft_c2r", "aten._fft_c2c",
         "aten.cholesky", "aten.cholesky_inverse", "aten.cholesky_solve", "aten.geqrf", "aten.linalg_cholesky_ex",
         "aten.linalg_eig", "aten.linalg_householder_product", "aten.linalg_inv_ex", "aten.linalg_ldl_factor_ex",
