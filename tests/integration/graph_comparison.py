@@ -142,6 +142,11 @@ def _wide(text: str, given: list[torch.dtype]) -> str:
     return re.sub(r"torch\.(float32|bfloat16|float16)\b", "torch.float64", text)
 
 
+def _copied(function: Callable[..., Any], *given: torch.Tensor) -> Any:
+    """A call in double precision that copies its operands, as autocast does to convert them."""
+    return function(*(t.clone() for t in given))
+
+
 class Reference:
     """The program in float64; ``dtypes`` are those of the values in eager, which tell how much each is rounded."""
 
@@ -168,7 +173,7 @@ class Reference:
 
     def run(self, rounding: _Rounding | None) -> Callable[..., Any]:
         def call(*given: torch.Tensor) -> Any:
-            scope: dict[str, Any] = dict(NAMES)
+            scope: dict[str, Any] = {**NAMES, "autocast": _copied}
             for name, value in zip(self.arguments, given, strict=True):
                 scope[name] = value
             with _default(torch.float64):

@@ -297,9 +297,11 @@ class _Trace:
         if getattr(node.target, "__name__", node.target) not in ("as_strided", "as_strided_"):
             return False
         key = torch_private.storage_key(node.args[0].meta["val"])  # type: ignore[union-attr]
-        inputs = (t for t in self.captured_inputs if isinstance(t, torch.Tensor))
+        inputs = zip(self.captured_inputs, self.fakes, strict=False)  # these have the shapes from before the graph
+        tensors = ((t, before) for t, before in inputs if isinstance(t, torch.Tensor))
         return any(
-            torch_private.storage_key(t) == key and not (is_dense(t) and str(t.storage_offset()) == "0") for t in inputs
+            torch_private.storage_key(t) == key and not (is_dense(before) and str(before.storage_offset()) == "0")
+            for t, before in tensors
         )
 
     def _shares_unlike_eager(self, node: fx.Node, value: Any, args: Any) -> bool:
