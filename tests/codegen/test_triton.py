@@ -24,6 +24,8 @@ from .test_layouts import LAYER_NORM
 from .test_random_bodies import arguments, graphs
 from .test_reductions import reduction, sample
 from .test_scalar_ops import all_ops_graph, cases, difference, operands
+from .test_unsigned import BITS, UNSIGNED
+from .test_unsigned import sample as unsigned
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
@@ -55,6 +57,10 @@ def check_all(cases: Sequence[tuple[str | Graph, list[Any]]], rtol: float = 1e-5
             torch.testing.assert_close(
                 found[name], value, rtol=rtol, atol=atol, equal_nan=True, msg=lambda m, j=job: f"{m}\n{j.source.text}"
             )
+
+
+def test_wide_unsigned_integers_under_the_interpreter() -> None:
+    check_all([(BITS.format(d=d), [unsigned(d, ""), unsigned(d, "").roll(5)]) for d in UNSIGNED])
 
 
 def test_reductions_under_the_interpreter() -> None:

@@ -23,7 +23,8 @@ COMPUTED: dict[str, Callable[[Tensor, Tensor], Any]] = {
 }  # fmt: skip
 REFUSED: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "less": lambda x, y: x < y, "neg": lambda x, y: -x,
-    "max": lambda x, y: x.max(), "promote": lambda x, y: x + torch.arange(6),
+    "fill": lambda x, y: x.masked_fill(y == 3, 0), "triangle": lambda x, y: x.reshape(2, 3).tril(), "isin": lambda x, y: torch.isin(x, y),
+    "total": lambda x, y: x.sum(dtype=x.dtype), "flip": lambda x, y: x.flip(0), "max": lambda x, y: x.max(), "promote": lambda x, y: x + torch.arange(6),
 }  # fmt: skip
 
 
@@ -35,6 +36,30 @@ def test_unsigned_integers(name: str, dtype: torch.dtype) -> None:
     check((COMPUTED | REFUSED)[name], (x, y), backend="fuselens")
 
 
+@pytest.mark.parametrize("dtype", UNSIGNED)
+def test_operators_of_unsigned_integers_are_loops(dtype: torch.dtype) -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        moved = torch.nn.functional.pad(torch.cat([x, y]), (1, 2), value=9).roll(5).reshape(3, 9).t().contiguous()
+        chosen = torch.where(moved == 3, moved * 5, moved ^ 6)
+        return (
+            moved,
+            chosen.float().sqrt(),
+            chosen.sum(0),
+            chosen.any(1),
+            chosen[torch.tensor([2, 0])],
+            chosen.cumsum(0),
+        )
+
+    call = fuselens.compile(f, fullgraph=True)
+    top = torch.iinfo(dtype).max
+    x, y = torch.tensor([*range(7), *range(top - 4, top + 1)], dtype=dtype), torch.arange(12).to(dtype)
+    for found, expected in zip(call(x, y), f(x, y), strict=True):
+        torch.testing.assert_close(found, expected)
+        assert found.stride() == expected.stride()
+    (graph,) = call.__fuselens__.recorder.report.graphs
+    assert not [d for d in graph.decisions if d.code == "FL401"]
+
+
 @pytest.mark.parametrize("dtype", FLOAT8)
 def test_float8(dtype: torch.dtype) -> None:
     x = torch.linspace(-3, 3, 12).to(dtype)
@@ -44,7 +69,7 @@ def test_float8(dtype: torch.dtype) -> None:
     check(lambda x: x + x, (x,), backend="fuselens")
 
 
-@pytest.mark.parametrize("dtype", [torch.uint16, torch.float8_e5m2])
+@pytest.mark.parametrize("dtype", FLOAT8)
 def test_conversions_are_calls_between_loops(dtype: torch.dtype) -> None:
     call = fuselens.compile(lambda x: x.float() * 2 + 1, fullgraph=True)
     x = torch.arange(8).to(dtype)

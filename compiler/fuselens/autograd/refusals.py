@@ -1,6 +1,6 @@
 """Operands that eager's kernels refuse, although torch's decompositions of them would compute with those.
 
-Which they are depends on torch's version, so the kernel is asked, on zeros of the operands' sizes. It is rarely: most
+Which they are depends on torch's version, so the kernel is asked, on zeros of the operands' sizes and strides. It is rarely: most
 programs have operands of one dtype.
 """
 
@@ -32,6 +32,7 @@ _NORMS = frozenset({
     "native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit_functional", "batch_norm_backward",
     "_batch_norm_with_update_functional",
 })  # fmt: skip
+_WIDE_UNSIGNED = frozenset({torch.uint16, torch.uint32, torch.uint64})  # few kernels exist for them
 _MIXED_PRECISION = frozenset({torch.float32, torch.float16, torch.bfloat16})
 
 
@@ -44,9 +45,12 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Any, result: Any, *, trainin
         return _of_divisor(args)
     if name == "native_group_norm" and not args[0].is_contiguous(memory_format=suggested_memory_format(args[0])):
         return f"{func} refuses operands that are not contiguous"
+    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+    if any(t.dtype in _WIDE_UNSIGNED and t.device.type == "cpu" for t in tensors):
+        found = _by_kernel(func, args, kwargs)
+        return f"{func} refuses wide unsigned integers: {found}" if isinstance(found, str) else ""
     if name not in _ELEMENTWISE and name not in _BY_POSITION and name not in _NORMS:
         return ""
-    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
     dtypes = {t.dtype for t in tensors if name in _ELEMENTWISE or t.is_floating_point()}
     if len(dtypes) < 2 or (name in _NORMS and dtypes <= _MIXED_PRECISION):
         return ""
@@ -63,7 +67,9 @@ def _by_kernel(func: Any, args: Any, kwargs: Any) -> str | list[torch.dtype]:
     def real(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        return torch.zeros([torch_private.size_hint(n) for n in value.shape], dtype=value.dtype)
+        sizes, strides = ([torch_private.size_hint(n) for n in numbers] for numbers in (value.shape, value.stride()))
+        reach = 0 if 0 in sizes else 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+        return torch.zeros(reach, dtype=value.dtype).as_strided(sizes, strides)
 
     with torch_private.real_tensors():
         try:

@@ -288,10 +288,12 @@ def _wide(kernel: Kernel, vector: str, inner: tuple[str, ...]) -> bool:
                 continue
             narrow = op.op == "reduce" and op.args[0] in ("argmax", "argmin") and few(phase.axes)
             if op.op != "store" and op.dtype != "bool" and not narrow:
-                balance += 1 if op.dtype in ("f64", "i64") else -1
+                balance += 1 if op.dtype in ("f64", "i64", "u64") else -1
             if vector or op.op != "reduce":  # along a row, lanes are folded into one
                 varying.add(op.name)
-    return balance > 0 or (not balance and any(o.dtype in ("f64", "i64") for o in kernel.ops() if o.op != "store"))
+    return balance > 0 or (
+        not balance and any(o.dtype in ("f64", "i64", "u64") for o in kernel.ops() if o.op != "store")
+    )
 
 
 def _tile(nest: Nest, vector: str) -> str:

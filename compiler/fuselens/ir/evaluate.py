@@ -174,6 +174,12 @@ def extent(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
 
 
+def _signed(tensor: Tensor) -> Tensor:
+    """Wide unsigned integers by their bits: torch does not index with positions there."""
+    signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}.get(tensor.dtype)
+    return tensor if signed is None else tensor.view(signed)
+
+
 class _Points:
     """The handler that computes one phase for all points at once."""
 
@@ -204,7 +210,7 @@ class _Points:
         flat = self.memory.elements(storage)
         if 0 in self.shape:
             return torch.zeros(self.shape, dtype=TORCH_DTYPE[op.dtype])
-        return self._checked(op, flat.take(self._index(op, index, flat)))
+        return self._checked(op, _signed(flat).take(self._index(op, index, flat)).view(flat.dtype))
 
     def store(self, op: Op, storage: str, index: Expr, value: Tensor) -> None:
         flat = self.memory.elements(storage)
@@ -214,7 +220,7 @@ class _Points:
         if op.update:
             _update(flat, point.flatten(), value.expand(self.shape).flatten(), op.update)
         else:
-            flat[point] = value.expand(self.shape)
+            _signed(flat)[point] = _signed(value).expand(self.shape)
 
     def reduce(self, op: Op, kind: str, value: Tensor) -> Tensor:
         full = value.expand(self.shape)

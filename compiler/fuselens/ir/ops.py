@@ -21,7 +21,7 @@ class Spec:
     name: str
     arity: int
     rule: Rule = "same"
-    kinds: str = "fib"  # f floating, i integer, b bool
+    kinds: str = "fib"  # f floating, i integer, b bool, u wide unsigned integer (u16, u32, u64)
 
 
 def _table(*specs: Spec) -> dict[str, Spec]:
@@ -30,7 +30,7 @@ def _table(*specs: Spec) -> dict[str, Spec]:
 
 OPS: dict[str, Spec] = _table(
     # arithmetic
-    Spec("add", 2, kinds="fi"), Spec("sub", 2, kinds="fi"), Spec("mul", 2, kinds="fi"),
+    Spec("add", 2, kinds="fi"), Spec("sub", 2, kinds="fi"), Spec("mul", 2, kinds="fiu"),
     Spec("div", 2, kinds="f"),  # true division
     Spec("floordiv", 2, kinds="fi"),  # rounds toward minus infinity
     Spec("truncdiv", 2, kinds="fi"),  # rounds toward zero
@@ -41,11 +41,11 @@ OPS: dict[str, Spec] = _table(
     Spec("max", 2, kinds="fib"), Spec("min", 2, kinds="fib"),  # NaN if either is (torch.maximum)
     Spec("fmax", 2, kinds="f"), Spec("fmin", 2, kinds="f"),  # NaN only if both are
     # comparisons
-    Spec("eq", 2, "bool"), Spec("ne", 2, "bool"), Spec("lt", 2, "bool"), Spec("le", 2, "bool"),
+    Spec("eq", 2, "bool", "fibu"), Spec("ne", 2, "bool", "fibu"), Spec("lt", 2, "bool"), Spec("le", 2, "bool"),
     Spec("gt", 2, "bool"), Spec("ge", 2, "bool"),
     Spec("isnan", 1, "bool", "f"), Spec("isinf", 1, "bool", "f"), Spec("signbit", 1, "bool", "fi"),
     # logic and bits (bool: logical)
-    Spec("and", 2, kinds="ib"), Spec("or", 2, kinds="ib"), Spec("xor", 2, kinds="ib"), Spec("not", 1, kinds="ib"),
+    Spec("and", 2, kinds="ibu"), Spec("or", 2, kinds="ibu"), Spec("xor", 2, kinds="ibu"), Spec("not", 1, kinds="ib"),
     Spec("shl", 2, kinds="i"), Spec("shr", 2, kinds="i"),
     Spec("where", 3, "where"),
     # rounding
@@ -78,7 +78,7 @@ SCANS = ("sum", "prod", "max", "min", "logsumexp")  # of one dtype; NaN propagat
 
 UPDATES: dict[str, str] = {
     # what a store makes of an element and a value: on which kinds of dtypes (h: half precision, rounded at each store)
-    "last": "fibh", "sum": "fih", "prod": "fih", "max": "fibh", "min": "fibh",
+    "last": "fibhu", "sum": "fih", "prod": "fih", "max": "fibh", "min": "fibh",
 }  # fmt: skip
 
 

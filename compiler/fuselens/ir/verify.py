@@ -61,7 +61,10 @@ from fuselens.ir.text import show_expression, show_op
 
 _FLOATS = frozenset({"f64", "f32"})
 _HALVES = frozenset({"f16", "bf16"})
-_INTEGERS = frozenset({"i64", "i32", "i16", "i8", "u8"})
+_KINDS: dict[str, str] = {
+    **dict.fromkeys(_FLOATS, "f"), **dict.fromkeys(("i64", "i32", "i16", "i8", "u8"), "i"),
+    **dict.fromkeys(("u16", "u32", "u64"), "u"), "bool": "b",
+}  # fmt: skip
 
 
 class IRError(Exception):
@@ -74,7 +77,7 @@ class IRError(Exception):
 
 
 def _kind(dtype: str) -> str:
-    return "b" if dtype == "bool" else "i" if dtype in _INTEGERS else "f" if dtype in _FLOATS else "-"
+    return _KINDS.get(dtype, "-")
 
 
 # --- buffers ---------------------------------------------------------------------------------------------------
@@ -249,6 +252,8 @@ def _reduce_dtype(_graph: Graph, op: Op, dtypes: dict[str, str]) -> str:
     given = dtypes[op.args[1]]
     if given in _HALVES:
         return "arithmetic on half precision"
+    if _kind(given) == "u":
+        return f"not defined on {given}"
     expected = given if rule == "same" else rule
     return "" if op.dtype == expected else f"gives {expected}"
 
@@ -259,7 +264,7 @@ def _scan_dtype(_graph: Graph, op: Op, dtypes: dict[str, str]) -> str:
         return f"unknown scan {kind}"
     if given in _HALVES:
         return "arithmetic on half precision"
-    if given == "bool" or (kind == "logsumexp" and given not in _FLOATS):
+    if _kind(given) in "bu" or (kind == "logsumexp" and given not in _FLOATS):
         return f"not defined on {given}"
     return "" if op.dtype == given else f"gives {given}"
 

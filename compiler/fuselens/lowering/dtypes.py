@@ -16,8 +16,9 @@ from fuselens.ir.loops import PARTS as PARTS
 FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
 HALVES = frozenset({"f16", "bf16"})
 INTEGERS = frozenset({"i64", "i32", "i16", "i8", "u8"})
-REALS = FLOATS | INTEGERS | {"bool"}
-LOOP_DTYPES = REALS | PARTS.keys()  # what loops compute with; the rest (wide unsigned, float8) goes through ATen
+WIDE_UNSIGNED = frozenset({"u16", "u32", "u64"})  # few operators exist for them
+REALS = FLOATS | INTEGERS | WIDE_UNSIGNED | {"bool"}
+LOOP_DTYPES = REALS | PARTS.keys()  # what loops compute with; the rest (float8) goes through ATen
 
 
 def compute_dtype(dtype: str) -> str:
@@ -41,7 +42,7 @@ def identity(kind: str, dtype: str) -> Any:
 
 
 def _category(dtype: str) -> int:
-    return 3 if dtype.startswith("c") else 2 if dtype in FLOATS else 1 if dtype in INTEGERS else 0
+    return 3 if dtype.startswith("c") else 2 if dtype in FLOATS else 1 if dtype in INTEGERS | WIDE_UNSIGNED else 0
 
 
 def _join(a: str, b: str) -> str:

@@ -35,7 +35,7 @@ from fuselens.lowering import (
     windows,
 )
 from fuselens.lowering.builder import Builder, LoweringError, Unsupported, contiguous_strides, expression
-from fuselens.lowering.dtypes import NAMES, PARTS, REALS
+from fuselens.lowering.dtypes import NAMES, PARTS, REALS, WIDE_UNSIGNED
 from fuselens.lowering.views import aliases, is_view, lower_view
 from fuselens.report import Span
 from fuselens.torch_private import OpOverload, symint_hint, symint_may_be_negative
@@ -97,6 +97,19 @@ VENDOR: dict[str, str] = dict.fromkeys(
 _RANDOM = "its random numbers come from torch's generator, in program order"
 _BESIDE = "it computes on the CPU in a graph whose kernels run on another device"
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.truediv, operator.neg})
+UNSIGNED = frozenset(
+    (
+        "aten.mul", "aten.eq", "aten.ne", "aten.bitwise_and", "aten.bitwise_or", "aten.bitwise_xor", "aten.isnan",
+        "aten._to_copy", "aten.clone", "aten.copy", "aten.contiguous", "aten.lift_fresh_copy", "prims.convert_element_type",
+        "aten.full", "aten.full_like", "aten.new_full", "aten.fill", "aten.scalar_tensor", "aten.zeros", "aten.zeros_like",
+        "aten.new_zeros", "aten.ones", "aten.ones_like", "aten.new_ones", "aten.cat", "aten.stack", "aten.constant_pad_nd",
+        "aten.slice_scatter", "aten.select_scatter", "aten.diagonal_scatter", "aten.as_strided_scatter", "aten.roll",
+        "aten.repeat", "aten.embedding", "aten.index_select", "aten.index", "aten._unsafe_index",
+        "aten.where",
+    )
+)  # fmt: skip
+UNSIGNED_FOLDS = frozenset({"aten.sum", "aten.prod", "aten.any", "aten.all", "aten.cumsum", "aten.cumprod"})
+"""Operators that exist for wide unsigned integers, by packet. Others may, or raise: ATen is called."""
 _FILLS = frozenset({"aten.full", "aten.full_like", "aten.fill", "aten.scalar_tensor"})
 VENDOR |= dict.fromkeys(special.ATEN, special.SCALAR)
 REASONS: dict[str, str] = {
@@ -261,9 +274,12 @@ class _Walk:
     def _operation(self, node: fx.Node, target: Any, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         full = str(target)
         packet = full.rpartition(".")[0]
-        rules = COMPLEX_RULES if _is_complex(args, kwargs, meta) else RULES
+        dtypes = _dtypes(args, kwargs, meta)
+        rules = RULES if dtypes.isdisjoint(PARTS) else COMPLEX_RULES
         rule = rules.get(full) or rules.get(packet)
         reason = REASONS.get(packet, "it has no lowering to loops yet")
+        if rule is not None and not dtypes.isdisjoint(WIDE_UNSIGNED) and not self._unsigned(packet, meta):
+            rule, reason = None, "ATen says whether it exists for wide unsigned integers"
         first: Any = meta[0] if isinstance(meta, (tuple, list)) and meta else meta
         if rule is not None and self.apart and isinstance(first, torch.Tensor):
             if first.device.type == self.apart and (device := self._only_reader(node, first)):
@@ -292,6 +308,14 @@ class _Walk:
             for name in list(self.low.buffers)[known:]:
                 del self.low.buffers[name]
         return self._extern(node, target, meta, args, kwargs, reason)
+
+    def _unsigned(self, packet: str, meta: Any) -> bool:
+        """Whether loops may compute an operator with wide unsigned operands: ATen has kernels for them (see ``autograd.refusals``)."""
+        if not isinstance(meta, torch.Tensor) or (meta.device.type, self.low.device or "cpu") != ("cpu", "cpu"):
+            return False
+        if NAMES.get(meta.dtype) not in WIDE_UNSIGNED and packet in UNSIGNED_FOLDS:
+            return True
+        return packet in UNSIGNED or (meta.is_floating_point() and isinstance(RULES.get(packet), pointwise.Formula))
 
     def _only_reader(self, node: fx.Node, value: torch.Tensor) -> str:
         """The device on which a number made from nothing on the CPU is read, where that is another one and only that."""
@@ -417,14 +441,15 @@ class _Walk:
                     raise LoweringError(f"the size symbol {min(missing)} is no dimension of an input")
 
 
-def _is_complex(*values: Any) -> bool:
-    """Whether complex tensors are among arguments or results."""
-    return any(
-        _is_complex(*(v.values() if isinstance(v, dict) else v)) if isinstance(v, (dict, tuple, list))
-        else (v.dtype if isinstance(v, Buffer) else NAMES.get(v.dtype)) in PARTS if isinstance(v, (Buffer, torch.Tensor))
-        else False
-        for v in values
-    )  # fmt: skip
+def _dtypes(*values: Any) -> set[str]:
+    """The dtypes of tensors among arguments or results."""
+    found: set[str] = set()
+    for v in values:
+        if isinstance(v, (dict, tuple, list)):
+            found |= _dtypes(*(v.values() if isinstance(v, dict) else v))
+        elif isinstance(v, (Buffer, torch.Tensor)):
+            found.add(v.dtype if isinstance(v, Buffer) else NAMES.get(v.dtype, ""))
+    return found
 
 
 def _apart(buffer: Buffer) -> bool:

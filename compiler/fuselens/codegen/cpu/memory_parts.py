@@ -17,6 +17,9 @@ _LOAD: dict[str, str] = {
     "i16": "i16x@W h; __builtin_memcpy(&h, p, sizeof h); return sign_extend(h);",
     "i8": "i8x@W h; __builtin_memcpy(&h, p, sizeof h); return sign_extend(h);",
     "u8": "u8x@W h; __builtin_memcpy(&h, p, sizeof h); return (@i)zero_extend(h);",
+    "u16": "u16x@W h; __builtin_memcpy(&h, p, sizeof h); return (@i)zero_extend(h);",
+    "u32": "@i r; __builtin_memcpy(&r, p, sizeof r); return r;",
+    "u64": "@l r; __builtin_memcpy(&r, p, sizeof r); return r;",
     "bool": "u8x@W h; __builtin_memcpy(&h, p, sizeof h); return to_@Mbits(-(@i)zero_extend(h));",
 }
 _STORE: dict[str, str] = {
@@ -29,6 +32,9 @@ _STORE: dict[str, str] = {
     "i16": "u16x@W h = narrow16(v); __builtin_memcpy(p, &h, sizeof h);",
     "i8": "u8x@W h = narrow8(v); __builtin_memcpy(p, &h, sizeof h);",
     "u8": "u8x@W h = narrow8(v); __builtin_memcpy(p, &h, sizeof h);",
+    "u16": "u16x@W h = narrow16(v); __builtin_memcpy(p, &h, sizeof h);",
+    "u32": "__builtin_memcpy(p, &v, sizeof v);",
+    "u64": "__builtin_memcpy(p, &v, sizeof v);",
     "bool": "u8x@W h = narrow8(to_i32(v) & 1); __builtin_memcpy(p, &h, sizeof h);",
 }
 _VALUE: dict[str, str] = {
@@ -41,6 +47,9 @@ _VALUE: dict[str, str] = {
     "i16": "return x;",
     "i8": "return x;",
     "u8": "return x;",
+    "u16": "return x;",
+    "u32": "return x;",
+    "u64": "return x;",
     "bool": "return -(@M)x;",
 }
 _PUT: dict[str, str] = {
@@ -53,11 +62,15 @@ _PUT: dict[str, str] = {
     "i16": "*p = (short)x;",
     "i8": "*p = (signed char)x;",
     "u8": "*p = (unsigned char)x;",
+    "u16": "*p = (unsigned short)x;",
+    "u32": "*p = x;",
+    "u64": "*p = x;",
     "bool": "*p = x & 1;",
 }
 _BYTES: dict[str, tuple[str, ...]] = {
     "bf16": ("extend.u16", "narrow16"), "f16": ("half", "half_scalar"), "i16": ("extend.i16", "narrow16"),
-    "i8": ("extend.i8", "narrow8"), "u8": ("extend.u8", "narrow8"), "bool": ("extend.u8", "narrow8"),
+    "i8": ("extend.i8", "narrow8"), "u8": ("extend.u8", "narrow8"), "u16": ("extend.u16", "narrow16"),
+    "bool": ("extend.u8", "narrow8"),
 }  # fmt: skip
 
 

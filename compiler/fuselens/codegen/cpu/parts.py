@@ -19,13 +19,13 @@ class Part:
 
 C_TYPES: dict[str, str] = {
     "f64": "double", "f32": "float", "f16": "f16", "bf16": "bf16", "i64": "long", "i32": "int", "i16": "short",
-    "i8": "signed char", "u8": "unsigned char", "bool": "bool",
+    "i8": "signed char", "u8": "unsigned char", "u16": "unsigned short", "u32": "unsigned", "u64": "unsigned long", "bool": "bool",
 }  # fmt: skip
 
-# What a memory element looks like in a register.
+# What a memory element looks like in a register; u32 and u64 by their bits.
 REGISTER: dict[str, str] = {
     "f64": "f64", "f32": "f32", "f16": "f32", "bf16": "f32", "i64": "i64", "i32": "i32", "i16": "i32", "i8": "i32",
-    "u8": "i32", "bool": "mask",
+    "u8": "i32", "u16": "i32", "u32": "i32", "u64": "i64", "bool": "mask",
 }  # fmt: skip
 REGISTER_C: dict[str, str] = {"f64": "double", "f32": "float", "i64": "long", "i32": "int", "mask": "@M"}
 TOKEN: dict[str, str] = {"f64": "@d", "f32": "@f", "i64": "@l", "i32": "@i", "mask": "@m"}

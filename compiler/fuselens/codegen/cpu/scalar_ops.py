@@ -1,7 +1,8 @@
 """Scalar operations as C++ expressions over vector values: one table entry per operation of ``ir.ops``.
 
 An entry receives the emitter (to request prelude parts), the op, and its operands as text, and returns text. Values
-live in registers by kind (see ``prelude.REGISTER``): halves as f32, small integers as wrapped i32, booleans as masks.
+live in registers by kind (see ``prelude.REGISTER``): halves as f32, small integers as wrapped i32, u32 and u64 as i32 and i64 of the
+same bits (so operations that tell signs apart are not defined on them), booleans as masks.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ...ir.loops import Op
+from ...ir.loops import ITEMSIZE, Op
 from ..source import Unsupported
 from .parts import LIBM, REGISTER
 
@@ -52,6 +53,8 @@ def literal(number: float | int | bool, dtype: str) -> str:
         return "-1" if number else "0"
     if kind in ("i32", "i64"):
         value = int(number)
+        if dtype in ("u32", "u64") and value >> (ITEMSIZE[dtype] * 8 - 1):
+            value -= 1 << ITEMSIZE[dtype] * 8  # the same bits
         if kind == "i64":
             return "(-9223372036854775807L - 1)" if value == -(2**63) else f"{value}L"
         return "(-2147483647 - 1)" if value == -(2**31) else str(value)
@@ -88,7 +91,8 @@ def wrap(text: str, dtype: str) -> str:
     bits = {"i16": 16, "i8": 24}.get(dtype)
     if bits:
         return f"(({text}) << {bits}) >> {bits}"
-    return f"({text}) & 255" if dtype == "u8" else text
+    most = {"u8": 255, "u16": 65535}.get(dtype)
+    return f"({text}) & {most}" if most else text
 
 
 def _mask(e: Emitter, text: str, register: str) -> str:
@@ -272,18 +276,17 @@ def cast(e: Emitter, op: Op, value: Value) -> str:
         ones = {"f32": "(to_i32({x}) & 0x3f800000)", "f64": "(to_i64({x}) & 0x3ff0000000000000L)"}
         plain = {"i32": "-to_i32({x})", "i64": "-to_i64({x})"}
         return plain[b].format(x=x) if b in plain else f"({e.vector(b)}){ones[b].format(x=x)}"
-    if a != b:
+    if source in ("u32", "u64") and a != b:
+        x = f"({e.vector(source)}){x}"  # vectors of unsigned lanes convert as such
+    if target in ("u32", "u64") and a in ("f32", "f64"):
+        x = f"({e.vector(b)})__builtin_convertvector({x}, {e.vector(target)})"
+    elif a != b:
         x = f"__builtin_convertvector({x}, {e.vector(b)})"
     if target in ("f16", "bf16"):
         e.need(f"round_{target}")
         return f"round_{target}({x})"
-    narrower = source not in ("i8", "i16", "u8") or (source, target) in (
-        ("i8", "u8"),
-        ("u8", "i8"),
-        ("i16", "i8"),
-        ("i16", "u8"),
-    )
-    return wrap(x, target) if b == "i32" and narrower else x
+    kept = {"u8": ("i16", "u16"), "i8": ("i16",)}.get(source, ())
+    return wrap(x, target) if b == "i32" and target not in kept else x
 
 
 def bitcast(e: Emitter, op: Op, value: Value) -> str:

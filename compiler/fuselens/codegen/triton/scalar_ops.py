@@ -16,7 +16,8 @@ from ..source import Unsupported
 
 TYPES: dict[str, str] = {
     "f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16", "i64": "tl.int64",
-    "i32": "tl.int32", "i16": "tl.int16", "i8": "tl.int8", "u8": "tl.uint8", "bool": "tl.int1",
+    "i32": "tl.int32", "i16": "tl.int16", "i8": "tl.int8", "u8": "tl.uint8",
+    "u16": "tl.uint16", "u32": "tl.uint32", "u64": "tl.uint64", "bool": "tl.int1",
 }  # fmt: skip
 BITS = {"f64": "i64", "f32": "i32", "i64": "f64", "i32": "f32", "f16": "i16", "bf16": "i16", "i16": "f16"}
 
