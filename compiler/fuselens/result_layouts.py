@@ -16,28 +16,16 @@ Extents = Sequence[Any]  # ints, or symbolic ones
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def order(func: Any, args: Sequence[Any], result: torch.Tensor) -> list[int] | None:
-    """The dimensions of ``result``, the outermost in memory first, as the kernel of the operator ``func`` lays out its
-    (first) result; None where ``result`` is so, or nothing else is known."""
+def strides(func: Any, args: Sequence[Any], result: torch.Tensor) -> tuple[Any, ...] | None:
+    """The strides that the kernel of the operator ``func`` gives its (first) result, whose fake is ``result``; None
+    where the fake has them, or nothing else is known."""
     rule = _rule(func)
-    if rule is None or result.dim() == 0:
-        return None
-    if (
-        rule not in (_indexed, _transformed)
-        and result.is_contiguous()
-        and all(t.is_contiguous() for t in _tensors(args))
-    ):
+    if rule is None or result.dim() == 0 or any(type(n) is int and n == 0 for n in result.shape):
         return None
     found = rule(args, result)
-    if found is None:
+    if found is None or all(a is b or bool(a == b) for a, b in zip(found, result.stride(), strict=True)):
         return None
-    step: Any = 1
-    moved = False
-    for d in found:
-        size = result.shape[d]
-        moved = moved or bool(size != 1 and result.stride(d) != step)
-        step = step * size
-    return found[::-1] if moved and step != 0 else None
+    return tuple(found)
 
 
 def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
@@ -45,27 +33,37 @@ def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
     return [t for t in flat if isinstance(t, torch.Tensor)]
 
 
-Rule = Callable[[Sequence[Any], torch.Tensor], list[int] | None]  # the dimensions, the innermost first
+Rule = Callable[[Sequence[Any], torch.Tensor], Extents | None]
 
 
-def _iterated(args: Sequence[Any], result: torch.Tensor, *, mask: bool = False) -> list[int]:
-    """All operands decide, the first of them first. With ``mask`` it is one, which no kernel converts."""
+def _iterated(args: Sequence[Any], result: torch.Tensor, *, mask: bool = False, number: bool = False) -> Extents:
+    """All operands decide, the first of them first. With ``mask`` it is one, which no kernel converts. With ``number``
+    one operand is that, of another shape than the tensors."""
     operands = _tensors(args)
-    shape, first = result.shape, operands[0]
-    if all(t.shape == shape for t in operands):
-        if all(_is_channels_last(t) for t in operands):
-            return _channels_innermost(len(shape))
-        if is_dense(first) and all(t.stride() == first.stride() for t in operands):
-            return _innermost_first(shape, [first.stride()])
-    common = result.dtype
+    shape, common = result.shape, result.dtype
     if len(operands) == 2 and (common is torch.bool or common.is_complex):  # a comparison, or made of parts
         common = torch.result_type(*operands)
-    kept = [t.dtype is common or (mask and t is first) for t in operands]
-    steps = [_expanded(t, t.stride() if k else _converted(t), shape) for k, t in zip(kept, operands, strict=True)]
-    return _innermost_first(shape, steps)
+    kept = [t.dtype is common or (mask and t is operands[0]) for t in operands]
+    steps = [t.stride() if k else _converted(t) for k, t in zip(kept, operands, strict=True)]
+    if not number and all(t.shape == shape for t in operands):
+        orders: list[Sequence[int]] = [range(len(shape) - 1, -1, -1)]
+        if len(shape) in _CHANNELS_LAST:
+            orders.append(_channels_innermost(len(shape)))
+        for order in orders:
+            if all(_is_packed(shape, s, order) for s in steps):
+                return _packed(shape, order)
+        if all(tuple(s) == tuple(steps[0]) for s in steps) and (not kept[0] or is_dense(operands[0])):
+            return steps[0]
+    expanded = [_expanded(t, s, shape) for t, s in zip(operands, steps, strict=True)]
+    return _packed(shape, _innermost_first(shape, expanded))
 
 
-def _indexed(args: Sequence[Any], result: torch.Tensor) -> list[int] | None:
+def _of_tensors_or_numbers(at: Sequence[int], args: Sequence[Any], result: torch.Tensor) -> Extents:
+    """Of operators that take numbers for the operands ``at``."""
+    return _iterated(args, result, number=any(not isinstance(args[i], torch.Tensor) for i in at if i < len(args)))
+
+
+def _indexed(args: Sequence[Any], result: torch.Tensor) -> Extents | None:
     """What stays of the first operand decides, then the positions."""
     x, positions = args[:2]
     at = [d for d, p in enumerate(positions) if p is not None]
@@ -77,7 +75,8 @@ def _indexed(args: Sequence[Any], result: torch.Tensor) -> list[int] | None:
     before = at[0] if at[-1] - at[0] + 1 == len(at) else 0
     whole = ((1,) * before, shape, (1,) * (len(kept) - before))
     steps = [_spread(p, whole, result.shape) for p in given]
-    return _innermost_first(result.shape, [(*kept[:before], *(0,) * len(shape), *kept[before:]), *steps])
+    kept_steps = (*kept[:before], *(0,) * len(shape), *kept[before:])
+    return _packed(result.shape, _innermost_first(result.shape, [kept_steps, *steps]))
 
 
 def _spread(t: torch.Tensor, parts: tuple[Extents, Extents, Extents], shape: Extents) -> Extents:
@@ -94,27 +93,32 @@ def _spread(t: torch.Tensor, parts: tuple[Extents, Extents, Extents], shape: Ext
     return tuple(0 if n == 1 and s != 1 else step for n, s, step in zip(whole, shape, viewed, strict=True))
 
 
-def _as_first(args: Sequence[Any], result: torch.Tensor) -> list[int]:
+def _as_first(args: Sequence[Any], result: torch.Tensor) -> Extents:
     """As the first operand lies."""
-    return _innermost_first(result.shape, [args[0].stride()])
+    return _packed(result.shape, _innermost_first(result.shape, [args[0].stride()]))
 
 
-def _written(args: Sequence[Any], result: torch.Tensor) -> list[int] | None:
+def _like_first(args: Sequence[Any], result: torch.Tensor) -> Extents:
+    """As ``empty_like`` of the first operand."""
+    return args[0].stride() if is_dense(args[0]) else _as_first(args, result)
+
+
+def _written(args: Sequence[Any], result: torch.Tensor) -> Extents | None:
     """As the first operand lies, gaps included, which is what torch's rules say, unless its elements share memory."""
     return _as_first(args, result) if 0 in result.stride() else None
 
 
-def _contiguous(_: Sequence[Any], result: torch.Tensor) -> list[int]:
-    return list(reversed(range(result.dim())))
+def _contiguous(_: Sequence[Any], result: torch.Tensor) -> Extents:
+    return _packed(result.shape, range(result.dim() - 1, -1, -1))
 
 
-def _suggested(args: Sequence[Any], result: torch.Tensor) -> list[int]:
+def _suggested(args: Sequence[Any], result: torch.Tensor) -> Extents:
     """Channels last where the first operand is, else contiguous."""
     contiguous = suggested_memory_format(args[0]) is torch.contiguous_format
-    return _contiguous(args, result) if contiguous else _channels_innermost(result.dim())
+    return _contiguous(args, result) if contiguous else _packed(result.shape, _channels_innermost(result.dim()))
 
 
-def _transformed(args: Sequence[Any], result: torch.Tensor) -> list[int] | None:
+def _transformed(args: Sequence[Any], result: torch.Tensor) -> Extents | None:
     """MKL transforms the dimensions given, which lie innermost, the last of them first; the others are one batch."""
     x, dims = args[:2]
     if x.device.type != "cpu" or not torch.backends.mkl.is_available():
@@ -123,11 +127,14 @@ def _transformed(args: Sequence[Any], result: torch.Tensor) -> list[int] | None:
     def outer_first(some: Iterable[int]) -> list[int]:
         return sorted(some, key=x.stride, reverse=True)
 
-    return [*outer_first(d for d in range(x.dim()) if d not in dims), *outer_first(dims[:-1]), dims[-1]][::-1]
+    order = [*outer_first(d for d in range(x.dim()) if d not in dims), *outer_first(dims[:-1]), dims[-1]]
+    return _packed(result.shape, order[::-1])
 
 
 # Tagged as pointwise, but views, or laid out as their parts are.
-_NOT_ITERATED = frozenset({"positive", "conj_physical", "mvlgamma", "masked_fill", "clone", "fill"})
+_NOT_ITERATED = frozenset({"positive", "conj_physical", "mvlgamma", "clone", "fill"})
+_PARAMETRIC = frozenset({"pow", "lerp"})  # they take a number, which is no operand of the kernel
+_SCALED = frozenset({"deg2rad", "rad2deg"})  # they multiply by one
 _UNTAGGED = frozenset({
     "where", "native_layer_norm", "hardswish", "tril", "triu", "binary_cross_entropy_with_logits",
 })  # fmt: skip
@@ -141,7 +148,10 @@ _OTHERS: dict[str, Rule] = {
     "ldexp": lambda args, result: _iterated((args[0], args[1].new_empty(args[1].shape)), result),
     **dict.fromkeys(("huber_loss", "binary_cross_entropy"), _as_first),
     **dict.fromkeys(("slice_scatter", "select_scatter", "diagonal_scatter"), _written),
-    **dict.fromkeys(("rrelu", "rrelu_with_noise", "rrelu_with_noise_functional"), _contiguous),
+    **dict.fromkeys(("hardtanh", "relu6", "nan_to_num", "_conj_physical"), _like_first),
+    **dict.fromkeys(("isfinite", "isinf"), lambda args, result: (
+        _iterated if args[0].is_floating_point() else _like_first)(args, result)),
+    **dict.fromkeys(("masked_fill", "rrelu", "rrelu_with_noise", "rrelu_with_noise_functional"), _contiguous),
     **dict.fromkeys(("log_sigmoid_forward", "nll_loss2d_forward", "pow.Scalar"), _contiguous),
     **dict.fromkeys((
         "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
@@ -157,10 +167,14 @@ def _rule(func: Any) -> Rule | None:
     if schema is None or any(r.alias_info is not None for r in schema.returns):
         return None
     name = func.overloadpacket.__name__
-    several = sum("Tensor" in str(a.type) for a in schema.arguments) > 1
-    if name not in _OTHERS and several and torch.Tag.pointwise in func.tags and name not in _NOT_ITERATED:
-        return _iterated
-    return _OTHERS.get(name) or _OTHERS.get(f"{name}.{func._overloadname}") if func.namespace == "aten" else None
+    if func.namespace == "aten" and (other := _OTHERS.get(name) or _OTHERS.get(f"{name}.{func._overloadname}")):
+        return other
+    if torch.Tag.pointwise not in func.tags or name in _NOT_ITERATED:
+        return None
+    if name in _SCALED or ("calar" in func._overloadname and name not in _PARAMETRIC):
+        return functools.partial(_iterated, number=True)
+    operands = [i for i, a in enumerate(schema.arguments) if str(a.type) == "Tensor"]
+    return functools.partial(_of_tensors_or_numbers, operands)
 
 
 @functools.cache
@@ -185,10 +199,15 @@ def suggested_memory_format(t: torch.Tensor) -> torch.memory_format:
     return _CHANNELS_LAST[t.dim()]
 
 
-def _is_channels_last(t: torch.Tensor) -> bool:
-    """Whether the tensor is laid out so, and not also contiguous."""
-    channels_last = _CHANNELS_LAST.get(t.dim())
-    return channels_last is not None and t.is_contiguous(memory_format=channels_last) and not t.is_contiguous()
+def _is_packed(shape: Extents, steps: Extents, innermost_first: Iterable[int]) -> bool:
+    """Whether elements lie in this order without gaps."""
+    step: Any = 1
+    for d in innermost_first:
+        if shape[d] != 1:
+            if steps[d] != step:
+                return False
+            step = step * shape[d]
+    return True
 
 
 def _channels_innermost(rank: int) -> list[int]:
@@ -248,7 +267,7 @@ def _compared(shape: Extents, steps: Sequence[Extents], a: int, b: int) -> int:
     return 0
 
 
-def _packed(shape: Extents, innermost_first: Sequence[int]) -> Extents:
+def _packed(shape: Extents, innermost_first: Iterable[int]) -> Extents:
     """Strides of a tensor without gaps."""
     found: list[Any] = [1] * len(shape)
     step: Any = 1

@@ -134,17 +134,21 @@ _CORRECTIONS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]] | None]] = {
 }
 
 
-def kernels_order(func: Any, args: Any, result: torch.Tensor) -> list[int] | None:
-    """``result_layouts.order``, if it can be told without the value of a number that only data decides."""
+def kernels_strides(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> tuple[Any, ...] | None:
+    """The strides that eager gives a result, whose fake is ``result``; None where the fake has them, or nothing else is
+    known without the value of a number that only data decides."""
+    empty = _empty_strides(func, args, kwargs, result)
+    if empty is not None:
+        return empty
     try:
-        return result_layouts.order(func, args, result)
+        return result_layouts.strides(func, args, result)
     except RuntimeError as error:
         if needs_data(error):
             return None
         raise
 
 
-def empty_strides(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> tuple[int, ...] | None:
+def _empty_strides(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> tuple[int, ...] | None:
     """The strides that an elementwise kernel gives a result without elements: asked from the kernel itself, as its
     rule depends on how many of the operands have which shape. None where they are those of ``result``."""
     if not any(type(n) is int and n == 0 for n in result.shape) or not result_layouts.is_elementwise(func):
@@ -194,16 +198,11 @@ class _FakeMode(FakeTensorMode):
         first = result[0] if isinstance(result, tuple) and result else result
         if not isinstance(first, torch.Tensor):
             return result
-        strides = empty_strides(func, args, kwargs, first)
-        if strides is not None:
-            with self:
-                made = torch.empty_strided(first.shape, strides, dtype=first.dtype, device=first.device)
-            return (made, *result[1:]) if isinstance(result, tuple) else made
-        order = kernels_order(func, args, first)
-        if order is None:
+        strides = kernels_strides(func, args, kwargs, first)
+        if strides is None:
             return result
         with self:
-            made = torch.empty_permuted(first.shape, order, dtype=first.dtype, device=first.device)
+            made = torch.empty_strided(first.shape, strides, dtype=first.dtype, device=first.device)
         return (made, *result[1:]) if isinstance(result, tuple) else made
 
     def _layer_norm(self, args: tuple[Any, ...]) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import fuselens
 from fuselens import comparison
@@ -117,3 +118,29 @@ def test_the_type_is_guarded() -> None:
         expected, actual = x * value, compiled(x, value)
         assert expected.dtype == actual.dtype
         assert torch.equal(expected.nan_to_num(9.0), actual.nan_to_num(9.0))
+
+
+WITH_A_NUMBER: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
+    "add": lambda x, c: x + c, "sub": lambda x, c: x - c, "rsub": lambda x, c: c - x, "mul": lambda x, c: x * c,
+    "mul_left": lambda x, c: c * x, "div": lambda x, c: x / c, "fmod": torch.fmod, "remainder": torch.remainder,
+    "remainder_of_it": lambda x, c: c % x, "pow": lambda x, c: x.abs() ** c, "pow_of_it": lambda x, c: c**x,
+    "floor_divide": lambda x, c: x // c, "greater": lambda x, c: x > c, "where": lambda x, c: torch.where(x > 0, c, x),
+    "threshold": lambda x, c: F.threshold(x, float(c), 1.0), "leaky_relu": lambda x, c: F.leaky_relu(x, float(c)),
+    "elu": lambda x, c: F.elu(x, float(c)), "hardshrink": lambda x, c: F.hardshrink(x, float(c)),
+    "masked_fill": lambda x, c: x.masked_fill(x > 0, c), "clamp": lambda x, c: x.clamp(-c, c),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", WITH_A_NUMBER)
+def test_half_precision_meets_numbers_as_in_eager(name: str, dtype: torch.dtype) -> None:
+    """Whether the number is rounded to the tensor's dtype first depends on the operator."""
+    run = WITH_A_NUMBER[name]
+    steps = torch.arange(-3, 4, dtype=torch.int16)
+    for number in (0.2, 0.7, 1.1):
+        near = (torch.tensor(number, dtype=dtype).view(torch.int16) + steps).view(dtype)
+        x = torch.cat([near, -near, torch.randn(200).to(dtype)])
+        for c in (number, torch.tensor(number)):
+            expected = run(x, c)
+            assert torch.equal(fuselens.compile(run)(x, c), expected)
+            assert torch.equal(fuselens.compile(lambda x, c=c: run(x, c))(x), expected)

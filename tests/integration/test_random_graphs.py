@@ -150,6 +150,17 @@ FOUND = {
     "gradient_of_a_slice_behind_the_end": program(
         "a = torch.hstack([y, x[..., 4:]])", inputs="x float32 2 grad; y float32", dynamic=True
     ),
+    "threshold_between_two_halves": program("a = F.threshold(x, 0.2, 1.0)", inputs="x bfloat16 8 64 grad"),
+    "layout_of_parts_of_size_1": program(
+        "a = torch.cat([F.mish(x), x, x], 2)", inputs="x float32 1 2 1 1 .to(memory_format=torch.channels_last)"
+    ),
+    "layout_of_what_is_filled": program(
+        "a = x.masked_fill(x > 0, 1)", "b = torch.hstack([a, a])",
+        inputs="x float64 2 1 1 2 .to(memory_format=torch.channels_last) [1:]",
+    ),
+    "layout_of_a_broadcast_difference": program(
+        "a = x - y", inputs="x bfloat16 2 1 1 1 .permute(3,1,2,0); y bfloat16 2 1"
+    ),
     "input_returned_through_a_write": program(
         "a = x.max(-1)[1]", "a.add_(1)", "b = a.flatten()", "a.copy_(x)", "c = torch.sqrt(x.abs())", inputs="x int64", outputs="b c"
     ),

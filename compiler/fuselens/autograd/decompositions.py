@@ -36,6 +36,8 @@ _KEPT = frozenset({
     "nll_loss2d_backward",
     "slice", "slice_scatter", "select", "select_scatter", "diagonal_scatter", "as_strided_scatter", "roll", "cat",
     "constant_pad_nd", "index_add",
+    # half precision is compared with the number as it is, not rounded
+    "threshold", "threshold_backward",
     # raises for what is no probability
     "binary_cross_entropy",
     # views
@@ -100,7 +102,7 @@ def _extra() -> dict[Any, Callable[..., Any]]:
         "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training", "_batch_norm_with_update",
         "_batch_norm_with_update_functional", "batch_norm_backward", "cudnn_batch_norm", "cudnn_batch_norm_backward",
         "nll_loss_forward", "nll_loss2d_forward",
-        "threshold", "threshold_backward", "sigmoid_backward", "tanh_backward",
+        "sigmoid_backward", "tanh_backward",
         "native_dropout_backward", "select_backward", "slice_backward", "addcmul", "addcdiv", "lerp", "rsub",
         "_fused_rms_norm", "_fused_rms_norm_backward", "huber_loss", "huber_loss_backward", "smooth_l1_loss",
         "smooth_l1_loss_backward", "binary_cross_entropy_backward",

@@ -243,16 +243,18 @@ class Recorder(torch_private.RecordingMode):
         first: Any = out[0] if isinstance(out, tuple) and out else out
         if not isinstance(first, torch.Tensor):
             return out
-        strides = torch_private.empty_strides(func, args, kwargs, first)
-        order = torch_private.kernels_order(func, args, first) if strides is None else None
+        strides = torch_private.kernels_strides(func, args, kwargs, first)
+        if strides is None:
+            return out
         with self:
-            if strides is not None:
+            if first.numel() == 0:
                 copy = torch.empty_strided(first.shape, strides, dtype=first.dtype, device=first.device)
-            elif order is not None:
+            else:
+                order = sorted(range(first.ndim), key=lambda d: -torch_private.size_hint(strides[d]))
                 inverse = sorted(range(len(order)), key=order.__getitem__)
                 copy = torch.permute(torch.permute(first, order).clone(memory_format=torch.contiguous_format), inverse)
-            else:
-                return out
+                if copy.stride() != strides:  # along dimensions of size 1
+                    copy = copy.as_strided(first.shape, strides)
         return (copy, *out[1:]) if isinstance(out, tuple) else copy
 
     def _seed(self, device: torch.device) -> torch.Tensor:

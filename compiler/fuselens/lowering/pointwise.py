@@ -19,7 +19,7 @@ from fuselens.ir.affine import ZERO
 from fuselens.ir.loops import Buffer
 from fuselens.lowering.body import Body, Scalar
 from fuselens.lowering.builder import Builder, Sizes, Unsupported, contiguous_strides, element_index
-from fuselens.lowering.dtypes import HALVES, NAMES, compute_dtype, promote
+from fuselens.lowering.dtypes import DTYPES, HALVES, NAMES, compute_dtype, promote
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,44 +28,47 @@ class Formula:
 
     ``operands``: "result" (the type the result computes in), "promoted" (torch's promotion of the first two: for
     comparisons, whose result is bool), "bool" (truth values), "own" (that of the first: for predicates).
+    ``converts``: with half precision, eager converts a second operand that is a number, or has no dimensions, to it as
+    it does all others.
     """
 
     compute: Callable[..., Any]
     operands: str = "result"
+    converts: bool = False
 
     def __call__(self, low: Builder, meta: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
         dtype = NAMES.get(meta.dtype, "")
         if self.operands == "promoted":
-            joined = promote(args[:2])
-            wanted: str = compute_dtype(joined)
-            if joined in HALVES:  # eager rounds a number to the tensors' type before it compares
-                args = tuple(_Rounded(a, joined) if isinstance(a, float) else a for a in args)
-        else:
-            own = compute_dtype(args[0].dtype) if isinstance(args[0], Buffer) else ""
-            wanted = {"result": compute_dtype(dtype), "bool": "bool", "own": own}[self.operands]
+            dtype = promote(args[:2])
+        own = args[0].dtype if isinstance(args[0], Buffer) else ""
+        wanted = {"bool": "bool", "own": compute_dtype(own)}.get(self.operands, compute_dtype(dtype))
+        half = dtype if dtype in HALVES and wanted == "f32" else ""
+        if half and self.converts:
+            args = tuple(_rounded(a, half) for a in args)
+            kwargs = {k: _rounded(a, half) for k, a in kwargs.items()}
         places = [k for k, a in enumerate(args) if isinstance(a, Buffer)]
         keys = [k for k, a in kwargs.items() if isinstance(a, Buffer)]
         buffers = [args[k] for k in places] + [kwargs[k] for k in keys]
 
         def compute(*scalars: Scalar) -> Any:
+            if half:
+                exact = 1 if not self.converts and 1 in places and not args[1].sizes else None
+                converted = (s if place == exact else s.cast(half) for place, s in zip(places, scalars, strict=False))
+                scalars = (*converted, *scalars[len(places) :])
+            scalars = tuple(s.cast(wanted) for s in scalars)
             full = list(args)
             for place, scalar in zip(places, scalars, strict=False):
                 full[place] = scalar
-            named = kwargs | dict(zip(keys, scalars[len(places) :], strict=True))
-            return self.compute(*(a.scalar(scalars[0]) if isinstance(a, _Rounded) else a for a in full), **named)
+            return self.compute(*full, **kwargs | dict(zip(keys, scalars[len(places) :], strict=True)))
 
         if not buffers:
             raise Unsupported("no operand is a tensor")
-        return low.pointwise(low.like(meta), buffers, compute, wanted)
+        return low.pointwise(low.like(meta), buffers, compute, "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Rounded:
-    value: float
-    dtype: str
-
-    def scalar(self, neighbour: Scalar) -> Scalar:
-        return neighbour.body.const(self.value, self.dtype).cast("f32")
+def _rounded(value: Any, dtype: str) -> Any:
+    """A number as ``dtype`` holds it; what is no number as it is."""
+    return torch.tensor(value, dtype=DTYPES[dtype]).item() if type(value) in (int, float) else value
 
 
 def _unary(op: str) -> Formula:
@@ -89,7 +92,7 @@ def _binary(op: str) -> Formula:
         a, b = _pair(a, b)
         return a.apply(op, b)
 
-    return Formula(compute)
+    return Formula(compute, converts=True)
 
 
 def _pair(a: Any, b: Any) -> tuple[Scalar, Any]:
@@ -98,7 +101,7 @@ def _pair(a: Any, b: Any) -> tuple[Scalar, Any]:
 
 
 def _compare(op: str) -> Formula:
-    return Formula(lambda a, b: a.apply(op, b), "promoted")
+    return Formula(lambda a, b: a.apply(op, b), "promoted", converts=True)
 
 
 def _bits(op: str) -> Formula:
@@ -328,15 +331,15 @@ def _rsub(a: Scalar, b: Any, alpha: Any = 1) -> Scalar:
 
 FORMULAS: dict[str, Formula] = {
     # arithmetic
-    "aten.add": Formula(lambda a, b, alpha=1: _pair(a, b)[0] + (b if alpha == 1 else b * alpha)),
-    "aten.sub": Formula(_sub),
-    "aten.rsub": Formula(_rsub),
+    "aten.add": Formula(lambda a, b, alpha=1: _pair(a, b)[0] + (b if alpha == 1 else b * alpha), converts=True),
+    "aten.sub": Formula(_sub, converts=True),
+    "aten.rsub": Formula(_rsub, converts=True),
     "aten.mul": Formula(lambda a, b: _pair(a, b)[0] * b),
     "aten.div": Formula(_divide_mode),
     "aten.true_divide": Formula(lambda a, b: a / b),
     "aten.floor_divide": Formula(lambda a, b: _divide(a, b, "floordiv")),
-    "aten.remainder": Formula(lambda a, b: _divide(a, b, "mod")),
-    "aten.fmod": Formula(lambda a, b: _divide(a, b, "fmod")),
+    "aten.remainder": Formula(lambda a, b: _divide(a, b, "mod"), converts=True),
+    "aten.fmod": Formula(lambda a, b: _divide(a, b, "fmod"), converts=True),
     "aten.neg": Formula(lambda x: -x),
     "aten._neg_view": Formula(lambda x: -x),
     "aten.abs": Formula(lambda x: _number(x).apply("abs")),
@@ -344,17 +347,17 @@ FORMULAS: dict[str, Formula] = {
     "aten.sgn": Formula(lambda x: x.apply("sign") if x.dtype != "bool" else x),
     "aten.square": Formula(lambda x: x * x),
     "aten.positive": Formula(lambda x: x),
-    "aten.pow": Formula(_pow),
+    "aten.pow": Formula(_pow, converts=True),
     "aten.addcmul": Formula(_addcmul),
     "aten.addcdiv": Formula(_addcdiv),
     "aten.lerp": Formula(_lerp),
     "aten.maximum": _binary("max"),
     "aten.minimum": _binary("min"),
-    "aten.fmax": Formula(lambda a, b: a.apply("fmax" if a.floating else "max", b)),
-    "aten.fmin": Formula(lambda a, b: a.apply("fmin" if a.floating else "min", b)),
-    "aten.clamp": Formula(lambda x, min=None, max=None: _clamp(x, min, max)),  # noqa: A006 - ATen's names
-    "aten.clamp_min": Formula(lambda x, low: _clamp(x, low)),
-    "aten.clamp_max": Formula(lambda x, high: _clamp(x, None, high)),
+    "aten.fmax": Formula(lambda a, b: a.apply("fmax" if a.floating else "max", b), converts=True),
+    "aten.fmin": Formula(lambda a, b: a.apply("fmin" if a.floating else "min", b), converts=True),
+    "aten.clamp": Formula(lambda x, min=None, max=None: _clamp(x, min, max), converts=True),  # noqa: A006 - ATen's names
+    "aten.clamp_min": Formula(lambda x, low: _clamp(x, low), converts=True),
+    "aten.clamp_max": Formula(lambda x, high: _clamp(x, None, high), converts=True),
     "aten.nan_to_num": Formula(_nan_to_num),
     # comparisons and predicates
     "aten.eq": _compare("eq"),
@@ -367,7 +370,7 @@ FORMULAS: dict[str, Formula] = {
     "aten.isinf": _test("isinf"),
     "aten.isfinite": Formula(_isfinite, "own"),
     "aten.signbit": Formula(_signbit, "own"),
-    "aten.heaviside": Formula(_heaviside),
+    "aten.heaviside": Formula(_heaviside, converts=True),
     # logic and bits
     "aten.logical_and": Formula(lambda a, b: a & b, "bool"),
     "aten.logical_or": Formula(lambda a, b: a | b, "bool"),
@@ -425,9 +428,9 @@ FORMULAS: dict[str, Formula] = {
     "aten.hypot": _binary("hypot"),
     "aten.copysign": _binary("copysign"),
     "aten.nextafter": _binary("nextafter"),
-    "aten.logaddexp": Formula(_logaddexp),
+    "aten.logaddexp": Formula(_logaddexp, converts=True),
     "aten.logaddexp2": Formula(lambda a, b: _logaddexp(a, b, "2")),
-    "aten.xlogy": Formula(_xlogy),
+    "aten.xlogy": Formula(_xlogy, converts=True),
     "aten.special_xlog1py": Formula(lambda x, y: _xlogy(x, y, "log1p")),
     "aten.logit": Formula(_logit),
     "aten.deg2rad": Formula(lambda x: x * (math.pi / 180)),
@@ -469,20 +472,19 @@ def _where(low: Builder, meta: torch.Tensor, args: tuple[Any, ...], kwargs: dict
     out = low.like(meta)
 
     def compute(c: Scalar, a: Any, b: Any) -> Scalar:
-        body = c.body
-        return c.cast("bool").where(body.lift(a, dtype), body.lift(b, dtype))
+        return c.cast("bool").where(*(c.body.lift(v, out.dtype).cast(dtype) for v in (a, b)))
 
     return low.pointwise(out, (condition, yes, no), compute, "")
 
 
 def _masked_fill(low: Builder, meta: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
     x, mask, value = args
-    dtype = compute_dtype(NAMES.get(meta.dtype, ""))
+    out, dtype = low.like(meta), compute_dtype(NAMES.get(meta.dtype, ""))
 
     def compute(a: Scalar, m: Scalar, v: Any) -> Scalar:
-        return m.where(a.body.lift(v, dtype), a.cast(dtype))
+        return m.where(a.body.lift(v, out.dtype).cast(dtype), a.cast(dtype))
 
-    return low.pointwise(low.like(meta), (x, mask, value), compute, "")
+    return low.pointwise(out, (x, mask, value), compute, "")
 
 
 def _cast(low: Builder, meta: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
