@@ -60,6 +60,7 @@ _FOLDS = frozenset(
 )
 _NORMS = 1 / 512  # of what is added up, below which a normalised value may come out as 0
 SAMPLES, MORE_SAMPLES = 2, 40
+MOST_INPUT_ELEMENTS = 200_000
 
 
 @dataclass
@@ -345,6 +346,8 @@ def outcome(program: Program) -> Outcome:
     report = run.__fuselens__.recorder.report
     found = Outcome()
     for call in range(1 + len(program.sizes)):
+        if program.elements(call) > MOST_INPUT_ELEMENTS:
+            continue
         try:
             eager = observe(program, program.function(), program.arguments(call))
         except (RuntimeError, IndexError):

@@ -98,6 +98,11 @@ class Program:
         call = f"fuselens.compile(f{', ' * bool(options)}{options})({', '.join(i.name for i in self.inputs)})"
         return "\n".join([self.source(), "", *calls, call, *more])
 
+    def elements(self, call: int) -> int:
+        """How many elements the largest input of a call has."""
+        change = self.sizes[call - 1] if call else {}
+        return max(math.prod(change.get(n, n) for n in i.sizes) for i in self.inputs)
+
     def arguments(self, call: int = 0) -> dict[str, Any]:
         """Fresh inputs of the first call (0) or one with other sizes."""
         change = self.sizes[call - 1] if call else {}
