@@ -58,6 +58,16 @@ _FOLDS = frozenset(
     upsample_bilinear2d_backward upsample_bicubic2d_backward upsample_trilinear3d_backward index_put
 """.split()
 )
+# Pointwise operators that add up parts which may be larger than their results: Φ(x) and x φ(x) cancel in the derivative
+# of gelu near its minimum.
+_PARTS = frozenset(
+    """
+    gelu gelu_backward silu_backward mish mish_backward softplus softplus_backward elu_backward log_sigmoid_backward
+    tanh_backward sigmoid_backward logit logit_backward hardswish_backward lgamma digamma polygamma erfc special_log_ndtr
+    special_erfcx special_ndtri sinc atanh acosh asinh log1p expm1 addcmul addcdiv lerp atan2 hypot xlogy special_xlog1py
+    special_zeta remainder fmod
+""".split()
+)
 _NORMS = 1 / 512  # of what is added up, below which a normalised value may come out as 0
 SAMPLES, MORE_SAMPLES = 2, 40
 MOST_INPUT_ELEMENTS = 200_000
@@ -229,12 +239,23 @@ class _Rounding(TorchDispatchMode):
                 terms = max((a.numel() for a in args if _is_float(a)), default=1) / r.numel() if folds else 0.0
                 single = min(self.epsilon, EPSILON[torch.float32])
                 self._off(r, self.epsilon + single * terms**0.5)
+                if name in _PARTS:
+                    r.add_(_parts(name, args) * single * _uniform(r, self.noise))
                 if self.flushes and "norm" in name:
                     r[r.abs() < scale * self.epsilon / _NORMS] = 0.0
         return result
 
     def _off(self, value: torch.Tensor, epsilon: float) -> torch.Tensor:
         return value.mul_(1 + epsilon * _uniform(value, self.noise))
+
+
+def _parts(name: str, args: Any) -> Any:
+    """The size of an operator's parts: of the gradient, and of all other operands, numbers of about one being among them."""
+    operands = [a.abs() for a in args if _is_float(a)]
+    scale: Any = operands.pop(0) if name.endswith("_backward") else 1.0
+    for operand in operands:
+        scale = scale * (1.0 + operand)
+    return scale
 
 
 def _is_float(value: Any) -> bool:

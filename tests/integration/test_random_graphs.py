@@ -177,6 +177,15 @@ WRONG = {
     "softmax": program("a = torch.softmax(x, -1)", inputs="x float32 8 100 grad"),
     "layer_norm": program("a = F.layer_norm(x, (100,))", inputs="x float32 8 100 grad"),
     "product": program("a = x @ x.mT", inputs="x float64 8 100 grad"),
+    "parts that cancel": program(
+        "a = F.gelu(x)", "b = F.mish(a) + F.silu(x)", inputs="x float64 64 grad", outputs="a b"
+    ),
+    "normalised signals": program("a = F.instance_norm(x)", inputs="x float64 2 3 40 grad"),
+    "functions of halves": program(
+        "a = torch.xlogy(F.silu(x), y.abs() + 0.1)", inputs="x float16 64; y float16 64 grad"
+    ),
+    "angles": program("a = torch.atan2(x, y.abs() + 1)", inputs="x bfloat16 64; y float32 64 grad"),
+    "attention": program("a = F.scaled_dot_product_attention(x, x, F.normalize(x))", inputs="x float32 2 3 7 8 grad"),
     "rounded": program("a = torch.exp(torch.tanh(x)) * y", inputs="x bfloat16 64; y bfloat16 64 grad"),
 }
 
@@ -192,8 +201,16 @@ def test_the_comparison_sees_errors_beyond_rounding(name: str) -> None:
     def wrong_gradient(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(r * (1 + few) - few * r.detach() for r in right(*given))
 
+    def wrong_element(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        one = [
+            torch.zeros(r.numel()).index_fill_(0, torch.tensor(r.numel() // 2), few).view(r.shape)
+            for r in right(*given)
+        ]
+        return tuple(r + (o * r.detach().abs().amax()).to(r.dtype) for r, o in zip(right(*given), one, strict=True))
+
     assert compare(WRONG[name], right, 0) is None
     assert "output" in str(compare(WRONG[name], wrong, 0))
+    assert "1 of" in str(compare(WRONG[name], wrong_element, 0))
     assert "gradient" in str(compare(WRONG[name], wrong_gradient, 0))
 
 
