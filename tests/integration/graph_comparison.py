@@ -180,7 +180,8 @@ class Reference:
         if step.text.startswith("autocast("):
             return EPSILON[torch.bfloat16]
         of = [EPSILON[d] for d in map(self.dtypes.__getitem__, (step.name or step.args[0], *step.args)) if d in EPSILON]
-        return of[0] if of else EPSILON[torch.float32]
+        several = step.text.count("(") > 1  # some of which may be of an operand alone, and in its dtype
+        return (max(of) if several else of[0]) if of else EPSILON[torch.float32]
 
     def run(self, rounding: _Rounding | None) -> Callable[..., Any]:
         def call(*given: torch.Tensor) -> Any:

@@ -116,6 +116,16 @@ FOUND = {
         "a = x.reshape(-1)", "b = a[..., 1::2]", "c = x.repeat(1, 2, 2, 1).sum()", "a.relu_()",
         inputs="x float32 3 3 1 1 [:,::2] [::2] grad", outputs="b c",
     ),
+    "part_of_rows_that_become_shorter": Program(
+        (Input("x", "float32", (8, 2), ".mT"),), (Step("a", "{0}.flatten()[:5] * 2", ("x",)),), ("a",), True, ({8: 3}, {8: 17})
+    ),
+    "part_of_columns_that_become_fewer": Program(
+        (Input("x", "float32", (3, 8)), Input("y", "float32", (3, 8))),
+        (Step("a", "torch.cat([{0} + 1, {1} * 2], 1)[:, :7] * 3", ("x", "y")),), ("a",), True, ({8: 4}, {8: 17})
+    ),
+    "single_precision_inside_a_double_step": program(
+        "a = torch.float_power(y.abs() + 0.5, x.tanh())", inputs="x float32 64; y float32"
+    ),
     "attention_in_double_precision": program(
         "a = F.scaled_dot_product_attention(x, x, x, is_causal=True)", inputs="x float64 1 2 3 4 grad"
     ),

@@ -165,6 +165,24 @@ def extremes(e: Expr, sizes: Mapping[str, int], hints: Mapping[str, int]) -> tup
 _MONOTONE = frozenset({"FloorDiv", "CleanDiv", "CeilDiv", "Mod", "PythonMod", "Max", "Min", "Identity"})
 
 
+@functools.lru_cache(1 << 14)
+def never_negative(e: Expr) -> bool:
+    """Whether an expression of sizes is provably not negative, whatever those are from 1 on."""
+    least: dict[Any, Any] = {s: s + ONE for s in e.free_symbols}
+    opaque: dict[Any, Any] = {}
+    for part in [a for a in sympy.preorder_traversal(e) if type(a).__name__ in ("FloorDiv", "Mod", "PythonMod")]:
+        opaque[part] = quotient = sympy.Symbol(f"({part})")
+        if type(part).__name__ == "FloorDiv" and part.args[0] in least and isinstance(part.args[1], sympy.Integer):
+            least[part.args[0]] = part.args[1] * quotient + part.args[0]
+    bounded: Any = sympy.expand(e.xreplace(opaque).xreplace(least))
+    return all(
+        t.as_coeff_Mul()[0] >= 0
+        and all(a.is_Symbol for a in t.atoms() if not a.is_number)
+        and not t.has(sympy.Function)
+        for t in sympy.Add.make_args(bounded)
+    )
+
+
 def product(values: Iterable[Expr]) -> Expr:
     out: Expr = ONE
     for v in values:

@@ -430,7 +430,7 @@ class _Walk:
         if expression(meta.storage_offset()) == 0:
             return self.low.pointwise(self.low.declared(meta), [value], lambda v: v)
         while not self.values[base].name:
-            base = base.args[0]  # type: ignore[assignment]
+            (base,) = base.all_input_nodes[:1]
         return lower_view(self.low, self.values[base], base.meta["val"], meta, whole=True)
 
     def _check_symbols(self) -> None:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from sympy import Expr
 
-from fuselens.ir.affine import linear
+from fuselens.ir.affine import linear, product
 from fuselens.ir.loops import (
     Extern,
     Graph,
@@ -31,7 +31,7 @@ from fuselens.ir.loops import (
 from fuselens.report import Decision
 from fuselens.schedule.emit import Scope, remember_unrounded, translate, translated, without_dead
 from fuselens.schedule.items import Item, analyse, bytes_of, is_conversion, points, repetitions
-from fuselens.schedule.matching import solve
+from fuselens.schedule.matching import always_inside, solve
 
 CHEAP = 5  # operations (ir cost units) that are recomputed rather than stored
 
@@ -185,6 +185,9 @@ def solved(
         return None
     solution = solve(store, item.sizes, read, sizes, graph.hints)
     if solution is None or len(solution.values) != len(item.sizes):
+        return None
+    buffer = graph.buffers[item.storage]
+    if not always_inside(store, item.sizes, solution.values, sizes, product(buffer.sizes), graph.hints):
         return None
     if values:
         own = {symbol(f"%{n}"): value_symbol(n) for n in values}

@@ -2,8 +2,8 @@
 
 Two loops meet at memory: one touches element ``G(j)``, the other ``F(d)`` of a storage. :func:`solve` finds ``j`` as
 expressions of ``d`` with ``G(j) = F(d)`` by reading ``F`` in the mixed radix that the strides of ``G`` form; where a
-digit of ``F`` is too coarse, its axis is split. Guesses use example sizes, but every answer is checked symbolically,
-so that it holds for all sizes.
+digit of ``F`` is too coarse, its axis is split. Guesses use example sizes, but that the elements are the same is checked
+symbolically; that the points exist for all sizes, by :func:`covers` or :func:`always_inside`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,18 @@ from dataclasses import dataclass, field
 import sympy
 from sympy import Expr
 
-from fuselens.ir.affine import ZERO, Affine, bounds, divide, integer_value, linear, substitute, symbol_names
+from fuselens.ir.affine import (
+    ZERO,
+    Affine,
+    bounds,
+    divide,
+    integer_value,
+    linear,
+    never_negative,
+    product,
+    substitute,
+    symbol_names,
+)
 from fuselens.ir.loops import symbol
 
 Hints = Mapping[str, int]
@@ -119,6 +130,31 @@ def _checked(
         if limits is None or limits[0] < 0 or limits[1] >= integer_value(unknown_sizes[axis], hints):
             return None
     return Solution(values, sizes, splits)
+
+
+def always_inside(
+    unknown: Affine, unknown_sizes: Mapping[str, Expr], values: Mapping[str, Expr], sizes: Mapping[str, Expr],
+    extent: Expr, hints: Hints,
+) -> bool:  # fmt: skip
+    """Whether the axes that were solved are below their sizes for all sizes, not for those of the example alone.
+
+    A form that runs over all of a storage, of so many elements (``extent``), gives them to all that is read of it: then
+    the axis of the largest stride is where the others let it be.
+    """
+    if all(e.is_Integer for e in (*unknown_sizes.values(), *sizes.values())):
+        return True
+    whole = unknown.constant == 0 and sympy.expand(product(unknown_sizes.values()) - extent) == 0
+    first = max(unknown.terms, key=lambda t: integer_value(t[1], hints), default=("", ZERO))[0] if whole else ""
+    for axis, value in values.items():
+        form = linear(value, frozenset(sizes)) if axis != first else None
+        if form is None and axis != first:
+            return False
+        if form is not None:
+            ends = [(c * (sizes[a] - 1), c.could_extract_minus_sign()) for a, c in form.terms]
+            low, high = (sympy.Add(form.constant, *(e for e, falls in ends if falls is f)) for f in (True, False))
+            if not never_negative(low) or not never_negative(unknown_sizes[axis] - 1 - high):
+                return False
+    return True
 
 
 def _fresh(sizes: Mapping[str, Expr], axis: str) -> tuple[str, str]:
