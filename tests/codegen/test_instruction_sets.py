@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from fuselens.codegen.cpu.body import RESERVED
 from fuselens.codegen.cpu.cpp import to_cpp
 from fuselens.codegen.cpu.isa import ISAS
+from fuselens.codegen.cpu.prelude import parts_of
 from fuselens.codegen.generate import generate
 from fuselens.ir.text import parse
 from fuselens.runtime.build import BASE_FLAGS, build, find_compiler
@@ -26,6 +28,14 @@ from .test_scalar_ops import all_ops_graph, cases
 
 X86 = platform.machine() in ("x86_64", "AMD64")
 pytestmark = pytest.mark.skipif(not X86, reason="cross-compiles for x86")
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_no_argument_has_the_name_of_a_function(isa: str) -> None:
+    texts = (part.text for wide in (False, True) for part in parts_of(4, wide, ISAS[isa]).values())
+    functions = {n for text in texts for n in re.findall(r"^static inline [\w ]+?\*? (\w+)\(", text, re.MULTILINE)}
+    assert functions
+    assert {n for n in functions if not n[-1].isdigit()} <= RESERVED
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "u8"])
