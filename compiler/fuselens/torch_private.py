@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import dataclasses
 import functools
@@ -16,6 +17,7 @@ import sys
 import threading
 import traceback
 import types
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -60,6 +62,17 @@ def needs_data(error: Exception) -> bool:
 def depends_on_data(env: Any) -> bool:
     """Whether numbers or sizes were traced that only data decides."""
     return env.counter["create_unbacked_symbol"] > 0
+
+
+def check_values(condition: torch.Tensor, error: str, message: str) -> None:
+    """Raises (or warns) where the condition is false. A graph of this operator raises only, and a frame follows."""
+    try:
+        torch._assert_async(condition)
+    except RuntimeError:
+        kind = getattr(builtins, error)
+        if not issubclass(kind, Warning):
+            raise kind(message) from None
+        warnings.warn(message, kind, stacklevel=2)
 
 
 def check_number(condition: bool, message: str | None) -> None:

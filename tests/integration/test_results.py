@@ -232,3 +232,42 @@ def test_arguments_named_as_variables_of_kernels() -> None:
     compiled = fuselens.compile(fn)
     assert torch.equal(compiled(*args), fn(*args))
     assert not any(g.fallback for g in compiled.__fuselens__.recorder.report.graphs)
+
+
+LOOKING: dict[str, Callable[..., Any]] = {
+    "quantile": lambda x, v, q: torch.quantile(x, q, dim=0, keepdim=True) * 2,
+    "nanquantile": lambda x, v, q: x.nanquantile(q, 1, interpolation="higher"),
+    "gaussian_nll_loss": lambda x, v, q: torch.nn.functional.gaussian_nll_loss(x, x * 2, v, full=True),
+    "cov": lambda x, v, q: torch.cov(x, aweights=v.select(0, 0)),
+    "corrcoef": lambda x, v, q: x.corrcoef(),
+    "gaussian_nll_loss after a write": lambda x, v, q: torch.nn.functional.gaussian_nll_loss(v.add_(0) * x, x, v),
+    "quantile before a write": lambda x, v, q: (torch.quantile(x, q), v.add_(1))[0],
+    "cov before a write": lambda x, v, q: (torch.cov(x, aweights=v.select(0, 0)), v.add_(1))[0],
+}
+
+
+@pytest.mark.parametrize("name", LOOKING)
+def test_functions_that_look_at_values(name: str) -> None:
+    fn, x = LOOKING[name], torch.randn(4, 5)
+    compiled = fuselens.compile(fn, fullgraph=True)
+    for values, q in (
+        (torch.rand(4, 5) + 0.1, torch.tensor([0.2, 0.9])),
+        (torch.rand(4, 5) - 0.9, torch.tensor([0.2, 1.5])),
+    ):
+        for part in (q, q[1], 0.3):
+            seen = []
+            for function in (fn, compiled):
+                leaf = x.clone().requires_grad_()
+                try:
+                    out = function(leaf, values.clone(), part)
+                    seen.append((out, torch.autograd.grad(out.sum(), leaf), out.stride()))
+                except (RuntimeError, ValueError) as error:
+                    seen.append((type(error), str(error)))
+            difference = comparison.differ(*seen, name)
+            assert difference is None, difference
+
+
+@pytest.mark.parametrize("dim", [2, -3])
+def test_dimensions_of_quantiles_are_checked(dim: int) -> None:
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        fuselens.compile(lambda x: torch.quantile(x, 0.5, dim=dim))(torch.randn(4, 5))

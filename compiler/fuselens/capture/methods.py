@@ -31,7 +31,8 @@ from .operators import (
     subscript,
     trim,
 )
-from .torch_rules import scaled
+from .rules import RULES
+from .torch_rules import LOOKING, scaled
 from .values import (
     Constant,
     DequeValue,
@@ -128,6 +129,8 @@ def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value
         given = scaled(m, name, [receiver, *args], kwargs)
         if given is not None:
             return given
+    if name in LOOKING:
+        return RULES[getattr(torch, name)](m, [receiver, *args], kwargs)
     if name == "type" and args and isinstance(kind := plain(m.use(args[0])), type):
         args = [Constant(f"{kind.__module__}.{kind.__name__}"), *args[1:]]
     if name == "storage_offset" and not args and not kwargs and m.tracer.owns_storage(receiver):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .. import torch_private
-from . import polyfills
+from . import polyfills, torch_polyfills
 from . import sources as src
 from .breaks import Break
 from .iterators import iterate
@@ -215,3 +217,69 @@ def _scripted(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[st
     if original is None or value.source is None:  # loaded from a file
         raise Break("FL104", what=value.describe(), why="its Python source is not known")
     return m.call(m.tracer.lazy(original, src.generic_attribute(value.source, torch_private.SCRIPTED)), args, kwargs)
+
+
+# --- functions that look at values ---
+
+
+@rule(torch_private.check_values)
+def _check_values(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    given = tuple(m.use(a) for a in args)
+    m.tracer.call("call_function", torch_private.check_values, given, {}, "a check of values", keep=True)
+    return Constant(None)
+
+
+def _looks(original: Any, name: str, suits: Callable[..., bool]) -> None:
+    """Traces ``original`` as its polyfill for arguments that suit; others as any function, which looking at values breaks."""
+    made = vars(torch_polyfills)[name]
+    parameters = inspect.signature(made)
+
+    @rule(original)
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        used, named = [m.use(a) for a in args], {k: m.use(v) for k, v in kwargs.items()}
+        try:
+            given = parameters.bind(*used, **named).arguments
+        except TypeError:
+            given = {}
+        if given and isinstance(given["input"], TensorValue) and suits(**given):
+            return m.call(FunctionValue(made, None), args, kwargs)
+        return m.tracer.call("call_function", original, tuple(used), named, f"torch.{name}")
+
+
+def _is_quantile(input: TensorValue, q: Value, **rest: Value) -> bool:  # noqa: A002
+    x, dim = input.fake, rest.get("dim", Constant(None))
+    interpolation = rest.get("interpolation", Constant("linear"))
+    if x.dtype not in (torch.float32, torch.float64) or x.numel() == 0 or not isinstance(interpolation, Constant):
+        return False
+    if not isinstance(dim, Constant) or not (dim.value is None or -max(x.dim(), 1) <= dim.value < max(x.dim(), 1)):
+        return False
+    if interpolation.value not in ("linear", "lower", "higher", "midpoint", "nearest"):
+        return False
+    if isinstance(q, TensorValue):
+        return q.fake.dtype == x.dtype and q.fake.device == x.device and q.fake.dim() < 2 and q.fake.numel() > 0
+    return isinstance(q, Constant) and isinstance(q.value, (int, float)) and 0 <= q.value <= 1
+
+
+def _is_covariance(input: TensorValue, **rest: Value) -> bool:  # noqa: A002
+    x, correction = input.fake, rest.get("correction", Constant(1))
+    if x.dim() > 2 or x.dtype is torch.bool or x.is_complex() or not isinstance(correction, Constant):
+        return False
+    count = x.shape[-1] if x.dim() else 1
+    weights = [rest.get(name, Constant(None)) for name in ("fweights", "aweights")]
+    tensors = [w.fake for w in weights if isinstance(w, TensorValue)]
+    if len(tensors) + sum(isinstance(w, Constant) and w.value is None for w in weights) < 2:
+        return False
+    for floating, w in enumerate(weights):
+        if isinstance(w, TensorValue) and w.fake.is_floating_point() != bool(floating):
+            return False
+    if any(t.dim() != 1 or t.shape[0] != count or t.dtype is torch.bool or t.is_complex() for t in tensors):
+        return False
+    return x.numel() > 0 and bool(tensors or count > correction.value)
+
+
+LOOKING = frozenset({"quantile", "nanquantile", "cov", "corrcoef"})  # methods, too
+_looks(torch.nn.functional.gaussian_nll_loss, "gaussian_nll_loss", lambda var, **_: isinstance(var, TensorValue))
+_looks(torch.quantile, "quantile", _is_quantile)
+_looks(torch.nanquantile, "nanquantile", _is_quantile)
+_looks(torch.cov, "cov", _is_covariance)
+_looks(torch.corrcoef, "corrcoef", _is_covariance)

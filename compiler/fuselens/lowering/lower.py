@@ -90,7 +90,7 @@ VENDOR: dict[str, str] = dict.fromkeys(
         "aten.linalg_lu_solve", "aten.linalg_matrix_exp", "aten.linalg_pinv", "aten.linalg_qr",
         "aten.linalg_solve_triangular", "aten._linalg_check_errors", "aten._linalg_det", "aten._linalg_eigh",
         "aten._linalg_eigvals", "aten._linalg_slogdet", "aten._linalg_solve_ex", "aten._linalg_svd",
-        "aten.lu_unpack", "aten.ormqr", "aten.triangular_solve",
+        "aten._assert_async", "aten.lu_unpack", "aten.ormqr", "aten.triangular_solve",
     ),
     _VENDOR,
 )  # fmt: skip
