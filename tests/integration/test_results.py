@@ -271,3 +271,29 @@ def test_functions_that_look_at_values(name: str) -> None:
 def test_dimensions_of_quantiles_are_checked(dim: int) -> None:
     with pytest.raises(IndexError, match="Dimension out of range"):
         fuselens.compile(lambda x: torch.quantile(x, 0.5, dim=dim))(torch.randn(4, 5))
+
+
+DEFINED: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
+    "nonzero_static": (lambda x: x.nonzero_static(size=7) + 1, [torch.tensor([[0.0, 1, 2], [0, 0, -1]])]),
+    "nonzero_static cut": (lambda x: x.nonzero_static(size=2, fill_value=-5), [torch.ones(2, 3, 2, dtype=torch.bool)]),
+    "nonzero_static of nothing": (lambda x: x.nonzero_static(size=2), [torch.ones(0, 3)]),
+    "bilinear": (
+        torch.nn.functional.bilinear,
+        [torch.randn(7, 4), torch.randn(7, 5), torch.randn(3, 4, 5), torch.randn(3)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEFINED)
+def test_operators_by_their_definitions(name: str) -> None:
+    fn, inputs = DEFINED[name]
+    compiled = fuselens.compile(fn, fullgraph=True)
+    seen = []
+    for function in (fn, compiled):
+        leaves = [i.clone().requires_grad_(name == "bilinear") for i in inputs]
+        out = function(*leaves)
+        seen.append((out, out.stride(), torch.autograd.grad(out.sum(), leaves) if out.requires_grad else ()))
+    difference = comparison.differ(*seen, name)
+    assert difference is None, difference
+    report = compiled.__fuselens__.recorder.report
+    assert not any(d.code == "FL401" and d.verdict == "fallback" for g in report.graphs for d in g.decisions)

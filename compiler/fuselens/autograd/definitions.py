@@ -97,7 +97,39 @@ def _copied(view: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda *args, **kwargs: view(*args, **kwargs).clone(memory_format=torch.contiguous_format)
 
 
+def _nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Any:
+    """Each element that is set goes to the row of its rank, all others to a row past the last."""
+    if x.dim() == 0 or x.numel() == 0:
+        return torch.full((size, x.dim()), fill_value, dtype=torch.int64, device=x.device)
+    chosen = (x != 0).flatten()
+    ranks = chosen.cumsum(0) - 1
+    rows = torch.where(chosen & (ranks < size), ranks, size)
+    numbers = torch.arange(x.numel(), device=x.device)
+    flat = torch.full((size + 1,), -1, dtype=torch.int64, device=x.device).scatter(0, rows, numbers)[:size]
+    columns, below = [], 1
+    for n in reversed(x.shape):
+        columns.append(torch.where(flat < 0, fill_value, flat // below % n))
+        below = below * n
+    return torch.stack(columns[::-1], 1)
+
+
+def _trilinear(
+    a: Tensor, b: Tensor, c: Tensor, missing_a: list[int], missing_b: list[int], missing_c: list[int], summed: list[int],
+    unroll_dim: int = 1,
+) -> Tensor:  # fmt: skip
+    """The product of three, each without some of the dimensions, summed over others: as matrix products."""
+    letters = "abcdefghijklmnopqrstuvwxyz"[: a.dim() + len(missing_a)]
+    own = [
+        "".join(letter for d, letter in enumerate(letters) if d not in m)
+        for m in (missing_a, missing_b, missing_c, summed)
+    ]
+    made = torch.einsum(f"{own[0]},{own[1]},{own[2]}->{own[3]}", a, b, c)
+    return made.contiguous()
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
+    aten.nonzero_static.default: _nonzero_static,
+    aten._trilinear.default: _trilinear,
     aten.dist.default: _dist,
     aten._cdist_forward.default: _cdist,
     aten._cdist_backward.default: _cdist_backward,

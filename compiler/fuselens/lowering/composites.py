@@ -137,7 +137,9 @@ def _group_norm(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str
 
 def _binary_cross_entropy(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
     """What is no probability is reported as a position out of range is, so that eager raises its own error."""
-    x, target, weight, reduction = (*args, *(None, 1)[len(args) - 2 :])
+    x, target = args[:2]
+    weight = args[2] if len(args) > 2 else kwargs.get("weight")
+    reduction = args[3] if len(args) > 3 else kwargs.get("reduction", 1)
     losses = low.like(meta) if reduction == 0 else low.temporary(x.sizes, x.dtype, x.device)
 
     def loss(x: Scalar, target: Scalar, *weights: Scalar) -> Scalar:
@@ -147,11 +149,9 @@ def _binary_cross_entropy(low: Builder, meta: Any, args: tuple[Any, ...], kwargs
         return (value * weights[0] if weights else value) * one.cast(value.dtype)
 
     low.pointwise(losses, [x, target, *([weight] if weight is not None else [])], loss)
-    return (
-        losses
-        if reduction == 0
-        else reductions.RULES[f"aten.{('', 'mean', 'sum')[reduction]}"](low, meta, (losses,), {})
-    )
+    if reduction == 0:
+        return losses
+    return reductions.RULES["aten.mean" if reduction == 1 else "aten.sum"](low, meta, (losses,), {})
 
 
 RULES: dict[str, Rule] = {
