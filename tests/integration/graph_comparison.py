@@ -8,6 +8,7 @@ numbers may fall either way.
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -236,11 +237,11 @@ class _Rounding(TorchDispatchMode):
         if name in _EXACT or any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns):
             return result
         for r in result if isinstance(result, (tuple, list)) else (result,):
-            if _is_float(r) and r.numel() and 0 not in r.stride():
+            if _is_float(r) and r.numel() and 0 not in r.stride() and not r._is_zerotensor():  # these have no memory
                 terms = max((a.numel() for a in args if _is_float(a)), default=1) / r.numel() if folds else 0.0
                 single = min(self.epsilon, EPSILON[torch.float32])
                 self._off(r, self.epsilon + single * terms**0.5)
-                if name in _PARTS:
+                if name in _PARTS or name.endswith("norm_backward"):
                     r.add_(_parts(name, args) * single * _uniform(r, self.noise))
                 if self.flushes and "norm" in name:
                     r[r.abs() < scale * self.epsilon / _NORMS] = 0.0
@@ -252,6 +253,11 @@ class _Rounding(TorchDispatchMode):
 
 def _parts(name: str, args: Any) -> Any:
     """The size of an operator's parts: of the gradient, and of all other operands, numbers of about one being among them."""
+    if name.endswith("norm_backward"):  # the inverse deviation and the weight multiply what may cancel
+        grad, _, *others = (float(a.abs().max()) for a in args if _is_float(a) and a.numel())
+        return (
+            0.25 * grad * math.prod(max(1.0, o) for o in others)
+        )  # rounded to nearest, off by half as much on average
     operands = [a.abs() for a in args if _is_float(a)]
     scale: Any = operands.pop(0) if name.endswith("_backward") else 1.0
     for operand in operands:

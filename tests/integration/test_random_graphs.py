@@ -126,6 +126,9 @@ FOUND = {
     "single_precision_inside_a_double_step": program(
         "a = torch.float_power(y.abs() + 0.5, x.tanh())", inputs="x float32 64; y float32"
     ),
+    "gradient_of_a_normalised_element": program(
+        "a = F.group_norm(x, 1, torch.ones(x.shape[1]) * 1.5)", inputs="x float32 100 1 grad"
+    ),
     "attention_in_double_precision": program(
         "a = F.scaled_dot_product_attention(x, x, x, is_causal=True)", inputs="x float64 1 2 3 4 grad"
     ),

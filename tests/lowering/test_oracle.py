@@ -239,6 +239,7 @@ MOVEMENT: dict[str, tuple[Any, list[Make]]] = {
     "full": (lambda x: torch.full((4, 6), 2.5) + x * torch.ones(6) + torch.zeros_like(x), [f(4, 6)]),
     "only_constant": (lambda x: torch.full((3,), 7), [f(4)]),
     "eye": (lambda x: x * torch.eye(5), [f(5, 5)]),
+    "eye of many columns": (lambda x: x * torch.eye(3, 300, dtype=torch.float16), [f(3, 300)]),
     "scalar_constant": (lambda x: x * torch.tensor(2.5), [f(4, 6)]),
     "causal_mask": (lambda x: x.masked_fill(torch.ones(5, 5, dtype=torch.bool).triu(1), -math.inf).softmax(-1),
                     [f(2, 5, 5)]),

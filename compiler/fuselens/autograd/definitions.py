@@ -85,6 +85,12 @@ def group_norm(rule: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _eye(n: Any, m: Any = None, *, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Tensor:
+    """Torch's decomposition counts in the narrowest type that holds the sizes, which its kernels and ours lack."""
+    rows, columns = (torch.arange(k, device=device) for k in (n, n if m is None else m))
+    return (rows.unsqueeze(-1) == columns).to(dtype or torch.get_default_dtype())
+
+
 def _shrink_backward(grad: Tensor, x: Tensor, limit: float) -> Tensor:
     return torch.where((x >= -limit) & (x <= limit), 0, grad)
 
@@ -133,6 +139,8 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.dist.default: _dist,
     aten._cdist_forward.default: _cdist,
     aten._cdist_backward.default: _cdist_backward,
+    aten.eye.default: _eye,
+    aten.eye.m: _eye,
     aten.hardshrink_backward.default: _shrink_backward,
     aten.softshrink_backward.default: _shrink_backward,
     aten.as_strided_copy.default: _copied(aten.as_strided.default),
