@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from . import frozen, graph_cache, live_memory, report, sharing, torch_private
+from . import frozen, graph_cache, lazy_views, live_memory, report, sharing, torch_private
 from .capture.frame import Captured, Facts
 from .capture.tracer import describe_tensor
 from .config import Config
@@ -243,7 +243,10 @@ def _foreign_devices(graph: fx.Graph) -> set[str]:
     return {v.device.type for v in values if isinstance(v, torch.Tensor)} - {"cpu", "cuda"}
 
 
-def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *, loops: bool) -> Callable[..., Any]:
+def _compile(
+    captured: Captured, config: Config, recorder: Recorder, run: Run, *, loops: bool, lazy: frozenset[int] = frozenset()
+) -> Callable[..., Any]:
+    """``lazy`` are inputs that stand for lazily conjugated or negated ones."""
     from .autograd.signature import NOTHING_SHARED
     from .autograd.unsupported import Unsupported
 
@@ -253,11 +256,17 @@ def _compile(captured: Captured, config: Config, recorder: Recorder, run: Run, *
         raise Unsupported("it draws from generators of random numbers, which kernels do not")
     if foreign := _foreign_devices(captured.module.graph):
         raise Unsupported(f"it has tensors on the device {min(foreign)}, for which no code is generated")
-    if any(isinstance(t, torch.Tensor) and (t.is_conj() or t.is_neg()) for t in captured.inputs):  # fakes may lose it
-        raise Unsupported("an input is a lazily conjugated or negated view")
+    if turns := lazy_views.turns(captured.inputs):
+        plain = lazy_views.in_memory(captured, turns)
+        if plain is None:
+            raise Unsupported("it returns an input that is a lazily conjugated or negated view")
+        call = _compile(plain, config, recorder, run, loops=loops, lazy=frozenset(turns))
+        return lambda inputs: call(lazy_views.turned(inputs, turns))
     traced = _trace(captured, config, run, NOTHING_SHARED, loops)
     signature = traced.signature
     written = {m.input for m in signature.mutations}
+    if lazy & written:
+        raise Unsupported("it writes to an input that is a lazily conjugated or negated view")
     if not written:
         if config.freezing and loops:
             if call := _freezing(traced.joint, captured, config, recorder, run):

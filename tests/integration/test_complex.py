@@ -53,12 +53,14 @@ UNARY: dict[str, Callable[[Tensor], Any]] = {
     "adjoint": lambda x: x.mH + 1, "cube": lambda x: x**3, "power": lambda x: x ** (0.5 + 1j), "base": lambda x: 2.0**x,
     "complex_scalar": lambda x: (2j - x) / (1 + 3j), "real_scalar": lambda x: x * 2 + 1.5, "to_real": lambda x: x.real.double(),
     "sum": lambda x: (x.sum(), x.sum(0), x.mean(-1, keepdim=True)), "norms": lambda x: (x.norm(), torch.linalg.vector_norm(x, 1, 0)),
+    "spread": lambda x: (x.var(), x.std(0, correction=0), x.var(1, keepdim=True), *torch.var_mean(x, 1), *torch.std_mean(x, dim=None)),
     "any": lambda x: (x.any(0), x.all()), "cumsum": lambda x: x.cumsum(1), "eq": lambda x: (x == x.t().t(), x != 1),
 }  # fmt: skip
 MOVEMENT: dict[str, Callable[[Tensor], Any]] = {
     "cat": lambda x: torch.cat([x, x * 2], 1), "stack": lambda x: torch.stack([x, x.conj()], -1), "flip": lambda x: x.flip(0),
     "cat_real": lambda x: torch.cat([x, x.real], 1), "transpose": lambda x: x.t().contiguous() + 1, "slice": lambda x: x[1:, ::2] * 2,
-    "pad": lambda x: torch.nn.functional.pad(x, (1, 2), value=3.0), "roll": lambda x: x.roll(1, 0), "tril": lambda x: x.tril(),
+    "pad": lambda x: torch.nn.functional.pad(x, (1, 2), value=3.0), "mirror": lambda x: torch.nn.functional.pad(x, (2, 1), mode="reflect"),
+    "edges": lambda x: torch.nn.functional.pad(x, (2, 1), mode="replicate"), "roll": lambda x: x.roll(1, 0), "tril": lambda x: x.tril(),
     "repeat": lambda x: x.repeat(2, 3), "select": lambda x: x[:, INDEX], "index_select": lambda x: x.index_select(1, INDEX),
     "gather": lambda x: x.gather(1, INDEX.expand(x.shape[0], 4)), "index_put": lambda x: x.index_put((INDEX[:3],), x[:3] * 2, True),
     "index_add": lambda x: x.index_add(1, INDEX, x[:, :4]), "scatter_add": lambda x: x.scatter_add(0, INDEX[None].expand(2, 4), x[:2, :4]),
@@ -139,7 +141,7 @@ def test_square_roots_and_exponentials_at_the_ends() -> None:
 
 GRADIENTS = {k: v for k, v in (UNARY | MOVEMENT).items() if k in (
     "abs angle reciprocal exp log sqrt sin cos tanh sigmoid sgn real imag view_as_real conj cube power complex_scalar sum "
-    "norms cumsum cat stack pad gather index_put where masked_fill polar complex as_real as_complex").split()}  # fmt: skip
+    "norms spread cumsum cat stack pad gather index_put where masked_fill polar complex as_real as_complex").split()}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
@@ -158,6 +160,39 @@ def test_gradients(name: str) -> None:
         )[0]
 
     torch.testing.assert_close(gradient(compiled(fn)), gradient(fn))
+
+
+LAZY: dict[str, Callable[[Tensor], Tensor]] = {
+    "conjugated": torch.conj, "negated": lambda x: x.conj().imag, "both": lambda x: torch._neg_view(x.conj()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LAZY)
+def test_lazily_conjugated_and_negated_inputs(kind: str) -> None:
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        return x * 2 + x.sin(), x.t(), (x + 1).conj(), x[1:].abs()
+
+    call = compiled(f)
+    for lazy in (False, True, True):
+        x, y = (z(3, 5).requires_grad_() for _ in range(2))
+        a, b = (LAZY[kind](v) if lazy else v * 1 for v in (x, y))
+        found, expected = call(a), f(b)
+        for r, e in zip(found, expected, strict=True):
+            torch.testing.assert_close(r, e)
+            assert (r.is_conj(), r.is_neg(), r.stride()) == (e.is_conj(), e.is_neg(), e.stride())
+        for results in (found, expected):
+            sum((r.abs() ** 2).sum() for r in results).backward()  # pyright: ignore
+        assert x.grad is not None and y.grad is not None
+        torch.testing.assert_close(x.grad, y.grad)
+        assert x.grad.is_conj() == y.grad.is_conj()
+    assert not left_to_aten(call)
+
+
+def test_what_eager_does_to_lazily_conjugated_inputs() -> None:
+    x = z(4, 5).conj()
+    check(lambda x: (x.mul_(2), x + 1), (x,), backend="fuselens")  # written to: the graph runs eagerly
+    check(lambda x: (x, x + x.is_conj()), (x,), backend="fuselens")
+    check(lambda x: (x.resolve_conj(), x.conj(), x.detach()), (x,), backend="fuselens")
 
 
 def test_effects_and_views_are_eagers() -> None:

@@ -33,6 +33,7 @@ AS_REALS: tuple[str, ...] = tuple(
         *"lift_fresh_copy contiguous cat stack constant_pad_nd slice_scatter select_scatter diagonal_scatter".split(),
         *"as_strided_scatter flip roll repeat tril triu embedding index_select gather take index index_put put".split(),
         *"index_add index_copy index_fill scatter scatter_add _unsafe_index _unsafe_index_put".split(),
+        *(f"{kind}_pad{d}d" for kind in ("reflection", "replication") for d in (1, 2, 3)),
     )
 ) + ("prims.convert_element_type", "prims.device_put")
 
@@ -122,6 +123,34 @@ def _cumsum(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return _each(low, meta, scans.RULES["aten.cumsum"], args, kwargs)
 
 
+def _var(then: Callable[[Scalar], Scalar]) -> Rule:
+    """Variances of the parts, added."""
+
+    def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+        return _variance(low, meta, args, kwargs, then)
+
+    return rule
+
+
+def _var_mean(then: Callable[[Scalar], Scalar]) -> Rule:
+    def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Buffer, Buffer]:
+        dims = {"dim": args[1] if len(args) > 1 else kwargs.get("dim"), "keepdim": kwargs.get("keepdim", False)}
+        return _variance(low, meta[0], args, kwargs, then), _mean(low, meta[1], args[:1], dims)
+
+    return rule
+
+
+def _variance(
+    low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Callable[[Scalar], Scalar]
+) -> Buffer:  # fmt: skip
+    x = args[0]
+    if not isinstance(x, Pair):
+        raise Unsupported("real numbers that become complex")
+    rule = reductions.RULES["aten.var.correction"]
+    parts = [rule(low, meta, (x.part(k), *args[1:]), kwargs) for k in range(2)]
+    return low.pointwise(low.like(meta), parts, lambda re, im: then(re + im))
+
+
 class _Part:
     """What rules read of a fake tensor, for one part of a complex one."""
 
@@ -179,6 +208,10 @@ RULES: dict[str, Rule] = {
     "aten.view_as_real": _view_as_real,
     "aten.view_as_complex": _view_as_complex,
     "aten.mean": _mean,
+    "aten.var.correction": _var(lambda v: v),
+    "aten.std.correction": _var(lambda v: v.apply("sqrt")),
+    "aten.var_mean.correction": _var_mean(lambda v: v),
+    "aten.std_mean.correction": _var_mean(lambda v: v.apply("sqrt")),
     "aten.cumsum": _cumsum,
     "aten.linalg_vector_norm": _vector_norm,
 }
