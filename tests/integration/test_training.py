@@ -222,3 +222,27 @@ assert any(g.kernels for g in report.graphs)
 
 def test_fused_optimisers_after_the_peer_has_run() -> None:
     subprocess.run([sys.executable, "-c", BESIDE_THE_PEER], check=True)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (1,), (1, 5)])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_learned_value_for_what_a_mask_chooses(shape: tuple[int, ...], whole: bool) -> None:
+    def fn(x: torch.Tensor, mask: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[mask] = value
+        return y.tanh()
+
+    mask = torch.rand(3, 4, 5) > 0.5 if whole else torch.rand(3, 4) > 0.5
+    compiled, seen = fuselens.compile(fn), []
+    x, value = torch.randn(3, 4, 5), torch.randn(shape)
+    for function in (fn, compiled):
+        leaves = [t.clone().requires_grad_() for t in (x, value)]
+        try:
+            out = function(leaves[0], mask, leaves[1])
+            seen.append((out, torch.autograd.grad(out.sum(), leaves)))
+        except (RuntimeError, IndexError) as error:
+            seen.append(str(error))
+    difference = comparison.differ(*seen, "")
+    assert difference is None, difference
+    if len(shape) <= (0 if whole else 1):
+        assert "FL301" not in {d.code for d in compiled.__fuselens__.recorder.report.diagnostics}

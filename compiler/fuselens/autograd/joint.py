@@ -339,6 +339,9 @@ class _Trace:
             if node.op == "call_function":
                 if (each := on_tensors(node.target)) is not None:
                     return each(*args, **kwargs)
+                if node.target is operator.setitem and (chosen := _chosen(*args)) is not None:
+                    args[0].copy_(chosen)  # type: ignore[union-attr]
+                    return None
                 made = node.target(*args, **kwargs)  # type: ignore[operator]
                 if torch_private.writes_lists(node.target):
                     self._count_writes(args[0])  # type: ignore[arg-type]
@@ -856,6 +859,20 @@ class _Trace:
             seen.add(node)
             reached += node.all_input_nodes
         return not (seen & targets)
+
+
+def _chosen(x: Any, mask: Any, value: Any) -> torch.Tensor | None:
+    """What ``x[mask] = value`` makes of x, where one value that requires grad is for all: its gradient, written as a choice,
+    is a sum, and needs no positions, whose number depends on data."""
+    if not (isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled()):
+        return None
+    if not (isinstance(mask, torch.Tensor) and mask.dtype is torch.bool and 0 < mask.dim() <= x.dim()):
+        return None
+    rest = x.dim() - mask.dim()
+    alike = (x.dtype, x.device) == (value.dtype, value.device) and x.device == mask.device
+    if not alike or value.dim() > rest or mask.shape != x.shape[: mask.dim()]:
+        return None
+    return torch.where(mask.view(*mask.shape, *(1,) * rest) if rest else mask, value, x)
 
 
 def _drop_dead(graph: fx.Graph) -> None:
