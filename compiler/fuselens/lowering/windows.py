@@ -372,6 +372,8 @@ def _shared_back(low: Builder, grad: Buffer, x: Buffer, out: Buffer, rank: int) 
         raise Unsupported(f"pooling of {out.dtype}")
     dtype = compute_dtype(grad.dtype)
     spans = shares(x.sizes[-rank:], grad.sizes[-rank:])
+    if _taps(spans) > MOST_TAPS and out.strides[-1] == 1:
+        raise Unsupported("gradients of few large windows along rows, which ATen is faster at")
 
     def share(body: Body, point: Sizes) -> Scalar:
         v, count = body.load(grad.owner, grad.index(point), grad.dtype).cast(dtype), body.const(1, "i32")
