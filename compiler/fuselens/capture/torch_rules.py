@@ -269,6 +269,11 @@ def _is_covariance(input: TensorValue, **rest: Value) -> bool:  # noqa: A002
     tensors = [w.fake for w in weights if isinstance(w, TensorValue)]
     if len(tensors) + sum(isinstance(w, Constant) and w.value is None for w in weights) < 2:
         return False
+    if tensors and x.dtype in (
+        torch.float16,
+        torch.bfloat16,
+    ):  # gradients of weights are noise, and eager's another one
+        return False
     for floating, w in enumerate(weights):
         if isinstance(w, TensorValue) and w.fake.is_floating_point() != bool(floating):
             return False
