@@ -69,6 +69,7 @@ _PARTS = frozenset(
     special_zeta remainder fmod
 """.split()
 )
+_RESAMPLES = ("upsample_b", "upsample_l", "upsample_t", "_upsample_b", "grid_sampler")  # at rounded positions
 _NORMS = 1 / 512  # of what is added up, below which a normalised value may come out as 0
 SAMPLES, MORE_SAMPLES = 2, 40
 MOST_INPUT_ELEMENTS = 200_000
@@ -241,7 +242,7 @@ class _Rounding(TorchDispatchMode):
                 terms = max((a.numel() for a in args if _is_float(a)), default=1) / r.numel() if folds else 0.0
                 single = min(self.epsilon, EPSILON[torch.float32])
                 self._off(r, self.epsilon + single * terms**0.5)
-                if name in _PARTS or name.endswith("norm_backward"):
+                if name in _PARTS or name.endswith("norm_backward") or name.startswith(_RESAMPLES):
                     r.add_(_parts(name, args) * single * _uniform(r, self.noise))
                 if self.flushes and "norm" in name:
                     r[r.abs() < scale * self.epsilon / _NORMS] = 0.0
@@ -258,6 +259,9 @@ def _parts(name: str, args: Any) -> Any:
         return (
             0.25 * grad * math.prod(max(1.0, o) for o in others)
         )  # rounded to nearest, off by half as much on average
+    if name.startswith(_RESAMPLES):
+        given = next(a for a in args if _is_float(a))
+        return float(given.abs().max()) * max(given.shape) if given.numel() else 0.0
     operands = [a.abs() for a in args if _is_float(a)]
     scale: Any = operands.pop(0) if name.endswith("_backward") else 1.0
     for operand in operands:

@@ -129,6 +129,14 @@ FOUND = {
     "gradient_of_a_normalised_element": program(
         "a = F.group_norm(x, 1, torch.ones(x.shape[1]) * 1.5)", inputs="x float32 100 1 grad"
     ),
+    "views_of_a_part_of_complex_numbers": program(
+        "a = torch.polar(x.abs(), y).imag", "b = a @ a.mT", "c = a.T[1:] * 2", "d = a[::2, None, 1:].flip(0)",
+        "e = a.diagonal() + a.unfold(0, 2, 1)[0, :, 0]", "h = a.expand(3, 2, 2).flatten(0, 1).mT + 1",
+        inputs="x float32 2 2; y float32 2", outputs="b c d e h",
+    ),
+    "positions_of_samples": program(
+        "a = F.interpolate(x, scale_factor=1.5, mode='bicubic')", inputs="x float32 1 1 100 100"
+    ),
     "attention_in_double_precision": program(
         "a = F.scaled_dot_product_attention(x, x, x, is_causal=True)", inputs="x float64 1 2 3 4 grad"
     ),

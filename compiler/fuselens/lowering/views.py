@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import sympy
 import torch
+from sympy import Expr
 
+from fuselens.ir.affine import ZERO, divide
 from fuselens.ir.loops import Buffer
-from fuselens.lowering.builder import Builder, Unsupported, expression, expressions
+from fuselens.lowering.builder import Builder, LoweringError, Pair, Sizes, Unsupported, expression, expressions
 from fuselens.lowering.dtypes import NAMES
 from fuselens.torch_private import OpOverload
 
@@ -43,11 +46,12 @@ def lower_view(low: Builder, base: Buffer, base_meta: torch.Tensor, meta: Any, *
         return tuple(lower_view(low, base, base_meta, m) for m in meta)
     if NAMES.get(meta.dtype) != base.dtype:
         raise Unsupported("it reinterprets the elements' type")
-    if meta.storage_offset() is base_meta.storage_offset():
-        offset = base.offset
-    else:
-        offset = base.offset + expression(meta.storage_offset()) - expression(base_meta.storage_offset())
-    pair, sizes, strides = low.halves.get(base.name), expressions(meta.shape), expressions(meta.stride())
+    sizes, strides, moved = expressions(meta.shape), expressions(meta.stride()), ZERO
+    if meta.storage_offset() is not base_meta.storage_offset():
+        moved = expression(meta.storage_offset()) - expression(base_meta.storage_offset())
+    if not base.name and not isinstance(base, Pair) and _is_closer(base, expressions(base_meta.stride())):
+        strides, moved = _closer(sizes, strides, moved)
+    offset, pair = base.offset + moved, low.halves.get(base.name)
     if (
         pair
         and not whole
@@ -58,3 +62,18 @@ def lower_view(low: Builder, base: Buffer, base_meta: torch.Tensor, meta: Any, *
     if offset.is_negative:
         raise Unsupported("it reaches before its argument's first element")
     return low.view(base, sizes, strides, offset)
+
+
+def _is_closer(part: Buffer, strides: Sizes) -> bool:
+    """Whether elements of a part of complex numbers lie side by side, which are two apart as torch counts."""
+    return any(n != 1 and own != torchs for n, own, torchs in zip(part.sizes, part.strides, strides, strict=True))
+
+
+def _closer(sizes: Sizes, strides: Sizes, moved: Expr) -> tuple[Sizes, Expr]:
+    """Strides and the distance from the first element with the other part left out."""
+    two = sympy.Integer(2)
+    kept = [ZERO if n == 1 else divide(s, two) for n, s in zip(sizes, strides, strict=True)]
+    distance = divide(moved, two)
+    if distance is None or None in kept:
+        raise LoweringError("a view of one part of complex numbers reaches the other part")
+    return tuple(s for s in kept if s is not None), distance
