@@ -212,6 +212,7 @@ class _Rounding(TorchDispatchMode):
         super().__init__()
         self.noise = torch.Generator().manual_seed(seed)
         self.flushes = seed % 2 == 1
+        self.common = seed % 4 == 2  # what is equal stays equal, and its mean is off
         self.epsilon = EPSILON[torch.float64]
 
     def store(self, value: Any, dtype: torch.dtype, epsilon: float) -> None:
@@ -244,12 +245,15 @@ class _Rounding(TorchDispatchMode):
                 self._off(r, self.epsilon + single * terms**0.5)
                 if name in _PARTS or name.endswith("norm_backward") or name.startswith(_RESAMPLES):
                     r.add_(_parts(name, args) * single * _uniform(r, self.noise))
+                if name in ("std", "std_mean"):
+                    r.add_(scale * single * _uniform(r, self.noise).abs())
                 if self.flushes and "norm" in name:
                     r[r.abs() < scale * self.epsilon / _NORMS] = 0.0
         return result
 
     def _off(self, value: torch.Tensor, epsilon: float) -> torch.Tensor:
-        return value.mul_(1 + epsilon * _uniform(value, self.noise))
+        noise = _uniform(value.new_empty(()) if self.common else value, self.noise)
+        return value.mul_(1 + epsilon * noise)
 
 
 def _parts(name: str, args: Any) -> Any:
