@@ -182,6 +182,17 @@ FOUND = {
     "layout_of_a_broadcast_difference": program(
         "a = x - y", inputs="x bfloat16 2 1 1 1 .permute(3,1,2,0); y bfloat16 2 1"
     ),
+    "view_of_an_imaginary_part": program(
+        "a = torch.polar(y.abs().float(), x.float()).imag", "a[0] += a[-1]", inputs="x float32; y float32 2", outputs="a"
+    ),
+    "size_of_a_range_of_fractions": program("a = torch.arange(0.5, x.shape[0], 0.75)", inputs="x float32 2", dynamic=True),
+    "one_hot_transposed_in_place": program(
+        "a = F.one_hot(torch.arange(x.shape[-1]) % 3, 3)", "a.t_()", inputs="x float32 1", outputs="a"
+    ),
+    "write_to_one_of_several_views_of_one_element": program(
+        "x.unbind(-1)[0].fill_(2)", inputs="x float32 .expand(8)", outputs="x"
+    ),
+    "boolean_refused_by_a_backward": program("a = torch.logaddexp2(x, y)", inputs="x float32 grad; y bool"),
     "input_returned_through_a_write": program(
         "a = x.max(-1)[1]", "a.add_(1)", "b = a.flatten()", "a.copy_(x)", "c = torch.sqrt(x.abs())", inputs="x int64", outputs="b c"
     ),

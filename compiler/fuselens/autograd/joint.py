@@ -358,9 +358,15 @@ class _Trace:
         raise Unsupported(f"a node of kind {node.op}", node.meta.get("span"))
 
     def _whole(self, operator: Any, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        """A composite operator as one node: its result is fresh, has no gradient and is as capture found it."""
+        """``one_hot`` as one node: its result is fresh, has no gradient and is as capture found it."""
+        found = node.meta["val"]
+        classes: Any = (*args[1:], kwargs.get("num_classes", -1))[0]
         with torch_private.without_functionalization():
-            value = _like(self.recorder, node.meta["val"])
+            if classes > 0:  # what capture found may have changed its shape since
+                with self.recorder.pause():
+                    value = torch.empty((*args[0].shape, classes), dtype=found.dtype, device=found.device)
+            else:
+                value = _like(self.recorder, found)
             plain = [torch_private.from_functional(a) if isinstance(a, torch.Tensor) else a for a in args]
             self.recorder.add(operator, plain, kwargs, value)
             return torch_private.to_functional(value)
@@ -1054,13 +1060,19 @@ def _through_overlap(node: fx.Node) -> bool:
             return False
         if torch_private.storage_key(made) != torch_private.storage_key(given):
             return False
-    while at is not None and isinstance(value := at.meta.get("val"), torch.Tensor):
-        if _overlaps(value) or "unfold" in (at.target, getattr(at.target, "__name__", "")):
+    while at is not None and (values := _tensors_of(at)):
+        if any(map(_overlaps, values)) or "unfold" in (at.target, getattr(at.target, "__name__", "")):
             return True
-        key = torch_private.storage_key(value)
-        operands = (a for a in at.args if isinstance(a, fx.Node) and isinstance(a.meta.get("val"), torch.Tensor))
-        at = next((a for a in operands if torch_private.storage_key(a.meta["val"]) == key), None)
+        key = torch_private.storage_key(values[0])
+        operands = ((a, _tensors_of(a)) for a in at.args if isinstance(a, fx.Node))
+        at = next((a for a, given in operands if given and torch_private.storage_key(given[0]) == key), None)
     return False
+
+
+def _tensors_of(node: fx.Node) -> list[torch.Tensor]:
+    """What a node gave: a tensor, or several views of one."""
+    value = node.meta.get("val")
+    return [t for t in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(t, torch.Tensor)]
 
 
 def _overlaps(t: torch.Tensor) -> bool:

@@ -39,6 +39,8 @@ _MIXED_PRECISION = frozenset({torch.float32, torch.float16, torch.bfloat16})
 def refusal(func: Any, args: Sequence[Any], kwargs: Any, result: Any, *, training: bool) -> str:
     """Why eager does not compute ``result``, which a decomposition did; "" where it does."""
     name = func.overloadpacket.__name__
+    if training and name in ("logaddexp", "logaddexp2") and any(t.dtype is torch.bool for t in args):
+        return f"eager's backward of {name} subtracts, which is not defined for booleans"
     if training and func is aten.clamp.Tensor:
         return _of_bounds(args, result)
     if training and func is aten.addcdiv.default:

@@ -131,6 +131,8 @@ def integer_value(e: Expr | int, values: Mapping[str, int]) -> int:
         return parts[0] ** parts[1]
     if isinstance(e, sympy.Rational):
         return e.p / e.q  # type: ignore[return-value]  # part of a size that is an integer as a whole
+    if isinstance(e, sympy.Float):
+        return float(e)  # type: ignore[return-value]  # likewise
     return INTEGER_FUNCTIONS[type(e).__name__](*parts)
 
 

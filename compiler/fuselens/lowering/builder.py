@@ -101,6 +101,9 @@ class Builder:
         self.hints: dict[str, int] = {}
         self.filled: set[str] = set()  # buffers of parts after which a loop is named
         self.halves: dict[str, Pair] = {}  # buffers of parts side by side, and what pairs they are made of
+        self.whole_halves: dict[
+            Buffer, tuple[Buffer, Sizes, Sizes, Expr]
+        ] = {}  # one of the parts: where it lies among them
         self.memory: dict[Any, Buffer] = {}  # complex buffers that hold what was computed as two parts
         self.origin = ""
         self.spans: tuple[Span, ...] = ()
