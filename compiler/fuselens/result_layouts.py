@@ -45,7 +45,7 @@ def _iterated(args: Sequence[Any], result: torch.Tensor, *, mask: bool = False, 
         common = torch.result_type(*operands)
     kept = [t.dtype is common or (mask and t is operands[0]) for t in operands]
     steps = [t.stride() if k else _converted(t) for k, t in zip(kept, operands, strict=True)]
-    if not number and all(t.shape == shape for t in operands):
+    if not number and all(t.dim() == len(shape) and t.shape == shape for t in operands):
         orders: list[Sequence[int]] = [range(len(shape) - 1, -1, -1)]
         if len(shape) in _CHANNELS_LAST:
             orders.append(_channels_innermost(len(shape)))

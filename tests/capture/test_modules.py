@@ -365,8 +365,6 @@ BREAKS = {
     "bn_nomom_train": "FL102",
     "ctc_train": "FL108",
     "ctc_eval": "FL108",
-    "gnll_train": "FL102",
-    "gnll_eval": "FL102",
     "adaptlsm_train": ADAPTIVE,
     "adaptlsm_eval": ADAPTIVE,
 }

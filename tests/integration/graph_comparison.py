@@ -30,9 +30,9 @@ _EXACT = frozenset(
     """
     copy clone fill zero where index index_select gather scatter cat stack neg abs relu clamp clamp_min clamp_max maximum
     minimum max min amax amin sort topk kthvalue median cummax cummin flip roll repeat masked_fill sign sgn ceil floor round
-    trunc frac fmod copysign constant_pad_nd select_scatter slice_scatter diagonal_scatter as_strided_scatter empty
+    trunc frac copysign constant_pad_nd select_scatter slice_scatter diagonal_scatter as_strided_scatter empty
     empty_like empty_strided new_empty new_empty_strided zeros zeros_like ones ones_like full full_like new_zeros new_ones
-    new_full scalar_tensor arange linspace eye tril triu lift_fresh _to_copy index_fill index_copy take rot90
+    new_full scalar_tensor arange eye tril triu lift_fresh _to_copy index_fill index_copy take rot90
     max_pool2d_with_indices max_pool3d_with_indices threshold threshold_backward embedding upsample_nearest1d
     upsample_nearest2d nan_to_num hardtanh heaviside repeat_interleave select_backward slice_backward diagonal_backward
     unfold_backward max_unpool2d searchsorted bucketize bincount histc mode nanmedian fmax fmin frexp masked_scatter
@@ -336,7 +336,8 @@ class Tolerance:
         if expected.dtype == torch.float16:
             allowed = allowed + 2.0**-23
         overflown = wide.isfinite() != reference.isfinite()
-        return same | overflown | ((actual.double() - wide).abs() <= allowed)
+        anything = actual.isnan() & (spread >= scale / 4)  # noise, divided by its size: none has none
+        return same | overflown | anything | ((actual.double() - wide).abs() <= allowed)
 
 
 def compare(program: Program, compiled: Callable[..., Any], call: int) -> str | None:

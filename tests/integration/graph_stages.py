@@ -51,6 +51,7 @@ def checked() -> Iterator[None]:
     def build(*args: Any, **kwargs: Any) -> Any:
         built = real_build(*args, **kwargs)
         stages, call = list(graphs), built.call
+        graphs.clear()  # the next graph may come from the cache, through no stage
 
         def first(inputs: tuple[Any, ...]) -> Any:
             if stages:

@@ -193,6 +193,9 @@ FOUND = {
         "x.unbind(-1)[0].fill_(2)", inputs="x float32 .expand(8)", outputs="x"
     ),
     "boolean_refused_by_a_backward": program("a = torch.logaddexp2(x, y)", inputs="x float32 grad; y bool"),
+    "largest_of_a_product_that_is_saved_rounded": program(
+        "a = (x @ x.mT / 9).relu() + 1", "b = torch.amax(a, (3, 0), keepdim=True)", inputs="x bfloat16 3 1 3 3 grad", outputs="b"
+    ),
     "input_returned_through_a_write": program(
         "a = x.max(-1)[1]", "a.add_(1)", "b = a.flatten()", "a.copy_(x)", "c = torch.sqrt(x.abs())", inputs="x int64", outputs="b c"
     ),

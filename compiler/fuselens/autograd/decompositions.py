@@ -37,7 +37,7 @@ _KEPT = frozenset({
     "slice", "slice_scatter", "select", "select_scatter", "diagonal_scatter", "as_strided_scatter", "roll", "cat",
     "constant_pad_nd", "index_add",
     # half precision is compared with the number as it is, not rounded
-    "threshold", "threshold_backward",
+    "threshold",
     # raises for what is no probability
     "binary_cross_entropy",
     # views
@@ -74,6 +74,8 @@ def table() -> Decompositions:
     chosen |= {op: definitions.linspace(rule) for op, rule in torch_private.decompositions_for(["linspace"]).items()}
     groups = torch.ops.aten.native_group_norm.default
     chosen[groups] = definitions.group_norm(chosen[groups])
+    threshold = torch.ops.aten.threshold_backward.default
+    chosen[threshold] = definitions.threshold_backward(chosen[threshold])
     norm = torch.ops.aten.linalg_vector_norm.default
     chosen[norm] = _over_nonnegative_dims(norm, chosen[norm])
     return MappingProxyType(chosen)

@@ -85,6 +85,15 @@ def group_norm(rule: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def threshold_backward(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition, whose comparison is small to save, where the threshold is a number of every dtype."""
+
+    def run(grad: Tensor, x: Tensor, threshold: Any) -> Any:
+        return rule(grad, x, threshold) if threshold == 0 else NotImplemented
+
+    return run
+
+
 def _eye(n: Any, m: Any = None, *, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Tensor:
     """Torch's decomposition counts in the narrowest type that holds the sizes, which its kernels and ours lack."""
     rows, columns = (torch.arange(k, device=device) for k in (n, n if m is None else m))

@@ -34,7 +34,7 @@ from fuselens.lowering import (
     special,
     windows,
 )
-from fuselens.lowering.builder import Builder, LoweringError, Unsupported, contiguous_strides, expression
+from fuselens.lowering.builder import Builder, LoweringError, Pair, Unsupported, contiguous_strides, expression
 from fuselens.lowering.dtypes import NAMES, PARTS, REALS, WIDE_UNSIGNED
 from fuselens.lowering.views import aliases, is_view, lower_view
 from fuselens.report import Span
@@ -431,6 +431,8 @@ class _Walk:
             return self.low.pointwise(self.low.declared(meta), [value], lambda v: v)
         while not self.values[base].name:
             (base,) = base.all_input_nodes[:1]
+        if isinstance(self.values[base], Pair):  # in memory that the graph was given
+            return self.low.pointwise(self.low.declared(meta), [value], lambda v: v)
         return lower_view(self.low, self.values[base], base.meta["val"], meta, whole=True)
 
     def _check_symbols(self) -> None:

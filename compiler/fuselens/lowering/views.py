@@ -42,8 +42,6 @@ def lower_view(low: Builder, base: Buffer, base_meta: torch.Tensor, meta: Any, *
     """The view, or the tuple of views, that ``meta`` describes. Raises :class:`Unsupported`.
 
     One half of what is made of complex numbers is read from where they are computed, unless ``whole``."""
-    if base in low.whole_halves:  # it lies elsewhere, and by other strides than its fake's
-        base = low.view(*low.whole_halves[base])
     if isinstance(meta, (tuple, list)):
         return tuple(lower_view(low, base, base_meta, m) for m in meta)
     if NAMES.get(meta.dtype) != base.dtype:
@@ -60,9 +58,7 @@ def lower_view(low: Builder, base: Buffer, base_meta: torch.Tensor, meta: Any, *
         and (sizes, strides) == (base.sizes[:-1], base.strides[:-1])
         and offset in (0, base.strides[-1])
     ):
-        half = pair.part(0 if offset == 0 else 1)
-        low.whole_halves[half] = (base, sizes, strides, offset)
-        return half
+        return pair.part(0 if offset == 0 else 1)
     if offset.is_negative:
         raise Unsupported("it reaches before its argument's first element")
     return low.view(base, sizes, strides, offset)

@@ -251,7 +251,7 @@ class _Builder:
         item = member.item
         folded = {o.name: self.folds[name][o.name] for o in item.before if o.op == "reduce"}
         translate(scope, item.after, member.mapping, self._resolve, folded)
-        remember_unrounded(scope, item.loop.body, item.value, folded)
+        self._remember_unrounded(scope, item, folded)
         self.crossing[item.storage] = folded[item.value]
         self._store_value(scope, member, folded[item.value])
 
@@ -287,9 +287,13 @@ class _Builder:
     def _inline(self, scope: Scope, item: Item, mapping: Mapping[str, Expr]) -> str:
         names: dict[str, str] = {}
         translate(scope, item.loop.body, mapping, self._resolve, names, exact=item.rounds)
-        if not item.rounds:
-            remember_unrounded(scope, item.loop.body, item.value, names)
+        self._remember_unrounded(scope, item, names)
         return names[item.value]
+
+    def _remember_unrounded(self, scope: Scope, item: Item, names: Mapping[str, str]) -> None:
+        """What is stored as well is rounded for all: a backward that reads it must find what the forward computed with."""
+        if not item.rounds and item.storage not in self.plan.stored:
+            remember_unrounded(scope, item.loop.body, item.value, names)
 
     def _resolve(self, scope: Scope, storage: str, index: Expr, op: Op) -> str:
         """The value of an element: forwarded, carried from an earlier phase, computed, or loaded."""
