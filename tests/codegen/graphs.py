@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fuselens.capture import tensor_layout
+from fuselens.codegen.cpu.isa import ISAS
 from fuselens.codegen.generate import generate
 from fuselens.config import Config
 from fuselens.ir.evaluate import evaluate
@@ -28,6 +30,9 @@ DTYPES = {
     "u32": torch.uint32, "u64": torch.uint64, "bool": torch.bool,
 }  # fmt: skip
 ISA = host_isa(Config())
+if ISA in ("avx2", "avx512"):  # vectors of 16 lanes everywhere, in pairs of registers
+    ISAS["pairs"] = replace(ISAS["avx2"], name="pairs", register=64)
+SIXTEEN = "pairs" if "pairs" in ISAS else ISA
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,7 +13,7 @@ from fuselens.codegen.generate import generate
 from fuselens.ir.text import parse
 from fuselens.runtime.compile_graph import build
 
-from .graphs import DTYPES, ISA, check, compiled, config
+from .graphs import DTYPES, ISA, SIXTEEN, check, compiled, config
 
 
 @pytest.mark.parametrize("isa", [ISA, "scalar"])
@@ -65,7 +66,7 @@ TRANSPOSES = """graph g symbols [s0 = arg0.0 hint 4, s1 = arg0.1 hint 96, s2 = a
 """
 
 
-@pytest.mark.parametrize("isa", [ISA, "sse2", "scalar"])
+@pytest.mark.parametrize("isa", [ISA, SIXTEEN, "sse2", "scalar"])
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "i16", "u8", "bool"])
 def test_transposes_go_through_tiles(dtype: str, isa: str) -> None:
     text = TRANSPOSES.format(d=dtype, f="f32" if dtype == "bf16" else dtype)
@@ -77,7 +78,7 @@ def test_transposes_go_through_tiles(dtype: str, isa: str) -> None:
         check(text, [x, y, torch.randn(s1)], isa, 0, 0)
 
 
-@pytest.mark.parametrize("isa", [ISA, "sse2", "scalar"])
+@pytest.mark.parametrize("isa", [ISA, SIXTEEN, "sse2", "scalar"])
 @pytest.mark.parametrize(("dtype", "rows", "columns"), [("f32", 37, 600), ("f32", 512, 70), ("f64", 100, 17),
                                                         ("i16", 130, 1024), ("u8", 70, 100)])  # fmt: skip
 def test_tiles_of_any_strides(dtype: str, rows: int, columns: int, isa: str) -> None:
@@ -703,3 +704,36 @@ def test_comparisons_of_positions_with_a_number() -> None:
     )
     for number in (-(1 << 63), -(1 << 62), -1, 4, 5, 6, 13, 20, 41, 42, 1 << 40, (1 << 63) - 1):
         check(text, [torch.tensor(number)])
+
+
+@pytest.mark.parametrize("isa", [ISA, SIXTEEN, "sse2", "scalar"])
+@pytest.mark.parametrize("dtype", ["bool", "i16", "f32"])
+def test_tiles_of_narrow_and_wide_elements(dtype: str, isa: str) -> None:
+    """No vector is longer than the row of a tile, and no block that is transposed at once larger than a tile."""
+    text = f"""graph g
+  input arg0: {dtype}[100, 40] strides [40, 1]
+  input arg1: f32[100, 40] strides [1, 100]
+  buffer buf0: i64[100, 40] strides [40, 1]
+  buffer buf1: f32[100, 40] strides [1, 100]
+  buffer buf2: f32[100, 40] strides [1, 100]
+  kernel kernel0 [i0 < 40, i1 < 100]
+    phase []
+      a = load arg0[i0 + 40*i1] : {dtype}
+      b = load arg1[100*i0 + i1] : f32
+      c = cast a : f32
+      d = gt b, c : bool
+      e = cast d : i64
+      f = add b, c : f32
+      store buf0[i0 + 40*i1] = e
+      store buf1[100*i0 + i1] = f
+      store buf2[100*i0 + i1] = b
+  return buf0, buf1, buf2
+"""
+    source = generate(parse(text), "cpu", isa).cpp
+    assert source is not None
+    written = re.search(r"store(\d+)\(store0_tile \+ \(i0 - i0_edge\) \* (\d+)", source.text)
+    moved = re.findall(r"transpose_whole(\d+)<(\d+)>", source.text)
+    block = {1: 16, 2: 16 if "vector_size(32)" in source.text else 8, 4: 8, 8: 4}
+    assert written is None or int(written[1]) <= int(written[2])
+    assert all(block[int(size)] <= int(edge) for size, edge in moved)
+    check(text, [(torch.randn(100, 40) * 2).to(DTYPES[dtype]), torch.randn(40, 100).t()], isa)

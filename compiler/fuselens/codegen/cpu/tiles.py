@@ -65,16 +65,24 @@ class TileWriter(BodyWriter):
             # elements that are both read and written are read at their own point
             if not any(self.unit.same_memory(op.args[0], s) for s in (writes if op.op == "load" else reads)):
                 self.tiles[op.name] = Tile(self.claim(op.name, "_tile"), index, step)
-        size = max((ITEMSIZE[self._dtype(o)] for o in self.kernel.ops() if o.name in self.tiles), default=1)
+        sizes = [ITEMSIZE[self._dtype(o)] for o in self._tiled()]
+        size = max(sizes, default=1)
         line = LINE // size
+        whole = max(
+            (self.width, *(self._register(s) // s for s in sizes))
+        )  # edge of what is written, or moved, at once
         shortest = min(self.nest.hint(self.nest.size(a)) for a in (across, along))
-        if line < EDGE and shortest >= line and not self._crowded():
+        if whole <= line < EDGE and shortest >= line and not self._crowded():
             self.small, self.rows, self.edge = True, line, line
         while self.rows > 8 and self.rows * self.edge * size * len(self.tiles) > STACK:
             self.rows //= 2
         rows = sympy.Mul(*(a.size for a in self._outer()))
         counts = [print_factor(rows, self.names), self._count(across), self._count(along)]
         return str(math.prod(map(int, counts))) if all(c.isdigit() for c in counts) else " * ".join(counts)
+
+    def _register(self, size: int) -> int:
+        """The bytes of the registers in which elements are transposed."""
+        return 32 if self.unit.isa.register >= 32 and size > 1 else 16
 
     def _crowded(self) -> bool:
         """Whether the lines of tiles and of what else is accessed are too many for the few sets that they lie in."""
@@ -179,7 +187,7 @@ class TileWriter(BodyWriter):
         step = print_index(tile.step, self.names)
         counts = ", ".join(f"{self.names[a]}_end - {self.names[a]}_edge" for a in (rows, columns))
         size = ITEMSIZE[self._dtype(op)]
-        self.unit.lane_free.add(f"transpose.{size}.{32 if self.unit.isa.register >= 32 and size > 1 else 16}")
+        self.unit.lane_free.add(f"transpose.{size}.{self._register(size)}")
         self._index_parts(tile.index)
         places = [t.format(memory=memory, step=step) for t in (target, source)]
         call = f"transpose_whole{size}<{self.edge}>" if self.full else f"transpose{size}"
