@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 import fuselens
 
@@ -111,7 +111,8 @@ def _gradients(outputs: Any, arguments: dict[str, torch.Tensor]) -> tuple[dict[s
     wanted = [o for o in outputs if o.requires_grad and o.is_floating_point()]
     if not leaves or not wanted:
         return {}, None
-    seeds = [torch.linspace(0.5, 1.5, o.numel(), dtype=torch.float64).reshape(o.shape).to(o.dtype) for o in wanted]
+    with _disable_current_modes():  # no noise
+        seeds = [torch.linspace(0.5, 1.5, o.numel(), dtype=torch.float64).reshape(o.shape).to(o.dtype) for o in wanted]
     try:
         found = torch.autograd.grad(wanted, list(leaves.values()), seeds, allow_unused=True)
     except RuntimeError as error:
