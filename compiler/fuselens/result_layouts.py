@@ -98,6 +98,11 @@ def _as_first(args: Sequence[Any], result: torch.Tensor) -> Extents:
     return _packed(result.shape, _innermost_first(result.shape, [args[0].stride()]))
 
 
+def _power_of_two(exponent: torch.Tensor) -> torch.Tensor:
+    """A stand-in for 2 to the power of a tensor: of floats it is contiguous."""
+    return exponent.new_empty(exponent.shape) if exponent.is_floating_point() else exponent
+
+
 def _like_first(args: Sequence[Any], result: torch.Tensor) -> Extents:
     """As ``empty_like`` of the first operand."""
     return args[0].stride() if is_dense(args[0]) else _as_first(args, result)
@@ -145,7 +150,7 @@ _OTHERS: dict[str, Rule] = {
     **dict.fromkeys(("index", "_unsafe_index"), _indexed),
     "stack": lambda args, result: _contiguous(args, result) if all(t.is_contiguous() for t in _tensors(args)) else None,
     "threshold_backward": lambda args, result: _iterated(args[::-1], result),
-    "ldexp": lambda args, result: _iterated((args[0], args[1].new_empty(args[1].shape)), result),
+    "ldexp": lambda args, result: _iterated((args[0], _power_of_two(args[1])), result),
     **dict.fromkeys(("huber_loss", "binary_cross_entropy"), _as_first),
     **dict.fromkeys(("slice_scatter", "select_scatter", "diagonal_scatter"), _written),
     **dict.fromkeys(("hardtanh", "relu6", "nan_to_num", "_conj_physical"), _like_first),

@@ -51,7 +51,8 @@ _FOLDS = frozenset(
     avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward index_add scatter_add
     embedding_dense_backward mse_loss smooth_l1_loss logaddexp lerp cosine_similarity nll_loss_forward
     _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
-    upsample_bilinear2d max_pool2d_with_indices_backward upsample_nearest2d_backward _cdist_forward glu_backward
+    upsample_bilinear2d max_pool2d_with_indices_backward upsample_nearest2d_backward _cdist_forward
+    glu_backward
     _cdist_backward _euclidean_dist _pdist_forward _pdist_backward scatter_reduce index_reduce addr addbmm dist nansum renorm
     upsample_linear1d upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa grid_sampler_2d
     grid_sampler_2d_backward col2im avg_pool3d avg_pool3d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward
@@ -72,6 +73,7 @@ _PARTS = frozenset(
 _RESAMPLES = ("upsample_b", "upsample_l", "upsample_t", "_upsample_b", "grid_sampler")  # at rounded positions
 _NORMS = 1 / 512  # of what is added up, below which a normalised value may come out as 0
 SAMPLES, MORE_SAMPLES = 2, 40
+_OVERWRITTEN = "needed for gradient computation has been modified by an inplace operation"
 MOST_INPUT_ELEMENTS = 200_000
 
 
@@ -171,7 +173,7 @@ class Reference:
         self._step_dtypes()
 
     def _step_dtypes(self) -> None:
-        scope: dict[str, Any] = {**NAMES, **{n: a.detach().clone() for n, a in self.arguments.items()}}
+        scope: dict[str, Any] = {**NAMES, **{n: a.detach() for n, a in self.arguments.items()}}
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             for step in self.program.steps:
@@ -237,6 +239,8 @@ class _Rounding(TorchDispatchMode):
             scale = max((float(a.abs().max()) for a in args if _is_float(a) and a.numel()), default=0.0)
             args = [self._off(a.clone(), self.epsilon) if _is_float(a) else a for a in args]
         result = func(*args, **(kwargs or {}))
+        if name in ("_cdist_forward", "_euclidean_dist"):  # of many points, by products that cancel
+            result = (result.square() + self.epsilon * scale**2 * _uniform(result, self.noise)).clamp(min=0).sqrt()
         if name in _EXACT or any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns):
             return result
         for r in result if isinstance(result, (tuple, list)) else (result,):
@@ -324,8 +328,9 @@ class Tolerance:
         """For each element whether the difference is explained."""
         same = (actual == expected) | (actual.isnan() & expected.isnan())
         exact = self.exact.get(name)
-        if exact is None or exact.shape != expected.shape:
-            return same
+        if exact is None or exact.shape != expected.shape:  # it does not run in float64
+            relative = 32 * EPSILON.get(expected.dtype, 0.0)
+            return same | torch.isclose(actual.double(), expected.double(), relative, relative)
         others = [s[name] for s in self.samples if name in s and s[name].shape == expected.shape] or [exact]
         wide, reference = expected.double(), exact.double()
         error = (wide - reference).abs().nan_to_num(0, 0)
@@ -397,6 +402,8 @@ def outcome(program: Program) -> Outcome:
                 found.difference = compare(program, run, call)
         except Exception as error:  # noqa: BLE001 - the compiler's own errors are what we look for
             found.difference = f"{type(error).__name__}: {error}"
+        if found.difference and report.breaks and _OVERWRITTEN in found.difference:
+            found.difference = None  # by a later graph than the one that would have saved it
         if found.difference:
             found.difference = f"call {call}: {found.difference}"
             break

@@ -331,7 +331,7 @@ def factory(b: Builder) -> object:
         return None
     n, dtype = b.size(0, name, 0), b.pick(FLOATS + INTEGERS)
     return b.step(b.pick((
-        f"torch.arange({n}, dtype=torch.{dtype})", f"torch.linspace(-1, 2, {n}, dtype=torch.float64)",
+        f"torch.arange({n}, dtype=torch.{dtype})", f"torch.linspace(0.25, 2, {n}, dtype=torch.float64)",
         "torch.logspace(-1, 1, 5)", f"torch.ones({n}, 2, dtype=torch.{dtype})", f"torch.full(({n}, 3), 2.5)",
         f"torch.full(({n},), 2)", f"torch.zeros({n}).to(torch.{dtype})", f"torch.eye(3, {n}, dtype=torch.{dtype})",
         "torch.hann_window(7)", "{0}.new_tensor([1, 2])", f"torch.empty({n}).fill_(1.5)",

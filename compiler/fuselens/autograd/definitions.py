@@ -96,7 +96,10 @@ def threshold_backward(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 def _eye(n: Any, m: Any = None, *, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Tensor:
     """Torch's decomposition counts in the narrowest type that holds the sizes, which its kernels and ours lack."""
-    rows, columns = (torch.arange(k, device=device) for k in (n, n if m is None else m))
+    sizes = (n, n if m is None else m)
+    if 0 in sizes:
+        return torch.empty(sizes, dtype=dtype, device=device)
+    rows, columns = (torch.arange(k, device=device) for k in sizes)
     return (rows.unsqueeze(-1) == columns).to(dtype or torch.get_default_dtype())
 
 
