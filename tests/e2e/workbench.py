@@ -269,10 +269,19 @@ class Workbench:
         return [text for text in self.texts(".codelens-decoration a") if text]
 
     def notification(self, containing: str) -> str:
-        """The text of a notification on the screen, once there is one with these words."""
-        selector = ".notification-toast .notification-list-item-message"
-        found = until(f"notification with {containing!r}", lambda: [t for t in self.texts(selector) if containing in t])
-        return found[0]
+        """The text of a notification, once there is one with these words: on the screen, or in the list of those that
+        went by while a busy machine looked elsewhere."""
+        message = ".notification-list-item-message"
+        selector = f".notification-toast {message}, .notifications-center {message}"
+        patience = time.monotonic() + PATIENCE / 2
+
+        def shown() -> list[str]:
+            found = [t for t in self.texts(selector) if containing in t]
+            if not found and time.monotonic() > patience:
+                self.probe.command("notifications.showList")
+            return found
+
+        return until(f"notification with {containing!r}", shown)[0]
 
     def close_notifications(self) -> None:
         self.probe.command("notifications.clearAll")
