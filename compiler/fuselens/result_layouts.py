@@ -168,8 +168,7 @@ _OTHERS: dict[str, Rule] = {
 
 @functools.cache
 def _rule(func: Any) -> Rule | None:
-    schema = getattr(func, "_schema", None)
-    if schema is None or any(r.alias_info is not None for r in schema.returns):
+    if not _makes_new(func):
         return None
     name = func.overloadpacket.__name__
     if func.namespace == "aten" and (other := _OTHERS.get(name) or _OTHERS.get(f"{name}.{func._overloadname}")):
@@ -178,17 +177,20 @@ def _rule(func: Any) -> Rule | None:
         return None
     if name in _SCALED or ("calar" in func._overloadname and name not in _PARAMETRIC):
         return functools.partial(_iterated, number=True)
-    operands = [i for i, a in enumerate(schema.arguments) if str(a.type) == "Tensor"]
+    operands = [i for i, a in enumerate(func._schema.arguments) if str(a.type) == "Tensor"]
     return functools.partial(_of_tensors_or_numbers, operands)
+
+
+def _makes_new(func: Any) -> bool:
+    """Whether it is an operator whose results are no operands or views of them."""
+    schema = getattr(func, "_schema", None)
+    return schema is not None and all(r.alias_info is None for r in schema.returns)
 
 
 @functools.cache
 def is_elementwise(func: Any) -> bool:
     """Whether the operator computes a new tensor element by element, of elements or of rows."""
-    schema = getattr(func, "_schema", None)
-    if schema is None or any(r.alias_info is not None for r in schema.returns):
-        return False
-    return func.overloadpacket.__name__ in _UNTAGGED or torch.Tag.pointwise in func.tags
+    return _makes_new(func) and (func.overloadpacket.__name__ in _UNTAGGED or torch.Tag.pointwise in func.tags)
 
 
 def suggested_memory_format(t: torch.Tensor) -> torch.memory_format:
