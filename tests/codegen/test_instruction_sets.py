@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fuselens.codegen.cpu.body import RESERVED
 from fuselens.codegen.cpu.cpp import to_cpp
 from fuselens.codegen.cpu.isa import ISAS
 from fuselens.codegen.cpu.prelude import parts_of
+from fuselens.codegen.cpu.reserved import RESERVED
 from fuselens.codegen.generate import generate
 from fuselens.ir.text import parse
 from fuselens.runtime.build import BASE_FLAGS, build, find_compiler

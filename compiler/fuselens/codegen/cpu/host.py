@@ -23,9 +23,10 @@ from ...native import CHECK_FAILED, NO_MEMORY, OPERATOR_FAILED, SCALAR_TYPES
 from ..expressions import print_factor, print_index
 from ..host import argument_text, operator_name
 from ..source import HostProgram, KernelInfo, PythonOperator, Unsupported, Writer
-from .body import KEYWORDS, Unit
 from .operators import c_parameters, direct
 from .parts import C_TYPES
+from .reserved import KEYWORDS
+from .unit import Unit
 
 _SCALAR_TYPES = {
     short: SCALAR_TYPES[name]

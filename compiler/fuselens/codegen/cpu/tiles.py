@@ -20,8 +20,10 @@ from sympy import Expr
 from ...ir.loops import ITEMSIZE, Axis, Kernel, Op, element, indirect_names
 from ..expressions import C, linear, print_factor, print_index
 from ..source import Writer
-from .body import BodyLoop, BodyWriter, Unit
+from .body import BodyWriter
 from .parts import C_TYPES, UNIT, Part
+from .unit import Unit
+from .values import BodyLoop
 
 EDGE = 64  # elements of a tile along the vectors
 TILES = 8  # that one kernel has at most

@@ -1,0 +1,42 @@
+"""What the kernels of one translation unit share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from ...ir.loops import Graph
+from ..nest import Tuning
+from ..source import Unsupported
+from .isa import Isa
+from .parts import UNIT
+from .prelude import parts_of
+
+
+class Unit:
+    """One translation unit: its graph, its instruction set, and the prelude parts in use."""
+
+    def __init__(self, graph: Graph, isa: Isa, tunings: Mapping[str, Tuning] = MappingProxyType({})) -> None:
+        self.graph, self.isa, self.tunings = graph, isa, tunings
+        self.parts: dict[tuple[int, bool], set[str]] = {}
+        self.lane_free: set[str] = {"parallel"}
+        self._known: dict[tuple[int, bool], dict[str, object]] = {}
+
+    def need(self, width: int, wide: bool, names: Sequence[str]) -> None:
+        known = self._known.get((width, wide))
+        if known is None:
+            known = self._known[width, wide] = dict(parts_of(width, wide, self.isa))
+        for name in names:
+            if name in known:
+                self.parts.setdefault((width, wide), set()).add(name)
+            elif name in UNIT:
+                self.lane_free.add(name)
+            else:
+                raise Unsupported(f"{name} has no vector form")
+
+    def takes_over(self, new: str, old: str) -> bool:
+        """Whether ``new`` lies in the memory of ``old``, directly or through others."""
+        return old in self.graph.owners(new)[1:]
+
+    def same_memory(self, a: str, b: str) -> bool:
+        return self.graph.root(a) == self.graph.root(b)
