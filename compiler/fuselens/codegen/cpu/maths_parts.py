@@ -217,6 +217,13 @@ def _any_lane(token: str, size: int, isa: Isa) -> str:
         found, test = (" | ".join(halves) if len(pieces) > 1 else "(words)m"), f"__builtin_ia32_ptestz{64 * piece}"
         types = f"typedef long long all __attribute__((vector_size({size}))), words __attribute__((vector_size({8 * piece})))"
         body = f"{types}; words found = {found}; return !{test}(found, found);"
+        if isa.name == "avx512" and count >= 8:  # a mask of comparisons stays in a mask register
+            pieces = [range(k, k + 8) for k in range(0, count, 8)]
+            halves = [f"__builtin_shufflevector((all)m, (all)m, {', '.join(map(str, p))})" for p in pieces]
+            found = " | ".join(halves) if len(pieces) > 1 else "(words)m"
+            types = types.replace("vector_size(32)", "vector_size(64)")
+            whole = f"{types}; words found = {found}; return __builtin_ia32_ptestmq512(found, found, (unsigned char)-1) != 0;"
+            body = f"\n#ifdef __clang__\n  {body}\n#else\n  {whole}\n#endif\n"
     else:
         body = (
             f"typedef long words __attribute__((vector_size({size}))); long found = 0;"
