@@ -11,6 +11,7 @@ from ..expressions import C, linear, names_in, print_factor, print_index, slopes
 from ..source import Unsupported, Writer
 from .parts import REGISTER
 from .scalar_ops import Value
+from .streams import streams
 from .unit import Unit
 from .values import ValueWriter, lane_zero
 
@@ -22,6 +23,7 @@ class AccessWriter(ValueWriter):
         super().__init__(unit, kernel, out)
         self.pointers: dict[str, str] = {}
         self.written = frozenset(self.kernel.writes())
+        self.streams = streams(self.nest, self.plan, unit, self.width)
         self.partners: dict[str, Op | None] = {}  # see _paired
         self.iotas: dict[str, str] = {}  # arguments of the iota calls that printed index ops
 
@@ -158,8 +160,9 @@ class AccessWriter(ValueWriter):
                 raise Unsupported(f"store of a value that varies along {vector} to one element")
             out.put(f"put{w}({self._address(pointer, index)}, {lane_zero(value)});", op.spans)
         elif way[0] == "next":
-            self.need(f"store.{dtype}")
-            out.put(f"store{w}({self._address(pointer, index)}, {value.text}, {self.left});", op.spans)
+            kind = {True: "stream", False: "stream_any", None: "store"}[self.streams.get(op.name)]
+            self.need(f"{kind}.{dtype}")
+            out.put(f"{kind}{w}({self._address(pointer, index)}, {value.text}, {self.left});", op.spans)
         elif way[0] == "reversed":
             self.need(f"store_reversed.{dtype}")
             out.put(f"store_reversed{w}({self._address(pointer, index)}, {value.text}, {self.left});", op.spans)
@@ -171,6 +174,11 @@ class AccessWriter(ValueWriter):
             self.need(f"scatter.{dtype}")
             at = self._offsets(op, index, vector)
             out.put(f"scatter{w}({pointer}, {at}, {value.text}, {self.left});", op.spans)
+
+    def _close_streams(self) -> None:
+        """Lets other threads see what was stored past the caches."""
+        if self.streams:
+            self.out.put("__builtin_ia32_sfence();")
 
     def _paired(self, body: tuple[Op, ...], vector: str) -> dict[str, Op | None]:
         """Loads and stores of every second element that fill each other's gaps (the parts of complex numbers). Of two loads the

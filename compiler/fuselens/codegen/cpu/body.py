@@ -71,7 +71,7 @@ class BodyWriter(FoldWriter):
             else:
                 loops = [self._loop(a, False) for a in phase.axes if a.name != inner]
                 loops += [self._loop(a, True) for a in phase.axes if a.name == inner]
-                self.ahead = next_row(self.nest, self.unit.graph, phase.axes[0]) if phase is host else ()
+                self.ahead = next_row(self.nest, self.unit.graph, phase.axes[0], self.streams) if phase is host else ()
                 self._nest(phase.body, loops, inner, position)
 
     def _fetch(self, name: str, first: str, stride: int) -> None:

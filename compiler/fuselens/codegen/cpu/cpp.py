@@ -134,11 +134,13 @@ class _KernelWriter(ChunkWriter):
                 if self.plan.vector:
                     out.put("const long begin = 0, end = 1;")
                 begin(False)
+                self._close_streams()
                 out.close()
             else:
                 more = f"{parameters}, " if parameters else ""
                 out.open(f"static void {self.source.name}_part({more}long begin, long end) {{", self.source.spans)
                 begin(True)
+                self._close_streams()
                 out.close()
                 self._entry(parameters, passed, units)
         read, written = bytes_moved(self.source, self.unit.graph)

@@ -37,12 +37,12 @@ def dearest_pass(kernel: Kernel, dear: Collection[str]) -> Phase | None:
     return next((p for p in passes if any(o.op in dear for o in p.body)), folding[-1] if folding else None)
 
 
-def next_row(nest: Nest, graph: Graph, inner: Axis) -> tuple[Fetch, ...]:
-    """What the kernel reads and writes along its rows, one row further, at position ``inner``."""
+def next_row(nest: Nest, graph: Graph, inner: Axis, streams: Collection[str]) -> tuple[Fetch, ...]:
+    """What the kernel reads and writes along its rows, one row further, at position ``inner``; not what goes past caches."""
     outer, found = nest.kernel.axes[-1], dict[str, Fetch]()
     for phase in nest.kernel.phases:
         for op in phase.body if phase.axes else ():
-            if op.op not in ("load", "store") or op.update:
+            if op.op not in ("load", "store") or op.update or op.name in streams:
                 continue
             own, index = phase.axes[0], sympy.sympify(op.args[1])
             form = linear(index, frozenset((own.name, outer.name)))

@@ -14,6 +14,7 @@ class Isa:
     register: int
     flags: tuple[str, ...]
     fuses: bool = False  # has an instruction for fma
+    streams: int = 0  # bytes that one instruction stores past the caches, at most; 0 where none does
     fast: bool = False
 
     def lanes(self, wide: bool) -> int:
@@ -25,9 +26,9 @@ ISAS: dict[str, Isa] = {
     i.name: i
     for i in (
         Isa("scalar", 0, ()),
-        Isa("sse2", 16, ()),
+        Isa("sse2", 16, (), streams=16),
         Isa("neon", 16, (), True),
-        Isa("avx2", 32, ("-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2"), True),
+        Isa("avx2", 32, ("-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2"), True, 32),
         Isa(
             "avx512",
             64,
@@ -35,7 +36,7 @@ ISAS: dict[str, Isa] = {
                 "-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2",
                 "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512",
             ),
-            True,
+            True, 64,
         ),
     )
 }  # fmt: skip

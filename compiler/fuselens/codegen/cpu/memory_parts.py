@@ -22,21 +22,11 @@ _LOAD: dict[str, str] = {
     "u64": "@l r; __builtin_memcpy(&r, p, sizeof r); return r;",
     "bool": "u8x@W h; __builtin_memcpy(&h, p, sizeof h); return to_@Mbits(-(@i)zero_extend(h));",
 }
-_STORE: dict[str, str] = {
-    "f64": "__builtin_memcpy(p, &v, sizeof v);",
-    "f32": "__builtin_memcpy(p, &v, sizeof v);",
-    "i64": "__builtin_memcpy(p, &v, sizeof v);",
-    "i32": "__builtin_memcpy(p, &v, sizeof v);",
-    "bf16": "u16x@W h = narrow16((@i)((@u)v >> 16)); __builtin_memcpy(p, &h, sizeof h);",
-    "f16": "u16x@W h = float_to_half(v); __builtin_memcpy(p, &h, sizeof h);",
-    "i16": "u16x@W h = narrow16(v); __builtin_memcpy(p, &h, sizeof h);",
-    "i8": "u8x@W h = narrow8(v); __builtin_memcpy(p, &h, sizeof h);",
-    "u8": "u8x@W h = narrow8(v); __builtin_memcpy(p, &h, sizeof h);",
-    "u16": "u16x@W h = narrow16(v); __builtin_memcpy(p, &h, sizeof h);",
-    "u32": "__builtin_memcpy(p, &v, sizeof v);",
-    "u64": "__builtin_memcpy(p, &v, sizeof v);",
-    "bool": "u8x@W h = narrow8(to_i32(v) & 1); __builtin_memcpy(p, &h, sizeof h);",
-}
+_BITS: dict[str, str] = {  # lanes v as they lie in memory
+    "f64": "v", "f32": "v", "i64": "v", "i32": "v", "bf16": "narrow16((@i)((@u)v >> 16))", "f16": "float_to_half(v)",
+    "i16": "narrow16(v)", "i8": "narrow8(v)", "u8": "narrow8(v)", "u16": "narrow16(v)", "u32": "v", "u64": "v",
+    "bool": "narrow8(to_i32(v) & 1)",
+}  # fmt: skip
 _VALUE: dict[str, str] = {
     "f64": "return x;",
     "f32": "return x;",
@@ -96,6 +86,24 @@ def _load_edge(dtype: str, width: int, isa: Isa) -> str:
         f" lanes in = lanes{{{lanes(width, '#')}}} < ({mask})left; {token} first = @EACH;"
         f" return in ? ({token})__builtin_ia32_{builtin}((const memory*)p, in) : first; }}"
     ).replace("@EACH", f"{token}{{{lanes(width, '*p')}}}")
+
+
+def _stream(size: int, isa: Isa) -> str:
+    """Statements that write ``size`` bytes past the caches, where the instruction set can."""
+    piece = min(size, isa.streams)
+    name = {4: "movnti", 8: "movnti64", 16: "movntps", 32: "movntps256", 64: "movntps512"}.get(piece)
+    if name is None:
+        return "  __builtin_memcpy(p, &bits, sizeof bits);\n"
+    memory = {4: "int", 8: "long long"}.get(piece, "float")
+    kind = memory if piece <= 8 else "vector"
+    text = ["#ifdef __clang__", "  __builtin_nontemporal_store(bits, (decltype(bits)*)p);", "#else"]
+    if kind == "vector":
+        text.append(f"  typedef float vector __attribute__((vector_size({piece})));")
+    text.append(f"  {kind} part[{size // piece}]; __builtin_memcpy(part, &bits, sizeof bits);")
+    for k in range(size // piece):
+        at = k * piece // (8 if piece == 8 else 4)
+        text.append(f"  __builtin_ia32_{name}(({memory}*)p + {at}, part[{k}]);")
+    return "\n".join([*text, "#endif\n"])
 
 
 def memory_parts(dtype: str, width: int, wide: bool, isa: Isa) -> list[Part]:
@@ -180,9 +188,22 @@ def memory_parts(dtype: str, width: int, wide: bool, isa: Isa) -> list[Part]:
             f"static inline void store@W({c}* p, {token} v, long left) {{\n"
             f"  {c} edge[@W], *whole = p;\n"
             f"  if (__builtin_expect(left < @W, 0)) p = edge;\n"
-            f"  {_STORE[dtype]}\n"
+            f"  auto bits = {_BITS[dtype]}; __builtin_memcpy(p, &bits, sizeof bits);\n"
             f"  if (__builtin_expect(left < @W, 0)) put_edge(whole, edge, left);\n}}",
             (*base, "put_edge"),
+        ),
+        Part(
+            f"stream.{dtype}",
+            f"static inline void stream@W({c}* p, {token} v, long left) {{  // past the caches, to a multiple of the vector's size\n"
+            f"  if (__builtin_expect(left < @W, 0)) return store@W(p, v, left);\n"
+            f"  auto bits = {_BITS[dtype]};\n{_stream(ITEMSIZE[dtype] * width, isa)}}}",
+            (f"store.{dtype}",),
+        ),
+        Part(
+            f"stream_any.{dtype}",
+            f"static inline void stream_any@W({c}* p, {token} v, long left) {{  // where it is such a multiple\n"
+            f"  if ((unsigned long)p % sizeof({c}[@W])) store@W(p, v, left); else stream@W(p, v, left);\n}}",
+            (f"stream.{dtype}",),
         ),
         Part(
             f"scatter.{dtype}",

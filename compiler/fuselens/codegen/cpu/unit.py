@@ -20,6 +20,7 @@ class Unit:
         self.graph, self.isa, self.tunings = graph, isa, tunings
         self.parts: dict[tuple[int, bool], set[str]] = {}
         self.lane_free: set[str] = {"parallel"}
+        self._made = frozenset(o for e in graph.externs() for o in e.outputs)
         self._known: dict[tuple[int, bool], dict[str, object]] = {}
 
     def need(self, width: int, wide: bool, names: Sequence[str]) -> None:
@@ -33,6 +34,11 @@ class Unit:
                 self.lane_free.add(name)
             else:
                 raise Unsupported(f"{name} has no vector form")
+
+    def allocates(self, storage: str) -> bool:
+        """Whether the memory of a storage is allocated for kernels to write: then its address is a multiple of 64."""
+        root = self.graph.root(storage)
+        return root not in self.graph.inputs and root not in self.graph.constants and root not in self._made
 
     def takes_over(self, new: str, old: str) -> bool:
         """Whether ``new`` lies in the memory of ``old``, directly or through others."""
