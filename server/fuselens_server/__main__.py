@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 
-from .server import create
+from .registration import create
 
 
 def serve() -> int:

@@ -1,78 +1,36 @@
-"""Wiring: LSP messages to the session, the checks and the features. Handlers decode, call and encode, nothing else."""
+"""The server's state, and what the checks and the features need of the editor's side."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import os
 import signal
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
 from lsprotocol import types as lsp
-from pygls import uris
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
-from pygls.protocol import LanguageServerProtocol, lsp_method
-
-from fuselens.report import RunResult
 
 from . import messages, settings
 from .checking import Checks
 from .convert import Encoding
-from .document_uri import SCHEME, CodeDocument, ReportDocument, parse
-from .features import code_lens, diagnostics, documents, hover, inlay_hints, summary
+from .document_uri import CodeDocument, ReportDocument, parse
+from .features import diagnostics, documents
 from .progress import CheckProgress
+from .protocol import FuselensProtocol
 from .session import Document, Session
 from .settings import Settings
+from .view import View
 from .worker_pool import WorkerPool, WorkerStatus
 
 logger = logging.getLogger(__name__)
 
 REPUBLISH_SECONDS = 0.25
 CONFIGURATION_SECONDS = 5.0  # to wait for a client's configuration before going on without
-
-
-class FuselensProtocol(LanguageServerProtocol):
-    """pygls' protocol with our custom requests, LSP 3.18's text document content, which pygls never advertises, and
-    cancellation of commands, which pygls answers but lets run on."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._commands: dict[str | int, asyncio.Task[Any]] = {}
-
-    @contextlib.contextmanager
-    def cancellable(self) -> Iterator[asyncio.Task[Any]]:
-        """While in the block, a cancellation of the request being handled cancels the current task."""
-        task, request = asyncio.current_task(), self.msg_id
-        assert task is not None
-        if request is not None:
-            self._commands[request] = task
-        try:
-            yield task
-        finally:
-            if request is not None:
-                self._commands.pop(request, None)
-
-    def _handle_cancel_notification(self, msg_id: str | int) -> None:
-        task = self._commands.pop(msg_id, None)
-        super()._handle_cancel_notification(msg_id)
-        if task is not None:
-            task.cancel()
-
-    def get_message_type(self, method: str) -> type[Any] | None:  # type: ignore[override]  # pygls caches its own
-        return messages.REQUEST_TYPES.get(method) or super().get_message_type(method)
-
-    @lsp_method(lsp.INITIALIZE)
-    def lsp_initialize(self, params: lsp.InitializeParams) -> Generator[Any, Any, lsp.InitializeResult]:
-        result = yield from super().lsp_initialize(params)
-        capabilities = result.capabilities
-        capabilities.workspace = capabilities.workspace or lsp.WorkspaceOptions()
-        capabilities.workspace.text_document_content = lsp.TextDocumentContentOptions([SCHEME])
-        return result
 
 
 class FuselensServer(LanguageServer):
@@ -98,6 +56,17 @@ class FuselensServer(LanguageServer):
         self._background: set[asyncio.Future[Any]] = set()
         self._republishing: dict[Document, asyncio.TimerHandle] = {}
         self._running_checks = 0
+
+    def view(self, uri: str) -> View | None:
+        """What features are functions of; None when ``uri`` is no open Python file."""
+        document = self.session.get(uri)
+        return self.session.view(document) if document else None
+
+    def take_encoding(self) -> None:
+        """Counts columns as initialize settled it with the client."""
+        encoding = self.workspace.position_encoding
+        known: dict[str, Encoding] = {"utf-8": "utf-8", "utf-16": "utf-16", "utf-32": "utf-32"}
+        self.session.encoding = known.get(str(getattr(encoding, "value", encoding)), "utf-16")
 
     # --- the client's side of checks ---------------------------------------------------------------------------------
 
@@ -279,155 +248,6 @@ class FuselensServer(LanguageServer):
                 logger.info("background request failed: %s", error)
 
         task.add_done_callback(done)
-
-
-def create() -> FuselensServer:
-    """A server with every handler registered."""
-    server = FuselensServer()
-    _register_lifecycle(server)
-    _register_documents(server)
-    _register_features(server)
-    _register_commands(server)
-    return server
-
-
-def _register_lifecycle(server: FuselensServer) -> None:
-    @server.feature(lsp.INITIALIZE)
-    def initialize(ls: FuselensServer, params: lsp.InitializeParams) -> None:
-        ls.initial_options = params.initialization_options
-        ls.end_with_loop()
-
-    @server.feature(lsp.INITIALIZED)
-    async def initialized(ls: FuselensServer, _: lsp.InitializedParams) -> None:
-        encoding = ls.workspace.position_encoding
-        ls.session.encoding = _encoding(encoding)
-        root = ls.workspace.root_path
-        ls.pool.directory = root if root and os.path.isdir(root) else None
-        await ls.load_settings()
-        workspace = ls.client_capabilities.workspace
-        if workspace and (change := workspace.did_change_configuration) and change.dynamic_registration:
-            method = lsp.WORKSPACE_DID_CHANGE_CONFIGURATION
-            options = lsp.DidChangeConfigurationRegistrationOptions(section="fuselens")
-            registration = lsp.Registration("fuselens-configuration", method, options)
-            with contextlib.suppress(JsonRpcException):
-                await ls.client_register_capability_async(lsp.RegistrationParams([registration]))
-
-    @server.feature(lsp.WORKSPACE_DID_CHANGE_CONFIGURATION)
-    async def did_change_configuration(ls: FuselensServer, _: lsp.DidChangeConfigurationParams) -> None:
-        await ls.settings_changed()
-
-    @server.feature(lsp.SHUTDOWN)
-    async def shutdown(ls: FuselensServer, _: None) -> None:
-        ls.checks.cancel_all()
-        await ls.pool.close()
-
-
-def _register_documents(server: FuselensServer) -> None:
-    @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
-    def did_open(ls: FuselensServer, params: lsp.DidOpenTextDocumentParams) -> None:
-        item = params.text_document
-        if item.language_id != "python" and not item.uri.endswith(".py"):
-            return
-        ls.session.encoding = _encoding(ls.workspace.position_encoding)
-        document = ls.session.open(item.uri, item.version, item.text)
-        if document is not None:
-            ls.checks.opened(document)
-
-    @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
-    def did_change(ls: FuselensServer, params: lsp.DidChangeTextDocumentParams) -> None:
-        document = ls.session.get(params.text_document.uri)
-        if document is not None:
-            document.change(list(params.content_changes), params.text_document.version)
-            ls.republish_soon(document)
-
-    @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE, lsp.SaveOptions(include_text=False))
-    def did_save(ls: FuselensServer, params: lsp.DidSaveTextDocumentParams) -> None:
-        document = ls.session.get(params.text_document.uri)
-        if document is not None:
-            ls.cancel_republish(document)
-            ls.checks.saved(document)
-
-    @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
-    def did_close(ls: FuselensServer, params: lsp.DidCloseTextDocumentParams) -> None:
-        document = ls.session.close(params.text_document.uri)
-        if document is not None:
-            ls.checks.cancel(document)
-            ls.cancel_republish(document)
-            ls.unpublish(document)
-
-
-def _register_features(server: FuselensServer) -> None:
-    @server.feature(lsp.TEXT_DOCUMENT_HOVER)
-    def hover_(ls: FuselensServer, params: lsp.HoverParams) -> lsp.Hover | None:
-        document = ls.session.get(params.text_document.uri)
-        if document is None:
-            return None
-        return hover.hover(ls.session.view(document), params.position, ls.settings.command_links)
-
-    @server.feature(lsp.TEXT_DOCUMENT_CODE_LENS, lsp.CodeLensOptions(resolve_provider=False))
-    def code_lens_(ls: FuselensServer, params: lsp.CodeLensParams) -> list[lsp.CodeLens]:
-        document = ls.session.get(params.text_document.uri)
-        if document is None or not ls.settings.code_lens:
-            return []
-        return code_lens.code_lenses(ls.session.view(document))
-
-    @server.feature(lsp.TEXT_DOCUMENT_INLAY_HINT)
-    def inlay_hint_(ls: FuselensServer, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
-        document = ls.session.get(params.text_document.uri)
-        if document is None or not ls.settings.inlay_hints:
-            return []
-        return inlay_hints.inlay_hints(ls.session.view(document), params.range)
-
-    @server.feature(lsp.WORKSPACE_TEXT_DOCUMENT_CONTENT)
-    def text_document_content(
-        ls: FuselensServer, params: lsp.TextDocumentContentParams
-    ) -> lsp.TextDocumentContentResult:
-        ls.served(params.uri)
-        return lsp.TextDocumentContentResult(ls.content(params.uri).text)
-
-    @server.feature(messages.DOCUMENT_CONTENT)
-    def document_content(ls: FuselensServer, params: messages.DocumentContentParams) -> messages.DocumentContentResult:
-        content = ls.content(params.uri)
-        return messages.DocumentContentResult(text=content.text, language=content.language)
-
-
-def _register_commands(server: FuselensServer) -> None:
-    """Commands are for any editor; the extension's own have other ids, because languageclient registers these."""
-
-    @server.command(messages.RUN)
-    async def run(ls: FuselensServer, uri: str, qualname: str) -> dict[str, Any]:
-        path = uris.to_fs_path(uri) if uri.startswith("file:") else None
-        if not path:
-            raise JsonRpcInvalidParams(f"not a file: {uri}")
-        with ls.protocol.cancellable() as task:
-            try:
-                async with ls.show_progress(f"Fuselens: run {qualname}", task.cancel) as progress:
-                    result = await ls.checks.run(path, None, qualname, progress.report)
-            except asyncio.CancelledError:  # by the request or by the progress bar, which must be answered too
-                result = RunResult(qualname, False, "cancelled")
-        return dataclasses.asdict(result)
-
-    @server.command(messages.DOCUMENTS)
-    async def documents_(ls: FuselensServer, uri: str, qualname: str | None = None) -> list[dict[str, Any]]:
-        view = ls.session.view(ls.document(uri))
-        return [dataclasses.asdict(item) for item in documents.listings(view, qualname)]
-
-    @server.command(messages.EXPLAIN)
-    async def explain(ls: FuselensServer, uri: str, qualname: str) -> str:
-        view = ls.session.view(ls.document(uri))
-        report = view.function(qualname)
-        if report is None:
-            raise JsonRpcInvalidParams(f"{qualname} has not been compiled yet")
-        return summary.explain(report, view.stale)
-
-    @server.command(messages.RESTART_WORKER)
-    async def restart_worker(ls: FuselensServer) -> None:
-        await ls.restart()
-
-
-def _encoding(encoding: lsp.PositionEncodingKind | str | None) -> Encoding:
-    known: dict[str, Encoding] = {"utf-8": "utf-8", "utf-16": "utf-16", "utf-32": "utf-32"}
-    return known.get(str(getattr(encoding, "value", encoding)), "utf-16")
 
 
 def _version() -> str:

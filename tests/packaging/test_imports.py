@@ -40,7 +40,7 @@ def test_shared_modules_are_standard_library_only(module: str) -> None:
 
 
 def test_server_does_not_import_torch() -> None:
-    assert not loaded_after("import fuselens_server.server") & {"torch", "numpy", "sympy", "triton"}
+    assert not loaded_after("import fuselens_server.registration") & {"torch", "numpy", "sympy", "triton"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -192,8 +192,8 @@ def test_limits_and_options():
 def test_the_server_never_imports_torch_or_the_compiler():
     """Memory and start-up time: the server is plain Python plus pygls, whatever the worker needs."""
     program = (
-        "import sys, fuselens_server.server, fuselens_server.__main__\n"
-        "fuselens_server.server.create()\n"
+        "import sys, fuselens_server.registration, fuselens_server.__main__\n"
+        "fuselens_server.registration.create()\n"
         "bad = {'torch', 'numpy', 'triton', 'sympy', 'fuselens.api', 'fuselens.pipeline', 'fuselens.config'}\n"
         "print(sorted(bad & set(sys.modules)))\n"
     )

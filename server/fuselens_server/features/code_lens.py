@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lsprotocol import types as lsp
 
 from fuselens.discovery import Annotated
 from fuselens_server.features import documents, summary
 from fuselens_server.view import View
 
+if TYPE_CHECKING:
+    from fuselens_server.server import FuselensServer
+
 OPEN_DOCUMENT, OPEN_KERNEL, RUN_FUNCTION = "fuselens.openDocument", "fuselens.openKernel", "fuselens.runFunction"
+
+
+def register(server: FuselensServer) -> None:
+    @server.feature(lsp.TEXT_DOCUMENT_CODE_LENS, lsp.CodeLensOptions(resolve_provider=False))
+    def text_document_code_lens(ls: FuselensServer, params: lsp.CodeLensParams) -> list[lsp.CodeLens]:
+        view = ls.view(params.text_document.uri)
+        return code_lenses(view) if view and ls.settings.code_lens else []
 
 
 def code_lenses(view: View) -> list[lsp.CodeLens]:

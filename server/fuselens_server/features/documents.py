@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lsprotocol import types as lsp
 
 from fuselens.diagnostics import TABLE
 from fuselens.report import Report, Stage
+from fuselens_server import messages
 from fuselens_server.document_uri import CodeDocument, ReportDocument
 from fuselens_server.features import summary
 from fuselens_server.view import View
 
+if TYPE_CHECKING:
+    from fuselens_server.server import FuselensServer
+
 LANGUAGES = {"py": "python", "cpp": "cpp", "c": "c", "cu": "cuda-cpp", "loop": "fuselens-loop", "md": "markdown"}
 KERNEL_SUFFIXES = frozenset({"cpp", "c", "cu", "ptx", "ll", "asm"})
+
+
+def register(server: FuselensServer) -> None:
+    @server.feature(lsp.WORKSPACE_TEXT_DOCUMENT_CONTENT)
+    def text_document_content(
+        ls: FuselensServer, params: lsp.TextDocumentContentParams
+    ) -> lsp.TextDocumentContentResult:
+        ls.served(params.uri)
+        return lsp.TextDocumentContentResult(ls.content(params.uri).text)
+
+    @server.feature(messages.DOCUMENT_CONTENT)
+    def document_content(ls: FuselensServer, params: messages.DocumentContentParams) -> messages.DocumentContentResult:
+        content = ls.content(params.uri)
+        return messages.DocumentContentResult(text=content.text, language=content.language)
 
 
 @dataclass(frozen=True, slots=True)

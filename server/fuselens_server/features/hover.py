@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from lsprotocol import types as lsp
@@ -19,12 +20,22 @@ from fuselens_server.features.code_lens import OPEN_DOCUMENT
 from fuselens_server.features.inlay_hints import tensor_layout, tensor_text
 from fuselens_server.view import View
 
+if TYPE_CHECKING:
+    from fuselens_server.server import FuselensServer
+
 _WORD = re.compile(r"\w+")
 _PLACE = re.compile(r"\s+# (?:\S+:\d+:\d+|line \d+)$")  # where an IR line comes from: the line hovered over
 _MAXIMUM_FUNCTIONS = 3  # a helper inlined by many functions shows the first ones
 _MAXIMUM_EXCERPT = 12  # lines of loop IR
 _MAXIMUM_LINES = 12  # of guards, decisions, shapes
 _VERDICTS = {"taken": "✓", "refused": "✗"}
+
+
+def register(server: FuselensServer) -> None:
+    @server.feature(lsp.TEXT_DOCUMENT_HOVER)
+    def text_document_hover(ls: FuselensServer, params: lsp.HoverParams) -> lsp.Hover | None:
+        view = ls.view(params.text_document.uri)
+        return hover(view, params.position, ls.settings.command_links) if view else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
 from fuselens.report import Shape, Tensor
 from fuselens_server.view import View
+
+if TYPE_CHECKING:
+    from fuselens_server.server import FuselensServer
 
 _DTYPES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
@@ -16,6 +20,13 @@ _DTYPES = {
 }  # fmt: skip
 _ANNOTATED = re.compile(r"[ \t]*:(?!=)")
 _MAXIMUM_VARIANTS = 2
+
+
+def register(server: FuselensServer) -> None:
+    @server.feature(lsp.TEXT_DOCUMENT_INLAY_HINT)
+    def text_document_inlay_hint(ls: FuselensServer, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
+        view = ls.view(params.text_document.uri)
+        return inlay_hints(view, params.range) if view and ls.settings.inlay_hints else []
 
 
 def tensor_text(tensor: Tensor) -> str:

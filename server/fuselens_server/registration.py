@@ -1,0 +1,24 @@
+"""The server with every handler. Each module registers its own; they decode, call and encode, nothing else."""
+
+from __future__ import annotations
+
+from . import commands, lifecycle, synchronization
+from .features import code_lens, documents, hover, inlay_hints
+from .server import FuselensServer
+
+MODULES = (
+    lifecycle,
+    synchronization,
+    commands,
+    code_lens,
+    documents,
+    hover,
+    inlay_hints,
+)
+
+
+def create() -> FuselensServer:
+    server = FuselensServer()
+    for module in MODULES:
+        module.register(server)
+    return server

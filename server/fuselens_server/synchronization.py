@@ -1,0 +1,41 @@
+"""What the client says about the texts that it shows: opened, changed, saved, closed."""
+
+from __future__ import annotations
+
+from lsprotocol import types as lsp
+
+from .server import FuselensServer
+
+
+def register(server: FuselensServer) -> None:
+    @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
+    def did_open(ls: FuselensServer, params: lsp.DidOpenTextDocumentParams) -> None:
+        item = params.text_document
+        if item.language_id != "python" and not item.uri.endswith(".py"):
+            return
+        ls.take_encoding()
+        document = ls.session.open(item.uri, item.version, item.text)
+        if document is not None:
+            ls.checks.opened(document)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
+    def did_change(ls: FuselensServer, params: lsp.DidChangeTextDocumentParams) -> None:
+        document = ls.session.get(params.text_document.uri)
+        if document is not None:
+            document.change(list(params.content_changes), params.text_document.version)
+            ls.republish_soon(document)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE, lsp.SaveOptions(include_text=False))
+    def did_save(ls: FuselensServer, params: lsp.DidSaveTextDocumentParams) -> None:
+        document = ls.session.get(params.text_document.uri)
+        if document is not None:
+            ls.cancel_republish(document)
+            ls.checks.saved(document)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
+    def did_close(ls: FuselensServer, params: lsp.DidCloseTextDocumentParams) -> None:
+        document = ls.session.close(params.text_document.uri)
+        if document is not None:
+            ls.checks.cancel(document)
+            ls.cancel_republish(document)
+            ls.unpublish(document)
