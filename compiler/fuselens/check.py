@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from . import api, diagnostics, discovery, torch_private
+from . import api, diagnostics, discovery, fingerprints, torch_private
 from .config import Config, from_environment
 from .discovery import Annotated
 from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, inputs_for
@@ -42,17 +42,24 @@ def check_file(
     functions: tuple[str, ...] = (),
     config: Config | None = None,
     progress: Progress | None = None,
+    known: Mapping[str, str] | None = None,
 ) -> FileReport:
     """Compiles the annotated functions of ``path`` (all, or those named in ``functions``) on their example inputs.
 
     ``source`` is compiled instead of the file's text when given. A file without annotated functions is not imported.
+    A function whose fingerprint is the one ``known`` for its name gets a report that says no more than ``unchanged``.
     """
     started = time.perf_counter()
     report = FileReport(str(path))
     try:
         with opened(path, source, functions, progress) as file:
             report.diagnostics += file.diagnostics
-            report.functions += [_check(file, annotated, config, progress) for annotated in file.annotated]
+            names = [annotated.qualname for annotated in file.annotated]
+            for annotated in file.annotated:
+                once = names.count(annotated.qualname) == 1
+                had = (known or {}).get(annotated.qualname, "") if once else ""
+                report.functions.append(_check(file, annotated, config, progress, had))
+            report.imports = _imported_files(file)
     except FileRefused as refusal:
         report.diagnostics.append(refusal.diagnostic)
     report.seconds = time.perf_counter() - started
@@ -339,7 +346,15 @@ class Found:
     takes_class: bool = False
 
 
-def _check(file: OpenFile, annotated: Annotated, config: Config | None, progress: Progress | None) -> Report:
+def _imported_files(file: OpenFile) -> tuple[str, ...]:
+    """The files of modules that are loaded and belong to no library, but for this one."""
+    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())} - {file.path}
+    return tuple(sorted(f for f in files if Path(f).is_absolute() and not fingerprints.is_library_file(f)))
+
+
+def _check(
+    file: OpenFile, annotated: Annotated, config: Config | None, progress: Progress | None, known: str = ""
+) -> Report:
     name = annotated.qualname
     say = progress or _silent
     report = Report(name, file.path, annotated.name_span)
@@ -353,9 +368,13 @@ def _check(file: OpenFile, annotated: Annotated, config: Config | None, progress
         report.diagnostics.append(inputs)
         return report
     chosen = merge_config(config or from_environment(explore=True), found.config, annotated.arguments)
+    given = inputs.args, inputs.kwargs, inputs.dynamic
+    fingerprint = fingerprints.fingerprint(file.path, found.target, given, fingerprints.of_config(chosen))
+    if fingerprint and fingerprint == known:
+        return dataclasses.replace(report, fingerprint=fingerprint, unchanged=True)
     api.reset()  # the file may have called its own functions: what that compiled would be reused, not reported
     try:
-        return api.inspect(
+        report = api.inspect(
             found.target,
             inputs.args,
             inputs.kwargs,
@@ -365,6 +384,8 @@ def _check(file: OpenFile, annotated: Annotated, config: Config | None, progress
             progress=lambda stage: say(f"{name}: {stage}"),
             dynamic=inputs.dynamic,
         )
+        report.fingerprint = fingerprint
+        return report
     except SystemExit as error:
         stack = user_stack(error, file.path)
         span = stack[-1].span if stack else annotated.name_span

@@ -491,7 +491,7 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
         run = check.run_function(request.path, function, request.source, chosen, gradients, progress)
         send(wire.Event(request.id, "result", run=run))
     else:
-        file = check.check_file(request.path, request.source, request.functions, chosen, progress)
+        file = check.check_file(request.path, request.source, request.functions, chosen, progress, request.known)
         send(wire.Event(request.id, "result", file=file))
 
 

@@ -232,6 +232,8 @@ class Report:
     timings: list[Timing] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     schema: int = SCHEMA_VERSION
+    fingerprint: str = ""  # of what it depends on; "" when that cannot be told
+    unchanged: bool = False  # the caller's report of this fingerprint holds: nothing else is in this one
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -271,6 +273,7 @@ class FileReport:
     functions: list[Report] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     seconds: float = 0.0
+    imports: tuple[str, ...] = ()  # other files of the user's that it ran, whose changes may change the reports
 
 
 def to_plain(value: Any) -> Any:

@@ -43,6 +43,7 @@ class Request:
     options: dict[str, Any] = field(default_factory=dict)  # e.g. {"target": "cpu", "gradients": True}
     limits: Limits = field(default_factory=Limits)
     target: int = 0
+    known: dict[str, str] = field(default_factory=dict)  # function → fingerprint of a report that the asker has
 
 
 @dataclass(frozen=True, slots=True)

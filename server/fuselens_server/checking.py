@@ -109,8 +109,9 @@ class Checks:
         settings = await self._client.settled()
         source = document.checking.origin.text if document.checking else document.text.text
         request = wire.Request(
-            0, "check", document.path, source.removeprefix("\ufeff"), options=settings.options, limits=settings.limits
-        )
+            0, "check", document.path, source.removeprefix("\ufeff"), options=settings.options, limits=settings.limits,
+            known={name: report.fingerprint for name, report in document.offered.items()},
+        )  # fmt: skip
         async with self._client.show_progress(
             f"Fuselens: {PurePath(document.path).name}", lambda: self.cancel(document)
         ) as p:

@@ -14,9 +14,10 @@ from pygls import uris
 
 from fuselens import diagnostics
 from fuselens.discovery import Annotated, discover
-from fuselens.report import Diagnostic, FileReport, Span
+from fuselens.report import Diagnostic, FileReport, Report, Span
 
 from .convert import Encoding, SourceText
+from .rebase import rebased
 from .tracked_text import Edit, TrackedText, whole_change
 from .view import View
 
@@ -60,6 +61,7 @@ class Document:
         self.checked: Checked | None = None
         self.failed: Failed | None = None
         self.checking: TrackedText | None = None  # the text of the check in flight
+        self.offered: dict[str, Report] = {}  # to that check: reports that hold if their functions did not change
         self.published = False  # the client was told about this file
         self._parsed_version: object = None
 
@@ -104,12 +106,23 @@ class Document:
             self.parse()
         return self.parsed.functions
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Every spelling of this file's path that spans may carry."""
+        checked = {self.checked.report.file} if self.checked else set()
+        return frozenset({self.path, _real_path(self.path)} | checked)
+
     def begin(self) -> None:
         self.checking = TrackedText.unedited(self.text)
+        checked = self.checked
+        reports = checked.report.functions if checked else []
+        moved = (rebased(r, checked.text, self.names) for r in reports if checked and r.fingerprint)
+        self.offered = {r.function: r for r in moved if r is not None}
 
     def finish(self, report: FileReport) -> None:
         """Takes a check's outcome. A report without functions but with errors is a failure: the last good one stays."""
         text, self.checking = self.checking or TrackedText.unedited(self.text), None
+        report.functions = [self.offered.get(r.function, r) if r.unchanged else r for r in report.functions]
         errors = tuple(d for d in report.diagnostics if d.severity == "error")
         if errors and not report.functions:
             self.failed = Failed(errors, text)
@@ -158,11 +171,10 @@ class Session:
         functions = document.annotated()
         checked, failed = document.checked, document.failed
         untouched = TrackedText.unedited(document.text)
-        names = {document.path, _real_path(document.path)}
         return View(
             uri=document.uri,
             path=document.path,
-            names=frozenset(names | ({checked.report.file} if checked else set())),
+            names=document.names,
             annotated=functions,
             parsed=document.parsed.text,
             report=checked.report if checked else None,

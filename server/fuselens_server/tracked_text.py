@@ -55,13 +55,24 @@ class TrackedText:
 
     def range(self, span: Span) -> lsp.Range | None:
         """Where ``span`` is now; None when an edit touched it, because what was said about it may no longer hold."""
+        place = self._offsets(span)
+        return None if place is None else self.current.range(*place)
+
+    def _offsets(self, span: Span) -> tuple[int, int] | None:
         start, end = self.origin.offsets(span)
         for edit in self.edits:
             if edit.start < end and edit.end > start:
                 return None
             start, end = _move(start, edit, inclusive=True), _move(end, edit, inclusive=False)
             end = max(start, end)
-        return self.current.range(start, end)
+        return start, end
+
+    def moved(self, span: Span) -> Span | None:
+        """``span`` as a span of the current text; None when an edit touched it."""
+        place = self._offsets(span)
+        if place is None:
+            return None
+        return Span(span.file, *self.current.bytes_at_offset(place[0]), *self.current.bytes_at_offset(place[1]))
 
     def anchor(self, span: Span) -> lsp.Range:
         """Where ``span`` is now, or the nearest place to where it was: for what must stay visible."""

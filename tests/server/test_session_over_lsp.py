@@ -327,3 +327,42 @@ async def test_configuration_chooses_the_interpreter(new_editor, tmp_path, good)
     found = await editor.published(file.uri, lambda: editor.client.workspace_did_change_configuration(changed))
     assert codes(found) == ["FL101"]
     await editor.stop()
+
+
+async def test_after_an_edit_a_file_shows_what_a_fresh_check_shows(editor, tmp_path):
+    """Functions that only moved keep their reports, at their new places."""
+    head = "import fuselens\nimport torch\n\ndef example():\n    return (torch.ones(8),)\n\n"
+    each = (
+        "@fuselens.compile(example_inputs=example)\ndef f{0}(x):\n    y = x.sin()\n    print(y)\n    return y * {0}\n\n"
+    )
+    text = head + "".join(each.format(k) for k in range(5))
+    file, _ = await editor.open(tmp_path / "moved.py", text)
+    changed = text.replace("return y * 2\n", "return (y * 2)[::2]\n").replace("import torch\n", "import torch\n\n\n")
+    found = await file.save(
+        changed.replace("    print(y)\n    return y * 3", "    # why\n    print(y)\n    return y * 3")
+    )
+    fresh, expected = await editor.open(tmp_path / "fresh.py", file.text)
+    assert sorted((str(d.code), d.message, file.at(d.range), d.range.start.line) for d in found) == sorted(
+        (str(d.code), d.message, fresh.at(d.range), d.range.start.line) for d in expected
+    )
+    assert len(found) >= 5
+    assert await file.titles() == await fresh.titles()
+    places = [(h.label, h.position) for h in await file.hints()]
+    assert places == [(h.label, h.position) for h in await fresh.hints()]
+    for line in range(len(file.text.splitlines())):
+        where = lsp.Position(line, 6)
+        shown = await editor.client.text_document_hover_async(lsp.HoverParams(file.identifier, where))
+        new = await editor.client.text_document_hover_async(lsp.HoverParams(fresh.identifier, where))
+        assert (shown is None) == (new is None)
+    for listing in await editor.client.workspace_execute_command_async(
+        lsp.ExecuteCommandParams("fuselens.server.documents", [file.uri, None])
+    ):
+        listing = listing if isinstance(listing, dict) else listing._asdict()
+        if listing["kind"] in ("graph", "loop"):
+            old, new = (
+                await editor.client.workspace_text_document_content_async(
+                    lsp.TextDocumentContentParams(listing["uri"].replace("moved.py", name))
+                )
+                for name in ("moved.py", "fresh.py")
+            )
+            assert old.text.replace("moved.py", "fresh.py") == new.text

@@ -158,6 +158,11 @@ def is_library_file(filename: str) -> bool:
     )
 
 
+def in_packages(filename: str) -> bool:
+    """Code of an installed package."""
+    return filename.startswith(_PACKAGES)
+
+
 def is_made_at_run_time(filename: str) -> bool:
     """Code that a program gave to ``exec``: it has no lines to show, but its globals may change as the user's may."""
     return filename.startswith("<") and not filename.startswith("<frozen ")

@@ -1,0 +1,100 @@
+"""A report of an earlier text as a report of the current one: for functions that did not change, only moved."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+from fuselens.report import Report, Span, Stage
+
+from .tracked_text import TrackedText
+
+T = TypeVar("T")
+# What a line of a stage's text says at its end about where it comes from: "# line 6", "# toy.py:6:12", "// toy.py:6,8"
+_PLACE = re.compile(r"(?P<before>(?:#|//) (?:line |(?P<file>[^\s:]+):))(?P<lines>\d+(?:,\d+)*)(?::(?P<column>\d+))?$")
+
+
+class _TouchedError(Exception):
+    """An edit touched a place that the report is about."""
+
+
+def rebased(report: Report, text: TrackedText, names: frozenset[str]) -> Report | None:
+    """``report``, which is about ``text.origin``, as if it had been made of ``text.current``: every place in the files
+    called ``names`` (the spellings of the checked one) moves. None when an edit touched one of them."""
+    if not text.stale:
+        return report
+    try:
+        return _Mover(text, names).value(report)
+    except _TouchedError:
+        return None
+
+
+class _Mover:
+    def __init__(self, text: TrackedText, names: frozenset[str]) -> None:
+        self.text = text
+        self.names = names
+        self.files = names | {PurePath(name).name for name in names}
+        self._moved: dict[Span, Span] = {}
+
+    def span(self, span: Span) -> Span:
+        if span.file not in self.names:
+            return span
+        if span not in self._moved:
+            moved = self.text.moved(span)
+            if moved is None:
+                raise _TouchedError
+            self._moved[span] = moved
+        return self._moved[span]
+
+    def value(self, value: T) -> T:
+        found: Any = value
+        if isinstance(value, Span):
+            found = self.span(value)
+        elif isinstance(value, Stage):
+            found = self._stage(value)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            changes = {f.name: self.value(getattr(value, f.name)) for f in dataclasses.fields(value)}
+            found = dataclasses.replace(value, **changes)
+        elif isinstance(value, tuple):
+            found = tuple(self.value(part) for part in value)
+        elif isinstance(value, list):
+            found = [self.value(part) for part in value]
+        elif isinstance(value, dict):
+            found = {key: self.value(part) for key, part in value.items()}
+        elif isinstance(value, str):
+            found = self._prose(value)
+        return found
+
+    def _stage(self, stage: Stage) -> Stage:
+        lines = tuple(self.value(line) for line in stage.lines)
+        printed = stage.text.split("\n")
+        for line in stage.lines:
+            if 0 < line.line <= len(printed):
+                printed[line.line - 1] = self._place(printed[line.line - 1], line.spans)
+        return dataclasses.replace(stage, lines=lines, text="\n".join(printed))
+
+    def _place(self, line: str, spans: tuple[Span, ...]) -> str:
+        match = _PLACE.search(line)
+        if match is None or (match["file"] and match["file"] not in self.files):
+            return line
+        starts = {(s.line, s.column): self.span(s) for s in spans if s.file in self.names}
+        moved = {old: new.line for (old, _), new in starts.items()}
+        numbers = ",".join(str(moved.get(int(n), n)) for n in match["lines"].split(","))
+        column = match["column"]
+        if column:
+            at = starts.get((int(match["lines"]), int(column) - 1))
+            column = f":{at.column + 1 if at else column}"
+        return line[: match.start()] + match["before"] + numbers + (column or "")
+
+    def _prose(self, text: str) -> str:
+        """A sentence that names one of the report's places: ``FL101 at /home/me/toy.py:6:12: …``."""
+        if not any(name in text for name in self.names):
+            return text
+
+        def moved(match: re.Match[str]) -> str:
+            span = next((s for s in self._moved if (s.line, s.column + 1) == (int(match[2]), int(match[3]))), None)
+            return str(self._moved[span]) if span else match[0]
+
+        return re.sub(rf"({'|'.join(map(re.escape, self.names))}):(\d+):(\d+)", moved, text)
