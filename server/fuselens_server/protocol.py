@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types as lsp
 from pygls.protocol import LanguageServerProtocol, lsp_method
@@ -13,10 +13,15 @@ from pygls.protocol import LanguageServerProtocol, lsp_method
 from . import messages
 from .document_uri import SCHEME
 
+if TYPE_CHECKING:
+    from .server import FuselensServer
+
 
 class FuselensProtocol(LanguageServerProtocol):
     """pygls' protocol with our custom requests, LSP 3.18's text document content, which pygls never advertises, and
     cancellation of commands, which pygls answers but lets run on."""
+
+    _server: FuselensServer
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -48,6 +53,8 @@ class FuselensProtocol(LanguageServerProtocol):
     def lsp_initialize(self, params: lsp.InitializeParams) -> Generator[Any, Any, lsp.InitializeResult]:
         result = yield from super().lsp_initialize(params)
         capabilities = result.capabilities
+        if not self._server.pulls_diagnostics:
+            capabilities.diagnostic_provider = None  # a client must not get them both ways
         capabilities.workspace = capabilities.workspace or lsp.WorkspaceOptions()
         capabilities.workspace.text_document_content = lsp.TextDocumentContentOptions([SCHEME])
         return result

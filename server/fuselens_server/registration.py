@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import commands, lifecycle, synchronization
-from .features import code_lens, documents, hover, inlay_hints
+from .features import code_lens, diagnostics, documents, hover, inlay_hints
 from .server import FuselensServer
 
 MODULES = (
@@ -11,6 +11,7 @@ MODULES = (
     synchronization,
     commands,
     code_lens,
+    diagnostics,
     documents,
     hover,
     inlay_hints,

@@ -22,6 +22,7 @@ from .document_uri import CodeDocument, ReportDocument, parse
 from .features import diagnostics, documents
 from .progress import CheckProgress
 from .protocol import FuselensProtocol
+from .refreshes import Refreshes
 from .session import Document, Session
 from .settings import Settings
 from .view import View
@@ -52,6 +53,8 @@ class FuselensServer(LanguageServer):
         self.checks = Checks(self, self.session, self.pool)
         self.initial_options: Any = None
         self.worker_status: WorkerStatus | None = None
+        self.refreshes = Refreshes(self)
+        self.findings_changed = asyncio.Event()  # replaced each time
         self._served: set[str] = set()  # virtual documents that the client asked for through LSP
         self._background: set[asyncio.Future[Any]] = set()
         self._republishing: dict[Document, asyncio.TimerHandle] = {}
@@ -83,7 +86,6 @@ class FuselensServer(LanguageServer):
         found = diagnostics.diagnostics(self.session.view(document))
         if found or document.published or document.checked:
             self._publish(document, found)
-            document.published = True
 
     def republish_soon(self, document: Document) -> None:
         """After edits, shows the findings at their new places, and without those whose text was touched: once typing
@@ -104,25 +106,26 @@ class FuselensServer(LanguageServer):
             handle.cancel()
 
     def unpublish(self, document: Document) -> None:
+        """Takes back what a closed document had. Clients that pull forget it by themselves."""
         if document.published:
-            self._publish(document, [])
             document.published = False
+            self._wake_waiting()
+            if not self.pulls_diagnostics:
+                self._push(document, [])
+
+    @property
+    def pulls_diagnostics(self) -> bool:
+        """Whether the client fetches diagnostics, and fetches them again when it is told to: it is then sent none."""
+        capabilities = self.client_capabilities.text_document
+        return bool(capabilities and capabilities.diagnostic) and self.refreshes.diagnostics
 
     def report_changed(self, document: Document, before: list[str]) -> None:
         changed = list(dict.fromkeys([*self.document_uris(document), *before]))
         if changed:
             self.protocol.notify(messages.DOCUMENTS_CHANGED, messages.DocumentsChanged(uris=changed))
-        workspace = self.client_capabilities.workspace
-        if workspace is None:
-            return
-        if workspace.code_lens and workspace.code_lens.refresh_support:
-            self._in_background(self.workspace_code_lens_refresh_async(None))
-        if workspace.inlay_hint and workspace.inlay_hint.refresh_support:
-            self._in_background(self.workspace_inlay_hint_refresh_async(None))
-        if workspace.text_document_content:
-            for uri in self._served.intersection(changed):
-                refresh = lsp.TextDocumentContentRefreshParams(uri)
-                self._in_background(self.workspace_text_document_content_refresh_async(refresh))
+        self.refreshes.ask_for_annotations()
+        for uri in self._served.intersection(changed):
+            self.refreshes.ask_for_content(uri)
 
     def checks_changed(self, running: int) -> None:
         self._running_checks = running
@@ -234,8 +237,21 @@ class FuselensServer(LanguageServer):
         return document
 
     def _publish(self, document: Document, found: list[lsp.Diagnostic]) -> None:
+        """Pushes, or has the client pull if that would give it anything new."""
+        document.published = True
+        self._wake_waiting()
+        if not self.pulls_diagnostics:
+            self._push(document, found)
+        elif diagnostics.result_id(found) != document.pulled:
+            self.refreshes.ask_for_diagnostics()
+
+    def _push(self, document: Document, found: list[lsp.Diagnostic]) -> None:
         params = lsp.PublishDiagnosticsParams(document.uri, found, document.version)
         self.text_document_publish_diagnostics(params)
+
+    def _wake_waiting(self) -> None:
+        self.findings_changed.set()
+        self.findings_changed = asyncio.Event()
 
     def _in_background(self, awaitable: Any) -> None:
         """Runs without anyone waiting; a client's refusal (of a refresh, say) is not our error."""

@@ -63,6 +63,7 @@ class Document:
         self.checking: TrackedText | None = None  # the text of the check in flight
         self.offered: dict[str, Report] = {}  # to that check: reports that hold if their functions did not change
         self.published = False  # the client was told about this file
+        self.pulled = ""  # the result that it pulled last
         self._parsed_version: object = None
 
     def change(self, changes: list[lsp.TextDocumentContentChangeEvent], version: int | None) -> None:

@@ -294,7 +294,7 @@ class Editor:
 
         for name in (
             lsp.WORKSPACE_CODE_LENS_REFRESH, lsp.WORKSPACE_INLAY_HINT_REFRESH, lsp.CLIENT_REGISTER_CAPABILITY,
-            lsp.WINDOW_WORK_DONE_PROGRESS_CREATE, lsp.WORKSPACE_TEXT_DOCUMENT_CONTENT_REFRESH,
+            lsp.WORKSPACE_DIAGNOSTIC_REFRESH, lsp.WINDOW_WORK_DONE_PROGRESS_CREATE, lsp.WORKSPACE_TEXT_DOCUMENT_CONTENT_REFRESH,
         ):  # fmt: skip
             feature(name)(self._note(name))
         for name in ("fuselens/status", "fuselens/documentsChanged"):
@@ -309,6 +309,7 @@ class Editor:
     async def start(
         self, root: Path, options: Any = None, environment: dict[str, str] | None = None,
         command: tuple[str, ...] = (sys.executable, "-m", "fuselens_server"),
+        more: Callable[[lsp.ClientCapabilities], None] = lambda _: None,
     ) -> Editor:  # fmt: skip
         path = os.pathsep.join(map(str, INHERITED or SOURCES))
         env = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **(environment or {})}
@@ -323,7 +324,9 @@ class Editor:
                 did_change_configuration=lsp.DidChangeConfigurationClientCapabilities(dynamic_registration=True),
             ),
             window=lsp.WindowClientCapabilities(work_done_progress=True),
+            text_document=lsp.TextDocumentClientCapabilities(),
         )
+        more(both)
         parameters = lsp.InitializeParams(
             both, process_id=os.getpid(), root_uri=uris.from_fs_path(str(root)), initialization_options=options
         )

@@ -213,6 +213,13 @@ def test_nothing_before_any_check(toy):
     assert diagnostics.diagnostics(toy.view()) == []
 
 
+def test_result_ids_tell_findings_and_places_apart(view, toy):
+    found = diagnostics.diagnostics(view)
+    moved = diagnostics.diagnostics(toy.view(report=toy.file(), edits=((0, 0, "\n"),)))
+    assert diagnostics.result_id(found) == diagnostics.result_id(diagnostics.diagnostics(view))
+    assert len({diagnostics.result_id(f) for f in (found, moved, [])}) == 3
+
+
 # --- code lenses -----------------------------------------------------------------------------------------------------
 
 

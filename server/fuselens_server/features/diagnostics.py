@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 from pygls import uris
@@ -13,6 +15,10 @@ from fuselens_server.document_uri import CodeDocument
 from fuselens_server.tracked_text import TrackedText
 from fuselens_server.view import View
 
+if TYPE_CHECKING:
+    from fuselens_server.server import FuselensServer
+    from fuselens_server.session import Document
+
 SEVERITY: dict[Severity, lsp.DiagnosticSeverity] = {
     "error": lsp.DiagnosticSeverity.Error,
     "warning": lsp.DiagnosticSeverity.Warning,
@@ -21,6 +27,64 @@ SEVERITY: dict[Severity, lsp.DiagnosticSeverity] = {
 }
 ENVIRONMENT = frozenset({"FL907", "FL911", "FL914"})  # about the interpreter: shown where the file imports the library
 _LIBRARIES = ("torch", "fuselens")
+
+
+NOTHING = "nothing"  # the result of a document that is open no more
+
+
+def register(server: FuselensServer) -> None:
+    @server.feature(
+        lsp.TEXT_DOCUMENT_DIAGNOSTIC,
+        lsp.DiagnosticOptions(inter_file_dependencies=True, workspace_diagnostics=True, identifier="fuselens"),
+    )
+    def text_document_diagnostic(
+        ls: FuselensServer, params: lsp.DocumentDiagnosticParams
+    ) -> lsp.RelatedFullDocumentDiagnosticReport | lsp.RelatedUnchangedDocumentDiagnosticReport:
+        document = ls.session.get(params.text_document.uri)
+        if document is None:
+            return lsp.RelatedFullDocumentDiagnosticReport([])
+        found = diagnostics(ls.session.view(document))
+        document.pulled = result_id(found)
+        document.published = True
+        if document.pulled == params.previous_result_id:
+            return lsp.RelatedUnchangedDocumentDiagnosticReport(document.pulled)
+        return lsp.RelatedFullDocumentDiagnosticReport(found, result_id=document.pulled)
+
+    @server.feature(lsp.WORKSPACE_DIAGNOSTIC)
+    async def workspace_diagnostic(
+        ls: FuselensServer, params: lsp.WorkspaceDiagnosticParams
+    ) -> lsp.WorkspaceDiagnosticReport:
+        """Of the open documents. Answers a client that knows all of it when something changes, not before: clients
+        ask again as soon as they have an answer."""
+        known = {previous.uri: previous.value for previous in params.previous_result_ids}
+        while True:
+            changed = ls.findings_changed
+            items = [workspace_item(d, diagnostics(ls.session.view(d)), known) for d in ls.session.documents]
+            items += closed_items({d.uri for d in ls.session.documents}, known)
+            if not known or any(isinstance(i, lsp.WorkspaceFullDocumentDiagnosticReport) for i in items):
+                return lsp.WorkspaceDiagnosticReport(items)
+            await changed.wait()
+
+
+WorkspaceItem = lsp.WorkspaceFullDocumentDiagnosticReport | lsp.WorkspaceUnchangedDocumentDiagnosticReport
+
+
+def workspace_item(document: Document, found: list[lsp.Diagnostic], known: dict[str, str]) -> WorkspaceItem:
+    result = result_id(found)
+    if known.get(document.uri) == result:
+        return lsp.WorkspaceUnchangedDocumentDiagnosticReport(document.uri, result, document.version)
+    return lsp.WorkspaceFullDocumentDiagnosticReport(document.uri, found, document.version, result_id=result)
+
+
+def closed_items(open_uris: set[str], known: dict[str, str]) -> list[WorkspaceItem]:
+    """Takes back what the client knows of documents that are closed by now."""
+    gone = [uri for uri, result in known.items() if uri not in open_uris and result != NOTHING]
+    return [lsp.WorkspaceFullDocumentDiagnosticReport(uri, [], None, result_id=NOTHING) for uri in gone]
+
+
+def result_id(found: Sequence[lsp.Diagnostic]) -> str:
+    """Equal for equal findings at equal places."""
+    return hashlib.sha256(repr(found).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def diagnostics(view: View) -> list[lsp.Diagnostic]:
