@@ -7,7 +7,7 @@ operations, and convert half precision to compute with it, and each step chooses
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,11 +16,17 @@ Extents = Sequence[Any]  # ints, or symbolic ones
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def strides(func: Any, args: Sequence[Any], result: torch.Tensor) -> tuple[Any, ...] | None:
-    """The strides that the kernel of the operator ``func`` gives its (first) result, whose fake is ``result``; None
-    where the fake has them, or nothing else is known."""
+def strides(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: torch.Tensor, position: int = 0
+) -> tuple[Any, ...] | None:
+    """The strides that the kernel of the operator ``func`` gives the result at ``position``, whose fake is ``result``;
+    None where the fake has them, or nothing else is known."""
     rule = _rule(func)
-    if rule is None or result.dim() == 0 or any(type(n) is int and n == 0 for n in result.shape):
+    if rule is None or result.dim() == 0 or (position and func.overloadpacket.__name__ not in _ALIKE):
+        return None
+    if kwargs.get("memory_format", torch.preserve_format) not in (None, torch.preserve_format):
+        return None
+    if rule not in _OF_EMPTY and any(type(n) is int and n == 0 for n in result.shape):
         return None
     found = rule(args, result)
     if found is None or all(a is b or bool(a == b) for a, b in zip(found, result.stride(), strict=True)):
@@ -47,7 +53,7 @@ def _iterated(args: Sequence[Any], result: torch.Tensor, *, mask: bool = False, 
     steps = [t.stride() if k else _converted(t) for k, t in zip(kept, operands, strict=True)]
     if not number and all(t.dim() == len(shape) and t.shape == shape for t in operands):
         orders: list[Sequence[int]] = [range(len(shape) - 1, -1, -1)]
-        if len(shape) in _CHANNELS_LAST:
+        if len(shape) == 4:
             orders.append(_channels_innermost(len(shape)))
         for order in orders:
             if all(_is_packed(shape, s, order) for s in steps):
@@ -99,18 +105,23 @@ def _as_first(args: Sequence[Any], result: torch.Tensor) -> Extents:
 
 
 def _power_of_two(exponent: torch.Tensor) -> torch.Tensor:
-    """A stand-in for 2 to the power of a tensor: of floats it is contiguous."""
-    return exponent.new_empty(exponent.shape) if exponent.is_floating_point() else exponent
+    """A stand-in for 2 to the power of a tensor."""
+    dtype = exponent.dtype if exponent.is_floating_point() else torch.get_default_dtype()
+    return exponent.new_empty(exponent.shape, dtype=dtype)
 
 
 def _like_first(args: Sequence[Any], result: torch.Tensor) -> Extents:
     """As ``empty_like`` of the first operand."""
-    return args[0].stride() if is_dense(args[0]) else _as_first(args, result)
+    x = args[0]
+    dense = is_dense(x) or any(type(n) is int and n == 0 for n in x.shape)
+    return x.stride() if dense else _as_first(args, result)
 
 
 def _written(args: Sequence[Any], result: torch.Tensor) -> Extents | None:
-    """As the first operand lies, gaps included, which is what torch's rules say, unless its elements share memory."""
-    return _as_first(args, result) if 0 in result.stride() else None
+    """As the first operand lies, gaps included, unless its elements share memory."""
+    x = args[0]
+    shared = any(s == 0 and n != 1 for n, s in zip(x.shape, x.stride(), strict=True))
+    return _as_first(args, result) if shared else x.stride()
 
 
 def _contiguous(_: Sequence[Any], result: torch.Tensor) -> Extents:
@@ -119,49 +130,144 @@ def _contiguous(_: Sequence[Any], result: torch.Tensor) -> Extents:
 
 def _suggested(args: Sequence[Any], result: torch.Tensor) -> Extents:
     """Channels last where the first operand is, else contiguous."""
-    contiguous = suggested_memory_format(args[0]) is torch.contiguous_format
-    return _contiguous(args, result) if contiguous else _packed(result.shape, _channels_innermost(result.dim()))
+    return _in_format(result.shape, suggested_memory_format(args[0]))
+
+
+def _in_format(shape: Extents, memory_format: torch.memory_format) -> Extents:
+    rank = len(shape)
+    contiguous = memory_format is torch.contiguous_format
+    return _packed(shape, range(rank - 1, -1, -1) if contiguous else _channels_innermost(rank))
+
+
+def _normalised(args: Sequence[Any], result: torch.Tensor) -> Extents:
+    """By channels: in order, where all is contiguous in some order, whatever strides dimensions of size 1 have."""
+    x, *parameters = _tensors(args)
+    if x.dim() in _CHANNELS_LAST and all(p.is_contiguous() for p in parameters):
+        orders = range(x.dim() - 1, -1, -1), _channels_innermost(x.dim())
+        for order in orders:
+            if _is_packed(x.shape, x.stride(), order):
+                return _packed(result.shape, order)
+    return _suggested(args, result)
+
+
+def _stacked(args: Sequence[Any], result: torch.Tensor) -> Extents:
+    """Tensors are put together along a dimension that they have, which is then split, if there is such a one."""
+    tensors, rank = args[0], result.dim()
+    dim = (args[1] if len(args) > 1 else 0) % rank
+    x = tensors[0]
+    if dim == rank - 1:
+        formats = {_format_of((*t.shape, 1), (*t.stride(), 1)) for t in tensors}
+        return _in_format(result.shape, formats.pop() if len(formats) == 1 else torch.contiguous_format)
+    formats = {suggested_memory_format(t) for t in tensors}
+    shape = (*x.shape[:dim], x.shape[dim] * len(tensors), *x.shape[dim + 1 :])
+    joined = _in_format(shape, formats.pop() if len(formats) == 1 else torch.contiguous_format)
+    if all(type(n) is int for n in (*shape, *joined)):
+        return torch.empty_strided(shape, joined, device="meta").view(result.shape).stride()
+    return (*joined[:dim], joined[dim] * x.shape[dim], *joined[dim:])
+
+
+def _gated(args: Sequence[Any], result: torch.Tensor) -> Extents:
+    """Of the halves of one tensor."""
+    half = result.new_empty_strided(result.shape, args[0].stride())
+    return _iterated((half, half), result)
+
+
+def _rotated(args: Sequence[Any], result: torch.Tensor) -> Extents:
+    """It is flipped, then transposed in odd turns."""
+    turns, dims = (*args[1:], *(1, (0, 1))[len(args) - 1 :])
+    if turns % 4 == 0:
+        return _contiguous(args, result)
+    steps = list(_like_first(args, args[0]))
+    if turns % 2:
+        a, b = dims
+        steps[a], steps[b] = steps[b], steps[a]
+    return steps
+
+
+def _exponential(args: Sequence[Any], result: torch.Tensor) -> Extents | None:
+    """Of matrices of one element the function is one of elements."""
+    return _iterated(args[:1], result) if result.shape[-1] == 1 else None
 
 
 def _transformed(args: Sequence[Any], result: torch.Tensor) -> Extents | None:
-    """MKL transforms the dimensions given, which lie innermost, the last of them first; the others are one batch."""
+    """MKL transforms the dimensions given, which lie innermost, the last of them first; the others are one batch.
+    To reals it goes along the last one in the end, from what complex numbers the others gave."""
     x, dims = args[:2]
-    if x.device.type != "cpu" or not torch.backends.mkl.is_available():
+    if x.device.type != "cpu" or not torch.backends.mkl.is_available() or not dims:
         return None
+    steps, to_complex = x.stride(), result.is_complex()
+    if len(dims) > 1 and not to_complex:
+        steps, dims = _transformed_along(x.shape, steps, _outer_first(dims[:-1], steps)), dims[-1:]
+    inner = _outer_first(dims, steps) if x.is_complex() else [*_outer_first(dims[:-1], steps), dims[-1]]
+    return _transformed_along(result.shape, steps, inner)
 
-    def outer_first(some: Iterable[int]) -> list[int]:
-        return sorted(some, key=x.stride, reverse=True)
 
-    order = [*outer_first(d for d in range(x.dim()) if d not in dims), *outer_first(dims[:-1]), dims[-1]]
-    return _packed(result.shape, order[::-1])
+def _transformed_along(shape: Extents, steps: Extents, dims: Sequence[int]) -> Extents:
+    batch, passed = list(range(len(shape))), len(shape)
+    k = 0
+    while True:  # partitioned as by the standard library, which keeps no order
+        while k < passed and batch[k] not in dims:
+            k += 1
+        while k < passed and batch[passed - 1] in dims:
+            passed -= 1
+        if k >= passed:
+            break
+        batch[k], batch[passed - 1] = batch[passed - 1], batch[k]
+    return _packed(shape, [*_outer_first(batch[:k], steps), *dims][::-1])
+
+
+def _outer_first(dims: Iterable[int], steps: Extents) -> list[int]:
+    return sorted(dims, key=lambda d: steps[d], reverse=True)
 
 
 # Tagged as pointwise, but views, or laid out as their parts are.
-_NOT_ITERATED = frozenset({"positive", "conj_physical", "mvlgamma", "clone", "fill"})
+_NOT_ITERATED = frozenset({"positive", "conj_physical", "mvlgamma", "clone"})
 _PARAMETRIC = frozenset({"pow", "lerp"})  # they take a number, which is no operand of the kernel
-_SCALED = frozenset({"deg2rad", "rad2deg"})  # they multiply by one
 _UNTAGGED = frozenset({
     "where", "native_layer_norm", "hardswish", "tril", "triu", "binary_cross_entropy_with_logits",
 })  # fmt: skip
+_ALIKE = frozenset({"sort", "frexp"})  # all their results lie alike
+_OF_EMPTY = frozenset({_like_first, _contiguous, _suggested})  # rules for tensors without elements, too
 _OTHERS: dict[str, Rule] = {
-    **dict.fromkeys(("floor_divide", "mse_loss", "smooth_l1_loss", "complex", "polar"), _iterated),
+    **dict.fromkeys(("mse_loss", "smooth_l1_loss", "complex", "polar"), _iterated),
+    "floor_divide": functools.partial(_of_tensors_or_numbers, (1,)),
+    "rsub": lambda args, result: _iterated(args[1::-1], result, number=not isinstance(args[1], torch.Tensor)),
     "where": functools.partial(_iterated, mask=True),
-    "_fft_r2c": _transformed,
+    **dict.fromkeys(("_fft_r2c", "_fft_c2c", "_fft_c2r"), _transformed),
     **dict.fromkeys(("index", "_unsafe_index"), _indexed),
-    "stack": lambda args, result: _contiguous(args, result) if all(t.is_contiguous() for t in _tensors(args)) else None,
+    "stack": _stacked,
+    "glu": _gated,
+    "binary_cross_entropy_with_logits": lambda args, result: _like_first(args[1:], result),
+    "rot90": _rotated,
+    "linalg_matrix_exp": _exponential,
+    "abs": lambda args, result: (_like_first if args[0].is_complex() else _iterated)(args, result),
+    "angle": lambda args, result: (_contiguous if args[0].is_complex() else _iterated)(args, result),
     "threshold_backward": lambda args, result: _iterated(args[::-1], result),
     "ldexp": lambda args, result: _iterated((args[0], _power_of_two(args[1])), result),
-    **dict.fromkeys(("huber_loss", "binary_cross_entropy"), _as_first),
     **dict.fromkeys(("slice_scatter", "select_scatter", "diagonal_scatter"), _written),
-    **dict.fromkeys(("hardtanh", "relu6", "nan_to_num", "_conj_physical"), _like_first),
+    **dict.fromkeys((
+        "hardtanh", "relu6", "nan_to_num", "_conj_physical", "deg2rad", "rad2deg", "huber_loss", "binary_cross_entropy",
+        "frexp", "fill", "flip", "sort",
+        "_to_copy", "ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "randint_like", "index_put",
+        "_prelu_kernel", "exponential", "cauchy", "geometric", "log_normal",
+    ), _like_first),
     **dict.fromkeys(("isfinite", "isinf"), lambda args, result: (
-        _iterated if args[0].is_floating_point() else _like_first)(args, result)),
-    **dict.fromkeys(("masked_fill", "rrelu", "rrelu_with_noise", "rrelu_with_noise_functional"), _contiguous),
-    **dict.fromkeys(("log_sigmoid_forward", "nll_loss2d_forward", "pow.Scalar"), _contiguous),
+        _iterated if args[0].is_floating_point() else _as_first if args[0].is_complex() else _like_first)(args, result)),
+    **dict.fromkeys((
+        "masked_fill", "rrelu", "rrelu_with_noise", "rrelu_with_noise_functional", "log_sigmoid_forward", "tril", "triu",
+        "nll_loss2d_forward", "pow.Scalar", "native_layer_norm", "_softmax", "_log_softmax", "renorm", "isin", "diag_embed",
+        "grid_sampler_2d", "grid_sampler_3d", "normal.Tensor_Tensor", "index_add", "index_copy",
+    ), _contiguous),
     **dict.fromkeys((
         "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
         "_native_batch_norm_legit_no_training", "_batch_norm_with_update", "_batch_norm_with_update_functional",
-        "reflection_pad2d", "reflection_pad3d", "replication_pad2d", "replication_pad3d", "channel_shuffle", "max_unpool2d",
+    ), _normalised),
+    **dict.fromkeys((
+        "reflection_pad2d", "reflection_pad3d", "replication_pad2d", "replication_pad3d", "channel_shuffle",
+        "native_channel_shuffle", "max_unpool2d", "native_group_norm",
+        "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+        "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+        "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
     ), _suggested),
 }  # fmt: skip
 
@@ -171,11 +277,11 @@ def _rule(func: Any) -> Rule | None:
     if not _makes_new(func):
         return None
     name = func.overloadpacket.__name__
-    if func.namespace == "aten" and (other := _OTHERS.get(name) or _OTHERS.get(f"{name}.{func._overloadname}")):
+    if func.namespace == "aten" and (other := _OTHERS.get(f"{name}.{func._overloadname}") or _OTHERS.get(name)):
         return other
     if torch.Tag.pointwise not in func.tags or name in _NOT_ITERATED:
         return None
-    if name in _SCALED or ("calar" in func._overloadname and name not in _PARAMETRIC):
+    if "calar" in func._overloadname and name not in _PARAMETRIC:
         return functools.partial(_iterated, number=True)
     operands = [i for i, a in enumerate(func._schema.arguments) if str(a.type) == "Tensor"]
     return functools.partial(_of_tensors_or_numbers, operands)
@@ -195,15 +301,19 @@ def is_elementwise(func: Any) -> bool:
 
 def suggested_memory_format(t: torch.Tensor) -> torch.memory_format:
     """The memory format in which many kernels return what they compute from a tensor, which may have gaps."""
-    if t.dim() not in _CHANNELS_LAST or t.stride(1) == 0:
+    return _format_of(t.shape, t.stride())
+
+
+def _format_of(shape: Extents, steps: Extents) -> torch.memory_format:
+    if len(shape) not in _CHANNELS_LAST or steps[1] == 0:
         return torch.contiguous_format
     least: Any = 0
-    for d in _channels_innermost(t.dim()):
-        size, step = t.shape[d], t.stride(d)
-        if size == 0 or step < least or (d == 0 and least == t.stride(1)):
+    for d in _channels_innermost(len(shape)):
+        size, step = shape[d], steps[d]
+        if size == 0 or step < least or (d == 0 and least == steps[1]):
             return torch.contiguous_format
         least = step * size if size > 1 else step
-    return _CHANNELS_LAST[t.dim()]
+    return _CHANNELS_LAST[len(shape)]
 
 
 def _is_packed(shape: Extents, steps: Extents, innermost_first: Iterable[int]) -> bool:

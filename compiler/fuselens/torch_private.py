@@ -147,14 +147,16 @@ _CORRECTIONS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]] | None]] = {
 }
 
 
-def kernels_strides(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> tuple[Any, ...] | None:
-    """The strides that eager gives a result, whose fake is ``result``; None where the fake has them, or nothing else is
-    known without the value of a number that only data decides."""
-    empty = _empty_strides(func, args, kwargs, result)
+def kernels_strides(
+    func: Any, args: Any, kwargs: Any, result: torch.Tensor, position: int = 0
+) -> tuple[Any, ...] | None:
+    """The strides that eager gives the result at ``position``, whose fake is ``result``; None where the fake has them, or
+    nothing else is known without the value of a number that only data decides."""
+    empty = None if position else _empty_strides(func, args, kwargs, result)
     if empty is not None:
         return empty
     try:
-        return result_layouts.strides(func, args, result)
+        return result_layouts.strides(func, args, kwargs, result, position)
     except RuntimeError as error:
         if needs_data(error):
             return None
@@ -208,15 +210,20 @@ class _FakeMode(FakeTensorMode):
         ):
             with self:  # the kernel keeps its sums in the precision that it computes in
                 return result[0], result[1].to(torch.float64)
-        first = result[0] if isinstance(result, tuple) and result else result
-        if not isinstance(first, torch.Tensor):
-            return result
-        strides = kernels_strides(func, args, kwargs, first)
+        if isinstance(result, tuple):
+            made = [self._laid_out(func, args, kwargs, r, k) for k, r in enumerate(result)]
+            same = all(a is b for a, b in zip(made, result, strict=True))
+            return result if same else tuple(made)
+        return self._laid_out(func, args, kwargs, result)
+
+    def _laid_out(self, func: Any, args: Any, kwargs: Any, result: Any, position: int = 0) -> Any:
+        strides = None
+        if isinstance(result, torch.Tensor):
+            strides = kernels_strides(func, args, kwargs, result, position)
         if strides is None:
             return result
         with self:
-            made = torch.empty_strided(first.shape, strides, dtype=first.dtype, device=first.device)
-        return (made, *result[1:]) if isinstance(result, tuple) else made
+            return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
     def _layer_norm(self, args: tuple[Any, ...]) -> Any:
         """As torch computes it, but in this mode: out of it torch 2.13 imports its distributed tensors (.3 s)."""

@@ -240,22 +240,23 @@ class Recorder(torch_private.RecordingMode):
 
     def _laid_out(self, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
         """What an operator of the program was decomposed to, laid out in memory as by the operator itself."""
-        first: Any = out[0] if isinstance(out, tuple) and out else out
-        if not isinstance(first, torch.Tensor):
+        if isinstance(out, tuple):
+            return tuple([self._laid_out_at(func, args, kwargs, t, k) for k, t in enumerate(out)])
+        return self._laid_out_at(func, args, kwargs, out)
+
+    def _laid_out_at(self, func: Any, args: Any, kwargs: Any, out: Any, position: int = 0) -> Any:
+        if not isinstance(out, torch.Tensor):
             return out
-        strides = torch_private.kernels_strides(func, args, kwargs, first)
+        strides = torch_private.kernels_strides(func, args, kwargs, out, position)
         if strides is None:
             return out
         with self:
-            if first.numel() == 0:
-                copy = torch.empty_strided(first.shape, strides, dtype=first.dtype, device=first.device)
-            else:
-                order = sorted(range(first.ndim), key=lambda d: -torch_private.size_hint(strides[d]))
-                inverse = sorted(range(len(order)), key=order.__getitem__)
-                copy = torch.permute(torch.permute(first, order).clone(memory_format=torch.contiguous_format), inverse)
-                if copy.stride() != strides:  # along dimensions of size 1
-                    copy = copy.as_strided(first.shape, strides)
-        return (copy, *out[1:]) if isinstance(out, tuple) else copy
+            if out.numel() == 0:
+                return torch.empty_strided(out.shape, strides, dtype=out.dtype, device=out.device)
+            order = sorted(range(out.ndim), key=lambda d: -torch_private.size_hint(strides[d]))
+            inverse = sorted(range(len(order)), key=order.__getitem__)
+            copy = torch.permute(torch.permute(out, order).clone(memory_format=torch.contiguous_format), inverse)
+            return copy if copy.stride() == strides else copy.as_strided(out.shape, strides)  # where its size is 1
 
     def _seed(self, device: torch.device) -> torch.Tensor:
         with self.pause():
