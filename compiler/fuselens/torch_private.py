@@ -25,13 +25,17 @@ import torch
 import torch.masked._ops as _masked
 import torch.utils._device
 import torch.utils.checkpoint
+from torch._decomp import decomposition_table, meta_table
 from torch._ops import OpOverload as OpOverload  # for others to import
+from torch._subclasses.fake_impls import has_meta, op_implementations_checks
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
+    in_kernel_invocation_manager,
+    torch_decomp_decompositions,
 )
 from torch.autograd import forward_ad
 from torch.torch_version import TorchVersion
@@ -97,7 +101,7 @@ def _view_by_kernel(view: Any, x: Any, sizes: Any) -> tuple[Any, tuple[Any, ...]
     if not all(type(e) is int for e in extents):
         return None
     shaped = view(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta"), sizes)
-    return torch.ops.aten.as_strided.default, (x, shaped.shape, shaped.stride(), x.storage_offset())
+    return torch.ops.aten.as_strided.default, (x, tuple(shaped.shape), shaped.stride(), x.storage_offset())
 
 
 def nonnegative_dims(func: Any, x: Any, *args: Any) -> tuple[Any, tuple[Any, ...]] | None:
@@ -197,10 +201,7 @@ class _FakeMode(FakeTensorMode):
             func, args = corrected
         if self.shape_env is not None or not FAKE_RESULTS.suits(func):
             return self._as_by_kernel(func, args, kwargs, super().dispatch(func, types, args, kwargs))
-        if func is torch.ops.aten.native_layer_norm.default and not kwargs:
-            compute = functools.partial(self._layer_norm, args)
-        else:
-            compute = functools.partial(self._dispatch_impl, func, types, args, kwargs)
+        compute = functools.partial(self._dispatch_impl, func, types, args, kwargs)
         return FAKE_RESULTS.run(self, func, args, kwargs, lambda: self._as_by_kernel(func, args, kwargs, compute()))
 
     def _as_by_kernel(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
@@ -217,18 +218,87 @@ class _FakeMode(FakeTensorMode):
         return self._laid_out(func, args, kwargs, result)
 
     def _laid_out(self, func: Any, args: Any, kwargs: Any, result: Any, position: int = 0) -> Any:
-        strides = None
-        if isinstance(result, torch.Tensor):
-            strides = kernels_strides(func, args, kwargs, result, position)
-        if strides is None:
+        if not isinstance(result, torch.Tensor):
             return result
         with self:
+            strides = kernels_strides(func, args, kwargs, result, position)
+            if strides is None:
+                return result
             return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
-    def _layer_norm(self, args: tuple[Any, ...]) -> Any:
-        """As torch computes it, but in this mode: out of it torch 2.13 imports its distributed tensors (.3 s)."""
-        with self:
-            return torch._refs.native_layer_norm(*args)
+    def _dispatch_impl(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """As torch does. But out of its mode a fake tensor that is asked for more than its layout, its device to begin
+        with, makes torch 2.13 import its distributed tensors (.2 s, .6 s with what they import), once in a process."""
+        if self.shape_env is None and _is_kernel_alone(func):
+            result = self._by_meta_kernel(func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        with self if func in _ASKS_FAKES else contextlib.nullcontext():
+            return super()._dispatch_impl(func, types, args, kwargs)
+
+    def _by_meta_kernel(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What the kernel for meta tensors returns for those below the fake ones; NotImplemented where any is special,
+        or changes its layout. torch gives that kernel the fake tensors themselves."""
+        fakes = [t for t in PYTREE.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        if not fakes or not all(
+            type(t) is FakeTensor and t.fake_mode is self and t.constant is None and t.layout is torch.strided
+            and not (t.is_quantized or t.is_conj() or t.is_neg()) and t.fake_device == fakes[0].fake_device
+            for t in fakes
+        ):  # fmt: skip
+            return NotImplemented
+        metas: dict[int, Any] = {}
+        fake_of: dict[int, Any] = {}
+
+        def below(t: Any) -> Any:
+            if not isinstance(t, torch.Tensor):
+                return t
+            if id(t) not in metas:
+                meta = torch.empty(0, dtype=t.dtype, device="meta")
+                metas[id(t)] = meta.set_(t.untyped_storage(), t.storage_offset(), t.shape, t.stride())  # pyright: ignore[reportCallIssue, reportArgumentType]
+                fake_of[id(meta)] = t
+            return metas[id(t)]
+
+        def above(t: Any) -> Any:
+            return fake_of.get(id(t), t)
+
+        with in_kernel_invocation_manager(self):
+            given = PYTREE.tree_map(below, (args, kwargs))
+            try:
+                result = func(*given[0], **given[1])
+            except NotImplementedError:
+                return NotImplemented
+        if any((m.shape, m.stride()) != (fake_of[id(m)].shape, fake_of[id(m)].stride()) for m in metas.values()):
+            return NotImplemented
+        return self.wrap_meta_outputs_with_default_device_logic(
+            PYTREE.tree_map(above, result), func, fakes, fakes[0].fake_device
+        )
+
+
+# Torch's rules for these call operators on fake tensors out of their mode.
+_ASKS_FAKES = frozenset({torch.ops.aten.native_layer_norm.default, torch.ops.aten.select.int})
+# And for these they only see to operands on different devices.
+_OF_ANY_DEVICES = frozenset({
+    torch.ops.aten.copy.default, torch.ops.aten.copy_.default, torch.ops.aten.slice_scatter.default,
+    torch.ops.aten.diagonal_scatter.default, torch.ops.aten._unsafe_index_put.default,
+})  # fmt: skip
+
+
+@functools.cache
+def _is_kernel_alone(func: Any) -> bool:
+    """Whether all that fake modes do for ``func`` is to call its kernel for meta tensors, and that does not tell fake
+    tensors from others."""
+    if func.namespace != "aten" or torch.Tag.inplace_view in func.tags or not has_meta(func):
+        return False
+    if func in _OF_ANY_DEVICES:
+        return True
+    if any(a.is_out for a in func._schema.arguments) or any(check(func) for check, _ in op_implementations_checks):
+        return False
+    if func in meta_table:
+        return meta_table[func].__module__ != "torch._meta_registrations"
+    if func in FakeTensorMode._cpp_meta_supports_symint or torch.Tag.view_copy in func.tags:
+        return True
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    return not composite and not (func in decomposition_table and torch_decomp_decompositions(func))
 
 
 FAKE_RESULTS = FakeResults(
