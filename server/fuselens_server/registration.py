@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import commands, lifecycle, synchronization
-from .features import code_lens, diagnostics, documents, hover, inlay_hints
+from .features import code_lens, diagnostics, documents, highlight, hover, inlay_hints, navigation
 from .server import FuselensServer
 
 MODULES = (
@@ -13,8 +13,10 @@ MODULES = (
     code_lens,
     diagnostics,
     documents,
+    highlight,
     hover,
     inlay_hints,
+    navigation,
 )
 
 

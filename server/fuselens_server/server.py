@@ -65,6 +65,12 @@ class FuselensServer(LanguageServer):
         document = self.session.get(uri)
         return self.session.view(document) if document else None
 
+    def shown(self, uri: str) -> tuple[View, ReportDocument] | None:
+        """What features of a virtual document are functions of; None when ``uri`` is none of an open file."""
+        address = parse(uri)
+        view = self.view(address.file) if isinstance(address, ReportDocument) else None
+        return (view, address) if view and isinstance(address, ReportDocument) else None
+
     def take_encoding(self) -> None:
         """Counts columns as initialize settled it with the client."""
         encoding = self.workspace.position_encoding

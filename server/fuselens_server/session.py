@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tokenize
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
@@ -17,6 +17,7 @@ from fuselens.discovery import Annotated, discover
 from fuselens.report import Diagnostic, FileReport, Report, Span
 
 from .convert import Encoding, SourceText
+from .correspondence import Correspondence
 from .rebase import rebased
 from .tracked_text import Edit, TrackedText, whole_change
 from .view import View
@@ -39,6 +40,7 @@ class Checked:
 
     report: FileReport
     text: TrackedText
+    correspondence: Correspondence
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class Document:
         self.text = text
         self.parsed = Parsed(self.parsed.functions, self.parsed.text.after(edit, text))
         if self.checked:
-            self.checked = Checked(self.checked.report, self.checked.text.after(edit, text))
+            self.checked = replace(self.checked, text=self.checked.text.after(edit, text))
         if self.failed:
             self.failed = Failed(self.failed.findings, self.failed.text.after(edit, text))
         if self.checking:
@@ -128,7 +130,7 @@ class Document:
         if errors and not report.functions:
             self.failed = Failed(errors, text)
         else:
-            self.checked, self.failed = Checked(report, text), None
+            self.checked, self.failed = Checked(report, text, Correspondence(report)), None
 
     def fail(self, finding: Diagnostic) -> None:
         text, self.checking = self.checking or TrackedText.unedited(self.text), None
@@ -183,6 +185,7 @@ class Session:
             failures=failed.findings if failed else (),
             failed=failed.text if failed else untouched,
             compiling=document.checking is not None,
+            correspondence=checked.correspondence if checked else Correspondence(),
             other_text=self._other_text,
         )
 

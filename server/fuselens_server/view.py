@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lsprotocol import types as lsp
 
@@ -11,6 +11,7 @@ from fuselens.discovery import Annotated
 from fuselens.report import Diagnostic, FileReport, Report, Span
 
 from .convert import SourceText
+from .correspondence import Correspondence
 from .tracked_text import TrackedText
 
 
@@ -32,6 +33,7 @@ class View:
     failures: tuple[Diagnostic, ...]
     failed: TrackedText  # the text that ``failures`` refer to
     compiling: bool = False
+    correspondence: Correspondence = field(default_factory=Correspondence)  # of ``report``
     other_text: Callable[[str], SourceText | None] = _no_text  # the text of another file, for its columns
 
     @property

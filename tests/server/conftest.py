@@ -37,6 +37,7 @@ from fuselens.report import (
     Timing,
 )
 from fuselens_server.convert import SourceText
+from fuselens_server.correspondence import Correspondence
 from fuselens_server.tracked_text import Edit, TrackedText
 from fuselens_server.view import View
 
@@ -137,7 +138,8 @@ def make_view(
         tracked = tracked.after(Edit(start, end, len(new)), SourceText(now[:start] + new + now[end:]))
     return View(
         uri=uri, path=path, names=frozenset({path}), annotated=tuple(discover(text, path)), parsed=tracked,
-        report=report, compiled=tracked, failures=failures, failed=tracked, **changes,
+        report=report, compiled=tracked, failures=failures, failed=tracked,
+        **{"correspondence": Correspondence(report), **changes},
     )  # type: ignore[arg-type]  # fmt: skip
 
 
@@ -394,7 +396,7 @@ class Editor:
         return [pid for pid in pids if b"fuselens.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def good() -> str:
     """A file that compiles, with one break."""
     return GOOD

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
-from pygls import uris
 
 from fuselens.discovery import import_span
 from fuselens.report import Diagnostic, Frame, Severity, Span
 from fuselens_server.document_uri import CodeDocument
+from fuselens_server.features.locations import user_location
 from fuselens_server.tracked_text import TrackedText
 from fuselens_server.view import View
 
@@ -195,26 +195,12 @@ def _related(
         frames.append(Frame("", diagnostic.span))
     related = []
     for frame in frames:
-        location = _location(view, text, frame.span)
+        location = user_location(view, text, frame.span)
         if location is not None:
             what = "here" if frame.span == diagnostic.span else "called here"
             message = f"in {frame.function}: {what}" if frame.function else what
             related.append(lsp.DiagnosticRelatedInformation(location, message))
     return related
-
-
-def _location(view: View, text: TrackedText, span: Span) -> lsp.Location | None:
-    if view.here(span):
-        place = text.range(span)
-        return lsp.Location(view.uri, place) if place else None
-    uri = uris.from_fs_path(span.file)
-    if uri is None or (not span.file.startswith(("/", "\\")) and span.file[1:2] != ":"):
-        return None  # generated code: "<string>", "<eval_with_key>.1"
-    other = view.other_text(span.file)
-    if other is None:
-        start, end = lsp.Position(span.line - 1, span.column), lsp.Position(span.end_line - 1, span.end_column)
-        return lsp.Location(uri, lsp.Range(start, end))
-    return lsp.Location(uri, other.range(*other.offsets(span)))
 
 
 def _once(found: Iterable[lsp.Diagnostic | None]) -> list[lsp.Diagnostic]:

@@ -12,6 +12,7 @@ from fuselens.report import Report, Stage
 from fuselens_server import messages
 from fuselens_server.document_uri import CodeDocument, ReportDocument
 from fuselens_server.features import summary
+from fuselens_server.features.locations import find_stage
 from fuselens_server.view import View
 
 if TYPE_CHECKING:
@@ -94,12 +95,8 @@ def report_content(view: View, document: ReportDocument) -> Content | None:
         texts = {"summary": lambda: summary.explain(report, view.stale), "guards": lambda: summary.guards(report)}
         make = texts.get(document.name)
         return Content(make(), "plaintext") if make else None
-    for graph in report.graphs:
-        if graph.id == document.graph:
-            for stage in graph.stages:
-                if (stage.name, stage.suffix) == (document.name, document.suffix):
-                    return Content(stage.text, language(stage.suffix))
-    return None
+    found = find_stage(view, document)
+    return Content(found[2].text, language(document.suffix)) if found else None
 
 
 def code_content(document: CodeDocument) -> Content | None:

@@ -1,0 +1,68 @@
+"""Places in the user's files and in virtual documents, as LSP says them."""
+
+from __future__ import annotations
+
+import keyword
+import re
+
+from lsprotocol import types as lsp
+from pygls import uris
+
+from fuselens.report import Graph, Report, Span, Stage
+from fuselens_server.convert import SourceText
+from fuselens_server.document_uri import ReportDocument
+from fuselens_server.tracked_text import TrackedText
+from fuselens_server.view import View
+
+_WORD = re.compile(r"\w+")
+_COMMENT = re.compile(r"(?:#|//)\s.*$")
+
+
+def user_location(view: View, text: TrackedText, span: Span, *, nearest: bool = False) -> lsp.Location | None:
+    """Where ``span`` is now; None where its text was edited (unless the ``nearest`` place will do), and for code that
+    is in no file."""
+    if view.here(span):
+        place = text.anchor(span) if nearest else text.range(span)
+        return lsp.Location(view.uri, place) if place else None
+    uri = uris.from_fs_path(span.file)
+    if uri is None or (not span.file.startswith(("/", "\\")) and span.file[1:2] != ":"):
+        return None  # generated code: "<string>", "<eval_with_key>.1"
+    other = view.other_text(span.file)
+    if other is None:
+        start, end = lsp.Position(span.line - 1, span.column), lsp.Position(span.end_line - 1, span.end_column)
+        return lsp.Location(uri, lsp.Range(start, end))
+    return lsp.Location(uri, other.range(*other.offsets(span)))
+
+
+def stage_location(view: View, report: Report, graph: Graph, stage: Stage, first: int, last: int) -> lsp.Location:
+    """The lines ``first`` to ``last`` of a stage's text, without the indentation of the first."""
+    text = stage_text(view, stage)
+    content = text.line(first)
+    start = text.line_start(first) + len(content) - len(content.lstrip())
+    place = text.range(start, text.line_start(last) + len(text.line(last)))
+    return lsp.Location(str(ReportDocument(view.uri, report.function, stage.name, stage.suffix, graph.id)), place)
+
+
+def stage_text(view: View, stage: Stage) -> SourceText:
+    return SourceText(stage.text, view.parsed.current.encoding)
+
+
+def find_stage(view: View, document: ReportDocument) -> tuple[Report, Graph, Stage] | None:
+    """What a virtual document shows, as far as the last good report has it."""
+    report = view.function(document.qualname)
+    for graph in report.graphs if report else ():
+        for stage in graph.stages:
+            if (graph.id, stage.name, stage.suffix) == (document.graph, document.name, document.suffix):
+                return report, graph, stage  # type: ignore[return-value]  # graphs of a report
+    return None
+
+
+def on_name(text: SourceText, position: lsp.Position) -> bool:
+    """Whether the position touches an identifier outside of comments: those are the language's own server's."""
+    content = text.line(position.line + 1)
+    column = text.offset(position) - text.line_start(position.line + 1)
+    comment = _COMMENT.search(content)
+    if comment and column >= comment.start():
+        return False
+    touched = (m.group() for m in _WORD.finditer(content) if m.start() <= column <= m.end())
+    return any(word.isidentifier() and not keyword.iskeyword(word) for word in touched)

@@ -1,0 +1,172 @@
+"""Definitions, implementations and references between the user's lines and those of graphs, loops and kernels.
+
+In a virtual document everything is ours: a line's definition is the user code that it came from. In the user's file,
+names belong to the Python language server beside us, so definitions and references answer on the rest of a line
+(operators, keywords, literals, indentation), and implementations anywhere.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lsprotocol import types as lsp
+
+from fuselens.report import Line, Span
+from fuselens_server.correspondence import Generated, innermost, outermost, runs
+from fuselens_server.document_uri import ReportDocument
+from fuselens_server.features import documents
+from fuselens_server.features.locations import find_stage, on_name, stage_location, stage_text, user_location
+from fuselens_server.view import View
+
+if TYPE_CHECKING:
+    from fuselens_server.server import FuselensServer
+
+Answer = list[lsp.Location] | list[lsp.LocationLink]
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Where something leads to, and the range that leads there."""
+
+    origin: lsp.Range | None
+    locations: list[lsp.Location]
+
+    def encode(self, links: bool | None) -> Answer:
+        """As links for clients that know them: those underline the whole origin."""
+        if not links:
+            return self.locations
+        return [lsp.LocationLink(at.uri, at.range, at.range, self.origin) for at in self.locations]
+
+
+def register(server: FuselensServer) -> None:
+    @server.feature(lsp.TEXT_DOCUMENT_DEFINITION)
+    def text_document_definition(ls: FuselensServer, params: lsp.DefinitionParams) -> Answer:
+        client = ls.client_capabilities.text_document
+        return _targets(ls, params, names=False).encode(client and client.definition and client.definition.link_support)
+
+    @server.feature(lsp.TEXT_DOCUMENT_IMPLEMENTATION)
+    def text_document_implementation(ls: FuselensServer, params: lsp.ImplementationParams) -> Answer:
+        client = ls.client_capabilities.text_document
+        links = client and client.implementation and client.implementation.link_support
+        return _targets(ls, params, names=True).encode(links)
+
+    @server.feature(lsp.TEXT_DOCUMENT_REFERENCES)
+    def text_document_references(ls: FuselensServer, params: lsp.ReferenceParams) -> list[lsp.Location]:
+        own, uri = params.context.include_declaration, params.text_document.uri
+        if (view := ls.view(uri)) is not None:
+            return references(view, params.position, own)
+        if (shown := ls.shown(uri)) is not None:
+            return references_of_line(*shown, params.position.line + 1, own)
+        return []
+
+
+def _targets(ls: FuselensServer, params: lsp.DefinitionParams | lsp.ImplementationParams, *, names: bool) -> Targets:
+    if (view := ls.view(params.text_document.uri)) is not None:
+        return kernel_lines(view, params.position, names=names)
+    if (shown := ls.shown(params.text_document.uri)) is not None:
+        return user_lines(*shown, params.position.line + 1)
+    return Targets(None, [])
+
+
+# --- from the user's file ----------------------------------------------------------------------------------------------
+
+
+def kernel_lines(view: View, position: lsp.Position, *, names: bool = False) -> Targets:
+    """What the expression at ``position`` became in the end: for each graph and phase, the kernel's lines that are most
+    specific to it, else those of the last stage that has any."""
+    made, span = became(view, position, names=names)
+    phases: dict[tuple[str, int, bool], list[Generated]] = defaultdict(list)
+    for line in made:
+        phases[line.report.function, line.graph.id, line.stage.name.endswith(".backward")].append(line)
+    locations = []
+    for lines in phases.values():
+        rank = max(_finality(line) for line in lines)
+        last = [line for line in lines if _finality(line) == rank]
+        last = [line for line in last if line.stage is last[-1].stage]
+        widths = {line.line: _width(line) for line in last}
+        first, end = runs(n for n, width in widths.items() if width == min(widths.values()))[0]
+        locations.append(stage_location(view, last[0].report, last[0].graph, last[0].stage, first, end))
+    return Targets(view.compiled.range(span) if span else None, locations)
+
+
+def references(view: View, position: lsp.Position, include_declaration: bool = True) -> list[lsp.Location]:
+    """Every line of every stage that came from the expression at ``position``."""
+    made, span = became(view, position)
+    own = user_location(view, view.compiled, span) if span and made and include_declaration else None
+    return [*([own] if own else []), *_stage_locations(view, made)]
+
+
+def became(view: View, position: lsp.Position, *, names: bool = False) -> tuple[list[Generated], Span | None]:
+    """What came from the innermost expression at ``position``, and that expression; from the whole line where it is
+    in none. Nothing on names, unless ``names`` are wanted too."""
+    if view.report is None or (not names and on_name(view.compiled.current, position)):
+        return [], None
+    place = view.compiled.place(position)
+    if place is None:
+        return [], None
+    made = view.correspondence.of_line(view.names, place[0])
+    span = innermost((line.span for line in made), *place)
+    return [line for line in made if span in (None, line.span)], span
+
+
+def _finality(line: Generated) -> int:
+    """How far the stage is from the source: graphs, then loops, then kernels, those for the target last."""
+    kind = documents.kind(line.stage)
+    if kind == "kernel" and line.stage.name.partition(".")[0] in {kernel.backend for kernel in line.graph.kernels}:
+        return 3
+    return {"kernel": 2, "loop": 1}.get(kind, 0)
+
+
+def _width(line: Generated) -> int:
+    """How many user lines the generated line came from: a kernel's head stands for all of its lines."""
+    spans = next(entry.spans for entry in line.stage.lines if entry.line == line.line)
+    return len({(span.file, span.line) for span in spans})
+
+
+def _stage_locations(view: View, made: Iterable[Generated]) -> list[lsp.Location]:
+    stages: dict[int, list[Generated]] = defaultdict(list)
+    for line in made:
+        stages[id(line.stage)].append(line)
+    return [
+        stage_location(view, lines[0].report, lines[0].graph, lines[0].stage, first, last)
+        for lines in stages.values()
+        for first, last in runs(line.line for line in lines)
+    ]
+
+
+# --- from a virtual document -------------------------------------------------------------------------------------------
+
+
+def user_lines(view: View, document: ReportDocument, line: int) -> Targets:
+    """The user code that a line of a stage's text came from."""
+    entry, place = _line_of(view, document, line)
+    found = [user_location(view, view.compiled, span, nearest=True) for span in outermost(entry.spans)]
+    return Targets(place, [location for location in found if location is not None])
+
+
+def references_of_line(
+    view: View, document: ReportDocument, line: int, include_declaration: bool = True
+) -> list[lsp.Location]:
+    """The user code that a line of a stage's text came from, and all else that became of that code."""
+    entry, _ = _line_of(view, document, line)
+    own = user_lines(view, document, line).locations if include_declaration else []
+    wanted = set(entry.spans)
+    made = [
+        g
+        for span in dict.fromkeys(wanted)
+        for g in view.correspondence.of_line({span.file}, span.line)
+        if g.span == span
+    ]
+    return [*own, *_stage_locations(view, sorted(made, key=lambda g: (g.report.function, g.graph.id)))]
+
+
+def _line_of(view: View, document: ReportDocument, line: int) -> tuple[Line, lsp.Range | None]:
+    found = find_stage(view, document)
+    entries = [entry for entry in found[2].lines if entry.line == line] if found else []
+    if not found or not entries:
+        return Line(line, ()), None
+    text = stage_text(view, found[2])
+    return entries[0], text.range(text.line_start(line), text.line_start(line) + len(text.line(line)))

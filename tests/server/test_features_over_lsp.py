@@ -1,0 +1,82 @@
+"""The wiring of the features that need a compiled file, over stdio against the real worker."""
+
+from __future__ import annotations
+
+import pytest
+import pytest_asyncio
+from lsprotocol import types as lsp
+
+from fuselens_server.convert import SourceText
+from fuselens_server.document_uri import ReportDocument, parse
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def compiled(editor, tmp_path_factory, good):
+    """One compiled file for the tests that only ask."""
+    file, _ = await editor.open(tmp_path_factory.mktemp("compiled") / "compiled.py", good)
+    return file
+
+
+def where(file, needle: str, shift: int = 0) -> lsp.Position:
+    return SourceText(file.text).position(file.text.index(needle) + shift)
+
+
+async def document(editor, file, name: str) -> tuple[str, str]:
+    """The address and the text of a stage of the first graph that has it."""
+    listed = await editor.execute("fuselens.server.documents", file.uri, "toy")
+    uris = [item["uri"] if isinstance(item, dict) else item.uri for item in listed]
+    uri = next(uri for uri in uris if parse(uri).name == name)
+    return uri, (await editor.client.protocol.send_request_async("fuselens/documentContent", {"uri": uri})).text
+
+
+async def test_from_a_line_to_its_kernel_and_back(editor, compiled):
+    at = where(compiled, "/ (a")
+    (target, *_) = await editor.client.text_document_definition_async(lsp.DefinitionParams(compiled.identifier, at))
+    address = parse(target.uri)
+    assert isinstance(address, ReportDocument)
+    assert (address.qualname, address.name, address.graph) == ("toy", "cpp", 0)
+    identifier = lsp.TextDocumentIdentifier(target.uri)
+    back = await editor.client.text_document_definition_async(lsp.DefinitionParams(identifier, target.range.start))
+    assert {location.uri for location in back} == {compiled.uri}
+    assert "a / (a.abs() + 1)" in [compiled.at(location.range) for location in back]
+    params = lsp.ImplementationParams(compiled.identifier, where(compiled, "abs"))
+    assert await editor.client.text_document_implementation_async(params)
+    on_name = lsp.DefinitionParams(compiled.identifier, where(compiled, "abs"))
+    assert not await editor.client.text_document_definition_async(on_name)
+
+
+async def test_references_both_ways(editor, compiled):
+    context = lsp.ReferenceContext(include_declaration=True)
+    params = lsp.ReferenceParams(context, compiled.identifier, where(compiled, "/ (a"))
+    found = await editor.client.text_document_references_async(params)
+    assert found[0].uri == compiled.uri
+    names = {address.name for address in map(parse, (f.uri for f in found)) if isinstance(address, ReportDocument)}
+    assert {"capture", "joint", "fuse", "cpp"} <= names
+    at = next(f for f in found if "fuse.loop" in f.uri)
+    params = lsp.ReferenceParams(context, lsp.TextDocumentIdentifier(at.uri), at.range.start)
+    assert {compiled.uri, at.uri} <= {f.uri for f in await editor.client.text_document_references_async(params)}
+
+
+async def test_highlights(editor, compiled):
+    params = lsp.DocumentHighlightParams(compiled.identifier, where(compiled, "/ (a"))
+    lit = await editor.client.text_document_document_highlight_async(params)
+    assert "a / (a.abs() + 1)" in [compiled.at(h.range) for h in lit]
+    uri, text = await document(editor, compiled, "fuse")
+    line = next(n for n, content in enumerate(text.split("\n")) if "load a" in content)
+    params = lsp.DocumentHighlightParams(lsp.TextDocumentIdentifier(uri), lsp.Position(line, 0))
+    assert line in [h.range.start.line for h in await editor.client.text_document_document_highlight_async(params)]
+
+
+@pytest.mark.parametrize(
+    "uri", ["file:///nowhere.py", "fuselens://codes/FL101.md", "untitled:x", "fuselens://report/x/a.b?file=f"]
+)
+async def test_unknown_documents_have_nothing(editor, uri):
+    identifier, at = lsp.TextDocumentIdentifier(uri), lsp.Position(0, 0)
+    client = editor.client
+    assert not await client.text_document_definition_async(lsp.DefinitionParams(identifier, at))
+    assert not await client.text_document_implementation_async(lsp.ImplementationParams(identifier, at))
+    context = lsp.ReferenceContext(include_declaration=True)
+    assert not await client.text_document_references_async(lsp.ReferenceParams(context, identifier, at))
+    assert not await client.text_document_document_highlight_async(lsp.DocumentHighlightParams(identifier, at))
