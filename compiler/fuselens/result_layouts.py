@@ -174,7 +174,8 @@ def _gated(args: Sequence[Any], result: torch.Tensor) -> Extents:
 
 def _rotated(args: Sequence[Any], result: torch.Tensor) -> Extents:
     """It is flipped, then transposed in odd turns."""
-    turns, dims = (*args[1:], *(1, (0, 1))[len(args) - 1 :])
+    turns: Any = args[1] if len(args) > 1 else 1
+    dims: Any = args[2] if len(args) > 2 else (0, 1)
     if turns % 4 == 0:
         return _contiguous(args, result)
     steps = list(_like_first(args, args[0]))

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
+import fuselens
 from fuselens import torch_private
 from fuselens.autograd import joint
 
@@ -124,3 +125,17 @@ def test_results_of_any_rank(name: str) -> None:
 def test_results_of_images(name: str) -> None:
     rank, run = OF_IMAGES[name]
     agree(run, (rank,), 16)
+
+
+def test_pooling_without_gradients() -> None:
+    for grad in (False, True):
+        for x in (torch.randn(2, 3, 8), torch.randn(2, 8, 3).mT, torch.randn(1, 8, 3).mT[0]):
+            x.requires_grad_(grad)
+            for run in (
+                lambda x: F.max_pool1d(x, 2),
+                torch.nn.MaxPool1d(3, 2, 1),
+                lambda x: F.max_pool1d(x, 2, None, 0, 1, True),
+            ):
+                expected, found = run(x), fuselens.compile(run)(x)
+                assert (found.stride(), found.requires_grad) == (expected.stride(), expected.requires_grad)
+                assert torch.equal(found, expected)

@@ -297,3 +297,9 @@ def test_operators_by_their_definitions(name: str) -> None:
     assert difference is None, difference
     report = compiled.__fuselens__.recorder.report
     assert not any(d.code == "FL401" and d.verdict == "fallback" for g in report.graphs for d in g.decisions)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_neighbours_are_those_of_the_type(dtype: torch.dtype) -> None:
+    x, y = torch.randn(50).to(dtype), torch.randn(50).to(dtype)
+    assert torch.equal(fuselens.compile(torch.nextafter)(x, y), torch.nextafter(x, y))

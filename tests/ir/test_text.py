@@ -92,6 +92,7 @@ def test_spans_are_comments_and_a_line_map() -> None:
     [
         "0", "-1", "i0", "64*i0 + i1", "s0*i0 + i1 + 3", "-i0 + 7", "s0**2*i0", "i0 + %t3", "FloorDiv(s0, 2)",
         "64*i0 + r0", "s0*(s1 + 1)", "-2*i0 + 3*s0 - 1", "Max(1, s0)", "Mod(s0, 3)",
+        "-(s0 + 1)*i0 + i1 + s0",
     ],
 )  # fmt: skip
 def test_expressions_round_trip(text: str) -> None:

@@ -1,4 +1,5 @@
-"""Torch functions that look at values only to refuse some: traced as Python, with the looks as checks in the graph.
+"""Torch functions that do otherwise for fake tensors: traced as Python. Most look at values only to refuse some, and
+have their looks as checks in the graph.
 
 A check that fails makes the graph raise, and the frame runs again eagerly, where torch's function says why.
 """
@@ -110,3 +111,12 @@ def corrcoef(input: Any) -> Any:  # noqa: A002
         return found / found
     deviations = found.diagonal().sqrt()
     return (found / deviations.view(-1, 1) / deviations.view(1, -1)).clip(-1, 1)
+
+
+def max_pool1d(
+    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,  # noqa: A002
+    return_indices: bool = False,
+) -> Any:  # fmt: skip
+    """Where no gradient is asked for, ATen has a kernel of its own, whose result is contiguous."""
+    steps = () if stride is None else stride
+    return torch.max_pool1d_with_indices(input, kernel_size, steps, padding, dilation, ceil_mode)[0].contiguous()

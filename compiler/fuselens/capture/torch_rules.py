@@ -282,9 +282,18 @@ def _is_covariance(input: TensorValue, **rest: Value) -> bool:  # noqa: A002
     return x.numel() > 0 and bool(tensors or count > correction.value)
 
 
+def _pools_directly(input: TensorValue, return_indices: Value | None = None, **_: Value) -> bool:  # noqa: A002
+    x = input.fake
+    if return_indices is not None and (not isinstance(return_indices, Constant) or return_indices.value):
+        return False
+    return x.device.type == "cpu" and not (x.requires_grad and torch.is_grad_enabled())
+
+
 LOOKING = frozenset({"quantile", "nanquantile", "cov", "corrcoef"})  # methods, too
 _looks(torch.nn.functional.gaussian_nll_loss, "gaussian_nll_loss", lambda var, **_: isinstance(var, TensorValue))
 _looks(torch.quantile, "quantile", _is_quantile)
 _looks(torch.nanquantile, "nanquantile", _is_quantile)
 _looks(torch.cov, "cov", _is_covariance)
+for _pool in (torch.max_pool1d, torch.nn.functional.max_pool1d):
+    _looks(_pool, "max_pool1d", _pools_directly)
 _looks(torch.corrcoef, "corrcoef", _is_covariance)

@@ -146,6 +146,8 @@ def _build(node: ast.expr, text: str) -> Expr:
 def _factors(node: ast.expr, text: str) -> list[Expr]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         return [*_factors(node.left, text), *_factors(node.right, text)]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):  # it binds the first factor, not the product
+        return [sympy.Integer(-1), *_factors(node.operand, text)]
     return [_build(node, text)]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -29,12 +29,13 @@ class Formula:
     ``operands``: "result" (the type the result computes in), "promoted" (torch's promotion of the first two: for
     comparisons, whose result is bool), "bool" (truth values), "own" (that of the first: for predicates).
     ``converts``: with half precision, eager converts a second operand that is a number, or has no dimensions, to it as
-    it does all others.
+    it does all others. ``halves``: whether those may be computed in single precision.
     """
 
     compute: Callable[..., Any]
     operands: str = "result"
     converts: bool = False
+    halves: bool = True
 
     def __call__(self, low: Builder, meta: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
         dtype = NAMES.get(meta.dtype, "")
@@ -43,6 +44,8 @@ class Formula:
         own = args[0].dtype if isinstance(args[0], Buffer) else ""
         wanted = {"bool": "bool", "own": compute_dtype(own)}.get(self.operands, compute_dtype(dtype))
         half = dtype if dtype in HALVES and wanted == "f32" else ""
+        if half and not self.halves:
+            raise Unsupported("single precision has other neighbours")
         if half and self.converts:
             args = tuple(_rounded(a, half) for a in args)
             kwargs = {k: _rounded(a, half) for k, a in kwargs.items()}
@@ -427,7 +430,7 @@ FORMULAS: dict[str, Formula] = {
     "aten.atan2": _binary("atan2"),
     "aten.hypot": _binary("hypot"),
     "aten.copysign": _binary("copysign"),
-    "aten.nextafter": _binary("nextafter"),
+    "aten.nextafter": replace(_binary("nextafter"), halves=False),
     "aten.logaddexp": Formula(_logaddexp, converts=True),
     "aten.logaddexp2": Formula(lambda a, b: _logaddexp(a, b, "2")),
     "aten.xlogy": Formula(_xlogy, converts=True),
