@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from fuselens.codegen.cpu import streams, tiles
 from fuselens.codegen.cpu.cpp import to_cpp
 from fuselens.codegen.generate import generate
 from fuselens.ir.text import parse
@@ -41,7 +42,7 @@ def test_broadcast_and_transpose(isa: str) -> None:
         check(text, [x, torch.randn(s1), torch.randn(s0, 1), torch.tensor(0.3)], isa, 1e-6, 1e-6)
 
 
-TRANSPOSES = """graph g symbols [s0 = arg0.0 hint 4, s1 = arg0.1 hint 96, s2 = arg0.2 hint 80]
+TRANSPOSES = """graph g symbols [s0 = arg0.0 hint 1, s1 = arg0.1 hint 300, s2 = arg0.2 hint 290]
   input arg0: {d}[s0, s1, s2] strides [s1*s2, 1, s1]
   input arg1: {d}[s0, s1, s2] strides [s1*s2, s2, 1]
   input arg2: f32[s1] strides [1]
@@ -66,21 +67,33 @@ TRANSPOSES = """graph g symbols [s0 = arg0.0 hint 4, s1 = arg0.1 hint 96, s2 = a
 """
 
 
+@pytest.fixture(params=["near", "far"])
+def distance(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the memory of a kernel is: "far", beyond all caches."""
+    if request.param == "far":
+        monkeypatch.setattr(tiles, "FAR", 1)
+        monkeypatch.setattr(streams, "FAR", 1)
+    return request.param
+
+
 @pytest.mark.parametrize("isa", [ISA, SIXTEEN, "sse2", "scalar"])
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "i16", "u8", "bool"])
-def test_transposes_go_through_tiles(dtype: str, isa: str) -> None:
+def test_transposes_go_through_tiles(dtype: str, isa: str, distance: str) -> None:
     text = TRANSPOSES.format(d=dtype, f="f32" if dtype == "bf16" else dtype)
     source = generate(parse(text), "cpu", isa).cpp
     assert source is not None and "_tile" in source.text
+    assert ("_block[" in source.text) == (distance == "far" and isa != "scalar")
     for s0, s1, s2 in ((1, 1, 1), (2, 96, 80), (3, 7, 131), (1, 65, 3), (2, 64, 128), (0, 5, 5), (2, 0, 3)):
         x, y = (torch.randint(0, 2, (s0, s1, s2)) if dtype == "bool" else torch.randn(s0, s1, s2) * 20 for _ in "xy")
         x, y = x.to(DTYPES[dtype]).mT.contiguous().mT.as_strided((s0, s1, s2), (s1 * s2, 1, s1)), y.to(DTYPES[dtype])
         check(text, [x, y, torch.randn(s1)], isa, 0, 0)
 
 
+@pytest.mark.usefixtures("distance")
 @pytest.mark.parametrize("isa", [ISA, SIXTEEN, "sse2", "scalar"])
 @pytest.mark.parametrize(("dtype", "rows", "columns"), [("f32", 37, 600), ("f32", 512, 70), ("f64", 100, 17),
-                                                        ("i16", 130, 1024), ("u8", 70, 100)])  # fmt: skip
+                                                        ("i16", 130, 1024), ("u8", 70, 100),
+                                                        ("f32", 256, 384), ("u8", 530, 300)])  # fmt: skip
 def test_tiles_of_any_strides(dtype: str, rows: int, columns: int, isa: str) -> None:
     """Tiles as wide as a cache line, whole and at the edges; larger ones where lines would throw each other out."""
     text = f"""graph g
@@ -99,6 +112,7 @@ def test_tiles_of_any_strides(dtype: str, rows: int, columns: int, isa: str) -> 
     check(text, inputs, isa, 0, 0)
 
 
+@pytest.mark.usefixtures("distance")
 @pytest.mark.parametrize("isa", [ISA, "scalar"])
 @pytest.mark.parametrize("rows", [5, 64, 125, 300])
 def test_functions_of_several_vectors_in_a_tile(rows: int, isa: str) -> None:
@@ -706,6 +720,7 @@ def test_comparisons_of_positions_with_a_number() -> None:
         check(text, [torch.tensor(number)])
 
 
+@pytest.mark.usefixtures("distance")
 @pytest.mark.parametrize("isa", [ISA, SIXTEEN, "sse2", "scalar"])
 @pytest.mark.parametrize("dtype", ["bool", "i16", "f32"])
 def test_tiles_of_narrow_and_wide_elements(dtype: str, isa: str) -> None:
@@ -732,7 +747,7 @@ def test_tiles_of_narrow_and_wide_elements(dtype: str, isa: str) -> None:
     source = generate(parse(text), "cpu", isa).cpp
     assert source is not None
     written = re.search(r"store(\d+)\(store0_tile \+ \(i0 - i0_edge\) \* (\d+)", source.text)
-    moved = re.findall(r"transpose_whole(\d+)<(\d+)>", source.text)
+    moved = re.findall(r"transpose_whole(\d+)<(\d+), \d+>", source.text)
     block = {1: 16, 2: 16 if "vector_size(32)" in source.text else 8, 4: 8, 8: 4}
     assert written is None or int(written[1]) <= int(written[2])
     assert all(block[int(size)] <= int(edge) for size, edge in moved)

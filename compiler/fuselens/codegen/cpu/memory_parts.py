@@ -88,22 +88,30 @@ def _load_edge(dtype: str, width: int, isa: Isa) -> str:
     ).replace("@EACH", f"{token}{{{lanes(width, '*p')}}}")
 
 
-def _stream(size: int, isa: Isa) -> str:
-    """Statements that write ``size`` bytes past the caches, where the instruction set can."""
-    piece = min(size, isa.streams)
+def past_caches(to: str, source: str, size: int, most: int) -> str:
+    """Statements that copy ``size`` bytes past the caches, in pieces of ``most`` at most; 0: as any others."""
+    piece = min(size, most)
     name = {4: "movnti", 8: "movnti64", 16: "movntps", 32: "movntps256", 64: "movntps512"}.get(piece)
     if name is None:
-        return "  __builtin_memcpy(p, &bits, sizeof bits);\n"
+        return f"  __builtin_memcpy({to}, {source}, {size});"
     memory = {4: "int", 8: "long long"}.get(piece, "float")
-    kind = memory if piece <= 8 else "vector"
-    text = ["#ifdef __clang__", "  __builtin_nontemporal_store(bits, (decltype(bits)*)p);", "#else"]
-    if kind == "vector":
-        text.append(f"  typedef float vector __attribute__((vector_size({piece})));")
-    text.append(f"  {kind} part[{size // piece}]; __builtin_memcpy(part, &bits, sizeof bits);")
-    for k in range(size // piece):
-        at = k * piece // (8 if piece == 8 else 4)
-        text.append(f"  __builtin_ia32_{name}(({memory}*)p + {at}, part[{k}]);")
-    return "\n".join([*text, "#endif\n"])
+    vector = f" __attribute__((vector_size({piece})))" if memory == "float" else ""
+    text = [
+        f"  typedef {memory} piece{vector};",
+        f"  piece parts[{size // piece}]; __builtin_memcpy(parts, {source}, {size});",
+    ]
+    for clang in (True, False):
+        text.append("#ifdef __clang__" if clang else "#else")
+        for k in range(size // piece):
+            at = f"({'piece' if clang else memory}*)({to})"
+            at += f" + {k if clang or not vector else k * piece // 4}"
+            call = (
+                f"__builtin_nontemporal_store(parts[{k}], {at})"
+                if clang
+                else f"__builtin_ia32_{name}({at}, parts[{k}])"
+            )
+            text.append(f"  {call};")
+    return "\n".join([*text, "#endif"])
 
 
 def memory_parts(dtype: str, width: int, wide: bool, isa: Isa) -> list[Part]:
@@ -196,7 +204,7 @@ def memory_parts(dtype: str, width: int, wide: bool, isa: Isa) -> list[Part]:
             f"stream.{dtype}",
             f"static inline void stream@W({c}* p, {token} v, long left) {{  // past the caches, to a multiple of the vector's size\n"
             f"  if (__builtin_expect(left < @W, 0)) return store@W(p, v, left);\n"
-            f"  auto bits = {_BITS[dtype]};\n{_stream(ITEMSIZE[dtype] * width, isa)}}}",
+            f"  auto bits = {_BITS[dtype]};\n{past_caches('p', '&bits', ITEMSIZE[dtype] * width, isa.streams)}\n}}",
             (f"store.{dtype}",),
         ),
         Part(

@@ -38,14 +38,17 @@ def streams(nest: Nest, plan: Plan, unit: Unit, lanes: int) -> dict[str, bool]:
             sizes[op.args[:2]] = nest.hint(sympy.Mul(*(a.size for a in axes if indirect or a.name in used))) * size
             if (
                 op.op == "store" and vector and not op.update and not indirect and not slow
-                and linear(index, frozenset((vector,))).coefficient(vector) == 1
-                and nest.hint(nest.size(vector)) * size >= RUN
+                and any(a and _runs(index, a) and nest.hint(nest.size(a)) * size >= RUN for a in (vector, plan.tile))
                 and unit.allocates(op.args[0]) and not any(unit.same_memory(op.args[0], r) for r in reads)
             ):  # fmt: skip
                 found[op] = _aligned(index, vector, frozenset(a.name for a in axes), lanes)
     moved = sum(sizes.values())
     large = {op.name: aligned for op, aligned in found.items() if sizes[op.args[:2]] * PART >= moved}
     return large if moved >= FAR and len(large) <= MOST else {}
+
+
+def _runs(index: Expr, axis: str) -> bool:
+    return linear(index, frozenset((axis,))).coefficient(axis) == 1
 
 
 def _aligned(index: Expr, vector: str, axes: frozenset[str], lanes: int) -> bool:

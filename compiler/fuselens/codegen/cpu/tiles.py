@@ -7,6 +7,9 @@ written in runs of at least a cache line, and vectors are loaded and stored whol
 Tiles are as wide as a cache line where the cache keeps the lines of its neighbours: what is transposed is used at once,
 before it leaves the processor's store buffer. They are larger where strides are multiples of a power of two, so that lines throw
 each other out.
+
+What caches do not hold is first copied, row by row, to a block in the second-level cache: rows of half a kilobyte on both sides, because
+memory takes its time for each new row, and with padding between them, so that strides of powers of two do no harm.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from sympy import Expr
 from ...ir.loops import ITEMSIZE, Axis, Kernel, Op, element, indirect_names
 from ..expressions import C, linear, print_factor, print_index
 from ..source import Writer
+from ..traffic import bytes_moved
 from .body import BodyWriter
+from .memory_parts import past_caches
 from .parts import C_TYPES, UNIT, Part
 from .unit import Unit
 from .values import BodyLoop
@@ -30,6 +35,10 @@ TILES = 8  # that one kernel has at most
 STACK = 1 << 14  # bytes of all of them: half of a small first-level cache
 LINE = 64  # bytes of a cache line
 CROWDED = 2048  # bytes: lines at multiples of them share few sets of a first-level cache
+FAR = 1 << 22  # bytes that a kernel moves from which on they are not in a second-level cache
+RUN = 512  # bytes of a row of a block
+BLOCKS = 1 << 17  # bytes of all blocks of a unit: part of a small second-level cache
+AHEAD = 4  # rows that are asked for before they are copied to a block
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,8 @@ class TileWriter(BodyWriter):
         self.tiles: dict[str, Tile] = {}  # by load or store
         self.rows = EDGE  # elements of a tile across the vectors
         self.edge = EDGE  # and along them
-        self.small = False  # whether units consist of tiles as wide as a cache line
+        self.small = False  # whether units consist of several tiles, which are as wide as a cache line
+        self.side = 0  # elements of a block across the vectors; 0 where there are no blocks
         self.full = False  # whether the tile being printed is whole
 
     def _tile_units(self) -> str:
@@ -74,7 +84,12 @@ class TileWriter(BodyWriter):
             (self.width, *(self._register(s) // s for s in sizes))
         )  # edge of what is written, or moved, at once
         shortest = min(self.nest.hint(self.nest.size(a)) for a in (across, along))
-        if whole <= line < EDGE and shortest >= line and not self._crowded():
+        if sizes and self.width > 1 and shortest * size >= RUN // 2 and self._far():
+            self.small, self.rows, self.edge = True, LINE // 4, min(4 * EDGE, RUN // size)
+            self.side = self.edge
+            while self.side > self.rows and self.side * self.edge * sum(sizes) > BLOCKS:
+                self.side //= 2
+        elif whole <= line < EDGE and shortest >= line and not self._crowded():
             self.small, self.rows, self.edge = True, line, line
         while self.rows > 8 and self.rows * self.edge * size * len(self.tiles) > STACK:
             self.rows //= 2
@@ -85,6 +100,10 @@ class TileWriter(BodyWriter):
     def _register(self, size: int) -> int:
         """The bytes of the registers in which elements are transposed."""
         return 32 if self.unit.isa.register >= 32 and size > 1 else 16
+
+    def _far(self) -> bool:
+        """Whether memory is what the kernel waits for."""
+        return self.nest.hint(sympy.Add(*bytes_moved(self.kernel, self.unit.graph))) >= FAR
 
     def _crowded(self) -> bool:
         """Whether the lines of tiles and of what else is accessed are too many for the few sets that they lie in."""
@@ -102,6 +121,8 @@ class TileWriter(BodyWriter):
         return [a for a in self.kernel.axes if a.name not in (self.plan.tile, self.plan.vector)]
 
     def _unit_edge(self, axis: str) -> int:
+        if self.side:
+            return self.edge if axis == self.plan.vector else self.side
         return EDGE if self.small or axis == self.plan.vector else self.rows
 
     def _count(self, axis: str) -> str:
@@ -116,7 +137,7 @@ class TileWriter(BodyWriter):
         self.unit.lane_free.add("min_max")
         out.open("for (long unit = begin; unit < end; ++unit) {")
         unit, place = "unit", "unit" if self.small else "edge"
-        for axis in (along, across):
+        for axis in (across, along) if self.side else (along, across):  # next is what is asked for ahead
             name, count, edge = self.names[axis], self._count(axis), self._unit_edge(axis)
             size = print_factor(self.nest.size(axis), self.names)
             out.put(f"const long {name}_{place} = {f'{unit} % {count} * {edge}' if count != '1' else 0};")
@@ -135,6 +156,7 @@ class TileWriter(BodyWriter):
     def _small_tiles(self) -> None:
         """The tiles of a unit. Those that are whole have loops of constant length."""
         out, ends = self.out, ((self.names[self.plan.tile], self.rows), (self.names[self.plan.vector], self.edge))
+        self._blocks_of("load")
         for name, edge in ends:
             first, stop = f"{name}_unit", f"{name}_stop"
             out.open(f"for (long {name}_edge = {first}; {name}_edge < {stop}; {name}_edge += {edge}) {{")
@@ -153,6 +175,32 @@ class TileWriter(BodyWriter):
         out.put("}")
         for _ in ends:
             out.close()
+        self._blocks_of("store")
+
+    def _blocks_of(self, kind: str) -> None:
+        """Declares all blocks and fills those that are read, or copies those that were written."""
+        across, along = self.names[self.plan.tile], self.names[self.plan.vector]
+        names = {**self.names, self.plan.tile: f"{across}_unit", self.plan.vector: f"{along}_unit"}
+        counts = f"{along}_stop - {along}_unit, {across}_stop - {across}_unit"
+        for op in self._tiled() if self.side else ():
+            tile, pitch = self.tiles[op.name], self._pitch(op)
+            block = f"{tile.name}_block"
+            if kind == "load":
+                out_type = C_TYPES[self._dtype(op)]
+                self.out.put(f"{out_type} {block}[{self.edge * pitch}] __attribute__((aligned(64)));", op.spans)
+            if kind != op.op:
+                continue
+            memory = f"{self.pointers[op.args[0]]} + {print_index(tile.index, names, C)}"
+            memory = f"{memory}, {print_index(tile.step, self.names)}"
+            places = (f"{block}, {pitch}", memory) if kind == "load" else (memory, f"{block}, {pitch}")
+            part = f"stream_rows{self.unit.isa.streams}" if op.name in self.streams else "copy_rows"
+            self.unit.lane_free.add(part)
+            self._index_parts(tile.index)
+            self.out.put(f"{part}({', '.join(places)}, {counts});", op.spans)
+
+    def _pitch(self, op: Op) -> int:
+        """Elements from one row of a block to the next: a line more than a row has, because lines in one set are few."""
+        return self.side + LINE // ITEMSIZE[self._dtype(op)]
 
     def _tile(self) -> None:
         """One tile: copy what is read, compute, copy what was written."""
@@ -163,6 +211,8 @@ class TileWriter(BodyWriter):
             out.put(f"{kind} {tile.name}[{self.rows * self.edge}] __attribute__((aligned(64)));", op.spans)
             if op.op == "load":
                 self._copy(op, f"{tile.name}, {self.edge}", "{memory}, {step}", across, along)
+        if self.side:
+            self._fetch_next()
         loops = []
         for axis in (across, along):
             whole = next(a for a in self.kernel.axes if a.name == axis)
@@ -173,6 +223,26 @@ class TileWriter(BodyWriter):
         for op in self._tiled():
             if op.op == "store":
                 self._copy(op, "{memory}, {step}", f"{self.tiles[op.name].name}, {self.edge}", along, across)
+
+    def _fetch_next(self) -> None:
+        """Asks for the rows of the next tile that are read as they lie."""
+        across, along = self.plan.tile, self.plan.vector
+        names = {**self.names, across: f"({self.names[across]}_edge + {self.rows})", along: f"{self.names[along]}_edge"}
+        seen: set[tuple[str, Expr]] = set()
+        for op in self.kernel.ops():
+            if op.op != "load" or op.name in self.tiles or op.args[:2] in seen:
+                continue
+            seen.add(op.args[:2])
+            index = sympy.sympify(op.args[1])
+            form = linear(index, frozenset((across, along)))
+            step = form.coefficient(across)
+            if form.coefficient(along) == 1 and step not in (None, 0) and not indirect_names(index):
+                self.unit.lane_free.add("fetch_rows")
+                self._index_parts(index)
+                memory = (
+                    f"{self.pointers[op.args[0]]} + {print_index(index, names, C)}, {print_index(step, self.names)}"
+                )
+                self.out.put(f"fetch_rows({memory}, {self.rows}, {self.edge});", op.spans)
 
     def _left(self, size: Expr, name: str, hi: str) -> None:
         if self.full:
@@ -185,14 +255,19 @@ class TileWriter(BodyWriter):
         tile, names = self.tiles[op.name], dict(self.names)
         for axis in (rows, columns):
             names[axis] += "_edge"
-        memory = f"{self.pointers[op.args[0]]} + {print_index(tile.index, names, C)}"
-        step = print_index(tile.step, self.names)
+        if self.side:
+            name = self.names[self.plan.tile]
+            memory, step = f"{tile.name}_block + ({name}_edge - {name}_unit)", str(self._pitch(op))
+        else:
+            memory = f"{self.pointers[op.args[0]]} + {print_index(tile.index, names, C)}"
+            step = print_index(tile.step, self.names)
         counts = ", ".join(f"{self.names[a]}_end - {self.names[a]}_edge" for a in (rows, columns))
         size = ITEMSIZE[self._dtype(op)]
         self.unit.lane_free.add(f"transpose.{size}.{self._register(size)}")
         self._index_parts(tile.index)
         places = [t.format(memory=memory, step=step) for t in (target, source)]
-        call = f"transpose_whole{size}<{self.edge}>" if self.full else f"transpose{size}"
+        edges = {self.plan.tile: self.rows, self.plan.vector: self.edge}
+        call = f"transpose_whole{size}<{edges[rows]}, {edges[columns]}>" if self.full else f"transpose{size}"
         self.out.put(f"{call}({places[0]}, {places[1]}{'' if self.full else f', {counts}'});", op.spans)
 
     def _in_tile(self, op: Op) -> str:
@@ -261,10 +336,10 @@ def _transpose(size: int, register: int) -> str:
         text += [f"  __builtin_memcpy(d + {h + k} * ds, &{r}, {register});" for k, r in enumerate(lines)]
     text += [
         "}",
-        "template <int N, class T>",
+        "template <int ROWS, int COLUMNS, class T>",
         f"static inline void transpose_whole{size}(T* d, long ds, const T* p, long ps) {{",
-        f"  for (long j = 0; j < N; j += {n})",
-        f"    for (long i = 0; i < N; i += {n}) transpose_block{size}(d + i * ds + j, ds, p + j * ps + i, ps);",
+        f"  for (long j = 0; j < COLUMNS; j += {n})",
+        f"    for (long i = 0; i < ROWS; i += {n}) transpose_block{size}(d + i * ds + j, ds, p + j * ps + i, ps);",
         "}",
         "template <class T>",
         f"static __attribute__((noinline)) void transpose{size}(T* d, long ds, const T* p, long ps, long rows, long columns) {{",
@@ -283,3 +358,44 @@ def _transpose(size: int, register: int) -> str:
 for _size, _register in ((1, 16), (2, 16), (4, 16), (8, 16), (2, 32), (4, 32), (8, 32)):
     _name = f"transpose.{_size}.{_register}"
     UNIT[_name] = Part(_name, _transpose(_size, _register))
+
+
+_FETCH_ROWS = """
+template <class T>
+static inline void fetch_rows(const T* p, long ps, long rows, long columns) {
+  for (long j = 0; j < rows; ++j, p += ps)
+    for (long i = 0; i < columns; i += LINE / sizeof(T)) __builtin_prefetch(p + i, 0, 2);
+}""".strip()
+UNIT["fetch_rows"] = Part("fetch_rows", _FETCH_ROWS.replace("LINE", str(LINE)))
+
+
+def _rows(name: str, each: str) -> str:
+    return "\n".join(
+        [
+            "template <class T>",
+            f"static inline void {name}(T* d, long ds, const T* p, long ps, long rows, long columns) {{",
+            "  for (long j = 0; j < rows; ++j, d += ds, p += ps) {",
+            "    long i = 0;",
+            f"    for (; i + (long)({LINE} / sizeof(T)) <= columns; i += {LINE} / sizeof(T)) {{",
+            each,
+            "    }",
+            "    for (; i < columns; ++i) d[i] = p[i];",
+            "  }",
+            "}",
+        ]
+    )
+
+
+UNIT["copy_rows"] = Part(
+    "copy_rows",
+    _rows(
+        "copy_rows", f"      __builtin_prefetch(p + {AHEAD} * ps + i);\n      __builtin_memcpy(d + i, p + i, {LINE});"
+    ),
+)
+for _size in (16, 32, 64):
+    _name = f"stream_rows{_size}"
+    _each = (
+        f"      if ((unsigned long)(d + i) % {_size}) {{ __builtin_memcpy(d + i, p + i, {LINE}); continue; }}\n"
+        + past_caches("d + i", "p + i", LINE, _size)
+    )
+    UNIT[_name] = Part(_name, _rows(_name, _each))
