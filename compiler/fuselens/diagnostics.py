@@ -7,10 +7,13 @@ Standard library only: the language server imports it.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 from .report import Diagnostic, Fix, Frame, Severity, Span
+
+_PREDICTED = "Predicted from the source: saving the file compiles it, which confirms or removes this."
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,13 +454,6 @@ TABLE: dict[str, Entry] = {
             "Select another interpreter (setting `fuselens.interpreter`), then restart the worker.",
             severity="error",
         ),
-        _e(
-            "FL913",
-            "prediction",
-            "likely graph break: {what}",
-            "Seen in the source only; saving the file compiles it and confirms or removes this.",
-            severity="hint",
-        ),
     )
 }
 
@@ -489,6 +485,19 @@ def make(
         cost=cost,
         fixes=fixes,
         cause="" if cause is None else f"{cause.code}{f' at {cause.span}' if cause.span else ''}: {cause.message}",
+    )
+
+
+def predict(code: str, span: Span, *, stack: tuple[Frame, ...] = (), **fields: Any) -> Diagnostic:
+    """The finding of ``code`` that compiling is likely to make at ``span``, marked as a prediction."""
+    made = make(code, span, stack=stack, **fields)
+    subject, colon, message = made.message.partition(": ")
+    return dataclasses.replace(
+        made,
+        message=f"likely {subject}{colon}{message}",
+        severity="hint" if made.severity == "information" else "information",
+        explanation=f"{made.explanation} {_PREDICTED}",
+        predicted=True,
     )
 
 

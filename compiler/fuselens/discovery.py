@@ -8,6 +8,7 @@ Positions follow :class:`fuselens.report.Span`. Standard library only: the langu
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -56,9 +57,22 @@ class Annotated:
     importable: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What an annotation compiles, where it is written in this file: a function, and the class that it is a method of.
+
+    ``made`` is the expression that made a module, ``given`` the expression of the example inputs."""
+
+    annotated: Annotated
+    function: Definition | None
+    owner: ast.ClassDef | None = None
+    made: ast.Call | None = None
+    given: ast.expr | None = None
+
+
 def discover(source: str, filename: str) -> list[Annotated]:
     """The annotated functions of ``source`` in order of position. Raises SyntaxError when it cannot be parsed."""
-    return _Finder(source, filename).find()
+    return SourceModule(source, filename).annotated
 
 
 def imported_modules(source: str) -> frozenset[str]:
@@ -105,8 +119,9 @@ def span_of(node: ast.expr | ast.stmt | ast.arg, filename: str) -> Span:
     return Span(filename, node.lineno, node.col_offset, end_line, node.col_offset if end_column is None else end_column)
 
 
-class _Finder:
-    """One walk over one file. Import aliases are collected first, from every scope: a later rebinding is ignored."""
+class SourceModule:
+    """One parsed file: its scopes, and what in it is annotated. Import aliases are collected first, from every scope: a
+    later rebinding is ignored. Raises SyntaxError."""
 
     def __init__(self, source: str, filename: str) -> None:
         self.filename = filename
@@ -116,103 +131,130 @@ class _Finder:
         self.partials: dict[str, dict[str, Any]] = {}  # names bound to functools.partial(compile, ...)
         self.definitions: dict[str, Definition] = {}
         self.classes: dict[str, ast.ClassDef] = {}
+        self.values: dict[str, list[ast.expr]] = {}  # what is assigned to each name of the module's scope
+        self.rebound = {name for node in ast.walk(self.tree) if isinstance(node, ast.Global) for name in node.names}
         for statement in _statements(self.tree.body):
             if isinstance(statement, Definition):
                 self.definitions[statement.name] = statement
             elif isinstance(statement, ast.ClassDef):
                 self.classes[statement.name] = statement
-            elif isinstance(statement, ast.Assign):
-                self._note_alias(statement)
+            elif isinstance(statement, ast.Assign | ast.AnnAssign):
+                self._note_assignment(statement)
+        found = self._body(self.tree.body, (), None, "function", True)
+        self.targets = sorted(found, key=lambda t: (t.annotated.name_span.line, t.annotated.name_span.column))
 
-    def find(self) -> list[Annotated]:
-        found = list(self._body(self.tree.body, (), "function", True))
-        return sorted(found, key=lambda a: (a.name_span.line, a.name_span.column))
+    @property
+    def annotated(self) -> list[Annotated]:
+        return [target.annotated for target in self.targets]
 
-    def _note_alias(self, statement: ast.Assign) -> None:
+    def span(self, node: ast.expr | ast.stmt | ast.arg) -> Span:
+        return span_of(node, self.filename)
+
+    def method(self, owner: ast.ClassDef, name: str) -> tuple[Definition, ast.ClassDef] | None:
+        """The method ``name`` of a class of this file or of its bases in this file, and the class that has it."""
+        seen = [owner]
+        for cls in seen:
+            for statement in _statements(cls.body):
+                if isinstance(statement, Definition) and statement.name == name:
+                    return statement, cls
+            bases = (self.classes.get(base.id) for base in cls.bases if isinstance(base, ast.Name))
+            seen += [base for base in bases if base is not None and base not in seen]
+        return None
+
+    def _note_assignment(self, statement: ast.Assign | ast.AnnAssign) -> None:
         """``jit = torch.compile`` and ``jit = functools.partial(torch.compile, ...)`` name the compiler anew."""
-        target = statement.targets[0]
-        if len(statement.targets) != 1 or not isinstance(target, ast.Name):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        target = targets[0]
+        if len(targets) != 1 or not isinstance(target, ast.Name) or statement.value is None:
             return
-        if (name := self._dotted(statement.value)) in _COMPILERS:
+        self.values.setdefault(target.id, []).append(statement.value)
+        if (name := self.dotted(statement.value)) in _COMPILERS:
             self.names[target.id] = name
         elif (arguments := self._partial(statement.value)) is not None:
             self.partials[target.id] = arguments
 
-    def _body(self, body: list[ast.stmt], scope: Scope, kind: Kind, importable: bool) -> Iterator[Annotated]:
+    def _body(
+        self, body: list[ast.stmt], scope: Scope, owner: ast.ClassDef | None, kind: Kind, importable: bool
+    ) -> Iterator[Target]:
         for statement in body:
             if isinstance(statement, Definition):
-                yield from self._function(statement, scope, kind, importable)
+                yield from self._function(statement, scope, owner, kind, importable)
             elif isinstance(statement, ast.ClassDef):
                 inner: Kind = "nested" if kind == "nested" else "method"
-                yield from self._body(statement.body, (*scope, statement.name), inner, importable)
+                yield from self._body(statement.body, (*scope, statement.name), statement, inner, importable)
             elif isinstance(statement, ast.Assign | ast.AnnAssign):
                 if kind == "function":
                     yield from self._assignment(statement, importable)
             else:
                 guarded = isinstance(statement, ast.If) and _tests_main(statement.test)
                 for block, is_else in _blocks(statement):
-                    yield from self._body(block, scope, kind, importable and (is_else or not guarded))
+                    yield from self._body(block, scope, owner, kind, importable and (is_else or not guarded))
 
-    def _function(self, node: Definition, scope: Scope, kind: Kind, importable: bool) -> Iterator[Annotated]:
+    def _function(
+        self, node: Definition, scope: Scope, owner: ast.ClassDef | None, kind: Kind, importable: bool
+    ) -> Iterator[Target]:
         for decorator in node.decorator_list:
             arguments = self._decorates(decorator)
             if arguments is None:
                 continue
-            yield Annotated(
+            annotated = Annotated(
                 qualname=".".join((*scope, node.name)),
                 kind=kind,
                 name_span=self._name_span(node),
-                span=span_of(node, self.filename),
-                decorator_span=span_of(decorator, self.filename),
+                span=self.span(node),
+                decorator_span=self.span(decorator),
                 parameters=self._parameters(node.args),
                 arguments=arguments,
                 importable=importable,
             )
+            yield Target(annotated, node, owner, given=_example_inputs(decorator))
             break
-        yield from self._body(node.body, (*scope, node.name, "<locals>"), "nested", importable)
+        yield from self._body(node.body, (*scope, node.name, "<locals>"), None, "nested", importable)
 
-    def _assignment(self, node: ast.Assign | ast.AnnAssign, importable: bool) -> Iterator[Annotated]:
+    def _assignment(self, node: ast.Assign | ast.AnnAssign, importable: bool) -> Iterator[Target]:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        call = node.value
-        if len(targets) != 1 or not isinstance(target := targets[0], ast.Name) or not isinstance(call, ast.Call):
+        call = _compiling_call(node.value)
+        if len(targets) != 1 or not isinstance(target := targets[0], ast.Name) or call is None:
             return
         arguments = self._applied(call)
         if arguments is None:
             return
-        yield Annotated(
+        function, owner, made = self._operand(call)
+        annotated = Annotated(
             qualname=target.id,
             kind="module",
-            name_span=span_of(target, self.filename),
-            span=span_of(node, self.filename),
-            decorator_span=span_of(call.func, self.filename),
-            parameters=self._parameters_of_operand(call),
+            name_span=self.span(target),
+            span=self.span(node),
+            decorator_span=self.span(call.func),
+            parameters=self._parameters(function.args) if function is not None else (),
             arguments=arguments,
             importable=importable,
         )
+        yield Target(annotated, function, owner, made, _example_inputs(call) or _example_inputs(call.func))
 
     def _applied(self, call: ast.Call) -> dict[str, Any] | None:
         """Arguments of ``compile(f, ...)``, ``compile(...)(f)`` or ``partial(compile, ...)(f)``; else None."""
         given = bool(call.args) or any(k.arg in ("fn", "model") for k in call.keywords)
         if not given:
             return None
-        if self._dotted(call.func) in _COMPILERS:
+        if self.dotted(call.func) in _COMPILERS:
             return _literals(call.keywords)
         if isinstance(call.func, ast.Name) and call.func.id in self.partials:
             return self.partials[call.func.id] | _literals(call.keywords)
         if isinstance(call.func, ast.Call):
-            if self._dotted(call.func.func) in _COMPILERS and not call.func.args:
+            if self.dotted(call.func.func) in _COMPILERS and not call.func.args:
                 return _literals(call.func.keywords)
             return self._partial(call.func)
         return None
 
     def _decorates(self, decorator: ast.expr) -> dict[str, Any] | None:
         """The literal arguments when ``decorator`` compiles what it decorates; else None."""
-        if self._dotted(decorator) in _COMPILERS:
+        if self.dotted(decorator) in _COMPILERS:
             return {}
         if isinstance(decorator, ast.Name):
             return self.partials.get(decorator.id)
         if isinstance(decorator, ast.Call):
-            if self._dotted(decorator.func) in _COMPILERS:
+            if self.dotted(decorator.func) in _COMPILERS:
                 return _literals(decorator.keywords)
             if isinstance(decorator.func, ast.Name) and decorator.func.id in self.partials:
                 return self.partials[decorator.func.id] | _literals(decorator.keywords)
@@ -220,11 +262,11 @@ class _Finder:
         return None
 
     def _partial(self, node: ast.expr) -> dict[str, Any] | None:
-        if isinstance(node, ast.Call) and self._dotted(node.func) in _PARTIALS and len(node.args) == 1:
-            return _literals(node.keywords) if self._dotted(node.args[0]) in _COMPILERS else None
+        if isinstance(node, ast.Call) and self.dotted(node.func) in _PARTIALS and len(node.args) == 1:
+            return _literals(node.keywords) if self.dotted(node.args[0]) in _COMPILERS else None
         return None
 
-    def _dotted(self, node: ast.expr) -> str:
+    def dotted(self, node: ast.expr) -> str:
         """``fl.compile`` as "fuselens.compile", following import aliases; "" when it is no imported name."""
         attributes: list[str] = []
         while isinstance(node, ast.Attribute):
@@ -234,16 +276,25 @@ class _Finder:
             return ""
         return ".".join((self.names[node.id], *reversed(attributes)))
 
-    def _parameters_of_operand(self, call: ast.Call) -> tuple[Parameter, ...]:
-        """Parameters of what is compiled, when it is a function or class of this file (then ``forward``'s)."""
+    def _operand(self, call: ast.Call) -> tuple[Definition | None, ast.ClassDef | None, ast.Call | None]:
+        """What is compiled, when it is a function of this file or an instance of a class of it (then its ``forward``),
+        perhaps by way of a name that is bound once: the function, its class, and the call that makes the instance."""
         operand = call.args[0] if call.args else next(k.value for k in call.keywords if k.arg in ("fn", "model"))
-        if isinstance(operand, ast.Name) and operand.id in self.definitions:
-            return self._parameters(self.definitions[operand.id].args)
-        if isinstance(operand, ast.Call) and isinstance(operand.func, ast.Name):
-            for statement in _statements(self.classes[operand.func.id].body if operand.func.id in self.classes else []):
-                if isinstance(statement, Definition) and statement.name == "forward":
-                    return self._parameters(statement.args)
-        return ()
+        name = "forward"
+        if isinstance(operand, ast.Attribute):
+            operand, name = operand.value, operand.attr
+        elif isinstance(operand, ast.Name) and operand.id in self.definitions:
+            return self.definitions[operand.id], None, None
+        if isinstance(operand, ast.Name):
+            made = [v for v in self.values.get(operand.id, ()) if _compiling_call(v) is not call]
+            operand = made[0] if len(made) == 1 else operand
+        while isinstance(operand, ast.Call) and isinstance(operand.func, ast.Attribute):
+            operand = operand.func.value  # Model().eval(), Model().to(device)
+        if isinstance(operand, ast.Call) and isinstance(operand.func, ast.Name) and operand.func.id in self.classes:
+            found = self.method(self.classes[operand.func.id], name)
+            if found is not None:
+                return found[0], self.classes[operand.func.id], operand
+        return None, None, None
 
     def _parameters(self, arguments: ast.arguments) -> tuple[Parameter, ...]:
         variadic = [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
@@ -318,5 +369,25 @@ def _tests_main(test: ast.expr) -> bool:
     )
 
 
+def _compiling_call(value: ast.expr | None) -> ast.Call | None:
+    """The innermost call of a chain of methods: ``compile(Model())`` of ``compile(Model()).eval()``."""
+    while (
+        isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and isinstance(value.func.value, ast.Call)
+    ):
+        value = value.func.value
+    return value if isinstance(value, ast.Call) else None
+
+
+def _example_inputs(call: ast.expr) -> ast.expr | None:
+    keywords = call.keywords if isinstance(call, ast.Call) else ()
+    return next((k.value for k in keywords if k.arg == "example_inputs"), None)
+
+
 def _literals(keywords: list[ast.keyword]) -> dict[str, Any]:
-    return {k.arg: k.value.value for k in keywords if k.arg and isinstance(k.value, ast.Constant)}
+    """The keyword arguments whose values are literals, dictionaries of them (``options=``) included."""
+    found: dict[str, Any] = {}
+    for keyword in keywords:
+        if keyword.arg and isinstance(keyword.value, ast.Constant | ast.Dict):
+            with contextlib.suppress(ValueError):
+                found[keyword.arg] = ast.literal_eval(keyword.value)
+    return found

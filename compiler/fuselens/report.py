@@ -73,6 +73,7 @@ class Diagnostic:
     cost: str = ""  # what it costs, e.g. "splits the function into 2 graphs; 3 operations run eagerly"
     fixes: tuple[Fix, ...] = ()
     cause: str = ""  # the finding that this one follows from: code, place and message
+    predicted: bool = False  # read off the source, not compiled
 
 
 @dataclass(frozen=True, slots=True)

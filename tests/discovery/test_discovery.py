@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from fuselens.discovery import Annotated, discover, import_span, imported_modules
+from fuselens.discovery import Annotated, SourceModule, discover, import_span, imported_modules
 from fuselens.report import Span
 
 
@@ -196,3 +196,29 @@ def test_import_span() -> None:
     assert import_span(source, "f.py", ["torch"]) == Span("f.py", 2, 0, 2, 28)
     assert import_span(source, "f.py", ["jax"]) is None
     assert import_span("def (", "f.py", ["jax"]) is None
+
+
+def test_compiled_instances_are_followed_to_their_class() -> None:
+    source = """
+        import fuselens, torch
+        class Base(torch.nn.Module):
+            def forward(self, x, y): ...
+        class Model(Base):
+            def generate(self, prompt): ...
+        model = Model().to("cpu")
+        a = fuselens.compile(model)
+        b = fuselens.compile(Model().eval(), example_inputs=lambda: (1, 2)).eval()
+        c = fuselens.compile(model.generate, options={"freezing": True})
+        d = fuselens.compile(other)
+        """
+    module = SourceModule(textwrap.dedent(source), "f.py")
+    described = [
+        (t.annotated.qualname, t.function and t.function.name, t.owner and t.owner.name, t.given is not None)
+        for t in module.targets
+    ]
+    assert described == [
+        ("a", "forward", "Model", False), ("b", "forward", "Model", True), ("c", "generate", "Model", False),
+        ("d", None, None, False),
+    ]  # fmt: skip
+    assert [p.name for p in module.annotated[0].parameters] == ["self", "x", "y"]
+    assert module.annotated[2].arguments == {"options": {"freezing": True}}

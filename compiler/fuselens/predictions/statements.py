@@ -1,0 +1,361 @@
+"""Walks through the statements of functions, in the order and on the ways that they may run."""
+
+from __future__ import annotations
+
+import ast
+
+from . import tables
+from .annotations import initial_value, parameters, used_as_tensors
+from .calls import Arguments, Keywords
+from .expressions import Expressions
+from .values import (
+    PLAIN,
+    TENSOR,
+    UNKNOWN,
+    Container,
+    Function,
+    Imported,
+    Instance,
+    Value,
+    item_of,
+    join,
+    join_all,
+)
+
+DEPTH = 4  # calls into one another that are followed
+STEPS = 20_000  # expressions looked at for one annotated function
+_TRANSPARENT = frozenset({"builtins.staticmethod", "builtins.classmethod", "builtins.property", "functools.cached_property",
+                          "torch.no_grad", "torch.enable_grad", "torch.inference_mode", "torch.compile", "fuselens.compile",
+                          "functools.wraps", "torch.jit.export", "typing.override", "abc.abstractmethod"})  # fmt: skip
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Statements(Expressions):
+    """Runs bodies of functions abstractly."""
+
+    _active: tuple[ast.AST, ...] = ()
+    _returned: list[Value]
+
+    # --- functions -----------------------------------------------------------------------------------------------------
+
+    def run(self, function: Function, arguments: Arguments, keywords: Keywords, node: ast.expr) -> Value:
+        """A call of a function of this file, which is looked at in turn."""
+        body = function.node
+        decorators = {
+            self.resolve(d.func if isinstance(d, ast.Call) else d) for d in getattr(body, "decorator_list", ())
+        }
+        if decorators & tables.DISABLING:
+            self.found("FL114", node, what=function.qualname)
+            return UNKNOWN
+        opaque = not decorators <= _TRANSPARENT or isinstance(body, ast.AsyncFunctionDef) or reads_frame(body)
+        if opaque or body in self._active or len(self._active) >= DEPTH or self.steps > STEPS:
+            return UNKNOWN
+        if function.bound is not None:
+            arguments = (function.bound, *arguments)
+        inside = self.bound(body.args, arguments, keywords)
+        outside = self.variables, self.frames, self.qualname
+        if isinstance(body, ast.Lambda):
+            self.variables = {**function.around, **inside}
+            result = self.evaluate(body.body)
+        else:
+            self.frames = (*self.frames, self.frame(node))
+            self.qualname = function.qualname
+            result = self.body(body, {**function.around, **inside})
+        self.variables, self.frames, self.qualname = outside
+        return result
+
+    def body(self, node: Definition, variables: dict[str, Value]) -> Value:
+        """What a call of ``node`` with ``variables`` as its parameters gives."""
+        before, self._active = self._active, (*self._active, node)
+        returned = getattr(self, "_returned", None)
+        self.variables, self._returned = variables, []
+        ended = self.block(node.body)
+        results = tuple(self._returned) + (() if ended else (PLAIN,))
+        self._active = before
+        if returned is not None:
+            self._returned = returned
+        result = join_all(results)
+        return Container(result) if is_generator(node) else result
+
+    def bound(self, declared: ast.arguments, arguments: Arguments, keywords: Keywords) -> dict[str, Value]:
+        """The parameters of a call: what it is given, else defaults."""
+        variables: dict[str, Value] = {}
+        positional = [*declared.posonlyargs, *declared.args]
+        for argument, default in parameters(declared):
+            position = positional.index(argument) if argument in positional else len(arguments)
+            if position < len(arguments):
+                variables[argument.arg] = arguments[position]
+            elif argument.arg in keywords:
+                variables[argument.arg] = keywords[argument.arg]
+            elif default is not None and "**" not in keywords:
+                variables[argument.arg] = self.evaluate(default)
+            else:
+                variables[argument.arg] = self.promised(argument.annotation)
+        if declared.vararg is not None:
+            rest = arguments[len(positional) :]
+            variables[declared.vararg.arg] = Container(join_all(rest), rest)
+        if declared.kwarg is not None:
+            known = {argument.arg for argument, _ in parameters(declared)}
+            others = tuple(v for k, v in keywords.items() if k not in known)
+            variables[declared.kwarg.arg] = Container(join_all(others), mapping=True)
+        return variables
+
+    def initialised(self, instance: Instance, arguments: Arguments, keywords: Keywords) -> None:
+        """What ``__init__`` makes of ``instance``; its breaks are not the compiled function's, mostly."""
+        cls = instance.node
+        if cls is None:
+            return
+        for statement in cls.body:
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                instance.attributes[statement.target.id] = self.promised(statement.annotation)
+            elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                with self.unreported():
+                    instance.attributes[statement.targets[0].id] = self.evaluate(statement.value)
+        found = self.module.method(cls, "__init__")
+        if found is not None and found[0] not in self._active:
+            outside = self.variables
+            with self.unreported():
+                self.body(found[0], self.bound(found[0].args, (instance, *arguments), keywords))
+            self.variables = outside
+        elif found is None:
+            fields = [s.target.id for s in cls.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
+            instance.attributes.update(zip(fields, arguments, strict=False))
+            instance.attributes.update({k: v for k, v in keywords.items() if k in fields})
+
+    def root(self, node: Definition, given: ast.expr | None, instance: Instance | None) -> None:
+        """Looks at a compiled function, called with its example inputs."""
+        if instance is not None and _takes_self(node):
+            variables = self._inputs(node, given, instance)
+        else:
+            variables = self._inputs(node, given, None)
+        self.body(node, variables)
+
+    def _inputs(self, node: Definition, given: ast.expr | None, instance: Instance | None) -> dict[str, Value]:
+        if isinstance(given, ast.Lambda):
+            given = given.body
+        example = self.evaluate(given) if given is not None else UNKNOWN
+        if isinstance(example, Container) and example.elements and not example.mapping:
+            arguments = example.elements if instance is None else (instance, *example.elements)
+            return self.bound(node.args, arguments, {})
+        variables: dict[str, Value] = {}
+        for argument, default in parameters(node.args):
+            value = self.promised(argument.annotation)
+            if default is not None or value == UNKNOWN:
+                value = initial_value(argument, default, self.resolve, self.evaluate)
+            variables[argument.arg] = value
+        if instance is not None and variables:
+            variables[next(iter(variables))] = instance
+        unclear = {name for name, value in variables.items() if value == UNKNOWN}
+        variables |= dict.fromkeys(used_as_tensors(node, unclear, self.resolve), TENSOR)
+        if node.args.vararg is not None:
+            variables[node.args.vararg.arg] = Container(self.promised(node.args.vararg.annotation))
+        if node.args.kwarg is not None:
+            variables[node.args.kwarg.arg] = Container(self.promised(node.args.kwarg.annotation), mapping=True)
+        return variables
+
+    # --- blocks --------------------------------------------------------------------------------------------------------
+
+    def block(self, body: list[ast.stmt]) -> bool:
+        """Runs statements one after the other; True when what follows them is never reached."""
+        for statement in body:
+            if self.steps > STEPS:
+                return False
+            method = getattr(self, f"_on_{type(statement).__name__.lower()}", None)
+            if method is not None and method(statement):
+                return True
+        return False
+
+    def _branches(self, *bodies: list[ast.stmt]) -> bool:
+        """Runs alternatives, each from the same state, and joins what they leave."""
+        before, joined = self.variables, None
+        for body in bodies:
+            self.variables = dict(before)
+            if not self.block(body):
+                joined = self.variables if joined is None else _joined(joined, self.variables)
+        self.variables = joined if joined is not None else before
+        return joined is None
+
+    def _on_if(self, node: ast.If) -> bool:
+        branches = self.branches
+        true = self.condition(node.test)
+        if true is not None:
+            return self.block(node.body if true else node.orelse)
+        if self.branches > branches or not (_fails(node.body) or _fails(node.orelse)):
+            return self._branches(node.body, node.orelse)
+        with self.unreported():  # what leads to an exception is not expected to run
+            if _fails(node.body):
+                self._branches(node.body)
+        if _fails(node.body):
+            return self.block(node.orelse)
+        with self.unreported():
+            self._branches(node.orelse)
+        return self.block(node.body)
+
+    def _loop(self, body: list[ast.stmt], orelse: list[ast.stmt], target: ast.expr | None, value: Value) -> None:
+        """Once to see what the body makes of the variables, once to report."""
+        before = dict(self.variables)
+        with self.unreported():
+            self._turn(body, target, value)
+        self.variables = _joined(before, self.variables, loops=True)
+        before = dict(self.variables)
+        self._turn(body, target, value)
+        self.variables = _joined(before, self.variables, loops=True)
+        self.block(orelse)
+
+    def _turn(self, body: list[ast.stmt], target: ast.expr | None, value: Value) -> None:
+        if target is not None:
+            self.assign(target, value)
+        self.block(body)
+
+    def _on_for(self, node: ast.For) -> None:
+        self._loop(node.body, node.orelse, node.target, item_of(self.evaluate(node.iter)))
+
+    def _on_while(self, node: ast.While) -> None:
+        before = dict(self.variables)
+        with self.unreported():
+            if self.condition(node.test) is False:
+                return
+            self.block(node.body)
+        self.variables = _joined(before, self.variables, loops=True)
+        self.condition(node.test)
+        self._loop(node.body, node.orelse, None, UNKNOWN)
+
+    def _on_try(self, node: ast.Try) -> bool:
+        ended = self.block(node.body)
+        if not ended:
+            ended = self.block(node.orelse)
+        after = self.variables
+        with self.unreported():  # exceptions are not expected
+            for handler in node.handlers:
+                self.variables = dict(after)
+                if handler.name:
+                    self.variables[handler.name] = UNKNOWN
+                if not self.block(handler.body):
+                    after = _joined(after, self.variables)
+                    ended = False
+        self.variables = after
+        return self.block(node.finalbody) or ended
+
+    _on_trystar = _on_try
+
+    def _on_with(self, node: ast.With) -> bool:
+        for item in node.items:
+            manager = self.evaluate(item.context_expr)
+            if isinstance(manager, Instance) and (manager.name in tables.LOCKS or manager.name == "io.TextIOWrapper"):
+                what = self.text(item.context_expr)
+                self.found("FL113", item.context_expr, what=what, why="its __enter__ is not a Python function")
+            if item.optional_vars is not None:
+                self.assign(item.optional_vars, manager if isinstance(manager, Instance) else UNKNOWN)
+        return self.block(node.body)
+
+    def _on_match(self, node: ast.Match) -> bool:
+        self.evaluate(node.subject)
+        for case in node.cases:
+            for pattern in ast.walk(case.pattern):
+                if isinstance(pattern, ast.MatchAs | ast.MatchStar) and pattern.name:
+                    self.variables[pattern.name] = UNKNOWN
+            if case.guard is not None:
+                self.condition(case.guard)
+        return self._branches(*(case.body for case in node.cases), [])
+
+    # --- simple statements ---------------------------------------------------------------------------------------------
+
+    def _on_expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Yield | ast.YieldFrom):
+            value = self.evaluate(node.value.value)
+            self._returned.append(value if isinstance(node.value, ast.Yield) else item_of(value))
+        else:
+            self.evaluate(node.value)
+
+    def _on_assign(self, node: ast.Assign) -> None:
+        value = self.evaluate(node.value)
+        for target in node.targets:
+            self.assign(target, value)
+
+    def _on_annassign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            value = self.evaluate(node.value)
+            self.assign(node.target, value if value != UNKNOWN else self.promised(node.annotation))
+
+    def _on_augassign(self, node: ast.AugAssign) -> None:
+        before, value = self.evaluate(node.target), self.evaluate(node.value)
+        self.assign(node.target, self.operated(node.op, before, value, node))
+
+    def _on_return(self, node: ast.Return) -> bool:
+        self._returned.append(self.evaluate(node.value))
+        return True
+
+    def _on_raise(self, node: ast.Raise) -> bool:
+        return True
+
+    def _on_break(self, node: ast.Break) -> bool:
+        return False  # what follows in the block is not reached, but what follows the loop is
+
+    _on_continue = _on_break
+
+    def _on_assert(self, node: ast.Assert) -> bool:
+        return self.condition(node.test) is False
+
+    def _on_functiondef(self, node: Definition) -> None:
+        decorators = {self.resolve(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list}
+        function = Function(node, self.variables, qualname=f"{self.qualname}.<locals>.{node.name}")
+        self.variables[node.name] = function if decorators <= _TRANSPARENT | tables.DISABLING else UNKNOWN
+
+    _on_asyncfunctiondef = _on_functiondef
+
+    def _on_classdef(self, node: ast.ClassDef) -> None:
+        self.found("FL104", node, what="__build_class__", why="it is implemented in C")
+        self.variables[node.name] = UNKNOWN
+
+    def _on_delete(self, node: ast.Delete) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                self.variables.pop(target.id, None)
+
+    def _on_import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for alias in node.names:
+            name = alias.asname or alias.name.partition(".")[0]
+            known = self.module.names.get(name)
+            self.variables[name] = UNKNOWN if known is None else Imported(known)
+
+    _on_importfrom = _on_import
+
+
+def _joined(a: dict[str, Value], b: dict[str, Value], loops: bool = False) -> dict[str, Value]:
+    """The variables where two ways meet; one that only one of them sets is taken from there."""
+    return {name: join(a[name], b[name], loops) if name in a and name in b else a.get(name, b.get(name, UNKNOWN))
+            for name in {**a, **b}}  # fmt: skip
+
+
+def _fails(body: list[ast.stmt]) -> bool:
+    return bool(body) and isinstance(body[-1], ast.Raise)
+
+
+def _takes_self(node: Definition) -> bool:
+    return not any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list)
+
+
+def _own(node: ast.AST) -> list[ast.AST]:
+    """The nodes of a function's own body, without those of functions in it."""
+    found: list[ast.AST] = []
+    pending = list(ast.iter_child_nodes(node))
+    while pending:
+        inner = pending.pop()
+        found.append(inner)
+        if not isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            pending += ast.iter_child_nodes(inner)
+    return found
+
+
+def is_generator(node: ast.AST) -> bool:
+    return any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in _own(node))
+
+
+def reads_frame(node: ast.AST) -> bool:
+    """Whether a function's own code looks at its frame: it runs as it is written."""
+    for inner in _own(node):
+        if isinstance(inner, ast.Name) and inner.id in tables.READS_FRAME and isinstance(inner.ctx, ast.Load):
+            return True
+        if isinstance(inner, ast.Attribute) and inner.attr in tables.READS_FRAME_ATTRIBUTES:
+            return True
+    return False
