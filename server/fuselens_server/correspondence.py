@@ -40,6 +40,11 @@ class Correspondence:
                                 lines[span.file, line].append(made)
         return lines
 
+    @cached_property
+    def files(self) -> frozenset[str]:
+        """Every file with lines that became something."""
+        return frozenset(file for file, _ in self._by_line)
+
     def of_line(self, files: Collection[str], line: int) -> list[Generated]:
         """What the line became; ``files`` are the spellings of the path that spans may carry."""
         return [made for file in files for made in self._by_line.get((file, line), ())]

@@ -35,6 +35,7 @@ class CodeDocument:
     """The page of a diagnostic code."""
 
     code: str
+    suffix = "md"
 
     def __str__(self) -> str:
         return f"{SCHEME}://codes/{quote(self.code, safe='')}.md"

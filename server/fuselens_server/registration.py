@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from . import commands, lifecycle, synchronization
-from .features import code_lens, diagnostics, documents, highlight, hover, inlay_hints, navigation
+from .features import (
+    code_lens,
+    diagnostics,
+    document_links,
+    documents,
+    highlight,
+    hover,
+    inlay_hints,
+    navigation,
+    outline,
+    workspace_symbols,
+)
 from .server import FuselensServer
 
 MODULES = (
@@ -12,11 +23,14 @@ MODULES = (
     commands,
     code_lens,
     diagnostics,
+    document_links,
     documents,
     highlight,
     hover,
     inlay_hints,
     navigation,
+    outline,
+    workspace_symbols,
 )
 
 

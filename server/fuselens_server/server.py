@@ -17,7 +17,7 @@ from pygls.lsp.server import LanguageServer
 
 from . import messages, settings
 from .checking import Checks
-from .convert import Encoding
+from .convert import Encoding, SourceText
 from .document_uri import CodeDocument, ReportDocument, parse
 from .features import diagnostics, documents
 from .progress import CheckProgress
@@ -70,6 +70,12 @@ class FuselensServer(LanguageServer):
         address = parse(uri)
         view = self.view(address.file) if isinstance(address, ReportDocument) else None
         return (view, address) if view and isinstance(address, ReportDocument) else None
+
+    def virtual_text(self, uri: str) -> tuple[SourceText, str] | None:
+        """A virtual document's text and extension; None when there is no such document."""
+        address = parse(uri)
+        content = self._content(address)
+        return (SourceText(content.text, self.session.encoding), address.suffix) if address and content else None
 
     def take_encoding(self) -> None:
         """Counts columns as initialize settled it with the client."""
@@ -221,16 +227,16 @@ class FuselensServer(LanguageServer):
 
     def content(self, uri: str) -> documents.Content:
         """A virtual document's text. Raises JsonRpcInvalidParams for one that does not exist (any more)."""
-        address = parse(uri)
-        found = None
-        if isinstance(address, CodeDocument):
-            found = documents.code_content(address)
-        elif isinstance(address, ReportDocument):
-            document = self.session.get(address.file)
-            found = documents.report_content(self.session.view(document), address) if document else None
+        found = self._content(parse(uri))
         if found is None:
             raise JsonRpcInvalidParams(f"no such document: {uri}")
         return found
+
+    def _content(self, address: ReportDocument | CodeDocument | None) -> documents.Content | None:
+        if isinstance(address, CodeDocument):
+            return documents.code_content(address)
+        view = self.view(address.file) if address else None
+        return documents.report_content(view, address) if view and address else None
 
     def served(self, uri: str) -> None:
         self._served.add(uri)

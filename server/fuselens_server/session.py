@@ -186,7 +186,7 @@ class Session:
             failed=failed.text if failed else untouched,
             compiling=document.checking is not None,
             correspondence=checked.correspondence if checked else Correspondence(),
-            other_text=self._other_text,
+            other_text=lru_cache(self._other_text),
         )
 
     def _other_text(self, path: str) -> SourceText | None:

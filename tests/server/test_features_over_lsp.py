@@ -69,6 +69,43 @@ async def test_highlights(editor, compiled):
     assert line in [h.range.start.line for h in await editor.client.text_document_document_highlight_async(params)]
 
 
+async def test_outline_of_documents(editor, compiled):
+    uri, text = await document(editor, compiled, "fuse")
+    identifier = lsp.TextDocumentIdentifier(uri)
+    symbols = await editor.client.text_document_document_symbol_async(lsp.DocumentSymbolParams(identifier))
+    assert {"graph0", "kernel0"} <= {symbol.name for symbol in symbols}
+    assert isinstance(symbols[0], lsp.SymbolInformation)  # this client says nothing about hierarchies
+    foldings = await editor.client.text_document_folding_range_async(lsp.FoldingRangeParams(identifier))
+    assert any(f.end_line >= text.count("\n") - 2 for f in foldings)
+    own = lsp.DocumentSymbolParams(compiled.identifier)
+    assert not await editor.client.text_document_document_symbol_async(own)  # that is the Python server's
+
+
+async def links(editor, uri: str) -> list[lsp.DocumentLink]:
+    parameters = lsp.DocumentLinkParams(lsp.TextDocumentIdentifier(uri))
+    return list(await editor.client.text_document_document_link_async(parameters) or [])
+
+
+async def test_links(editor, compiled):
+    uri, _ = await document(editor, compiled, "fuse")
+    line = compiled.text[: compiled.text.index("x = a")].count("\n") + 1
+    assert f"{compiled.uri}#L{line},9" in {link.target for link in await links(editor, uri)}
+    summary, _ = await document(editor, compiled, "summary")
+    targets = {link.target for link in await links(editor, summary)}
+    assert uri in targets
+    assert "fuselens://codes/FL101.md" in targets
+    assert await links(editor, "fuselens://codes/FL101.md") == []
+
+
+async def test_workspace_symbols(editor, compiled):
+    found = await editor.client.workspace_symbol_async(lsp.WorkspaceSymbolParams("toyg0k"))
+    kernel = next(s for s in found if s.name.startswith("toy graph 0 kernel0"))
+    assert parse(kernel.location.uri).name == "cpp"
+    everything = await editor.client.workspace_symbol_async(lsp.WorkspaceSymbolParams(""))
+    (function,) = [s for s in everything if s.name == "toy"]
+    assert compiled.at(function.location.range) == "toy"
+
+
 @pytest.mark.parametrize(
     "uri", ["file:///nowhere.py", "fuselens://codes/FL101.md", "untitled:x", "fuselens://report/x/a.b?file=f"]
 )
@@ -80,3 +117,6 @@ async def test_unknown_documents_have_nothing(editor, uri):
     context = lsp.ReferenceContext(include_declaration=True)
     assert not await client.text_document_references_async(lsp.ReferenceParams(context, identifier, at))
     assert not await client.text_document_document_highlight_async(lsp.DocumentHighlightParams(identifier, at))
+    assert not await client.text_document_document_symbol_async(lsp.DocumentSymbolParams(identifier)) or "codes" in uri
+    assert not await client.text_document_folding_range_async(lsp.FoldingRangeParams(identifier))
+    assert await links(editor, uri) == []

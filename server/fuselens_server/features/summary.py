@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fuselens import live_memory
 from fuselens.diagnostics import TABLE
-from fuselens.report import Diagnostic, Graph, Kernel, Report, Timing
+from fuselens.report import Diagnostic, Graph, Kernel, Report, Span, Timing
 
 _TOTAL = "total"  # the timing of the whole compilation, which holds the stages'
 
@@ -83,7 +83,7 @@ def explain(report: Report, stale: bool = False) -> str:
     out += _section("Breaks", (line for d in report.breaks for line in _finding(d)))
     out += _section("Findings", (line for d in report.diagnostics for line in _finding(d)))
     for graph in report.graphs:
-        out += _section(f"Graph {graph.id}", _graph(graph))
+        out += _section(f"Graph {graph.id}", _graph(report, graph))
     out += _section("Guards", (f"{g.expression}{f'    # {g.span}' if g.span else ''}" for g in report.guards))
     out += _section("Symbols", (_symbol(s.name, s.source, s.hint, s.lower, s.upper) for s in report.symbols))
     timings = stage_times(report)
@@ -100,7 +100,7 @@ def guards(report: Report) -> str:
     out = [f"# {report.function} is reused while all of these hold; otherwise it is compiled again."]
     by_root: dict[str, list[str]] = defaultdict(list)
     for guard in report.guards:
-        because = f"    # line {guard.span.line}" if guard.span else ""
+        because = f"    # {_place(report, guard.span)}" if guard.span else ""
         by_root[guard.root or guard.source].append(f"{guard.kind:<12} {guard.expression}{because}")
     for root, lines in by_root.items():
         out += ["", f"# {root}", *lines]
@@ -131,11 +131,19 @@ def _finding(diagnostic: Diagnostic) -> list[str]:
     return out
 
 
-def _graph(graph: Graph) -> list[str]:
+def _place(report: Report, span: Span) -> str:
+    if span.file == report.file:
+        return f"line {span.line}"
+    return f"{span.file.replace(chr(92), '/').rpartition('/')[2]}:{span.line}"
+
+
+def _graph(report: Report, graph: Graph) -> list[str]:
     kind = "forward and backward" if graph.training else "forward only"
     out = [f"{graph.frame}: {graph.operations} operations, {kind}{', from the cache' if graph.cached else ''}"]
     if graph.fallback:
         out.append("runs eagerly, as captured")
+    if graph.stages:
+        out.append(f"stages: {', '.join(stage.name for stage in graph.stages)}")
     if graph.inputs or graph.outputs:
         out.append(
             f"{', '.join(map(str, graph.inputs)) or 'nothing'} → {', '.join(map(str, graph.outputs)) or 'nothing'}"
@@ -146,7 +154,7 @@ def _graph(graph: Graph) -> list[str]:
     for decision in graph.decisions:
         if decision.verdict in ("saved", "recomputed"):
             continue
-        where = f" (line {decision.span.line})" if decision.span else ""
+        where = f" ({_place(report, decision.span)})" if decision.span else ""
         out.append(f"{decision.verdict}: {decision.subject}: {decision.reason}{where}")
     return out
 
