@@ -19,9 +19,11 @@ import fuselens
 from fuselens import native
 from fuselens.capture import tensor_layout
 from fuselens.codegen.cpu.cpp import to_cpp
+from fuselens.codegen.cpu.host import LONG
 from fuselens.config import Config
 from fuselens.ir.text import parse
 from fuselens.runtime import _program, program
+from fuselens.runtime.build import BASE_FLAGS, find_compiler
 from tests.codegen.graphs import compiled
 
 LARGE = 1 << 19  # f32 elements of a tensor that comes from the pool
@@ -51,6 +53,29 @@ def host(text: str) -> Any:
     call = compiled(parse(text)).call
     assert isinstance(call, _program.Program)
     return call
+
+
+def chained(kernels: int) -> str:
+    """A graph of so many kernels, each of which adds 1 to what the one before gives."""
+    lines = ["graph g", "  input buf0: f32[4] strides [1]"]
+    lines += [f"  buffer buf{k + 1}: f32[4] strides [1]" for k in range(kernels)]
+    for k in range(kernels):
+        lines += [
+            f"  kernel kernel{k} [i0 < 4]", "    phase []", f"      x = load buf{k}[i0] : f32", "      y = const 1.0 : f32",
+            "      z = add x, y : f32", f"      store buf{k + 1}[i0] = z",
+        ]  # fmt: skip
+    return "\n".join([*lines, f"  return buf{kernels}", ""])
+
+
+def test_a_long_program_is_not_optimised() -> None:
+    text = chained(LONG)
+    source = to_cpp(parse(text), "sse2").text
+    assert ("optimize" in source, "optimize" in to_cpp(parse(chained(LONG - 1)), "sse2").text) == (True, False)
+    flags = [f for f in BASE_FLAGS if f not in ("-w", "-shared", "-nostdlib")]
+    command = [*find_compiler(Config()).command, "-x", "c++", *flags, "-Werror=attributes", "-fsyntax-only", "-"]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr  # no attribute is ignored
+    assert torch.equal(host(text)((torch.zeros(4),))[0], torch.full((4,), float(LONG)))
 
 
 def test_outputs_are_results_inputs_and_none() -> None:

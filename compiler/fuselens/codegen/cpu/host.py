@@ -288,11 +288,10 @@ class _Host:
                 )
         out.put()
         out.put(f"// Host program of graph {graph.name}: inputs {', '.join(graph.inputs) or 'none'}.")
+        out.put('extern "C"')
         if len(graph.nodes) >= LONG:
-            out.put(_PLAINLY)
-        out.open(
-            'extern "C" int fuselens_call(const Runtime* run, void* call, Value* __restrict in, Value* __restrict out) {'
-        )
+            out.put(_PLAINLY)  # here: compilers ignore attributes before a linkage
+        out.open("int fuselens_call(const Runtime* run, void* call, Value* __restrict in, Value* __restrict out) {")
         if any(i.checks for i in self.infos.values()):
             out.put("fuselens_take_errors();  // of a call that ended early")
         out.put(f"Held<{self.counts['memory']}, {self.counts['tensor']}> held = {{run}};")
