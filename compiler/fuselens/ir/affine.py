@@ -81,9 +81,15 @@ def substitute(e: Expr, mapping: Mapping[str, Expr]) -> Expr:
     names = symbol_names(e)
     if names.isdisjoint(mapping):
         return e
+    return _substituted(e, tuple((n, mapping[n]) for n in sorted(names) if n in mapping))
+
+
+@functools.lru_cache(1 << 15)
+def _substituted(e: Expr, replaced: tuple[tuple[str, Expr], ...]) -> Expr:
+    mapping = dict(replaced)
     form = linear(e, frozenset(mapping))
     if form is None:
-        return e.xreplace({symbol(k): v for k, v in mapping.items() if k in names})  # pyright: ignore
+        return e.xreplace({symbol(k): v for k, v in mapping.items()})  # pyright: ignore
     parts: list[Expr] = [form.constant]
     for axis, coefficient in form.terms:
         value = mapping[axis]
