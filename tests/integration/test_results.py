@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import fuselens
 from fuselens import comparison
@@ -303,3 +304,26 @@ def test_operators_by_their_definitions(name: str) -> None:
 def test_neighbours_are_those_of_the_type(dtype: torch.dtype) -> None:
     x, y = torch.randn(50).to(dtype), torch.randn(50).to(dtype)
     assert torch.equal(fuselens.compile(torch.nextafter)(x, y), torch.nextafter(x, y))
+
+
+STEPS: dict[str, Callable[..., torch.Tensor]] = {
+    "mse_loss": lambda x, y: F.mse_loss(x, y, reduction="none"),
+    "huber_loss": lambda x, y: F.huber_loss(x, y, reduction="none", delta=0.3),
+    "smooth_l1_loss": lambda x, y: F.smooth_l1_loss(x, y, reduction="none", beta=0.3),
+    "logit": lambda x, y: torch.logit(x.abs()),
+    "logit within": lambda x, y: torch.logit(x.abs(), 0.1),
+    "xlogy": lambda x, y: torch.xlogy(x, y.abs()),
+    "xlog1py": lambda x, y: torch.special.xlog1py(x, y.abs()),
+    "softshrink": lambda x, y: F.softshrink(x, 0.3),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", STEPS)
+def test_halves_are_rounded_where_the_kernels_round_them(name: str, dtype: torch.dtype) -> None:
+    run = STEPS[name]
+    if name == "huber_loss" and dtype is torch.float16:
+        pytest.skip("torch has no such kernel")
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.rand(3000, generator=generator).sub(0.5).mul(2).to(dtype) for _ in range(2))
+    assert torch.equal(fuselens.compile(run)(x, y), run(x, y))

@@ -16,7 +16,7 @@ import torch
 
 from fuselens import torch_private
 
-from . import definitions, embedding_bags
+from . import definitions, embedding_bags, half_steps
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 
@@ -78,6 +78,7 @@ def table() -> Decompositions:
     chosen[threshold] = definitions.threshold_backward(chosen[threshold])
     norm = torch.ops.aten.linalg_vector_norm.default
     chosen[norm] = _over_nonnegative_dims(norm, chosen[norm])
+    chosen |= half_steps.over(chosen)
     return MappingProxyType(chosen)
 
 
