@@ -359,10 +359,10 @@ async def test_after_an_edit_a_file_shows_what_a_fresh_check_shows(editor, tmp_p
     ):
         listing = listing if isinstance(listing, dict) else listing._asdict()
         if listing["kind"] in ("graph", "loop"):
-            old, new = (
+            old, new = [
                 await editor.client.workspace_text_document_content_async(
                     lsp.TextDocumentContentParams(listing["uri"].replace("moved.py", name))
                 )
                 for name in ("moved.py", "fresh.py")
-            )
+            ]
             assert old.text.replace("moved.py", "fresh.py") == new.text
