@@ -14,7 +14,7 @@ from fuselens.report import Diagnostic, FileReport, RunResult
 from .progress import CheckProgress
 from .session import Document, Session, disk_text
 from .settings import Settings
-from .worker_pool import StartError, WorkerDiedError, WorkerPool
+from .worker_pool import Environment, StartError, WorkerDiedError, WorkerPool
 
 logger = logging.getLogger(__name__)
 
@@ -22,11 +22,8 @@ logger = logging.getLogger(__name__)
 class Client(Protocol):
     """What a check needs of the editor's side."""
 
-    @property
-    def settings(self) -> Settings: ...
-
-    async def settled(self) -> Settings:
-        """The settings, once the client has given them."""
+    async def settled(self, path: str) -> tuple[Settings, Environment]:
+        """The settings that hold for a file and where its code runs, once the client has given them."""
         ...
 
     def publish(self, document: Document) -> None:
@@ -42,8 +39,6 @@ class Client(Protocol):
     def show_progress(self, title: str, on_cancel: Callable[[], object]) -> CheckProgress: ...
 
     def document_uris(self, document: Document) -> list[str]: ...
-
-    def interpreter(self) -> str: ...
 
 
 class Checks:
@@ -67,6 +62,12 @@ class Checks:
         self._tasks[document] = task
         task.add_done_callback(lambda done: self._done(document, done))
 
+    def changed_on_disk(self, path: str) -> None:
+        """Checks the open files that import the one that changed."""
+        for document in self._session.importers(path):
+            if document not in self._tasks:
+                self.opened(document)
+
     def cancel(self, document: Document) -> None:
         task = self._tasks.pop(document, None)
         if task is not None:
@@ -79,10 +80,10 @@ class Checks:
 
     async def run(self, path: str, source: str | None, qualname: str, progress: Callable[[str], None]) -> RunResult:
         """Runs a function compiled and eagerly. Environment trouble is the result's ``error``."""
-        settings = await self._client.settled()
+        settings, environment = await self._client.settled(path)
         request = wire.Request(0, "run", path, source, (qualname,), options=settings.options, limits=settings.limits)
         try:
-            event = await self._pool.submit(self._client.interpreter(), request, progress)
+            event = await self._pool.submit(environment, request, progress)
         except (StartError, WorkerDiedError) as error:
             finding = _finding(error)
             return RunResult(qualname, False, finding.message, error=finding)
@@ -106,7 +107,7 @@ class Checks:
             self._client.report_changed(document, before)
 
     async def _ask_worker(self, document: Document) -> None:
-        settings = await self._client.settled()
+        settings, environment = await self._client.settled(document.path)
         source = document.checking.origin.text if document.checking else document.text.text
         request = wire.Request(
             0, "check", document.path, source.removeprefix("\ufeff"), options=settings.options, limits=settings.limits,
@@ -116,7 +117,7 @@ class Checks:
             f"Fuselens: {PurePath(document.path).name}", lambda: self.cancel(document)
         ) as p:
             try:
-                event = await self._pool.submit(self._client.interpreter(), request, p.report)
+                event = await self._pool.submit(environment, request, p.report, lambda: self._session.urgency(document))
             except (StartError, WorkerDiedError) as error:
                 document.fail(_finding(error))
                 return

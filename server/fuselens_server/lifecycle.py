@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+from collections.abc import Iterator
 
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException
@@ -20,16 +20,15 @@ def register(server: FuselensServer) -> None:
     @server.feature(lsp.INITIALIZED)
     async def initialized(ls: FuselensServer, _: lsp.InitializedParams) -> None:
         ls.take_encoding()
-        root = ls.workspace.root_path
-        ls.pool.directory = root if root and os.path.isdir(root) else None
         await ls.load_settings()
-        workspace = ls.client_capabilities.workspace
-        if workspace and (change := workspace.did_change_configuration) and change.dynamic_registration:
-            method = lsp.WORKSPACE_DID_CHANGE_CONFIGURATION
-            options = lsp.DidChangeConfigurationRegistrationOptions(section="fuselens")
-            registration = lsp.Registration("fuselens-configuration", method, options)
+        registrations = list(_registrations(ls.client_capabilities.workspace))
+        if registrations:
             with contextlib.suppress(JsonRpcException):
-                await ls.client_register_capability_async(lsp.RegistrationParams([registration]))
+                await ls.client_register_capability_async(lsp.RegistrationParams(registrations))
+
+    @server.feature(lsp.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
+    async def did_change_workspace_folders(ls: FuselensServer, _: lsp.DidChangeWorkspaceFoldersParams) -> None:
+        await ls.settings_changed()
 
     @server.feature(lsp.WORKSPACE_DID_CHANGE_CONFIGURATION)
     async def did_change_configuration(ls: FuselensServer, _: lsp.DidChangeConfigurationParams) -> None:
@@ -39,3 +38,15 @@ def register(server: FuselensServer) -> None:
     async def shutdown(ls: FuselensServer, _: None) -> None:
         ls.checks.cancel_all()
         await ls.pool.close()
+
+
+def _registrations(workspace: lsp.WorkspaceClientCapabilities | None) -> Iterator[lsp.Registration]:
+    """What the client shall tell that it tells only when asked to."""
+    if workspace is None:
+        return
+    if (change := workspace.did_change_configuration) and change.dynamic_registration:
+        options = lsp.DidChangeConfigurationRegistrationOptions(section="fuselens")
+        yield lsp.Registration("fuselens-configuration", lsp.WORKSPACE_DID_CHANGE_CONFIGURATION, options)
+    if (files := workspace.did_change_watched_files) and files.dynamic_registration:
+        watched = lsp.DidChangeWatchedFilesRegistrationOptions([lsp.FileSystemWatcher("**/*.py")])
+        yield lsp.Registration("fuselens-files", lsp.WORKSPACE_DID_CHANGE_WATCHED_FILES, watched)

@@ -12,6 +12,7 @@ import attrs
 DOCUMENT_CONTENT = "fuselens/documentContent"  # request, for clients without workspace/textDocumentContent
 DOCUMENTS_CHANGED = "fuselens/documentsChanged"  # notification: these virtual documents may have new text, or be gone
 STATUS = "fuselens/status"  # notification
+FOCUS = "fuselens/focus"  # notification from the client: the person works on this file now
 
 RUN = "fuselens.server.run"
 DOCUMENTS = "fuselens.server.documents"
@@ -34,6 +35,18 @@ class DocumentContentRequest:
     jsonrpc: str = "2.0"
 
 
+@attrs.define
+class FocusParams:
+    uri: str | None = None
+
+
+@attrs.define
+class FocusNotification:
+    params: FocusParams
+    method: str = FOCUS
+    jsonrpc: str = "2.0"
+
+
 class DocumentContentResult(TypedDict):
     text: str
     language: str
@@ -50,4 +63,4 @@ class Status(TypedDict):
     interpreter: str
 
 
-REQUEST_TYPES = {DOCUMENT_CONTENT: DocumentContentRequest}
+REQUEST_TYPES = {DOCUMENT_CONTENT: DocumentContentRequest, FOCUS: FocusNotification}

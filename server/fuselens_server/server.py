@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import PurePath
 from typing import Any
+from urllib.parse import unquote
 
 from lsprotocol import types as lsp
+from pygls import uris
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
@@ -26,7 +30,7 @@ from .refreshes import Refreshes
 from .session import Document, Session
 from .settings import Settings
 from .view import View
-from .worker_pool import WorkerPool, WorkerStatus
+from .worker_pool import Environment, WorkerPool, WorkerStatus
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +51,7 @@ class FuselensServer(LanguageServer):
             protocol_cls=FuselensProtocol,
         )
         self.settings = Settings()
+        self.folder_settings: dict[str, Settings] = {}  # of each workspace folder, by its path
         self.configured = asyncio.Event()
         self.session = Session()
         self.pool = WorkerPool(self.worker_changed)
@@ -85,13 +90,30 @@ class FuselensServer(LanguageServer):
 
     # --- the client's side of checks ---------------------------------------------------------------------------------
 
-    async def settled(self) -> Settings:
+    async def settled(self, path: str) -> tuple[Settings, Environment]:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.configured.wait(), CONFIGURATION_SECONDS)
-        return self.settings
+        folder = self.folder(path)
+        chosen = self.folder_settings.get(folder or "", self.settings)
+        directory = folder if folder and os.path.isdir(folder) else None
+        return chosen, Environment(chosen.python(folder), directory)
 
-    def interpreter(self) -> str:
-        return self.settings.python(self.workspace.root_path)
+    @property
+    def folders(self) -> list[str]:
+        """The directories that the client has open, the innermost of nested ones first."""
+        uris_ = list(self.workspace.folders) or ([self.workspace.root_uri] if self.workspace.root_uri else [])
+        return sorted(filter(None, map(uris.to_fs_path, uris_)), key=len, reverse=True)
+
+    def folder(self, path: str) -> str | None:
+        """The workspace folder of a file; for one outside of them, the first."""
+        folders = self.folders
+        holding = (f for f in folders if PurePath(path).is_relative_to(f))
+        return next(holding, self.workspace.root_path or next(iter(reversed(folders)), None))
+
+    def focus(self, uri: str | None) -> None:
+        """The person looks at another file, or at none of ours."""
+        self.session.focus = unquote(uri) if uri else None
+        self.pool.reconsider()
 
     def publish(self, document: Document) -> None:
         """Also publishes that there is nothing to say about a checked file, so that a client knows it was looked at."""
@@ -172,26 +194,40 @@ class FuselensServer(LanguageServer):
 
     async def load_settings(self) -> None:
         """The client's configuration section where it has one, under the options it was started with: those name the
-        interpreter that an editor's own environment picker chose."""
-        section: Any = None
+        interpreter that an editor's own environment picker chose. Workspace folders may each have their own."""
+        folders = {path: uris.from_fs_path(path) for path in self.folders}
+        sections: list[Any] = [None] * (1 + len(folders))
         workspace = self.client_capabilities.workspace
         if workspace is not None and workspace.configuration:
-            item = lsp.ConfigurationItem(section="fuselens")
+            items = [lsp.ConfigurationItem(scope_uri=scope, section="fuselens") for scope in (None, *folders.values())]
             with contextlib.suppress(JsonRpcException, TimeoutError):
-                asked = self.workspace_configuration_async(lsp.ConfigurationParams([item]))
-                section = next(iter(await asyncio.wait_for(asyncio.shield(asked), CONFIGURATION_SECONDS)), None)
-        loaded, problems = settings.read(section)
-        loaded, more = settings.read(self.initial_options, loaded)
-        for problem in (*problems, *more):
+                asked = self.workspace_configuration_async(lsp.ConfigurationParams(items))
+                found = list(await asyncio.wait_for(asyncio.shield(asked), CONFIGURATION_SECONDS))
+                sections[: len(found)] = found
+        problems: list[str] = []
+
+        def read(section: Any) -> Settings:
+            loaded, wrong = settings.read(section)
+            loaded, more = settings.read(self.initial_options, loaded)
+            problems.extend((*wrong, *more))
+            return loaded
+
+        self.settings, *others = map(read, sections)
+        usual = settings.read(sections[0])[0].interpreter
+        for k, section in enumerate(sections[1:]):  # one that a folder names for itself comes before the picker's
+            own = settings.read(section)[0].interpreter
+            if own and own != usual:
+                others[k] = dataclasses.replace(others[k], interpreter=own)
+        self.folder_settings = dict(zip(folders, others, strict=False))
+        for problem in dict.fromkeys(problems):
             self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, problem))
-        self.settings = loaded
-        self.pool.concurrent = loaded.concurrent_checks
+        self.pool.concurrent = self.settings.concurrent_checks
         self.configured.set()
 
     async def settings_changed(self) -> None:
-        before = self.settings
+        before = self.settings, self.folder_settings
         await self.load_settings()
-        if self.settings != before:
+        if (self.settings, self.folder_settings) != before:
             await self.restart()
 
     async def restart(self) -> None:

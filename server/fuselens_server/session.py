@@ -20,6 +20,7 @@ from .convert import Encoding, SourceText
 from .correspondence import Correspondence
 from .rebase import rebased
 from .tracked_text import Edit, TrackedText, whole_change
+from .turns import Urgency
 from .view import View
 
 _MENTIONS = re.compile(r"fuselens|torch\s*\.\s*compile|from\s+torch\s+import")
@@ -146,7 +147,19 @@ class Session:
 
     def __init__(self) -> None:
         self.encoding: Encoding = "utf-16"
+        self.focus: str | None = None  # the URI, decoded, of the file that the person works on
         self._documents: dict[str, Document] = {}
+
+    def urgency(self, document: Document) -> Urgency:
+        return Urgency.FOCUSED if self.focus == unquote(document.uri) else Urgency.OPEN
+
+    def importers(self, path: str) -> list[Document]:
+        """The open documents whose check ran the file ``path``."""
+        real = _real_path(path)
+        return [
+            d for d in self._documents.values()
+            if d.checked and any(_real_path(other) == real for other in d.checked.report.imports)
+        ]  # fmt: skip
 
     @property
     def documents(self) -> list[Document]:

@@ -24,6 +24,8 @@ from typing import Any, Literal
 from fuselens import diagnostics, wire
 from fuselens.report import Diagnostic
 
+from .turns import Turns, Urgency
+
 logger = logging.getLogger(__name__)
 
 READY_SECONDS = 180.0  # for the worker to import torch, from a cold network disk
@@ -240,52 +242,86 @@ class Worker:
         return _cannot_start(self.interpreter, last or why or _exit_text(code))
 
 
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where user code runs: an interpreter, and the workspace folder that is its working directory."""
+
+    interpreter: str
+    directory: str | None = None
+
+
 @dataclass(slots=True)
 class _Slot:
-    """One interpreter's worker, and how its starts have gone."""
+    """One environment's worker, and how its starts have gone."""
 
-    gate: asyncio.Semaphore
+    turns: Turns
     worker: Worker | None = None
     starting: asyncio.Task[Worker] | None = None
     failures: int = 0  # deaths in a row without a result in between
 
 
 class WorkerPool:
-    """The workers of all interpreters. ``on_status`` is told of every change of a worker's state."""
+    """The workers of all environments. ``on_status`` is told of every change of a worker's state."""
 
     def __init__(self, on_status: Callable[[WorkerStatus], None], concurrent: int = 1) -> None:
         self._on_status = on_status
-        self.concurrent = concurrent  # requests at once per interpreter; for interpreters not used yet
-        self._slots: dict[str, _Slot] = {}
+        self._concurrent = concurrent
+        self._slots: dict[Environment, _Slot] = {}
         self._ids = itertools.count(1)
-        self.directory: str | None = None  # where workers run: the workspace's root
 
-    async def submit(self, interpreter: str, request: wire.Request, progress: ProgressCallback) -> wire.Event:
-        """Runs ``request`` (its id is set here) in ``interpreter``'s worker. Raises StartError, or WorkerDiedError when
-        the request's worker died twice. Cancelling the caller cancels the request."""
-        slot = self._slot(interpreter)
-        async with slot.gate:
-            for last in (False, True):
-                worker = await self._worker(interpreter, slot)
-                try:
-                    event = await worker.exchange(dataclasses.replace(request, id=next(self._ids)), progress)
-                except WorkerDiedError as error:
-                    slot.failures += 1
-                    if last:
-                        raise WorkerDiedError(str(error) or await worker.exit_text()) from error
-                else:
-                    slot.failures = 0
-                    return event
+    @property
+    def concurrent(self) -> int:
+        """Requests at once per environment."""
+        return self._concurrent
+
+    @concurrent.setter
+    def concurrent(self, places: int) -> None:
+        self._concurrent = places
+        for slot in self._slots.values():
+            slot.turns.places = places
+
+    async def submit(
+        self,
+        environment: Environment,
+        request: wire.Request,
+        progress: ProgressCallback,
+        urgency: Callable[[], int] = lambda: Urgency.FOCUSED,
+    ) -> wire.Event:
+        """Runs ``request`` (its id is set here) in ``environment``'s worker, when nothing more urgent wants to, and again
+        from its beginning when it had to give way. Raises StartError, or WorkerDiedError when the request's worker died
+        twice. Cancelling the caller cancels the request."""
+        slot = self._slot(environment)
+        return await slot.turns.run(urgency, lambda: self._run(environment, slot, request, progress))
+
+    async def _run(
+        self, environment: Environment, slot: _Slot, request: wire.Request, progress: ProgressCallback
+    ) -> wire.Event:
+        for last in (False, True):
+            worker = await self._worker(environment, slot)
+            try:
+                event = await worker.exchange(dataclasses.replace(request, id=next(self._ids)), progress)
+            except WorkerDiedError as error:
+                slot.failures += 1
+                if last:
+                    raise WorkerDiedError(str(error) or await worker.exit_text()) from error
+            else:
+                slot.failures = 0
+                return event
         raise AssertionError("unreachable")
 
+    def reconsider(self) -> None:
+        """What is urgent may have changed."""
+        for slot in self._slots.values():
+            slot.turns.reconsider()
+
     async def restart(self) -> None:
-        """Ends every worker; the next request of each interpreter starts its own anew."""
-        for interpreter, slot in list(self._slots.items()):
+        """Ends every worker; the next request of each environment starts its own anew."""
+        for environment, slot in list(self._slots.items()):
             slot.failures = 0
             if slot.worker is not None and slot.starting is None:
                 worker, slot.worker = slot.worker, None
                 await worker.close()
-                logger.info("worker of %s ended on request", interpreter)
+                logger.info("worker of %s ended on request", environment.interpreter)
 
     async def close(self) -> None:
         await asyncio.gather(*(slot.worker.close() for slot in self._slots.values() if slot.worker))
@@ -302,23 +338,24 @@ class WorkerPool:
             slot.worker.pid for slot in self._slots.values() if slot.worker and slot.worker.pid and slot.worker.alive
         ]
 
-    def _slot(self, interpreter: str) -> _Slot:
-        if interpreter not in self._slots:
-            self._slots[interpreter] = _Slot(asyncio.Semaphore(self.concurrent))
-        return self._slots[interpreter]
+    def _slot(self, environment: Environment) -> _Slot:
+        if environment not in self._slots:
+            self._slots[environment] = _Slot(Turns(self._concurrent))
+        return self._slots[environment]
 
-    async def _worker(self, interpreter: str, slot: _Slot) -> Worker:
+    async def _worker(self, environment: Environment, slot: _Slot) -> Worker:
         """The running worker of ``slot``, started when there is none. A start goes on when its caller is cancelled:
         saves in quick succession must not each begin to import torch again."""
         if slot.worker is not None and slot.worker.alive and slot.starting is None:
             return slot.worker
         if slot.starting is None:
-            slot.starting = asyncio.create_task(self._start(interpreter, slot))
+            slot.starting = asyncio.create_task(self._start(environment, slot))
             slot.starting.add_done_callback(lambda task: task.cancelled() or task.exception())  # retrieved
         return await asyncio.shield(slot.starting)
 
-    async def _start(self, interpreter: str, slot: _Slot) -> Worker:
+    async def _start(self, environment: Environment, slot: _Slot) -> Worker:
         """A worker without torch is not kept: torch may be installed by the next save, and such a start is quick."""
+        interpreter = environment.interpreter
         try:
             if slot.worker is not None and time.monotonic() - slot.worker.started > STABLE_SECONDS:
                 slot.failures = min(slot.failures, 1)
@@ -326,7 +363,7 @@ class WorkerPool:
                 await asyncio.sleep(min(LONGEST_BACKOFF, 0.1 * 2**slot.failures))
             self._on_status(WorkerStatus(interpreter, "starting", f"starting {interpreter}"))
             # known to the slot before it is ready, so that kill_now() finds it
-            slot.worker = worker = Worker(interpreter, self.directory)
+            slot.worker = worker = Worker(interpreter, environment.directory)
             await worker.start()
             if worker.unusable is not None:
                 await worker.close()

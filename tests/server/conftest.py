@@ -266,6 +266,7 @@ class Editor:
         self.progress: list[Any] = []
         self.shown: list[str] = []
         self.configuration: Any = None
+        self.scoped: dict[str, Any] = {}  # the configuration of workspace folders, by URI
         self.exit_code: int | None = None
         self.initialized: lsp.InitializeResult | None = None
         self._waiting: dict[str, asyncio.Future[None]] = {}
@@ -284,7 +285,7 @@ class Editor:
         @feature(lsp.WORKSPACE_CONFIGURATION)
         def configuration(params: lsp.ConfigurationParams) -> list[Any]:
             self.requests.append(lsp.WORKSPACE_CONFIGURATION)
-            return [self.configuration for _ in params.items]
+            return [self.scoped.get(item.scope_uri or "", self.configuration) for item in params.items]
 
         @feature(lsp.WINDOW_SHOW_MESSAGE)
         def show(params: lsp.ShowMessageParams) -> None:
@@ -311,7 +312,7 @@ class Editor:
     async def start(
         self, root: Path, options: Any = None, environment: dict[str, str] | None = None,
         command: tuple[str, ...] = (sys.executable, "-m", "fuselens_server"),
-        more: Callable[[lsp.ClientCapabilities], None] = lambda _: None,
+        more: Callable[[lsp.ClientCapabilities], None] = lambda _: None, folders: tuple[Path, ...] = (),
     ) -> Editor:  # fmt: skip
         path = os.pathsep.join(map(str, INHERITED or SOURCES))
         env = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **(environment or {})}
@@ -330,8 +331,9 @@ class Editor:
         )
         more(both)
         parameters = lsp.InitializeParams(
-            both, process_id=os.getpid(), root_uri=uris.from_fs_path(str(root)), initialization_options=options
-        )
+            both, process_id=os.getpid(), root_uri=uris.from_fs_path(str(root)), initialization_options=options,
+            workspace_folders=[lsp.WorkspaceFolder(uris.from_fs_path(str(f)) or "", f.name) for f in folders] or None,
+        )  # fmt: skip
         self.initialized = await asyncio.wait_for(self.client.initialize_async(parameters), PATIENCE)
         self.client.initialized(lsp.InitializedParams())
         return self

@@ -193,7 +193,7 @@ _UNTRACED_PACKAGES = tuple(
     os.path.join(d, name) + os.sep
     for d in _PACKAGES
     for name in ("numpy", "scipy", "pandas", "sympy", "networkx", "triton", "PIL", "matplotlib", "_pytest", "pytest",
-                 "pluggy", "hypothesis", "IPython", "tqdm")
+                 "pluggy", "hypothesis", "IPython", "tqdm", "_distutils_hack", "setuptools")
 )  # fmt: skip
 
 

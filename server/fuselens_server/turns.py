@@ -1,0 +1,100 @@
+"""Who may use a worker next: what is most urgent, and what runs gives way to it."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import itertools
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Urgency(enum.IntEnum):
+    """How soon somebody wants to see a result; less is sooner."""
+
+    FOCUSED = 0  # what the person looks at, or has asked for
+    OPEN = 1  # other open files
+    BACKGROUND = 2  # what nobody waits for
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    urgency: Callable[[], int]
+    order: int
+    admitted: asyncio.Future[None] | None = None
+    task: asyncio.Task[Any] | None = None
+    displaced: bool = False
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return self.urgency(), self.order
+
+
+@dataclass(slots=True)
+class Turns:
+    """``places`` pieces of work at once. How urgent one is may change while it waits and while it runs: it is asked
+    each time that it matters; :meth:`reconsider` says that it may have changed."""
+
+    places: int
+    _running: list[_Entry] = field(default_factory=list)
+    _waiting: list[_Entry] = field(default_factory=list)
+    _orders: itertools.count[int] = field(default_factory=itertools.count)
+
+    async def run(self, urgency: Callable[[], int], work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What ``work()`` gives, once its turn has come. For what is more urgent it is cancelled, and begun again when
+        its turn comes once more."""
+        entry = _Entry(urgency, next(self._orders))
+        while True:
+            await self._enter(entry)
+            entry.task = asyncio.create_task(work())
+            try:
+                return await entry.task
+            except asyncio.CancelledError:
+                current = asyncio.current_task()
+                if not entry.displaced or current is None or current.cancelling():
+                    raise
+            finally:
+                self._leave(entry)
+
+    def reconsider(self) -> None:
+        """Displaces what runs while something more urgent waits."""
+        waiting = sorted(self._waiting, key=lambda e: e.rank)
+        leaving = sum(e.displaced for e in self._running)  # each of them makes place for one
+        for entry in waiting[leaving:]:
+            free = [e for e in self._running if e.task is not None and not e.displaced]
+            last = max(free, key=lambda e: e.rank, default=None)
+            if last is None or last.task is None or last.urgency() <= entry.urgency():
+                return
+            last.displaced = True
+            last.task.cancel()
+
+    async def _enter(self, entry: _Entry) -> None:
+        entry.admitted = asyncio.get_running_loop().create_future()
+        self._waiting.append(entry)
+        self._admit()
+        self.reconsider()
+        try:
+            await entry.admitted
+        except asyncio.CancelledError:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+            else:
+                self._leave(entry)
+            raise
+
+    def _leave(self, entry: _Entry) -> None:
+        self._running.remove(entry)
+        entry.task, entry.displaced = None, False
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self.places:
+            entry = min(self._waiting, key=lambda e: e.rank)
+            self._waiting.remove(entry)
+            self._running.append(entry)
+            assert entry.admitted is not None
+            if not entry.admitted.done():
+                entry.admitted.set_result(None)
