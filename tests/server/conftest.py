@@ -268,6 +268,7 @@ class Editor:
         self.configuration: Any = None
         self.scoped: dict[str, Any] = {}  # the configuration of workspace folders, by URI
         self.exit_code: int | None = None
+        self.publications = 0
         self.initialized: lsp.InitializeResult | None = None
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._listen()
@@ -278,6 +279,7 @@ class Editor:
         @feature(lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
         def publish(params: lsp.PublishDiagnosticsParams) -> None:
             self.diagnostics[params.uri] = params
+            self.publications += 1
             waiting = self._waiting.pop(params.uri, None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(None)
