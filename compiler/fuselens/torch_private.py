@@ -253,8 +253,9 @@ class _FakeMode(FakeTensorMode):
             if not isinstance(t, torch.Tensor):
                 return t
             if id(t) not in metas:
-                meta = torch.empty(0, dtype=t.dtype, device="meta")
-                metas[id(t)] = meta.set_(t.untyped_storage(), t.storage_offset(), t.shape, t.stride())  # pyright: ignore[reportCallIssue, reportArgumentType]
+                with _inference_as_in(t):
+                    meta = torch.empty(0, dtype=t.dtype, device="meta")
+                    metas[id(t)] = meta.set_(t.untyped_storage(), t.storage_offset(), t.shape, t.stride())  # pyright: ignore[reportCallIssue, reportArgumentType]
                 fake_of[id(meta)] = t
             return metas[id(t)]
 
