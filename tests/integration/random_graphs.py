@@ -199,7 +199,7 @@ class Builder:
     def step(self, text: str, *args: str, write: bool = False) -> bool:
         """Adds a step if eager can run it."""
         step = Step("" if write else f"v{len(self.steps)}", text, args)
-        if write and args[0] in self.fixed:
+        if write and (args[0] in self.fixed or any(self.overlap(args[0], a) for a in args[1:])):
             return False
         scope = {**NAMES, **self.values}
         try:
@@ -214,6 +214,20 @@ class Builder:
             return False
         self.steps.append(step)
         return True
+
+    def overlap(self, written: str, read: str) -> bool:
+        """Whether a write changes part of an operand: eager's result then depends on the order of its elements."""
+        x, y = self.values[written], self.values[read]
+        if x is y or (x.data_ptr(), x.shape, x.stride()) == (y.data_ptr(), y.shape, y.stride()):
+            return False
+        begins, ends = zip(*(self.memory(t) for t in (x, y)), strict=True)
+        return max(begins) < min(ends)
+
+    @staticmethod
+    def memory(t: torch.Tensor) -> tuple[int, int]:
+        """The addresses of a tensor's elements: the first, and the one behind the last."""
+        last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else -1
+        return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
 
     def add_input(self) -> None:
         name = f"x{len(self.inputs)}"
