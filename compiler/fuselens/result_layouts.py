@@ -104,10 +104,13 @@ def _as_first(args: Sequence[Any], result: torch.Tensor) -> Extents:
     return _packed(result.shape, _innermost_first(result.shape, [args[0].stride()]))
 
 
-def _power_of_two(exponent: torch.Tensor) -> torch.Tensor:
-    """A stand-in for 2 to the power of a tensor."""
-    dtype = exponent.dtype if exponent.is_floating_point() else torch.get_default_dtype()
-    return exponent.new_empty(exponent.shape, dtype=dtype)
+def _scaled(args: Sequence[Any], result: torch.Tensor) -> Extents:
+    """By powers of two: in single precision those of floats are contiguous tensors."""
+    x, exponent = args
+    if exponent.is_floating_point():
+        power = exponent.new_empty(exponent.shape) if x.dtype is torch.float32 else exponent
+        return _iterated((x, power), result)
+    return _like_first(args, result) if x.shape == result.shape else _iterated((x, exponent), result)
 
 
 def _like_first(args: Sequence[Any], result: torch.Tensor) -> Extents:
@@ -244,7 +247,7 @@ _OTHERS: dict[str, Rule] = {
     "abs": lambda args, result: (_like_first if args[0].is_complex() else _iterated)(args, result),
     "angle": lambda args, result: (_contiguous if args[0].is_complex() else _iterated)(args, result),
     "threshold_backward": lambda args, result: _iterated(args[::-1], result),
-    "ldexp": lambda args, result: _iterated((args[0], _power_of_two(args[1])), result),
+    "ldexp": _scaled,
     **dict.fromkeys(("slice_scatter", "select_scatter", "diagonal_scatter"), _written),
     **dict.fromkeys((
         "hardtanh", "relu6", "nan_to_num", "_conj_physical", "deg2rad", "rad2deg", "huber_loss", "binary_cross_entropy",
