@@ -49,12 +49,19 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Fix:
-    """A textual replacement offered for a diagnostic; ``verified`` when it was compiled and agreed with eager."""
+class Edit:
+    """A replacement of text. The edits of one fix do not overlap, and all refer to the text before any of them."""
 
-    title: str
     span: Span
     replacement: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A change offered for a diagnostic; ``verified`` when it was compiled and agreed with eager, else a template."""
+
+    title: str
+    edits: tuple[Edit, ...]
     verified: bool = False
 
 

@@ -6,14 +6,18 @@ import asyncio
 import dataclasses
 from typing import Any
 
+from lsprotocol import types as lsp
 from pygls import uris
 from pygls.exceptions import JsonRpcInvalidParams
 
-from fuselens.report import RunResult
+from fuselens.report import Report, RunResult
 
 from . import messages
+from .document_uri import ReportDocument
 from .features import documents, summary
+from .features.document_links import kernel_place
 from .server import FuselensServer
+from .view import View
 
 
 def register(server: FuselensServer) -> None:
@@ -22,13 +26,14 @@ def register(server: FuselensServer) -> None:
         path = uris.to_fs_path(uri) if uri.startswith("file:") else None
         if not path:
             raise JsonRpcInvalidParams(f"not a file: {uri}")
-        with ls.protocol.cancellable() as task:
-            try:
-                async with ls.show_progress(f"Fuselens: run {qualname}", task.cancel) as progress:
-                    result = await ls.checks.run(path, None, qualname, progress.report)
-            except asyncio.CancelledError:  # by the request or by the progress bar, which must be answered too
-                result = RunResult(qualname, False, "cancelled")
-        return dataclasses.asdict(result)
+        return dataclasses.asdict(await _run(ls, path, qualname))
+
+    @server.command(messages.RUN_FUNCTION)
+    async def run_function(ls: FuselensServer, uri: str, qualname: str) -> None:
+        """Runs what was saved, and shows the outcome."""
+        result = await _run(ls, ls.document(uri).path, qualname)
+        kind = lsp.MessageType.Info if result.agrees else lsp.MessageType.Warning
+        ls.window_show_message(lsp.ShowMessageParams(kind, summary.run_line(result)))
 
     @server.command(messages.DOCUMENTS)
     async def documents_(ls: FuselensServer, uri: str, qualname: str | None = None) -> list[dict[str, Any]]:
@@ -43,6 +48,78 @@ def register(server: FuselensServer) -> None:
             raise JsonRpcInvalidParams(f"{qualname} has not been compiled yet")
         return summary.explain(report, view.stale)
 
+    @server.command(messages.OPEN_DOCUMENT)
+    async def open_document(
+        ls: FuselensServer,
+        uri: str | None = None,
+        qualname: str | None = None,
+        address: str | None = None,
+        line: int | None = None,
+    ) -> str:
+        """Shows the document at ``address``, else the summary of a function. Returns the URI that was shown."""
+        if address is None:
+            function = _function(ls.session.view(ls.document(str(uri))), qualname)
+            address = str(ReportDocument(ls.document(str(uri)).uri, function.function, "summary", "txt"))
+        return await _show(ls, address, line)
+
+    @server.command(messages.OPEN_KERNEL)
+    async def open_kernel(ls: FuselensServer, uri: str, qualname: str | None = None) -> str:
+        """Shows the first kernel of a function. Returns the URI that was shown."""
+        view = ls.session.view(ls.document(uri))
+        report = _function(view, qualname)
+        places = ((graph, place) for graph in report.graphs for k in graph.kernels if (place := kernel_place(graph, k)))
+        graph, place = next(places, (None, None))
+        if graph is None or place is None:
+            raise JsonRpcInvalidParams(f"{report.function} has no kernel")
+        return await _show(ls, str(documents.stage_document(view, report, graph.id, place[0])), place[1])
+
+    @server.command(messages.CHECK)
+    async def check(ls: FuselensServer, uri: str) -> None:
+        """Compiles what was saved once more, as a save would."""
+        ls.checks.saved(ls.document(uri))
+
     @server.command(messages.RESTART_WORKER)
     async def restart_worker(ls: FuselensServer) -> None:
         await ls.restart()
+
+
+async def _run(ls: FuselensServer, path: str, qualname: str) -> RunResult:
+    with ls.protocol.cancellable() as task:
+        try:
+            async with ls.show_progress(f"Fuselens: run {qualname}", task.cancel) as progress:
+                return await ls.checks.run(path, None, qualname, progress.report)
+        except asyncio.CancelledError:  # by the request or by the progress bar, which must be answered too
+            return RunResult(qualname, False, "cancelled")
+
+
+def _function(view: View, qualname: str | None) -> Report:
+    """The named function's report; without a name, that of the only one. Raises JsonRpcInvalidParams."""
+    reports = view.reports(qualname)
+    if not reports:
+        raise JsonRpcInvalidParams(f"{qualname or 'this file'} has not been compiled yet")
+    if len(reports) > 1 and qualname is None:
+        names = ", ".join(report.function for report in reports)
+        raise JsonRpcInvalidParams(f"which function? One of {names}")
+    return reports[0]
+
+
+async def _show(ls: FuselensServer, address: str, line: int | None) -> str:
+    """Has the client show a virtual document, with the cursor on ``line`` (from 1); one that cannot be asked to is
+    told where the document is."""
+    ls.content(address)
+    (shown,) = ls.encode([lsp.DocumentLink(_line(1), address)])
+    uri = shown.target or address
+    window = ls.client_capabilities.window
+    if window and window.show_document and window.show_document.support:
+        parameters = lsp.ShowDocumentParams(uri, take_focus=True, selection=_line(line) if line else None)
+        await ls.window_show_document_async(parameters)
+    else:
+        where = uris.to_fs_path(uri) if uri.startswith("file:") else uri
+        message = f"{where}{f', line {line}' if line else ''}"
+        ls.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Info, message))
+    return uri
+
+
+def _line(number: int) -> lsp.Range:
+    start = lsp.Position(number - 1, 0)
+    return lsp.Range(start, start)

@@ -5,6 +5,7 @@ Requests need attrs classes here: pygls would decode unknown ones into namedtupl
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 import attrs
@@ -18,6 +19,25 @@ RUN = "fuselens.server.run"
 DOCUMENTS = "fuselens.server.documents"
 RESTART_WORKER = "fuselens.server.restartWorker"
 EXPLAIN = "fuselens.server.explain"
+
+OPEN_DOCUMENT = "fuselens.server.openDocument"
+OPEN_KERNEL = "fuselens.server.openKernel"
+RUN_FUNCTION = "fuselens.server.runFunction"
+CHECK = "fuselens.server.check"
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """The commands that lenses, links and code actions lead to. Arguments: the file's URI, the function; to open a
+    document also its address and a line (from 1)."""
+
+    open_document: str
+    open_kernel: str
+    run_function: str
+
+
+SERVER_ACTIONS = Actions(OPEN_DOCUMENT, OPEN_KERNEL, RUN_FUNCTION)
+CLIENT_ACTIONS = Actions("fuselens.openDocument", "fuselens.openKernel", "fuselens.runFunction")  # of our extension
 
 State = Literal["starting", "ready", "compiling", "error"]
 

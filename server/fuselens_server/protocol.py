@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
+import attrs
 from lsprotocol import types as lsp
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class FuselensProtocol(LanguageServerProtocol):
-    """pygls' protocol with our custom requests, LSP 3.18's text document content, which pygls never advertises, and
-    cancellation of commands, which pygls answers but lets run on."""
+    """pygls' protocol with our custom requests, LSP 3.18's text document content, which pygls never advertises,
+    cancellation of commands, which pygls answers but lets run on, and optional arguments of commands."""
 
     _server: FuselensServer
 
@@ -48,6 +50,17 @@ class FuselensProtocol(LanguageServerProtocol):
 
     def get_message_type(self, method: str) -> type[Any] | None:  # type: ignore[override]  # pygls caches its own
         return messages.REQUEST_TYPES.get(method) or super().get_message_type(method)
+
+    @lsp_method(lsp.WORKSPACE_EXECUTE_COMMAND)
+    def lsp_workspace__execute_command(self, params: lsp.ExecuteCommandParams) -> Generator[Any, Any, Any]:
+        """Arguments that have a default may be left out, which pygls refuses."""
+        handler = self.fm.commands.get(params.command)
+        if handler is not None:
+            given = list(params.arguments or ())
+            left_out = list(inspect.signature(getattr(handler, "func", handler)).parameters.values())[1 + len(given) :]
+            if left_out and all(parameter.default is not parameter.empty for parameter in left_out):
+                params = attrs.evolve(params, arguments=[*given, *(parameter.default for parameter in left_out)])
+        return (yield from super().lsp_workspace__execute_command(params))
 
     @lsp_method(lsp.INITIALIZE)
     def lsp_initialize(self, params: lsp.InitializeParams) -> Generator[Any, Any, lsp.InitializeResult]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import commands, lifecycle, synchronization
 from .features import (
+    code_actions,
     code_lens,
     diagnostics,
     document_links,
@@ -21,6 +22,7 @@ MODULES = (
     lifecycle,
     synchronization,
     commands,
+    code_actions,
     code_lens,
     diagnostics,
     document_links,

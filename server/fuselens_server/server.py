@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from lsprotocol import types as lsp
@@ -30,8 +30,10 @@ from .refreshes import Refreshes
 from .session import Document, Session
 from .settings import Settings
 from .view import View
+from .virtual_files import VirtualFiles
 from .worker_pool import Environment, WorkerPool, WorkerStatus
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 REPUBLISH_SECONDS = 0.25
@@ -60,6 +62,7 @@ class FuselensServer(LanguageServer):
         self.worker_status: WorkerStatus | None = None
         self.refreshes = Refreshes(self)
         self.findings_changed = asyncio.Event()  # replaced each time
+        self.files = VirtualFiles(self._text)
         self._served: set[str] = set()  # virtual documents that the client asked for through LSP
         self._background: set[asyncio.Future[Any]] = set()
         self._republishing: dict[Document, asyncio.TimerHandle] = {}
@@ -72,13 +75,13 @@ class FuselensServer(LanguageServer):
 
     def shown(self, uri: str) -> tuple[View, ReportDocument] | None:
         """What features of a virtual document are functions of; None when ``uri`` is none of an open file."""
-        address = parse(uri)
+        address = self._address(uri)
         view = self.view(address.file) if isinstance(address, ReportDocument) else None
         return (view, address) if view and isinstance(address, ReportDocument) else None
 
     def virtual_text(self, uri: str) -> tuple[SourceText, str] | None:
         """A virtual document's text and extension; None when there is no such document."""
-        address = parse(uri)
+        address = self._address(uri)
         content = self._content(address)
         return (SourceText(content.text, self.session.encoding), address.suffix) if address and content else None
 
@@ -157,6 +160,7 @@ class FuselensServer(LanguageServer):
         changed = list(dict.fromkeys([*self.document_uris(document), *before]))
         if changed:
             self.protocol.notify(messages.DOCUMENTS_CHANGED, messages.DocumentsChanged(uris=changed))
+        self.files.refresh(changed)
         self.refreshes.ask_for_annotations()
         for uri in self._served.intersection(changed):
             self.refreshes.ask_for_content(uri)
@@ -251,6 +255,7 @@ class FuselensServer(LanguageServer):
 
         def terminate() -> None:
             self.pool.kill_now()
+            self.files.close()
             os._exit(128 + signal.SIGTERM)
 
         self._in_background(watch())
@@ -267,6 +272,29 @@ class FuselensServer(LanguageServer):
         if found is None:
             raise JsonRpcInvalidParams(f"no such document: {uri}")
         return found
+
+    @property
+    def shows_files(self) -> bool:
+        """Whether the client opens nothing but files, as far as it tells."""
+        if self.settings.virtual_documents == "auto":
+            workspace = self.client_capabilities.workspace
+            return not (self.settings.command_links or (workspace and workspace.text_document_content))
+        return self.settings.virtual_documents == "files"
+
+    def encode(self, value: T) -> T:
+        """An LSP value as the client can open what it leads to."""
+        return self.files.encode(value) if self.shows_files else value
+
+    def link(self, document: ReportDocument) -> str:
+        """The document's URI as the client can open it."""
+        return (self.files.uri(document) if self.shows_files else None) or str(document)
+
+    def _address(self, uri: str) -> ReportDocument | CodeDocument | None:
+        return parse(uri) or self.files.address(uri)
+
+    def _text(self, address: ReportDocument | CodeDocument) -> str | None:
+        content = self._content(address)
+        return content.text if content else None
 
     def _content(self, address: ReportDocument | CodeDocument | None) -> documents.Content | None:
         if isinstance(address, CodeDocument):
@@ -290,11 +318,11 @@ class FuselensServer(LanguageServer):
         self._wake_waiting()
         if not self.pulls_diagnostics:
             self._push(document, found)
-        elif diagnostics.result_id(found) != document.pulled:
+        elif diagnostics.result_id(self.encode(found)) != document.pulled:
             self.refreshes.ask_for_diagnostics()
 
     def _push(self, document: Document, found: list[lsp.Diagnostic]) -> None:
-        params = lsp.PublishDiagnosticsParams(document.uri, found, document.version)
+        params = lsp.PublishDiagnosticsParams(document.uri, self.encode(found), document.version)
         self.text_document_publish_diagnostics(params)
 
     def _wake_waiting(self) -> None:

@@ -198,6 +198,7 @@ class Session:
             failures=failed.findings if failed else (),
             failed=failed.text if failed else untouched,
             compiling=document.checking is not None,
+            version=document.version,
             correspondence=checked.correspondence if checked else Correspondence(),
             other_text=lru_cache(self._other_text),
         )

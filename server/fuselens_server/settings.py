@@ -12,6 +12,8 @@ from typing import Any
 
 from fuselens.wire import Limits
 
+from .messages import CLIENT_ACTIONS, SERVER_ACTIONS, Actions
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -21,12 +23,17 @@ class Settings:
     target: str = ""  # "cpu", "cuda:sm_90", …; empty: the compiler's choice
     code_lens: bool = True
     inlay_hints: bool = True
-    command_links: bool = False  # the client runs `command:` links in hovers (VS Code, for trusted markdown)
+    virtual_documents: str = "auto"  # "addresses" (fuselens:…), "files", or by what the client says that it opens
+    command_links: bool = False  # the client has our extension's commands, and runs `command:` links in hovers
     concurrent_checks: int = field(default_factory=lambda: max(2, min(4, os.cpu_count() or 2)))
 
     @property
     def limits(self) -> Limits:
         return Limits(seconds=self.timeout, memory_mib=self.memory_limit)
+
+    @property
+    def actions(self) -> Actions:
+        return CLIENT_ACTIONS if self.command_links else SERVER_ACTIONS
 
     @property
     def options(self) -> dict[str, Any]:
@@ -45,6 +52,7 @@ _NAMES = {  # the client's names, as documented diagnostics spell them, to field
     "target": "target",
     "codeLens": "code_lens",
     "inlayHints": "inlay_hints",
+    "virtualDocuments": "virtual_documents",
     "commandLinks": "command_links",
     "concurrentChecks": "concurrent_checks",
 }
@@ -55,9 +63,13 @@ _ACCEPTED: dict[str, tuple[type, ...]] = {
     "target": (str,),
     "code_lens": (bool,),
     "inlay_hints": (bool,),
+    "virtual_documents": (str,),
     "command_links": (bool,),
     "concurrent_checks": (int,),
 }
+
+
+_CHOICES = {"virtual_documents": ("auto", "addresses", "files")}
 
 
 def read(values: Any, base: Settings | None = None) -> tuple[Settings, list[str]]:
@@ -75,6 +87,8 @@ def read(values: Any, base: Settings | None = None) -> tuple[Settings, list[str]
         accepted = _ACCEPTED[attribute]
         if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
             problems.append(f"fuselens.{name}: expected {accepted[-1].__name__}, got {value!r}")
+        elif attribute in _CHOICES and value not in _CHOICES[attribute]:
+            problems.append(f"fuselens.{name}: expected one of {', '.join(_CHOICES[attribute])}, got {value!r}")
         elif isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
             problems.append(f"fuselens.{name}: must be positive, got {value!r}")
         else:

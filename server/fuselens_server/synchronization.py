@@ -13,6 +13,8 @@ def register(server: FuselensServer) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
     def did_open(ls: FuselensServer, params: lsp.DidOpenTextDocumentParams) -> None:
         item = params.text_document
+        if ls.files.address(item.uri) is not None:
+            return  # a stage's text is nothing to import
         if item.language_id != "python" and not item.uri.endswith(".py"):
             return
         ls.take_encoding()

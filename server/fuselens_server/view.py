@@ -33,6 +33,7 @@ class View:
     failures: tuple[Diagnostic, ...]
     failed: TrackedText  # the text that ``failures`` refer to
     compiling: bool = False
+    version: int | None = None  # of the text that the user sees
     correspondence: Correspondence = field(default_factory=Correspondence)  # of ``report``
     other_text: Callable[[str], SourceText | None] = _no_text  # the text of another file, for its columns
 

@@ -265,6 +265,7 @@ class Editor:
         self.requests: list[str] = []
         self.progress: list[Any] = []
         self.shown: list[str] = []
+        self.documents_shown: list[lsp.ShowDocumentParams] = []
         self.configuration: Any = None
         self.scoped: dict[str, Any] = {}  # the configuration of workspace folders, by URI
         self.exit_code: int | None = None
@@ -296,6 +297,11 @@ class Editor:
         @feature(lsp.PROGRESS)
         def progress(params: lsp.ProgressParams) -> None:
             self.progress.append(params.value)
+
+        @feature(lsp.WINDOW_SHOW_DOCUMENT)
+        def show_document(params: lsp.ShowDocumentParams) -> lsp.ShowDocumentResult:
+            self.documents_shown.append(params)
+            return lsp.ShowDocumentResult(True)
 
         for name in (
             lsp.WORKSPACE_CODE_LENS_REFRESH, lsp.WORKSPACE_INLAY_HINT_REFRESH, lsp.CLIENT_REGISTER_CAPABILITY,

@@ -20,6 +20,7 @@ from fuselens.report import (
     Line,
     MemoryStep,
     Report,
+    RunResult,
     Shape,
     Span,
     Stage,
@@ -30,6 +31,7 @@ from fuselens.report import (
 from fuselens_server.convert import SourceText
 from fuselens_server.document_uri import CodeDocument, ReportDocument, parse
 from fuselens_server.features import code_lens, diagnostics, documents, hover, inlay_hints, summary
+from fuselens_server.messages import CLIENT_ACTIONS
 
 
 def text_in(view, where: lsp.Range) -> str:
@@ -231,8 +233,11 @@ def test_lenses_of_a_compiled_function(toy, view):
     assert titles(view) == ["2 graphs · 1 break · 2 kernels", "Open kernel", "Run"]
     lenses = code_lens.code_lenses(view)
     assert [lens.command.command for lens in lenses] == [  # type: ignore[union-attr]
-        "fuselens.openDocument", "fuselens.openKernel", "fuselens.runFunction",
+        "fuselens.server.openDocument", "fuselens.server.openKernel", "fuselens.server.runFunction",
     ]  # fmt: skip
+    ours = code_lens.code_lenses(view, CLIENT_ACTIONS)
+    assert ours[0].command.command == "fuselens.openDocument"  # type: ignore[union-attr]
+    assert len({str(lens.data) for lens in ours}) == 3  # what each is resolved by
     assert all(lens.command.arguments == [toy.uri, "toy"] for lens in lenses)  # type: ignore[union-attr]
     assert all(text_in(view, lens.range) == "toy" for lens in lenses)
 
@@ -332,7 +337,7 @@ def test_hints_vanish_where_the_name_was_edited(toy):
 
 
 def hovered(view, position: lsp.Position, **options) -> str | None:
-    found = hover.hover(view, position, **options)
+    found = hover.hover(view, position, hover.Links(view, **options))
     if found is None:
         return None
     assert isinstance(found.contents, lsp.MarkupContent)
@@ -412,7 +417,7 @@ def test_hover_on_a_body_line(toy, view):
     assert "s += b[j]" not in text  # … and not of others
     assert "✓ taken: `loop0 + loop1`: saves 4096 bytes" in text
     assert "graph1" not in text
-    assert "fuse.loop?file=file%3A%2F%2F%2Fproject%2Ftoy.py#4)" in text  # links lead to the line there
+    assert "fuse.loop?file=file%3A%2F%2F%2Fproject%2Ftoy.py#L4)" in text  # links lead to the line there
 
 
 def test_hover_escapes_user_text(toy, view):
@@ -454,7 +459,7 @@ def test_hover_after_edits_follows_the_line_and_says_stale(toy):
 
 
 def test_hover_links_as_commands(toy, view):
-    text = hovered(view, at(toy, "x = a"), command_links=True)
+    text = hovered(view, at(toy, "x = a"), commands=True)
     assert text is not None
     argument = text.split("(command:fuselens.openDocument?")[2].split(")")[0]
     assert json.loads(unquote(argument)) == [toy.uri, "toy", str(ReportDocument(toy.uri, "toy", "fuse", "loop", 0)), 4]
@@ -560,6 +565,22 @@ def test_documents_that_do_not_exist(view, address):
 
 def test_an_unknown_code_has_no_page():
     assert documents.code_content(CodeDocument("FL000")) is None
+
+
+@pytest.mark.parametrize(
+    ("result", "line"),
+    [
+        (RunResult("f", True, "1 result", None, True, 2e-5, 1e-5),
+         "f agrees with eager · gradients agree · eager 20.0 µs · compiled 10.0 µs"),
+        (RunResult("f", False, "results[0] differs", 1.0, False, 1.0, 2.0),
+         "f DIFFERS from eager: results[0] differs · gradients DIFFER · eager 1.00 s · compiled 2.00 s"),
+        (RunResult("f", False, "cancelled"), "f: cancelled"),
+        (RunResult("f", False, "x", error=codes.make("FL901", what="f")),
+         "f was not run: " + codes.make("FL901", what="f").message),
+    ],
+)  # fmt: skip
+def test_a_run_in_one_line(result, line):
+    assert summary.run_line(result) == line
 
 
 # --- summary ---------------------------------------------------------------------------------------------------------

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 import pytest_asyncio
 from lsprotocol import types as lsp
+from pygls.exceptions import JsonRpcException
 
 from fuselens_server.convert import SourceText
 from fuselens_server.document_uri import ReportDocument, parse
@@ -104,6 +107,43 @@ async def test_workspace_symbols(editor, compiled):
     everything = await editor.client.workspace_symbol_async(lsp.WorkspaceSymbolParams(""))
     (function,) = [s for s in everything if s.name == "toy"]
     assert compiled.at(function.location.range) == "toy"
+
+
+async def test_code_actions(editor, compiled):
+    at = where(compiled, "b.sum()")
+    context = lsp.CodeActionContext(diagnostics=[])
+    params = lsp.CodeActionParams(compiled.identifier, lsp.Range(at, at), context)
+    found = await editor.client.text_document_code_action_async(params)
+    commands = {c.title: c for c in found}  # this client knows no literals
+    assert {"Explain FL101", "Explain the compilation of toy"} <= set(commands)
+    explain = commands["Explain FL101"]
+    assert await editor.execute(explain.command, *explain.arguments) == "fuselens://codes/FL101.md"
+    assert editor.shown.pop() == "fuselens://codes/FL101.md"  # nor to show documents
+
+
+async def test_lenses_are_resolved_as_they_are_now(editor, compiled):
+    lenses = await compiled.lenses()
+    assert all(lens.command for lens in lenses)  # this client does not say that it resolves
+    bare = lsp.CodeLens(lenses[0].range, data=lenses[0].data)
+    resolved = await editor.client.code_lens_resolve_async(bare)
+    assert resolved.command == lenses[0].command
+    gone = await editor.client.code_lens_resolve_async(lsp.CodeLens(lenses[0].range, data={"uri": "file:///x.py"}))
+    assert gone.command.title == "not compiled yet"
+
+
+async def test_actions_as_commands(editor, compiled):
+    await editor.execute("fuselens.server.runFunction", compiled.uri, "toy")
+    assert editor.shown.pop().startswith("toy agrees with eager")
+    assert "cpp" in await editor.execute("fuselens.server.openKernel", compiled.uri)
+    editor.shown.pop()
+    asked = []
+    check = editor.execute("fuselens.server.check", compiled.uri)
+    checked = await editor.published(compiled.uri, lambda: asked.append(asyncio.ensure_future(check)))
+    await asked[0]
+    assert "FL101" in [d.code for d in checked]
+    for arguments in ((compiled.uri, "none"), ("file:///none.py",), (None, None, "fuselens://report/x/y.txt?file=f")):
+        with pytest.raises(JsonRpcException):
+            await editor.execute("fuselens.server.openDocument", *arguments)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 def pulling(capabilities: lsp.ClientCapabilities) -> None:
     capabilities.text_document.diagnostic = lsp.DiagnosticClientCapabilities()
+    capabilities.text_document.code_lens = lsp.CodeLensClientCapabilities(
+        resolve_support=lsp.ClientCodeLensResolveOptions(["command"])
+    )
     capabilities.workspace.diagnostics = lsp.DiagnosticWorkspaceClientCapabilities(refresh_support=True)
 
 
@@ -105,3 +108,12 @@ async def test_a_waiting_request_can_be_cancelled(puller):
 
 async def test_clients_that_cannot_be_told_are_pushed(editor):
     assert editor.initialized.capabilities.diagnostic_provider is None
+
+
+async def test_lenses_of_clients_that_resolve(puller, tmp_path, good):
+    file = await show(puller, tmp_path / "lenses.py", good)
+    lenses = await file.lenses()
+    assert [lens.command for lens in lenses] == [None] * 3
+    resolved = [await puller.client.code_lens_resolve_async(lens) for lens in lenses]
+    assert [lens.command.title for lens in resolved][1:] == ["Open kernel", "Run"]
+    file.close()

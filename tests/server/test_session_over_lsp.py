@@ -29,6 +29,8 @@ async def test_capabilities(editor):
     assert capabilities.workspace.text_document_content.schemes == ("fuselens",)
     assert set(capabilities.execute_command_provider.commands) == {
         "fuselens.server.run", "fuselens.server.documents", "fuselens.server.restartWorker", "fuselens.server.explain",
+        "fuselens.server.openDocument", "fuselens.server.openKernel", "fuselens.server.runFunction",
+        "fuselens.server.check",
     }  # fmt: skip
 
 

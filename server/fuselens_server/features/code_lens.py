@@ -2,42 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
 from fuselens.discovery import Annotated
 from fuselens_server.features import documents, summary
+from fuselens_server.messages import SERVER_ACTIONS, Actions
 from fuselens_server.view import View
 
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer
 
-OPEN_DOCUMENT, OPEN_KERNEL, RUN_FUNCTION = "fuselens.openDocument", "fuselens.openKernel", "fuselens.runFunction"
-
 
 def register(server: FuselensServer) -> None:
-    @server.feature(lsp.TEXT_DOCUMENT_CODE_LENS, lsp.CodeLensOptions(resolve_provider=False))
+    @server.feature(lsp.TEXT_DOCUMENT_CODE_LENS, lsp.CodeLensOptions(resolve_provider=True))
     def text_document_code_lens(ls: FuselensServer, params: lsp.CodeLensParams) -> list[lsp.CodeLens]:
         view = ls.view(params.text_document.uri)
-        return code_lenses(view) if view and ls.settings.code_lens else []
+        if view is None or not ls.settings.code_lens:
+            return []
+        lenses = code_lenses(view, ls.settings.actions)
+        return [lsp.CodeLens(lens.range, data=lens.data) for lens in lenses] if _resolves(ls) else lenses
+
+    @server.feature(lsp.CODE_LENS_RESOLVE)
+    def code_lens_resolve(ls: FuselensServer, lens: lsp.CodeLens) -> lsp.CodeLens:
+        """As the function is now. A lens of what is gone says so, because it must say something."""
+        data = lens.data if isinstance(lens.data, dict) else {}
+        view = ls.view(str(data.get("uri", "")))
+        lenses = code_lenses(view, ls.settings.actions) if view else []
+        found = next((new.command for new in lenses if new.data == data), None)
+        return lsp.CodeLens(lens.range, found or lens.command or lsp.Command("not compiled yet", ""), lens.data)
 
 
-def code_lenses(view: View) -> list[lsp.CodeLens]:
-    return [lens for function in view.annotated for lens in _lenses(view, function)]
+def _resolves(ls: FuselensServer) -> bool:
+    """Whether the client says that it resolves commands; others are given them at once."""
+    client = ls.client_capabilities.text_document
+    support = client.code_lens.resolve_support if client and client.code_lens else None
+    return support is not None and "command" in support.properties
 
 
-def _lenses(view: View, function: Annotated) -> list[lsp.CodeLens]:
-    place = view.parsed.anchor(function.name_span)
+def code_lenses(view: View, actions: Actions = SERVER_ACTIONS) -> list[lsp.CodeLens]:
+    return [
+        lsp.CodeLens(place, command, {"uri": view.uri, "function": function.qualname, "lens": index})
+        for function in view.annotated
+        for place in (view.parsed.anchor(function.name_span),)
+        for index, command in enumerate(_commands(view, function, actions))
+    ]
+
+
+def _commands(view: View, function: Annotated, actions: Actions) -> Iterator[lsp.Command]:
     report = view.function(function.qualname)
     if report is None:
         title = "compiling…" if view.compiling else "not compiled" if view.failures else "not compiled yet"
-        return [lsp.CodeLens(place, lsp.Command(title, ""))]
+        yield lsp.Command(title, "")
+        return
     arguments = [view.uri, function.qualname]
     title = summary.headline(report) + (" · stale" if view.stale else "")
-    commands = [lsp.Command(title, OPEN_DOCUMENT, arguments=arguments)]
+    yield lsp.Command(title, actions.open_document, arguments=arguments)
     if any(documents.kind(stage) == "kernel" for graph in report.graphs for stage in graph.stages):
-        commands.append(lsp.Command("Open kernel", OPEN_KERNEL, arguments=arguments))
+        yield lsp.Command("Open kernel", actions.open_kernel, arguments=arguments)
     if report.graphs or not report.diagnostics:
-        commands.append(lsp.Command("Run", RUN_FUNCTION, arguments=arguments))
-    return [lsp.CodeLens(place, command) for command in commands]
+        yield lsp.Command("Run", actions.run_function, arguments=arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
@@ -43,7 +44,7 @@ def register(server: FuselensServer) -> None:
         document = ls.session.get(params.text_document.uri)
         if document is None:
             return lsp.RelatedFullDocumentDiagnosticReport([])
-        found = diagnostics(ls.session.view(document))
+        found = ls.encode(diagnostics(ls.session.view(document)))
         document.pulled = result_id(found)
         document.published = True
         if document.pulled == params.previous_result_id:
@@ -59,7 +60,7 @@ def register(server: FuselensServer) -> None:
         known = {previous.uri: previous.value for previous in params.previous_result_ids}
         while True:
             changed = ls.findings_changed
-            items = [workspace_item(d, diagnostics(ls.session.view(d)), known) for d in ls.session.documents]
+            items = [workspace_item(d, ls.encode(diagnostics(ls.session.view(d))), known) for d in ls.session.documents]
             items += closed_items({d.uri for d in ls.session.documents}, known)
             if not known or any(isinstance(i, lsp.WorkspaceFullDocumentDiagnosticReport) for i in items):
                 return lsp.WorkspaceDiagnosticReport(items)
@@ -87,8 +88,22 @@ def result_id(found: Sequence[lsp.Diagnostic]) -> str:
     return hashlib.sha256(repr(found).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A finding, how it is shown, and the text that its spans refer to."""
+
+    diagnostic: Diagnostic
+    shown: lsp.Diagnostic
+    text: TrackedText
+
+
 def diagnostics(view: View) -> list[lsp.Diagnostic]:
-    """What to publish. A failed check shows its own findings only: earlier ones may be about code that is gone."""
+    """What to publish."""
+    return [found.shown for found in findings(view)]
+
+
+def findings(view: View) -> list[Finding]:
+    """All there is to say. A failed check shows its own findings only: earlier ones may be about code that is gone."""
     if view.failures:
         return _once(_file_finding(view, view.failed, d) for d in view.failures)
     if view.report is None:
@@ -99,7 +114,7 @@ def diagnostics(view: View) -> list[lsp.Diagnostic]:
     return _once(found)
 
 
-def _finding(view: View, diagnostic: Diagnostic, function: str) -> lsp.Diagnostic | None:
+def _finding(view: View, diagnostic: Diagnostic, function: str) -> Finding | None:
     """A function's finding at its own span; when that is in another file, where this file leads to it."""
     shown = diagnostic.span
     if not view.here(shown):
@@ -135,7 +150,7 @@ def _visible(text: TrackedText, span: Span) -> Span:
     return Span(span.file, line, column, line, end)
 
 
-def _file_finding(view: View, text: TrackedText, diagnostic: Diagnostic) -> lsp.Diagnostic | None:
+def _file_finding(view: View, text: TrackedText, diagnostic: Diagnostic) -> Finding | None:
     shown = diagnostic.span if view.here(diagnostic.span) else None
     if shown is None:
         shown = next((f.span for f in reversed(diagnostic.stack) if view.here(f.span)), None)
@@ -161,8 +176,8 @@ def _line(text: TrackedText, number: int) -> lsp.Range:
 
 def _encode(
     view: View, text: TrackedText, diagnostic: Diagnostic, place: lsp.Range, shown: Span | None, function: str | None
-) -> lsp.Diagnostic:
-    return lsp.Diagnostic(
+) -> Finding:
+    encoded = lsp.Diagnostic(
         range=place,
         message=_message(diagnostic),
         severity=SEVERITY.get(diagnostic.severity, lsp.DiagnosticSeverity.Warning),
@@ -172,6 +187,7 @@ def _encode(
         related_information=_related(view, text, diagnostic, shown) or None,
         data={"function": function, "stale": text.stale},
     )
+    return Finding(diagnostic, encoded, text)
 
 
 def _message(diagnostic: Diagnostic) -> str:
@@ -203,12 +219,11 @@ def _related(
     return related
 
 
-def _once(found: Iterable[lsp.Diagnostic | None]) -> list[lsp.Diagnostic]:
+def _once(found: Iterable[Finding | None]) -> list[Finding]:
     """Without repetitions: two functions that inline one helper report its break twice."""
-    out: dict[object, lsp.Diagnostic] = {}
-    for diagnostic in found:
-        if diagnostic is not None:
-            place = diagnostic.range
-            key = (diagnostic.code, diagnostic.message, place.start.line, place.start.character, place.end.line)
-            out.setdefault((*key, place.end.character), diagnostic)
+    out: dict[object, Finding] = {}
+    for finding in found:
+        if finding is not None:
+            shown = finding.shown
+            out.setdefault((shown.code, shown.message, repr(shown.range)), finding)
     return list(out.values())

@@ -16,8 +16,8 @@ from fuselens.discovery import Annotated, Parameter
 from fuselens.report import Decision, Graph, Report, Shape, Span, Stage
 from fuselens_server.document_uri import ReportDocument
 from fuselens_server.features import documents, summary
-from fuselens_server.features.code_lens import OPEN_DOCUMENT
 from fuselens_server.features.inlay_hints import tensor_layout, tensor_text
+from fuselens_server.messages import CLIENT_ACTIONS
 from fuselens_server.view import View
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def register(server: FuselensServer) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_HOVER)
     def text_document_hover(ls: FuselensServer, params: lsp.HoverParams) -> lsp.Hover | None:
         view = ls.view(params.text_document.uri)
-        return hover(view, params.position, ls.settings.command_links) if view else None
+        return hover(view, params.position, Links(view, ls.settings.command_links, ls.link)) if view else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +44,19 @@ class Links:
 
     view: View
     commands: bool = False
+    address: Callable[[ReportDocument], str] = str
 
     def __call__(self, text: str, document: ReportDocument, line: int | None = None) -> str:
-        target = f"{document}#{line}" if line else str(document)
+        target = f"{self.address(document)}#L{line}" if line else self.address(document)
         if self.commands:
             arguments = [self.view.uri, document.qualname, str(document), line]
-            target = f"command:{OPEN_DOCUMENT}?{quote(json.dumps(arguments), safe='')}"
+            target = f"command:{CLIENT_ACTIONS.open_document}?{quote(json.dumps(arguments), safe='')}"
         return f"[{text}]({target})"
 
 
-def hover(view: View, position: lsp.Position, command_links: bool = False) -> lsp.Hover | None:
+def hover(view: View, position: lsp.Position, link: Links | None = None) -> lsp.Hover | None:
     """The hover at ``position``; None when the last good report has nothing to say there."""
-    link = Links(view, command_links)
+    link = link or Links(view)
     for function in view.annotated:
         if _within(position, view.parsed.anchor(function.name_span)):
             report = view.function(function.qualname)

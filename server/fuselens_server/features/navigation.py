@@ -16,7 +16,7 @@ from lsprotocol import types as lsp
 
 from fuselens.report import Line, Span
 from fuselens_server.correspondence import Generated, innermost, outermost, runs
-from fuselens_server.document_uri import ReportDocument
+from fuselens_server.document_uri import ReportDocument, parse
 from fuselens_server.features import documents
 from fuselens_server.features.locations import find_stage, on_name, stage_location, stage_text, user_location
 from fuselens_server.view import View
@@ -45,21 +45,22 @@ def register(server: FuselensServer) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_DEFINITION)
     def text_document_definition(ls: FuselensServer, params: lsp.DefinitionParams) -> Answer:
         client = ls.client_capabilities.text_document
-        return _targets(ls, params, names=False).encode(client and client.definition and client.definition.link_support)
+        links = client and client.definition and client.definition.link_support
+        return ls.encode(_targets(ls, params, names=False).encode(links))
 
     @server.feature(lsp.TEXT_DOCUMENT_IMPLEMENTATION)
     def text_document_implementation(ls: FuselensServer, params: lsp.ImplementationParams) -> Answer:
         client = ls.client_capabilities.text_document
         links = client and client.implementation and client.implementation.link_support
-        return _targets(ls, params, names=True).encode(links)
+        return ls.encode(_targets(ls, params, names=True).encode(links))
 
     @server.feature(lsp.TEXT_DOCUMENT_REFERENCES)
     def text_document_references(ls: FuselensServer, params: lsp.ReferenceParams) -> list[lsp.Location]:
         own, uri = params.context.include_declaration, params.text_document.uri
         if (view := ls.view(uri)) is not None:
-            return references(view, params.position, own)
+            return ls.encode(references(view, params.position, own))
         if (shown := ls.shown(uri)) is not None:
-            return references_of_line(*shown, params.position.line + 1, own)
+            return ls.encode(references_of_line(*shown, params.position.line + 1, own))
         return []
 
 
@@ -90,6 +91,14 @@ def kernel_lines(view: View, position: lsp.Position, *, names: bool = False) -> 
         first, end = runs(n for n, width in widths.items() if width == min(widths.values()))[0]
         locations.append(stage_location(view, last[0].report, last[0].graph, last[0].stage, first, end))
     return Targets(view.compiled.range(span) if span else None, locations)
+
+
+def title(location: lsp.Location) -> str:
+    """What a location in a virtual document is, for a menu: ``toy, graph 0, cpp``."""
+    address = parse(location.uri)
+    if not isinstance(address, ReportDocument):
+        return location.uri
+    return ", ".join(filter(None, (address.qualname, f"graph {address.graph}", address.name)))
 
 
 def references(view: View, position: lsp.Position, include_declaration: bool = True) -> list[lsp.Location]:

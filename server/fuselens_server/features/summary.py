@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fuselens import live_memory
 from fuselens.diagnostics import TABLE
-from fuselens.report import Diagnostic, Graph, Kernel, Report, Span, Timing
+from fuselens.report import Diagnostic, Graph, Kernel, Report, RunResult, Span, Timing
 
 _TOTAL = "total"  # the timing of the whole compilation, which holds the stages'
 
@@ -69,6 +69,20 @@ def kernel_line(kernel: Kernel) -> str:
     ]
     traffic += [f"{value} {name}" for name, value in kernel.resources.items()]
     return f"{kernel.name} ({about}{'; ' + ', '.join(traffic) if traffic else ''})"
+
+
+def run_line(result: RunResult) -> str:
+    """The outcome of a run, for a message."""
+    if result.error is not None:
+        return f"{result.function} was not run: {result.error.message}"
+    if result.eager_seconds is None and result.compiled_seconds is None:
+        return f"{result.function}: {result.detail}"
+    parts = [f"{result.function} {'agrees with eager' if result.agrees else f'DIFFERS from eager: {result.detail}'}"]
+    if result.gradients_agree is not None:
+        parts.append(f"gradients {'agree' if result.gradients_agree else 'DIFFER'}")
+    times = (("eager", result.eager_seconds), ("compiled", result.compiled_seconds))
+    parts += [f"{name} {duration(seconds)}" for name, seconds in times if seconds is not None]
+    return " · ".join(parts)
 
 
 def explain(report: Report, stale: bool = False) -> str:

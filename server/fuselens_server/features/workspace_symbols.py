@@ -23,7 +23,8 @@ _TOP = lsp.Range(lsp.Position(0, 0), lsp.Position(0, 0))
 def register(server: FuselensServer) -> None:
     @server.feature(lsp.WORKSPACE_SYMBOL)
     def workspace_symbol(ls: FuselensServer, params: lsp.WorkspaceSymbolParams) -> list[lsp.WorkspaceSymbol]:
-        return workspace_symbols((ls.session.view(document) for document in ls.session.documents), params.query)
+        views = (ls.session.view(document) for document in ls.session.documents)
+        return ls.encode(workspace_symbols(views, params.query))
 
 
 def workspace_symbols(views: Iterable[View], query: str) -> list[lsp.WorkspaceSymbol]:

@@ -1,0 +1,151 @@
+"""Code actions: fixes of findings, their codes' pages, and the kernel or the summary of what is at the cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from lsprotocol import types as lsp
+
+from fuselens.report import Fix
+from fuselens_server.document_uri import CodeDocument, ReportDocument
+from fuselens_server.features import navigation
+from fuselens_server.features.diagnostics import Finding, findings
+from fuselens_server.messages import SERVER_ACTIONS, Actions
+from fuselens_server.tracked_text import TrackedText
+from fuselens_server.view import View
+
+if TYPE_CHECKING:
+    from fuselens_server.server import FuselensServer
+
+OPEN = "fuselens.open"  # the kind of actions that show something
+FIX_ALL = f"{lsp.CodeActionKind.SourceFixAll.value}.fuselens"
+_QUICK_FIX = lsp.CodeActionKind.QuickFix.value
+
+
+def register(server: FuselensServer) -> None:
+    kinds = [lsp.CodeActionKind.QuickFix, FIX_ALL, OPEN]
+
+    @server.feature(lsp.TEXT_DOCUMENT_CODE_ACTION, lsp.CodeActionOptions(code_action_kinds=kinds))
+    def text_document_code_action(
+        ls: FuselensServer, params: lsp.CodeActionParams
+    ) -> list[lsp.CodeAction | lsp.Command]:
+        view = ls.view(params.text_document.uri)
+        if view is None:
+            return []
+        workspace, client = ls.client_capabilities.workspace, ls.client_capabilities.text_document
+        versioned = bool(workspace and workspace.workspace_edit and workspace.workspace_edit.document_changes)
+        found = list(code_actions(view, params.range, params.context, ls.settings.actions, versioned=versioned))
+        if client and client.code_action and client.code_action.code_action_literal_support:
+            return list(found)
+        return [action.command for action in found if action.command]  # as before LSP 3.8
+
+
+def code_actions(
+    view: View,
+    selected: lsp.Range,
+    context: lsp.CodeActionContext,
+    actions: Actions = SERVER_ACTIONS,
+    *,
+    versioned: bool = True,
+) -> Iterator[lsp.CodeAction]:
+    """What can be done about ``selected``. What only shows something is offered to those who asked: with every
+    compiled line lit by a bulb, a bulb would mean nothing."""
+    everything = findings(view)
+    here = [found for found in everything if _touches(found.shown.range, selected)]
+    if _wanted(context, _QUICK_FIX):
+        for found in here:
+            yield from _fixes(view, found, versioned=versioned)
+        for code in dict.fromkeys(found.diagnostic.code for found in here):
+            about = [found.shown for found in here if found.diagnostic.code == code]
+            yield _open(view, f"Explain {code}", str(CodeDocument(code)), actions, kind=_QUICK_FIX, about=about)
+    if _wanted(context, FIX_ALL) and context.only:
+        yield from _fix_all(view, everything, versioned=versioned)
+    if _wanted(context, OPEN) and context.trigger_kind != lsp.CodeActionTriggerKind.Automatic:
+        yield from _documents(view, selected.start, actions)
+
+
+def _wanted(context: lsp.CodeActionContext, kind: str) -> bool:
+    """Kinds are hierarchical: who asks for ``source`` gets ``source.fixAll.fuselens``."""
+    wanted = [str(getattr(only, "value", only)) for only in context.only or [""]]
+    return any(not only or kind == only or kind.startswith(only + ".") for only in wanted)
+
+
+# --- fixes -----------------------------------------------------------------------------------------------------------
+
+
+def _fixes(view: View, found: Finding, *, versioned: bool) -> Iterator[lsp.CodeAction]:
+    """Fixes that were tried out come first, and the first of those is preferred; others say that they are templates."""
+    preferred = True
+    for fix in sorted(found.diagnostic.fixes, key=lambda fix: not fix.verified):
+        edits = text_edits(view, found.text, fix)
+        if edits:
+            title = fix.title if fix.verified else f"{fix.title} (template: not tried out)"
+            edit = workspace_edit(view, edits, versioned=versioned)
+            first = fix.verified and preferred
+            preferred = preferred and not first
+            yield lsp.CodeAction(title, _QUICK_FIX, [found.shown], is_preferred=first or None, edit=edit)
+
+
+def _fix_all(view: View, everything: Iterable[Finding], *, versioned: bool) -> Iterator[lsp.CodeAction]:
+    """The first fix of each finding that was tried out, as far as they do not touch each other."""
+    chosen: list[lsp.TextEdit] = []
+    for found in everything:
+        for fix in found.diagnostic.fixes:
+            edits = text_edits(view, found.text, fix) if fix.verified else []
+            if edits and not any(_touches(new.range, old.range) for new in edits for old in chosen):
+                chosen += edits
+                break
+    if chosen:
+        edit = workspace_edit(view, chosen, versioned=versioned)
+        yield lsp.CodeAction("Fix all graph breaks that have a verified fix", FIX_ALL, edit=edit)
+
+
+def text_edits(view: View, text: TrackedText, fix: Fix) -> list[lsp.TextEdit]:
+    """The edits where their places are now; none when the text of any was edited, or when it is not this file's."""
+    places = [text.range(edit.span) if view.here(edit.span) else None for edit in fix.edits]
+    return [
+        lsp.TextEdit(place, edit.replacement)
+        for place, edit in zip(places, fix.edits, strict=True)
+        if place is not None and None not in places
+    ]
+
+
+def workspace_edit(view: View, edits: Sequence[lsp.TextEdit], *, versioned: bool) -> lsp.WorkspaceEdit:
+    """With the version where the client knows it, so that an edit of a text that changed since is refused."""
+    if not versioned:
+        return lsp.WorkspaceEdit(changes={view.uri: list(edits)})
+    identifier = lsp.OptionalVersionedTextDocumentIdentifier(view.uri, view.version)
+    return lsp.WorkspaceEdit(document_changes=[lsp.TextDocumentEdit(identifier, list(edits))])
+
+
+# --- documents -------------------------------------------------------------------------------------------------------
+
+
+def _documents(view: View, position: lsp.Position, actions: Actions) -> Iterator[lsp.CodeAction]:
+    for location in navigation.kernel_lines(view, position, names=True).locations:
+        title = f"Open what this became: {navigation.title(location)}"
+        yield _open(view, title, location.uri, actions, line=location.range.start.line + 1)
+    for function in view.annotated:
+        first, last = view.parsed.anchor(function.decorator_span).start.line, view.parsed.anchor(function.span).end.line
+        if first <= position.line <= last and view.function(function.qualname):
+            summary = ReportDocument(view.uri, function.qualname, "summary", "txt")
+            yield _open(view, f"Explain the compilation of {function.qualname}", str(summary), actions)
+
+
+def _open(
+    view: View,
+    title: str,
+    address: str,
+    actions: Actions,
+    *,
+    line: int | None = None,
+    kind: str = OPEN,
+    about: list[lsp.Diagnostic] | None = None,
+) -> lsp.CodeAction:
+    command = lsp.Command(title, actions.open_document, arguments=[view.uri, None, address, line])
+    return lsp.CodeAction(title, kind, about, command=command)
+
+
+def _touches(one: lsp.Range, other: lsp.Range) -> bool:
+    return one.start <= other.end and other.start <= one.end

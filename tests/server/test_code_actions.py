@@ -1,0 +1,132 @@
+"""Code actions as pure functions of a view."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from lsprotocol import types as lsp
+
+from fuselens.report import Edit, FileReport, Fix, Span
+from fuselens_server.document_uri import parse
+from fuselens_server.features import code_actions
+from fuselens_server.messages import CLIENT_ACTIONS
+
+BRANCH = lsp.Position(5, 8)  # in `b.sum() < 0`
+
+
+def with_fixes(toy, *fixes: Fix, **changes):
+    report = toy.report()
+    report.breaks = [dataclasses.replace(report.breaks[0], fixes=fixes)]
+    return toy.view(report=FileReport(toy.path, [report]), version=7, **changes)
+
+
+def offered(view, where=BRANCH, only=None, trigger=None, **options) -> list[lsp.CodeAction]:
+    place = where if isinstance(where, lsp.Range) else lsp.Range(where, where)
+    context = lsp.CodeActionContext([], only, trigger)
+    return list(code_actions.code_actions(view, place, context, **options))
+
+
+def fix(toy, title: str, needle: str = "b.sum() < 0", new: str = "True", verified: bool = False) -> Fix:
+    return Fix(title, (Edit(toy.span(toy.text, needle), new),), verified)
+
+
+def titles(actions: list[lsp.CodeAction]) -> list[str]:
+    return [action.title for action in actions]
+
+
+def test_fixes_come_first_and_only_a_tried_one_is_preferred(toy):
+    view = with_fixes(toy, fix(toy, "guess"), fix(toy, "sure", verified=True), fix(toy, "also sure", verified=True))
+    found = offered(view, only=[lsp.CodeActionKind.QuickFix])
+    assert [(a.title, a.is_preferred, a.kind) for a in found] == [
+        ("sure", True, "quickfix"),
+        ("also sure", None, "quickfix"),
+        ("guess (template: not tried out)", None, "quickfix"),
+        ("Explain FL101", None, "quickfix"),
+    ]
+    assert [d.code for d in found[0].diagnostics] == ["FL101"]
+    (change,) = found[0].edit.document_changes
+    assert (change.text_document.uri, change.text_document.version) == (toy.uri, 7)
+    (edit,) = change.edits
+    assert (view.compiled.range(toy.span(toy.text, "b.sum() < 0")), "True") == (edit.range, edit.new_text)
+
+
+def test_clients_without_versioned_edits(toy):
+    view = with_fixes(toy, fix(toy, "sure", verified=True))
+    edit = offered(view, versioned=False)[0].edit
+    assert edit.document_changes is None
+    assert [e.new_text for e in edit.changes[toy.uri]] == ["True"]
+
+
+def test_fixes_follow_edits_and_vanish_where_their_text_was_edited(toy):
+    several = Fix("two places", tuple(Edit(toy.span(toy.text, t), "x") for t in ("b.sum() < 0", "b * -1")), True)
+    moved = with_fixes(toy, several, edits=((0, 0, "# 😀\n"),))
+    (change,) = offered(moved, lsp.Position(6, 8))[0].edit.document_changes
+    assert [edit.range.start.line for edit in change.edits] == [6, 7]
+    touched = toy.text.index("b * -1")
+    assert "two places" not in titles(offered(with_fixes(toy, several, edits=((touched, touched + 1, "c"),))))
+
+
+def test_fixes_of_other_files_are_not_offered(toy):
+    elsewhere = Fix("there", (Edit(Span("/other.py", 1, 0, 1, 1), "x"),), True)
+    assert titles(offered(with_fixes(toy, elsewhere), only=[lsp.CodeActionKind.QuickFix])) == ["Explain FL101"]
+
+
+def test_fix_all_takes_tried_fixes_that_do_not_touch(toy):
+    report = toy.report()
+    first, second = fix(toy, "a", verified=True), fix(toy, "b", "b * -1", "-b", verified=True)
+    again, guess = fix(toy, "c", "b.sum()", "0", verified=True), fix(toy, "d", "x * b", "y")
+    report.breaks = [
+        dataclasses.replace(report.breaks[0], message=str(n), fixes=fixes)
+        for n, fixes in enumerate([(first,), (again,), (guess, second)])
+    ]
+    view = toy.view(report=FileReport(toy.path, [report]))
+    (action,) = offered(view, only=[lsp.CodeActionKind.SourceFixAll])
+    assert action.kind == "source.fixAll.fuselens"
+    assert [edit.new_text for edit in action.edit.document_changes[0].edits] == ["True", "-b"]
+    assert not [a for a in offered(view) if a.kind == "source.fixAll.fuselens"]  # only when asked for
+    assert offered(with_fixes(toy, guess), only=[lsp.CodeActionKind.SourceFixAll]) == []
+
+
+def test_what_the_cursor_is_on_can_be_opened(toy, view):
+    inside = lsp.Position(4, 10)  # on the name `a`, in `a / (a.abs() + 1)`
+    found = offered(view, inside)
+    assert titles(found) == [
+        "Open what this became: toy, graph 0, cpp",
+        "Explain the compilation of toy",
+    ]
+    uri, function, address, line = found[0].command.arguments
+    assert (uri, function, line) == (toy.uri, None, 1)
+    assert parse(address).name == "cpp"
+    assert parse(found[1].command.arguments[2]).name == "summary"
+    assert found[0].command.command == "fuselens.server.openDocument"
+    assert offered(view, inside, actions=CLIENT_ACTIONS)[0].command.command == "fuselens.openDocument"
+
+
+def test_no_bulb_on_every_compiled_line(view):
+    assert offered(view, lsp.Position(4, 10), trigger=lsp.CodeActionTriggerKind.Automatic) == []
+    automatic = offered(view, trigger=lsp.CodeActionTriggerKind.Automatic)
+    assert titles(automatic) == ["Explain FL101"]
+    assert automatic[0].command.arguments[2] == "fuselens://codes/FL101.md"
+
+
+@pytest.mark.parametrize(
+    ("only", "kinds"),
+    [
+        (["quickfix"], {"quickfix"}), (["fuselens.open"], {"fuselens.open"}), (["fuselens"], {"fuselens.open"}),
+        (["source"], set()), (["refactor"], set()), ([""], {"quickfix", "fuselens.open"}),
+        (["quick"], set()), (None, {"quickfix", "fuselens.open"}),
+    ],
+)  # fmt: skip
+def test_only_the_wanted_kinds(view, only, kinds):
+    assert {action.kind for action in offered(view, only=only)} == kinds
+
+
+def test_a_selection_takes_every_finding_that_it_touches(view):
+    assert "Explain FL101" in titles(offered(view, lsp.Range(lsp.Position(0, 0), lsp.Position(9, 0))))
+    assert "Explain FL101" in titles(offered(view, lsp.Position(5, 7)))  # just before it
+    assert titles(offered(view, lsp.Position(0, 0))) == []
+
+
+def test_nothing_before_a_report(toy):
+    assert offered(toy.view(), lsp.Position(3, 4)) == []
