@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copyreg
 import dataclasses
 import functools
@@ -11,7 +12,7 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -388,6 +389,19 @@ def _call_raised(error: Exception, function: str, span: Span | None) -> Any:
     where = stack[-1].span if stack else span
     why = f"{type(error).__name__}: {error}".splitlines()[0]
     return diagnostics.make("FL909", where, stack=tuple(stack), what=function, why=why)
+
+
+def warm(fn: Any, calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]], *, config: Config) -> None:
+    """Fills the cache with what a program needs that makes ``calls`` of the compiled ``fn`` in turn, backwards included.
+
+    What was compiled before is forgotten, because it would not be compiled now; what calls raise is ignored.
+    """
+    reset()
+    recorder = Recorder("", _file_of(fn), None, config, texts=False, backwards=True)
+    compiled = wrap(fn, config, recorder=recorder, owner=object())
+    for args, kwargs in calls:
+        with contextlib.suppress(Exception):
+            compiled(*args, **kwargs)
 
 
 def compare(

@@ -66,6 +66,26 @@ def check_file(
     return report
 
 
+def warm_file(
+    path: str | Path,
+    source: str | None = None,
+    functions: tuple[str, ...] = (),
+    progress: Progress | None = None,
+) -> None:
+    """Fills the cache with what a program's own calls of the functions need, on the same inputs: nothing that a check
+    compiled serves them, because it keeps texts and takes both sides of branches."""
+    say = progress or _silent
+    with contextlib.suppress(FileRefused), opened(path, source, functions, progress) as file:
+        for annotated in file.annotated:
+            found = _locate(file, annotated)
+            if isinstance(found, Diagnostic) or found.config is None:  # another compiler's is not ours to warm
+                continue
+            inputs = _inputs(file, annotated, found)
+            if not isinstance(inputs, Diagnostic):
+                say(f"{annotated.qualname}: warm")
+                api.warm(found.target, [(inputs.args, inputs.kwargs)], config=found.config)
+
+
 def run_function(
     path: str | Path,
     qualname: str,

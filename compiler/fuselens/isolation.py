@@ -477,7 +477,7 @@ def _cause_of_death(status: int | None) -> str:
 
 
 def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
-    """Answers one check or run request in this process."""
+    """Answers one check, run or warm request in this process."""
     from . import check
 
     def progress(stage: str) -> None:
@@ -490,9 +490,19 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
         (function,) = request.functions
         run = check.run_function(request.path, function, request.source, chosen, gradients, progress)
         send(wire.Event(request.id, "result", run=run))
+    elif request.method == "warm":
+        _step_back()
+        check.warm_file(request.path, request.source, request.functions, progress)
+        send(wire.Event(request.id, "result", file=FileReport(request.path)))
     else:
         file = check.check_file(request.path, request.source, request.functions, chosen, progress, request.known)
         send(wire.Event(request.id, "result", file=file))
+
+
+def _step_back() -> None:
+    """Leaves the processor to others: nobody waits for this."""
+    with contextlib.suppress(AttributeError, OSError):
+        os.nice(10)
 
 
 def config_of(options: dict[str, Any]) -> config.Config:

@@ -56,12 +56,16 @@ _numbers = itertools.count()
 
 
 class Recorder:
-    """Collects what the stages say into a :class:`report.Report`."""
+    """Collects what the stages say into a :class:`report.Report`. Who wants ``texts`` or fills the cache wants
+    ``backwards`` compiled with their forwards, not when one first runs."""
 
-    def __init__(self, function: str, file: str, span: report.Span | None, config: Config, texts: bool) -> None:
+    def __init__(
+        self, function: str, file: str, span: report.Span | None, config: Config, texts: bool, backwards: bool = False
+    ) -> None:
         self.report = report.Report(function, file, span, target=config.target)
         self.config = config
         self.texts = texts or bool(config.print_after) or config.dump is not None
+        self.backwards = self.texts or backwards
         self.progress: Callable[[str], None] | None = None
         self._seen: set[Any] = set()
 
@@ -513,7 +517,7 @@ def _with_effects(
 
     return autograd_function.build(
         signature, forward, written=written, saved=saved,
-        backward=disabled_backward() if recorder.texts or again else None,
+        backward=disabled_backward() if recorder.backwards or again else None,
         compile_backward=_hook.disabled(disabled_backward), eager=eager,
         on_double_backward=lambda: recorder.on_diagnostic(make("FL302", captured.span)),
         expects=tangents_like, as_written=as_written if captured.resumable else None,

@@ -19,7 +19,7 @@ MAXIMUM_LENGTH = 256 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 LENGTH_SIZE = _LENGTH.size
 
-Method = Literal["check", "run", "cancel", "shutdown"]
+Method = Literal["check", "run", "warm", "cancel", "shutdown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Request:
     """``check`` compiles the annotated functions of ``path`` (all, or those named in ``functions`` by qualified name);
-    ``run`` executes one of them compiled and eagerly; ``cancel`` kills the child of request ``target``."""
+    ``run`` executes one of them compiled and eagerly; ``warm`` fills the cache for a program's own calls of them (its
+    result is a file report without functions); ``cancel`` kills the child of request ``target``."""
 
     id: int
     method: Method

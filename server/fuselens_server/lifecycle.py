@@ -37,6 +37,7 @@ def register(server: FuselensServer) -> None:
     @server.feature(lsp.SHUTDOWN)
     async def shutdown(ls: FuselensServer, _: None) -> None:
         ls.checks.cancel_all()
+        ls.warming.cancel_all()
         await ls.pool.close()
 
 

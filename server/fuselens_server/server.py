@@ -31,6 +31,7 @@ from .session import Document, Session
 from .settings import Settings
 from .view import View
 from .virtual_files import VirtualFiles
+from .warming import Warming
 from .worker_pool import Environment, WorkerPool, WorkerStatus
 
 T = TypeVar("T")
@@ -58,6 +59,7 @@ class FuselensServer(LanguageServer):
         self.session = Session()
         self.pool = WorkerPool(self.worker_changed)
         self.checks = Checks(self, self.session, self.pool)
+        self.warming = Warming(self, self.pool, self.send_status)
         self.initial_options: Any = None
         self.worker_status: WorkerStatus | None = None
         self.refreshes = Refreshes(self)
@@ -161,6 +163,7 @@ class FuselensServer(LanguageServer):
         if changed:
             self.protocol.notify(messages.DOCUMENTS_CHANGED, messages.DocumentsChanged(uris=changed))
         self.files.refresh(changed)
+        self.warming.start(document)
         self.refreshes.ask_for_annotations()
         for uri in self._served.intersection(changed):
             self.refreshes.ask_for_content(uri)
@@ -190,6 +193,8 @@ class FuselensServer(LanguageServer):
         message = status.message
         if state == "ready" and self._running_checks:
             state, message = "compiling", f"compiling {self._running_checks} file{'s' * (self._running_checks > 1)}"
+        elif state == "ready" and self.warming.documents:
+            message = f"building kernels of {', '.join(PurePath(d.path).name for d in self.warming.documents)}"
         torch = status.versions.get("torch", "")
         body = messages.Status(state=state, message=message, torch=torch, interpreter=status.interpreter)
         self.protocol.notify(messages.STATUS, body)
@@ -237,6 +242,7 @@ class FuselensServer(LanguageServer):
     async def restart(self) -> None:
         """New workers, and every open document checked again with them."""
         self.checks.cancel_all()
+        self.warming.cancel_all()
         await self.pool.restart()
         for document in self.session.documents:
             self.checks.opened(document)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tokenize
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -65,6 +66,7 @@ class Document:
         self.failed: Failed | None = None
         self.checking: TrackedText | None = None  # the text of the check in flight
         self.offered: dict[str, Report] = {}  # to that check: reports that hold if their functions did not change
+        self.cold: set[str] = set()  # functions whose code for the user's own run was not built since they changed
         self.published = False  # the client was told about this file
         self.pulled = ""  # the result that it pulled last
         self._parsed_version: object = None
@@ -126,12 +128,16 @@ class Document:
     def finish(self, report: FileReport) -> None:
         """Takes a check's outcome. A report without functions but with errors is a failure: the last good one stays."""
         text, self.checking = self.checking or TrackedText.unedited(self.text), None
+        self.cold = {r.function for r in report.functions if r.graphs or (r.unchanged and r.function in self.cold)}
         report.functions = [self.offered.get(r.function, r) if r.unchanged else r for r in report.functions]
         errors = tuple(d for d in report.diagnostics if d.severity == "error")
         if errors and not report.functions:
             self.failed = Failed(errors, text)
         else:
             self.checked, self.failed = Checked(report, text, Correspondence(report)), None
+
+    def warmed(self, functions: Iterable[str]) -> None:
+        self.cold.difference_update(functions)
 
     def fail(self, finding: Diagnostic) -> None:
         text, self.checking = self.checking or TrackedText.unedited(self.text), None

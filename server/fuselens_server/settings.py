@@ -25,6 +25,7 @@ class Settings:
     inlay_hints: bool = True
     virtual_documents: str = "auto"  # "addresses" (fuselens:…), "files", or by what the client says that it opens
     command_links: bool = False  # the client has our extension's commands, and runs `command:` links in hovers
+    warm_files: bool = True  # build in the background what the user's own run of a file will need
     concurrent_checks: int = field(default_factory=lambda: max(2, min(4, os.cpu_count() or 2)))
 
     @property
@@ -53,6 +54,7 @@ _NAMES = {  # the client's names, as documented diagnostics spell them, to field
     "codeLens": "code_lens",
     "inlayHints": "inlay_hints",
     "virtualDocuments": "virtual_documents",
+    "warmFiles": "warm_files",
     "commandLinks": "command_links",
     "concurrentChecks": "concurrent_checks",
 }
@@ -64,6 +66,7 @@ _ACCEPTED: dict[str, tuple[type, ...]] = {
     "code_lens": (bool,),
     "inlay_hints": (bool,),
     "virtual_documents": (str,),
+    "warm_files": (bool,),
     "command_links": (bool,),
     "concurrent_checks": (int,),
 }

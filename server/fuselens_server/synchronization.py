@@ -58,5 +58,6 @@ def register(server: FuselensServer) -> None:
         document = ls.session.close(params.text_document.uri)
         if document is not None:
             ls.checks.cancel(document)
+            ls.warming.cancel(document)
             ls.cancel_republish(document)
             ls.unpublish(document)

@@ -1,0 +1,82 @@
+"""Warm files: what the user's own run of a file will need is built in the background, after each check of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from fuselens import wire
+
+from .session import Document
+from .settings import Settings
+from .turns import Urgency
+from .worker_pool import Environment, StartError, WorkerDiedError, WorkerPool
+
+logger = logging.getLogger(__name__)
+
+
+class Client(Protocol):
+    """What warming needs of the editor's side."""
+
+    async def settled(self, path: str) -> tuple[Settings, Environment]:
+        """The settings that hold for a file and where its code runs, once the client has given them."""
+        ...
+
+
+class Warming:
+    """At most one build per document. It gives way to whatever somebody waits for."""
+
+    def __init__(self, client: Client, pool: WorkerPool, on_change: Callable[[], None]) -> None:
+        self._client = client
+        self._pool = pool
+        self._on_change = on_change
+        self._tasks: dict[Document, asyncio.Task[None]] = {}
+
+    @property
+    def documents(self) -> list[Document]:
+        """Those that are being warmed, or wait for it."""
+        return list(self._tasks)
+
+    def start(self, document: Document) -> None:
+        """Builds what is cold. What a build before this one did not come to is part of it."""
+        self.cancel(document)
+        if not document.cold or document.checked is None:
+            return
+        task = asyncio.get_running_loop().create_task(self._warm(document, document.checked.text.origin.text))
+        self._tasks[document] = task
+        task.add_done_callback(lambda done: self._done(document, done))
+
+    def cancel(self, document: Document) -> None:
+        task = self._tasks.pop(document, None)
+        if task is not None:
+            task.cancel()
+
+    def cancel_all(self) -> None:
+        for document in list(self._tasks):
+            self.cancel(document)
+
+    async def _warm(self, document: Document, source: str) -> None:
+        settings, environment = await self._client.settled(document.path)
+        if not settings.warm_files:
+            return
+        functions = tuple(sorted(document.cold))
+        text = source.removeprefix("\ufeff")
+        request = wire.Request(0, "warm", document.path, text, functions, limits=settings.limits)
+        self._on_change()
+        try:
+            event = await self._pool.submit(environment, request, lambda _: None, lambda: Urgency.BACKGROUND)
+        except (StartError, WorkerDiedError) as error:
+            logger.info("%s was not warmed: %s", document.path, error)
+            return
+        for finding in event.file.diagnostics if event.file else ():  # a limit that was passed: not tried again
+            logger.info("%s was not warmed: %s", document.path, finding.message)
+        document.warmed(functions)
+
+    def _done(self, document: Document, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(document) is task:
+            del self._tasks[document]
+        self._on_change()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("warming %s failed", document.path, exc_info=error)
