@@ -8,7 +8,7 @@ import { SERVER_DOCUMENTS, SERVER_EXPLAIN, SERVER_RUN, type RunResult, type Stag
 import { details, headline, succeeded } from "./runResult";
 import type { Session } from "./session";
 import { byGraph, isKernel, kernelLine } from "./stages";
-import { parseAddress } from "./uris";
+import { parseAddress, SCHEME } from "./uris";
 
 interface Target {
   file: string;
@@ -125,12 +125,16 @@ export class FunctionCommands {
   }
 }
 
-/** The function that a lens named, or the one at the cursor; undefined when no Python file is open. */
+/** The function that a lens named, or that a virtual document is about, or the one at the cursor; undefined when there is none. */
 async function resolveTarget(file: string | undefined, name: string | undefined): Promise<Target | undefined> {
   if (typeof file === "string") {
     return { file, function: name ?? undefined };
   }
   const editor = vscode.window.activeTextEditor;
+  const address = editor?.document.uri.scheme === SCHEME ? parseAddress(editor.document.uri.toString()) : undefined;
+  if (address !== undefined) {
+    return { file: address.file, function: address.function };
+  }
   if (editor?.document.languageId !== "python") {
     void vscode.window.showInformationMessage("Fuselens: open a Python file first.");
     return undefined;

@@ -32,6 +32,13 @@ export function configuredPath(setting: "interpreter" | "serverInterpreter"): st
   return expandPath(text, { home: homedir(), workspaceFolder: folder?.uri.fsPath, environment: process.env });
 }
 
+/** The interpreter that the workspace folder of `scope` sets for itself, expanded; "" when it sets none. */
+export function folderInterpreter(scope: vscode.Uri | undefined): string {
+  const folder = scope && vscode.workspace.getWorkspaceFolder(scope);
+  const text = vscode.workspace.getConfiguration("fuselens", folder).inspect<string>("interpreter")?.workspaceFolderValue;
+  return expandPath(text ?? "", { home: homedir(), workspaceFolder: folder?.uri.fsPath, environment: process.env });
+}
+
 export function sources(): Source[] {
   return [
     { origin: "the setting fuselens.interpreter", find: async () => configuredPath("interpreter") },

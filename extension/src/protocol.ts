@@ -24,6 +24,9 @@ export interface DocumentsChanged {
 }
 export const DOCUMENTS_CHANGED = "fuselens/documentsChanged";
 
+/** Tells the server which file is looked at, so that it compiles that one before others. */
+export const FOCUS = "fuselens/focus";
+
 /** One entry of the list that the command `fuselens.server.documents` returns. */
 export interface StageDocument {
   uri: string;
@@ -67,6 +70,8 @@ export interface InitializationOptions {
 
 /** The answer to `workspace/configuration` for the section `fuselens`. */
 export interface ServerSettings {
+  /** The interpreter that a workspace folder sets for itself; "" when it sets none. */
+  interpreter: string;
   /** seconds */
   timeout: number;
   /** MiB, an integer */

@@ -12,11 +12,12 @@ import {
   type InlayHintsProviderShape,
   type StaticFeature,
 } from "vscode-languageclient/node";
-import { configuredPath, sources } from "./environments";
+import { configuredPath, folderInterpreter, sources } from "./environments";
 import { chooseInterpreter, serverEnvironment, type Interpreter } from "./interpreters";
 import { levelOf } from "./log";
 import { obstacle, probe } from "./probe";
-import { DOCUMENTS_CHANGED, STATUS, type DocumentsChanged, type InitializationOptions, type ServerSettings, type ServerStatus } from "./protocol";
+import { DOCUMENTS_CHANGED, FOCUS, STATUS, type DocumentsChanged, type InitializationOptions, type ServerSettings, type ServerStatus } from "./protocol";
+import { parseAddress, SCHEME } from "./uris";
 
 /** Commands that the server may link to from a hover. */
 const LINKED_COMMANDS = ["fuselens.openDocument", "fuselens.openKernel", "fuselens.runFunction", "fuselens.explainFunction"];
@@ -57,6 +58,8 @@ export class Session implements vscode.Disposable {
   readonly onStatus = this.statusEmitter.event;
   /** URIs of virtual documents with new text. */
   readonly onDocuments = this.documentsEmitter.event;
+
+  private readonly focusing = vscode.window.onDidChangeActiveTextEditor(() => this.tellFocus());
 
   constructor(private readonly output: vscode.LogOutputChannel) {}
 
@@ -113,6 +116,7 @@ export class Session implements vscode.Disposable {
 
   dispose(): void {
     void this.stop();
+    this.focusing.dispose();
     this.statusEmitter.dispose();
     this.documentsEmitter.dispose();
   }
@@ -177,7 +181,7 @@ export class Session implements vscode.Disposable {
       "Fuselens",
       { command: serverPath, args: ["-m", "fuselens_server"], options: { env } },
       {
-        documentSelector: [{ scheme: "file", language: "python" }],
+        documentSelector: [{ scheme: "file", language: "python" }, { scheme: SCHEME }],
         outputChannel: this.output,
         revealOutputChannelOn: RevealOutputChannelOn.Never,
         initializationOptions: { interpreter, commandLinks: true } satisfies InitializationOptions,
@@ -207,6 +211,7 @@ export class Session implements vscode.Disposable {
     client.onNotification(DOCUMENTS_CHANGED, ({ uris }: DocumentsChanged) => this.documentsEmitter.fire(uris));
     client.onDidChangeState(({ newState }) => {
       if (this.client === client && newState === State.Running) {
+        this.tellFocus();
         this.documentsEmitter.fire("all");
       }
     });
@@ -251,6 +256,15 @@ export class Session implements vscode.Disposable {
     }
   }
 
+  /** Looking at a virtual document is looking at the file that it is about. */
+  private tellFocus(): void {
+    const uri = vscode.window.activeTextEditor?.document.uri;
+    if (uri !== undefined && this.client?.state === State.Running) {
+      const file = uri.scheme === SCHEME ? parseAddress(uri.toString())?.file : uri.toString();
+      void this.client.sendNotification(FOCUS, { uri: file ?? null });
+    }
+  }
+
   private say(status: ServerStatus): void {
     this.statusEmitter.fire({ status });
   }
@@ -266,6 +280,7 @@ function serverSettings(scope: vscode.Uri | undefined): ServerSettings {
   const settings = vscode.workspace.getConfiguration("fuselens", scope);
   const target = settings.get("target", "auto");
   return {
+    interpreter: folderInterpreter(scope),
     timeout: settings.get("timeout", 60),
     memoryLimit: Math.round(settings.get("memoryLimit", 8192)),
     target: target === "auto" ? "" : target,
