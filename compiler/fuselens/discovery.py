@@ -127,12 +127,17 @@ class SourceModule:
         self.filename = filename
         self.tree = parse(source, filename)
         self.lines = _LINE_BREAK.split(source.removeprefix("\ufeff").encode("utf-8", "surrogatepass"))
-        self.names = _imported_names(self.tree)
+        self.names: dict[str, str] = {}  # local name → dotted name of what it was imported as
         self.partials: dict[str, dict[str, Any]] = {}  # names bound to functools.partial(compile, ...)
         self.definitions: dict[str, Definition] = {}
         self.classes: dict[str, ast.ClassDef] = {}
         self.values: dict[str, list[ast.expr]] = {}  # what is assigned to each name of the module's scope
-        self.rebound = {name for node in ast.walk(self.tree) if isinstance(node, ast.Global) for name in node.names}
+        self.rebound: set[str] = set()  # names of that scope that functions assign
+        for statement in _statements(self.tree.body, nested=True):
+            if isinstance(statement, ast.Import | ast.ImportFrom):
+                self.names |= _imported_names(statement)
+            elif isinstance(statement, ast.Global):
+                self.rebound.update(statement.names)
         for statement in _statements(self.tree.body):
             if isinstance(statement, Definition):
                 self.definitions[statement.name] = statement
@@ -323,20 +328,19 @@ class SourceModule:
         return Span(self.filename, line, column, line, column + length)
 
 
-def _imported_names(tree: ast.Module) -> dict[str, str]:
-    """Local name → dotted name of what it was imported as."""
+def _imported_names(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
+    """Local name → dotted name of what it is imported as."""
     names: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                top = alias.name.partition(".")[0]
-                names[alias.asname or top] = alias.name if alias.asname else top
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            for alias in node.names:
-                if alias.name != "*":
-                    names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-                elif node.module in ("torch", "fuselens"):
-                    names["compile"] = f"{node.module}.compile"
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            top = alias.name.partition(".")[0]
+            names[alias.asname or top] = alias.name if alias.asname else top
+    elif not node.level and node.module:
+        for alias in node.names:
+            if alias.name != "*":
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+            elif node.module in ("torch", "fuselens"):
+                names["compile"] = f"{node.module}.compile"
     return names
 
 
@@ -350,13 +354,13 @@ def _blocks(statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], bool]]:
         yield part.body, False
 
 
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of one scope: into ``if``, ``try`` and ``with``, not into functions and classes."""
+def _statements(body: list[ast.stmt], nested: bool = False) -> Iterator[ast.stmt]:
+    """The statements of one scope: into ``if``, ``try`` and ``with``; into functions and classes if ``nested``."""
     for statement in body:
         yield statement
-        if not isinstance(statement, Definition | ast.ClassDef):
+        if nested or not isinstance(statement, Definition | ast.ClassDef):
             for block, _ in _blocks(statement):
-                yield from _statements(block)
+                yield from _statements(block, nested)
 
 
 def _tests_main(test: ast.expr) -> bool:

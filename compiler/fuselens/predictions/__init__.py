@@ -8,41 +8,35 @@ Standard library only: the language server imports it.
 
 from __future__ import annotations
 
-import ast
-
 from .. import diagnostics
 from ..discovery import SourceModule, Target
 from ..report import Diagnostic
-from .statements import Statements, is_generator, reads_frame
+from .statements import Nature, Statements
 from .values import Instance
+
+_EAGER: dict[Nature, str] = {
+    "generator": "generators and coroutines run eagerly",
+    "coroutine": "generators and coroutines run eagerly",
+    "reads its frame": "it reads its own frame",
+}
 
 
 def predict(module: SourceModule) -> dict[str, list[Diagnostic]]:
     """The likely breaks of each annotated function, by its qualified name, in order of position."""
-    return {target.annotated.qualname: predict_target(module, target) for target in module.targets}
+    walk = Statements(module)
+    return {target.annotated.qualname: _predicted(walk, target) for target in module.targets}
 
 
-def predict_target(module: SourceModule, target: Target) -> list[Diagnostic]:
-    """The likely breaks of one annotated function."""
+def _predicted(walk: Statements, target: Target) -> list[Diagnostic]:
     node, annotated = target.function, target.annotated
     if node is None:
         return []
-    runs_eagerly = ""
-    if isinstance(node, ast.AsyncFunctionDef) or is_generator(node):
-        runs_eagerly = "generators and coroutines run eagerly"
-    elif reads_frame(node):
-        runs_eagerly = "it reads its own frame"
-    if runs_eagerly:
-        span = annotated.name_span
-        return [diagnostics.predict("FL109", span, what=annotated.qualname, why=runs_eagerly)]
-    walk = Statements(module)
-    walk.qualname = annotated.qualname
-    options = annotated.arguments.get("options") or {}
-    walk.kept_scalars = bool(options.get("capture_scalar_outputs"))
-    walk.kept_shapes = bool(options.get("capture_dynamic_output_shape_ops"))
+    why = _EAGER.get(walk.nature(node))
+    if why is not None:
+        return [diagnostics.predict("FL109", annotated.name_span, what=annotated.qualname, why=why)]
+    walk.begin(annotated)
     try:
-        instance = _instance(walk, target)
-        walk.root(node, target.given, instance)
+        walk.root(node, target.given, _instance(walk, target))
     except RecursionError:
         return []
     return sorted(walk.findings.values(), key=lambda d: (d.span is None, d.span))

@@ -68,10 +68,22 @@ def _generic(name: str, arguments: ast.expr, resolve: Resolve) -> Value:
     return UNKNOWN
 
 
+def nodes(node: ast.AST, into: Callable[[ast.AST], bool] = lambda _: True) -> Iterator[ast.AST]:
+    """The nodes below ``node``, except below those that ``into`` refuses. Faster than ``ast.walk``."""
+    pending = [node]
+    while pending:
+        for value in vars(pending.pop()).values():
+            for inner in value if isinstance(value, list) else (value,):
+                if isinstance(inner, ast.AST):
+                    yield inner
+                    if into(inner):
+                        pending.append(inner)
+
+
 def used_as_tensors(node: ast.AST, names: set[str], resolve: Resolve) -> set[str]:
     """Those of ``names`` (parameters that say nothing) that the body of ``node`` can only mean as tensors."""
     found: set[str] = set()
-    for inner in ast.walk(node):
+    for inner in nodes(node):
         match inner:
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if attribute in tables.TENSOR_ONLY:
                 found.add(name)

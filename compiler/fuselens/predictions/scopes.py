@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 from .. import diagnostics
-from ..discovery import SourceModule
+from ..discovery import Annotated, SourceModule
 from ..report import Diagnostic, Frame, Span
 from . import tables
 from .annotations import annotated_value
@@ -54,6 +54,14 @@ class Scope:
         self.kept_scalars = self.kept_shapes = False  # options under which such values stay in the graph
         self._globals: dict[str, Value] = {}
         self._attributes: dict[ast.ClassDef, dict[str, Value]] = {}
+
+    def begin(self, annotated: Annotated) -> None:
+        """Turns to another annotated function of the module."""
+        options = annotated.arguments.get("options") or {}
+        self.kept_scalars = bool(options.get("capture_scalar_outputs"))
+        self.kept_shapes = bool(options.get("capture_dynamic_output_shape_ops"))
+        self.qualname = annotated.qualname
+        self.variables, self.findings, self.frames, self.quiet, self.steps = {}, {}, (), 0, 0
 
     def evaluate(self, node: ast.expr | None) -> Value:
         raise NotImplementedError

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
+from typing import Literal
 
+from ..discovery import SourceModule
 from . import tables
-from .annotations import initial_value, parameters, used_as_tensors
+from .annotations import initial_value, nodes, parameters, used_as_tensors
 from .calls import Arguments, Keywords
 from .expressions import Expressions
 from .values import (
@@ -27,14 +30,28 @@ STEPS = 20_000  # expressions looked at for one annotated function
 _TRANSPARENT = frozenset({"builtins.staticmethod", "builtins.classmethod", "builtins.property", "functools.cached_property",
                           "torch.no_grad", "torch.enable_grad", "torch.inference_mode", "torch.compile", "fuselens.compile",
                           "functools.wraps", "torch.jit.export", "typing.override", "abc.abstractmethod"})  # fmt: skip
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
+_WORDS = re.compile(rb"\b(yield|%s)\b" % "|".join(tables.READS_FRAME | tables.READS_FRAME_ATTRIBUTES).encode())
+Nature = Literal["plain", "generator", "coroutine", "reads its frame"]
 
 
 class Statements(Expressions):
     """Runs bodies of functions abstractly."""
 
-    _active: tuple[ast.AST, ...] = ()
-    _returned: list[Value]
+    def __init__(self, module: SourceModule) -> None:
+        super().__init__(module)
+        self._active: tuple[ast.AST, ...] = ()
+        self._returned: list[Value] = []
+        self._natures: dict[ast.AST, Nature] = {}
+
+    def nature(self, node: Definition | ast.Lambda) -> Nature:
+        """How the frames of a function run, by its own code."""
+        if node not in self._natures:
+            told = any(_WORDS.search(line) for line in self.module.lines[node.lineno - 1 : node.end_lineno])
+            asynchronous = isinstance(node, ast.AsyncFunctionDef)
+            self._natures[node] = _nature(node) if told or asynchronous else "plain"
+        return self._natures[node]
 
     # --- functions -----------------------------------------------------------------------------------------------------
 
@@ -47,7 +64,7 @@ class Statements(Expressions):
         if decorators & tables.DISABLING:
             self.found("FL114", node, what=function.qualname)
             return UNKNOWN
-        opaque = not decorators <= _TRANSPARENT or isinstance(body, ast.AsyncFunctionDef) or reads_frame(body)
+        opaque = not decorators <= _TRANSPARENT or self.nature(body) in ("coroutine", "reads its frame")
         if opaque or body in self._active or len(self._active) >= DEPTH or self.steps > STEPS:
             return UNKNOWN
         if function.bound is not None:
@@ -67,15 +84,13 @@ class Statements(Expressions):
     def body(self, node: Definition, variables: dict[str, Value]) -> Value:
         """What a call of ``node`` with ``variables`` as its parameters gives."""
         before, self._active = self._active, (*self._active, node)
-        returned = getattr(self, "_returned", None)
-        self.variables, self._returned = variables, []
+        returned, self._returned = self._returned, []
+        self.variables = variables
         ended = self.block(node.body)
         results = tuple(self._returned) + (() if ended else (PLAIN,))
-        self._active = before
-        if returned is not None:
-            self._returned = returned
+        self._active, self._returned = before, returned
         result = join_all(results)
-        return Container(result) if is_generator(node) else result
+        return Container(result) if self.nature(node) == "generator" else result
 
     def bound(self, declared: ast.arguments, arguments: Arguments, keywords: Keywords) -> dict[str, Value]:
         """The parameters of a call: what it is given, else defaults."""
@@ -335,27 +350,14 @@ def _takes_self(node: Definition) -> bool:
     return not any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list)
 
 
-def _own(node: ast.AST) -> list[ast.AST]:
-    """The nodes of a function's own body, without those of functions in it."""
-    found: list[ast.AST] = []
-    pending = list(ast.iter_child_nodes(node))
-    while pending:
-        inner = pending.pop()
-        found.append(inner)
-        if not isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            pending += ast.iter_child_nodes(inner)
+def _nature(node: ast.AST) -> Nature:
+    if isinstance(node, ast.AsyncFunctionDef):
+        return "coroutine"
+    found: Nature = "plain"
+    for inner in nodes(node, into=lambda inner: not isinstance(inner, _SCOPES)):
+        if isinstance(inner, ast.Yield | ast.YieldFrom):
+            return "generator"
+        name = isinstance(inner, ast.Name) and inner.id in tables.READS_FRAME and isinstance(inner.ctx, ast.Load)
+        if name or (isinstance(inner, ast.Attribute) and inner.attr in tables.READS_FRAME_ATTRIBUTES):
+            found = "reads its frame"
     return found
-
-
-def is_generator(node: ast.AST) -> bool:
-    return any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in _own(node))
-
-
-def reads_frame(node: ast.AST) -> bool:
-    """Whether a function's own code looks at its frame: it runs as it is written."""
-    for inner in _own(node):
-        if isinstance(inner, ast.Name) and inner.id in tables.READS_FRAME and isinstance(inner.ctx, ast.Load):
-            return True
-        if isinstance(inner, ast.Attribute) and inner.attr in tables.READS_FRAME_ATTRIBUTES:
-            return True
-    return False
