@@ -50,11 +50,13 @@ class Checks:
         self._pool = pool
         self._tasks: dict[Document, asyncio.Task[None]] = {}
 
-    def opened(self, document: Document) -> None:
+    def opened(self, document: Document) -> bool:
         """Checks a document just opened, unless it is shown with unsaved changes: only saved code runs."""
         on_disk = disk_text(document.path)
-        if on_disk is None or _same_text(on_disk, document.text.text):
+        saved = on_disk is None or _same_text(on_disk, document.text.text)
+        if saved:
             self.saved(document)
+        return saved
 
     def saved(self, document: Document) -> None:
         self.cancel(document)

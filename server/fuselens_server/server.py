@@ -37,7 +37,7 @@ from .worker_pool import Environment, WorkerPool, WorkerStatus
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-REPUBLISH_SECONDS = 0.25
+REPUBLISH_SECONDS = 0.02
 CONFIGURATION_SECONDS = 5.0  # to wait for a client's configuration before going on without
 
 
@@ -127,13 +127,13 @@ class FuselensServer(LanguageServer):
             self._publish(document, found)
 
     def republish_soon(self, document: Document) -> None:
-        """After edits, shows the findings at their new places, and without those whose text was touched: once typing
-        rests, and not while a check is about to tell better."""
+        """After edits, shows the findings at their new places, without those whose text was touched, and what is predicted
+        of the new text: once for changes that come together, and not while a check is about to tell better."""
         self.cancel_republish(document)
 
         def republish() -> None:
             del self._republishing[document]
-            if document.published and document.checking is None and self.session.is_open(document):
+            if document.checking is None and self.session.is_open(document):
                 self.publish(document)
 
         loop = asyncio.get_running_loop()

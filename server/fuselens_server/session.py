@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +14,8 @@ from lsprotocol import types as lsp
 from pygls import uris
 
 from fuselens import diagnostics
-from fuselens.discovery import Annotated, discover
+from fuselens.discovery import Annotated, SourceModule
+from fuselens.predictions import predict
 from fuselens.report import Diagnostic, FileReport, Report, Span
 
 from .convert import Encoding, SourceText
@@ -24,25 +25,30 @@ from .tracked_text import Edit, TrackedText, whole_change
 from .turns import Urgency
 from .view import View
 
+Predictions = Mapping[str, Sequence[Diagnostic]]  # by the annotated function
+_COMPILED_NOTHING = frozenset({"FL901", "FL908", "FL912"})
 _MENTIONS = re.compile(r"fuselens|torch\s*\.\s*compile|from\s+torch\s+import")
 LARGEST_OTHER_FILE = 4 * 1024 * 1024  # bytes; larger files are not read for the columns of related information
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The annotated functions, and the text in which they were found."""
+    """The annotated functions and their likely breaks, and the text in which they were found."""
 
     functions: tuple[Annotated, ...]
+    predicted: Predictions
     text: TrackedText
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A report, and the text that it is about."""
+    """A report, and the text that it is about. ``decided``: the predictions of that text that compiling has confirmed
+    or refuted."""
 
     report: FileReport
     text: TrackedText
     correspondence: Correspondence
+    decided: tuple[Diagnostic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,7 @@ class Document:
         self.path = path
         self.version = version
         self.text = text
-        self.parsed = Parsed((), TrackedText.unedited(text))
+        self.parsed = Parsed((), {}, TrackedText.unedited(text))
         self.checked: Checked | None = None
         self.failed: Failed | None = None
         self.checking: TrackedText | None = None  # the text of the check in flight
@@ -70,6 +76,7 @@ class Document:
         self.published = False  # the client was told about this file
         self.pulled = ""  # the result that it pulled last
         self._parsed_version: object = None
+        self._foretold: Predictions = {}  # of the text of the check in flight
 
     def change(self, changes: list[lsp.TextDocumentContentChangeEvent], version: int | None) -> None:
         for change in changes:
@@ -86,7 +93,7 @@ class Document:
 
     def _apply(self, edit: Edit, text: SourceText) -> None:
         self.text = text
-        self.parsed = Parsed(self.parsed.functions, self.parsed.text.after(edit, text))
+        self.parsed = replace(self.parsed, text=self.parsed.text.after(edit, text))
         if self.checked:
             self.checked = replace(self.checked, text=self.checked.text.after(edit, text))
         if self.failed:
@@ -97,18 +104,22 @@ class Document:
     def parse(self) -> Diagnostic | None:
         """Finds the annotated functions in the text as it is. On a syntax error the ones found before stay, at their
         shifted places, and the FL902 for it is returned (None when the file is no business of ours)."""
+        self._parsed_version = self.text
+        ours = self.parsed.functions or self.checked
+        if not ours and "compile" not in self.text.text and not _MENTIONS.search(self.text.text):
+            self.parsed = Parsed((), {}, TrackedText.unedited(self.text))
+            return None
         try:
-            functions = discover(self.text.text, self.path)
+            module = SourceModule(self.text.text, self.path)
         except SyntaxError as error:
-            ours = self.parsed.functions or self.checked or _MENTIONS.search(self.text.text)
+            ours = ours or _MENTIONS.search(self.text.text)
             return _syntax_diagnostic(self, error) if ours else None
-        self.parsed = Parsed(tuple(functions), TrackedText.unedited(self.text))
+        self.parsed = Parsed(tuple(module.annotated), predict(module), TrackedText.unedited(self.text))
         return None
 
     def annotated(self) -> tuple[Annotated, ...]:
         """The annotated functions of the text as it is, as far as it parses; found once per version."""
         if self._parsed_version is not self.text:
-            self._parsed_version = self.text
             self.parse()
         return self.parsed.functions
 
@@ -120,6 +131,8 @@ class Document:
 
     def begin(self) -> None:
         self.checking = TrackedText.unedited(self.text)
+        self.annotated()
+        self._foretold = self.parsed.predicted
         checked = self.checked
         reports = checked.report.functions if checked else []
         moved = (rebased(r, checked.text, self.names) for r in reports if checked and r.fingerprint)
@@ -134,7 +147,11 @@ class Document:
         if errors and not report.functions:
             self.failed = Failed(errors, text)
         else:
-            self.checked, self.failed = Checked(report, text, Correspondence(report)), None
+            compiled = [
+                r.function for r in report.functions if _COMPILED_NOTHING.isdisjoint(d.code for d in r.diagnostics)
+            ]
+            decided = tuple(d for name in compiled for d in self._foretold.get(name, ()))
+            self.checked, self.failed = Checked(report, text, Correspondence(report), decided), None
 
     def warmed(self, functions: Iterable[str]) -> None:
         self.cold.difference_update(functions)
@@ -198,9 +215,11 @@ class Session:
             path=document.path,
             names=document.names,
             annotated=functions,
+            predicted=document.parsed.predicted,
             parsed=document.parsed.text,
             report=checked.report if checked else None,
             compiled=checked.text if checked else untouched,
+            decided=checked.decided if checked else (),
             failures=failed.findings if failed else (),
             failed=failed.text if failed else untouched,
             compiling=document.checking is not None,

@@ -21,7 +21,8 @@ def register(server: FuselensServer) -> None:
         document = ls.session.open(item.uri, item.version, item.text)
         if document is not None:
             ls.focus(item.uri)
-            ls.checks.opened(document)
+            if not ls.checks.opened(document):
+                ls.republish_soon(document)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
     def did_change(ls: FuselensServer, params: lsp.DidChangeTextDocumentParams) -> None:

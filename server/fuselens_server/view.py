@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lsprotocol import types as lsp
@@ -27,13 +27,15 @@ class View:
     path: str
     names: frozenset[str]  # every spelling of this file's path that spans may carry
     annotated: tuple[Annotated, ...]
-    parsed: TrackedText  # the text that ``annotated`` refers to
+    parsed: TrackedText  # the text that ``annotated`` and ``predicted`` refer to
     report: FileReport | None
     compiled: TrackedText  # the text that ``report`` refers to
     failures: tuple[Diagnostic, ...]
     failed: TrackedText  # the text that ``failures`` refer to
     compiling: bool = False
     version: int | None = None  # of the text that the user sees
+    predicted: Mapping[str, Sequence[Diagnostic]] = field(default_factory=dict)  # by the annotated function
+    decided: tuple[Diagnostic, ...] = ()  # predictions that ``report`` has confirmed or refuted, in ``compiled``
     correspondence: Correspondence = field(default_factory=Correspondence)  # of ``report``
     other_text: Callable[[str], SourceText | None] = _no_text  # the text of another file, for its columns
 

@@ -1,9 +1,10 @@
-"""Diagnostics: findings of the last check at their place in the text as it is now."""
+"""Diagnostics: findings of the last check at their place in the text as it is now, and predictions for what was edited
+since."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -103,15 +104,44 @@ def diagnostics(view: View) -> list[lsp.Diagnostic]:
 
 
 def findings(view: View) -> list[Finding]:
-    """All there is to say. A failed check shows its own findings only: earlier ones may be about code that is gone."""
+    """All there is to say: what compiling found, then what is only predicted."""
+    found = _once(_found(view))
+    return _once([*found, *_predicted(view, found)])
+
+
+def _found(view: View) -> Iterator[Finding | None]:
+    """The last check's findings. A failed check shows its own only: earlier ones may be about code that is gone."""
     if view.failures:
-        return _once(_file_finding(view, view.failed, d) for d in view.failures)
-    if view.report is None:
-        return []
-    found = [_file_finding(view, view.compiled, d) for d in view.report.diagnostics]
-    for report in view.report.functions:
-        found += [_finding(view, d, report.function) for d in (*report.breaks, *report.diagnostics)]
-    return _once(found)
+        yield from (_file_finding(view, view.failed, d) for d in view.failures)
+    elif view.report is not None:
+        yield from (_file_finding(view, view.compiled, d) for d in view.report.diagnostics)
+        for report in view.report.functions:
+            yield from (_finding(view, d, report.function) for d in (*report.breaks, *report.diagnostics))
+
+
+def _predicted(view: View, found: list[Finding]) -> Iterator[Finding]:
+    """Predictions that compiling has not decided: not those that the compiled text had already, be they right or wrong,
+    nor those of a break that is shown there. After a failed check, all that the text as it is gives."""
+    if view.failures and view.parsed.stale:
+        return
+    decided = () if view.failures else view.decided
+    known = {(d.code, _key(view.compiled.range(d.span))) for d in decided if d.span is not None}
+    shown = [(f.diagnostic.code, f.shown.range) for f in found]
+    for function, predictions in view.predicted.items():
+        for prediction in predictions:
+            place = view.parsed.range(prediction.span) if prediction.span is not None else None
+            if place is None or (prediction.code, _key(place)) in known:
+                continue
+            if not any(code == prediction.code and _overlap(place, other) for code, other in shown):
+                yield _encode(view, view.parsed, prediction, place, prediction.span, function)
+
+
+def _key(place: lsp.Range | None) -> tuple[int, ...] | None:
+    return place and (place.start.line, place.start.character, place.end.line, place.end.character)
+
+
+def _overlap(a: lsp.Range, b: lsp.Range) -> bool:
+    return a.start <= b.end and b.start <= a.end
 
 
 def _finding(view: View, diagnostic: Diagnostic, function: str) -> Finding | None:
@@ -185,7 +215,7 @@ def _encode(
         code_description=lsp.CodeDescription(str(CodeDocument(diagnostic.code))),
         source="fuselens",
         related_information=_related(view, text, diagnostic, shown) or None,
-        data={"function": function, "stale": text.stale},
+        data={"function": function, "stale": text.stale, **({"predicted": True} if diagnostic.predicted else {})},
     )
     return Finding(diagnostic, encoded, text)
 
