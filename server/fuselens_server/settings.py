@@ -23,6 +23,7 @@ class Settings:
     target: str = ""  # "cpu", "cuda:sm_90", …; empty: the compiler's choice
     code_lens: bool = True
     inlay_hints: bool = True
+    on_names: bool = False  # navigate on names too: there is no other Python language server
     virtual_documents: str = "auto"  # "addresses" (fuselens:…), "files", or by what the client says that it opens
     command_links: bool = False  # the client has our extension's commands, and runs `command:` links in hovers
     warm_files: bool = True  # build in the background what the user's own run of a file will need
@@ -53,6 +54,7 @@ _NAMES = {  # the client's names, as documented diagnostics spell them, to field
     "target": "target",
     "codeLens": "code_lens",
     "inlayHints": "inlay_hints",
+    "onNames": "on_names",
     "virtualDocuments": "virtual_documents",
     "warmFiles": "warm_files",
     "commandLinks": "command_links",
@@ -65,6 +67,7 @@ _ACCEPTED: dict[str, tuple[type, ...]] = {
     "target": (str,),
     "code_lens": (bool,),
     "inlay_hints": (bool,),
+    "on_names": (bool,),
     "virtual_documents": (str,),
     "warm_files": (bool,),
     "command_links": (bool,),

@@ -34,6 +34,24 @@ async def document(editor, file, name: str) -> tuple[str, str]:
     return uri, (await editor.client.protocol.send_request_async("fuselens/documentContent", {"uri": uri})).text
 
 
+async def test_every_capability_is_announced(editor):
+    has = editor.initialized.capabilities
+    assert all((has.definition_provider, has.implementation_provider, has.references_provider, has.hover_provider))
+    assert all((has.document_highlight_provider, has.document_symbol_provider, has.folding_range_provider))
+    assert all((has.document_link_provider, has.workspace_symbol_provider, has.inlay_hint_provider))
+    assert has.code_lens_provider.resolve_provider
+    assert set(has.code_action_provider.code_action_kinds) == {"quickfix", "source.fixAll.fuselens", "fuselens.open"}
+    assert has.workspace.text_document_content.schemes == ("fuselens",)
+
+
+async def test_hover_in_a_document(editor, compiled):
+    uri, text = await document(editor, compiled, "fuse")
+    line = next(n for n, content in enumerate(text.split("\n")) if "load a" in content)
+    params = lsp.HoverParams(lsp.TextDocumentIdentifier(uri), lsp.Position(line, 6))
+    found = await editor.client.text_document_hover_async(params)
+    assert "x = a / (a.abs() + 1)" in found.contents.value
+
+
 async def test_from_a_line_to_its_kernel_and_back(editor, compiled):
     at = where(compiled, "/ (a")
     (target, *_) = await editor.client.text_document_definition_async(lsp.DefinitionParams(compiled.identifier, at))

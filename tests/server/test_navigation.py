@@ -10,6 +10,7 @@ from fuselens_server.convert import SourceText
 from fuselens_server.correspondence import innermost, outermost, runs
 from fuselens_server.document_uri import ReportDocument, parse
 from fuselens_server.features import documents, highlight, navigation
+from fuselens_server.features.document_hover import document_hover
 from fuselens_server.features.locations import on_name
 
 FUSE = ReportDocument("file:///project/toy.py", "toy", "fuse", "loop", 0)
@@ -60,6 +61,12 @@ def test_names_are_left_to_others(view, needle):
 def test_implementations_are_on_names_too(view):
     found = navigation.kernel_lines(view, position(view, "abs()"), names=True).locations
     assert described(view, found) == [("cpp0", "void fused_0() {}")]
+
+
+def test_names_are_ours_where_there_is_no_other_server(view):
+    at = position(view, "abs()")
+    assert len(navigation.references(view, at, names=True)) == 4
+    assert [h.range.start.line for h in highlight.highlights(view, at, names=True)] == [4]
 
 
 def test_references_are_all_that_became_of_an_expression(view):
@@ -138,6 +145,29 @@ def test_links_for_clients_that_know_them(view):
     assert isinstance(link, lsp.LocationLink)
     assert link.origin_selection_range == targets.origin
     assert targets.encode(links=False) == targets.locations
+
+
+@pytest.mark.parametrize(("document", "line"), [(FUSE, 0), (FUSE, 99), (ReportDocument("f", "toy", "x", "txt"), 3)])
+def test_no_hover_without_an_origin(view, document, line):
+    assert document_hover(view, document, lsp.Position(line, 0)) is None
+
+
+def test_hover_in_a_document_shows_the_code(toy):
+    view = toy.view(
+        report=toy.file(), edits=((0, 0, "\n"), (toy.text.index("x = a"), toy.text.index("x = a") + 1, "y"))
+    )
+    found = document_hover(view, FUSE, lsp.Position(3, 6))
+    assert found.contents.value == f"[toy.py:5]({toy.uri}#L6)\n```python\nx = a / (a.abs() + 1)\n```"
+    assert found.range == lsp.Range(lsp.Position(3, 0), lsp.Position(3, 34))
+
+
+def test_hover_on_the_head_of_a_large_kernel_is_cut(toy):
+    spans = tuple(Span("/other.py", n, 0, n, 1) for n in range(1, 21))
+    graph = Graph(0, "toy", None, 1, stages=[Stage("fuse", "loop", "kernel\n", (Line(1, spans),))])
+    view = toy.view(report=FileReport(toy.path, [Report("toy", toy.path, graphs=[graph])]))
+    text = document_hover(view, FUSE, lsp.Position(0, 0)).contents.value
+    assert text.startswith("[other.py:1](file:///other.py#L1)")
+    assert text.endswith("… and 12 more lines")
 
 
 # --- highlights --------------------------------------------------------------------------------------------------------

@@ -21,16 +21,16 @@ def register(server: FuselensServer) -> None:
         ls: FuselensServer, params: lsp.DocumentHighlightParams
     ) -> list[lsp.DocumentHighlight]:
         if (view := ls.view(params.text_document.uri)) is not None:
-            return highlights(view, params.position)
+            return highlights(view, params.position, names=ls.settings.on_names)
         if (shown := ls.shown(params.text_document.uri)) is not None:
             return document_highlights(*shown, params.position)
         return []
 
 
-def highlights(view: View, position: lsp.Position) -> list[lsp.DocumentHighlight]:
+def highlights(view: View, position: lsp.Position, *, names: bool = False) -> list[lsp.DocumentHighlight]:
     """The expressions in this file that share a kernel with the one at ``position``. Nothing on names, whose
-    occurrences the Python language server lights."""
-    if view.report is None or on_name(view.compiled.current, position):
+    occurrences the Python language server lights, unless ``names`` are wanted too."""
+    if view.report is None or (not names and on_name(view.compiled.current, position)):
         return []
     place = view.compiled.place(position)
     if place is None:

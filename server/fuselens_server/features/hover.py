@@ -16,6 +16,7 @@ from fuselens.discovery import Annotated, Parameter
 from fuselens.report import Decision, Graph, Report, Shape, Span, Stage
 from fuselens_server.document_uri import ReportDocument
 from fuselens_server.features import documents, summary
+from fuselens_server.features.document_hover import document_hover
 from fuselens_server.features.inlay_hints import tensor_layout, tensor_text
 from fuselens_server.messages import CLIENT_ACTIONS
 from fuselens_server.view import View
@@ -34,7 +35,9 @@ _VERDICTS = {"taken": "✓", "refused": "✗"}
 def register(server: FuselensServer) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_HOVER)
     def text_document_hover(ls: FuselensServer, params: lsp.HoverParams) -> lsp.Hover | None:
-        view = ls.view(params.text_document.uri)
+        view, shown = ls.view(params.text_document.uri), ls.shown(params.text_document.uri)
+        if shown is not None:
+            return document_hover(*shown, params.position)
         return hover(view, params.position, Links(view, ls.settings.command_links, ls.link)) if view else None
 
 

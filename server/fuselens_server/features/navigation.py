@@ -2,7 +2,7 @@
 
 In a virtual document everything is ours: a line's definition is the user code that it came from. In the user's file,
 names belong to the Python language server beside us, so definitions and references answer on the rest of a line
-(operators, keywords, literals, indentation), and implementations anywhere.
+(operators, keywords, literals, indentation; with the setting ``on_names`` everywhere), and implementations anywhere.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def register(server: FuselensServer) -> None:
     def text_document_definition(ls: FuselensServer, params: lsp.DefinitionParams) -> Answer:
         client = ls.client_capabilities.text_document
         links = client and client.definition and client.definition.link_support
-        return ls.encode(_targets(ls, params, names=False).encode(links))
+        return ls.encode(_targets(ls, params, names=ls.settings.on_names).encode(links))
 
     @server.feature(lsp.TEXT_DOCUMENT_IMPLEMENTATION)
     def text_document_implementation(ls: FuselensServer, params: lsp.ImplementationParams) -> Answer:
@@ -58,7 +58,7 @@ def register(server: FuselensServer) -> None:
     def text_document_references(ls: FuselensServer, params: lsp.ReferenceParams) -> list[lsp.Location]:
         own, uri = params.context.include_declaration, params.text_document.uri
         if (view := ls.view(uri)) is not None:
-            return ls.encode(references(view, params.position, own))
+            return ls.encode(references(view, params.position, own, names=ls.settings.on_names))
         if (shown := ls.shown(uri)) is not None:
             return ls.encode(references_of_line(*shown, params.position.line + 1, own))
         return []
@@ -101,9 +101,11 @@ def title(location: lsp.Location) -> str:
     return ", ".join(filter(None, (address.qualname, f"graph {address.graph}", address.name)))
 
 
-def references(view: View, position: lsp.Position, include_declaration: bool = True) -> list[lsp.Location]:
+def references(
+    view: View, position: lsp.Position, include_declaration: bool = True, *, names: bool = False
+) -> list[lsp.Location]:
     """Every line of every stage that came from the expression at ``position``."""
-    made, span = became(view, position)
+    made, span = became(view, position, names=names)
     own = user_location(view, view.compiled, span) if span and made and include_declaration else None
     return [*([own] if own else []), *_stage_locations(view, made)]
 
