@@ -15,7 +15,6 @@ from fuselens.report import Report, RunResult
 from . import messages
 from .document_uri import ReportDocument
 from .features import documents, summary
-from .features.document_links import kernel_place
 from .server import FuselensServer
 from .view import View
 
@@ -67,7 +66,8 @@ def register(server: FuselensServer) -> None:
         """Shows the first kernel of a function. Returns the URI that was shown."""
         view = ls.session.view(ls.document(uri))
         report = _function(view, qualname)
-        places = ((graph, place) for graph in report.graphs for k in graph.kernels if (place := kernel_place(graph, k)))
+        find = view.correspondence.kernel_place
+        places = ((graph, place) for graph in report.graphs for k in graph.kernels if (place := find(graph, k)))
         graph, place = next(places, (None, None))
         if graph is None or place is None:
             raise JsonRpcInvalidParams(f"{report.function} has no kernel")

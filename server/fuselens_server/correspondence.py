@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from fuselens.report import FileReport, Graph, Report, Span, Stage
+from fuselens.report import FileReport, Graph, Kernel, Report, Span, Stage
+
+from .convert import Encoding, SourceText
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +29,9 @@ class Correspondence:
 
     def __init__(self, report: FileReport | None = None) -> None:
         self._report = report
+        self._texts: dict[int, SourceText] = {}  # these three by the identity of stages, which live as long as this
+        self._spans: dict[int, dict[int, tuple[Span, ...]]] = {}
+        self._heads: dict[int, dict[frozenset[Span], int]] = {}
 
     @cached_property
     def _by_line(self) -> dict[tuple[str, int], list[Generated]]:
@@ -39,6 +45,36 @@ class Correspondence:
                             for line in range(span.line, span.end_line + 1):
                                 lines[span.file, line].append(made)
         return lines
+
+    def text(self, stage: Stage, encoding: Encoding) -> SourceText:
+        """The stage's text, whose line table is made once."""
+        found = self._texts.get(id(stage))
+        if found is None or found.encoding != encoding:
+            found = self._texts[id(stage)] = SourceText(stage.text, encoding)
+        return found
+
+    def spans(self, stage: Stage) -> dict[int, tuple[Span, ...]]:
+        """Where each line of the stage's text came from."""
+        found = self._spans.get(id(stage))
+        if found is None:
+            found = self._spans[id(stage)] = {entry.line: entry.spans for entry in stage.lines}
+        return found
+
+    def kernel_place(self, graph: Graph, kernel: Kernel) -> tuple[Stage, int] | None:
+        """The stage and the line with the kernel's text: the first line that came from just what the kernel did."""
+        stage = graph.stage(kernel.backend + (".backward" if kernel.phase == "backward" else ""))
+        if stage is None:
+            return None
+        heads = self._heads.get(id(stage))
+        if heads is None:
+            heads = self._heads[id(stage)] = {}
+            for entry in stage.lines:
+                heads.setdefault(frozenset(entry.spans), entry.line)
+        head = heads.get(frozenset(kernel.spans))
+        if head is None:
+            named = re.compile(rf"^.*\b{re.escape(kernel.name)}(?:_part)?\(", re.MULTILINE).search(stage.text)
+            head = stage.text.count("\n", 0, named.start()) + 1 if named else 1
+        return stage, head
 
     @cached_property
     def files(self) -> frozenset[str]:

@@ -6,6 +6,7 @@ They lie in a private folder that goes with the server, are read-only, and are w
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import os
 import re
@@ -23,6 +24,7 @@ from .document_uri import SCHEME, CodeDocument, ReportDocument, parse
 
 T = TypeVar("T")
 Address = ReportDocument | CodeDocument
+_PREFIX = "fuselens-documents-"
 _AWKWARD = re.compile(r"[^\w.-]+")
 _ADDRESS_FIELDS = frozenset({"uri", "target_uri", "target", "href"})
 
@@ -37,7 +39,8 @@ class VirtualFiles:
     @cached_property
     def _root(self) -> Path:
         """Made, for this user only, when it is first needed."""
-        root = Path(tempfile.mkdtemp(prefix="fuselens-")).resolve()
+        _remove_orphans()
+        root = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")).resolve()
         atexit.register(self.close)
         return root
 
@@ -104,6 +107,27 @@ class VirtualFiles:
             return path in self._addresses
         self._addresses[path] = address
         return True
+
+
+def _remove_orphans() -> None:
+    """Removes the folders of this user's servers that were killed, where signal 0 tells."""
+    if os.name != "posix":
+        return
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        with contextlib.suppress(OSError):
+            if pid.isdigit() and folder.stat().st_uid == os.getuid() and not _alive(int(pid)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # somebody else's
+    return True
 
 
 def _relative(address: Address) -> Path:

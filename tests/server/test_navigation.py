@@ -226,7 +226,12 @@ def test_spans_that_contain_each_other():
 @pytest.mark.parametrize(
     ("line", "column", "name"),
     [("x = y", 0, True), ("x = y", 1, True), ("x = y", 2, False), ("if x", 1, False), ("é = 1", 1, True),
-     ("a + 12", 5, False), ("x  # of y", 7, False), ("😀 = y", 5, True), ("", 0, False)],
+     ("a + 12", 5, False), ("x  # of y", 7, False), ("a // b", 5, True), ("😀 = y", 5, True), ("", 0, False)],
 )  # fmt: skip
 def test_names(line, column, name):
     assert on_name(SourceText(line), lsp.Position(0, column)) is name
+
+
+def test_names_in_comments_of_generated_code():
+    assert not on_name(SourceText("y = x;  // toy.py:5"), lsp.Position(0, 12), "//")
+    assert on_name(SourceText("y = x;  // toy.py:5"), lsp.Position(0, 4), "//")

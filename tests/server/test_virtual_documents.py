@@ -9,6 +9,7 @@ from lsprotocol import types as lsp
 
 from fuselens.report import FileReport, Graph, Guard, Kernel, Line, Report, Span, Stage
 from fuselens_server.convert import SourceText
+from fuselens_server.correspondence import Correspondence
 from fuselens_server.document_uri import ReportDocument, parse
 from fuselens_server.features import document_links, documents, outline, summary, workspace_symbols
 
@@ -193,9 +194,9 @@ def test_kernels_of_one_name_lead_to_their_phases(toy):
     graph = Graph(0, "toy", None, 1, stages=stages)
     forward = Kernel("k", "cpp", "forward", "pointwise", (), (one,))
     backward = Kernel("k", "cpp", "backward", "pointwise", (), (two,))
-    assert document_links.kernel_place(graph, forward) == (stages[0], 3)
-    assert document_links.kernel_place(graph, backward) == (stages[1], 2)
-    assert document_links.kernel_place(graph, dataclasses.replace(forward, backend="triton")) is None
+    assert Correspondence().kernel_place(graph, forward) == (stages[0], 3)
+    assert Correspondence().kernel_place(graph, backward) == (stages[1], 2)
+    assert Correspondence().kernel_place(graph, dataclasses.replace(forward, backend="triton")) is None
 
 
 def test_guards_say_the_file_of_lines_elsewhere(toy):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,20 @@ def test_a_full_disk_leaves_the_old_text(texts, files, monkeypatch):
     texts[str(FUSE)] = "new\n"
     assert path_of(files.uri(FUSE)).read_text(encoding="utf-8") == "graph 😀\n"
     assert files.uri(SUMMARY) is None
+
+
+def test_folders_of_killed_servers_are_removed(texts, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    for name in (f"fuselens-documents-{dead.pid}-x", "fuselens-documents-x", f"fuselens-documents-{os.getpid()}-x"):
+        (tmp_path / name).mkdir()
+    files = VirtualFiles(lambda address: texts.get(str(address)))
+    assert files.uri(FUSE)
+    assert not (tmp_path / f"fuselens-documents-{dead.pid}-x").exists()
+    assert len(list(tmp_path.iterdir())) == 3
+    files.close()
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_addresses_in_lsp_values(files):

@@ -67,7 +67,7 @@ def document_links(text: SourceText, view: View, document: ReportDocument) -> li
     report, found = view.function(document.qualname), find_stage(view, document)
     if report is None:
         return []
-    spans = {entry.line: entry.spans for entry in found[2].lines} if found else {}
+    spans = view.correspondence.spans(found[2]) if found else {}
     places = _Places(view, report)
     summary = _SummaryLinks(view, report) if document.name == "summary" and document.graph is None else None
 
@@ -160,22 +160,10 @@ class _SummaryLinks:
                     )
         elif self._graph and (shown := _KERNEL.match(line)):
             kernel = next(self._kernels, None)
-            place = kernel_place(self._graph, kernel) if kernel else None
+            place = self._view.correspondence.kernel_place(self._graph, kernel) if kernel else None
             if place:
                 yield _Found(shown.start(1), shown.end(1), f"{self._address(place[0])}#L{place[1]}", "the kernel")
 
     def _address(self, stage: Stage) -> str:
         graph = self._graph.id if self._graph else None
         return str(ReportDocument(self._view.uri, self._report.function, stage.name, stage.suffix, graph))
-
-
-def kernel_place(graph: Graph, kernel: Kernel) -> tuple[Stage, int] | None:
-    """The stage and the line with the kernel's text."""
-    name = kernel.backend + (".backward" if kernel.phase == "backward" else "")
-    stage = graph.stage(name)
-    if stage is None:
-        return None
-    heads = [entry.line for entry in stage.lines if set(entry.spans) == set(kernel.spans)]
-    named = re.compile(rf"\b{re.escape(kernel.name)}(?:_part)?\(")
-    lines = (number for number, line in enumerate(stage.text.split("\n"), 1) if named.search(line))
-    return stage, min(heads, default=0) or next(lines, 1)

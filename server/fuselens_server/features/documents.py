@@ -56,6 +56,11 @@ def language(suffix: str) -> str:
     return LANGUAGES.get(suffix, "plaintext")
 
 
+def comment(suffix: str) -> str:
+    """What begins a comment."""
+    return "//" if suffix in ("cpp", "c", "cu", "ptx") else "#"
+
+
 def kind(stage: Stage) -> str:
     """What a reader would call the document. Triton kernels are Python, so their stage's name tells them."""
     if stage.name.partition(".")[0] == "host":

@@ -8,6 +8,7 @@ from lsprotocol import types as lsp
 
 from fuselens_server.correspondence import innermost, outermost
 from fuselens_server.document_uri import ReportDocument
+from fuselens_server.features import documents
 from fuselens_server.features.locations import find_stage, on_name, stage_text
 from fuselens_server.view import View
 
@@ -49,7 +50,7 @@ def highlights(view: View, position: lsp.Position, *, names: bool = False) -> li
 def document_highlights(view: View, document: ReportDocument, position: lsp.Position) -> list[lsp.DocumentHighlight]:
     """The lines of a stage's text that came from the same user code as the one at ``position``."""
     found = find_stage(view, document)
-    if found is None or on_name(text := stage_text(view, found[2]), position):
+    if found is None or on_name(text := stage_text(view, found[2]), position, documents.comment(document.suffix)):
         return []
     entries = found[2].lines
     wanted = {span for entry in entries if entry.line == position.line + 1 for span in entry.spans}

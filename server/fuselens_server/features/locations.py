@@ -15,7 +15,7 @@ from fuselens_server.tracked_text import TrackedText
 from fuselens_server.view import View
 
 _WORD = re.compile(r"\w+")
-_COMMENT = re.compile(r"(?:#|//)\s.*$")
+_COMMENTS = {"#": re.compile(r"#.*$"), "//": re.compile(r"//.*$")}
 
 
 def user_location(view: View, text: TrackedText, span: Span, *, nearest: bool = False) -> lsp.Location | None:
@@ -44,7 +44,7 @@ def stage_location(view: View, report: Report, graph: Graph, stage: Stage, first
 
 
 def stage_text(view: View, stage: Stage) -> SourceText:
-    return SourceText(stage.text, view.parsed.current.encoding)
+    return view.correspondence.text(stage, view.parsed.current.encoding)
 
 
 def find_stage(view: View, document: ReportDocument) -> tuple[Report, Graph, Stage] | None:
@@ -57,12 +57,12 @@ def find_stage(view: View, document: ReportDocument) -> tuple[Report, Graph, Sta
     return None
 
 
-def on_name(text: SourceText, position: lsp.Position) -> bool:
+def on_name(text: SourceText, position: lsp.Position, comment: str = "#") -> bool:
     """Whether the position touches an identifier outside of comments: those are the language's own server's."""
     content = text.line(position.line + 1)
     column = text.offset(position) - text.line_start(position.line + 1)
-    comment = _COMMENT.search(content)
-    if comment and column >= comment.start():
+    said = _COMMENTS[comment].search(content)
+    if said and column >= said.start():
         return False
     touched = (m.group() for m in _WORD.finditer(content) if m.start() <= column <= m.end())
     return any(word.isidentifier() and not keyword.iskeyword(word) for word in touched)

@@ -87,7 +87,7 @@ def kernel_lines(view: View, position: lsp.Position, *, names: bool = False) -> 
         rank = max(_finality(line) for line in lines)
         last = [line for line in lines if _finality(line) == rank]
         last = [line for line in last if line.stage is last[-1].stage]
-        widths = {line.line: _width(line) for line in last}
+        widths = {line.line: _width(view, line) for line in last}
         first, end = runs(n for n, width in widths.items() if width == min(widths.values()))[0]
         locations.append(stage_location(view, last[0].report, last[0].graph, last[0].stage, first, end))
     return Targets(view.compiled.range(span) if span else None, locations)
@@ -131,10 +131,9 @@ def _finality(line: Generated) -> int:
     return {"kernel": 2, "loop": 1}.get(kind, 0)
 
 
-def _width(line: Generated) -> int:
+def _width(view: View, line: Generated) -> int:
     """How many user lines the generated line came from: a kernel's head stands for all of its lines."""
-    spans = next(entry.spans for entry in line.stage.lines if entry.line == line.line)
-    return len({(span.file, span.line) for span in spans})
+    return len({(span.file, span.line) for span in view.correspondence.spans(line.stage)[line.line]})
 
 
 def _stage_locations(view: View, made: Iterable[Generated]) -> list[lsp.Location]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from lsprotocol import types as lsp
 
 from fuselens.report import Report
-from fuselens_server.convert import SourceText
-from fuselens_server.features.document_links import kernel_place
 from fuselens_server.features.documents import stage_document
+from fuselens_server.features.locations import stage_location
 from fuselens_server.view import View
 
 if TYPE_CHECKING:
@@ -56,12 +55,10 @@ def _graph_symbols(view: View, report: Report) -> Iterator[lsp.WorkspaceSymbol]:
                 lsp.Location(str(first), _TOP), name, lsp.SymbolKind.Module, container_name=_file(view)
             )
         for kernel in graph.kernels:
-            place = kernel_place(graph, kernel)
+            place = view.correspondence.kernel_place(graph, kernel)
             if place:
                 stage, line = place
-                text = SourceText(stage.text, view.parsed.current.encoding)
-                at = text.range(text.line_start(line), text.line_start(line) + len(text.line(line)))
-                location = lsp.Location(str(stage_document(view, report, graph.id, stage)), at)
+                location = stage_location(view, report, graph, stage, line, line)
                 title = f"{name} {kernel.name}{' backward' if kernel.phase == 'backward' else ''}"
                 about = ", ".join(kernel.operations)
                 yield lsp.WorkspaceSymbol(location, title, lsp.SymbolKind.Operator, container_name=about or _file(view))
