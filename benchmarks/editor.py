@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
+import re
 import shutil
 import statistics
 import sys
@@ -18,14 +20,16 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
 from lsprotocol import types as lsp
 from pygls.lsp.client import LanguageClient
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
-async def measure(files: list[Path], saves: int, fresh: bool) -> dict[str, list[float]]:
-    """File name → seconds of each save; the first (which may wait for the worker to import torch) comes first."""
+async def measure(files: list[Path], saves: int, fresh: bool) -> tuple[dict[str, list[float]], float]:
+    """File name → seconds of each save; the first (which may wait for the worker to import torch) comes first. And the
+    server's memory afterwards, in MiB: resident, what it shares with others included."""
     client = LanguageClient("benchmark", "1")
     published: dict[str, asyncio.Event] = {}
 
@@ -61,15 +65,18 @@ async def measure(files: list[Path], saves: int, fresh: bool) -> dict[str, list[
                 client.text_document_did_save(lsp.DidSaveTextDocumentParams(lsp.TextDocumentIdentifier(uri)))
                 await asyncio.wait_for(event.wait(), 120)
                 times[path.name].append(time.perf_counter() - start)
+        assert client._server is not None
+        memory = psutil.Process(client._server.pid).memory_info().rss / 2**20
         await client.shutdown_async(None)
         client.exit(None)
         await client.stop()
-    return times
+    return times, memory
 
 
 def _edited(text: str, i: int, fresh: bool) -> str:
     if fresh:
-        return text.replace("+ 1)", f"+ {i + 2})").replace(f"+ {i + 1})", f"+ {i + 2})")
+        constant = r"(?<=[*+] )\d+\.?\d*(?=[)\s])"
+        return re.sub(constant, f"{1 + (os.getpid() % 1000 * 100 + i + 1) / 1e6}", text, count=1)
     return text + f"# save {i}\n"
 
 
@@ -81,7 +88,8 @@ def main() -> None:
     options = parser.parse_args()
     logging.disable(logging.WARNING)  # pygls says of every notification of ours that it does not know it
     files = options.files or sorted(EXAMPLES.glob("*.py"))
-    times = asyncio.run(measure(files, options.saves, options.fresh))
+    times, memory = asyncio.run(measure(files, options.saves, options.fresh))
+    print(f"server, idle: {memory:.0f} MiB")
     print(f"{'file':26}{'open ms':>10}{'save p50':>10}{'save p95':>10}")
     for name, (first, *rest) in times.items():
         ordered = sorted(rest)
