@@ -94,7 +94,8 @@ class _KernelWriter:
         self.held: dict[tuple[str, tuple[Expr, ...], Expr], str] = {}  # stored elements still in registers
         self.rank = 1
         # 32-bit indices are faster; symbolic sizes may grow beyond them
-        sizes = [b.numel() for n, b in unit.graph.buffers.items() if n in (*kernel.reads(), *kernel.writes())]
+        touched = {*kernel.reads(), *kernel.writes()}
+        sizes = [buffer.numel() for name, buffer in unit.graph.buffers.items() if name in touched]
         self.wide = any(not s.is_Integer or int(s) >= 2**31 for s in sizes)
 
     # --- the emitter interface of scalar_ops ---
