@@ -678,3 +678,10 @@ add("normal-uniform", lambda x: x + torch.empty(4, 6).normal_() * torch.empty(4,
 add(
     "randint-multinomial", lambda x: x[torch.randint(0, 4, (3,))] + torch.multinomial(x.detach().softmax(1), 1)[:3], one
 )
+
+# unsigned targets wrap when they are negated
+add(
+    "soft_margin_loss_unsigned",
+    lambda x, y: F.soft_margin_loss(x, y),
+    lambda: [torch.tensor([-0.3, -0.01, 0.2]).requires_grad_(), torch.tensor([1, 1, 1], dtype=torch.uint8)],
+)

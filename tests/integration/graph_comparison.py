@@ -241,7 +241,12 @@ class _Rounding(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if name in ("_cdist_forward", "_euclidean_dist"):  # of many points, by products that cancel
             result = (result.square() + self.epsilon * scale**2 * _uniform(result, self.noise)).clamp(min=0).sqrt()
-        if name in _EXACT or any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns):
+        converts = (
+            name == "_to_copy" and self.epsilon > EPSILON[torch.float32]
+        )  # a half may be seen before it was rounded
+        if (name in _EXACT and not converts) or any(
+            r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns
+        ):
             return result
         for r in result if isinstance(result, (tuple, list)) else (result,):
             if _is_float(r) and r.numel() and 0 not in r.stride() and not r._is_zerotensor():  # these have no memory

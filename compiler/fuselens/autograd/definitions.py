@@ -145,7 +145,18 @@ def _trilinear(
     return made.contiguous()
 
 
+def soft_margin_loss_backward(
+    grad: Tensor, x: Tensor, target: Tensor, reduction: int, step: Callable[[Any], Any] = lambda value: value
+) -> Tensor:
+    """As ATen computes it, where torch's decomposition would not overflow: NaN where the exponential does; and unsigned
+    targets wrap when they are negated. ``step`` rounds what ATen stores on the way."""
+    norm = 1.0 / x.numel() if reduction == 1 and x.numel() else 1.0
+    z = step(torch.exp(step(-target * x)))
+    return step(step(step(target * z) * -norm) / step(z + 1)) * grad
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
+    aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
     aten.nonzero_static.default: _nonzero_static,
     aten._trilinear.default: _trilinear,
     aten.dist.default: _dist,

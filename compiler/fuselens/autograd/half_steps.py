@@ -15,6 +15,8 @@ from torch import Tensor
 
 from fuselens import torch_private
 
+from .definitions import soft_margin_loss_backward
+
 aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
 Step = Callable[[Any], Any]  # rounds a tensor, or a number
@@ -89,6 +91,10 @@ def _softshrink(step: Step, x: Tensor, lambd: float = 0.5) -> Tensor:
     return torch.where(x.abs() > lambd, x - x.sign() * lambd, x * 0)
 
 
+def _soft_margin_backward(step: Step, grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    return soft_margin_loss_backward(grad, x, target, reduction, step)
+
+
 _STEPS: dict[Any, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     aten.mse_loss.default: lambda rule: in_steps(rule, _of_loss(_mse)),
     aten.huber_loss.default: lambda rule: in_steps(rule, _of_loss(_huber)),
@@ -96,6 +102,7 @@ _STEPS: dict[Any, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     aten.logit.default: lambda rule: in_steps(rule, _logit),
     aten.xlogy.Tensor: lambda rule: in_steps(rule, functools.partial(_xlogy, log=torch.log)),
     aten.special_xlog1py.default: lambda rule: in_steps(rule, functools.partial(_xlogy, log=torch.log1p)),
+    aten.soft_margin_loss_backward.default: lambda rule: in_steps(rule, _soft_margin_backward),
     aten.softshrink.default: lambda rule: in_steps(rule, _softshrink),
 }
 
