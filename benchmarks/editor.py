@@ -1,9 +1,11 @@
-"""Save → diagnostics, over LSP, with a real server and a warm worker.
+"""Save → diagnostics and keystroke → predictions, over LSP, with a real server and a warm worker.
 
-    python -m benchmarks.editor [--saves 20] [FILE ...]
+    python -m benchmarks.editor [--saves 20] [--keys 60] [FILE ...]
 
 Each save changes a comment at the end of the file (so the text is new and the code is not) or, with ``--fresh``, a
 constant (so kernels are built anew). The time runs from the didSave notification to the publishDiagnostics that follows.
+A keystroke is a didChange that adds a character to a line of code: its time runs to the publishDiagnostics with what is
+predicted of the new text.
 """
 
 from __future__ import annotations
@@ -27,8 +29,12 @@ from pygls.lsp.client import LanguageClient
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
-async def measure(files: list[Path], saves: int, fresh: bool) -> tuple[dict[str, list[float]], float]:
-    """File name → seconds of each save; the first (which may wait for the worker to import torch) comes first. And the
+TYPED = "\nobserved = sum(range(10))"
+Times = dict[str, list[float]]
+
+
+async def measure(files: list[Path], saves: int, keys: int, fresh: bool) -> tuple[Times, Times, float]:
+    """File name → seconds of each save, the first of which may wait for the worker to import torch; of each keystroke; the
     server's memory afterwards, in MiB: resident, what it shares with others included."""
     client = LanguageClient("benchmark", "1")
     published: dict[str, asyncio.Event] = {}
@@ -38,7 +44,8 @@ async def measure(files: list[Path], saves: int, fresh: bool) -> tuple[dict[str,
         published.setdefault(params.uri, asyncio.Event()).set()
 
     await client.start_io(sys.executable, "-m", "fuselens_server")
-    times: dict[str, list[float]] = {}
+    times: Times = {}
+    typed: Times = {}
     with tempfile.TemporaryDirectory() as folder:
         await client.initialize_async(lsp.InitializeParams(lsp.ClientCapabilities(), root_uri=Path(folder).as_uri()))
         client.initialized(lsp.InitializedParams())
@@ -65,12 +72,33 @@ async def measure(files: list[Path], saves: int, fresh: bool) -> tuple[dict[str,
                 client.text_document_did_save(lsp.DidSaveTextDocumentParams(lsp.TextDocumentIdentifier(uri)))
                 await asyncio.wait_for(event.wait(), 120)
                 times[path.name].append(time.perf_counter() - start)
+            typed[path.name] = []
+            for key in range(keys):
+                end = lsp.Position(text.count("\n"), len(text) - text.rfind("\n") - 1)
+                character = TYPED[key % len(TYPED)]
+                event.clear()
+                start = time.perf_counter()
+                client.text_document_did_change(
+                    lsp.DidChangeTextDocumentParams(
+                        lsp.VersionedTextDocumentIdentifier(saves + key + 2, uri),
+                        [lsp.TextDocumentContentChangePartial(lsp.Range(end, end), character)],
+                    )
+                )
+                await asyncio.wait_for(event.wait(), 120)
+                typed[path.name].append(time.perf_counter() - start)
+                text += character
         assert client._server is not None
         memory = psutil.Process(client._server.pid).memory_info().rss / 2**20
         await client.shutdown_async(None)
         client.exit(None)
         await client.stop()
-    return times, memory
+    return times, typed, memory
+
+
+def _percentiles(seconds: list[float]) -> tuple[float, float]:
+    """The median and the 95th percentile."""
+    ordered = sorted(seconds) or [float("nan")]
+    return statistics.median(ordered), ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
 
 
 def _edited(text: str, i: int, fresh: bool) -> str:
@@ -84,17 +112,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.editor", description=__doc__)
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--saves", type=int, default=15)
+    parser.add_argument("--keys", type=int, default=60)
     parser.add_argument("--fresh", action="store_true", help="change a constant with every save")
     options = parser.parse_args()
     logging.disable(logging.WARNING)  # pygls says of every notification of ours that it does not know it
     files = options.files or sorted(EXAMPLES.glob("*.py"))
-    times, memory = asyncio.run(measure(files, options.saves, options.fresh))
+    times, typed, memory = asyncio.run(measure(files, options.saves, options.keys, options.fresh))
     print(f"server, idle: {memory:.0f} MiB")
-    print(f"{'file':26}{'open ms':>10}{'save p50':>10}{'save p95':>10}")
+    print(f"{'file':26}{'open ms':>10}{'save p50':>10}{'save p95':>10}{'key p50':>10}{'key p95':>10}")
     for name, (first, *rest) in times.items():
-        ordered = sorted(rest)
-        p95 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
-        print(f"{name:26}{first * 1e3:10.0f}{statistics.median(rest) * 1e3:10.0f}{p95 * 1e3:10.0f}")
+        columns = (first, *_percentiles(rest), *_percentiles(typed[name]))
+        print(f"{name:26}" + "".join(f"{seconds * 1e3:10.0f}" for seconds in columns))
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def nodes(node: ast.AST, into: Callable[[ast.AST], bool] = lambda _: True) -> It
 def used_as_tensors(node: ast.AST, names: set[str], resolve: Resolve) -> set[str]:
     """Those of ``names`` (parameters that say nothing) that the body of ``node`` can only mean as tensors."""
     found: set[str] = set()
-    for inner in nodes(node):
+    for inner in nodes(node) if names else ():
         match inner:
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if attribute in tables.TENSOR_ONLY:
                 found.add(name)
