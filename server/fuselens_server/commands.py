@@ -14,7 +14,7 @@ from fuselens.report import Report, RunResult
 
 from . import messages
 from .document_uri import ReportDocument
-from .features import documents, summary
+from .features import code_actions, documents, summary
 from .server import FuselensServer
 from .view import View
 
@@ -77,6 +77,15 @@ def register(server: FuselensServer) -> None:
     async def check(ls: FuselensServer, uri: str) -> None:
         """Compiles what was saved once more, as a save would."""
         ls.checks.saved(ls.document(uri))
+
+    @server.command(messages.FIX_ALL)
+    async def fix_all(ls: FuselensServer, uri: str) -> bool:
+        """Applies the fixes that were tried out. Returns whether the client changed anything."""
+        edit = code_actions.fix_all(ls.session.view(ls.document(uri)), versioned=code_actions.takes_versions(ls))
+        if edit is None:
+            return False
+        parameters = lsp.ApplyWorkspaceEditParams(edit, code_actions.FIX_ALL_TITLE)
+        return (await ls.workspace_apply_edit_async(parameters)).applied
 
     @server.command(messages.RESTART_WORKER)
     async def restart_worker(ls: FuselensServer) -> None:

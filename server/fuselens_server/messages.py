@@ -24,6 +24,7 @@ OPEN_DOCUMENT = "fuselens.server.openDocument"
 OPEN_KERNEL = "fuselens.server.openKernel"
 RUN_FUNCTION = "fuselens.server.runFunction"
 CHECK = "fuselens.server.check"
+FIX_ALL = "fuselens.server.fixAll"
 
 
 @dataclass(frozen=True, slots=True)

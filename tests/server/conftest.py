@@ -276,6 +276,7 @@ class Editor:
         self.requests: list[str] = []
         self.progress: list[Any] = []
         self.shown: list[str] = []
+        self.edits: list[lsp.WorkspaceEdit] = []
         self.documents_shown: list[lsp.ShowDocumentParams] = []
         self.configuration: Any = None
         self.scoped: dict[str, Any] = {}  # the configuration of workspace folders, by URI
@@ -308,6 +309,11 @@ class Editor:
         @feature(lsp.PROGRESS)
         def progress(params: lsp.ProgressParams) -> None:
             self.progress.append(params.value)
+
+        @feature(lsp.WORKSPACE_APPLY_EDIT)
+        def apply_edit(params: lsp.ApplyWorkspaceEditParams) -> lsp.ApplyWorkspaceEditResult:
+            self.edits.append(params.edit)
+            return lsp.ApplyWorkspaceEditResult(True)
 
         @feature(lsp.WINDOW_SHOW_DOCUMENT)
         def show_document(params: lsp.ShowDocumentParams) -> lsp.ShowDocumentResult:

@@ -159,6 +159,7 @@ async def test_actions_as_commands(editor, compiled):
     checked = await editor.published(compiled.uri, lambda: asked.append(asyncio.ensure_future(check)))
     await asked[0]
     assert "FL101" in [d.code for d in checked]
+    assert await editor.execute("fuselens.server.fixAll", compiled.uri) is bool(editor.edits)
     for arguments in ((compiled.uri, "none"), ("file:///none.py",), (None, None, "fuselens://report/x/y.txt?file=f")):
         with pytest.raises(JsonRpcException):
             await editor.execute("fuselens.server.openDocument", *arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 OPEN = "fuselens.open"  # the kind of actions that show something
 FIX_ALL = f"{lsp.CodeActionKind.SourceFixAll.value}.fuselens"
+FIX_ALL_TITLE = "Fix all graph breaks that have a verified fix"
 _QUICK_FIX = lsp.CodeActionKind.QuickFix.value
 
 
@@ -33,12 +34,17 @@ def register(server: FuselensServer) -> None:
         view = ls.view(params.text_document.uri)
         if view is None:
             return []
-        workspace, client = ls.client_capabilities.workspace, ls.client_capabilities.text_document
-        versioned = bool(workspace and workspace.workspace_edit and workspace.workspace_edit.document_changes)
+        client, versioned = ls.client_capabilities.text_document, takes_versions(ls)
         found = list(code_actions(view, params.range, params.context, ls.settings.actions, versioned=versioned))
         if client and client.code_action and client.code_action.code_action_literal_support:
             return list(found)
         return [action.command for action in found if action.command]  # as before LSP 3.8
+
+
+def takes_versions(ls: FuselensServer) -> bool:
+    """Whether the client takes edits of a document's version."""
+    workspace = ls.client_capabilities.workspace
+    return bool(workspace and workspace.workspace_edit and workspace.workspace_edit.document_changes)
 
 
 def code_actions(
@@ -51,8 +57,7 @@ def code_actions(
 ) -> Iterator[lsp.CodeAction]:
     """What can be done about ``selected``. What only shows something is offered to those who asked: with every
     compiled line lit by a bulb, a bulb would mean nothing."""
-    everything = findings(view)
-    here = [found for found in everything if _touches(found.shown.range, selected)]
+    here = [found for found in findings(view) if _touches(found.shown.range, selected)]
     if _wanted(context, _QUICK_FIX):
         for found in here:
             yield from _fixes(view, found, versioned=versioned)
@@ -60,7 +65,9 @@ def code_actions(
             about = [found.shown for found in here if found.diagnostic.code == code]
             yield _open(view, f"Explain {code}", str(CodeDocument(code)), actions, kind=_QUICK_FIX, about=about)
     if _wanted(context, FIX_ALL) and context.only:
-        yield from _fix_all(view, everything, versioned=versioned)
+        edit = fix_all(view, versioned=versioned)
+        if edit is not None:
+            yield lsp.CodeAction(FIX_ALL_TITLE, FIX_ALL, edit=edit)
     if _wanted(context, OPEN) and context.trigger_kind != lsp.CodeActionTriggerKind.Automatic:
         yield from _documents(view, selected.start, actions)
 
@@ -87,18 +94,16 @@ def _fixes(view: View, found: Finding, *, versioned: bool) -> Iterator[lsp.CodeA
             yield lsp.CodeAction(title, _QUICK_FIX, [found.shown], is_preferred=first or None, edit=edit)
 
 
-def _fix_all(view: View, everything: Iterable[Finding], *, versioned: bool) -> Iterator[lsp.CodeAction]:
+def fix_all(view: View, *, versioned: bool) -> lsp.WorkspaceEdit | None:
     """The first fix of each finding that was tried out, as far as they do not touch each other."""
     chosen: list[lsp.TextEdit] = []
-    for found in everything:
+    for found in findings(view):
         for fix in found.diagnostic.fixes:
             edits = text_edits(view, found.text, fix) if fix.verified else []
             if edits and not any(_touches(new.range, old.range) for new in edits for old in chosen):
                 chosen += edits
                 break
-    if chosen:
-        edit = workspace_edit(view, chosen, versioned=versioned)
-        yield lsp.CodeAction("Fix all graph breaks that have a verified fix", FIX_ALL, edit=edit)
+    return workspace_edit(view, chosen, versioned=versioned) if chosen else None
 
 
 def text_edits(view: View, text: TrackedText, fix: Fix) -> list[lsp.TextEdit]:

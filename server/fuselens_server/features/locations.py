@@ -15,6 +15,7 @@ from fuselens_server.tracked_text import TrackedText
 from fuselens_server.view import View
 
 _WORD = re.compile(r"\w+")
+_LARGEST = 2**31 - 1
 _COMMENTS = {"#": re.compile(r"#.*$"), "//": re.compile(r"//.*$")}
 
 
@@ -29,9 +30,13 @@ def user_location(view: View, text: TrackedText, span: Span, *, nearest: bool = 
         return None  # generated code: "<string>", "<eval_with_key>.1"
     other = view.other_text(span.file)
     if other is None:
-        start, end = lsp.Position(span.line - 1, span.column), lsp.Position(span.end_line - 1, span.end_column)
-        return lsp.Location(uri, lsp.Range(start, end))
+        return lsp.Location(uri, lsp.Range(_plain(span.line, span.column), _plain(span.end_line, span.end_column)))
     return lsp.Location(uri, other.range(*other.offsets(span)))
+
+
+def _plain(line: int, column: int) -> lsp.Position:
+    """A position in a text that is not known: bytes are counted as units, within what LSP can say."""
+    return lsp.Position(min(max(line - 1, 0), _LARGEST), min(max(column, 0), _LARGEST))
 
 
 def stage_location(view: View, report: Report, graph: Graph, stage: Stage, first: int, last: int) -> lsp.Location:
