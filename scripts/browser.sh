@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Chromium for the tests in a real editor: found, or installed where this may be done (root on a Debian machine).
+# Chromium and Neovim for the tests in real editors: found, or installed where this may be done (root on a Debian machine).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -7,9 +7,9 @@ if scripts/prerequisites.sh check --e2e 2>/dev/null; then
     exit 0
 fi
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "installing Chromium from the system's packages"
+    echo "installing Chromium and Neovim from the system's packages"
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq
-    apt-get install -y -qq --no-install-recommends chromium ripgrep fonts-dejavu-core >/dev/null
+    apt-get install -y -qq --no-install-recommends chromium ripgrep fonts-dejavu-core neovim >/dev/null
 fi
 scripts/prerequisites.sh check --e2e

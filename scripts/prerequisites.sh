@@ -66,6 +66,7 @@ PY
         command -v "${FUSELENS_CHROMIUM:-chromium}" >/dev/null || command -v chromium-browser >/dev/null ||
             command -v google-chrome >/dev/null ||
             need "Chromium, for the tests in a real editor (Debian: apt-get install chromium ripgrep fonts-dejavu-core)"
+        command -v nvim >/dev/null || need "Neovim, for the test in a second editor (Debian: apt-get install neovim)"
     fi
     report
     ;;
