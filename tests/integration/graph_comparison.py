@@ -71,6 +71,13 @@ _PARTS = frozenset(
 """.split()
 )
 _RESAMPLES = ("upsample_b", "upsample_l", "upsample_t", "_upsample_b", "grid_sampler")  # at rounded positions
+_NORMALISATIONS = (
+    "native_layer_norm",
+    "native_group_norm",
+    "native_batch_norm",
+    "_native_batch_norm",
+    "_fused_rms_norm",
+)
 _NORMS = 1 / 512  # of what is added up, below which a normalised value may come out as 0
 SAMPLES, MORE_SAMPLES = 2, 40
 _OVERWRITTEN = "needed for gradient computation has been modified by an inplace operation"
@@ -163,6 +170,21 @@ def _copied(function: Callable[..., Any], *given: torch.Tensor) -> Any:
     return function(*(t.clone() for t in given))
 
 
+@contextmanager
+def _saved_as_they_were() -> Iterator[None]:
+    """What a backward needs is there even if it is overwritten: eager may have saved a conversion of it."""
+
+    def pack(saved: torch.Tensor) -> tuple[torch.Tensor, int, torch.Tensor]:
+        return saved.detach(), saved._version, saved.detach().clone()
+
+    def unpack(packed: tuple[torch.Tensor, int, torch.Tensor]) -> torch.Tensor:
+        saved, version, copy = packed
+        return saved if saved._version == version else copy
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield
+
+
 class Reference:
     """The program in float64; ``dtypes`` are those of the values in eager, which tell how much each is rounded."""
 
@@ -248,17 +270,24 @@ class _Rounding(TorchDispatchMode):
             r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns
         ):
             return result
-        for r in result if isinstance(result, (tuple, list)) else (result,):
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        normalises = name.startswith(_NORMALISATIONS) and "backward" not in name and results[-1].numel() > 0
+        single = min(self.epsilon, EPSILON[torch.float32])
+        for r in results:
             if _is_float(r) and r.numel() and 0 not in r.stride() and not r._is_zerotensor():  # these have no memory
-                terms = max((a.numel() for a in args if _is_float(a)), default=1) / r.numel() if folds else 0.0
-                single = min(self.epsilon, EPSILON[torch.float32])
+                given = max((a.numel() for a in args if _is_float(a)), default=1)
+                terms = given / (results[-1] if normalises else r).numel() if folds else 0.0
                 self._off(r, self.epsilon + single * terms**0.5)
+                if normalises and r is results[0]:
+                    r.add_(_shifts(name, args, results[-1]) * single * terms**0.5 * _uniform(r, self.noise))
+                if not any(isinstance(a, torch.Tensor) for a in args):  # between two numbers
+                    r.add_(r.abs().max() * self.epsilon * _uniform(r, self.noise))
                 if name in _PARTS or name.endswith("norm_backward") or name.startswith(_RESAMPLES):
                     r.add_(_parts(name, args) * single * _uniform(r, self.noise))
                 if name in ("std", "std_mean"):
                     r.add_(scale * single * _uniform(r, self.noise).abs())
                 if self.flushes and "norm" in name:
-                    r[r.abs() < scale * self.epsilon / _NORMS] = 0.0
+                    r[r.abs() < scale * single / _NORMS] = 0.0
         return result
 
     def _off(self, value: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -281,6 +310,17 @@ def _parts(name: str, args: Any) -> Any:
     for operand in operands:
         scale = scale * (1.0 + operand)
     return scale
+
+
+def _shifts(name: str, args: Any, inverse_deviations: torch.Tensor) -> torch.Tensor:
+    """How large each element of what is normalised is, in deviations and times the weight, before the mean is taken off."""
+    given, *weights = (a for a in args if _is_float(a))
+    if "batch" in name:
+        inverse = inverse_deviations.view(-1, *[1] * (given.dim() - 2))
+    else:
+        inverse = inverse_deviations.flatten().repeat_interleave(given.numel() // inverse_deviations.numel())
+        inverse = inverse.view(given.shape)
+    return given.abs() * inverse * max((float(w.abs().max()) for w in weights[:1]), default=1.0)
 
 
 def _is_float(value: Any) -> bool:
@@ -322,7 +362,7 @@ class Tolerance:
 
     def _sample(self, rounding: _Rounding | None) -> dict[str, torch.Tensor]:
         arguments = _widened(self.program.arguments(self.call), self.program)
-        with rounding or nullcontext():
+        with rounding or nullcontext(), _saved_as_they_were():
             return observe(self.program, self.reference.run(rounding), arguments).tensors
 
     def more(self, count: int) -> None:

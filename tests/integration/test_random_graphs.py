@@ -199,6 +199,21 @@ FOUND = {
     "input_returned_through_a_write": program(
         "a = x.max(-1)[1]", "a.add_(1)", "b = a.flatten()", "a.copy_(x)", "c = torch.sqrt(x.abs())", inputs="x int64", outputs="b c"
     ),
+    "overwritten_half_of_which_a_backward_has_a_conversion": program(
+        "a = torch.digamma(x.abs() + 1)", "b = F.scaled_dot_product_attention(a, a, a)", "a.sub_(a.mean())",
+        inputs="x float16 1 17 1 grad", outputs="a b",
+    ),
+    "direction_of_what_is_left_of_normalised_halves": program(
+        "a = F.group_norm(x, 3, torch.ones(3, dtype=x.dtype) * 1.5)",
+        "b = torch.cosine_similarity(a[:, None], a[None], dim=-1)", inputs="x float16 3 3", outputs="b",
+    ),
+    "mean_of_many_equal_doubles": program(
+        "a = x.masked_fill(y > 0, 0)", "b = F.batch_norm(a, None, None, training=True)",
+        inputs="x float64; y float64 100 1 8", outputs="b",
+    ),
+    "steps_between_numbers_that_cancel": program(
+        "a = torch.linspace(-0.3, 0.4, 1200)", "b = a / (a.abs() + x.abs() * 1e-4)", inputs="x float32", outputs="b"
+    ),
 }  # fmt: skip
 
 
@@ -222,6 +237,16 @@ WRONG = {
     "angles": program("a = torch.atan2(x, y.abs() + 1)", inputs="x bfloat16 64; y float32 64 grad"),
     "attention": program("a = F.scaled_dot_product_attention(x, x, F.normalize(x))", inputs="x float32 2 3 7 8 grad"),
     "rounded": program("a = torch.exp(torch.tanh(x)) * y", inputs="x bfloat16 64; y bfloat16 64 grad"),
+    "normalised batches": program("a = F.batch_norm(x, None, None, training=True)", inputs="x float64 100 3 grad"),
+    "normalised groups of halves": program("a = F.group_norm(x, 3)", inputs="x float16 4 6 9 grad"),
+    "steps": program("a = torch.linspace(-0.3, 0.4, 1200, dtype=x.dtype) * x", inputs="x float32 1200 grad"),
+    "overwritten halves": program(
+        "b = torch.digamma(x.abs() + 1)",
+        "c = F.scaled_dot_product_attention(b, b, b)",
+        "b.sub_(b.mean())",
+        inputs="x float16 1 17 3 grad",
+        outputs="c",
+    ),
 }
 
 
