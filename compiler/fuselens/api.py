@@ -18,7 +18,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from . import backends, diagnostics, torch_private
+from . import backends, diagnostics, live, torch_private
 from .backends import list_backends, register_backend
 from .capture import _hook
 from .capture import explore as explore_state
@@ -146,6 +146,7 @@ def wrap(
     fn = _uncompiled(fn)
     if recorder is None:
         recorder = Recorder(getattr(fn, "__qualname__", type(fn).__name__), _file_of(fn), None, config, texts=False)
+        recorder.follower = _follower(fn, config)
     compiler = FrameCompiler(config, _graph_compiler(config, recorder, backend), recorder, root_code(fn))
     if axes and compiler.root is not None:
         compiler.variations[compiler.root].axes = {name: dict(dims) for name, dims in axes.items()}
@@ -250,7 +251,7 @@ def _graph_compiler(
     config: Config, recorder: Recorder, backend: Callable[..., Any] | None
 ) -> Callable[[Captured], Callable[[tuple[Any, ...]], Any]]:
     if backend is None:
-        return lambda captured: compile_graph(captured, config, recorder)
+        return _followed(lambda captured: compile_graph(captured, config, recorder), recorder)
 
     def custom(captured: Captured) -> Callable[[tuple[Any, ...]], Any]:
         recorder.new_graph(captured)
@@ -263,7 +264,29 @@ def _graph_compiler(
             raise BackendError(f"backend {name} returned a {type(compiled).__name__}, not a callable")
         return _hook.disabled(lambda inputs: compiled(*inputs))
 
-    return custom
+    return _followed(custom, recorder)
+
+
+def _follower(fn: Any, config: Config) -> live.Follower | None:
+    code = root_code(fn)
+    if code is None:
+        return None
+    return live.follower(config.live, config.cache_dir, code.co_filename, code.co_qualname, code.co_firstlineno)
+
+
+def _followed(make: Callable[[Captured], Callable[..., Any]], recorder: Recorder) -> Callable[[Captured], Any]:
+    """``make``; where the run is followed, its graphs are timed."""
+    follower = recorder.follower
+    if follower is None:
+        return make
+
+    def compile_captured(captured: Captured) -> Callable[..., Any]:
+        number, start = len(recorder.report.graphs), time.perf_counter()
+        compiled = make(captured)
+        follower.graph(number, captured.frame, time.perf_counter() - start)
+        return _hook.disabled(follower.timed(compiled, number))
+
+    return compile_captured
 
 
 # --- small functions ----------------------------------------------------------------------------------------------

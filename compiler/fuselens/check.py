@@ -26,10 +26,10 @@ from typing import Any
 
 import torch
 
-from . import api, diagnostics, discovery, fingerprints, torch_private
+from . import api, diagnostics, discovery, fingerprints, recorded_inputs, torch_private
 from .config import Config, from_environment
 from .discovery import Annotated
-from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, inputs_for
+from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, inputs_for, instance_of
 from .report import Diagnostic, FileReport, Frame, Report, RunResult, Span
 
 Progress = Callable[[str], None]
@@ -73,17 +73,21 @@ def warm_file(
     progress: Progress | None = None,
 ) -> None:
     """Fills the cache with what a program's own calls of the functions need, on the same inputs: nothing that a check
-    compiled serves them, because it keeps texts and takes both sides of branches."""
+    compiled serves them, because it keeps texts and takes both sides of branches. Calls that runs recorded come first."""
     say = progress or _silent
     with contextlib.suppress(FileRefused), opened(path, source, functions, progress) as file:
         for annotated in file.annotated:
             found = _locate(file, annotated)
             if isinstance(found, Diagnostic) or found.config is None:  # another compiler's is not ours to warm
                 continue
+            recorded, _ = _recorded(found)
             inputs = _inputs(file, annotated, found)
-            if not isinstance(inputs, Diagnostic):
+            given = (
+                [] if isinstance(inputs, Diagnostic) or inputs.origin == "recorded" else [(inputs.args, inputs.kwargs)]
+            )
+            for calls in filter(None, (recorded, given)):
                 say(f"{annotated.qualname}: warm")
-                api.warm(found.target, [(inputs.args, inputs.kwargs)], config=found.config)
+                api.warm(found.target, calls, config=found.config)
 
 
 def run_function(
@@ -467,12 +471,32 @@ def _inputs(file: OpenFile, annotated: Annotated, found: Found) -> ExampleInputs
             return dataclasses.replace(inputs, args=(found.owner, *inputs.args))
         return inputs_for(found.target, found.example, owner=found.owner)
     except NoExampleInputs as error:
+        calls, dynamic = _recorded(found)
+        if calls:
+            return ExampleInputs(*calls[-1], dynamic=dynamic, origin="recorded")
         made = diagnostics.make("FL901", annotated.name_span, what=annotated.qualname)
         return dataclasses.replace(made, message=f"{made.message}: {error}")
     except ExampleInputsFailed as error:
         frame = _frame_in(error.__cause__, file.path) if error.__cause__ is not None else None
         span = frame.span if frame else annotated.decorator_span
         return diagnostics.make("FL908", span, what=annotated.qualname, why=str(error))
+
+
+def _recorded(found: Found) -> tuple[list[tuple[tuple[Any, ...], dict[str, Any]]], dict[str, dict[int, str]]]:
+    """Inputs like those that the user's own runs called the function with, oldest first, and the sizes that varied."""
+    code, owner = api.root_code(found.target), found.owner
+    if code is None or found.takes_class:
+        return [], {}
+    module = isinstance(found.target, torch.nn.Module)
+    descriptions = recorded_inputs.Recording(from_environment().cache_dir, code.co_filename, code.co_qualname).calls()
+    calls = []
+    for description in descriptions:
+        with contextlib.suppress(recorded_inputs.NotRecordable, NoExampleInputs, ExampleInputsFailed):
+            given = found.target if module else instance_of(owner) if owner is not None else None
+            args, kwargs = recorded_inputs.made(description, given)
+            calls.append((args[1:] if module else args, kwargs))
+    names = code.co_varnames[: code.co_argcount]
+    return calls, recorded_inputs.varying(descriptions, names) if len(calls) == len(descriptions) else {}
 
 
 def merge_config(config: Config, annotation: Config | None, arguments: Mapping[str, Any]) -> Config:

@@ -40,6 +40,7 @@ class Config:
     print_after: tuple[str, ...] = ()
     dump: Path | None = None
     strict: bool = False  # raise the compiler's own errors instead of running eagerly (its tests do)
+    live: bool | None = None  # show the editor what happens in this process; None: where the editor asks for it
     triton_text: bool = False  # also generate Triton text for CPU graphs, as a document
 
     def __post_init__(self) -> None:
@@ -86,6 +87,8 @@ def from_environment(environ: Mapping[str, str] | None = None, **changes: Any) -
         values["cpu_isa"] = env["FUSELENS_CPU_ISA"]
     if env.get("FUSELENS_STRICT"):
         values["strict"] = env["FUSELENS_STRICT"] != "0"
+    if env.get("FUSELENS_LIVE"):
+        values["live"] = env["FUSELENS_LIVE"] != "0"
     if env.get("CXX"):
         values["cxx"] = env["CXX"]
     values.update(_patches.get())
@@ -112,7 +115,7 @@ def _check_names(options: Mapping[str, Any]) -> None:
 _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
     "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "keep_freed_memory",
-    "explore", "cache_dir", "print_after", "dump", "strict",
+    "explore", "cache_dir", "print_after", "dump", "strict", "live",
 })  # fmt: skip
 
 

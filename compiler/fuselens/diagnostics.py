@@ -363,6 +363,7 @@ TABLE: dict[str, Entry] = {
             "To compile without running your program, shapes and dtypes must be known.",
             'Annotate tensors with jaxtyping, e.g. `x: Float32[Tensor, "batch 64"]`.',
             "Or pass `example_inputs=` (a tuple, or a callable returning one) to the decorator.",
+            "Or run the program once with `FUSELENS_LIVE=1`: what it calls the function with is remembered.",
             severity="hint",
         ),
         _e(

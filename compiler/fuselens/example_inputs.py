@@ -32,7 +32,7 @@ _DTYPES = (
 _EMPTY = inspect.Parameter.empty
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
-Origin = Literal["fuselens.example", "example_inputs", "annotations", "defaults"]
+Origin = Literal["fuselens.example", "example_inputs", "annotations", "defaults", "recorded"]
 
 
 class NoExampleInputs(Exception):
@@ -70,7 +70,7 @@ def inputs_for(
     if stated is not None:
         args, kwargs, origin = stated
         if owner is not None and not (args and isinstance(args[0], owner)):
-            args = (_instance(owner), *args)
+            args = (instance_of(owner), *args)
         _check_binding(target, args, kwargs)
         return ExampleInputs(args, kwargs, origin=origin)
     return _Signature(target, owner).inputs()
@@ -124,7 +124,7 @@ def _check_binding(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         raise ExampleInputsFailed(f"they do not fit the signature: {error}") from error
 
 
-def _instance(owner: type) -> Any:
+def instance_of(owner: type) -> Any:
     """An instance of the class of a method, made without arguments."""
     try:
         inspect.signature(owner).bind()
@@ -167,7 +167,7 @@ class _Signature:
             self.values["self"] = self.module
         for position, parameter in enumerate(self.parameters):
             if position == 0 and self.owner is not None:
-                self.values[parameter.name] = _instance(self.owner)
+                self.values[parameter.name] = instance_of(self.owner)
                 args.append(self.values[parameter.name])
             elif parameter.kind in _VARIADIC:
                 if parameter.kind is inspect.Parameter.VAR_POSITIONAL and parameter.name in self.hints:
@@ -230,7 +230,7 @@ class _Signature:
             hints = _type_hints(hint)
             return hint(*(self._make(hints.get(f, _EMPTY), f"{name}.{f}") for f in getattr(hint, "_fields", ())))
         elif issubclass(hint, torch.nn.Module):
-            return _instance(hint)
+            return instance_of(hint)
         raise NoExampleInputs(f"`{name}` is annotated as {hint.__qualname__}, which says no shape or value")
 
     def _generic(self, hint: Any, origin: Any, name: str) -> Any:
@@ -267,7 +267,7 @@ class _Signature:
         shape, axes = self.sizes.shape(hint.dim_str, name, self.values)
         if axes:
             self.dynamic[name] = axes
-        return _random(shape, dtype, self.generator)
+        return random_tensor(shape, dtype, self.generator)
 
 
 class _Sizes:
@@ -396,7 +396,7 @@ def _dtype(hint: Any, name: str) -> torch.dtype:
     raise NoExampleInputs(f"`{name}` is annotated as {_show(hint)}: torch has no such dtype")
 
 
-def _random(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+def random_tensor(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
     """Normal floats; integers 0 and 1, which are valid indices and class labels nearly everywhere (0–255 for bytes,
     which are images)."""
     if dtype == torch.bool:

@@ -478,7 +478,9 @@ def _cause_of_death(status: int | None) -> str:
 
 def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
     """Answers one check, run or warm request in this process."""
-    from . import check
+    from . import check, live
+
+    live.switch_off()
 
     def progress(stage: str) -> None:
         send(wire.Event(request.id, "progress", message=stage))

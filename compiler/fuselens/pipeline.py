@@ -15,13 +15,13 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from . import frozen, graph_cache, lazy_views, live_memory, report, sharing, torch_private
+from . import frozen, graph_cache, lazy_views, live, live_memory, recorded_inputs, report, sharing, torch_private
 from .capture.frame import Captured, Facts
 from .capture.tracer import describe_tensor
 from .config import Config
@@ -67,21 +67,43 @@ class Recorder:
         self.texts = texts or bool(config.print_after) or config.dump is not None
         self.backwards = self.texts or backwards
         self.progress: Callable[[str], None] | None = None
+        self.follower: live.Follower | None = None
         self._seen: set[Any] = set()
+        self._calls: list[Any] = []
+
+    def on_call(self, code: types.CodeType, args: Sequence[Any]) -> None:
+        """The function is compiled for a call with ``args``: where the run is followed, they are recorded."""
+        if self.follower is None:
+            return
+        recorded = False
+        with suppress(recorded_inputs.NotRecordable):
+            call = recorded_inputs.described(code, args)
+            self._calls = [*(c for c in self._calls if c != call), call]
+            recorded_inputs.Recording(self.config.cache_dir, code.co_filename, code.co_qualname).keep(self._calls)
+            recorded = True
+        where = report.Span(code.co_filename, code.co_firstlineno, 0, code.co_firstlineno, 0)
+        given = [(n, a) for n, a in zip(code.co_varnames, args, strict=False) if isinstance(a, torch.Tensor)]
+        self.follower.call(tuple(report.Shape(n, where, describe_tensor(a, None)) for n, a in given), recorded)
 
     def on_break(self, diagnostic: report.Diagnostic) -> None:
+        if self.follower is not None:
+            self.follower.finding(diagnostic)
         key = (diagnostic.code, diagnostic.span)
         if key not in self._seen:
             self._seen.add(key)
             self.report.breaks.append(diagnostic)
 
     def on_diagnostic(self, diagnostic: report.Diagnostic) -> None:
+        if self.follower is not None:
+            self.follower.finding(diagnostic)
         key = (diagnostic.code, diagnostic.span, diagnostic.message)
         if key not in self._seen:
             self._seen.add(key)
             self.report.diagnostics.append(diagnostic)
 
     def on_frame(self, facts: Facts) -> None:
+        if self.follower is not None:
+            self.follower.shapes(tuple(facts.shapes))
         seen = {(g.source, g.expression) for g in self.report.guards}
         self.report.guards += [g for g in facts.guards if (g.source, g.expression) not in seen]
         self.report.symbols += [s for s in facts.symbols if s not in self.report.symbols]

@@ -20,6 +20,7 @@ def register(server: FuselensServer) -> None:
     @server.feature(lsp.INITIALIZED)
     async def initialized(ls: FuselensServer, _: lsp.InitializedParams) -> None:
         ls.take_encoding()
+        await ls.live.start()
         await ls.load_settings()
         registrations = list(_registrations(ls.client_capabilities.workspace))
         if registrations:
@@ -38,6 +39,7 @@ def register(server: FuselensServer) -> None:
     async def shutdown(ls: FuselensServer, _: None) -> None:
         ls.checks.cancel_all()
         ls.warming.cancel_all()
+        ls.live.stop()
         await ls.pool.close()
 
 

@@ -19,11 +19,14 @@ from pygls import uris
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
+from fuselens.live import Event
+
 from . import messages, settings
 from .checking import Checks
 from .convert import Encoding, SourceText
 from .document_uri import CodeDocument, ReportDocument, parse
 from .features import diagnostics, documents
+from .live import LiveRuns
 from .progress import CheckProgress
 from .protocol import FuselensProtocol
 from .refreshes import Refreshes
@@ -38,6 +41,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 REPUBLISH_SECONDS = 0.02
+OBSERVED_SECONDS = 0.5  # between two looks at what runs say
 CONFIGURATION_SECONDS = 5.0  # to wait for a client's configuration before going on without
 
 
@@ -60,6 +64,7 @@ class FuselensServer(LanguageServer):
         self.pool = WorkerPool(self.worker_changed)
         self.checks = Checks(self, self.session, self.pool)
         self.warming = Warming(self, self.pool, self.send_status)
+        self.live = LiveRuns(self.live_changed)
         self.initial_options: Any = None
         self.worker_status: WorkerStatus | None = None
         self.refreshes = Refreshes(self)
@@ -68,6 +73,7 @@ class FuselensServer(LanguageServer):
         self._served: set[str] = set()  # virtual documents that the client asked for through LSP
         self._background: set[asyncio.Future[Any]] = set()
         self._republishing: dict[Document, asyncio.TimerHandle] = {}
+        self._observing: dict[Document, asyncio.TimerHandle] = {}
         self._running_checks = 0
 
     def view(self, uri: str) -> View | None:
@@ -143,6 +149,30 @@ class FuselensServer(LanguageServer):
         handle = self._republishing.pop(document, None)
         if handle is not None:
             handle.cancel()
+
+    def live_changed(self, path: str, event: Event) -> None:
+        """A run said something about a file."""
+        seen = self.live.seen(path)
+        for document in self.session.of_path(path) if seen else ():
+            self.observe(document)
+            if event.recorded and document.lacks_inputs(event.function) and not document.checking:
+                self.checks.opened(document)
+
+    def observe(self, document: Document) -> None:
+        """Shows what the last run said about a document, soon: runs say a lot."""
+        seen = self.live.seen(document.path)
+        if seen is None:
+            return
+        document.observe(seen)
+
+        def show() -> None:
+            del self._observing[document]
+            if self.session.is_open(document):
+                self.publish(document)
+                self.refreshes.ask_for_annotations()
+
+        if document not in self._observing:
+            self._observing[document] = asyncio.get_running_loop().call_later(OBSERVED_SECONDS, show)
 
     def unpublish(self, document: Document) -> None:
         """Takes back what a closed document had. Clients that pull forget it by themselves."""
@@ -230,6 +260,7 @@ class FuselensServer(LanguageServer):
         self.folder_settings = dict(zip(folders, others, strict=False))
         for problem in dict.fromkeys(problems):
             self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, problem))
+        self.live.announce([folder for folder in folders if self.folder_settings[folder].live])
         self.pool.concurrent = self.settings.concurrent_checks
         self.configured.set()
 
@@ -249,6 +280,11 @@ class FuselensServer(LanguageServer):
 
     # --- life --------------------------------------------------------------------------------------------------------
 
+    def end_now(self) -> None:
+        """Leaves no process and no socket behind. Safe at any time, also without an event loop."""
+        self.pool.kill_now()
+        self.live.stop()
+
     def end_with_loop(self) -> None:
         """Ties the workers' lives to the event loop's: whatever ends the loop (exit, stdin's end) ends them. SIGTERM
         leaves at once, because the thread that reads stdin cannot be interrupted."""
@@ -257,10 +293,10 @@ class FuselensServer(LanguageServer):
             try:
                 await asyncio.Event().wait()
             finally:
-                self.pool.kill_now()
+                self.end_now()
 
         def terminate() -> None:
-            self.pool.kill_now()
+            self.end_now()
             self.files.close()
             os._exit(128 + signal.SIGTERM)
 
@@ -269,7 +305,7 @@ class FuselensServer(LanguageServer):
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
 
     def shutdown(self) -> None:
-        self.pool.kill_now()
+        self.end_now()
         super().shutdown()
 
     def content(self, uri: str) -> documents.Content:

@@ -20,6 +20,7 @@ from fuselens.report import Diagnostic, FileReport, Report, Span
 
 from .convert import Encoding, SourceText
 from .correspondence import Correspondence
+from .observed import Observed
 from .rebase import rebased
 from .tracked_text import Edit, TrackedText, whole_change
 from .turns import Urgency
@@ -52,6 +53,14 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run of the user's own said about the file, and the text that it ran."""
+
+    observed: Observed
+    text: TrackedText
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """Why the last check gave no report, and the text it was about."""
 
@@ -70,6 +79,7 @@ class Document:
         self.parsed = Parsed((), {}, TrackedText.unedited(text))
         self.checked: Checked | None = None
         self.failed: Failed | None = None
+        self.ran: Ran | None = None
         self.checking: TrackedText | None = None  # the text of the check in flight
         self.offered: dict[str, Report] = {}  # to that check: reports that hold if their functions did not change
         self.cold: set[str] = set()  # functions whose code for the user's own run was not built since they changed
@@ -100,6 +110,18 @@ class Document:
             self.failed = Failed(self.failed.findings, self.failed.text.after(edit, text))
         if self.checking:
             self.checking = self.checking.after(edit, text)
+        if self.ran:
+            self.ran = Ran(self.ran.observed, self.ran.text.after(edit, text))
+
+    def observe(self, observed: Observed) -> None:
+        """Takes what a run says. It runs what is on disk when it is first heard of."""
+        if self.ran is None or self.ran.observed is not observed:
+            ran, shown = disk_text(self.path), self.text
+            text = TrackedText.unedited(shown)
+            if ran is not None and ran != shown.text:
+                origin = TrackedText.unedited(SourceText(ran, shown.encoding))
+                text = origin.after(whole_change(ran, shown.text), shown)
+            self.ran = Ran(observed, text)
 
     def parse(self) -> Diagnostic | None:
         """Finds the annotated functions in the text as it is. On a syntax error the ones found before stay, at their
@@ -156,6 +178,11 @@ class Document:
     def warmed(self, functions: Iterable[str]) -> None:
         self.cold.difference_update(functions)
 
+    def lacks_inputs(self, function: str) -> bool:
+        """Whether the last check did not know what to call a function with."""
+        reports = self.checked.report.functions if self.checked else []
+        return any(d.code == "FL901" for r in reports if r.function == function for d in r.diagnostics)
+
     def fail(self, finding: Diagnostic) -> None:
         text, self.checking = self.checking or TrackedText.unedited(self.text), None
         self.failed = Failed((finding,), text)
@@ -187,6 +214,11 @@ class Session:
     @property
     def documents(self) -> list[Document]:
         return list(self._documents.values())
+
+    def of_path(self, path: str) -> list[Document]:
+        """The open documents of a file, which may have several names."""
+        real = _real_path(path)
+        return [d for d in self._documents.values() if _real_path(d.path) == real]
 
     def open(self, uri: str, version: int | None, text: str) -> Document | None:
         """A new document; None when it is not a file (there is nothing to compile from)."""
@@ -224,6 +256,8 @@ class Session:
             failed=failed.text if failed else untouched,
             compiling=document.checking is not None,
             version=document.version,
+            observed=document.ran.observed if document.ran else None,
+            ran=document.ran.text if document.ran else untouched,
             correspondence=checked.correspondence if checked else Correspondence(),
             other_text=lru_cache(self._other_text),
         )

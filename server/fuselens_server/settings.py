@@ -26,6 +26,7 @@ class Settings:
     on_names: bool = False  # navigate on names too: there is no other Python language server
     virtual_documents: str = "auto"  # "addresses" (fuselens:…), "files", or by what the client says that it opens
     command_links: bool = False  # the client has our extension's commands, and runs `command:` links in hovers
+    live: bool = False  # what the user's own processes compile of this folder is shown, not only where FUSELENS_LIVE=1
     warm_files: bool = True  # build in the background what the user's own run of a file will need
     concurrent_checks: int = field(default_factory=lambda: max(2, min(4, os.cpu_count() or 2)))
 
@@ -56,6 +57,7 @@ _NAMES = {  # the client's names, as documented diagnostics spell them, to field
     "inlayHints": "inlay_hints",
     "onNames": "on_names",
     "virtualDocuments": "virtual_documents",
+    "live": "live",
     "warmFiles": "warm_files",
     "commandLinks": "command_links",
     "concurrentChecks": "concurrent_checks",
@@ -69,6 +71,7 @@ _ACCEPTED: dict[str, tuple[type, ...]] = {
     "inlay_hints": (bool,),
     "on_names": (bool,),
     "virtual_documents": (str,),
+    "live": (bool,),
     "warm_files": (bool,),
     "command_links": (bool,),
     "concurrent_checks": (int,),

@@ -21,6 +21,7 @@ def register(server: FuselensServer) -> None:
         document = ls.session.open(item.uri, item.version, item.text)
         if document is not None:
             ls.focus(item.uri)
+            ls.observe(document)
             if not ls.checks.opened(document):
                 ls.republish_soon(document)
 

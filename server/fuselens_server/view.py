@@ -12,7 +12,12 @@ from fuselens.report import Diagnostic, FileReport, Report, Span
 
 from .convert import SourceText
 from .correspondence import Correspondence
+from .observed import Observed
 from .tracked_text import TrackedText
+
+
+def _nothing() -> TrackedText:
+    return TrackedText.unedited(SourceText(""))
 
 
 def _no_text(_: str) -> SourceText | None:
@@ -36,6 +41,8 @@ class View:
     version: int | None = None  # of the text that the user sees
     predicted: Mapping[str, Sequence[Diagnostic]] = field(default_factory=dict)  # by the annotated function
     decided: tuple[Diagnostic, ...] = ()  # predictions that ``report`` has confirmed or refuted, in ``compiled``
+    observed: Observed | None = None  # what the user's own last run said
+    ran: TrackedText = field(default_factory=_nothing)  # the text that ``observed`` refers to
     correspondence: Correspondence = field(default_factory=Correspondence)  # of ``report``
     other_text: Callable[[str], SourceText | None] = _no_text  # the text of another file, for its columns
 

@@ -194,7 +194,7 @@ def test_the_server_never_imports_torch_or_the_compiler():
     program = (
         "import sys, fuselens_server.registration, fuselens_server.__main__\n"
         "fuselens_server.registration.create()\n"
-        "bad = {'torch', 'numpy', 'triton', 'sympy', 'fuselens.api', 'fuselens.pipeline', 'fuselens.config'}\n"
+        "bad = {'torch', 'numpy', 'triton', 'sympy', 'fuselens.api', 'fuselens.pipeline', 'fuselens.check'}\n"
         "print(sorted(bad & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=server_env())

@@ -97,6 +97,7 @@ class Recorder(Protocol):
     def on_break(self, diagnostic: Diagnostic) -> None: ...
     def on_diagnostic(self, diagnostic: Diagnostic) -> None: ...
     def on_frame(self, facts: Facts) -> None: ...
+    def on_call(self, code: types.CodeType, args: tuple[Any, ...]) -> None: ...
     def capturing(self, code: types.CodeType) -> contextlib.AbstractContextManager[None]: ...
 
 
@@ -153,6 +154,8 @@ class FrameCompiler:
             self._once(code, make("FL202", _first_span(code), what=code.co_qualname, count=count, mode=self.mode))
             return None
         self._compilations[family] += 1
+        if code is self.root:
+            self.recorder.on_call(code, args)
         grad_enabled = torch.is_grad_enabled()
         try:
             with _one_at_a_time, torch_private.saving_unwatched():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lsprotocol import types as lsp
 
 from fuselens.discovery import Annotated
-from fuselens_server.features import documents, summary
+from fuselens_server.features import documents, last_run, summary
 from fuselens_server.messages import SERVER_ACTIONS, Actions
 from fuselens_server.view import View
 
@@ -56,6 +56,7 @@ def _commands(view: View, function: Annotated, actions: Actions) -> Iterator[lsp
     if report is None:
         title = "compiling…" if view.compiling else "not compiled" if view.failures else "not compiled yet"
         yield lsp.Command(title, "")
+        yield from _last_run(view, function)
         return
     arguments = [view.uri, function.qualname]
     title = summary.headline(report) + (" · stale" if view.stale else "")
@@ -64,3 +65,10 @@ def _commands(view: View, function: Annotated, actions: Actions) -> Iterator[lsp
         yield lsp.Command("Open kernel", actions.open_kernel, arguments=arguments)
     if report.graphs or not report.diagnostics:
         yield lsp.Command("Run", actions.run_function, arguments=arguments)
+    yield from _last_run(view, function)
+
+
+def _last_run(view: View, function: Annotated) -> Iterator[lsp.Command]:
+    """How hot the function was in the user's own last run."""
+    if title := last_run.title(view, function):
+        yield lsp.Command(title, "")

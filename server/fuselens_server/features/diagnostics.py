@@ -1,5 +1,5 @@
-"""Diagnostics: findings of the last check at their place in the text as it is now, and predictions for what was edited
-since."""
+"""Diagnostics: findings of the last check and of the last run at their place in the text as it is now, and predictions
+for what was edited since."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from lsprotocol import types as lsp
 from fuselens.discovery import import_span
 from fuselens.report import Diagnostic, Frame, Severity, Span
 from fuselens_server.document_uri import CodeDocument
+from fuselens_server.features import last_run
 from fuselens_server.features.locations import user_location
 from fuselens_server.tracked_text import TrackedText
 from fuselens_server.view import View
@@ -104,9 +105,18 @@ def diagnostics(view: View) -> list[lsp.Diagnostic]:
 
 
 def findings(view: View) -> list[Finding]:
-    """All there is to say: what compiling found, then what is only predicted."""
+    """All there is to say: what compiling found, here and in the user's own last run, then what is only predicted."""
     found = _once(_found(view))
+    found += _of_last_run(view, found)
     return _once([*found, *_predicted(view, found)])
+
+
+def _of_last_run(view: View, checked: list[Finding]) -> list[Finding]:
+    """What the last run found and the check did not."""
+    known = {(f.diagnostic.code, _key(f.shown.range)) for f in checked}
+    here = (d for d in last_run.findings(view) if any(view.here(s) for s in (d.span, *(f.span for f in d.stack))))
+    seen = _once(_file_finding(view, view.ran, d) for d in here)
+    return [f for f in seen if (f.diagnostic.code, _key(f.shown.range)) not in known]
 
 
 def _found(view: View) -> Iterator[Finding | None]:

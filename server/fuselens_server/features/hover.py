@@ -15,7 +15,7 @@ from fuselens import live_memory
 from fuselens.discovery import Annotated, Parameter
 from fuselens.report import Decision, Graph, Report, Shape, Span, Stage
 from fuselens_server.document_uri import ReportDocument
-from fuselens_server.features import documents, summary
+from fuselens_server.features import documents, last_run, summary
 from fuselens_server.features.document_hover import document_hover
 from fuselens_server.features.inlay_hints import tensor_layout, tensor_text
 from fuselens_server.messages import CLIENT_ACTIONS
@@ -58,23 +58,22 @@ class Links:
 
 
 def hover(view: View, position: lsp.Position, link: Links | None = None) -> lsp.Hover | None:
-    """The hover at ``position``; None when the last good report has nothing to say there."""
+    """The hover at ``position``; None when neither the last good report nor the last run has anything to say there."""
     link = link or Links(view)
     for function in view.annotated:
         if _within(position, view.parsed.anchor(function.name_span)):
             report = view.function(function.qualname)
-            return (
-                _hover(view, _function(view, report, link), view.parsed.anchor(function.name_span)) if report else None
-            )
+            parts = _function(view, report, link) if report else []
+            return _hover(view, [*parts, *last_run.about(view, function)], view.parsed.anchor(function.name_span))
         for parameter in function.parameters:
             place = view.parsed.range(parameter.span)
             if place and _within(position, place):
-                return _hover(view, _parameter(view, function, parameter), place)
+                seen = last_run.argument(view, function, parameter.name)
+                return _hover(view, [*_parameter(view, function, parameter), *seen], place)
     line = view.compiled.line(position) if view.report else None
-    if line is None:
-        return None
-    word = _word(view, position)
-    return _hover(view, _line(view, line, word[0] if word else "", link), word[1] if word else None)
+    word, place = _word(view, position) or ("", None)
+    parts = _line(view, line, word, link) if line is not None else []
+    return _hover(view, [*parts, *last_run.shapes(view, position, word)], place)
 
 
 def _hover(view: View, parts: list[str], place: lsp.Range | None) -> lsp.Hover | None:

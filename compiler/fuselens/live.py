@@ -1,0 +1,292 @@
+"""A run that shows itself: a user's own process tells the language server what its compiled functions do in it.
+
+Each server leaves an :class:`Endpoint`, where it listens and a token, in a directory of the user's own. A process that
+was asked to (``FUSELENS_LIVE=1``), or that compiles functions in a folder whose editor asks for it, sends
+:class:`Event` objects there: a thread of its own per server takes them from a bounded queue, which drops what does not fit.
+So a server that is slow, stopped or gone costs the run nothing. No tensor's data leaves the process.
+
+Standard library only: the server imports this as well.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from . import report, wire
+from .report import Diagnostic, Shape
+
+QUEUE = 1024  # events that wait for one server; what comes beyond is dropped
+PERIOD = 0.25  # seconds between two looks at the times of calls
+EXIT_SECONDS = 0.25  # that the end of the process waits for what is still to be sent
+_QUIETLY = getattr(socket, "MSG_NOSIGNAL", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a server listens, and the word that it lets in. ``folders``: what is compiled from files in them is shown
+    without being asked for."""
+
+    socket: str
+    token: str
+    folders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message of a process. Processes that forked from one ``run`` share its name."""
+
+    token: str
+    run: str
+    pid: int
+    program: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happened to a compiled function.
+
+    kinds: ``finding`` (a recompilation, a graph break, …: ``diagnostic``), ``shapes`` (of variables in a frame that was
+    compiled), ``graph`` (number ``graph`` was compiled in ``seconds``), ``times`` (of its calls so far), ``call`` (it was
+    compiled for one: ``shapes`` of its arguments), ``dropped`` (``calls`` events were).
+    """
+
+    kind: Literal["finding", "shapes", "graph", "times", "call", "dropped"]
+    file: str = ""
+    function: str = ""
+    line: int = 0  # the first of the function's code
+    diagnostic: Diagnostic | None = None
+    shapes: tuple[Shape, ...] = ()
+    recorded: bool = False  # the call can be made again
+    graph: int = 0
+    resumed: bool = False  # the graph is not the first of a call: it comes after a break
+    calls: int = 0
+    seconds: float = 0.0
+    fastest: float = 0.0
+
+
+# --- where servers listen -------------------------------------------------------------------------------------------
+
+
+def directory(cache: Path) -> Path:
+    """Where endpoints are, below the user's cache directory."""
+    return cache / "live"
+
+
+def private(path: Path) -> bool:
+    """Whether only this user can read and change what is at ``path``."""
+    with contextlib.suppress(OSError):
+        status = path.lstat()
+        return not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o077)
+    return False
+
+
+def endpoints(cache: Path) -> Iterator[tuple[Path, Endpoint]]:
+    """The endpoints that servers left, with their files; some of these servers may be gone."""
+    place = directory(cache)
+    if not hasattr(socket, "AF_UNIX") or not private(place):
+        return
+    for file in sorted(place.glob("*.json")):
+        if private(file):
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                yield file, report.from_plain(Endpoint, json.loads(file.read_text()))
+
+
+# --- the run --------------------------------------------------------------------------------------------------------
+
+
+class Times:
+    """How often a graph ran, and how long: written by the calls, read by the senders."""
+
+    __slots__ = ("calls", "fastest", "seconds", "what")
+
+    def __init__(self, what: Event) -> None:
+        self.what = what
+        self.calls, self.seconds, self.fastest = 0, 0.0, float("inf")
+
+
+class _Sender:
+    """The thread that talks to one server, and what waits for it."""
+
+    def __init__(self, endpoint: Endpoint, run: str, times: list[Times]) -> None:
+        self.endpoint = endpoint
+        self.dropped = 0
+        self._run = run
+        self._times = times
+        self.reset()
+
+    def reset(self) -> None:
+        """As at the beginning; in a forked child nothing of the parent's thread is left but its socket."""
+        if (channel := getattr(self, "_channel", None)) is not None:
+            with contextlib.suppress(OSError):
+                channel.close()
+        self._waiting: deque[Event] = deque()
+        self._wake, self._ending = threading.Event(), False
+        self._thread: threading.Thread | None = None
+        self._channel: socket.socket | None = None
+        self._gone = False
+        self._told: dict[Times, int] = {}
+
+    def put(self, event: Event) -> None:
+        """Never waits."""
+        if self._gone:
+            return
+        if len(self._waiting) >= QUEUE:
+            self.dropped += 1
+            return
+        self._waiting.append(event)
+        if self._thread is None:
+            self._start()
+        self._wake.set()
+
+    def finish(self) -> None:
+        """Gives what waits a moment to leave."""
+        if self._thread is not None and not self._gone:
+            self._ending = True
+            self._wake.set()
+            self._thread.join(EXIT_SECONDS)
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._serve, name="fuselens live", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # no more threads
+            self._gone = True
+
+    def _serve(self) -> None:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+                self._channel = channel
+                channel.connect(self.endpoint.socket)
+                program = sys.argv[0] if sys.argv else ""
+                hello = Hello(self.endpoint.token, self._run, os.getpid(), program)
+                channel.sendall(wire.encode(hello), _QUIETLY)
+                while not (self._ending and not self._waiting):
+                    self._wake.wait(PERIOD)
+                    self._wake.clear()
+                    for event in self._news():
+                        channel.sendall(wire.encode(event), _QUIETLY)
+        except (OSError, ValueError):
+            pass
+        finally:
+            self._gone = True
+            self._waiting.clear()
+
+    def _news(self) -> Iterator[Event]:
+        while self._waiting:
+            yield self._waiting.popleft()
+        for times in list(self._times):
+            if times.calls != self._told.get(times, 0):
+                self._told[times] = times.calls
+                what = times.what
+                yield Event("times", what.file, what.function, what.line, graph=what.graph, calls=times.calls,
+                            seconds=times.seconds, fastest=times.fastest)  # fmt: skip
+        if dropped := self.dropped:
+            self.dropped -= dropped
+            yield Event("dropped", calls=dropped)
+
+
+class _Run:
+    """This process, and those that it forks."""
+
+    def __init__(self) -> None:
+        self.name = os.urandom(8).hex()
+        self.times: list[Times] = []
+        self._senders: dict[Endpoint, _Sender] = {}
+        atexit.register(self._finish)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    def sender(self, endpoint: Endpoint) -> _Sender:
+        return self._senders.setdefault(endpoint, _Sender(endpoint, self.name, self.times))
+
+    def _finish(self) -> None:
+        for sender in self._senders.values():
+            sender.finish()
+
+    def _forked(self) -> None:
+        for times in self.times:
+            times.calls, times.seconds, times.fastest = 0, 0.0, float("inf")
+        for sender in self._senders.values():
+            sender.reset()
+
+
+_run = functools.cache(_Run)
+_found = functools.cache(lambda cache: tuple(endpoint for _, endpoint in endpoints(cache)))
+_off = False
+
+
+def switch_off() -> None:
+    """Nothing that is compiled in this process from now on is shown: it is an editor's own."""
+    global _off
+    _off = True
+
+
+@dataclass(slots=True)
+class Follower:
+    """Tells of one compiled function, by its code's name and first line."""
+
+    file: str
+    function: str
+    line: int
+    senders: tuple[_Sender, ...] = field(default=(), repr=False)
+
+    def finding(self, diagnostic: Diagnostic) -> None:
+        self._tell("finding", diagnostic=diagnostic)
+
+    def shapes(self, shapes: tuple[Shape, ...]) -> None:
+        if shapes:
+            self._tell("shapes", shapes=shapes)
+
+    def call(self, shapes: tuple[Shape, ...], recorded: bool) -> None:
+        self._tell("call", shapes=shapes, recorded=recorded)
+
+    def graph(self, number: int, frame: str, seconds: float) -> None:
+        resumed = frame != self.function.rpartition(".")[2]
+        self._tell("graph", graph=number, resumed=resumed, seconds=seconds)
+
+    def timed(self, call: Callable[[Any], Any], number: int) -> Callable[[Any], Any]:
+        """``call``, a graph, with its times taken. The clock stops when it returns, which on a GPU is before its end."""
+        times = Times(Event("times", self.file, self.function, self.line, graph=number))
+        _run().times.append(times)
+        clock = time.perf_counter
+
+        def run(inputs: Any) -> Any:
+            start = clock()
+            result = call(inputs)
+            seconds = clock() - start
+            times.calls += 1
+            times.seconds += seconds
+            if seconds < times.fastest:
+                times.fastest = seconds
+            return result
+
+        return run
+
+    def _tell(self, kind: Any, **fields: Any) -> None:
+        event = Event(kind, self.file, self.function, self.line, **fields)
+        for sender in self.senders:
+            sender.put(event)
+
+
+def follower(asked: bool | None, cache: Path, file: str, function: str, line: int) -> Follower | None:
+    """Who tells of a function that is compiled now; None when nobody wants to know. ``asked``: what ``FUSELENS_LIVE``
+    says of this process, None when it says nothing."""
+    if _off or asked is False or not file:
+        return None
+    wanted = [e for e in _found(cache) if asked or any(Path(file).is_relative_to(f) for f in e.folders)]
+    if not wanted and not asked:
+        return None
+    return Follower(file, function, line, tuple(_run().sender(e) for e in wanted))
