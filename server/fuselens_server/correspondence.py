@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,8 +27,9 @@ class Generated:
 class Correspondence:
     """A file report's lines by the user's lines; made when it is first asked, because most reports are not."""
 
-    def __init__(self, report: FileReport | None = None) -> None:
+    def __init__(self, report: FileReport | None = None, joined: Sequence[Correspondence] = ()) -> None:
         self._report = report
+        self._joined = joined  # those of other reports
         self._texts: dict[int, SourceText] = {}  # these three by the identity of stages, which live as long as this
         self._spans: dict[int, dict[int, tuple[Span, ...]]] = {}
         self._heads: dict[int, dict[frozenset[Span], int]] = {}
@@ -79,11 +80,12 @@ class Correspondence:
     @cached_property
     def files(self) -> frozenset[str]:
         """Every file with lines that became something."""
-        return frozenset(file for file, _ in self._by_line)
+        return frozenset(file for file, _ in self._by_line).union(*(other.files for other in self._joined))
 
     def of_line(self, files: Collection[str], line: int) -> list[Generated]:
         """What the line became; ``files`` are the spellings of the path that spans may carry."""
-        return [made for file in files for made in self._by_line.get((file, line), ())]
+        own = [made for file in files for made in self._by_line.get((file, line), ())]
+        return own + [made for other in self._joined for made in other.of_line(files, line)]
 
 
 def covers(span: Span, line: int, column: int) -> bool:

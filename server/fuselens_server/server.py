@@ -132,6 +132,14 @@ class FuselensServer(LanguageServer):
         if found or document.published or document.checked:
             self._publish(document, found)
 
+    def publish_borrowers(self) -> None:
+        """Shows in files without functions of their own what is known by now of how others ran them."""
+        for document in self.session.documents:
+            if document.checked is None and not document.parsed.functions:
+                found = diagnostics.diagnostics(self.session.view(document))
+                if (found or document.published) and diagnostics.result_id(self.encode(found)) != document.given:
+                    self._publish(document, found)
+
     def republish_soon(self, document: Document) -> None:
         """After edits, shows the findings at their new places, without those whose text was touched, and what is predicted
         of the new text: once for changes that come together, and not while a check is about to tell better."""
@@ -192,6 +200,7 @@ class FuselensServer(LanguageServer):
         changed = list(dict.fromkeys([*self.document_uris(document), *before]))
         if changed:
             self.protocol.notify(messages.DOCUMENTS_CHANGED, messages.DocumentsChanged(uris=changed))
+        self.publish_borrowers()
         self.files.refresh(changed)
         self.warming.start(document)
         self.refreshes.ask_for_annotations()
@@ -360,11 +369,13 @@ class FuselensServer(LanguageServer):
         self._wake_waiting()
         if not self.pulls_diagnostics:
             self._push(document, found)
-        elif diagnostics.result_id(self.encode(found)) != document.pulled:
+        elif diagnostics.result_id(self.encode(found)) != document.given:
             self.refreshes.ask_for_diagnostics()
 
     def _push(self, document: Document, found: list[lsp.Diagnostic]) -> None:
-        params = lsp.PublishDiagnosticsParams(document.uri, self.encode(found), document.version)
+        found = self.encode(found)
+        document.given = diagnostics.result_id(found)
+        params = lsp.PublishDiagnosticsParams(document.uri, found, document.version)
         self.text_document_publish_diagnostics(params)
 
     def _wake_waiting(self) -> None:

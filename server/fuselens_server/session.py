@@ -83,8 +83,9 @@ class Document:
         self.checking: TrackedText | None = None  # the text of the check in flight
         self.offered: dict[str, Report] = {}  # to that check: reports that hold if their functions did not change
         self.cold: set[str] = set()  # functions whose code for the user's own run was not built since they changed
+        self.on_disk = TrackedText.unedited(text)  # the text that other files' checks ran, as far as is known
         self.published = False  # the client was told about this file
-        self.pulled = ""  # the result that it pulled last
+        self.given = ""  # the result that the client has
         self._parsed_version: object = None
         self._foretold: Predictions = {}  # of the text of the check in flight
 
@@ -103,6 +104,7 @@ class Document:
 
     def _apply(self, edit: Edit, text: SourceText) -> None:
         self.text = text
+        self.on_disk = self.on_disk.after(edit, text)
         self.parsed = replace(self.parsed, text=self.parsed.text.after(edit, text))
         if self.checked:
             self.checked = replace(self.checked, text=self.checked.text.after(edit, text))
@@ -122,6 +124,9 @@ class Document:
                 origin = TrackedText.unedited(SourceText(ran, shown.encoding))
                 text = origin.after(whole_change(ran, shown.text), shown)
             self.ran = Ran(observed, text)
+
+    def saved(self) -> None:
+        self.on_disk = TrackedText.unedited(self.text)
 
     def parse(self) -> Diagnostic | None:
         """Finds the annotated functions in the text as it is. On a syntax error the ones found before stay, at their
@@ -240,6 +245,8 @@ class Session:
 
     def view(self, document: Document) -> View:
         functions = document.annotated()
+        if not functions and document.checked is None and (borrowed := self._borrowed(document)):
+            return borrowed
         checked, failed = document.checked, document.failed
         untouched = TrackedText.unedited(document.text)
         return View(
@@ -259,6 +266,30 @@ class Session:
             observed=document.ran.observed if document.ran else None,
             ran=document.ran.text if document.ran else untouched,
             correspondence=checked.correspondence if checked else Correspondence(),
+            other_text=lru_cache(self._other_text),
+        )
+
+    def _borrowed(self, document: Document) -> View | None:
+        """The view of a file that functions of other open files ran, say a model's under a training script's."""
+        names = document.names
+        lenders = [(d.uri, d.checked) for d in self._documents.values() if d is not document and d.checked]
+        lenders = [(uri, c) for uri, c in lenders if not c.correspondence.files.isdisjoint(names)]
+        if not lenders:
+            return None
+        untouched = TrackedText.unedited(document.text)
+        return View(
+            uri=document.uri,
+            path=document.path,
+            names=names,
+            annotated=(),
+            parsed=untouched,
+            report=FileReport(document.path, [r for _, checked in lenders for r in checked.report.functions]),
+            compiled=document.on_disk,
+            failures=(),
+            failed=untouched,
+            version=document.version,
+            correspondence=Correspondence(joined=[checked.correspondence for _, checked in lenders]),
+            owners={r.file: uri for uri, checked in lenders for r in checked.report.functions},
             other_text=lru_cache(self._other_text),
         )
 

@@ -39,6 +39,7 @@ def register(server: FuselensServer) -> None:
         if document is not None:
             ls.focus(document.uri)
             ls.cancel_republish(document)
+            document.saved()
             ls.checks.saved(document)
         path = uris.to_fs_path(params.text_document.uri)
         if path:
@@ -63,3 +64,4 @@ def register(server: FuselensServer) -> None:
             ls.warming.cancel(document)
             ls.cancel_republish(document)
             ls.unpublish(document)
+            ls.publish_borrowers()

@@ -44,12 +44,23 @@ class View:
     observed: Observed | None = None  # what the user's own last run said
     ran: TrackedText = field(default_factory=_nothing)  # the text that ``observed`` refers to
     correspondence: Correspondence = field(default_factory=Correspondence)  # of ``report``
+    owners: Mapping[str, str] = field(default_factory=dict)  # of borrowed reports, by their file: the document's URI
     other_text: Callable[[str], SourceText | None] = _no_text  # the text of another file, for its columns
 
     @property
     def stale(self) -> bool:
         """True when what is shown is not about the text that the user sees."""
         return self.report is not None and (bool(self.failures) or self.compiled.stale)
+
+    @property
+    def borrowed(self) -> bool:
+        """True for a file without functions of its own, which functions of other open files ran: ``report`` is theirs,
+        and tells of this file's lines what became of them there."""
+        return bool(self.owners)
+
+    def owner(self, report: Report) -> str:
+        """The URI of the document that the report's virtual documents are addressed by."""
+        return self.owners.get(report.file, self.uri)
 
     def reports(self, qualname: str | None = None) -> list[Report]:
         """The functions' reports, or those of one function."""

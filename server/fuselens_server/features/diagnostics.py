@@ -47,11 +47,11 @@ def register(server: FuselensServer) -> None:
         if document is None:
             return lsp.RelatedFullDocumentDiagnosticReport([])
         found = ls.encode(diagnostics(ls.session.view(document)))
-        document.pulled = result_id(found)
+        document.given = result_id(found)
         document.published = True
-        if document.pulled == params.previous_result_id:
-            return lsp.RelatedUnchangedDocumentDiagnosticReport(document.pulled)
-        return lsp.RelatedFullDocumentDiagnosticReport(found, result_id=document.pulled)
+        if document.given == params.previous_result_id:
+            return lsp.RelatedUnchangedDocumentDiagnosticReport(document.given)
+        return lsp.RelatedFullDocumentDiagnosticReport(found, result_id=document.given)
 
     @server.feature(lsp.WORKSPACE_DIAGNOSTIC)
     async def workspace_diagnostic(
@@ -123,6 +123,10 @@ def _found(view: View) -> Iterator[Finding | None]:
     """The last check's findings. A failed check shows its own only: earlier ones may be about code that is gone."""
     if view.failures:
         yield from (_file_finding(view, view.failed, d) for d in view.failures)
+    elif view.report is not None and view.borrowed:
+        for report in view.report.functions:
+            about = (d for d in (*report.breaks, *report.diagnostics) if view.here(d.span))
+            yield from (_finding(view, d, report.function) for d in about)
     elif view.report is not None:
         yield from (_file_finding(view, view.compiled, d) for d in view.report.diagnostics)
         for report in view.report.functions:

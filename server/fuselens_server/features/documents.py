@@ -73,7 +73,7 @@ def kind(stage: Stage) -> str:
 def listings(view: View, qualname: str | None = None) -> list[Listing]:
     """Every document of the file's functions (or of one), functions in order, stages in the order they ran."""
     out: list[Listing] = []
-    reports = view.reports(qualname)
+    reports = [] if view.borrowed else view.reports(qualname)
     for report in reports:
         prefix = f"{report.function} · " if len(reports) > 1 else ""
         out += [
@@ -88,7 +88,7 @@ def listings(view: View, qualname: str | None = None) -> list[Listing]:
 
 
 def stage_document(view: View, report: Report, graph: int, stage: Stage) -> ReportDocument:
-    return ReportDocument(view.uri, report.function, stage.name, stage.suffix, graph)
+    return ReportDocument(view.owner(report), report.function, stage.name, stage.suffix, graph)
 
 
 def report_content(view: View, document: ReportDocument) -> Content | None:

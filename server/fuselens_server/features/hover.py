@@ -52,7 +52,7 @@ class Links:
     def __call__(self, text: str, document: ReportDocument, line: int | None = None) -> str:
         target = f"{self.address(document)}#L{line}" if line else self.address(document)
         if self.commands:
-            arguments = [self.view.uri, document.qualname, str(document), line]
+            arguments = [document.file, document.qualname, str(document), line]
             target = f"command:{CLIENT_ACTIONS.open_document}?{quote(json.dumps(arguments), safe='')}"
         return f"[{text}]({target})"
 

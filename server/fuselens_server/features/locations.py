@@ -45,7 +45,9 @@ def stage_location(view: View, report: Report, graph: Graph, stage: Stage, first
     content = text.line(first)
     start = text.line_start(first) + len(content) - len(content.lstrip())
     place = text.range(start, text.line_start(last) + len(text.line(last)))
-    return lsp.Location(str(ReportDocument(view.uri, report.function, stage.name, stage.suffix, graph.id)), place)
+    return lsp.Location(
+        str(ReportDocument(view.owner(report), report.function, stage.name, stage.suffix, graph.id)), place
+    )
 
 
 def stage_text(view: View, stage: Stage) -> SourceText:

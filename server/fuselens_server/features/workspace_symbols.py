@@ -42,7 +42,7 @@ def _symbols(view: View) -> Iterator[lsp.WorkspaceSymbol]:
     for function in view.annotated:
         place = lsp.Location(view.uri, view.parsed.anchor(function.name_span))
         yield lsp.WorkspaceSymbol(place, function.qualname, lsp.SymbolKind.Function, container_name=_file(view))
-    for report in view.reports():
+    for report in [] if view.borrowed else view.reports():
         yield from _graph_symbols(view, report)
 
 
