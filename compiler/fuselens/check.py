@@ -14,6 +14,7 @@ import importlib.util
 import inspect
 import io
 import linecache
+import logging
 import sys
 import time
 import tokenize
@@ -26,13 +27,14 @@ from typing import Any
 
 import torch
 
-from . import api, diagnostics, discovery, fingerprints, recorded_inputs, torch_private
+from . import api, diagnostics, discovery, fingerprints, fixes, recorded_inputs, torch_private
 from .config import Config, from_environment
 from .discovery import Annotated
 from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, inputs_for, instance_of
 from .report import Diagnostic, FileReport, Frame, Report, RunResult, Span
 
 Progress = Callable[[str], None]
+log = logging.getLogger(__name__)
 _FROM_ANNOTATION = ("fullgraph", "dynamic", "mode", "backend")
 
 
@@ -59,6 +61,7 @@ def check_file(
                 once = names.count(annotated.qualname) == 1
                 had = (known or {}).get(annotated.qualname, "") if once else ""
                 report.functions.append(_check(file, annotated, config, progress, had))
+            report.functions = _with_fixes(file, report.functions)
             report.imports = _imported_files(file)
     except FileRefused as refusal:
         report.diagnostics.append(refusal.diagnostic)
@@ -90,6 +93,20 @@ def warm_file(
                 api.warm(found.target, calls, config=found.config)
 
 
+def _with_fixes(file: OpenFile, reports: list[Report]) -> list[Report]:
+    """Fixes are a convenience: a source that they stumble over has none."""
+    if not any(fixes.may_have(r) for r in reports):
+        return reports
+    try:
+        source = fixes.Source(file.source, file.path)
+        return [fixes.with_fixes(r, source) for r in reports]
+    except Exception:
+        if from_environment().strict:
+            raise
+        log.exception("making fixes for %s failed", file.path)
+        return reports
+
+
 def run_function(
     path: str | Path,
     qualname: str,
@@ -101,27 +118,53 @@ def run_function(
     """Runs one annotated function compiled and eagerly on its example inputs, and compares."""
     say = progress or _silent
     try:
-        with opened(path, source, (qualname,), progress) as file:
-            if not file.annotated:
-                return _not_run(qualname, file.diagnostics[0])
-            annotated = file.annotated[0]
-            found = _locate(file, annotated)
-            if isinstance(found, Diagnostic):
-                return _not_run(qualname, found)
-            inputs = _inputs(file, annotated, found)
-            if isinstance(inputs, Diagnostic):
-                return _not_run(qualname, inputs)
+        with opened_function(path, qualname, source, config, progress) as function:
             say(f"{qualname}: run")
-            chosen = merge_config(config or from_environment(), found.config, annotated.arguments)
+            inputs = function.inputs()
             return api.compare(
-                found.target, inputs.args, inputs.kwargs, config=chosen, function=qualname, gradients=gradients
-            )
+                function.target, inputs.args, inputs.kwargs, config=function.config, function=qualname,
+                gradients=gradients,
+            )  # fmt: skip
     except FileRefused as refusal:
-        return _not_run(qualname, refusal.diagnostic)
+        error = refusal.diagnostic
+        return RunResult(qualname, agrees=False, detail=error.message, error=error)
 
 
-def _not_run(qualname: str, error: Diagnostic) -> RunResult:
-    return RunResult(qualname, agrees=False, detail=error.message, error=error)
+@dataclass(frozen=True, slots=True)
+class OpenFunction:
+    """An annotated function of an imported file, with the configuration that holds for it."""
+
+    file: OpenFile
+    annotated: Annotated
+    found: Found
+    config: Config
+
+    @property
+    def target(self) -> Any:
+        return self.found.target
+
+    def inputs(self, variant: int = 0) -> ExampleInputs:
+        """Example inputs; ``variant`` counts other values, and other sizes of named axes. Raises FileRefused."""
+        inputs = _inputs(self.file, self.annotated, self.found, variant)
+        if isinstance(inputs, Diagnostic):
+            raise FileRefused(inputs)
+        return inputs
+
+
+@contextlib.contextmanager
+def opened_function(
+    path: str | Path, qualname: str, source: str | None, config: Config | None, progress: Progress | None = None
+) -> Iterator[OpenFunction]:
+    """Imports ``path`` for the duration of the block, for one of its annotated functions. Raises FileRefused."""
+    with opened(path, source, (qualname,), progress) as file:
+        if not file.annotated:
+            raise FileRefused(file.diagnostics[0])
+        annotated = file.annotated[0]
+        found = _locate(file, annotated)
+        if isinstance(found, Diagnostic):
+            raise FileRefused(found)
+        chosen = merge_config(config or from_environment(), found.config, annotated.arguments)
+        yield OpenFunction(file, annotated, found, chosen)
 
 
 # --- opening a file -------------------------------------------------------------------------------------------------
@@ -464,12 +507,12 @@ def _example(layer: Any, stated: Any) -> Any:
     return stated if marked is None else marked
 
 
-def _inputs(file: OpenFile, annotated: Annotated, found: Found) -> ExampleInputs | Diagnostic:
+def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0) -> ExampleInputs | Diagnostic:
     try:
         if found.takes_class:
-            inputs = inputs_for(types.MethodType(found.target, found.owner), found.example)
+            inputs = inputs_for(types.MethodType(found.target, found.owner), found.example, variant=variant)
             return dataclasses.replace(inputs, args=(found.owner, *inputs.args))
-        return inputs_for(found.target, found.example, owner=found.owner)
+        return inputs_for(found.target, found.example, owner=found.owner, variant=variant)
     except NoExampleInputs as error:
         calls, dynamic = _recorded(found)
         if calls:

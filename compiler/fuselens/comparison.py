@@ -87,6 +87,34 @@ def _once(
         _restore(module, state)
 
 
+def observe(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, gradients: bool
+) -> dict[str, Any]:
+    """Everything that a call of ``fn`` on copies of the inputs leaves: its result and the gradients, the tensors among
+    the inputs and the state of modules as they are then, or what it raised. Gradients that are zero are left out: how a
+    value that was not chosen comes into a graph decides whether it has one."""
+    target = getattr(getattr(fn, "__fuselens__", None), "target", fn)
+    modules = [m for m in (target, *args, *kwargs.values()) if isinstance(m, torch.nn.Module)]
+    states = [_state_of(m) for m in modules]
+    random = torch.get_rng_state()
+    try:
+        given = copied(args, gradients), copied(kwargs, gradients)
+        result = fn(*given[0], **given[1])
+        found = _gradients(torch.nn.ModuleList(modules), result, given) if gradients else {}
+        return {
+            "result": _detached(result),
+            "gradient": {n: g for n, g in found.items() if g is not None and bool((g != 0).any())},
+            "input": [_detached(t) for t in _leaves(given)],
+            "state": [_state_of(m) for m in modules],
+        }
+    except Exception as error:  # noqa: BLE001 - the user's function may raise anything
+        return {"raised": error}
+    finally:
+        torch.set_rng_state(random)
+        for module, state in zip(modules, states, strict=True):
+            _restore(module, state)
+
+
 def _state_of(module: Any) -> dict[str, Any] | None:
     return copy.deepcopy(module.state_dict()) if isinstance(module, torch.nn.Module) else None
 
@@ -137,7 +165,7 @@ def _detached(value: Any) -> Any:
 
 
 def _gradients(module: Any, result: Any, inputs: Any) -> dict[str, Any]:
-    outputs = [t for t in _leaves(result) if t.requires_grad and t.grad_fn is not None]
+    outputs = [t for t in _leaves(result) if t.requires_grad]
     if not outputs:
         return {}
     named = {f"argument {i}": t for i, t in enumerate(_leaves(inputs)) if t.requires_grad and t.is_leaf}

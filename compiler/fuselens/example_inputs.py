@@ -11,6 +11,7 @@ import ast
 import dataclasses
 import enum
 import inspect
+import itertools
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,8 +61,10 @@ def inputs_for(
     example: tuple[Any, ...] | list[Any] | Callable[[], Any] | None = None,
     *,
     owner: type | None = None,
+    variant: int = 0,
 ) -> ExampleInputs:
-    """Example inputs for ``target``. ``example`` is what ``example_inputs=`` was given.
+    """Example inputs for ``target``. ``example`` is what ``example_inputs=`` was given. ``variant`` counts other values
+    and other sizes of named axes, where annotations leave them open.
 
     ``owner`` is the class of a method that takes ``self``: an instance is made and becomes the first argument, unless
     the author's own example starts with one. Raises NoExampleInputs and ExampleInputsFailed.
@@ -73,7 +76,7 @@ def inputs_for(
             args = (instance_of(owner), *args)
         _check_binding(target, args, kwargs)
         return ExampleInputs(args, kwargs, origin=origin)
-    return _Signature(target, owner).inputs()
+    return _Signature(target, owner, variant).inputs()
 
 
 # --- what the author states -----------------------------------------------------------------------------------------
@@ -144,7 +147,7 @@ def instance_of(owner: type) -> Any:
 class _Signature:
     """The signature of one function, and the sizes and values chosen for it so far."""
 
-    def __init__(self, target: Callable[..., Any] | torch.nn.Module, owner: type | None) -> None:
+    def __init__(self, target: Callable[..., Any] | torch.nn.Module, owner: type | None, variant: int) -> None:
         function = target.forward if isinstance(target, torch.nn.Module) else target
         self.owner = owner
         self.module = target if isinstance(target, torch.nn.Module) else None
@@ -154,10 +157,10 @@ class _Signature:
             raise NoExampleInputs(f"its signature cannot be read ({error})") from error
         self.function = inspect.unwrap(function)
         self.hints = _type_hints(self.function)
-        self.sizes = _Sizes(self._texts())
+        self.sizes = _Sizes(self._texts(), variant)
         self.values: dict[str, Any] = {}  # arguments so far, for axes such as "{self.width}"
         self.dynamic: dict[str, dict[int, str]] = {}
-        self.generator = torch.Generator().manual_seed(_SEED)
+        self.generator = torch.Generator().manual_seed(_SEED + variant)
         self.described = False
 
     def inputs(self) -> ExampleInputs:
@@ -274,11 +277,11 @@ class _Sizes:
     """Sizes of axes, by jaxtyping's grammar: ``n``, ``4``, ``name=4``, ``*batch``, ``...``, ``_``, ``#n``, ``n+1``,
     ``{expression}``. The same name has the same size in every annotation of one signature."""
 
-    def __init__(self, texts: Iterator[str]) -> None:
+    def __init__(self, texts: Iterator[str], skipped: int = 0) -> None:
         self.named: dict[str, int] = {}
         words = [word for text in texts for word in _tokens(text)]
         self._taken = {int(word) for word in words if word.isdecimal()}
-        self._free = iter((*_SIZES, *range(104, 100_000, 8)))
+        self._free = itertools.islice((*_SIZES, *range(104, 100_000, 8)), skipped, None)
         for name in dict.fromkeys(word for word in words if word.isidentifier()):
             self._size(name)
         self._avoid_coincidences([word for word in words if _is_expression(word)])

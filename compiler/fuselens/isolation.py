@@ -477,8 +477,8 @@ def _cause_of_death(status: int | None) -> str:
 
 
 def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
-    """Answers one check, run or warm request in this process."""
-    from . import check, live
+    """Answers one check, run, warm or fix request in this process."""
+    from . import check, live, trials
 
     live.switch_off()
 
@@ -496,6 +496,11 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
         _step_back()
         check.warm_file(request.path, request.source, request.functions, progress)
         send(wire.Event(request.id, "result", file=FileReport(request.path)))
+    elif request.method == "fix":
+        _step_back()
+        (function,) = request.functions
+        tried = trials.try_fixes(request.path, request.source, function, request.findings, chosen, progress)
+        send(wire.Event(request.id, "result", file=tried))
     else:
         file = check.check_file(request.path, request.source, request.functions, chosen, progress, request.known)
         send(wire.Event(request.id, "result", file=file))

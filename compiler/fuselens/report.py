@@ -63,6 +63,7 @@ class Fix:
     title: str
     edits: tuple[Edit, ...]
     verified: bool = False
+    trial: str = ""  # what trying it out found; "" before that
 
 
 @dataclass(frozen=True, slots=True)

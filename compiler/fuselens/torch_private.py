@@ -776,6 +776,7 @@ ANNOTATE = torch.fx.traceback.annotate
 FLEX_ATTENTION: Any = torch._higher_order_ops.flex_attention
 FLEX_ATTENTION_BY_OPERATORS: Any = FLEX_ATTENTION.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
 CHECK = torch._check
+ASSERT_ASYNC = torch._assert_async
 
 
 def flex_index_mode() -> Any:

@@ -19,7 +19,7 @@ MAXIMUM_LENGTH = 256 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 LENGTH_SIZE = _LENGTH.size
 
-Method = Literal["check", "run", "warm", "cancel", "shutdown"]
+Method = Literal["check", "run", "warm", "fix", "cancel", "shutdown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class Limits:
 class Request:
     """``check`` compiles the annotated functions of ``path`` (all, or those named in ``functions`` by qualified name);
     ``run`` executes one of them compiled and eagerly; ``warm`` fills the cache for a program's own calls of them (its
-    result is a file report without functions); ``cancel`` kills the child of request ``target``."""
+    result is a file report without functions); ``fix`` tries the fixes of one's ``findings`` out (its result is a
+    report with all of those as ``breaks``); ``cancel`` kills the child of request ``target``."""
 
     id: int
     method: Method
@@ -45,6 +46,7 @@ class Request:
     limits: Limits = field(default_factory=Limits)
     target: int = 0
     known: dict[str, str] = field(default_factory=dict)  # function → fingerprint of a report that the asker has
+    findings: tuple[report.Diagnostic, ...] = ()  # every one of the function, in the report's order
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Event:
     """What the worker says about request ``id`` (0: about itself).
 
     kinds: ``ready`` (once; ``message`` is a JSON object of versions, or ``file``'s diagnostics say why there is no
-    torch), ``progress`` (``message`` is a stage), ``result`` (``file`` for check, ``run`` for run; both None when the
+    torch), ``progress`` (``message`` is a stage), ``result`` (``file`` for check and fix, ``run`` for run; both None when the
     request was cancelled).
     """
 

@@ -229,6 +229,14 @@ def _check_values(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Va
     return Constant(None)
 
 
+@rule(torch_private.ASSERT_ASYNC)
+def _assert_async(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    match [m.use(a) for a in (*args, *kwargs.values())]:
+        case [TensorValue() as condition, *rest] if not rest or isinstance(rest[0], Constant):
+            return _check_values(m, [condition, Constant("RuntimeError"), *(rest or [Constant("")])], {})
+    raise Break("FL104", what="torch._assert_async", why="its message is not known while tracing")
+
+
 def _looks(original: Any, name: str, suits: Callable[..., bool]) -> None:
     """Traces ``original`` as its polyfill for arguments that suit; others as any function, which looking at values breaks."""
     made = vars(torch_polyfills)[name]

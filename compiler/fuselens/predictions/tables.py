@@ -83,7 +83,7 @@ CODES = {
     "torch.autograd.set_detect_anomaly": "FL104", "torch.autograd.detect_anomaly": "FL104",
     "torch.set_default_dtype": "FL104", "torch.get_num_threads": "FL104", "torch.set_num_threads": "FL104",
     "torch.initial_seed": "FL115", "torch.get_rng_state": "FL115", "torch.set_rng_state": "FL115", "torch._assert": "FL102",
-    "torch._assert_async": "FL104", "torch.linalg.lstsq": "FL108", "torch.histogram": "FL123", "sys.getsizeof": "FL104",
+    "torch.linalg.lstsq": "FL108", "torch.histogram": "FL123", "sys.getsizeof": "FL104",
     "torch.nn.utils.rnn.pack_padded_sequence": "FL108", "builtins.object": "FL104", "datetime.timedelta": "FL104",
     "torch.testing.assert_close": "FL105", "torch.use_deterministic_algorithms": "FL110",
     "datetime.datetime.now": "FL119", "datetime.datetime.utcnow": "FL119", "datetime.datetime.today": "FL119",

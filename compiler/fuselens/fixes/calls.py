@@ -1,0 +1,195 @@
+"""Calls that cannot be traced: numpy written with torch, values that do not change made once, tensors cloned."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..report import Edit, Fix, Span
+from .source import Source
+
+_SAME = frozenset(
+    "abs absolute all allclose any arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort "
+    "atleast_1d atleast_2d broadcast_to ceil clip conj copysign cos cosh cumprod cumsum deg2rad diag diagonal diff dot "
+    "dstack einsum equal exp exp2 expm1 eye flip fliplr flipud float_power floor floor_divide fmax fmin full full_like gcd "
+    "greater greater_equal heaviside hstack hypot inner isclose isfinite isin isinf isnan isneginf isposinf kron lcm ldexp "
+    "less less_equal linspace log log10 log1p log2 logaddexp logaddexp2 logical_and logical_not logical_or logical_xor "
+    "matmul maximum mean median minimum moveaxis multiply negative nanmean nansum nan_to_num nextafter not_equal ones "
+    "ones_like outer positive prod rad2deg ravel real reciprocal remainder reshape roll round rot90 sign signbit sin sinc "
+    "sinh sqrt square squeeze std stack subtract sum swapaxes take tan tanh tensordot tile trace transpose tril triu "
+    "true_divide trunc unravel_index vander var vdot vstack where zeros zeros_like add divide".split()
+) - {"all", "any", "allclose", "median", "take", "transpose", "std", "var", "unravel_index", "vander"}  # these differ
+_OTHER = {"concatenate": "cat", "power": "pow", "expand_dims": "unsqueeze", "amax": "amax", "amin": "amin", "max": "amax",
+          "min": "amin", "mod": "remainder", "fabs": "abs", "rint": "round"}  # fmt: skip
+_KEYWORDS = {"axis": "dim", "keepdims": "keepdim", "a": "input", "a_min": "min", "a_max": "max"}
+_DTYPES = frozenset("float16 float32 float64 int8 int16 int32 int64 uint8 complex64 complex128".split())
+_CONSTANTS = frozenset("pi e inf nan newaxis".split())
+_WRAPPING = ("torch.from_numpy", "torch.as_tensor", "torch.tensor")
+_VALUES = ("numpy.asarray", "numpy.array")
+_DISTINCT = ("torch.maximum", "torch.minimum")
+
+
+def call_fixes(source: Source, span: Span | None) -> Iterator[Fix]:
+    """For a call at ``span``."""
+    node = source.at(span, ast.Call)
+    if node is None:
+        return
+    name = source.dotted(node.func)
+    if name in ("copy.deepcopy", "copy.copy") and len(node.args) == 1 and not node.keywords:
+        copied = source.operand(node.args[0])
+        yield Fix(f"Clone the tensor instead of {name}", (source.replaced(node, f"{copied}.detach().clone()"),))
+    elif any(source.dotted(n).startswith("numpy.") for n in ast.walk(node) if isinstance(n, ast.Attribute)):
+        yield from _without_numpy(source, node)
+    yield from _hoisted(source, node)
+
+
+# --- numpy ----------------------------------------------------------------------------------------------------------
+
+
+class _NoCounterpart(Exception):
+    """torch has no function of that meaning."""
+
+
+def _without_numpy(source: Source, node: ast.expr) -> Iterator[Fix]:
+    """All of the function that uses numpy, since arrays and tensors do not mix."""
+    function = source.function(node)
+    if function is None:
+        return
+    imports: dict[str, Edit] = {}
+    edits: list[Edit] = []
+
+    def say(name: str, at: ast.AST) -> str:
+        said, needed = source.spelled(name, at)
+        imports.update({e.replacement: e for e in needed})
+        return said
+
+    try:
+        for part in ast.walk(function):
+            if isinstance(part, ast.expr) and not any(part in ast.walk(d) for d in function.decorator_list):
+                edits += _translated(source, part, say)
+    except _NoCounterpart:
+        return
+    if edits:
+        yield Fix("Compute with torch instead of numpy", (*imports.values(), *edits))
+
+
+def _translated(source: Source, node: ast.expr, say: object) -> Iterator[Edit]:
+    """The edits for one node: pieces around what stays, so that those of nested nodes do not overlap."""
+    assert callable(say)
+    match node:
+        case ast.Call(func=ast.Attribute(value=tensor, attr="numpy"), args=[], keywords=[]):
+            yield _cut(source, source.span(tensor), source.span(node))
+        case ast.Call(func=function, args=[argument, *rest], keywords=keywords):
+            name = source.dotted(function)
+            if name in _WRAPPING or name in _VALUES:
+                if rest or keywords:
+                    raise _NoCounterpart
+                if name in _WRAPPING and not _makes_array(source, argument):
+                    return
+                yield Edit(_until(source.span(node), source.span(argument)), "(" if _loose(argument) else "")
+                yield Edit(_from(source.span(argument), source.span(node)), ")" if _loose(argument) else "")
+            elif name.startswith("numpy."):
+                yield from _keywords(source, node)
+                if name in ("numpy.maximum", "numpy.minimum") and any(isinstance(a, ast.Constant) for a in node.args):
+                    bound = "min" if name == "numpy.maximum" else "max"
+                    if len(node.args) != 2 or isinstance(node.args[0], ast.Constant):
+                        raise _NoCounterpart
+                    yield Edit(source.span(function), say("torch.clamp", node))
+                    yield Edit(_before(source.span(node.args[1])), f"{bound}=")
+        case ast.Attribute():
+            name = source.dotted(node)
+            if name.startswith("numpy.") and not _is_handled(source, node, name):
+                yield source.replaced(node, say(f"torch.{_counterpart(name.removeprefix('numpy.'))}", node))
+
+
+def _is_handled(source: Source, node: ast.Attribute, name: str) -> bool:
+    """Whether the call around takes care of its function's name, or the name is the inner part of a longer one."""
+    parent = source.parents[node]
+    if isinstance(parent, ast.Attribute):
+        raise _NoCounterpart  # numpy.linalg.norm and the like
+    if not isinstance(parent, ast.Call) or parent.func is not node:
+        return False
+    clamps = name in ("numpy.maximum", "numpy.minimum") and any(isinstance(a, ast.Constant) for a in parent.args)
+    return clamps or name in _VALUES
+
+
+def _counterpart(name: str) -> str:
+    if name in _SAME or name in _DTYPES or name in _CONSTANTS:
+        return "clamp" if name == "clip" else name
+    if name not in _OTHER:
+        raise _NoCounterpart
+    return _OTHER[name]
+
+
+def _keywords(source: Source, call: ast.Call) -> Iterator[Edit]:
+    for keyword in call.keywords:
+        if keyword.arg is None or keyword.arg in ("out", "where", "order", "initial"):
+            raise _NoCounterpart
+        if keyword.arg in _KEYWORDS:
+            place = Span(source.filename, keyword.lineno, keyword.col_offset, keyword.lineno,
+                         keyword.col_offset + len(keyword.arg))  # fmt: skip
+            yield Edit(place, _KEYWORDS[keyword.arg])
+
+
+def _makes_array(source: Source, node: ast.expr) -> bool:
+    """Whether an expression is an array: it uses numpy, or is a variable that is assigned from one that does."""
+    if isinstance(node, ast.Name):
+        function = source.function(node)
+        values = [
+            s.value for s in ast.walk(function)
+            if isinstance(s, ast.Assign) and any(isinstance(t, ast.Name) and t.id == node.id for t in s.targets)
+        ] if function else []  # fmt: skip
+        return bool(values) and all(not isinstance(v, ast.Name) and _makes_array(source, v) for v in values)
+    return any(
+        source.dotted(n).startswith("numpy.") or n.attr == "numpy"
+        for n in ast.walk(node)
+        if isinstance(n, ast.Attribute)
+    )
+
+
+def _loose(node: ast.expr) -> bool:
+    return not isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+
+
+def _cut(source: Source, inner: Span, outer: Span) -> Edit:
+    return Edit(_from(inner, outer), "")
+
+
+def _until(outer: Span, inner: Span) -> Span:
+    return Span(outer.file, outer.line, outer.column, inner.line, inner.column)
+
+
+def _from(inner: Span, outer: Span) -> Span:
+    return Span(outer.file, inner.end_line, inner.end_column, outer.end_line, outer.end_column)
+
+
+def _before(span: Span) -> Span:
+    return Span(span.file, span.line, span.column, span.line, span.column)
+
+
+# --- constants ------------------------------------------------------------------------------------------------------
+
+
+def _hoisted(source: Source, node: ast.Call) -> Iterator[Fix]:
+    """A call that uses nothing of the function's is made once, when the module is imported."""
+    function = source.function(node)
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    if (
+        function is None
+        or names & source.local_names(node)
+        or isinstance(source.parents[node], ast.Expr | ast.withitem)
+    ):
+        return
+    outermost = [n for n in source.above(node) if isinstance(n, ast.stmt)][-1]
+    later = source.definitions.keys() | source.classes.keys() | source.values.keys()
+    bound = {n.id: n.lineno for n in ast.walk(source.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    if any(name in later and bound.get(name, outermost.lineno) >= outermost.lineno for name in names):
+        return
+    constant = source.unused(_constant_name(node), node)
+    edits = (source.inserted(outermost, [f"{constant} = {source.text(node)}", "", ""]), source.replaced(node, constant))
+    yield Fix(f"Call {ast.unparse(node.func)} once, when the module is imported", edits)
+
+
+def _constant_name(node: ast.Call) -> str:
+    """``value = load()`` becomes ``LOAD``."""
+    return ast.unparse(node.func).rpartition(".")[2].upper().strip("_") or "CONSTANT"
