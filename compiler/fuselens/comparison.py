@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import statistics
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -95,24 +96,32 @@ def observe(
     value that was not chosen comes into a graph decides whether it has one."""
     target = getattr(getattr(fn, "__fuselens__", None), "target", fn)
     modules = [m for m in (target, *args, *kwargs.values()) if isinstance(m, torch.nn.Module)]
-    states = [_state_of(m) for m in modules]
-    random = torch.get_rng_state()
-    try:
+    with unchanged(*modules):
         given = copied(args, gradients), copied(kwargs, gradients)
-        result = fn(*given[0], **given[1])
-        found = _gradients(torch.nn.ModuleList(modules), result, given) if gradients else {}
+        try:
+            result = fn(*given[0], **given[1])
+            found = _gradients(torch.nn.ModuleList(modules), result, given) if gradients else {}
+        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
+            return {"raised": error}
         return {
             "result": _detached(result),
             "gradient": {n: g for n, g in found.items() if g is not None and bool((g != 0).any())},
             "input": [_detached(t) for t in _leaves(given)],
             "state": [_state_of(m) for m in modules],
         }
-    except Exception as error:  # noqa: BLE001 - the user's function may raise anything
-        return {"raised": error}
+
+
+@contextlib.contextmanager
+def unchanged(*values: Any) -> Iterator[None]:
+    """Puts the state of modules among ``values``, and torch's random state, back afterwards."""
+    states = [(v, _state_of(v)) for v in values]
+    random = torch.get_rng_state()
+    try:
+        yield
     finally:
         torch.set_rng_state(random)
-        for module, state in zip(modules, states, strict=True):
-            _restore(module, state)
+        for value, state in states:
+            _restore(value, state)
 
 
 def _state_of(module: Any) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ from .report import Diagnostic, FileReport, Fix, Report, Span
 log = logging.getLogger(__name__)
 Progress = Callable[[str], None]
 Call = tuple[tuple[Any, ...], dict[str, Any]]
-_SECONDS = 40.0  # for all fixes of a function; the rest stay untried
+_SECONDS = 40.0  # for all fixes of a function
 _VARIANTS = 24
 _COMPARED = 6  # variants that are compared in any case
 _SERIOUS = ("error", "warning")
@@ -84,7 +84,7 @@ class _Trial:
     def tried(self, finding: Diagnostic, deadline: float, progress: Progress) -> Iterator[Fix]:
         for fix in finding.fixes:
             if time.monotonic() > deadline:
-                yield fix
+                yield dataclasses.replace(fix, trial="there was no time to try it out")
                 continue
             progress(f"{self.qualname}: trying out: {fix.title}")
             try:
@@ -103,9 +103,8 @@ class _Trial:
         edited = fixes.applied(self.text, fix.edits)
         try:
             with _seeded(), opened_function(self.path, self.qualname, edited, self.config) as shadow:
-                if why := self.remaining(finding, shadow):
-                    return why
-                return self.difference(shadow, variants)
+                why = self.remaining(finding, shadow)
+                return self.difference(shadow, variants) or why
         except FileRefused as refusal:
             return refusal.diagnostic.message
 
@@ -131,10 +130,11 @@ class _Trial:
     def remaining(self, finding: Diagnostic, shadow: OpenFunction) -> str:
         """What the edited function's compilation still complains of."""
         inputs = shadow.inputs()
-        report = api.inspect(
-            shadow.target, inputs.args, inputs.kwargs, config=dataclasses.replace(shadow.config, explore=True),
-            function=self.qualname, span=shadow.annotated.name_span, dynamic=inputs.dynamic,
-        )  # fmt: skip
+        with comparison.unchanged(shadow.target, *inputs.args):
+            report = api.inspect(
+                shadow.target, inputs.args, inputs.kwargs, config=dataclasses.replace(shadow.config, explore=True),
+                function=self.qualname, span=shadow.annotated.name_span, dynamic=inputs.dynamic,
+            )  # fmt: skip
         before = Counter((d.code, d.message) for d in self.findings)
         before[finding.code, finding.message] -= 1
         for d in (*report.breaks, *report.diagnostics):

@@ -40,6 +40,7 @@ def register(server: FuselensServer) -> None:
         ls.checks.cancel_all()
         ls.warming.cancel_all()
         ls.live.stop()
+        ls.trials.cancel_all()
         await ls.pool.close()
 
 

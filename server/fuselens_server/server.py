@@ -26,6 +26,7 @@ from .checking import Checks
 from .convert import Encoding, SourceText
 from .document_uri import CodeDocument, ReportDocument, parse
 from .features import diagnostics, documents
+from .fix_trials import FixTrials
 from .live import LiveRuns
 from .progress import CheckProgress
 from .protocol import FuselensProtocol
@@ -65,6 +66,7 @@ class FuselensServer(LanguageServer):
         self.checks = Checks(self, self.session, self.pool)
         self.warming = Warming(self, self.pool, self.send_status)
         self.live = LiveRuns(self.live_changed)
+        self.trials = FixTrials(self, self.pool, self.send_status)
         self.initial_options: Any = None
         self.worker_status: WorkerStatus | None = None
         self.refreshes = Refreshes(self)
@@ -203,6 +205,7 @@ class FuselensServer(LanguageServer):
         self.publish_borrowers()
         self.files.refresh(changed)
         self.warming.start(document)
+        self.trials.start(document)
         self.refreshes.ask_for_annotations()
         for uri in self._served.intersection(changed):
             self.refreshes.ask_for_content(uri)
@@ -234,6 +237,8 @@ class FuselensServer(LanguageServer):
             state, message = "compiling", f"compiling {self._running_checks} file{'s' * (self._running_checks > 1)}"
         elif state == "ready" and self.warming.documents:
             message = f"building kernels of {', '.join(PurePath(d.path).name for d in self.warming.documents)}"
+        elif state == "ready" and self.trials.documents:
+            message = f"trying out fixes of {', '.join(PurePath(d.path).name for d in self.trials.documents)}"
         torch = status.versions.get("torch", "")
         body = messages.Status(state=state, message=message, torch=torch, interpreter=status.interpreter)
         self.protocol.notify(messages.STATUS, body)
@@ -283,6 +288,7 @@ class FuselensServer(LanguageServer):
         """New workers, and every open document checked again with them."""
         self.checks.cancel_all()
         self.warming.cancel_all()
+        self.trials.cancel_all()
         await self.pool.restart()
         for document in self.session.documents:
             self.checks.opened(document)

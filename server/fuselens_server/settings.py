@@ -27,6 +27,7 @@ class Settings:
     virtual_documents: str = "auto"  # "addresses" (fuselens:…), "files", or by what the client says that it opens
     command_links: bool = False  # the client has our extension's commands, and runs `command:` links in hovers
     live: bool = False  # what the user's own processes compile of this folder is shown, not only where FUSELENS_LIVE=1
+    try_fixes: bool = True  # compile each fix in the background, and compare with eager
     warm_files: bool = True  # build in the background what the user's own run of a file will need
     concurrent_checks: int = field(default_factory=lambda: max(2, min(4, os.cpu_count() or 2)))
 
@@ -58,6 +59,7 @@ _NAMES = {  # the client's names, as documented diagnostics spell them, to field
     "onNames": "on_names",
     "virtualDocuments": "virtual_documents",
     "live": "live",
+    "tryFixes": "try_fixes",
     "warmFiles": "warm_files",
     "commandLinks": "command_links",
     "concurrentChecks": "concurrent_checks",
@@ -72,6 +74,7 @@ _ACCEPTED: dict[str, tuple[type, ...]] = {
     "on_names": (bool,),
     "virtual_documents": (str,),
     "live": (bool,),
+    "try_fixes": (bool,),
     "warm_files": (bool,),
     "command_links": (bool,),
     "concurrent_checks": (int,),

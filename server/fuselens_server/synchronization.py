@@ -62,6 +62,7 @@ def register(server: FuselensServer) -> None:
         if document is not None:
             ls.checks.cancel(document)
             ls.warming.cancel(document)
+            ls.trials.cancel(document)
             ls.cancel_republish(document)
             ls.unpublish(document)
             ls.publish_borrowers()

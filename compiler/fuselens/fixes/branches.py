@@ -183,7 +183,7 @@ class _Converter:
         return name
 
     def fresh(self, name: str) -> str:
-        found = self.source.unused(name, self.statement)
+        found = self.source.unused(name)
         while found in self.taken:
             found += "_"
         self.taken.add(found)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..report import Edit, Fix, Span
-from .source import Source
+from .source import N, Source
 
 _SAME = frozenset(
     "abs absolute all allclose any arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort "
@@ -73,9 +73,8 @@ def _without_numpy(source: Source, node: ast.expr) -> Iterator[Fix]:
         yield Fix("Compute with torch instead of numpy", (*imports.values(), *edits))
 
 
-def _translated(source: Source, node: ast.expr, say: object) -> Iterator[Edit]:
+def _translated(source: Source, node: ast.expr, say: Callable[[str, ast.AST], str]) -> Iterator[Edit]:
     """The edits for one node: pieces around what stays, so that those of nested nodes do not overlap."""
-    assert callable(say)
     match node:
         case ast.Call(func=ast.Attribute(value=tensor, attr="numpy"), args=[], keywords=[]):
             yield _cut(source, source.span(tensor), source.span(node))
@@ -131,20 +130,22 @@ def _keywords(source: Source, call: ast.Call) -> Iterator[Edit]:
             yield Edit(place, _KEYWORDS[keyword.arg])
 
 
-def _makes_array(source: Source, node: ast.expr) -> bool:
-    """Whether an expression is an array: it uses numpy, or is a variable that is assigned from one that does."""
-    if isinstance(node, ast.Name):
-        function = source.function(node)
-        values = [
-            s.value for s in ast.walk(function)
-            if isinstance(s, ast.Assign) and any(isinstance(t, ast.Name) and t.id == node.id for t in s.targets)
-        ] if function else []  # fmt: skip
-        return bool(values) and all(not isinstance(v, ast.Name) and _makes_array(source, v) for v in values)
+def _makes_array(source: Source, node: ast.expr, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether an expression uses numpy, or a variable that is assigned from one that does."""
+    if any(source.dotted(n).startswith("numpy.") or n.attr == "numpy" for n in _parts(node, ast.Attribute)):
+        return True
+    function = source.function(node)
+    assigned = [s for s in ast.walk(function) if isinstance(s, ast.Assign)] if function else []
     return any(
-        source.dotted(n).startswith("numpy.") or n.attr == "numpy"
-        for n in ast.walk(node)
-        if isinstance(n, ast.Attribute)
+        _makes_array(source, s.value, seen | {name.id})
+        for name in _parts(node, ast.Name)
+        for s in assigned
+        if name.id not in seen and any(isinstance(t, ast.Name) and t.id == name.id for t in s.targets)
     )
+
+
+def _parts(node: ast.AST, kind: type[N]) -> Iterator[N]:
+    return (n for n in ast.walk(node) if isinstance(n, kind))
 
 
 def _loose(node: ast.expr) -> bool:
@@ -185,7 +186,7 @@ def _hoisted(source: Source, node: ast.Call) -> Iterator[Fix]:
     bound = {n.id: n.lineno for n in ast.walk(source.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     if any(name in later and bound.get(name, outermost.lineno) >= outermost.lineno for name in names):
         return
-    constant = source.unused(_constant_name(node), node)
+    constant = source.unused(_constant_name(node))
     edits = (source.inserted(outermost, [f"{constant} = {source.text(node)}", "", ""]), source.replaced(node, constant))
     yield Fix(f"Call {ast.unparse(node.func)} once, when the module is imported", edits)
 

@@ -169,7 +169,10 @@ class Source(SourceModule):
         local = next((local for local, meaning in self.names.items() if meaning == top and local not in hidden), None)
         if local is not None:
             return f"{local}.{rest}", ()
-        return name, (self.imported(top),)
+        if top not in hidden:
+            return name, (self.imported(top),)
+        alias = self.unused(f"_{top}")
+        return f"{alias}.{rest}", (self.imported(f"{top} as {alias}"),)
 
     def imported(self, module: str) -> Edit:
         """``import module``, before the first import that is not of ``__future__``."""
@@ -188,7 +191,7 @@ class Source(SourceModule):
                 names |= {n.id for n in ast.walk(scope) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         return names
 
-    def unused(self, name: str, node: ast.AST) -> str:
+    def unused(self, name: str) -> str:
         """``name``, with a number where the file uses it already."""
         taken = {n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name)}
         taken |= (

@@ -87,7 +87,7 @@ def _fixes(view: View, found: Finding, *, versioned: bool) -> Iterator[lsp.CodeA
     for fix in sorted(found.diagnostic.fixes, key=lambda fix: not fix.verified):
         edits = text_edits(view, found.text, fix)
         if edits:
-            title = fix.title if fix.verified else f"{fix.title} (template: not tried out)"
+            title = fix.title if fix.verified else f"{fix.title} (template: {fix.trial or 'not tried out'})"
             edit = workspace_edit(view, edits, versioned=versioned)
             first = fix.verified and preferred
             preferred = preferred and not first

@@ -1,0 +1,145 @@
+"""Fixes are tried out in the background, after each check that found some."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fuselens import wire
+from fuselens.report import Diagnostic, Fix, Report
+
+from .session import Document
+from .settings import Settings
+from .turns import Urgency
+from .worker_pool import Environment, StartError, WorkerDiedError, WorkerPool
+
+logger = logging.getLogger(__name__)
+
+
+class Client(Protocol):
+    """What trials need of the editor's side."""
+
+    async def settled(self, path: str) -> tuple[Settings, Environment]:
+        """The settings that hold for a file and where its code runs, once the client has given them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """One function's fixes. Without a fingerprint they are tried out again after each check."""
+
+    document: Document
+    function: str
+    fingerprint: str | int
+
+
+class FixTrials:
+    """At most one trial per function. It gives way to whatever somebody waits for, and goes on when the file is checked
+    again and the function is still the same."""
+
+    def __init__(self, client: Client, pool: WorkerPool, on_change: Callable[[], None]) -> None:
+        self._client = client
+        self._pool = pool
+        self._on_change = on_change
+        self._tasks: dict[_Key, asyncio.Task[None]] = {}
+
+    @property
+    def documents(self) -> list[Document]:
+        """Those whose fixes are being tried out, or wait for it."""
+        return list(dict.fromkeys(key.document for key in self._tasks))
+
+    def start(self, document: Document) -> None:
+        """Tries out what was not tried out yet."""
+        checked = document.checked
+        wanted = {_key(document, r): r for r in checked.report.functions if has_untried(r)} if checked else {}
+        for key in [k for k in self._tasks if k.document is document and k not in wanted]:
+            self._tasks.pop(key).cancel()
+        for key, report in wanted.items():
+            if checked is not None and key not in self._tasks:
+                source = checked.text.origin.text.removeprefix("\ufeff")
+                task = asyncio.get_running_loop().create_task(self._try(key, report, source))
+                self._tasks[key] = task
+                task.add_done_callback(lambda done, key=key: self._done(key, done))
+
+    def cancel(self, document: Document) -> None:
+        for key in [k for k in self._tasks if k.document is document]:
+            self._tasks.pop(key).cancel()
+
+    def cancel_all(self) -> None:
+        for document in self.documents:
+            self.cancel(document)
+
+    async def _try(self, key: _Key, report: Report, source: str) -> None:
+        document = key.document
+        settings, environment = await self._client.settled(document.path)
+        if not settings.try_fixes:
+            return
+        findings = (*report.breaks, *report.diagnostics)
+        request = wire.Request(
+            0, "fix", document.path, source, (key.function,), settings.options, settings.limits, findings=findings
+        )
+        self._on_change()
+        tried: Sequence[Diagnostic] = ()
+        why = "there was no answer"
+        try:
+            event = await self._pool.submit(environment, request, lambda _: None, lambda: Urgency.BACKGROUND)
+            if event.file is not None:
+                tried = [d for r in event.file.functions for d in r.breaks]
+                why = next((d.message for d in event.file.diagnostics), why)
+        except (StartError, WorkerDiedError) as error:
+            why = str(error)
+        if len(tried) != len(findings):
+            tried = [failed(finding, why) for finding in findings]
+            logger.info("the fixes of %s were not tried out: %s", key.function, why)
+        for current in document.checked.report.functions if document.checked else ():
+            if _key(document, current) == key:
+                take(current, findings, tried)
+
+    def _done(self, key: _Key, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
+        self._on_change()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("trying out the fixes of %s failed", key.function, exc_info=error)
+
+
+def _key(document: Document, report: Report) -> _Key:
+    return _Key(document, report.function, report.fingerprint or id(report))
+
+
+def has_untried(report: Report) -> bool:
+    return any(not fix.trial for d in (*report.breaks, *report.diagnostics) for fix in d.fixes)
+
+
+def failed(finding: Diagnostic, why: str) -> Diagnostic:
+    """``finding`` when its fixes could not be tried out."""
+    fixes = (dataclasses.replace(fix, trial=fix.trial or f"it could not be tried out: {why}") for fix in finding.fixes)
+    return dataclasses.replace(finding, fixes=tuple(fixes))
+
+
+def take(report: Report, asked: Iterable[Diagnostic], tried: Iterable[Diagnostic]) -> None:
+    """Notes in ``report`` what became of the fixes of ``asked``, its findings as they were then: places may have moved
+    since."""
+    outcomes = [
+        [next((t for t in after.fixes if t.edits == fix.edits), None) for fix in before.fixes]
+        for before, after in zip(asked, tried, strict=True)
+    ]
+    current = [*report.breaks, *report.diagnostics]
+    if [len(d.fixes) for d in current] != [len(found) for found in outcomes]:
+        return
+    noted = [_noted(finding, found) for finding, found in zip(current, outcomes, strict=True)]
+    report.breaks, report.diagnostics = noted[: len(report.breaks)], noted[len(report.breaks) :]
+
+
+def _noted(finding: Diagnostic, outcomes: Sequence[Fix | None]) -> Diagnostic:
+    """Without the fixes that the trial took out."""
+    fixes = (
+        dataclasses.replace(fix, verified=outcome.verified, trial=outcome.trial)
+        for fix, outcome in zip(finding.fixes, outcomes, strict=True)
+        if outcome is not None
+    )
+    return dataclasses.replace(finding, fixes=tuple(fixes))

@@ -1,0 +1,231 @@
+"""What the source alone says: which fixes are offered for a finding, as edited text, and which must not be."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+import pytest
+
+from fuselens import diagnostics, fixes
+from fuselens.report import Span
+
+PATH = "/f.py"
+IMPORTS = (
+    "import copy, json, logging, sys, warnings\nimport numpy as np\nimport torch\nimport torch.nn.functional as F\n"
+)
+
+
+def propose(code: str, source: str, needle: str) -> list[str]:
+    """The sources that the fixes of ``code`` at ``needle`` give."""
+    before = source[: source.index(needle)]
+    line = before.count("\n") + 1
+    column = len(before.rpartition("\n")[2].encode())
+    lines = needle.split("\n")
+    end = len(lines[-1].encode()) + (column if len(lines) == 1 else 0)
+    span = Span(PATH, line, column, line + len(lines) - 1, end)
+    found = fixes.propose(fixes.Source(source, PATH), diagnostics.make(code, span))
+    edited = [fixes.applied(source, fix.edits) for fix in found]
+    for text in edited:
+        ast.parse(text)
+    return edited
+
+
+def body(text: str, imports: str = IMPORTS) -> str:
+    return f"{imports}\ndef f(x, y):\n{textwrap.indent(textwrap.dedent(text).strip(), '    ')}\n"
+
+
+# code, what is at fault, the function's body, and what the fixes make of it
+GOOD: list[tuple[str, str, str, list[str]]] = [
+    # branches
+    ("FL101", "x.sum() > 0", """
+        if x.sum() > 0:
+            y = x * 2
+        else:
+            y = x - 1
+        return y
+     """, ["y = torch.where(x.sum() > 0, x * 2, x - 1)\nreturn y",
+           "y = torch.cond(x.sum() > 0, lambda: x * 2, lambda: x - 1)\nreturn y"]),
+    ("FL101", "x.sum() > 0", """
+        if x.sum() > 0:
+            y = y * -1
+        return y
+     """, ["y = torch.where(x.sum() > 0, y * -1, y)\nreturn y",
+           "y = torch.cond(x.sum() > 0, lambda: y * -1, lambda: y.clone())\nreturn y"]),
+    ("FL101", "x.sum() > 0", """
+        if x.sum() > 0:
+            return x, y + 1
+        return y, x
+     """, ["condition = x.sum() > 0\nreturn torch.where(condition, x, y), torch.where(condition, y + 1, x)"]),
+    ("FL101", "x.sum() > 0", """
+        if x.sum() > 0:
+            return x
+        else:
+            return y
+     """, ["return torch.where(x.sum() > 0, x, y)"]),
+    ("FL101", "x.sum() > 0", """
+        a = b = x
+        if x.sum() > 0:
+            a, b = b, a
+        return a
+     """, []),
+    ("FL101", "x.any()", """
+        a = b = x
+        if not x.any():
+            a = b
+            b = a + 1
+        return a, b
+     """, ["a = b = x\na_then = b\ncondition = ~(x.any())\na, b = torch.where(condition, a_then, a), "
+           "torch.where(condition, a_then + 1, b)\nreturn a, b"]),
+    ("FL101", "x.max() < 1", """
+        if x.sum() > 0 and x.max() < 1:
+            y = x
+        elif x.min() < 0:
+            y = -x
+        return y
+     """, ["y = torch.where((x.sum() > 0) & (x.max() < 1), x, torch.where(x.min() < 0, -x, y))\nreturn y", None]),
+    ("FL101", "x.sum()", "return (x if x.sum() else y) * 2", ["return (torch.where(x.sum() != 0, x, y)) * 2"]),
+    ("FL101", "x.sum() > 0", "a = x.sum() > 0 and y.sum() > 0\nreturn a",
+     ["a = ((x.sum() > 0) & (y.sum() > 0))\nreturn a"]),
+    ("FL101", "x.sum() > 0", "assert x.sum() > 0, 'bad'\nreturn x",
+     ["torch._assert_async(x.sum() > 0, 'bad')\nreturn x"]),
+    # output
+    ("FL103", "print('x', x.sum())", "print('x', x.sum())  # debug\nreturn x",
+     ["if not torch.compiler.is_compiling():\n    print('x', x.sum())  # debug\nreturn x", "return x"]),
+    ("FL103", "print(x)", "if y is None:\n    print(x)\nreturn x",
+     ["if y is None:\n    if not torch.compiler.is_compiling():\n        print(x)\nreturn x", "if y is None:\n    pass\nreturn x"]),
+    ("FL103", "print(x)", "print(x); return x", ["pass; return x"]),
+    ("FL103", "self.logger.info(x)", "self.logger.info(x)\nreturn x",
+     ["if not torch.compiler.is_compiling():\n    self.logger.info(x)\nreturn x", "return x"]),
+    ("FL102", "x.item()", "warnings.warn(f'{x.item()}')\nreturn x",
+     ["if not torch.compiler.is_compiling():\n    warnings.warn(f'{x.item()}')\nreturn x", "return x"]),
+    # numbers
+    ("FL102", "x.max().item()", "m = x.max().item()\nreturn y / m",
+     ["m = x.max()\nreturn y / m", "m = x.max().detach()\nreturn y / m"]),
+    ("FL102", "float(x + y)", "return float(x + y) * y",
+     ["return (x + y) * y", "return (x + y).detach() * y", "return (x + y).detach().float() * y"]),
+    ("FL102", "int(x.sum())", "return int(x.sum()) + y", ["return x.sum().long() + y"]),
+    ("FL102", "not x", "a = not x\nreturn y * a", ["a = (~(x != 0))\nreturn y * a"]),
+    # order
+    ("FL102", "p.sort()", "p = [x, y]\np.sort()\nreturn p[0]",
+     ["p = [x, y]\np[:] = torch.stack(p).sort().values.unbind()\nreturn p[0]"]),
+    ("FL102", "sorted([x, y], reverse=True)", "return sorted([x, y], reverse=True)",
+     ["return list(torch.stack([x, y]).sort(descending=True).values.unbind())"]),
+    ("FL102", "max(x, y)", "return max(x, y)", ["return torch.maximum(x, y)"]),
+    ("FL102", "min(x)", "return min(x)", ["return torch.stack(list(x)).min()"]),
+    # calls
+    ("FL102", "F.one_hot(x)", "num_classes = y.shape[0]\nreturn F.one_hot(x)",
+     ["num_classes = y.shape[0]\nreturn F.one_hot(x, num_classes=num_classes)"]),
+    ("FL102", "F.one_hot(x)", "return F.one_hot(x)", ["return F.one_hot(x, num_classes=num_classes)"]),
+    ("FL104", "copy.deepcopy(x)", "return copy.deepcopy(x)", ["return x.detach().clone()"]),
+    ("FL104", "np.maximum(x.numpy(), 0)",
+     "a = np.maximum(x.numpy(), 0)\nb = np.sum(a, axis=0, keepdims=True)\nreturn torch.from_numpy(a + b)",
+     ["a = torch.clamp(x, min=0)\nb = torch.sum(a, dim=0, keepdim=True)\nreturn (a + b)"]),
+    ("FL102", "np.sin(x)", "return np.sin(x) * np.pi", ["return torch.sin(x) * torch.pi"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "needle", "before", "after"), GOOD, ids=[f"{g[0]} {g[1]}" for g in GOOD])
+def test_fixes(code: str, needle: str, before: str, after: list[str | None]):
+    found = propose(code, body(before), needle)
+    assert len(found) == len(after)
+    for text, expected in zip(found, after, strict=True):
+        assert expected is None or text == body(expected)
+
+
+BAD = [
+    # what only one side may do, or does to others
+    ("FL101", "x.sum() > 0", "if x.sum() > 0:\n    print(x)\nreturn x"),
+    ("FL101", "x.sum() > 0", "if x.sum() > 0:\n    y.add_(1)\nreturn y"),
+    ("FL101", "x.sum() > 0", "if x.sum() > 0:\n    y += 1\nreturn y"),
+    ("FL101", "x.sum() > 0", "if x.sum() > 0:\n    self.n = 1\nreturn y"),
+    ("FL101", "x.sum() > 0", "if x.sum() > 0:\n    a = x\nreturn a"),
+    ("FL101", "x.sum() > 0", "if x.sum() > 0:\n    y = unknown(x)\nreturn y"),
+    ("FL101", "x.sum() > 0", "if x.sum() > 0:\n    y = F.dropout(x)\nreturn y"),
+    ("FL101", "x.sum() > 0", "if x.sum() > 0:\n    raise ValueError\nreturn y"),
+    ("FL101", "x.sum() > 0", "if x.sum() > 0:\n    return x\nreturn None, y"),
+    ("FL101", "x.sum() > 0", "if x.sum() > 0:\n    return x\ny = y + 1\nreturn y"),
+    ("FL101", "x.sum() > 0", "if x.sum() > 0:\n    y = 'text'\nreturn y"),
+    ("FL101", "x.sum() > 0", "if y is not None and x.sum() > 0:\n    y = x\nreturn y"),
+    ("FL101", "x.sum() > 0", "global y\nif x.sum() > 0:\n    y = x\nreturn y"),
+    ("FL101", "x.sum() > 0", "while x.sum() > 0:\n    x = x / 2\nreturn x"),
+    ("FL101", "x.sum() > 0", "return (x, y) if x.sum() > 0 else (y, x)"),
+    ("FL101", "x.sum() > 0", "return x.sum() > 0 and y.pop()"),
+    ("FL101", "x.sum() > 0", "assert x.sum() > 0, f'{x}'\nreturn x"),
+    # output whose arguments do something
+    ("FL103", "print(x.add_(1))", "print(x.add_(1))\nreturn x"),
+    ("FL103", "print(unknown(x))", "print(unknown(x))\nreturn x"),
+    ("FL103", "print(x)", "a = print(x)\nreturn a"),
+    ("FL103", "y.write(x)", "with open('f') as y:\n    a = y.write(x)\nreturn x"),
+    # Python numbers are needed
+    ("FL102", "x.item()", "return x.item()"),
+    ("FL102", "x.item()", "n = x.item()\nreturn {'n': n}"),
+    ("FL102", "x.item()", "return y[x.item()]"),
+    ("FL102", "int(x)", "for i in range(int(x)):\n    y = y + i\nreturn y"),
+    ("FL102", "float(x)", "return f'{float(x):.2f}'"),
+    ("FL102", "x.item()", "if x.item() > 3:\n    return y\nreturn y + 1"),
+    ("FL102", "int(x)", "return torch.zeros(int(x))"),
+    # orders that torch does not sort by
+    ("FL102", "sorted([x, y], key=len)", "return sorted([x, y], key=len)"),
+    ("FL102", "max(x, y, key=len)", "return max(x, y, key=len)"),
+    # no counterpart in torch
+    ("FL104", "np.frompyfunc(x, 1, 1)", "return np.frompyfunc(x, 1, 1)"),
+    ("FL102", "np.median(x)", "return np.median(x)"),
+    ("FL104", "np.sin(x, out=y)", "return np.sin(x, out=y)"),
+    ("FL104", "unknown(x)", "return unknown(x)"),
+    # of other kinds
+    ("FL105", "x.sum() > 0", "return x if x.sum() > 0 else y"),
+]
+
+
+@pytest.mark.parametrize(("code", "needle", "before"), BAD, ids=[f"{b[0]} {b[2]}"[:60] for b in BAD])
+def test_what_would_change_the_program_is_not_offered(code: str, needle: str, before: str):
+    assert propose(code, body(before), needle) == []
+
+
+def test_names_as_the_file_spells_them():
+    aliased = body("return x if x.sum() > 0 else y", "import torch as th\n")
+    assert "th.where(" in propose("FL101", aliased, "x.sum() > 0")[0]
+    imported = body("return x if x.sum() > 0 else y", "from torch import Tensor, where\n")
+    assert "return where(" in propose("FL101", imported, "x.sum() > 0")[0]
+    shadowed = "import torch\ndef f(x, torch):\n    return x if x.sum() > 0 else -x\n"
+    (text,) = propose("FL101", shadowed, "x.sum() > 0")
+    assert text.startswith("import torch as _torch\n")
+    assert "_torch.where(" in text
+    without = propose(
+        "FL101",
+        '"""Doc."""\nfrom __future__ import annotations\nimport os\n' + body("return x if x else y", ""),
+        "x if x else y",
+    )
+    assert "annotations\nimport torch\nimport os" in without[0]
+
+
+def test_a_value_made_of_module_names_is_made_once():
+    source = "import json\n\ndef other():\n    pass\n\n@compile\ndef f(x):\n    return x * json.loads('[1]')[0]\n"
+    (text,) = propose("FL104", source, "json.loads('[1]')")
+    assert text == source.replace("@compile", "LOADS = json.loads('[1]')\n\n\n@compile").replace(
+        "x * json.loads('[1]')", "x * LOADS"
+    )
+    assert propose("FL104", source.replace("'[1]'", "x"), "json.loads(x)") == []
+
+
+def test_an_option_keeps_sizes_in_the_graph():
+    source = "import fuselens, torch\n@fuselens.compile(fullgraph=False)\ndef f(x):\n    n = int(x.argmax())\n    return torch.zeros(n)\n"
+    (text,) = propose("FL102", source, "int(x.argmax())")
+    assert '(fullgraph=False, options={"capture_scalar_outputs": True})' in text
+    assert "n = int(x.argmax())\n    torch._check(n >= 0)\n" in text
+    assert propose("FL102", source.replace("fullgraph=False", "mode='default'"), "int(x.argmax())") == []
+
+
+def test_places_are_bytes_and_lines_are_pythons():
+    source = "import torch\ndef f(x, ü):\n\tλ = '\f'; ü = x if x.sum() > 0 else ü\n\treturn ü\n"
+    assert "ü = torch.where(x.sum() > 0, x, ü)\n" in propose("FL101", source, "x.sum() > 0")[0]
+    crlf = source.replace("\n", "\r\n")
+    assert fixes.applied(crlf, []) == crlf
+
+
+def test_findings_elsewhere_have_no_fixes():
+    source = fixes.Source(body("return x if x.sum() > 0 else y"), PATH)
+    assert fixes.propose(source, diagnostics.make("FL101")) == ()
+    assert fixes.propose(source, diagnostics.make("FL101", Span("/other.py", 7, 16, 7, 27))) == ()
+    assert fixes.propose(source, diagnostics.make("FL101", Span(PATH, 700, 16, 700, 27))) == ()

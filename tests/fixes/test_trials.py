@@ -1,0 +1,129 @@
+"""Fixes tried out: what is verified compiles without the break and agrees with eager; what differs is taken out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fuselens import check, trials
+from fuselens.isolation import config_of
+from fuselens.report import Diagnostic, Fix
+
+IMPORTS = "import fuselens, torch, numpy as np\nimport torch.nn.functional as F\nfrom jaxtyping import Float32\nfrom torch import Tensor\n"
+COMPILED = '@fuselens.compile\ndef f(x: Float32[Tensor, "n"]):\n'
+
+
+@pytest.fixture
+def tried(tmp_path: Path):
+    """The findings of a file's first function, with their fixes, before and after these were tried out."""
+
+    def run(text: str) -> tuple[list[Diagnostic], list[Diagnostic]]:
+        path = tmp_path / "tried_out.py"
+        path.write_text(IMPORTS + text)
+        file = check.check_file(path, config=config_of({}))
+        assert not file.diagnostics
+        report = file.functions[0]
+        findings = [*report.breaks, *report.diagnostics]
+        outcome = trials.try_fixes(str(path), None, report.function, findings, config_of({}), lambda _: None)
+        assert not outcome.diagnostics
+        return findings, outcome.functions[0].breaks
+
+    return run
+
+
+def verdicts(findings: list[Diagnostic]) -> list[tuple[str, bool]]:
+    return [(fix.edits[-1].replacement.strip(), fix.verified) for d in findings for fix in d.fixes]
+
+
+def only(findings: list[Diagnostic]) -> list[Fix]:
+    (found,) = [d for d in findings if d.fixes]
+    return list(found.fixes)
+
+
+def test_a_branch_is_verified_when_its_inputs_took_both_sides(tried):
+    _, after = tried(COMPILED + "    if x.sum() > 0:\n        x = x * 2\n    return x + 1\n")
+    assert verdicts(after) == [
+        ("x = torch.where(x.sum() > 0, x * 2, x)", True),
+        ("x = torch.cond(x.sum() > 0, lambda: x * 2, lambda: x.clone())", False),
+    ]
+    where, cond = only(after)
+    assert where.trial.startswith("agrees with eager on ")
+    assert "runs eagerly" in cond.trial
+    _, after = tried(COMPILED + "    return x * 2 if x.sum() > 1e9 else x + 1\n")
+    (fix,) = only(after)
+    assert (fix.verified, fix.trial) == (False, "no inputs were found that take both sides")
+
+
+def test_gradients_tell_numbers_from_tensors(tried):
+    before, after = tried(COMPILED + "    return x / x.max().item()\n")
+    assert verdicts(before) == [("x.max()", False), ("x.max().detach()", False)]
+    assert verdicts(after) == [("x.max().detach()", True)]  # the other one has another gradient
+
+
+def test_types_shapes_and_other_values_count(tried):
+    _, after = tried(
+        COMPILED + "    return torch.arange(3) * float(x.argmax())\n"
+    )  # integers times a float, or an integer
+    assert ("x.argmax().detach().float()", True) in verdicts(after)
+    assert "x.argmax()" not in [text for text, _ in verdicts(after)]
+    _, after = tried(COMPILED + "    return x[:3] + (torch.ones(2, 3) if x.sum() > 0 else torch.ones(3))\n")
+    assert verdicts(after) == []
+
+
+def test_what_a_fix_leaves_is_said(tried):
+    _, after = tried(COMPILED + "    return F.one_hot(x.argsort())\n")
+    (fix,) = only(after)
+    assert not fix.verified
+    assert "NameError" in fix.trial
+    _, after = tried("NUM_CLASSES = 16\n" + COMPILED + "    return F.one_hot(x[:16].argsort())\n")
+    assert only(after)[0].verified
+
+
+def test_one_break_of_several_is_removed(tried):
+    _, after = tried(COMPILED + "    print(x)\n    y = sorted([x.sum(), x.max()])\n    return y[0] * x\n")
+    assert [(d.code, [f.verified for f in d.fixes]) for d in after if d.fixes] == [
+        ("FL103", [True, True]),
+        ("FL102", [True]),
+    ]
+
+
+def test_assertions_raise_on_the_same_inputs(tried):
+    _, after = tried(COMPILED + "    assert (x > -5).all(), 'too small'\n    return x.sqrt()\n")
+    assert verdicts(after)[0] == ("torch._assert_async((x > -5).all(), 'too small')", True)
+
+
+def test_arrays_become_tensors(tried):
+    _, after = tried(COMPILED + "    a = np.maximum(x.numpy(), 0)\n    return torch.from_numpy(np.exp(a) - 1) * 2\n")
+    assert all(f.verified for d in after for f in d.fixes)
+    assert any(d.fixes for d in after)
+
+
+def test_modules_keep_their_parameters_and_state(tried):
+    _, after = tried("""
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+
+    def forward(self, x: Float32[Tensor, "n 8"]):
+        y = self.norm(self.linear(x))
+        if x.mean() > 0:
+            y = y / y.abs().max().item()
+        return y
+
+model = fuselens.compile(Scaled())
+""")
+    found = {d.code: [(f.edits[-1].replacement, f.verified) for f in d.fixes] for d in after if d.fixes}
+    assert ("y.abs().max().detach()", True) in found["FL102"]
+
+
+def test_inputs_that_are_written_to_are_compared(tried):
+    _, after = tried(COMPILED + "    y = x\n    if x.sum() > 0:\n        y += 1\n    return y * 1\n")
+    assert verdicts(after) == []  # `y` is `x`, which the caller sees change
+
+
+def test_a_file_that_no_longer_imports_is_refused(tmp_path: Path):
+    outcome = trials.try_fixes(str(tmp_path / "gone.py"), "1 / 0\n", "f", [], config_of({}), lambda _: None)
+    assert [d.code for d in outcome.diagnostics] == ["FL912"]
