@@ -43,6 +43,12 @@ local ok, failure = pcall(function()
   vim.lsp.codelens.refresh()
   wait("code lenses", function() return #vim.lsp.codelens.get(0) > 0 end)
   seen.lenses = vim.lsp.codelens.get(0)
+
+  vim.fn.search("/ (a")
+  vim.lsp.buf.implementation()
+  wait("the kernel", function() return vim.api.nvim_buf_get_name(0):match("%.cpp$") ~= nil end)
+  seen.kernel = { file = vim.api.nvim_buf_get_name(0), line = vim.api.nvim_get_current_line() }
+  vim.cmd("edit " .. vim.fn.fnameescape(file))
   seen.signs = vim.fn.sign_getplaced("%", { group = "*" })
 
   -- the break is edited away and the file saved

@@ -39,6 +39,10 @@ def test_neovim(tmp_path: Path) -> None:
     titles = [lens["command"]["title"] for lens in seen["lenses"] if "command" in lens]
     assert any("1 break" in title for title in titles), titles
     assert "Run" in titles
+    commands = {lens["command"]["command"] for lens in seen["lenses"] if "command" in lens}
+    assert all(command.startswith("fuselens.server.") for command in commands), "those that Neovim can have executed"
+    assert seen["kernel"]["file"].endswith(".cpp"), "Neovim opens no addresses of ours, so it was led to a file"
+    assert "toy.py:" in seen["kernel"]["line"]
     assert all(d["code"] != "FL101" for d in seen["after"])
     assert seen["run"]["agrees"] is True
     assert "if b.sum()" not in file.read_text()

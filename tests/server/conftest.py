@@ -193,11 +193,6 @@ def toy(a, b):
 """
 
 
-def server_environment() -> dict[str, str]:
-    """What a server is started with. It must bear PYTHONUNBUFFERED, which editors may pass on."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, INHERITED or SOURCES)), "PYTHONUNBUFFERED": "1"}
-
-
 class File:
     """An open document, as an editor holds it."""
 
@@ -339,7 +334,8 @@ class Editor:
         command: tuple[str, ...] = (sys.executable, "-m", "fuselens_server"),
         more: Callable[[lsp.ClientCapabilities], None] = lambda _: None, folders: tuple[Path, ...] = (),
     ) -> Editor:  # fmt: skip
-        env = {**server_environment(), **(environment or {})}
+        path = os.pathsep.join(map(str, INHERITED or SOURCES))
+        env = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **(environment or {})}
         await self.client.start_io(*command, env=env, cwd=str(root))
         self._errors = asyncio.create_task(self._forward_errors())
         both = lsp.ClientCapabilities(
@@ -426,11 +422,6 @@ class Editor:
 def good() -> str:
     """A file that compiles, with one break."""
     return GOOD
-
-
-@pytest.fixture
-def environment_of_servers() -> dict[str, str]:
-    return server_environment()
 
 
 @pytest.fixture(scope="module")
