@@ -245,11 +245,9 @@ class Session:
 
     def view(self, document: Document) -> View:
         functions = document.annotated()
-        if not functions and document.checked is None and (borrowed := self._borrowed(document)):
-            return borrowed
         checked, failed = document.checked, document.failed
         untouched = TrackedText.unedited(document.text)
-        return View(
+        view = View(
             uri=document.uri,
             path=document.path,
             names=document.names,
@@ -268,29 +266,20 @@ class Session:
             correspondence=checked.correspondence if checked else Correspondence(),
             other_text=lru_cache(self._other_text),
         )
+        return view if functions or checked else self._borrowed(document, view)
 
-    def _borrowed(self, document: Document) -> View | None:
-        """The view of a file that functions of other open files ran, say a model's under a training script's."""
-        names = document.names
+    def _borrowed(self, document: Document, view: View) -> View:
+        """With what is known of a file that functions of other open files ran, say a model's under a training script's."""
         lenders = [(d.uri, d.checked) for d in self._documents.values() if d is not document and d.checked]
-        lenders = [(uri, c) for uri, c in lenders if not c.correspondence.files.isdisjoint(names)]
+        lenders = [(uri, c) for uri, c in lenders if not c.correspondence.files.isdisjoint(document.names)]
         if not lenders:
-            return None
-        untouched = TrackedText.unedited(document.text)
-        return View(
-            uri=document.uri,
-            path=document.path,
-            names=names,
-            annotated=(),
-            parsed=untouched,
+            return view
+        return replace(
+            view,
             report=FileReport(document.path, [r for _, checked in lenders for r in checked.report.functions]),
             compiled=document.on_disk,
-            failures=(),
-            failed=untouched,
-            version=document.version,
             correspondence=Correspondence(joined=[checked.correspondence for _, checked in lenders]),
             owners={r.file: uri for uri, checked in lenders for r in checked.report.functions},
-            other_text=lru_cache(self._other_text),
         )
 
     def _other_text(self, path: str) -> SourceText | None:
