@@ -181,7 +181,11 @@ export class Session implements vscode.Disposable {
       "Fuselens",
       { command: serverPath, args: ["-m", "fuselens_server"], options: { env } },
       {
-        documentSelector: [{ scheme: "file", language: "python" }, { scheme: SCHEME }],
+        documentSelector: [
+          { scheme: "file", language: "python" },
+          { scheme: "vscode-notebook-cell", language: "python" },
+          { scheme: SCHEME },
+        ],
         outputChannel: this.output,
         revealOutputChannelOn: RevealOutputChannelOn.Never,
         initializationOptions: { interpreter, commandLinks: true } satisfies InitializationOptions,

@@ -53,7 +53,7 @@ class Checks:
     def opened(self, document: Document) -> bool:
         """Checks a document just opened, unless it is shown with unsaved changes: only saved code runs."""
         on_disk = disk_text(document.path)
-        saved = on_disk is None or _same_text(on_disk, document.text.text)
+        saved = on_disk is None or document.matches(on_disk)
         if saved:
             self.saved(document)
         return saved
@@ -137,12 +137,3 @@ def _finding(error: StartError | WorkerDiedError) -> Diagnostic:
     if isinstance(error, StartError):
         return error.diagnostic
     return diagnostics.make("FL906", why=str(error), where="")
-
-
-def _same_text(disk: str, shown: str) -> bool:
-    """Editors hide the byte order mark and may show other line ends than they keep."""
-
-    def plain(text: str) -> str:
-        return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-
-    return disk == shown or plain(disk) == plain(shown)

@@ -25,12 +25,12 @@ def register(server: FuselensServer) -> None:
         path = uris.to_fs_path(uri) if uri.startswith("file:") else None
         if not path:
             raise JsonRpcInvalidParams(f"not a file: {uri}")
-        return dataclasses.asdict(await _run(ls, path, qualname))
+        return dataclasses.asdict(await _run(ls, uri, path, qualname))
 
     @server.command(messages.RUN_FUNCTION)
     async def run_function(ls: FuselensServer, uri: str, qualname: str) -> None:
         """Runs what was saved, and shows the outcome."""
-        result = await _run(ls, ls.document(uri).path, qualname)
+        result = await _run(ls, uri, ls.document(uri).path, qualname)
         kind = lsp.MessageType.Info if result.agrees else lsp.MessageType.Warning
         ls.window_show_message(lsp.ShowMessageParams(kind, summary.run_line(result)))
 
@@ -92,11 +92,12 @@ def register(server: FuselensServer) -> None:
         await ls.restart()
 
 
-async def _run(ls: FuselensServer, path: str, qualname: str) -> RunResult:
+async def _run(ls: FuselensServer, uri: str, path: str, qualname: str) -> RunResult:
+    document = ls.session.get(uri)
     with ls.protocol.cancellable() as task:
         try:
             async with ls.show_progress(f"Fuselens: run {qualname}", task.cancel) as progress:
-                return await ls.checks.run(path, None, qualname, progress.report)
+                return await ls.checks.run(path, document.source if document else None, qualname, progress.report)
         except asyncio.CancelledError:  # by the request or by the progress bar, which must be answered too
             return RunResult(qualname, False, "cancelled")
 

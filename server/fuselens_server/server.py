@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import PurePath
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from pygls.lsp.server import LanguageServer
 
 from fuselens.live import Event
 
-from . import messages, settings
+from . import messages, notebooks, settings
 from .checking import Checks
 from .convert import Encoding, SourceText
 from .document_uri import CodeDocument, ReportDocument, parse
@@ -56,6 +56,7 @@ class FuselensServer(LanguageServer):
             "fuselens",
             _version(),
             text_document_sync_kind=lsp.TextDocumentSyncKind.Incremental,
+            notebook_document_sync=notebooks.SYNC,
             protocol_cls=FuselensProtocol,
         )
         self.settings = Settings()
@@ -77,6 +78,13 @@ class FuselensServer(LanguageServer):
         self._republishing: dict[Document, asyncio.TimerHandle] = {}
         self._observing: dict[Document, asyncio.TimerHandle] = {}
         self._running_checks = 0
+
+    def feature(self, feature_name: str, options: Any = None) -> Callable[[Any], Any]:
+        """Registers a handler; those of requests about documents serve cells of notebooks, too."""
+        register = super().feature(feature_name, options)
+        if not notebooks.TRANSLATED.match(feature_name):
+            return register
+        return lambda handler: register(notebooks.in_cells(self, handler))
 
     def view(self, uri: str) -> View | None:
         """What features are functions of; None when ``uri`` is no open Python file."""
@@ -125,7 +133,8 @@ class FuselensServer(LanguageServer):
 
     def focus(self, uri: str | None) -> None:
         """The person looks at another file, or at none of ours."""
-        self.session.focus = unquote(uri) if uri else None
+        document = self.session.get(uri) if uri else None
+        self.session.focus = unquote(document.uri if document else uri) if uri else None
         self.pool.reconsider()
 
     def publish(self, document: Document) -> None:
@@ -191,6 +200,11 @@ class FuselensServer(LanguageServer):
             self._wake_waiting()
             if not self.pulls_diagnostics:
                 self._push(document, [])
+
+    def forget(self, gone: Iterable[str]) -> None:
+        """Takes back what was said about cells that a notebook has no more."""
+        for uri in () if self.pulls_diagnostics else gone:
+            self.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, []))
 
     @property
     def pulls_diagnostics(self) -> bool:
@@ -381,8 +395,8 @@ class FuselensServer(LanguageServer):
     def _push(self, document: Document, found: list[lsp.Diagnostic]) -> None:
         found = self.encode(found)
         document.given = diagnostics.result_id(found)
-        params = lsp.PublishDiagnosticsParams(document.uri, found, document.version)
-        self.text_document_publish_diagnostics(params)
+        for params in document.parcels(self.session, found):
+            self.text_document_publish_diagnostics(params)
 
     def _wake_waiting(self) -> None:
         self.findings_changed.set()

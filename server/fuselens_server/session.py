@@ -22,7 +22,7 @@ from .convert import Encoding, SourceText
 from .correspondence import Correspondence
 from .observed import Observed
 from .rebase import rebased
-from .tracked_text import Edit, TrackedText, whole_change
+from .tracked_text import Edit, TrackedText, changed, whole_change
 from .turns import Urgency
 from .view import View
 
@@ -91,15 +91,8 @@ class Document:
 
     def change(self, changes: list[lsp.TextDocumentContentChangeEvent], version: int | None) -> None:
         for change in changes:
-            if isinstance(change, lsp.TextDocumentContentChangePartial):
-                start = self.text.offset(change.range.start)
-                end = max(start, self.text.offset(change.range.end))
-                edit = Edit(start, end, len(change.text))
-                text = self.text.text[:start] + change.text + self.text.text[end:]
-            else:
-                edit = whole_change(self.text.text, change.text)
-                text = change.text
-            self._apply(edit, SourceText(text, self.text.encoding))
+            text, edit = changed(self.text, change)
+            self._apply(edit, text)
         self.version = version
 
     def _apply(self, edit: Edit, text: SourceText) -> None:
@@ -127,6 +120,19 @@ class Document:
 
     def saved(self) -> None:
         self.on_disk = TrackedText.unedited(self.text)
+
+    @property
+    def source(self) -> str | None:
+        """The module's text where the file is something else."""
+        return None
+
+    def matches(self, on_disk: str) -> bool:
+        """Whether the file, whose content is ``on_disk``, has what is shown."""
+        return same_text(on_disk, self.text.text)
+
+    def parcels(self, session: Session, found: list[lsp.Diagnostic]) -> list[lsp.PublishDiagnosticsParams]:
+        """Diagnostics by the URI under which the client shows them."""
+        return [lsp.PublishDiagnosticsParams(self.uri, found, self.version)]
 
     def parse(self) -> Diagnostic | None:
         """Finds the annotated functions in the text as it is. On a syntax error the ones found before stay, at their
@@ -204,6 +210,7 @@ class Session:
         self.encoding: Encoding = "utf-16"
         self.focus: str | None = None  # the URI, decoded, of the file that the person works on
         self._documents: dict[str, Document] = {}
+        self._parts: dict[str, Document] = {}  # the notebook of each cell
 
     def urgency(self, document: Document) -> Urgency:
         return Urgency.FOCUSED if self.focus == unquote(document.uri) else Urgency.OPEN
@@ -230,15 +237,23 @@ class Session:
         path = uris.to_fs_path(uri) if uri.startswith("file:") else None
         if not path:
             return None
-        document = Document(uri, path, version, SourceText(text, self.encoding))
-        self._documents[unquote(uri)] = document
+        return self.add(Document(uri, path, version, SourceText(text, self.encoding)))
+
+    def add(self, document: Document, parts: Iterable[str] = ()) -> Document:
+        """An open document, which the URIs ``parts`` are parts of."""
+        self._documents[unquote(document.uri)] = document
+        self._parts = {uri: whole for uri, whole in self._parts.items() if whole is not document}
+        self._parts |= {unquote(uri): document for uri in parts}
         return document
 
     def get(self, uri: str) -> Document | None:
-        return self._documents.get(unquote(uri))
+        """The document, or the notebook that ``uri`` is a cell of."""
+        return self._documents.get(unquote(uri)) or self._parts.get(unquote(uri))
 
     def close(self, uri: str) -> Document | None:
-        return self._documents.pop(unquote(uri), None)
+        document = self._documents.pop(unquote(uri), None)
+        self._parts = {uri: whole for uri, whole in self._parts.items() if whole is not document}
+        return document
 
     def is_open(self, document: Document) -> bool:
         return self.get(document.uri) is document
@@ -288,6 +303,15 @@ class Session:
                 return document.text
         text = disk_text(path)
         return None if text is None else SourceText(text, self.encoding)
+
+
+def same_text(disk: str, shown: str) -> bool:
+    """Editors hide the byte order mark and may show other line ends than they keep."""
+
+    def plain(text: str) -> str:
+        return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+    return disk == shown or plain(disk) == plain(shown)
 
 
 def disk_text(path: str) -> str | None:

@@ -6,6 +6,7 @@ from lsprotocol import types as lsp
 from pygls import uris
 
 from . import messages
+from .notebooks import Notebook, opened_cell
 from .server import FuselensServer
 
 
@@ -58,11 +59,54 @@ def register(server: FuselensServer) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
     def did_close(ls: FuselensServer, params: lsp.DidCloseTextDocumentParams) -> None:
-        document = ls.session.close(params.text_document.uri)
-        if document is not None:
-            ls.checks.cancel(document)
-            ls.warming.cancel(document)
-            ls.trials.cancel(document)
-            ls.cancel_republish(document)
-            ls.unpublish(document)
-            ls.publish_borrowers()
+        _close(ls, params.text_document.uri)
+
+    @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_OPEN)
+    def notebook_did_open(ls: FuselensServer, params: lsp.DidOpenNotebookDocumentParams) -> None:
+        ls.take_encoding()
+        item, path = params.notebook_document, uris.to_fs_path(params.notebook_document.uri)
+        if not item.uri.startswith("file:") or not path:
+            return
+        texts = {text.uri: text for text in params.cell_text_documents if text.language_id == "python"}
+        code = [c.document for c in item.cells if c.kind == lsp.NotebookCellKind.Code and c.document in texts]
+        cells = [opened_cell(texts[uri], ls.session.encoding) for uri in code]
+        notebook = Notebook(item.uri, path, item.version, cells, ls.session.encoding)
+        ls.session.add(notebook, notebook.uris)
+        ls.focus(item.uri)
+        if not ls.checks.opened(notebook):
+            ls.republish_soon(notebook)
+
+    @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CHANGE)
+    def notebook_did_change(ls: FuselensServer, params: lsp.DidChangeNotebookDocumentParams) -> None:
+        notebook, changes = ls.session.get(params.notebook_document.uri), params.change.cells
+        if isinstance(notebook, Notebook) and changes is not None:
+            before = set(notebook.uris)
+            notebook.change_cells(changes, params.notebook_document.version)
+            ls.session.add(notebook, notebook.uris)
+            ls.forget(before.difference(notebook.uris))
+            ls.focus(notebook.uri)
+            ls.republish_soon(notebook)
+
+    @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_SAVE)
+    def notebook_did_save(ls: FuselensServer, params: lsp.DidSaveNotebookDocumentParams) -> None:
+        notebook = ls.session.get(params.notebook_document.uri)
+        if notebook is not None:
+            ls.focus(notebook.uri)
+            ls.cancel_republish(notebook)
+            notebook.saved()
+            ls.checks.saved(notebook)
+
+    @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CLOSE)
+    def notebook_did_close(ls: FuselensServer, params: lsp.DidCloseNotebookDocumentParams) -> None:
+        _close(ls, params.notebook_document.uri)
+
+
+def _close(ls: FuselensServer, uri: str) -> None:
+    document = ls.session.close(uri)
+    if document is not None:
+        ls.checks.cancel(document)
+        ls.warming.cancel(document)
+        ls.trials.cancel(document)
+        ls.cancel_republish(document)
+        ls.unpublish(document)
+        ls.publish_borrowers()

@@ -110,6 +110,16 @@ def _move(offset: int, edit: Edit, *, inclusive: bool) -> int:
     return min(offset, edit.start)
 
 
+def changed(text: SourceText, change: lsp.TextDocumentContentChangeEvent) -> tuple[SourceText, Edit]:
+    """``text`` after a client's change, and the edit that it is."""
+    if isinstance(change, lsp.TextDocumentContentChangePartial):
+        start = text.offset(change.range.start)
+        end = max(start, text.offset(change.range.end))
+        new = text.text[:start] + change.text + text.text[end:]
+        return SourceText(new, text.encoding), Edit(start, end, len(change.text))
+    return SourceText(change.text, text.encoding), whole_change(text.text, change.text)
+
+
 def whole_change(old: str, new: str) -> Edit:
     """A full replacement as the smallest single edit, so that an editor without incremental changes shifts too."""
     limit = min(len(old), len(new))

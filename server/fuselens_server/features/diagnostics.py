@@ -20,7 +20,6 @@ from fuselens_server.view import View
 
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer
-    from fuselens_server.session import Document
 
 SEVERITY: dict[Severity, lsp.DiagnosticSeverity] = {
     "error": lsp.DiagnosticSeverity.Error,
@@ -62,8 +61,13 @@ def register(server: FuselensServer) -> None:
         known = {previous.uri: previous.value for previous in params.previous_result_ids}
         while True:
             changed = ls.findings_changed
-            items = [workspace_item(d, ls.encode(diagnostics(ls.session.view(d))), known) for d in ls.session.documents]
-            items += closed_items({d.uri for d in ls.session.documents}, known)
+            parcels = [
+                parcel
+                for d in ls.session.documents
+                for parcel in d.parcels(ls.session, ls.encode(diagnostics(ls.session.view(d))))
+            ]
+            items = [workspace_item(parcel, known) for parcel in parcels]
+            items += closed_items({parcel.uri for parcel in parcels}, known)
             if not known or any(isinstance(i, lsp.WorkspaceFullDocumentDiagnosticReport) for i in items):
                 return lsp.WorkspaceDiagnosticReport(items)
             await changed.wait()
@@ -72,11 +76,11 @@ def register(server: FuselensServer) -> None:
 WorkspaceItem = lsp.WorkspaceFullDocumentDiagnosticReport | lsp.WorkspaceUnchangedDocumentDiagnosticReport
 
 
-def workspace_item(document: Document, found: list[lsp.Diagnostic], known: dict[str, str]) -> WorkspaceItem:
-    result = result_id(found)
-    if known.get(document.uri) == result:
-        return lsp.WorkspaceUnchangedDocumentDiagnosticReport(document.uri, result, document.version)
-    return lsp.WorkspaceFullDocumentDiagnosticReport(document.uri, found, document.version, result_id=result)
+def workspace_item(parcel: lsp.PublishDiagnosticsParams, known: dict[str, str]) -> WorkspaceItem:
+    result = result_id(parcel.diagnostics)
+    if known.get(parcel.uri) == result:
+        return lsp.WorkspaceUnchangedDocumentDiagnosticReport(parcel.uri, result, parcel.version)
+    return lsp.WorkspaceFullDocumentDiagnosticReport(parcel.uri, parcel.diagnostics, parcel.version, result_id=result)
 
 
 def closed_items(open_uris: set[str], known: dict[str, str]) -> list[WorkspaceItem]:
