@@ -428,13 +428,18 @@ def warm(fn: Any, calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]], *,
 
 
 def compare(
-    fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, config: Config, function: str, gradients: bool = True
-) -> RunResult:
+    fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, config: Config, function: str, gradients: bool = True,
+    progress: Callable[[str], None] = lambda _: None,
+) -> RunResult:  # fmt: skip
     """Runs ``fn`` compiled and eagerly on copies of the inputs; compares values and gradients, times both (medians).
 
     Both draw eager's random numbers.
     """
     from . import comparison
+    from .runtime.program import without_pool
 
     compiled = wrap(fn, dataclasses.replace(config, explore=False, fallback_random=True), owner=object())
-    return comparison.compare(fn, compiled, args, dict(kwargs), function=function, gradients=gradients)
+    named = dict(kwargs)
+    return comparison.compare(
+        fn, compiled, args, named, function=function, gradients=gradients, progress=progress, unpooled=without_pool
+    )

@@ -119,11 +119,10 @@ def run_function(
     say = progress or _silent
     try:
         with opened_function(path, qualname, source, config, progress) as function:
-            say(f"{qualname}: run")
             inputs = function.inputs()
             return api.compare(
                 function.target, inputs.args, inputs.kwargs, config=function.config, function=qualname,
-                gradients=gradients,
+                gradients=gradients, progress=lambda what: say(f"{qualname}: {what}"),
             )  # fmt: skip
     except FileRefused as refusal:
         error = refusal.diagnostic

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import ctypes
+import gc
 import statistics
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,13 +30,17 @@ _MOST_REPEATS = 200
 
 def compare(
     eager: Callable[..., Any], compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *,
-    function: str, gradients: bool,
+    function: str, gradients: bool, progress: Callable[[str], None] = lambda _: None,
+    unpooled: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> RunResult:  # fmt: skip
-    """Both callables on copies of the inputs, from the same random state; see :class:`RunResult`."""
+    """Both callables on copies of the inputs, from the same random state; see :class:`RunResult`. ``progress`` is told
+    what is being done; inside ``unpooled()`` freed memory goes back to the system, so that it can be measured."""
+    progress("run eagerly")
     try:
         expected, expected_gradients = _once(eager, args, kwargs, gradients)
     except Exception as error:  # noqa: BLE001 - the user's function may raise anything
         return _raised(function, "eager", error)
+    progress("run compiled")
     start = time.perf_counter()
     try:
         actual, actual_gradients = _once(compiled, args, kwargs, gradients)
@@ -44,7 +52,11 @@ def compare(
     gradient_difference = (
         differ(expected_gradients, actual_gradients, "gradient", worst) if expected_gradients else None
     )
+    progress("time")
     eager_seconds, compiled_seconds = interleaved(lambda: eager(*args, **kwargs), lambda: compiled(*args, **kwargs))
+    progress("measure memory")
+    with unpooled():
+        eager_bytes, compiled_bytes = (_peak_bytes(fn, args, kwargs, gradients) for fn in (eager, compiled))
     detail = (
         difference
         or gradient_difference
@@ -54,6 +66,7 @@ def compare(
         function=function, agrees=difference is None and gradient_difference is None, detail=detail,
         max_error=worst[0], gradients_agree=None if not expected_gradients else gradient_difference is None,
         eager_seconds=eager_seconds, compiled_seconds=compiled_seconds, compile_seconds=compile_seconds,
+        eager_bytes=eager_bytes, compiled_bytes=compiled_bytes,
     )  # fmt: skip
 
 
@@ -122,6 +135,44 @@ def unchanged(*values: Any) -> Iterator[None]:
         torch.set_rng_state(random)
         for value, state in states:
             _restore(value, state)
+
+
+def _peak_bytes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool) -> int | None:
+    """How much more memory is held at most during a call, with its gradients, than before it: of the GPU where an input
+    is on one, else of the process, in whole pages. None where the system does not tell."""
+    module = getattr(getattr(fn, "__fuselens__", None), "target", fn)
+    given, given_kwargs = copied(args, gradients), copied(kwargs, gradients)
+    on_gpu = any(t.is_cuda for t in _leaves((given, given_kwargs)))
+
+    def call() -> None:
+        result = fn(*given, **given_kwargs)
+        if gradients:
+            _gradients(module, result, (given, given_kwargs))
+
+    with unchanged(module):
+        call()  # what a first call makes for all later ones is not counted
+        if on_gpu:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            call()
+            torch.cuda.synchronize()
+            return torch.cuda.max_memory_allocated() - before
+        gc.collect()
+        with contextlib.suppress(AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)  # what earlier calls freed is not held by this one
+        try:
+            Path("/proc/self/clear_refs").write_text("5")  # the high-water mark is what is resident now
+        except OSError:
+            return None
+        before = _status_bytes("VmRSS")
+        call()
+        return max(0, _status_bytes("VmHWM") - before)
+
+
+def _status_bytes(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 def _state_of(module: Any) -> dict[str, Any] | None:

@@ -261,7 +261,8 @@ class Report:
 
 @dataclass(slots=True)
 class RunResult:
-    """The outcome of running a function compiled and eagerly on its example inputs. Times are medians, seconds."""
+    """The outcome of running a function compiled and eagerly on its example inputs. Times are medians, seconds; memory is
+    how much more the process held at most during a call, gradients included, than before it."""
 
     function: str
     agrees: bool
@@ -271,6 +272,8 @@ class RunResult:
     eager_seconds: float | None = None
     compiled_seconds: float | None = None
     compile_seconds: float | None = None
+    eager_bytes: int | None = None
+    compiled_bytes: int | None = None
     error: Diagnostic | None = None
 
 

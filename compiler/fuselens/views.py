@@ -221,6 +221,9 @@ def run_text(result: RunResult) -> str:
         times += f" ({result.eager_seconds / result.compiled_seconds:.2f} ×)"
     if result.eager_seconds is not None or result.compiled_seconds is not None:
         out.append(f"{times} · compilation {seconds_text(result.compile_seconds)}")
+    if result.eager_bytes is not None and result.compiled_bytes is not None:
+        eager, compiled = (bytes_text(b) for b in (result.eager_bytes, result.compiled_bytes))
+        out.append(f"  memory of a call at most: eager {eager} · compiled {compiled}")
     return "\n".join(out)
 
 

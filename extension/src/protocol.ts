@@ -53,6 +53,8 @@ export interface RunResult {
   eager_seconds?: number | null;
   compiled_seconds?: number | null;
   compile_seconds?: number | null;
+  eager_bytes?: number | null;
+  compiled_bytes?: number | null;
   error?: CompilerDiagnostic | null;
 }
 

@@ -41,6 +41,8 @@ export function details(result: RunResult, file: string): string {
   row("eager, median", result.eager_seconds, duration);
   row("compiled, median", result.compiled_seconds, duration);
   row("compilation", result.compile_seconds, duration);
+  row("eager, memory at most", result.eager_bytes, bytes);
+  row("compiled, memory at most", result.compiled_bytes, bytes);
   row("largest difference", result.max_error, (value) => (value === 0 ? "0" : value.toExponential(2)));
   if (typeof result.gradients_agree === "boolean") {
     rows.push(["gradients", result.gradients_agree ? "agree" : "differ"]);
@@ -82,6 +84,16 @@ export function duration(seconds: number): string {
     }
   }
   return `${significant(seconds * 1e9)} ns`;
+}
+
+/** Binary units, three significant digits. */
+export function bytes(count: number): string {
+  for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]] as const) {
+    if (count >= size) {
+      return `${significant(count / size)} ${unit}`;
+    }
+  }
+  return `${count} B`;
 }
 
 function significant(value: number): string {

@@ -52,6 +52,11 @@ test("details are an aligned table", () => {
   ]);
 });
 
+test("details have the memory where it was measured", () => {
+  const text = details({ ...agreeing, eager_bytes: 3 * 2 ** 26, compiled_bytes: 1500 }, "/m/toy.py");
+  assert.match(text, /\| eager, memory at most +\| +192 MiB \|\n\| compiled, memory at most +\| +1\.46 KiB \|/);
+});
+
 test("durations have three significant digits", () => {
   const cases: [number, string][] = [
     [0, "0.00 ns"],

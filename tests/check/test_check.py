@@ -356,3 +356,21 @@ def test_merge_config() -> None:
 def test_merge_config_of_torch_compile() -> None:
     merged = check.merge_config(Config(), None, {"fullgraph": True, "backend": "eager", "mode": None, "dynamic": True})
     assert (merged.fullgraph, merged.backend, merged.mode, merged.dynamic) == (True, "fuselens", "default", True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell")
+def test_a_run_measures_memory(written: Written) -> None:
+    """Eager holds temporaries of 16 MiB each, compiled code the result alone."""
+    body = """
+    @fuselens.compile(example_inputs=lambda: (torch.ones(1 << 22),))
+    def f(x):
+        return (x.sin() + x.cos() * x.exp()) * (x.tan() + x.exp())
+    """
+    stages: list[str] = []
+    result = check.run_function(written(body), "f", gradients=False, progress=stages.append)
+    assert result.agrees
+    assert result.eager_bytes is not None
+    assert result.compiled_bytes is not None
+    assert 2 * 16 << 20 < result.eager_bytes
+    assert 16 << 20 <= result.compiled_bytes < result.eager_bytes
+    assert stages[-4:] == ["f: run eagerly", "f: run compiled", "f: time", "f: measure memory"]

@@ -158,6 +158,8 @@ def test_run_text() -> None:
     text = views.run_text(result)
     assert "f: agrees with eager: 2 outputs" in text
     assert "eager 10 µs · compiled 5 µs (2.00 ×) · compilation 100 ms" in text
+    result.eager_bytes, result.compiled_bytes = 3 << 20, 1 << 20
+    assert "memory of a call at most: eager 3 MiB · compiled 1 MiB" in views.run_text(result)
     assert "DIFFERS" in views.run_text(RunResult("f", False, "output 0"))
     failed = RunResult("f", False, "", error=diagnostics.make("FL912", what="f"))
     assert "not run" in views.run_text(failed)

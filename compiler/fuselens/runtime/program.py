@@ -7,11 +7,12 @@ by their Python host programs: slower, as right.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..native import CHECK_FAILED, IDLE_BYTES, NO_MEMORY, SCALAR_TYPES, address, torch_library, words
@@ -102,6 +103,17 @@ def _count(start: int) -> int:
 def _storage_places(t: torch.Tensor) -> set[int]:
     """The words of a TensorImpl that point to its StorageImpl."""
     return {i for i, w in enumerate(words(t._cdata, 8)) if w == t.untyped_storage()._cdata}
+
+
+@contextlib.contextmanager
+def without_pool() -> Iterator[None]:
+    """Inside, what is freed goes back to the system, as without a pool: for measuring memory."""
+    kept = keep_freed.cache_info().currsize > 0
+    _program.keep(0)
+    try:
+        yield
+    finally:
+        _program.keep(IDLE_BYTES if kept else 0)
 
 
 @functools.cache
