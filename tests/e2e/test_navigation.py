@@ -14,7 +14,7 @@ LINE = "x = a / "
 def toy(workbench: Workbench, workspace: Path) -> Path:
     path = workspace / "toy.py"
     workbench.probe.open(path)
-    until("diagnostics", lambda: workbench.probe.diagnostics(path))
+    until("compiled toy.py", lambda: any("graph" in title for title in workbench.probe.lens_titles(path)))
     return path
 
 
@@ -89,3 +89,18 @@ def test_code_actions(workbench: Workbench, toy: Path) -> None:
     assert "Explain the compilation of toy" in titles
     assert "FL101" in str(workbench.probe("return vscode.window.activeTextEditor.document.uri.toString()"))
     workbench.probe.command("workbench.action.closeActiveEditor")
+
+
+def test_a_fix_that_was_tried_out_is_preferred(workbench: Workbench, toy: Path) -> None:
+    def preferred() -> object:
+        return ask(
+            workbench,
+            toy,
+            """
+            const actions = await run("vscode.executeCodeActionProvider", uri, new vscode.Range(at, at));
+            return actions.filter((action) => action.isPreferred && action.edit).map((action) => action.title);
+            """,
+            "b.sum()",
+        )
+
+    assert until("a verified fix", preferred)
