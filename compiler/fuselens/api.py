@@ -414,17 +414,18 @@ def _call_raised(error: Exception, function: str, span: Span | None) -> Any:
     return diagnostics.make("FL909", where, stack=tuple(stack), what=function, why=why)
 
 
-def warm(fn: Any, calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]], *, config: Config) -> None:
-    """Fills the cache with what a program needs that makes ``calls`` of the compiled ``fn`` in turn, backwards included.
+def warm(fn: Any, calls: Iterable[Callable[[Callable[..., Any]], Any]], *, config: Config) -> None:
+    """Fills the cache with what a program needs that makes ``calls`` in turn, backwards included: each is given ``fn``,
+    compiled, and calls it.
 
     What was compiled before is forgotten, because it would not be compiled now; what calls raise is ignored.
     """
     reset()
     recorder = Recorder("", _file_of(fn), None, config, texts=False, backwards=True)
     compiled = wrap(fn, config, recorder=recorder, owner=object())
-    for args, kwargs in calls:
+    for call in calls:
         with contextlib.suppress(Exception):
-            compiled(*args, **kwargs)
+            call(compiled)
 
 
 def compare(

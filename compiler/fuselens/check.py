@@ -85,12 +85,11 @@ def warm_file(
                 continue
             recorded, _ = _recorded(found)
             inputs = _inputs(file, annotated, found)
-            given = (
-                [] if isinstance(inputs, Diagnostic) or inputs.origin == "recorded" else [(inputs.args, inputs.kwargs)]
-            )
+            stated = not isinstance(inputs, Diagnostic) and inputs.origin != "recorded"
+            given = [recorded_inputs.Call(inputs.args, inputs.kwargs)] if stated else []
             for calls in filter(None, (recorded, given)):
                 say(f"{annotated.qualname}: warm")
-                api.warm(found.target, calls, config=found.config)
+                api.warm(found.target, [call.of for call in calls], config=found.config)
 
 
 def _with_fixes(file: OpenFile, reports: list[Report]) -> list[Report]:
@@ -515,7 +514,7 @@ def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0
     except NoExampleInputs as error:
         calls, dynamic = _recorded(found)
         if calls:
-            return ExampleInputs(*calls[-1], dynamic=dynamic, origin="recorded")
+            return ExampleInputs(calls[-1].args, calls[-1].kwargs, dynamic=dynamic, origin="recorded")
         made = diagnostics.make("FL901", annotated.name_span, what=annotated.qualname)
         return dataclasses.replace(made, message=f"{made.message}: {error}")
     except ExampleInputsFailed as error:
@@ -524,8 +523,8 @@ def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0
         return diagnostics.make("FL908", span, what=annotated.qualname, why=str(error))
 
 
-def _recorded(found: Found) -> tuple[list[tuple[tuple[Any, ...], dict[str, Any]]], dict[str, dict[int, str]]]:
-    """Inputs like those that the user's own runs called the function with, oldest first, and the sizes that varied."""
+def _recorded(found: Found) -> tuple[list[recorded_inputs.Call], dict[str, dict[int, str]]]:
+    """Calls like those of the user's own last run that was followed, in its order, and the sizes that varied."""
     code, owner = api.root_code(found.target), found.owner
     if code is None or found.takes_class:
         return [], {}
@@ -535,8 +534,8 @@ def _recorded(found: Found) -> tuple[list[tuple[tuple[Any, ...], dict[str, Any]]
     for description in descriptions:
         with contextlib.suppress(recorded_inputs.NotRecordable, NoExampleInputs, ExampleInputsFailed):
             given = found.target if module else instance_of(owner) if owner is not None else None
-            args, kwargs = recorded_inputs.made(description, given)
-            calls.append((args[1:] if module else args, kwargs))
+            call = recorded_inputs.made(description, given)
+            calls.append(call._replace(args=call.args[1:]) if module else call)
     names = code.co_varnames[: code.co_argcount]
     return calls, recorded_inputs.varying(descriptions, names) if len(calls) == len(descriptions) else {}
 

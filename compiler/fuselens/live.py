@@ -30,7 +30,8 @@ from .report import Diagnostic, Shape
 
 QUEUE = 1024  # events that wait for one server; what comes beyond is dropped
 PERIOD = 0.25  # seconds between two looks at the times of calls
-EXIT_SECONDS = 0.25  # that the end of the process waits for what is still to be sent
+EXIT_SECONDS = 0.1  # that the end of the process waits for a server that takes nothing
+FLUSH_SECONDS = 2.0  # that it waits for one that does
 _QUIETLY = getattr(socket, "MSG_NOSIGNAL", 0)
 
 
@@ -136,7 +137,8 @@ class _Sender:
         self._wake, self._ending = threading.Event(), False
         self._thread: threading.Thread | None = None
         self._channel: socket.socket | None = None
-        self._gone = False
+        self._gone = self._sending = False
+        self._sent = 0
         self._told: dict[Times, int] = {}
 
     def put(self, event: Event) -> None:
@@ -156,7 +158,12 @@ class _Sender:
         if self._thread is not None and not self._gone:
             self._ending = True
             self._wake.set()
-            self._thread.join(EXIT_SECONDS)
+            end = time.monotonic() + FLUSH_SECONDS
+            while self._thread.is_alive() and time.monotonic() < end:
+                sent = self._sent
+                self._thread.join(EXIT_SECONDS)
+                if self._sending and self._sent == sent:
+                    return
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._serve, name="fuselens live", daemon=True)
@@ -168,21 +175,28 @@ class _Sender:
     def _serve(self) -> None:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
-                self._channel = channel
+                self._channel, self._sending = channel, True
                 channel.connect(self.endpoint.socket)
                 program = sys.argv[0] if sys.argv else ""
-                hello = Hello(self.endpoint.token, self._run, os.getpid(), program)
-                channel.sendall(wire.encode(hello), _QUIETLY)
-                while not (self._ending and not self._waiting):
+                self._send(channel, Hello(self.endpoint.token, self._run, os.getpid(), program))
+                last = False
+                while not last:
                     self._wake.wait(PERIOD)
                     self._wake.clear()
+                    last = self._ending
                     for event in self._news():
-                        channel.sendall(wire.encode(event), _QUIETLY)
+                        self._send(channel, event)
         except (OSError, ValueError):
             pass
         finally:
             self._gone = True
             self._waiting.clear()
+
+    def _send(self, channel: socket.socket, message: Hello | Event) -> None:
+        self._sending = True
+        channel.sendall(wire.encode(message), _QUIETLY)
+        self._sending = False
+        self._sent += 1
 
     def _news(self) -> Iterator[Event]:
         while self._waiting:

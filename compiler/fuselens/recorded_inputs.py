@@ -1,7 +1,8 @@
 """What a function was called with in the user's own runs: metadata in the user's cache, and inputs made from it again.
 
-Of tensors their dtype, sizes, strides, device and whether gradients are wanted; numbers and short texts as they are;
-tuples, lists and dictionaries of these. A call with anything else (but for the ``self`` of a method) is not recorded.
+Of tensors their dtype, sizes, strides, device and what autograd knows of them; numbers and short texts as they are;
+tuples, lists and dictionaries of these; and whether gradients were recorded. A call with anything else (but for the
+``self`` of a method) is not recorded.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ import contextlib
 import json
 import math
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from .example_inputs import random_tensor
 from .runtime.cache import Cache, key_of
 
-CALLS = 8  # kept of a function: the last ones that were compiled for
+CALLS = 8  # kept of a function: the first ones of a run that it was compiled for
 LARGEST_TEXT = 64
 LARGEST_INPUTS = 1 << 30  # bytes that are made of one call
 _KIND = "inputs"
@@ -28,6 +29,19 @@ _SELF = {"self": True}
 
 class NotRecordable(Exception):
     """The call has an argument that metadata does not describe."""
+
+
+class Call(NamedTuple):
+    """Inputs of one call, and whether gradients are recorded in it."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    grad: bool = True
+    inference: bool = False
+
+    def of(self, function: Callable[..., Any]) -> Any:
+        with torch.inference_mode() if self.inference else torch.set_grad_enabled(self.grad):
+            return function(*self.args, **self.kwargs)
 
 
 class Recording:
@@ -46,7 +60,7 @@ class Recording:
         return []
 
     def keep(self, calls: Sequence[Any]) -> None:
-        self._cache.put(_KIND, self._key, json.dumps(list(calls[-CALLS:])).encode(), ".json")
+        self._cache.put(_KIND, self._key, json.dumps(list(calls[:CALLS])).encode(), ".json")
 
 
 def described(code: types.CodeType, args: Sequence[Any]) -> dict[str, Any]:
@@ -54,7 +68,7 @@ def described(code: types.CodeType, args: Sequence[Any]) -> dict[str, Any]:
     names, positional = code.co_varnames, code.co_argcount
     given = dict(zip(names, args, strict=False))
     first = names[0] if positional else ""
-    out: dict[str, Any] = {"args": [], "kwargs": {}}
+    out: dict[str, Any] = {"args": [], "grad": torch.is_grad_enabled(), "inference": torch.is_inference_mode_enabled()}
     for name in names[:positional]:
         is_self = name == first == "self"
         out["args"].append(_SELF if is_self else _described(given[name]))
@@ -74,11 +88,10 @@ def _described(value: Any) -> Any:
             raise NotRecordable
         return {
             "dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape), "stride": list(value.stride()),
-            "device": value.device.type, "requires_grad": value.requires_grad,
+            "device": value.device.type, "requires_grad": value.requires_grad, "is_leaf": value.is_leaf,
+            "inference": value.is_inference(), "parameter": type(value) is torch.nn.Parameter,
         }  # fmt: skip
-    if value is None or type(value) in (bool, int) or (type(value) is float and math.isfinite(value)):
-        return value
-    if type(value) is str and len(value) <= LARGEST_TEXT:
+    if _is_plain(value):
         return value
     if type(value) in (tuple, list):
         return {type(value).__name__: [_described(v) for v in value]}
@@ -87,15 +100,23 @@ def _described(value: Any) -> Any:
     raise NotRecordable
 
 
-def made(call: Any, owner: Any = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs like those of the call that was described; ``owner`` stands for its ``self``. Raises NotRecordable for
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    if kind is str:
+        return len(value) <= LARGEST_TEXT
+    return kind in (bool, int, type(None)) or (kind is float and math.isfinite(value))
+
+
+def made(call: Any, owner: Any = None) -> Call:
+    """A call like the one that was described; ``owner`` stands for its ``self``. Raises NotRecordable for
     what cannot be made here: a device that is not there, too much memory, a description of something else."""
     generator = torch.Generator().manual_seed(0)
     try:
         if _bytes(call) > LARGEST_INPUTS or (owner is None and _SELF in call["args"]):
             raise NotRecordable
         args = tuple(owner if a == _SELF else _made(a, generator) for a in call["args"])
-        return args, {str(name): _made(a, generator) for name, a in call["kwargs"].items()}
+        kwargs = {str(name): _made(a, generator) for name, a in call["kwargs"].items()}
+        return Call(args, kwargs, bool(call.get("grad", True)), bool(call.get("inference")))
     except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         raise NotRecordable from error
 
@@ -124,9 +145,14 @@ def _tensor(plain: dict[str, Any], generator: torch.Generator) -> torch.Tensor:
     """Random numbers, laid out as the recorded tensor was: an axis of stride 0 repeats one element."""
     dtype, shape, stride = getattr(torch, plain["dtype"]), plain["shape"], plain["stride"]
     own = [1 if s == 0 else n for n, s in zip(shape, stride, strict=True)]
-    made = torch.empty_strided(own, stride, dtype=dtype)
-    made.copy_(random_tensor(tuple(own), dtype, generator))
-    return made.expand(shape).to(plain["device"]).requires_grad_(plain["requires_grad"])
+    with torch.inference_mode(bool(plain.get("inference"))):
+        made = torch.empty_strided(own, stride, dtype=dtype)
+        made.copy_(random_tensor(tuple(own), dtype, generator))
+        made = made.expand(shape).to(plain["device"])
+        if plain.get("parameter"):
+            return torch.nn.Parameter(made, plain["requires_grad"])
+        made.requires_grad_(plain["requires_grad"])
+    return made if plain.get("is_leaf", True) else made.clone()
 
 
 def varying(calls: Sequence[Any], names: Sequence[str]) -> dict[str, dict[int, str]]:

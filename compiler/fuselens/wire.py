@@ -69,8 +69,8 @@ class ProtocolError(Exception):
     """The stream ended inside a message or announced an absurd length."""
 
 
-def encode(message: Request | Event) -> bytes:
-    """One message as it goes over the pipe, length included."""
+def encode(message: Any) -> bytes:
+    """One message, a dataclass, as it goes over the pipe, length included."""
     body = json.dumps(report.to_plain(message), separators=(",", ":")).encode()
     return _LENGTH.pack(len(body)) + body
 

@@ -41,22 +41,26 @@ TENSORS = [
     torch.ones(2, requires_grad=True),
     torch.nn.Parameter(torch.ones(2)),
     torch.ones(1, 3, 4, 4).to(memory_format=torch.channels_last),
+    torch.ones(2, requires_grad=True) * 2,
 ]
+with torch.inference_mode():
+    TENSORS.append(torch.ones(3))
 
 
 @pytest.mark.parametrize("tensor", TENSORS, ids=lambda t: f"{t.dtype} {tuple(t.shape)} {t.stride()}")
 def test_tensors_come_back_alike(tensor: torch.Tensor):
-    (back, n), kwargs = made(call_of(tensor))
+    (back, n), kwargs, *_ = made(call_of(tensor))
     assert (n, kwargs) == (1, {"flag": True})
-    for name in ("dtype", "shape", "device", "requires_grad", "is_leaf"):
-        assert getattr(back, name) == getattr(tensor, name)
+    for name in ("dtype", "shape", "device", "requires_grad", "is_leaf", "is_inference", "__class__"):
+        kept, given = getattr(back, name), getattr(tensor, name)
+        assert kept() == given() if name == "is_inference" else kept == given
     assert back.stride() == tensor.stride()
     assert back.shape == tensor.shape
 
 
 def test_other_values_come_back_equal():
     values = {"t": (1, [2.5, None]), "s": "mean", "d": {"a": True}, "e": ()}
-    args, kwargs = made(call_of(3, 4, -1, 2.0, flag=False, **values))
+    args, kwargs, *_ = made(call_of(3, 4, -1, 2.0, flag=False, **values))
     assert args == (3, 4, -1, 2.0)
     assert kwargs == {"flag": False, **values}
     assert isinstance(kwargs["t"], tuple)
@@ -90,6 +94,18 @@ def test_what_cannot_be_made(plain: object):
         made(plain)
 
 
+def test_modes_come_back():
+    def modes(call: recorded_inputs.Call) -> tuple[bool, bool]:
+        return call.of(lambda *_, **__: (torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+
+    assert modes(made(call_of(1))) == (True, False)
+    with torch.no_grad():
+        assert modes(made(call_of(1))) == (False, False)
+    with torch.inference_mode():
+        assert modes(made(call_of(1))) == (False, True)
+    assert torch.is_grad_enabled()
+
+
 def test_self_is_given():
     owner = object()
     call = described(method.__code__, [owner, torch.ones(2)])
@@ -100,7 +116,7 @@ def test_recordings_are_private_and_short(tmp_path: Path):
     recording = Recording(tmp_path / "cache", "/project/f.py", "f")
     assert recording.calls() == []
     recording.keep([call_of(i) for i in range(20)])
-    assert [made(c)[0][0] for c in recording.calls()] == list(range(20))[-recorded_inputs.CALLS :]
+    assert [made(c)[0][0] for c in recording.calls()] == list(range(recorded_inputs.CALLS))
     assert (tmp_path / "cache").stat().st_mode & 0o077 == 0
     assert Recording(tmp_path / "cache", "/project/f.py", "g").calls() == []
 

@@ -209,6 +209,29 @@ async def test_forked_children_belong_to_the_run(listening: Listening):
     }  # fmt: skip
 
 
+NOT_FOLLOWED = """\
+import threading
+import fuselens, torch
+from fuselens import api, live
+
+f = fuselens.compile(lambda x: x.sin() + 1)
+f(torch.ones(3))
+recorder = f.__fuselens__.recorder
+make = lambda captured: None
+assert recorder.follower is None
+assert api._followed(make, recorder) is make
+assert [t.name for t in threading.enumerate()] == ["MainThread"]
+assert live._run.cache_info().currsize == 0
+print("done")
+"""
+
+
+async def test_a_run_that_nobody_follows_pays_nothing(listening: Listening):
+    """No thread, and graphs are called directly."""
+    assert "done" in await listening.run(NOT_FOLLOWED, live=None)
+    assert "done" in await listening.run(NOT_FOLLOWED, live="0")
+
+
 # --- servers in every state -----------------------------------------------------------------------------------------
 
 
@@ -333,11 +356,13 @@ async def test_strangers_and_nonsense_are_turned_away(
 async def test_the_editor_shows_the_last_run(new_editor: Any, tmp_path: Path):
     """A function without example inputs is compiled with what the run recorded; its recompilation is at its line."""
     environment = {"FUSELENS_CACHE_DIR": str(tmp_path / "cache")}
-    editor = await new_editor().start(tmp_path, environment=environment)
+    editor = await new_editor().start(tmp_path, environment=environment, options={"live": True})
     try:
         file, found = await editor.open(tmp_path / "program.py", PROGRAM)
         assert [d.code for d in found] == ["FL901"]
-        live_environment = os.environ | environment | {"FUSELENS_LIVE": "1"}
+        ((_, endpoint),) = live.endpoints(tmp_path / "cache")
+        assert endpoint.folders == (str(tmp_path),)
+        live_environment = {k: v for k, v in os.environ.items() if k != "FUSELENS_LIVE"} | environment
         run = await asyncio.create_subprocess_exec(sys.executable, str(file.path), env=live_environment)
         assert await asyncio.wait_for(run.wait(), PATIENCE) == 0
 
@@ -362,3 +387,5 @@ async def test_the_editor_shows_the_last_run(new_editor: Any, tmp_path: Path):
         await editor.until(lambda: [d.range.start.line for d in shown()] == [6])
     finally:
         await editor.stop()
+    assert list(live.endpoints(tmp_path / "cache")) == []
+    assert not Path(endpoint.socket).parent.exists()

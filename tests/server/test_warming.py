@@ -86,6 +86,51 @@ async def test_a_run_after_a_check_builds_nothing(new_editor: Any, tmp_path: Pat
         await editor.stop()
 
 
+RECORDED = """\
+import fuselens
+import torch
+
+
+@fuselens.compile
+def f(x, k):
+    y = x.sin() * k
+    print("a break")
+    return y + 1
+
+
+if __name__ == "__main__":
+    x = torch.ones(6, 4, requires_grad=True)
+    f(x, 2).sum().backward()
+    with torch.no_grad():
+        f(x * 2, 2)
+        f(torch.ones(7, 4), 2)
+    with torch.inference_mode():
+        f(torch.ones(4), 3)
+"""
+
+
+async def test_a_followed_run_says_what_the_next_one_needs(new_editor: Any, tmp_path: Path):
+    log, compiler, cache = tmp_path / "log", tmp_path / "compiler", tmp_path / "cache"
+    compiler.write_text(COMPILER.format(log=log))
+    compiler.chmod(0o755)
+    environment = {"CXX": str(compiler), "FUSELENS_CACHE_DIR": str(cache)}
+    path = tmp_path / "file.py"
+    path.write_text(RECORDED)
+    followed = os.environ | environment | {"FUSELENS_LIVE": "1"}
+    subprocess.run([sys.executable, path.name], cwd=tmp_path, env=followed, check=True, timeout=120)
+    editor = await new_editor().start(tmp_path, environment=environment)
+    try:
+        await editor.open(path, RECORDED.replace("y + 1", "y.cos() - 1"))
+        last = lambda: editor.notifications["fuselens/status"][-1].message  # noqa: E731
+        await editor.until(lambda: last().startswith("building kernels"))
+        await editor.until(lambda: last() == "ready", 120)
+        built = log.read_text()
+        subprocess.run([sys.executable, path.name], cwd=tmp_path, env=os.environ | environment, check=True, timeout=120)
+        assert log.read_text() == built
+    finally:
+        await editor.stop()
+
+
 class Pool:
     """Keeps requests; each ends when it is told to."""
 
