@@ -247,6 +247,8 @@ class Calls(Scope):
             if any(isinstance(a, Tensor) for a in arguments):
                 self.found("FL102", node)
             return PLAIN
+        if name in ("os.environ.get", "os.getenv"):
+            return arguments[1] if len(arguments) > 1 else Constant(None)  # switches are off where files are checked
         if name == "copy.deepcopy":
             return arguments[0] if arguments else UNKNOWN
         if name == "copy.copy":

@@ -33,6 +33,21 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }  # fmt: skip
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod, ast.Div: operator.truediv,
+}  # fmt: skip
+_LARGE = 2**63
+
+
+def _computed(function: Callable[[Any, Any], Any], left: Any, right: Any) -> Value:
+    """The result for two numbers of usual size."""
+    if not all(isinstance(v, int | float) and abs(v) < _LARGE for v in (left, right)):
+        return PLAIN
+    try:
+        return Constant(function(left, right))
+    except ArithmeticError:
+        return PLAIN
 
 
 class Expressions(Calls):
@@ -183,6 +198,8 @@ class Expressions(Calls):
             if isinstance(kind, ast.Add) and isinstance(right, Container):
                 return join(replace(left, elements=None), replace(right, elements=None))
             return replace(left, elements=None) if isinstance(kind, ast.Mult) else UNKNOWN
+        if isinstance(left, Constant) and isinstance(right, Constant) and type(kind) in _ARITHMETIC:
+            return _computed(_ARITHMETIC[type(kind)], left.value, right.value)
         return PLAIN if isinstance(left, Plain) and isinstance(right, Plain) else UNKNOWN
 
     def _on_subscript(self, node: ast.Subscript) -> Value:
@@ -320,7 +337,7 @@ class Expressions(Calls):
             case ast.Attribute(value=owner, attr=name):
                 held = self.evaluate(owner)
                 if isinstance(held, Instance):
-                    held.attributes[name] = value
+                    held.attributes[name] = PLAIN if self.uncertain and isinstance(value, Constant) else value
                 elif isinstance(held, Tensor) and name == "data":
                     self.found(
                         "FL110", target, what=f"assignment to `{self.text(target)}`", why="it changes the tensor"

@@ -49,6 +49,7 @@ class Scope:
         self.frames: tuple[Frame, ...] = ()  # of the calls that lead here
         self.qualname = ""
         self.quiet = 0  # within what is unlikely to run: findings are not kept
+        self.uncertain = 0  # within what may run any number of times
         self.steps = 0
         self.branches = 0  # conditions on tensors so far
         self.kept_scalars = self.kept_shapes = False  # options under which such values stay in the graph
@@ -62,6 +63,7 @@ class Scope:
         self.kept_shapes = bool(options.get("capture_dynamic_output_shape_ops"))
         self.qualname = annotated.qualname
         self.variables, self.findings, self.frames, self.quiet, self.steps = {}, {}, (), 0, 0
+        self.uncertain = 0
 
     def evaluate(self, node: ast.expr | None) -> Value:
         raise NotImplementedError

@@ -122,7 +122,10 @@ class Statements(Expressions):
             return
         for statement in cls.body:
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                instance.attributes[statement.target.id] = self.promised(statement.annotation)
+                with self.unreported():
+                    given = self.evaluate(statement.value) if statement.value is not None else UNKNOWN
+                promised = self.promised(statement.annotation)
+                instance.attributes[statement.target.id] = given if given != UNKNOWN else promised
             elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
                 with self.unreported():
                     instance.attributes[statement.targets[0].id] = self.evaluate(statement.value)
@@ -183,10 +186,12 @@ class Statements(Expressions):
     def _branches(self, *bodies: list[ast.stmt]) -> bool:
         """Runs alternatives, each from the same state, and joins what they leave."""
         before, joined = self.variables, None
+        self.uncertain += 1
         for body in bodies:
             self.variables = dict(before)
             if not self.block(body):
                 joined = self.variables if joined is None else _joined(joined, self.variables)
+        self.uncertain -= 1
         self.variables = joined if joined is not None else before
         return joined is None
 
@@ -218,9 +223,11 @@ class Statements(Expressions):
         self.block(orelse)
 
     def _turn(self, body: list[ast.stmt], target: ast.expr | None, value: Value) -> None:
+        self.uncertain += 1
         if target is not None:
             self.assign(target, value)
         self.block(body)
+        self.uncertain -= 1
 
     def _on_for(self, node: ast.For) -> None:
         self._loop(node.body, node.orelse, node.target, item_of(self.evaluate(node.iter)))
