@@ -199,7 +199,7 @@ class SourceModule:
         self, node: Definition, scope: Scope, owner: ast.ClassDef | None, kind: Kind, importable: bool
     ) -> Iterator[Target]:
         for decorator in node.decorator_list:
-            arguments = self._decorates(decorator)
+            arguments = self.decorates(decorator)
             if arguments is None:
                 continue
             annotated = Annotated(
@@ -252,7 +252,7 @@ class SourceModule:
             return self._partial(call.func)
         return None
 
-    def _decorates(self, decorator: ast.expr) -> dict[str, Any] | None:
+    def decorates(self, decorator: ast.expr) -> dict[str, Any] | None:
         """The literal arguments when ``decorator`` compiles what it decorates; else None."""
         if self.dotted(decorator) in _COMPILERS:
             return {}

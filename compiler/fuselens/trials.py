@@ -138,7 +138,7 @@ class _Trial:
         before = Counter((d.code, d.message) for d in self.findings)
         before[finding.code, finding.message] -= 1
         for d in (*report.breaks, *report.diagnostics):
-            if d in report.diagnostics and d.severity not in _SERIOUS:
+            if d in report.diagnostics and d.severity not in _SERIOUS and d.code != finding.code:
                 continue
             before[d.code, d.message] -= 1
             if before[d.code, d.message] < 0:

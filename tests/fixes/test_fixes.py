@@ -16,7 +16,7 @@ IMPORTS = (
 )
 
 
-def propose(code: str, source: str, needle: str) -> list[str]:
+def propose(code: str, source: str, needle: str, **fields: str) -> list[str]:
     """The sources that the fixes of ``code`` at ``needle`` give."""
     before = source[: source.index(needle)]
     line = before.count("\n") + 1
@@ -24,7 +24,7 @@ def propose(code: str, source: str, needle: str) -> list[str]:
     lines = needle.split("\n")
     end = len(lines[-1].encode()) + (column if len(lines) == 1 else 0)
     span = Span(PATH, line, column, line + len(lines) - 1, end)
-    found = fixes.propose(fixes.Source(source, PATH), diagnostics.make(code, span))
+    found = fixes.propose(fixes.Source(source, PATH), diagnostics.make(code, span, **fields))
     edited = [fixes.applied(source, fix.edits) for fix in found]
     for text in edited:
         ast.parse(text)
@@ -113,6 +113,9 @@ GOOD: list[tuple[str, str, str, list[str]]] = [
      ["return list(torch.stack([x, y]).sort(descending=True).values.unbind())"]),
     ("FL102", "max(x, y)", "return max(x, y)", ["return torch.maximum(x, y)"]),
     ("FL102", "min(x)", "return min(x)", ["return torch.stack(list(x)).min()"]),
+    # shapes
+    ("FL108", "x[x > 0]", "return x[x > 0].sum() * 2", ["return torch.where(x > 0, x, 0).sum() * 2"]),
+    ("FL108", "x[y]", "return x[y].mean()", ["return (torch.where(y, x, 0).sum() / y.sum())"]),
     # calls
     ("FL102", "F.one_hot(x)", "num_classes = y.shape[0]\nreturn F.one_hot(x)",
      ["num_classes = y.shape[0]\nreturn F.one_hot(x, num_classes=num_classes)"]),
@@ -173,6 +176,11 @@ BAD = [
     ("FL102", "np.median(x)", "return np.median(x)"),
     ("FL104", "np.sin(x, out=y)", "return np.sin(x, out=y)"),
     ("FL104", "unknown(x)", "return unknown(x)"),
+    # shapes that somebody sees
+    ("FL108", "x[x > 0]", "return x[x > 0]"),
+    ("FL108", "x[x > 0]", "return x[x > 0].sum(0)"),
+    ("FL108", "x[0, y]", "return x[0, y].sum()"),
+    ("FL108", "x[x > 0]", "return x[x > 0].max()"),
     # of other kinds
     ("FL105", "x.sum() > 0", "return x if x.sum() > 0 else y"),
 ]
@@ -215,6 +223,104 @@ def test_an_option_keeps_sizes_in_the_graph():
     assert '(fullgraph=False, options={"capture_scalar_outputs": True})' in text
     assert "n = int(x.argmax())\n    torch._check(n >= 0)\n" in text
     assert propose("FL102", source.replace("fullgraph=False", "mode='default'"), "int(x.argmax())") == []
+
+
+CONTEXT = """\
+import fuselens, threading, torch
+lock = threading.Lock()
+
+
+@fuselens.compile
+def f(x, y):
+    \"\"\"Doc.\"\"\"
+    with lock:
+        x = x * 2  # twice
+
+        if y is None:
+            x = (x +
+                 1)
+    return x
+"""
+
+
+def test_a_context_manager_is_entered_around_the_function():
+    (text,) = propose("FL113", CONTEXT, text_of_with(CONTEXT))
+    assert text == CONTEXT.replace("import fuselens,", "import functools\nimport fuselens,").replace(
+        "@fuselens.compile", """\
+def _around_f(function):
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        with lock:
+            return function(*args, **kwargs)
+
+    return call
+
+
+@_around_f
+@fuselens.compile""").replace("""\
+    with lock:
+        x = x * 2  # twice
+
+        if y is None:
+            x = (x +
+                 1)
+""", """\
+    x = x * 2  # twice
+
+    if y is None:
+        x = (x +
+             1)
+""")  # fmt: skip
+    assert propose("FL104", CONTEXT, text_of_with(CONTEXT))[-1] == text
+
+
+def text_of_with(source: str) -> str:
+    return source[source.index("with lock") : source.index("\n    return")]
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("with lock:", "with lock as held:"), ("with lock:", "with lock, x:"), ("@fuselens.compile", "@other"),
+    ("    return x", "    return x + 1"), ("    with lock", "    y = 1\n    with lock"), ("def f", "async def f"),
+    ("x * 2", "(yield x)"), ("y is None", '"""\n""" == y'),
+])  # fmt: skip
+def test_a_context_manager_of_the_functions_own_stays(old: str, new: str):
+    source = CONTEXT.replace(old, new)
+    line = source[: source.index("with lock")].count("\n") + 1
+    finding = diagnostics.make("FL113", Span(PATH, line, 9, line, 13))
+    assert fixes.propose(fixes.Source(source, PATH), finding) == ()
+
+
+RECOMPILED = """\
+import fuselens, torch
+
+@fuselens.compile
+def f(x, s=1.0):
+    return x * s if s < 3 else x
+
+for n in range(4):
+    x = torch.ones(n)
+    f(x, 1 / n)
+    f(x, s=2.0)
+"""
+
+
+def test_what_recompiles_is_marked_dynamic_or_made_a_tensor():
+    marked, any_size, *none = propose("FL201", RECOMPILED.replace("    f(x, s=2.0)\n", ""), "s < 3",
+                                      what="`f`, because of x: expected f32[4, 8], found f32[5, 8]")  # fmt: skip
+    assert "    fuselens.mark_dynamic(x, 0)\n    f(x, 1 / n)\n" in marked
+    assert "@fuselens.compile(dynamic=True)\n" in any_size
+    assert not none
+    (tensors,) = propose("FL201", RECOMPILED, "s < 3", what="`f`, because of s: expected 0.5, found 0.7")
+    assert "    f(x, torch.tensor(1 / n))\n    f(x, s=torch.tensor(2.0))\n" in tensors
+    assert propose("FL201", RECOMPILED, "s < 3", what="`f`, because of s: expected 3, found 4") == []
+    assert propose("FL201", RECOMPILED, "s < 3", what="`f`, because of _inner: expected f32[4], found f32[5, 5]") == [
+        any_size_of(RECOMPILED)
+    ]
+    assert propose("FL201", RECOMPILED, "torch.ones(n)", what="`f`, because of x: expected f32[4], found f32[5]") == []
+
+
+def any_size_of(source: str) -> str:
+    return source.replace("@fuselens.compile", "@fuselens.compile(dynamic=True)")
 
 
 def test_places_are_bytes_and_lines_are_pythons():

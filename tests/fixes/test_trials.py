@@ -99,6 +99,20 @@ def test_arrays_become_tensors(tried):
     assert any(d.fixes for d in after)
 
 
+def test_a_context_manager_outside_is_verified(tried):
+    text = (
+        "import threading\nlock = threading.Lock()\n" + COMPILED + "    with lock:\n        x = x * 2\n    return x\n"
+    )
+    _, after = tried(text)
+    found = [(f.title, f.verified) for d in after for f in d.fixes]
+    assert ("Enter lock around the compiled function", True) in found
+
+
+def test_masked_reductions_keep_the_shape(tried):
+    _, after = tried(COMPILED + "    return x[x > 0].sum() + x\n")
+    assert verdicts(after) == [("torch.where(x > 0, x, 0).sum()", True)]
+
+
 def test_modules_keep_their_parameters_and_state(tried):
     _, after = tried("""
 class Scaled(torch.nn.Module):

@@ -10,28 +10,40 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from ..report import Diagnostic, Fix, Report, Span
+from ..report import Diagnostic, Fix, Report
 from .branches import branch_fixes, chooses
 from .calls import call_fixes
+from .contexts import context_fixes
 from .effects import effect_fixes
+from .recompiles import recompile_fixes
 from .scalars import scalar_fixes
+from .shapes import shape_fixes
 from .source import Source, applied
 
 __all__ = ["Source", "applied", "chooses", "may_have", "propose", "with_fixes"]
 
 
-def _look_fixes(source: Source, span: Span | None) -> Iterator[Fix]:
-    yield from scalar_fixes(source, span)
-    yield from call_fixes(source, span)
+def _look_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
+    yield from scalar_fixes(source, finding)
+    yield from call_fixes(source, finding)
 
 
-PRODUCERS: dict[str, Callable[[Source, Span | None], Iterator[Fix]]] = {
+def _outside_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
+    yield from call_fixes(source, finding)
+    yield from context_fixes(source, finding)
+
+
+PRODUCERS: dict[str, Callable[[Source, Diagnostic], Iterator[Fix]]] = {
     "FL101": branch_fixes,
     "FL102": _look_fixes,
     "FL103": effect_fixes,
-    "FL104": call_fixes,
+    "FL104": _outside_fixes,
+    "FL108": shape_fixes,
+    "FL113": context_fixes,
     "FL116": branch_fixes,
     "FL118": call_fixes,
+    "FL201": recompile_fixes,
+    "FL202": recompile_fixes,
 }
 
 
@@ -40,7 +52,7 @@ def propose(source: Source, finding: Diagnostic) -> tuple[Fix, ...]:
     producer = PRODUCERS.get(finding.code)
     if producer is None or finding.span is None or finding.span.file != source.filename:
         return ()
-    return tuple({fix.edits: fix for fix in producer(source, finding.span)}.values())
+    return tuple({fix.edits: fix for fix in producer(source, finding)}.values())
 
 
 def may_have(report: Report) -> bool:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..report import Edit, Fix, Span
+from ..report import Diagnostic, Edit, Fix, Span
 from .purity import is_pure
 from .source import Source
 
@@ -17,9 +17,9 @@ _TRUTHS = frozenset(
 ) - {"equal"}  # torch.equal gives a Python bool
 
 
-def branch_fixes(source: Source, span: Span | None) -> Iterator[Fix]:
+def branch_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
     """For a condition, or a statement or an expression that has one, at ``span``."""
-    node = source.at(span, ast.expr) or source.at(span, ast.stmt)
+    node = source.at(finding.span, ast.expr) or source.at(finding.span, ast.stmt)
     if node is None:
         return
     if isinstance(node, ast.expr) and not isinstance(node, ast.IfExp):

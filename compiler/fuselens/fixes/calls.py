@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 
-from ..report import Edit, Fix, Span
+from ..report import Diagnostic, Edit, Fix, Span
 from .source import N, Source
 
 _SAME = frozenset(
@@ -29,9 +29,9 @@ _VALUES = ("numpy.asarray", "numpy.array")
 _DISTINCT = ("torch.maximum", "torch.minimum")
 
 
-def call_fixes(source: Source, span: Span | None) -> Iterator[Fix]:
+def call_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
     """For a call at ``span``."""
-    node = source.at(span, ast.Call)
+    node = source.at(finding.span, ast.Call)
     if node is None:
         return
     name = source.dotted(node.func)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..report import Fix, Span
+from ..report import Diagnostic, Fix
 from .purity import is_pure
 from .source import Source
 
@@ -29,9 +29,9 @@ def is_output(source: Source, node: ast.AST) -> bool:
     return False
 
 
-def effect_fixes(source: Source, span: Span | None) -> Iterator[Fix]:
+def effect_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
     """For a statement that prints, logs or warns around ``span``."""
-    node = source.at(span, ast.expr)
+    node = source.at(finding.span, ast.expr)
     statement = source.statement(node) if node is not None else None
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..report import Edit, Fix, Span
+from ..report import Diagnostic, Edit, Fix
 from .branches import condition
 from .effects import effect_fixes, is_output
 from .purity import is_pure
@@ -19,13 +19,13 @@ _CASTS = {"float": "", "int": ".long()", "bool": ".bool()"}
 _CLASSES = ("num_classes", "n_classes", "num_labels", "n_labels", "classes", "vocab_size", "vocabulary_size", "n_vocab")
 
 
-def scalar_fixes(source: Source, span: Span | None) -> Iterator[Fix]:
+def scalar_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
     """For what looks at a tensor's values at ``span``."""
-    node = source.at(span, ast.expr)
+    node = source.at(finding.span, ast.expr)
     if node is None:
         return
     if any(is_output(source, parent) for parent in source.above(node)):
-        yield from effect_fixes(source, span)
+        yield from effect_fixes(source, finding)
         return
     match node:
         case ast.Call(func=ast.Attribute(value=tensor, attr="item"), args=[], keywords=[]):

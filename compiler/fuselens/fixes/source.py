@@ -135,7 +135,7 @@ class Source(SourceModule):
         """``argument`` (``name=value``), or an entry of ``options=``, for the decorator that compiles ``function``. None
         where there is none to extend, or where the argument is given."""
         for decorator in function.decorator_list:
-            if self._decorates(decorator) is None:
+            if self.decorates(decorator) is None:
                 continue
             given = decorator.keywords if isinstance(decorator, ast.Call) else []
             name, _, value = argument.partition("=")
