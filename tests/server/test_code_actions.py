@@ -7,10 +7,15 @@ import dataclasses
 import pytest
 from lsprotocol import types as lsp
 
+from fuselens import diagnostics as codes
+from fuselens.live import Event
 from fuselens.report import Edit, FileReport, Fix, Span
+from fuselens_server.convert import SourceText
 from fuselens_server.document_uri import parse
 from fuselens_server.features import code_actions
 from fuselens_server.messages import CLIENT_ACTIONS
+from fuselens_server.observed import Observed
+from fuselens_server.tracked_text import TrackedText
 
 BRANCH = lsp.Position(5, 8)  # in `b.sum() < 0`
 
@@ -130,3 +135,21 @@ def test_a_selection_takes_every_finding_that_it_touches(view):
 
 def test_nothing_before_a_report(toy):
     assert offered(toy.view(), lsp.Position(3, 4)) == []
+
+
+def test_what_no_check_has_found_has_templates_made_here(toy):
+    place = toy.span(toy.text, "b.sum() < 0")
+    prediction = codes.predict("FL101", place, what="b.sum() < 0")
+    guess, *_ = offered(toy.view(predicted={"toy": [prediction]}), only=[lsp.CodeActionKind.QuickFix])
+    assert guess.title == "Compute both sides and choose with torch.where (template: not tried out)"
+    assert [e.new_text for e in guess.edit.document_changes[0].edits] == [
+        "import torch\n", "b = torch.where(b.sum() < 0, b * -1, b)",
+    ]  # fmt: skip
+    recompiled = codes.make(
+        "FL201", toy.span(toy.text, "a / (a"), what="`toy`, because of a: expected f32[4], found f32[5]"
+    )
+    seen = Observed("run", "train.py")
+    seen.take(1, Event("finding", toy.path, "toy", 3, diagnostic=recompiled))
+    ran = TrackedText.unedited(SourceText(toy.text))
+    found = offered(toy.view(observed=seen, ran=ran), lsp.Position(4, 9), [lsp.CodeActionKind.QuickFix])
+    assert found[0].title == "Compile for any size: dynamic=True (template: not tried out)"

@@ -12,7 +12,7 @@ from .source import Source
 
 # ``x: expected f32[4, 8], found f32[5, 8]`` and ``s: expected 0.5, found 0.7``
 _SIZES = re.compile(r"because of (\w+): expected \w+\[([\d, ]*)\], found \w+\[([\d, ]*)\]")
-_NUMBERS = re.compile(r"because of (\w+): expected (-?[\d.e+-]+), found (-?[\d.e+-]+)$")
+_NUMBERS = re.compile(r"because of (\w+): expected (-?[\d.e+-]+), found (-?[\d.e+-]+)(?![\w.])")
 
 
 def recompile_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:

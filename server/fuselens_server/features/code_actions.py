@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
+from fuselens import fixes
 from fuselens.report import Fix
 from fuselens_server.document_uri import CodeDocument, ReportDocument
 from fuselens_server.features import navigation
@@ -84,7 +86,7 @@ def _wanted(context: lsp.CodeActionContext, kind: str) -> bool:
 def _fixes(view: View, found: Finding, *, versioned: bool) -> Iterator[lsp.CodeAction]:
     """Fixes that were tried out come first, and the first of those is preferred; others say that they are templates."""
     preferred = True
-    for fix in sorted(found.diagnostic.fixes, key=lambda fix: not fix.verified):
+    for fix in sorted(_offered(view, found), key=lambda fix: not fix.verified):
         edits = text_edits(view, found.text, fix)
         if edits:
             title = fix.title if fix.verified else f"{fix.title} (template: {fix.trial or 'not tried out'})"
@@ -92,6 +94,23 @@ def _fixes(view: View, found: Finding, *, versioned: bool) -> Iterator[lsp.CodeA
             first = fix.verified and preferred
             preferred = preferred and not first
             yield lsp.CodeAction(title, _QUICK_FIX, [found.shown], is_preferred=first or None, edit=edit)
+
+
+def _offered(view: View, found: Finding) -> Sequence[Fix]:
+    """Those that came with the finding; for one that no check of this file made, what the text suggests."""
+    finding = found.diagnostic
+    if finding.span is None or not (finding.predicted or view.borrowed or found.text is view.ran):
+        return finding.fixes
+    source = _source(found.text.origin.text, finding.span.file)
+    return fixes.propose(source, finding) if source else ()
+
+
+@lru_cache(maxsize=4)
+def _source(text: str, path: str) -> fixes.Source | None:
+    try:
+        return fixes.Source(text, path)
+    except (SyntaxError, RecursionError):
+        return None
 
 
 def fix_all(view: View, *, versioned: bool) -> lsp.WorkspaceEdit | None:
