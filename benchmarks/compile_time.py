@@ -217,8 +217,12 @@ def plot(rows: list[dict[str, Any]], path: str) -> None:
         for training in (False, True):
             for system in SYSTEMS[1:]:
                 mine = [r for r in rows if (r["kind"], r["training"], r["system"]) == (kind, training, system)]
+                if not mine:
+                    continue
                 label = f"{system}, {kind}, {'training' if training else 'forward'}"
                 plt.loglog([r["operations"] for r in mine], [r["seconds"] for r in mine], "o-", label=label)
+    ends = [min(r["operations"] for r in rows), max(r["operations"] for r in rows)]
+    plt.loglog(ends, [n * 5e-3 for n in ends], ":", color="gray", label="5 ms each")
     plt.xlabel("operations")
     plt.ylabel("processor seconds")
     plt.legend()

@@ -334,6 +334,20 @@ class Graph:
         """The storage in whose memory a buffer lies, through views and takeovers."""
         return self.owners(buffer)[-1]
 
+    def roots(self) -> dict[str, str]:
+        """The root of each buffer; chains of takeovers grow with the graph, so each is walked once."""
+        found: dict[str, str] = {}
+        for buffer in self.buffers.values():
+            chain: dict[str, None] = {}
+            owner = buffer.owner
+            while owner not in found and owner not in chain and owner in self.reuse:
+                chain[owner] = None
+                owner = self.buffers[self.reuse[owner]].owner
+            circular = owner in chain
+            for each in chain:
+                found[each] = self.root(each) if circular else found.get(owner, owner)
+        return {name: found.get(b.owner, b.owner) for name, b in self.buffers.items()}
+
     def hint(self, expression: Expr | int) -> int:
         """The example value of a size expression."""
         if isinstance(expression, int):

@@ -99,7 +99,7 @@ class _Host:
         self.floats, self.float_outputs = floats, outputs
         self.given = (*graph.inputs, *graph.constants)
         self.names: dict[str, str] = {}
-        self.roots = {name: graph.root(name) for name in graph.buffers}
+        self.roots = graph.roots()
         self.fixed = {n for n in graph.inputs if n not in graph.donated}
         self.seen = self._seen()  # roots of which a tensor is needed
         self.last = self._last_uses()

@@ -18,6 +18,7 @@ class Unit:
 
     def __init__(self, graph: Graph, isa: Isa, tunings: Mapping[str, Tuning] = MappingProxyType({})) -> None:
         self.graph, self.isa, self.tunings = graph, isa, tunings
+        self.roots = graph.roots()
         self.parts: dict[tuple[int, bool], set[str]] = {}
         self.lane_free: set[str] = {"parallel"}
         self._made = frozenset(o for e in graph.externs() for o in e.outputs)
@@ -37,12 +38,12 @@ class Unit:
 
     def allocates(self, storage: str) -> bool:
         """Whether the memory of a storage is allocated for kernels to write: then its address is a multiple of 64."""
-        root = self.graph.root(storage)
+        root = self.roots[storage]
         return root not in self.graph.inputs and root not in self.graph.constants and root not in self._made
 
     def takes_over(self, new: str, old: str) -> bool:
         """Whether ``new`` lies in the memory of ``old``, directly or through others."""
-        return old in self.graph.owners(new)[1:]
+        return self.same_memory(new, old) and old in self.graph.owners(new)[1:]
 
     def same_memory(self, a: str, b: str) -> bool:
-        return self.graph.root(a) == self.graph.root(b)
+        return self.roots[a] == self.roots[b]
