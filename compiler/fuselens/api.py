@@ -418,14 +418,24 @@ def warm(fn: Any, calls: Iterable[Callable[[Callable[..., Any]], Any]], *, confi
     """Fills the cache with what a program needs that makes ``calls`` in turn, backwards included: each is given ``fn``,
     compiled, and calls it.
 
-    What was compiled before is forgotten, because it would not be compiled now; what calls raise is ignored.
+    Programs may take the sides of a data-dependent branch in either order, so the calls are made twice, as the data say
+    and with branches turned, and again the other way round. What was compiled before is forgotten, because it would not
+    be compiled now; what calls raise is ignored.
     """
-    reset()
-    recorder = Recorder("", _file_of(fn), None, config, texts=False, backwards=True)
-    compiled = wrap(fn, config, recorder=recorder, owner=object())
-    for call in calls:
-        with contextlib.suppress(Exception):
-            call(compiled)
+    calls = list(calls)
+    for turned_first in (False, True):
+        reset()
+        recorder = Recorder("", _file_of(fn), None, config, texts=False, backwards=True)
+        compiled = wrap(fn, dataclasses.replace(config, explore=True), recorder=recorder, owner=object())
+        branches = 0
+        for turned in (turned_first, not turned_first):
+            for call in calls:
+                with explore_state.turning() if turned else contextlib.nullcontext(()) as met:
+                    with contextlib.suppress(Exception):
+                        call(compiled)
+                    branches += len(met)
+        if not branches:
+            return
 
 
 def compare(

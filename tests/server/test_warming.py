@@ -79,6 +79,12 @@ async def test_a_run_after_a_check_builds_nothing(new_editor: Any, tmp_path: Pat
         subprocess.run(run, cwd=tmp_path, env=os.environ | environment, check=True, timeout=120)
         assert log.read_text() == built
         assert sorted(cache.rglob("*")) == kept
+        for sides in ("1, -1", "-1, 1"):  # of the branch on data: the example goes one way only
+            calls = f"[toy(example()[0], torch.ones(8) * s) for s in ({sides})]"
+            text = FILE.replace("toy(*example())", f"sum({calls})")
+            (tmp_path / "file.py").write_text(text)
+            subprocess.run(run, cwd=tmp_path, env=os.environ | environment, check=True, timeout=120)
+            assert log.read_text() == built
         (tmp_path / "file.py").write_text(FILE.replace("ones(3, 4)", "ones(5, 4)"))  # the test can tell
         subprocess.run(run, cwd=tmp_path, env=os.environ | environment, check=True, timeout=120)
         assert log.read_text() != built

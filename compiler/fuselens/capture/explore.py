@@ -1,9 +1,11 @@
-"""Runs both sides of a data-dependent branch, so that the editor shows the graphs of both."""
+"""Runs both sides of a data-dependent branch, so that the editor shows the graphs of both; or the other side alone, so
+that what a program needs is built that takes it."""
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,6 +13,19 @@ import torch
 from .resuming import run_tails
 
 visited: contextvars.ContextVar[set[Any] | None] = contextvars.ContextVar("fuselens_explored", default=None)
+_turned: contextvars.ContextVar[set[Any] | None] = contextvars.ContextVar("fuselens_turned", default=None)
+
+
+@contextlib.contextmanager
+def turning() -> Iterator[set[Any]]:
+    """Inside, each branch goes the other way the first time that it is met: no loop depends on it for ever. Yields the
+    branches met."""
+    met: set[Any] = set()
+    token = _turned.set(met)
+    try:
+        yield met
+    finally:
+        _turned.reset(token)
 
 
 def explore_both(
@@ -26,6 +41,10 @@ def explore_both(
     jumps = bool(condition) == jumps_when
     chosen, arguments = (jump, jump_arguments) if jumps else (fall, fall_arguments)
     other, other_arguments = (fall, fall_arguments) if jumps else (jump, jump_arguments)
+    turned = _turned.get()
+    if turned is not None and key not in turned:
+        turned.add(key)
+        return run_tails(other, *(_copied(a) for a in other_arguments))
     seen = visited.get()
     if seen is not None and key not in seen:
         seen.add(key)
