@@ -11,7 +11,7 @@ import pytest
 from lsprotocol import types as lsp
 
 from fuselens_server.convert import SourceText
-from fuselens_server.notebooks import Cell, Notebook, python_text
+from fuselens_server.notebooks import Cell, Notebook, in_cells, python_text
 from fuselens_server.session import Session
 
 CELLS = (
@@ -107,6 +107,70 @@ def test_the_session_finds_notebooks_by_their_cells():
     assert session.get("cell:/n.ipynb#1") is None
     assert session.close(book.uri) is book
     assert session.get("cell:/n.ipynb#0") is None
+
+
+class Host:
+    """What handlers of requests need of a server."""
+
+    def __init__(self, *books: Notebook) -> None:
+        self.session = Session()
+        for book in books:
+            self.session.add(book, book.uris)
+
+
+def at(line: int, column: int = 0, end_line: int | None = None, end: int = 1) -> lsp.Range:
+    return lsp.Range(lsp.Position(line, column), lsp.Position(line if end_line is None else end_line, end))
+
+
+def asked(uri: str, answer: Any, seen: list[Any] | None = None) -> Any:
+    """What a handler that answers ``answer`` about the module says about a cell, and what it was asked."""
+
+    def handler(ls: Any, params: Any) -> Any:
+        if seen is not None:
+            seen.append(params)
+        return answer
+
+    host: Any = Host(notebook("a = 1\n", "b = 2\nc = 3"))
+    parameters = lsp.HoverParams(lsp.TextDocumentIdentifier(uri), lsp.Position(1, 2))
+    return in_cells(host, handler)(host, parameters)
+
+
+def test_requests_about_a_cell_are_about_the_module():
+    seen: list[Any] = []
+    asked("cell:/n.ipynb#1", None, seen)
+    assert (seen[0].text_document.uri, seen[0].position) == ("file:///n.ipynb", lsp.Position(3, 2))
+    asked("cell:/n.ipynb#0", None, seen)
+    assert seen[1].position == lsp.Position(1, 2)
+    asked("file:///other.py", None, seen)
+    assert (seen[2].text_document.uri, seen[2].position) == ("file:///other.py", lsp.Position(1, 2))
+
+
+def test_answers_about_the_module_are_about_cells():
+    first, second, module = "cell:/n.ipynb#0", "cell:/n.ipynb#1", "file:///n.ipynb"
+    lenses = [lsp.CodeLens(at(0)), lsp.CodeLens(at(3)), lsp.CodeLens(at(1))]
+    assert asked(second, lenses) == [lsp.CodeLens(at(1))]
+    assert asked(first, lenses) == [lsp.CodeLens(at(0)), lsp.CodeLens(at(1))]
+    assert asked(second, lsp.Hover("text", at(0))) is None
+    assert asked(second, lsp.Hover("text")) == lsp.Hover("text")
+    locations = [lsp.Location(module, at(0)), lsp.Location(module, at(2, 0, 9)), lsp.Location("file:///o.py", at(7))]
+    moved = [lsp.Location(first, at(0)), lsp.Location(second, at(0, 0, 1, 5)), lsp.Location("file:///o.py", at(7))]
+    assert asked(first, locations) == moved
+    assert asked("fuselens://kernel", locations) == moved  # from elsewhere into cells
+    link = lsp.LocationLink(module, at(2), at(2))
+    assert asked("fuselens://kernel", [link]) == [lsp.LocationLink(second, at(0), at(0))]
+
+
+def test_edits_of_the_module_are_edits_of_cells():
+    first, second, module = "cell:/n.ipynb#0", "cell:/n.ipynb#1", "file:///n.ipynb"
+    edits = [lsp.TextEdit(at(3), "x"), lsp.TextEdit(at(0), "y")]
+    action = lsp.CodeAction("fix", edit=lsp.WorkspaceEdit(changes={module: edits}))
+    (answered,) = asked(second, [action])
+    assert answered.edit.changes == {second: [lsp.TextEdit(at(1), "x")], first: [lsp.TextEdit(at(0), "y")]}
+    versioned = lsp.TextDocumentEdit(lsp.OptionalVersionedTextDocumentIdentifier(module, 5), edits[:1])
+    action = lsp.CodeAction("fix", edit=lsp.WorkspaceEdit(document_changes=[versioned]))
+    (answered,) = asked(second, [action])
+    (edit,) = answered.edit.document_changes
+    assert (edit.text_document.uri, edit.text_document.version, edit.edits) == (second, 1, [lsp.TextEdit(at(1), "x")])
 
 
 class Book:

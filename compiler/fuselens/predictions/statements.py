@@ -6,7 +6,7 @@ import ast
 import re
 from typing import Literal
 
-from ..discovery import SourceModule
+from ..discovery import Annotated, SourceModule
 from . import tables
 from .annotations import initial_value, nodes, parameters, used_as_tensors
 from .calls import Arguments, Keywords
@@ -44,6 +44,10 @@ class Statements(Expressions):
         self._active: tuple[ast.AST, ...] = ()
         self._returned: list[Value] = []
         self._natures: dict[ast.AST, Nature] = {}
+
+    def begin(self, annotated: Annotated) -> None:
+        super().begin(annotated)
+        self._active, self._returned = (), []
 
     def nature(self, node: Definition | ast.Lambda) -> Nature:
         """How the frames of a function run, by its own code."""
