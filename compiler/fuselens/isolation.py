@@ -44,6 +44,7 @@ _POLL_SECONDS = 0.05  # how often deaths and memory are looked at; results arriv
 _GRACE_SECONDS = 0.5  # for the child to say where it hangs before it is killed
 _SETTLE_SECONDS = 0.03  # a traceback that has not grown for so long is whole
 _LAST_READS = 64
+_TRIED_UNTIL = 0.6  # of a request's time: the fix that is being tried out then has the rest
 _START_SECONDS = 120.0  # for a new interpreter to import torch, from a cold network disk
 _OUTPUT_KEPT = 64 * 1024
 _READ = 256 * 1024
@@ -499,7 +500,8 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
     elif request.method == "fix":
         _step_back()
         (function,) = request.functions
-        tried = trials.try_fixes(request.path, request.source, function, request.findings, chosen, progress)
+        seconds = request.limits.seconds * _TRIED_UNTIL or float("inf")
+        tried = trials.try_fixes(request.path, request.source, function, request.findings, chosen, progress, seconds)
         send(wire.Event(request.id, "result", file=tried))
     else:
         file = check.check_file(request.path, request.source, request.functions, chosen, progress, request.known)

@@ -30,20 +30,25 @@ from .report import Diagnostic, FileReport, Fix, Report, Span
 log = logging.getLogger(__name__)
 Progress = Callable[[str], None]
 Call = tuple[tuple[Any, ...], dict[str, Any]]
-_SECONDS = 40.0  # for all fixes of a function
 _VARIANTS = 24
 _COMPARED = 6  # variants that are compared in any case
 _SERIOUS = ("error", "warning")
 
 
 def try_fixes(
-    path: str, source: str | None, qualname: str, findings: Sequence[Diagnostic], config: Config, progress: Progress
+    path: str,
+    source: str | None,
+    qualname: str,
+    findings: Sequence[Diagnostic],
+    config: Config,
+    progress: Progress,
+    seconds: float = float("inf"),
 ) -> FileReport:
     """``findings`` (all that a function has) in a report of it, with what became of their fixes. Fixes that leave other
-    values than eager are taken out."""
+    values than eager are taken out. After ``seconds`` no further one is tried out."""
     text = (read_source(path) if source is None else source).removeprefix("\ufeff")
     report = FileReport(path)
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + seconds
     try:
         silence = contextlib.redirect_stdout(io.StringIO())  # what the function prints, it has printed in the check
         with silence, _seeded(), opened_function(path, qualname, text, config, progress) as original:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import random
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from fuselens import diagnostics, fixes
 from fuselens.report import Span
 
 PATH = "/f.py"
+ROOT = Path(__file__).resolve().parents[2]
 IMPORTS = (
     "import copy, json, logging, sys, warnings\nimport numpy as np\nimport torch\nimport torch.nn.functional as F\n"
 )
@@ -215,6 +218,17 @@ def test_a_value_made_of_module_names_is_made_once():
         "x * json.loads('[1]')", "x * LOADS"
     )
     assert propose("FL104", source.replace("'[1]'", "x"), "json.loads(x)") == []
+    assert (
+        propose(
+            "FL104",
+            source.replace("json.loads", "later").replace("    return", "    from m import later\n    return"),
+            "later('[1]')",
+        )
+        == []
+    )
+    assert propose("FL118", source.replace("json.loads", "open"), "open('[1]')") == []
+    after = source.replace("'[1]'", "text") + "\ntext = '[1]'\n"
+    assert propose("FL104", after, "json.loads(text)") == []
 
 
 def test_an_option_keeps_sizes_in_the_graph():
@@ -335,3 +349,22 @@ def test_findings_elsewhere_have_no_fixes():
     assert fixes.propose(source, diagnostics.make("FL101")) == ()
     assert fixes.propose(source, diagnostics.make("FL101", Span("/other.py", 7, 16, 7, 27))) == ()
     assert fixes.propose(source, diagnostics.make("FL101", Span(PATH, 700, 16, 700, 27))) == ()
+
+
+@pytest.mark.parametrize("path", ["tests/predictions/programs.py", "tests/capture/test_contexts.py"])
+def test_whatever_is_found_the_edited_file_parses(path: str):
+    text = (ROOT / path).read_text()
+    source = fixes.Source(text, path)
+    nodes = [n for n in source.parents if isinstance(n, ast.expr | ast.With | ast.Assert)]
+    offered = 0
+    for node in random.Random(0).sample(nodes, 150):
+        for code in fixes.PRODUCERS:
+            finding = diagnostics.make(code, source.span(node), what="`f`, because of x: expected f32[4], found f32[5]")
+            for fix in fixes.propose(source, finding):
+                offered += 1
+                ast.parse(fixes.applied(text, fix.edits))
+                places = sorted(e.span for e in fix.edits)
+                assert all(
+                    (a.end_line, a.end_column) <= (b.line, b.column) for a, b in zip(places, places[1:], strict=False)
+                )
+    assert offered

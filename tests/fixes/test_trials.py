@@ -141,3 +141,13 @@ def test_inputs_that_are_written_to_are_compared(tried):
 def test_a_file_that_no_longer_imports_is_refused(tmp_path: Path):
     outcome = trials.try_fixes(str(tmp_path / "gone.py"), "1 / 0\n", "f", [], config_of({}), lambda _: None)
     assert [d.code for d in outcome.diagnostics] == ["FL912"]
+
+
+def test_when_time_is_up_the_rest_is_not_tried(tmp_path: Path):
+    path = tmp_path / "tried_out.py"
+    path.write_text(IMPORTS + COMPILED + "    print(x)\n    return x\n")
+    (report,) = check.check_file(path, config=config_of({})).functions
+    outcome = trials.try_fixes(str(path), None, "f", report.breaks, config_of({}), lambda _: None, seconds=0)
+    assert [(f.verified, f.trial) for f in only(outcome.functions[0].breaks)] == [
+        (False, "there was no time to try it out")
+    ] * 2

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 
 from ..report import Diagnostic, Edit, Fix, Span
+from .purity import IMPURE
 from .source import N, Source
 
 _SAME = frozenset(
@@ -174,23 +175,24 @@ def _before(span: Span) -> Span:
 def _hoisted(source: Source, node: ast.Call) -> Iterator[Fix]:
     """A call that uses nothing of the function's is made once, when the module is imported."""
     function = source.function(node)
-    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-    if (
-        function is None
-        or names & source.local_names(node)
-        or isinstance(source.parents[node], ast.Expr | ast.withitem)
-    ):
+    name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+    read = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    if function is None or not name or read & source.local_names(node) or not _may_be_early(source, node, name, read):
         return
     outermost = [n for n in source.above(node) if isinstance(n, ast.stmt)][-1]
-    later = source.definitions.keys() | source.classes.keys() | source.values.keys()
-    bound = {n.id: n.lineno for n in ast.walk(source.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    if any(name in later and bound.get(name, outermost.lineno) >= outermost.lineno for name in names):
-        return
-    constant = source.unused(_constant_name(node))
-    edits = (source.inserted(outermost, [f"{constant} = {source.text(node)}", "", ""]), source.replaced(node, constant))
+    constant = source.unused(name.upper().strip("_") or "CONSTANT")
+    text = source.text(node)
+    made = f"({text})" if "\n" in text else text
+    edits = (source.inserted(outermost, [f"{constant} = {made}", "", ""]), source.replaced(node, constant))
     yield Fix(f"Call {ast.unparse(node.func)} once, when the module is imported", edits)
 
 
-def _constant_name(node: ast.Call) -> str:
-    """``value = load()`` becomes ``LOAD``."""
-    return ast.unparse(node.func).rpartition(".")[2].upper().strip("_") or "CONSTANT"
+def _may_be_early(source: Source, node: ast.Call, name: str, read: set[str]) -> bool:
+    """Whether a call gives something to keep, has no effect that its name tells, and finds all that it reads above."""
+    if isinstance(source.parents[node], ast.Expr | ast.withitem | ast.Await) or name in IMPURE:
+        return False
+    outermost = [n for n in source.above(node) if isinstance(n, ast.stmt)][-1]
+    later = {n.id for n in ast.walk(source.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+             and n.lineno >= outermost.lineno}  # fmt: skip
+    later |= {d for d, n in (*source.definitions.items(), *source.classes.items()) if n.lineno >= outermost.lineno}
+    return not read & later

@@ -14,7 +14,7 @@ _BUILTINS = frozenset(
 )
 _MODULES = ("torch", "math", "numpy", "operator")
 _READING = ("item", "tolist", "numpy")
-_IMPURE = frozenset(
+IMPURE = frozenset(
     "append appendleft backward bernoulli choice clear close debug discard dropout error exception extend extendleft "
     "exponential flush info insert item manual_seed multinomial normal numpy open pop popitem popleft print put "
     "rand rand_like randint randint_like randn randn_like random randperm read register_buffer register_parameter remove "
@@ -50,12 +50,12 @@ def _is_pure_call(source: Source, call: ast.Call, active: tuple[ast.AST, ...]) -
                 return _is_pure_function(source, source.definitions[function], active)
             return function in _BUILTINS and hasattr(builtins, function)
         case ast.Attribute(value=receiver, attr=method):
-            if method in _IMPURE or (method.endswith("_") and not method.endswith("__")):
+            if method in IMPURE or (method.endswith("_") and not method.endswith("__")):
                 return False
             if isinstance(receiver, ast.Name) and receiver.id == "self":
                 return _is_pure_member(source, call, method, active)
         case ast.Name():
-            if name.rpartition(".")[2] in _IMPURE:
+            if name.rpartition(".")[2] in IMPURE:
                 return False
         case _:
             return False

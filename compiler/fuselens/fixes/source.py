@@ -187,8 +187,7 @@ class Source(SourceModule):
         names: set[str] = set()
         for scope in (node, *self.above(node)):
             if isinstance(scope, Scope):
-                names |= {n.arg for n in ast.walk(scope.args) if isinstance(n, ast.arg)}
-                names |= {n.id for n in ast.walk(scope) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+                names |= {name for n in ast.walk(scope) if n is not scope and (name := _bound(n))}
         return names
 
     def unused(self, name: str) -> str:
@@ -245,6 +244,20 @@ def _split(text: str) -> list[int]:
         if encoded[position - 1 : position] in (b"\n", b"\r"):
             starts.append(position)
     return starts
+
+
+def _bound(node: ast.AST) -> str | None:
+    """The name that a node binds."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+            return name
+        case ast.alias(name=name, asname=given):
+            return given or name.partition(".")[0]
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.ExceptHandler():
+            return node.name
+        case ast.MatchAs() | ast.MatchStar():
+            return node.name
+    return None
 
 
 def _end(node: ast.stmt) -> tuple[int, int]:
