@@ -85,8 +85,9 @@ def warm_file(
                 continue
             recorded, _ = _recorded(found)
             inputs = _inputs(file, annotated, found)
-            stated = not isinstance(inputs, Diagnostic) and inputs.origin != "recorded"
-            given = [recorded_inputs.Call(inputs.args, inputs.kwargs)] if stated else []
+            given = []
+            if not isinstance(inputs, Diagnostic) and inputs.origin != "recorded":
+                given = [recorded_inputs.Call(inputs.args, inputs.kwargs)]
             for calls in filter(None, (recorded, given)):
                 say(f"{annotated.qualname}: warm")
                 api.warm(found.target, [call.of for call in calls], config=found.config)

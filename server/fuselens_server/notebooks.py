@@ -176,14 +176,14 @@ def in_cells(server: FuselensServer, handler: Callable[..., Any]) -> Callable[..
             params, cell = asked(params)
             return answered(await handler(ls, params), cell)
 
-    else:
+        return translated
 
-        @functools.wraps(handler)
-        def translated(ls: FuselensServer, params: Any) -> Any:
-            params, cell = asked(params)
-            return answered(handler(ls, params), cell)
+    @functools.wraps(handler)
+    def at_once(ls: FuselensServer, params: Any) -> Any:
+        params, cell = asked(params)
+        return answered(handler(ls, params), cell)
 
-    return translated
+    return at_once
 
 
 def _clamped(position: lsp.Position, cell: Cell) -> lsp.Position:
