@@ -282,7 +282,7 @@ async def test_a_notebook_in_an_editor(editor, tmp_path):
     await editor.until(lambda: not editor.diagnostics[gone].diagnostics)
     assert book.found(3) == []
     await book.save()
-    assert sorted(code for code, _, _ in book.found(2)) == ["FL101", "FL102"]
+    assert sorted(str(code) for code, _, _ in book.found(2)) == ["FL101", "FL102"]
     identifier = lsp.NotebookDocumentIdentifier(book.path.as_uri())
     book.client.notebook_document_did_close(lsp.DidCloseNotebookDocumentParams(identifier, []))
     await editor.until(lambda: not editor.diagnostics[book.uris[2]].diagnostics)

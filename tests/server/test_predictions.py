@@ -57,7 +57,11 @@ class Typed:
         text = self.document.text
         found = diagnostics(self.session.view(self.document))
         return [
-            (d.code, text.text[text.offset(d.range.start) : text.offset(d.range.end)], "predicted" in d.data)
+            (
+                d.code,
+                text.text[text.offset(d.range.start) : text.offset(d.range.end)],
+                isinstance(d.data, dict) and "predicted" in d.data,
+            )
             for d in found
         ]
 
