@@ -96,7 +96,7 @@ async def test_edits_shift_what_is_shown(editor, tmp_path, good):
     file, _ = await editor.open(tmp_path / "shifted.py", good)
     before = await file.lenses()
     hints = await file.hints()
-    file.insert(1, "# a comment 😀\n\n")
+    await editor.published(file.uri, lambda: file.insert(1, "# a comment 😀\n\n"))
     after = await file.lenses()
     assert [lens.range.start.line for lens in after] == [lens.range.start.line + 2 for lens in before]
     assert after[0].command.title.endswith(" · stale")
