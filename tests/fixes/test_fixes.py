@@ -108,6 +108,7 @@ GOOD: list[tuple[str, str, str, list[str]]] = [
     ("FL102", "float(x + y)", "return float(x + y) * y",
      ["return (x + y) * y", "return (x + y).detach() * y", "return (x + y).detach().float() * y"]),
     ("FL102", "int(x.sum())", "return int(x.sum()) + y", ["return x.sum().long() + y"]),
+    ("FL102", "int(x.argmax())", "return y[int(x.argmax())]", ["return y[x.argmax().long().reshape(1)].squeeze(0)"]),
     ("FL102", "not x", "a = not x\nreturn y * a", ["a = (~(x != 0))\nreturn y * a"]),
     # order
     ("FL102", "p.sort()", "p = [x, y]\np.sort()\nreturn p[0]",
@@ -127,6 +128,8 @@ GOOD: list[tuple[str, str, str, list[str]]] = [
     ("FL104", "np.maximum(x.numpy(), 0)",
      "a = np.maximum(x.numpy(), 0)\nb = np.sum(a, axis=0, keepdims=True)\nreturn torch.from_numpy(a + b)",
      ["a = torch.clamp(x, min=0)\nb = torch.sum(a, dim=0, keepdim=True)\nreturn (a + b)"]),
+    ("FL104", "np.clip(x.numpy(), 0, 1)",
+     "return torch.tensor(np.clip(x.numpy(), 0, 1).astype(np.float64))", ["return torch.clamp(x, 0, 1).to(torch.float64)"]),
     ("FL102", "np.sin(x)", "return np.sin(x) * np.pi", ["return torch.sin(x) * torch.pi"]),
 ]  # fmt: skip
 
@@ -166,7 +169,8 @@ BAD = [
     # Python numbers are needed
     ("FL102", "x.item()", "return x.item()"),
     ("FL102", "x.item()", "n = x.item()\nreturn {'n': n}"),
-    ("FL102", "x.item()", "return y[x.item()]"),
+    ("FL102", "x.item()", "return y[: x.item()]"),
+    ("FL102", "x.item()", "y[x.item()] = 1\nreturn y"),
     ("FL102", "int(x)", "for i in range(int(x)):\n    y = y + i\nreturn y"),
     ("FL102", "float(x)", "return f'{float(x):.2f}'"),
     ("FL102", "x.item()", "if x.item() > 3:\n    return y\nreturn y + 1"),

@@ -61,6 +61,11 @@ def test_gradients_tell_numbers_from_tensors(tried):
     assert verdicts(after) == [("x.max().detach()", True)]  # the other one has another gradient
 
 
+def test_positions_may_be_tensors(tried):
+    _, after = tried(COMPILED + "    return x[int(x.argmax())] * 2\n")
+    assert verdicts(after) == [("x[x.argmax().long().reshape(1)].squeeze(0)", True)]
+
+
 def test_types_shapes_and_other_values_count(tried):
     _, after = tried(
         COMPILED + "    return torch.arange(3) * float(x.argmax())\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from collections.abc import Callable, Iterator
 
 from ..report import Diagnostic, Edit, Fix, Span
@@ -79,6 +80,11 @@ def _translated(source: Source, node: ast.expr, say: Callable[[str, ast.AST], st
     match node:
         case ast.Call(func=ast.Attribute(value=tensor, attr="numpy"), args=[], keywords=[]):
             yield _cut(source, source.span(tensor), source.span(node))
+        case ast.Call(func=ast.Attribute(value=array, attr="astype") as function, args=[_], keywords=[]):
+            if _makes_array(source, array):
+                place = source.span(function)
+                start = dataclasses.replace(place, line=place.end_line, column=place.end_column - len("astype"))
+                yield Edit(start, "to")
         case ast.Call(func=function, args=[argument, *rest], keywords=keywords):
             name = source.dotted(function)
             if name in _WRAPPING or name in _VALUES:

@@ -52,6 +52,11 @@ def scalar_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
 
 
 def _kept_as_tensor(source: Source, node: ast.Call, tensor: ast.expr, cast: str) -> Iterator[Fix]:
+    match source.parents[node]:
+        case ast.Subscript(value=values, slice=index, ctx=ast.Load()) as element if index is node and cast != ".bool()":
+            text = f"{source.text(values)}[{source.operand(tensor)}.long().reshape(1)].squeeze(0)"
+            yield Fix(f"Index with a tensor instead of {source.text(node)}", (source.replaced(element, text),))
+            return
     if _needs_python(source, node):
         yield from _unbacked(source, node)
         return
