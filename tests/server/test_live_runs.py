@@ -19,7 +19,7 @@ import pytest_asyncio
 
 from fuselens import live, wire
 from fuselens.live import Event, Hello
-from fuselens_server.live import LARGEST_MESSAGE, LiveRuns
+from fuselens_server.live import LARGEST_MESSAGE, LiveRuns, remove_abandoned
 
 PATIENCE = 90
 PROGRAM = """\
@@ -111,6 +111,7 @@ class Listening:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.heard: list[tuple[str, Event]] = []
+        self.launched: list[asyncio.subprocess.Process] = []
         self.runs = LiveRuns(lambda path, event: self.heard.append((path, event)))
 
     async def launch(self, text: str, name: str = "program.py", live: str | None = "1") -> asyncio.subprocess.Process:
@@ -119,9 +120,19 @@ class Listening:
         environment = {k: v for k, v in os.environ.items() if k != "FUSELENS_LIVE"} | {"OMP_NUM_THREADS": "1"}
         environment |= {"FUSELENS_LIVE": live} if live is not None else {}
         pipe = asyncio.subprocess.PIPE
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             sys.executable, str(path), env=environment, stdin=pipe, stdout=pipe, stderr=pipe
         )
+        self.launched.append(process)
+        return process
+
+    async def end(self) -> None:
+        for process in self.launched:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        self.runs.stop()
+        remove_abandoned()
 
     async def run(self, text: str, name: str = "program.py", live: str | None = "1") -> str:
         return await ended(await self.launch(text, name, live))
@@ -155,7 +166,7 @@ async def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     made = Listening(tmp_path)
     await made.runs.start()
     yield made
-    made.runs.stop()
+    await made.end()
 
 
 # --- what arrives ---------------------------------------------------------------------------------------------------
