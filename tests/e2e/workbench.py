@@ -137,7 +137,7 @@ class Probe:
         )
 
     def lens_titles(self, path: Path) -> list[str]:
-        return [lens["title"] for lens in self.lenses(path)]
+        return [lens["title"] for lens in self.lenses(path) if "title" in lens]  # one that is not resolved has none
 
     def hints(self, path: Path) -> list[tuple[int, str]]:
         """Inlay hints as (line counted from 0, text)."""

@@ -38,7 +38,7 @@ _EXACT = frozenset(
     unfold_backward max_unpool2d searchsorted bucketize bincount histc mode nanmedian fmax fmin frexp masked_scatter
     masked_select put diag_embed pixel_shuffle pixel_unshuffle channel_shuffle reflection_pad1d reflection_pad2d
     reflection_pad3d replication_pad1d replication_pad2d replication_pad3d adaptive_max_pool2d signbit isin block_diag
-    upsample_nearest3d _upsample_nearest_exact2d im2col narrow_copy
+    upsample_nearest3d _upsample_nearest_exact2d im2col narrow_copy aminmax
 """.split()
 )
 # Operators that add up, or whose intermediates may be larger than their results.
