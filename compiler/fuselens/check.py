@@ -415,7 +415,7 @@ class Found:
 def _imported_files(file: OpenFile) -> tuple[str, ...]:
     """The files of modules that are loaded and belong to no library, but for this one."""
     files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())} - {file.path}
-    return tuple(sorted(f for f in files if Path(f).is_absolute() and not fingerprints.is_library_file(f)))
+    return tuple(sorted(f for f in files if not fingerprints.is_library_file(f) and Path(f).is_absolute()))
 
 
 def _check(

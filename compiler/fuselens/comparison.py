@@ -87,18 +87,11 @@ def _once(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool
 ) -> tuple[Any, dict[str, Any]]:
     module = getattr(getattr(fn, "__fuselens__", None), "target", fn)
-    state = _state_of(module)
-    random = torch.get_rng_state()
-    try:
+    with unchanged(module):
         given, given_kwargs = copied(args, gradients), copied(kwargs, gradients)
         result = fn(*given, **given_kwargs)
-        found: dict[str, Any] = {}
-        if gradients:
-            found = _gradients(module, result, (given, given_kwargs))
+        found = _gradients(module, result, (given, given_kwargs)) if gradients else {}
         return _detached(result), found
-    finally:
-        torch.set_rng_state(random)
-        _restore(module, state)
 
 
 def observe(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable
 from pathlib import PurePath
 from typing import Protocol
@@ -11,12 +9,11 @@ from typing import Protocol
 from fuselens import diagnostics, wire
 from fuselens.report import Diagnostic, FileReport, RunResult
 
+from .keyed_tasks import KeyedTasks
 from .progress import CheckProgress
 from .session import Document, Session, disk_text
 from .settings import Settings
 from .worker_pool import Environment, StartError, WorkerDiedError, WorkerPool
-
-logger = logging.getLogger(__name__)
 
 
 class Client(Protocol):
@@ -48,7 +45,9 @@ class Checks:
         self._client = client
         self._session = session
         self._pool = pool
-        self._tasks: dict[Document, asyncio.Task[None]] = {}
+        self._tasks = KeyedTasks[Document](
+            lambda document: f"checking {document.path}", lambda: client.checks_changed(len(self._tasks))
+        )
 
     def opened(self, document: Document) -> bool:
         """Checks a document just opened, unless it is shown with unsaved changes: only saved code runs."""
@@ -60,9 +59,7 @@ class Checks:
 
     def saved(self, document: Document) -> None:
         self.cancel(document)
-        task = asyncio.get_running_loop().create_task(self._check(document))
-        self._tasks[document] = task
-        task.add_done_callback(lambda done: self._done(document, done))
+        self._tasks.start(document, self._check(document))
 
     def changed_on_disk(self, path: str) -> None:
         """Checks the open files that import the one that changed."""
@@ -71,13 +68,11 @@ class Checks:
                 self.opened(document)
 
     def cancel(self, document: Document) -> None:
-        task = self._tasks.pop(document, None)
-        if task is not None:
-            task.cancel()
+        if self._tasks.cancel(document):
             document.checking = None
 
     def cancel_all(self) -> None:
-        for document in list(self._tasks):
+        for document in self._tasks:
             self.cancel(document)
 
     async def run(self, path: str, source: str | None, qualname: str, progress: Callable[[str], None]) -> RunResult:
@@ -124,13 +119,6 @@ class Checks:
                 document.fail(_finding(error))
                 return
         document.finish(event.file or FileReport(document.path))
-
-    def _done(self, document: Document, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(document) is task:
-            del self._tasks[document]
-        self._client.checks_changed(len(self._tasks))
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("checking %s failed", document.path, exc_info=error)
 
 
 def _finding(error: StartError | WorkerDiedError) -> Diagnostic:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +11,7 @@ from typing import Protocol
 from fuselens import wire
 from fuselens.report import Diagnostic, Fix, Report
 
+from .keyed_tasks import KeyedTasks
 from .session import Document
 from .settings import Settings
 from .turns import Urgency
@@ -45,7 +45,7 @@ class FixTrials:
         self._client = client
         self._pool = pool
         self._on_change = on_change
-        self._tasks: dict[_Key, asyncio.Task[None]] = {}
+        self._tasks = KeyedTasks[_Key](lambda key: f"trying out the fixes of {key.function}", on_change)
 
     @property
     def documents(self) -> list[Document]:
@@ -56,18 +56,18 @@ class FixTrials:
         """Tries out what was not tried out yet."""
         checked = document.checked
         wanted = {_key(document, r): r for r in checked.report.functions if has_untried(r)} if checked else {}
-        for key in [k for k in self._tasks if k.document is document and k not in wanted]:
-            self._tasks.pop(key).cancel()
+        for key in self._tasks:
+            if key.document is document and key not in wanted:
+                self._tasks.cancel(key)
         for key, report in wanted.items():
             if checked is not None and key not in self._tasks:
                 source = checked.text.origin.text.removeprefix("\ufeff")
-                task = asyncio.get_running_loop().create_task(self._try(key, report, source))
-                self._tasks[key] = task
-                task.add_done_callback(lambda done, key=key: self._done(key, done))
+                self._tasks.start(key, self._try(key, report, source))
 
     def cancel(self, document: Document) -> None:
-        for key in [k for k in self._tasks if k.document is document]:
-            self._tasks.pop(key).cancel()
+        for key in self._tasks:
+            if key.document is document:
+                self._tasks.cancel(key)
 
     def cancel_all(self) -> None:
         for document in self.documents:
@@ -98,13 +98,6 @@ class FixTrials:
         for current in document.checked.report.functions if document.checked else ():
             if _key(document, current) == key:
                 take(current, findings, tried)
-
-    def _done(self, key: _Key, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(key) is task:
-            del self._tasks[key]
-        self._on_change()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("trying out the fixes of %s failed", key.function, exc_info=error)
 
 
 def _key(document: Document, report: Report) -> _Key:

@@ -36,12 +36,7 @@ def register(server: FuselensServer) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE, lsp.SaveOptions(include_text=False))
     def did_save(ls: FuselensServer, params: lsp.DidSaveTextDocumentParams) -> None:
-        document = ls.session.get(params.text_document.uri)
-        if document is not None:
-            ls.focus(document.uri)
-            ls.cancel_republish(document)
-            document.saved()
-            ls.checks.saved(document)
+        _saved(ls, params.text_document.uri)
         path = uris.to_fs_path(params.text_document.uri)
         if path:
             ls.checks.changed_on_disk(path)
@@ -89,16 +84,20 @@ def register(server: FuselensServer) -> None:
 
     @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_SAVE)
     def notebook_did_save(ls: FuselensServer, params: lsp.DidSaveNotebookDocumentParams) -> None:
-        notebook = ls.session.get(params.notebook_document.uri)
-        if notebook is not None:
-            ls.focus(notebook.uri)
-            ls.cancel_republish(notebook)
-            notebook.saved()
-            ls.checks.saved(notebook)
+        _saved(ls, params.notebook_document.uri)
 
     @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CLOSE)
     def notebook_did_close(ls: FuselensServer, params: lsp.DidCloseNotebookDocumentParams) -> None:
         _close(ls, params.notebook_document.uri)
+
+
+def _saved(ls: FuselensServer, uri: str) -> None:
+    document = ls.session.get(uri)
+    if document is not None:
+        ls.focus(document.uri)
+        ls.cancel_republish(document)
+        document.saved()
+        ls.checks.saved(document)
 
 
 def _close(ls: FuselensServer, uri: str) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Protocol
 
 from fuselens import wire
 
+from .keyed_tasks import KeyedTasks
 from .session import Document
 from .settings import Settings
 from .turns import Urgency
@@ -32,7 +32,7 @@ class Warming:
         self._client = client
         self._pool = pool
         self._on_change = on_change
-        self._tasks: dict[Document, asyncio.Task[None]] = {}
+        self._tasks = KeyedTasks[Document](lambda document: f"warming {document.path}", on_change)
 
     @property
     def documents(self) -> list[Document]:
@@ -44,17 +44,13 @@ class Warming:
         self.cancel(document)
         if not document.cold or document.checked is None:
             return
-        task = asyncio.get_running_loop().create_task(self._warm(document, document.checked.text.origin.text))
-        self._tasks[document] = task
-        task.add_done_callback(lambda done: self._done(document, done))
+        self._tasks.start(document, self._warm(document, document.checked.text.origin.text))
 
     def cancel(self, document: Document) -> None:
-        task = self._tasks.pop(document, None)
-        if task is not None:
-            task.cancel()
+        self._tasks.cancel(document)
 
     def cancel_all(self) -> None:
-        for document in list(self._tasks):
+        for document in self._tasks:
             self.cancel(document)
 
     async def _warm(self, document: Document, source: str) -> None:
@@ -73,10 +69,3 @@ class Warming:
         for finding in event.file.diagnostics if event.file else ():  # a limit that was passed: not tried again
             logger.info("%s was not warmed: %s", document.path, finding.message)
         document.warmed(functions)
-
-    def _done(self, document: Document, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(document) is task:
-            del self._tasks[document]
-        self._on_change()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("warming %s failed", document.path, exc_info=error)

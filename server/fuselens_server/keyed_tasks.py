@@ -1,0 +1,51 @@
+"""Tasks of which there is at most one for each of some things."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Hashable, Iterator
+from typing import Any, Generic, TypeVar
+
+logger = logging.getLogger(__name__)
+K = TypeVar("K", bound=Hashable)
+
+
+class KeyedTasks(Generic[K]):
+    """Iterates over the keys whose task has not ended. ``on_end`` runs after each task, however it ended; the error of
+    one that failed is logged as ``describe`` names its key."""
+
+    def __init__(self, describe: Callable[[K], str], on_end: Callable[[], object]) -> None:
+        self._describe = describe
+        self._on_end = on_end
+        self._tasks: dict[K, asyncio.Task[None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(list(self._tasks))
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._tasks
+
+    def start(self, key: K, work: Coroutine[Any, Any, None]) -> None:
+        """In place of the task that ``key`` has."""
+        self.cancel(key)
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[key] = task
+        task.add_done_callback(lambda done: self._done(key, done))
+
+    def cancel(self, key: K) -> bool:
+        """Whether there was one."""
+        task = self._tasks.pop(key, None)
+        if task is not None:
+            task.cancel()
+        return task is not None
+
+    def _done(self, key: K, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
+        self._on_end()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("%s failed", self._describe(key), exc_info=error)
