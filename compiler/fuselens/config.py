@@ -7,7 +7,7 @@ import contextvars
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class Config:
     memory_budget: float = 1.0  # bytes kept for the backward, as a part of what the fastest choice keeps: 0 to 1
     keep_freed_memory: bool = True  # in this process, instead of giving it back to the system after each step (glibc)
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)
-    cache_dir: Path = Path("~/.cache/fuselens")
+    cache_dir: Path = field(default_factory=lambda: Path("~/.cache/fuselens").expanduser())
     cxx: str = ""  # empty: $CXX, else g++, clang++, ziglang
     cpu_isa: str = ""  # "", "avx2", "avx512", "neon", "scalar"
     print_after: tuple[str, ...] = ()
