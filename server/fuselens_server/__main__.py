@@ -25,7 +25,7 @@ def serve() -> int:
     os.dup2(2, 1)
     server = create()
     server.start_io(source, sink)
-    return 0 if server.protocol._shutdown else 1
+    return 0 if server.protocol.asked_to_shut_down else 1
 
 
 def main(arguments: list[str] | None = None) -> int:

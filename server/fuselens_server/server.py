@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from lsprotocol import types as lsp
 from pygls import uris
-from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
+from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcParseError
 from pygls.lsp.server import LanguageServer
 
 from fuselens.live import Event
@@ -29,7 +29,7 @@ from .features import diagnostics, documents
 from .fix_trials import FixTrials
 from .live import LiveRuns
 from .progress import CheckProgress
-from .protocol import FuselensProtocol
+from .protocol import FuselensProtocol, converter
 from .refreshes import Refreshes
 from .session import Document, Session
 from .settings import Settings
@@ -58,6 +58,7 @@ class FuselensServer(LanguageServer):
             text_document_sync_kind=lsp.TextDocumentSyncKind.Incremental,
             notebook_document_sync=notebooks.SYNC,
             protocol_cls=FuselensProtocol,
+            converter_factory=converter,
         )
         self.settings = Settings()
         self.folder_settings: dict[str, Settings] = {}  # of each workspace folder, by its path
@@ -85,6 +86,13 @@ class FuselensServer(LanguageServer):
         if not notebooks.TRANSLATED.match(feature_name):
             return register
         return lambda handler: register(notebooks.in_cells(self, handler))
+
+    def report_server_error(self, error: Exception, source: Any) -> None:
+        """pygls' loop tells in this way, too, that what came is not JSON: that is answered as JSON-RPC has it."""
+        if source is JsonRpcException and isinstance(error, ValueError | RecursionError):
+            self.protocol.refuse(None, JsonRpcParseError(f"not JSON: {error}"))
+        else:
+            super().report_server_error(error, source)
 
     def view(self, uri: str) -> View | None:
         """What features are functions of; None when ``uri`` is no open Python file."""

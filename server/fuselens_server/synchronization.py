@@ -19,6 +19,7 @@ def register(server: FuselensServer) -> None:
         if item.language_id != "python" and not item.uri.endswith(".py"):
             return
         ls.take_encoding()
+        _close(ls, item.uri)  # one that is open already begins anew
         document = ls.session.open(item.uri, item.version, item.text)
         if document is not None:
             ls.focus(item.uri)
@@ -62,6 +63,7 @@ def register(server: FuselensServer) -> None:
         item, path = params.notebook_document, uris.to_fs_path(params.notebook_document.uri)
         if not item.uri.startswith("file:") or not path:
             return
+        _close(ls, item.uri)
         texts = {text.uri: text for text in params.cell_text_documents if text.language_id == "python"}
         code = [c.document for c in item.cells if c.kind == lsp.NotebookCellKind.Code and c.document in texts]
         cells = [opened_cell(texts[uri], ls.session.encoding) for uri in code]
