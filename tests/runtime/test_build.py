@@ -221,6 +221,17 @@ def test_unwritable_cache_is_no_error_for_text_entries(tmp_path: Path) -> None:
     assert cache.get("a", "k") is None
 
 
+def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache")
+    with cache.scratch() as used, cache.scratch() as abandoned:
+        (abandoned / "half.so").write_bytes(b"")
+        os.utime(abandoned, (0, 0))
+        cache.put("a", "k", b"1")
+        assert used.exists()
+        assert not abandoned.exists()
+    assert cache.get("a", "k") == b"1"
+
+
 def test_keys_depend_on_every_part() -> None:
     keys = {key_of({"a": 1}), key_of({"a": 2}), key_of({"b": 1}), key_of({"a": 1, "b": 1})}
     assert len(keys) == 4

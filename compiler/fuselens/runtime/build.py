@@ -171,24 +171,23 @@ def build(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache) -
 
 def _compile(text: str, compiler: Compiler, flags: tuple[str, ...], path: Path, cache: Cache) -> Path:
     """Runs the compiler in a private directory and moves the library to ``path``."""
-    with contextlib.ExitStack() as stack:
-        directory = stack.enter_context(cache.scratch())
-        made = directory / "kernels.so"
-        # The text goes through a pipe: no source file to write, and error messages say <stdin>:line.
-        libraries = ("-Wl,--as-needed", _openmp(), "-lm", *(("-lgcc",) if compiler.family != "zig" else ()))
-        command = (*compiler.command, "-x", "c++", *flags, "-o", str(made), "-", "-x", "none", *libraries)
-        try:
+    # The text goes through a pipe: no source file to write, and error messages say <stdin>:line.
+    libraries = ("-Wl,--as-needed", _openmp(), "-lm", *(("-lgcc",) if compiler.family != "zig" else ()))
+    command = (*compiler.command, "-x", "c++", *flags, "-", "-x", "none", *libraries, "-o")
+    try:
+        with cache.scratch() as directory:
+            made = directory / "kernels.so"
             done = subprocess.run(
-                command, input=text, capture_output=True, text=True, timeout=BUILD_LIMIT, check=False,
+                (*command, str(made)), input=text, capture_output=True, text=True, timeout=BUILD_LIMIT, check=False,
                 env={**os.environ, "LC_ALL": "C", **dict.fromkeys(_SCRATCH, str(directory))},
             )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise BuildFailed(command, f"error: the compiler took longer than {BUILD_LIMIT:.0f} s") from error
-        except OSError as error:
-            raise BuildFailed(command, f"error: {error}") from error
-        if done.returncode != 0 or not made.exists():
-            raise BuildFailed(command, done.stderr or f"error: exit status {done.returncode}")
-        cache.adopt(made, path)
+            if done.returncode != 0 or not made.exists():
+                raise BuildFailed(command, done.stderr or f"error: exit status {done.returncode}")
+            cache.adopt(made, path)
+    except subprocess.TimeoutExpired as error:
+        raise BuildFailed(command, f"error: the compiler took longer than {BUILD_LIMIT:.0f} s") from error
+    except OSError as error:  # no compiler any more, or no place to write
+        raise BuildFailed(command, f"error: {error}") from error
     return path
 
 

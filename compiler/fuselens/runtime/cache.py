@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,9 @@ from ..diagnostics import make
 from ..report import Diagnostic
 
 SCHEMA = 1  # raise it when the meaning of entries changes
+ABANDONED_SECONDS = 600  # a process that was killed left its private directory behind: none is in use for so long
 _MARK = b"\nfuselens-sha256:"
+_MAKING = ".making-"
 
 
 def key_of(parts: Mapping[str, Any]) -> str:
@@ -100,8 +104,18 @@ class Cache:
     def scratch(self) -> Iterator[Path]:
         """A private directory on the cache's own file system, removed afterwards. Raises OSError."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".making-", dir=self.root, ignore_cleanup_errors=True) as directory:
+        self._remove_abandoned()
+        with tempfile.TemporaryDirectory(prefix=_MAKING, dir=self.root, ignore_cleanup_errors=True) as directory:
             yield Path(directory)
+
+    def _remove_abandoned(self) -> None:
+        before = time.time() - ABANDONED_SECONDS
+        with os.scandir(self.root) as entries:
+            for entry in entries:
+                if entry.name.startswith(_MAKING):
+                    with contextlib.suppress(OSError):  # another process may be first
+                        if entry.stat().st_mtime < before:
+                            shutil.rmtree(entry.path, ignore_errors=True)
 
     def drain(self) -> list[Diagnostic]:
         """The records since the last call."""
