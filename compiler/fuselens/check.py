@@ -35,6 +35,9 @@ from .report import Diagnostic, FileReport, Frame, Report, RunResult, Span
 
 Progress = Callable[[str], None]
 log = logging.getLogger(__name__)
+_OF_THE_MACHINE = frozenset(
+    {"FL402", "FL403", "FL405"}
+)  # findings that the next check may not make: not the function's
 _FROM_ANNOTATION = ("fullgraph", "dynamic", "mode", "backend")
 
 
@@ -450,7 +453,8 @@ def _check(
             progress=lambda stage: say(f"{name}: {stage}"),
             dynamic=inputs.dynamic,
         )
-        report.fingerprint = fingerprint
+        if not any(d.code in _OF_THE_MACHINE for d in (*report.breaks, *report.diagnostics)):
+            report.fingerprint = fingerprint
         return report
     except SystemExit as error:
         stack = user_stack(error, file.path)

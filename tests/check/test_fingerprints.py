@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -198,3 +199,22 @@ def test_one_edit_in_a_file_of_two_thousand_lines_costs_one_function(written: Wr
     assert text.count("\n") > 1900
     found = unchanged(written, text, "\n\n" + text.replace("x.sin() * 17\n", "x.cos() * 17\n"))
     assert [name for name, same in found.items() if not same] == ["f17"]
+
+
+@pytest.mark.parametrize("missing", ["compiler", "disk"])
+def test_what_could_not_be_built_is_tried_again(
+    written: Written, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: str
+) -> None:
+    """When there is a compiler, or room on the disk, nothing of the function has changed."""
+    compiler, cache = tmp_path / "compiler", tmp_path / "cache"
+    monkeypatch.setenv("CXX", str(compiler) if missing == "compiler" else "g++")
+    monkeypatch.setenv("FUSELENS_CACHE_DIR", str(cache))
+    if missing == "disk":
+        cache.write_text("")  # a file, in which nothing can be written
+    first = compiled(written(HELPER + F))["f"]
+    assert [d.code for d in first.diagnostics] == ["FL403" if missing == "compiler" else "FL402"]
+    if missing == "disk":
+        cache.unlink()
+    compiler.symlink_to(shutil.which("g++") or "g++")
+    second = compiled(written(HELPER + F), {"f": first.fingerprint})["f"]
+    assert (second.unchanged, second.diagnostics) == (False, [])
