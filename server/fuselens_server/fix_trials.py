@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fuselens import wire
-from fuselens.report import Diagnostic, Fix, Report
+from fuselens.report import Diagnostic, FileReport, Fix, Report
 
 from .keyed_tasks import KeyedTasks
 from .session import Document
@@ -83,16 +83,18 @@ class FixTrials:
             0, "fix", document.path, source, (key.function,), settings.options, settings.limits, findings=findings
         )
         self._on_change()
-        tried: Sequence[Diagnostic] = ()
-        why = "there was no answer"
         try:
             event = await self._pool.submit(environment, request, lambda _: None, lambda: Urgency.BACKGROUND)
-            if event.file is not None:
-                tried = [d for r in event.file.functions for d in r.breaks]
-                why = next((d.message for d in event.file.diagnostics), why)
-        except (StartError, WorkerDiedError) as error:
-            why = str(error)
+        except (
+            StartError,
+            WorkerDiedError,
+        ) as error:  # says nothing about the fixes: the next check has them tried out
+            logger.info("the fixes of %s were not tried out: %s", key.function, error)
+            return
+        file = event.file or FileReport(document.path)
+        tried: Sequence[Diagnostic] = [d for r in file.functions for d in r.breaks]
         if len(tried) != len(findings):
+            why = next((d.message for d in file.diagnostics), "there was no answer")
             tried = [failed(finding, why) for finding in findings]
             logger.info("the fixes of %s were not tried out: %s", key.function, why)
         for current in document.checked.report.functions if document.checked else ():

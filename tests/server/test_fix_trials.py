@@ -171,22 +171,31 @@ async def test_a_function_that_only_moved_keeps_its_trial(trials: FixTrials, poo
     assert (fix.verified, fix.edits[0].span.line) == (True, 9)
 
 
-@pytest.mark.parametrize("outcome", [WorkerDiedError("killed"), wire.Event(1, "result"),
+@pytest.mark.parametrize("outcome", [wire.Event(1, "result"),
                                      wire.Event(1, "result", file=FileReport("/f.py", [], [diagnostics.make("FL905")]))])  # fmt: skip
 async def test_what_was_not_tried_out_is_a_template(trials: FixTrials, pool: Pool, outcome: Any):
     document = checked(report("f", "", "a"))
     trials.start(document)
     await settle()
-    if isinstance(outcome, Exception):
-        pool.answers[0].set_exception(outcome)
-    else:
-        pool.answers[0].set_result(outcome)
+    pool.answers[0].set_result(outcome)
     await settle()
     assert document.checked is not None
     (fix,) = document.checked.report.functions[0].breaks[0].fixes
     assert not fix.verified
     assert fix.trial.startswith("it could not be tried out")
     assert trials.documents == []
+
+
+async def test_a_worker_that_died_is_no_answer(trials: FixTrials, pool: Pool):
+    document = checked(report("f", "1", "a"))
+    trials.start(document)
+    await settle()
+    pool.answers[0].set_exception(WorkerDiedError("killed"))
+    await settle()
+    assert trials.documents == []
+    trials.start(document)
+    await settle()
+    assert [r.functions for r in pool.requests] == [("f",), ("f",)]
 
 
 async def test_they_end_with_the_document_and_can_be_switched_off(trials: FixTrials, client: Client, pool: Pool):
