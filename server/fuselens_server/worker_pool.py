@@ -24,6 +24,7 @@ from typing import Any, Literal
 from fuselens import diagnostics, wire
 from fuselens.report import Diagnostic
 
+from .sessions import end_session
 from .turns import Turns, Urgency
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ class Worker:
         self.started = time.monotonic()
         self._pending: dict[int, tuple[asyncio.Future[wire.Event], ProgressCallback]] = {}
         self._ended = False  # its output has ended, or it was killed: known before its exit status is
+        self._killed = False
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self._ready: asyncio.Future[wire.Event] = asyncio.get_running_loop().create_future()
         self._process: asyncio.subprocess.Process | None = None
@@ -89,8 +91,8 @@ class Worker:
     async def start(self) -> None:
         """Returns when the worker is ready. Raises StartError, leaving no process behind."""
         try:
-            # Its own process group, so that its forked children can be ended with it. `-P`: the working directory may
-            # hold a `random.py`, and must not come before the standard library.
+            # Its own session, so that whatever it starts can be ended with it. `-P`: the working directory may hold a
+            # `random.py`, and must not come before the standard library.
             self._process = await asyncio.create_subprocess_exec(
                 self.interpreter, "-P", "-m", "fuselens.worker",
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -163,15 +165,15 @@ class Worker:
         return _exit_text(self._process.returncode)
 
     def kill_now(self) -> None:
-        """Ends the process and its children at once, without waiting: also for when the event loop is going away."""
+        """Ends the process and whatever it started at once, without waiting: also for when the event loop is going away."""
         self._ended = True
-        if self._process is None or self._process.returncode is not None:
+        if self._process is None or self._killed:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if hasattr(os, "killpg"):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            else:
-                self._process.kill()
+        self._killed = True
+        if os.name == "posix":  # not its own kill(), which reaps a process that asyncio waits for
+            end_session(self._process.pid)
+        elif self._process.returncode is None:
+            self._process.kill()
 
     async def _send(self, request: wire.Request) -> None:
         assert self._process is not None
@@ -190,12 +192,7 @@ class Worker:
         why = ""
         try:
             while True:
-                body = await stdout.readexactly(wire.body_length(await stdout.readexactly(wire.LENGTH_SIZE)))
-                if len(body) > _LARGE_BODY:
-                    event = await asyncio.to_thread(wire.decode, body, wire.Event)
-                else:
-                    event = wire.decode(body, wire.Event)
-                self._dispatch(event)
+                self._dispatch(await _event(stdout))  # kept in no variable: a report may be large
         except asyncio.IncompleteReadError:
             pass
         except (wire.ProtocolError, ValueError, TypeError, KeyError) as error:
@@ -376,6 +373,13 @@ class WorkerPool:
             slot.starting = None
         self._on_status(WorkerStatus(interpreter, "ready", "ready", worker.versions))
         return worker
+
+
+async def _event(stream: asyncio.StreamReader) -> wire.Event:
+    body = await stream.readexactly(wire.body_length(await stream.readexactly(wire.LENGTH_SIZE)))
+    if len(body) > _LARGE_BODY:
+        return await asyncio.to_thread(wire.decode, body, wire.Event)
+    return wire.decode(body, wire.Event)
 
 
 def _cannot_start(interpreter: str, why: str) -> Diagnostic:

@@ -294,26 +294,34 @@ def alive(pid: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("end", ["exit", "stdin", "sigterm", "sigkill"])
+@pytest.mark.parametrize("end", ["exit", "stdin", "sigterm", "sigkill", "worker"])
 async def test_nothing_is_orphaned(new_editor, tmp_path, good, end):
     editor = await new_editor().start(tmp_path)
-    sleeping = "import fuselens, time, os\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(300)\n" + good
-    (tmp_path / "first.py").write_text(sleeping.replace("'pid'", repr(str(tmp_path / "pid"))))
+    sleeping = (
+        "import fuselens, time, os, subprocess\nstarted = subprocess.Popen(['sleep', '300']).pid\n"
+        "open('pids', 'w').write(f'{os.getpid()} {started}.')\ntime.sleep(300)\n" + good
+    )
+    written = tmp_path / "pids"
+    (tmp_path / "first.py").write_text(sleeping.replace("'pids'", repr(str(written))))
     editor.show(tmp_path / "first.py")
-    await editor.until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), 60)
-    pids = [*editor.worker_pids(), int((tmp_path / "pid").read_text())]
-    assert len(pids) == 2
+    await editor.until(lambda: written.exists() and written.read_text().endswith("."), 60)
+    pids = [*editor.worker_pids(), *map(int, written.read_text().rstrip(".").split())]
+    assert len(pids) == 3
     if end == "exit":
         await editor.stop()
         assert editor.exit_code == 0
     elif end == "stdin":
         editor.process.stdin.close()
         assert await asyncio.wait_for(editor.process.wait(), 10) == 1
+    elif end == "worker":
+        os.kill(pids[0], signal.SIGKILL)
     else:
         number = {"sigterm": signal.SIGTERM, "sigkill": signal.SIGKILL}[end]
         editor.process.send_signal(number)
         await asyncio.wait_for(editor.process.wait(), 10)
     await editor.until(lambda: not any(map(alive, pids)), 10)
+    if end == "worker":
+        await editor.stop()
 
 
 async def test_configuration_chooses_the_interpreter(new_editor, tmp_path, good):
