@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -153,6 +154,28 @@ async def test_an_environment_without_torch(new_editor, tmp_path, good):
     borrow_packages(interpreter)
     assert codes(await file.save()) == ["FL101"]
     await editor.until(lambda: editor.notifications["fuselens/status"][-1].state == "ready")
+    await editor.stop()
+
+
+async def test_an_environment_that_goes_away(new_editor, tmp_path, good):
+    """What was found last stays shown as stale while there is nothing to check with, and the next save after works."""
+    interpreter = environment(tmp_path / "env")
+    borrow_packages(interpreter)
+    editor = await new_editor().start(tmp_path, {"interpreter": str(interpreter)})
+    file, found = await editor.open(tmp_path / "gone.py", good)
+    assert codes(found) == ["FL101"]
+    before = await file.titles()
+    gone = interpreter.with_name("gone")
+    interpreter.rename(gone)
+    assert codes(await file.save()) == ["FL101"]  # by the worker that runs
+    os.kill(*editor.worker_pids(), signal.SIGKILL)
+    assert codes(await file.save()) == ["FL914"]
+    assert await file.titles() == [before[0] + " · stale", *before[1:]]
+    assert await file.hints()
+    assert editor.notifications["fuselens/status"][-1].state == "error"
+    gone.rename(interpreter)
+    assert codes(await file.save()) == ["FL101"]
+    assert await file.titles() == before
     await editor.stop()
 
 
