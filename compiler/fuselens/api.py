@@ -151,7 +151,7 @@ def wrap(
     if axes and compiler.root is not None:
         compiler.variations[compiler.root].axes = {name: dict(dims) for name, dims in axes.items()}
     annotation = Annotation(fn, config, example_inputs, recorder, backend)
-    target = fn
+    target = torch_private.uncompiled_call(fn) if isinstance(fn, torch.nn.Module) else fn
     if isinstance(fn, (types.BuiltinFunctionType, types.BuiltinMethodType)):
         target = _python_frame(fn)
         compiler.root = target.__code__

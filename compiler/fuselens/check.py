@@ -11,7 +11,6 @@ import dataclasses
 import importlib
 import importlib.machinery
 import importlib.util
-import inspect
 import io
 import linecache
 import logging
@@ -27,10 +26,11 @@ from typing import Any
 
 import torch
 
-from . import api, diagnostics, discovery, fingerprints, fixes, recorded_inputs, torch_private
+from . import api, diagnostics, discovery, fingerprints, fixes, recorded_inputs
 from .config import Config, from_environment
 from .discovery import Annotated
 from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, inputs_for, instance_of
+from .located import Found, locate
 from .report import Diagnostic, FileReport, Frame, Report, RunResult, Span
 
 Progress = Callable[[str], None]
@@ -83,7 +83,7 @@ def warm_file(
     say = progress or _silent
     with contextlib.suppress(FileRefused), opened(path, source, functions, progress) as file:
         for annotated in file.annotated:
-            found = _locate(file, annotated)
+            found = locate(file.module, file.path, annotated)
             if isinstance(found, Diagnostic) or found.config is None:  # another compiler's is not ours to warm
                 continue
             recorded, _ = _recorded(found)
@@ -162,7 +162,7 @@ def opened_function(
         if not file.annotated:
             raise FileRefused(file.diagnostics[0])
         annotated = file.annotated[0]
-        found = _locate(file, annotated)
+        found = locate(file.module, file.path, annotated)
         if isinstance(found, Diagnostic):
             raise FileRefused(found)
         chosen = merge_config(config or from_environment(), found.config, annotated.arguments)
@@ -403,18 +403,6 @@ def text_at(source: str, span: Span) -> str:
 # --- one function ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The live object behind an annotation: what to compile and how. ``owner`` is the class of a method: to be
-    instantiated for ``self``, or itself the first argument of a class method."""
-
-    target: Any
-    config: Config | None
-    example: Any
-    owner: type | None = None
-    takes_class: bool = False
-
-
 def _imported_files(file: OpenFile) -> tuple[str, ...]:
     """The files of modules that are loaded and belong to no library, but for this one."""
     files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())} - {file.path}
@@ -427,7 +415,7 @@ def _check(
     name = annotated.qualname
     say = progress or _silent
     report = Report(name, file.path, annotated.name_span)
-    found = _locate(file, annotated)
+    found = locate(file.module, file.path, annotated)
     if isinstance(found, Diagnostic):
         report.diagnostics.append(found)
         return report
@@ -466,48 +454,6 @@ def _check(
         made = diagnostics.make("FL112", annotated.name_span, what=describe(error))
         report.diagnostics.append(dataclasses.replace(made, explanation=f"{made.explanation}\n{internal}"))
         return report
-
-
-def _locate(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
-    """The object that ``annotated.qualname`` names after the import, with the compiler's wrappers taken off."""
-    missing = diagnostics.make("FL912", annotated.name_span, what=annotated.qualname)
-    if annotated.kind == "nested" or not annotated.importable:
-        return dataclasses.replace(missing, severity="hint")  # seen in the source: nobody expects it to be compiled
-    owner: Any = None
-    value: Any = file.module
-    for part in annotated.qualname.split("."):
-        owner, value = value, inspect.getattr_static(value, part, None)
-        if value is None:
-            return missing
-    found = _unwrapped(value.__func__ if isinstance(value, staticmethod | classmethod) else value)
-    if found is None:
-        return missing
-    if annotated.kind != "method" or isinstance(value, staticmethod):
-        return found
-    return dataclasses.replace(found, owner=owner, takes_class=isinstance(value, classmethod))
-
-
-def _unwrapped(value: Any) -> Found | None:
-    """Looks under decorators placed above ours (``functools.wraps``) for what ours recorded."""
-    seen: set[int] = set()
-    layer = value
-    while layer is not None and id(layer) not in seen:
-        seen.add(id(layer))
-        annotation = getattr(layer, "__fuselens__", None)
-        if isinstance(annotation, api.Annotation):
-            example = annotation.example_inputs
-            return Found(annotation.target, annotation.config, _example(layer, example))
-        original = torch_private.unwrap_torch_compile(layer)
-        if original is not None:
-            return Found(original, None, _example(layer, None))
-        layer = getattr(layer, "__wrapped__", None)
-    return Found(value, None, None) if isinstance(value, types.FunctionType | torch.nn.Module) else None
-
-
-def _example(layer: Any, stated: Any) -> Any:
-    """``@fuselens.example`` placed above ``@fuselens.compile`` marks the wrapper; inputs_for sees the target only."""
-    marked = getattr(layer, "__fuselens_example__", None)
-    return stated if marked is None else marked
 
 
 def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0) -> ExampleInputs | Diagnostic:

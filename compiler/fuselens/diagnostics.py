@@ -445,7 +445,18 @@ TABLE: dict[str, Entry] = {
             "FL912",
             "function not found",
             "`{what}` is not defined after importing the file",
-            "The annotated function is created conditionally or was deleted, so it was not compiled.",
+            "The annotated function is created conditionally, was deleted, or another definition took its name, so it was not "
+            "compiled.",
+        ),
+        _e(
+            "FL913",
+            "not made by importing",
+            "`{what}` was not compiled here: {why}",
+            "To compile without running your program, its file is imported; that does not make this object. Likely graph breaks are "
+            "still predicted from the source.",
+            "Compile a function or module at the top level of the file, or give the object a name there.",
+            "Or run the program with `FUSELENS_LIVE=1`: what happens in the run is shown.",
+            severity="hint",
         ),
         _e(
             "FL914",

@@ -1,30 +1,50 @@
 """Finds annotated functions in source text, without executing anything.
 
-A function is annotated when it is decorated with ``fuselens.compile`` or ``torch.compile`` under any name that its
-imports give them, called with arguments or not; so is a name bound at module level to the result of calling either.
+A function is annotated when it is decorated with ``fuselens.compile`` or ``torch.compile`` in any of their spellings
+(:mod:`.source_names`), called with arguments or not; so is whatever an expression gives to either: bound to a name, an
+attribute or an element of a container, or to nothing at all; and a module whose ``compile`` method is called.
 Positions follow :class:`fuselens.report.Span`. Standard library only: the language server imports it.
 """
 
 from __future__ import annotations
 
 import ast
-import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from .report import Span
+from .source_names import (
+    Arguments,
+    Definition,
+    Names,
+    assigned,
+    bindings,
+    blocks,
+    compiles_in_place,
+    first_parameter,
+    own_expressions,
+    root,
+    statements,
+    tests_main,
+)
 
-Kind = Literal["function", "method", "module", "nested"]
+__all__ = ["Annotated", "Definition", "Parameter", "SourceModule", "Target", "discover", "import_span", "imported_modules",
+           "parse", "span_of"]  # fmt: skip
 
-_COMPILERS = frozenset({"fuselens.compile", "fuselens.api.compile", "torch.compile"})
-_PARTIALS = frozenset({"functools.partial"})
+Kind = Literal["function", "method", "module", "attribute", "nested"]
+
 _LINE_BREAK = re.compile(rb"\r\n|\r|\n")
 _IDENTIFIER = re.compile(r"\w+")
+_CONTAINERS = frozenset({"torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict", "functools.partial"})
+_CHANGES = frozenset(
+    {"eval", "train", "float", "double", "half", "bfloat16"}
+)  # methods that modules are passed through
+_LONGEST_NAME = 40
 _DEF = re.compile(rb"(?:async(?:\s|\\\r?\n)+)?(?:def|class)(?:\s|\\\r?\n)+")
 
-Definition = ast.FunctionDef | ast.AsyncFunctionDef
+Function = Definition | ast.Lambda
 Scope = tuple[str, ...]
 
 
@@ -39,12 +59,14 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Annotated:
-    """An annotated function, method or module-level object.
+    """An annotated function, method or object.
 
-    ``kind`` "module" is a module-level name bound to a compiled object (usually an ``nn.Module``); "nested" is a
-    function inside another function, which exists only while that one runs and so cannot be compiled on its own.
-    ``arguments`` holds the literal keyword arguments given to ``compile``. ``importable`` is False below
-    ``if __name__ == "__main__":``, which importing the file does not execute.
+    ``qualname`` is where the compiled object is found, as an expression: ``model``, ``models['a'][0]``. ``kind`` "module" is
+    an object of the module (often an ``nn.Module``); "attribute" one that methods of a class assign to ``self``; "nested" is
+    made inside a function, while that one runs. ``arguments`` holds the literal keyword arguments given to ``compile``.
+    ``importable`` is False for what importing the file does not leave behind: below ``if __name__ == "__main__":``, and
+    without a name. ``operand`` is what is compiled, as an expression over the module's names that does no more than make
+    modules, if it can be written so; ``example`` are its example inputs.
     """
 
     qualname: str
@@ -55,6 +77,8 @@ class Annotated:
     parameters: tuple[Parameter, ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
     importable: bool = True
+    operand: str = ""
+    example: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +88,7 @@ class Target:
     ``made`` is the expression that made a module, ``given`` the expression of the example inputs."""
 
     annotated: Annotated
-    function: Definition | None
+    function: Function | None
     owner: ast.ClassDef | None = None
     made: ast.Call | None = None
     given: ast.expr | None = None
@@ -119,34 +143,15 @@ def span_of(node: ast.expr | ast.stmt | ast.arg, filename: str) -> Span:
     return Span(filename, node.lineno, node.col_offset, end_line, node.col_offset if end_column is None else end_column)
 
 
-class SourceModule:
-    """One parsed file: its scopes, and what in it is annotated. Import aliases are collected first, from every scope: a
-    later rebinding is ignored. Raises SyntaxError."""
+class SourceModule(Names):
+    """One parsed file: its scopes, and what in it is annotated. Raises SyntaxError."""
 
     def __init__(self, source: str, filename: str) -> None:
-        self.filename = filename
-        self.tree = parse(source, filename)
+        super().__init__(parse(source, filename), filename)
         self.lines = _LINE_BREAK.split(source.removeprefix("\ufeff").encode("utf-8", "surrogatepass"))
-        self.names: dict[str, str] = {}  # local name → dotted name of what it was imported as
-        self.partials: dict[str, dict[str, Any]] = {}  # names bound to functools.partial(compile, ...)
-        self.definitions: dict[str, Definition] = {}
-        self.classes: dict[str, ast.ClassDef] = {}
-        self.values: dict[str, list[ast.expr]] = {}  # what is assigned to each name of the module's scope
-        self.rebound: set[str] = set()  # names of that scope that functions assign
-        for statement in _statements(self.tree.body, nested=True):
-            if isinstance(statement, ast.Import | ast.ImportFrom):
-                self.names |= _imported_names(statement)
-            elif isinstance(statement, ast.Global):
-                self.rebound.update(statement.names)
-        for statement in _statements(self.tree.body):
-            if isinstance(statement, Definition):
-                self.definitions[statement.name] = statement
-            elif isinstance(statement, ast.ClassDef):
-                self.classes[statement.name] = statement
-            elif isinstance(statement, ast.Assign | ast.AnnAssign):
-                self._note_assignment(statement)
-        found = self._body(self.tree.body, (), None, "function", True)
-        self.targets = sorted(found, key=lambda t: (t.annotated.name_span.line, t.annotated.name_span.column))
+        found = list(self._body(self.tree.body, _Place()))
+        found.sort(key=lambda t: (t.annotated.name_span.line, t.annotated.name_span.column))
+        self.targets = _told_apart(found)
 
     @property
     def annotated(self) -> list[Annotated]:
@@ -155,151 +160,245 @@ class SourceModule:
     def span(self, node: ast.expr | ast.stmt | ast.arg) -> Span:
         return span_of(node, self.filename)
 
-    def method(self, owner: ast.ClassDef, name: str) -> tuple[Definition, ast.ClassDef] | None:
-        """The method ``name`` of a class of this file or of its bases in this file, and the class that has it."""
-        seen = [owner]
-        for cls in seen:
-            for statement in _statements(cls.body):
-                if isinstance(statement, Definition) and statement.name == name:
-                    return statement, cls
-            bases = (self.classes.get(base.id) for base in cls.bases if isinstance(base, ast.Name))
-            seen += [base for base in bases if base is not None and base not in seen]
-        return None
-
-    def _note_assignment(self, statement: ast.Assign | ast.AnnAssign) -> None:
-        """``jit = torch.compile`` and ``jit = functools.partial(torch.compile, ...)`` name the compiler anew."""
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        target = targets[0]
-        if len(targets) != 1 or not isinstance(target, ast.Name) or statement.value is None:
-            return
-        self.values.setdefault(target.id, []).append(statement.value)
-        if (name := self.dotted(statement.value)) in _COMPILERS:
-            self.names[target.id] = name
-        elif (arguments := self._partial(statement.value)) is not None:
-            self.partials[target.id] = arguments
-
-    def _body(
-        self, body: list[ast.stmt], scope: Scope, owner: ast.ClassDef | None, kind: Kind, importable: bool
-    ) -> Iterator[Target]:
+    def _body(self, body: list[ast.stmt], place: _Place) -> Iterator[Target]:
         for statement in body:
             if isinstance(statement, Definition):
-                yield from self._function(statement, scope, owner, kind, importable)
+                yield from self._function(statement, place)
             elif isinstance(statement, ast.ClassDef):
-                inner: Kind = "nested" if kind == "nested" else "method"
-                yield from self._body(statement.body, (*scope, statement.name), statement, inner, importable)
-            elif isinstance(statement, ast.Assign | ast.AnnAssign):
-                if kind == "function":
-                    yield from self._assignment(statement, importable)
+                inner: Kind = "nested" if place.kind == "nested" else "method"
+                scope = (*place.scope, statement.name)
+                yield from self._body(statement.body, replace(place, scope=scope, owner=statement, kind=inner))
             else:
-                guarded = isinstance(statement, ast.If) and _tests_main(statement.test)
-                for block, is_else in _blocks(statement):
-                    yield from self._body(block, scope, owner, kind, importable and (is_else or not guarded))
+                yield from self._applications(statement, place)
+                guarded = isinstance(statement, ast.If) and tests_main(statement.test)
+                for block, is_else in blocks(statement):
+                    yield from self._body(
+                        block, replace(place, importable=place.importable and (is_else or not guarded))
+                    )
 
-    def _function(
-        self, node: Definition, scope: Scope, owner: ast.ClassDef | None, kind: Kind, importable: bool
-    ) -> Iterator[Target]:
+    def _function(self, node: Definition, place: _Place) -> Iterator[Target]:
         for decorator in node.decorator_list:
             arguments = self.decorates(decorator)
             if arguments is None:
                 continue
             annotated = Annotated(
-                qualname=".".join((*scope, node.name)),
-                kind=kind,
+                qualname=".".join((*place.scope, node.name)),
+                kind=place.kind,
                 name_span=self._name_span(node),
                 span=self.span(node),
                 decorator_span=self.span(decorator),
                 parameters=self._parameters(node.args),
                 arguments=arguments,
-                importable=importable,
+                importable=place.importable,
             )
-            yield Target(annotated, node, owner, given=_example_inputs(decorator))
+            yield Target(annotated, node, place.owner, given=_example_inputs(decorator))
             break
-        yield from self._body(node.body, (*scope, node.name, "<locals>"), None, "nested", importable)
+        parameters = {a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
+        inside = replace(place, scope=(*place.scope, node.name, "<locals>"), owner=None, kind="nested", around=place,
+                         parameters=place.parameters | parameters,
+                         hands_over=place.hands_over or self.wraps(node),
+                         local={**place.local, **assigned(node.body)}, method=node)  # fmt: skip
+        yield from self._body(node.body, inside)
 
-    def _assignment(self, node: ast.Assign | ast.AnnAssign, importable: bool) -> Iterator[Target]:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        call = _compiling_call(node.value)
-        if len(targets) != 1 or not isinstance(target := targets[0], ast.Name) or call is None:
-            return
-        arguments = self._applied(call)
-        if arguments is None:
-            return
-        function, owner, made = self._operand(call)
+    # --- compiled by a call ---------------------------------------------------------------------------------------------
+
+    def _applications(self, statement: ast.stmt, place: _Place) -> Iterator[Target]:
+        """What the expressions of one statement compile: first what it gives a name."""
+        named: set[ast.Call] = set()
+        for target, value in bindings(statement):
+            for path, compiling in self._paths(value):
+                found = self.applied(compiling)
+                if found is not None and compiling not in named and (home := self._home(target, place)) is not None:
+                    named.add(compiling)
+                    if place.hands_over and isinstance(found[0], ast.Name) and found[0].id in place.parameters:
+                        continue
+                    name, kind, cls = home
+                    span = self.span(found[0]) if path else self._last_name_span(target)
+                    yield self._target(f"{name}{path}", kind, span, statement, compiling, *found, place, cls)
+        for node in own_expressions(statement):
+            if not isinstance(node, ast.Call) or node in named:
+                continue
+            if (found := self.applied(node)) is not None:
+                if isinstance(found[0], ast.Name) and found[0].id in place.parameters:
+                    continue  # a function that compiles what it is given is not compiled
+                name = f"compile({_shortened(found[0])})"
+                yield self._target(
+                    name, place.kind, self.span(found[0]), statement, node, *found, place, None, named=False
+                )
+            elif isinstance(node.func, ast.Attribute) and (home := self._home(node.func.value, place)) is not None:
+                arguments, name, operand = (
+                    compiles_in_place(node),
+                    self._last_name_span(node.func.value),
+                    node.func.value,
+                )
+                if arguments is not None and self._is_module(operand, place):
+                    yield self._target(home[0], home[1], name, statement, node, operand, arguments, place, home[2])
+
+    def _target(
+        self, name: str, kind: Kind, name_span: Span, statement: ast.stmt, call: ast.Call, operand: ast.expr,
+        arguments: Arguments, place: _Place, owner: ast.ClassDef | None, named: bool = True,
+    ) -> Target:  # fmt: skip
+        function, cls, made = self._operand(call, operand, place)
+        given = _example_inputs(call) or _example_inputs(call.func)
+        parameters = function.args if function is not None else None
+        prefix = "" if kind in ("module", "attribute") and named else "".join(f"{s}." for s in place.scope)
         annotated = Annotated(
-            qualname=target.id,
-            kind="module",
-            name_span=self.span(target),
-            span=self.span(node),
+            qualname=prefix + name,
+            kind=kind if kind != "function" else "module",
+            name_span=name_span,
+            span=self.span(statement),
             decorator_span=self.span(call.func),
-            parameters=self._parameters(function.args) if function is not None else (),
+            parameters=self._parameters(parameters) if parameters is not None else (),
             arguments=arguments,
-            importable=importable,
+            importable=place.importable and named,
+            operand=self._written(operand, place),
+            example=ast.unparse(given) if given is not None and not _names(given) & place.local.keys() else "",
         )
-        yield Target(annotated, function, owner, made, _example_inputs(call) or _example_inputs(call.func))
+        return Target(annotated, function, cls, made, given)
 
-    def _applied(self, call: ast.Call) -> dict[str, Any] | None:
-        """Arguments of ``compile(f, ...)``, ``compile(...)(f)`` or ``partial(compile, ...)(f)``; else None."""
-        given = bool(call.args) or any(k.arg in ("fn", "model") for k in call.keywords)
-        if not given:
-            return None
-        if self.dotted(call.func) in _COMPILERS:
-            return _literals(call.keywords)
-        if isinstance(call.func, ast.Name) and call.func.id in self.partials:
-            return self.partials[call.func.id] | _literals(call.keywords)
-        if isinstance(call.func, ast.Call):
-            if self.dotted(call.func.func) in _COMPILERS and not call.func.args:
-                return _literals(call.func.keywords)
-            return self._partial(call.func)
+    def _paths(self, value: ast.expr) -> Iterator[tuple[str, ast.Call]]:
+        """The calls that make ``value`` or elements of it, and the way there: ``compile(Model()).eval()``, and the
+        first of ``nn.Sequential(compile(a), b)`` by ``[0]``."""
+        match value:
+            case ast.IfExp(body=body, orelse=orelse):
+                yield from self._paths(body)
+                yield from self._paths(orelse)
+            case ast.NamedExpr(value=inner) | ast.Await(value=inner):
+                yield from self._paths(inner)
+            case ast.List(elts=elements) | ast.Tuple(elts=elements):
+                yield from self._elements(enumerate(elements))
+            case ast.ListComp(elt=element):
+                yield from self._elements([(0, element)])
+            case ast.Dict(keys=keys, values=values):
+                known = zip(keys, values, strict=True)
+                yield from self._elements((k.value, v) for k, v in known if isinstance(k, ast.Constant))
+            case ast.Call(func=function, args=args) if self.dotted(function) in _CONTAINERS:
+                held = args[0] if self.dotted(function) != "torch.nn.Sequential" and args else None
+                yield from self._paths(held) if held is not None else self._elements(enumerate(args))
+            case ast.Call() if self.applied(value) is not None:
+                yield "", value
+            case ast.Call(func=ast.Attribute(value=ast.Call() as inner)):
+                yield from self._paths(inner)
+
+    def _elements(self, elements: Iterable[tuple[Any, ast.expr]]) -> Iterator[tuple[str, ast.Call]]:
+        for key, element in elements:
+            for path, call in self._paths(element):
+                yield f"[{key!r}]{path}", call
+
+    def _home(self, target: ast.expr, place: _Place) -> tuple[str, Kind, ast.ClassDef | None] | None:
+        """Where what is bound to ``target`` is found after the import, and of which kind it is there."""
+        match target:
+            case ast.Name(id=name) if place.kind == "method":
+                return ".".join((*place.scope, name)), "module", place.owner
+            case ast.Name(id=name):
+                return name, place.kind, None
+            case ast.Attribute() | ast.Subscript():
+                text, first = ast.unparse(target), root(target)
+                around = place.around
+                if around is not None and first is not None and first.id == first_parameter(place.method):
+                    if around.kind == "method" and around.owner is not None:
+                        return ".".join(around.scope) + text.removeprefix(first.id), "attribute", around.owner
+                elif first is not None and place.kind != "nested" and isinstance(target, ast.Attribute):
+                    return text, place.kind, None
+                return (text, place.kind, None) if place.kind != "method" else None
         return None
 
-    def decorates(self, decorator: ast.expr) -> dict[str, Any] | None:
-        """The literal arguments when ``decorator`` compiles what it decorates; else None."""
-        if self.dotted(decorator) in _COMPILERS:
-            return {}
-        if isinstance(decorator, ast.Name):
-            return self.partials.get(decorator.id)
-        if isinstance(decorator, ast.Call):
-            if self.dotted(decorator.func) in _COMPILERS:
-                return _literals(decorator.keywords)
-            if isinstance(decorator.func, ast.Name) and decorator.func.id in self.partials:
-                return self.partials[decorator.func.id] | _literals(decorator.keywords)
-            return self._partial(decorator)
-        return None
+    def _is_module(self, node: ast.expr, place: _Place) -> bool:
+        """Whether ``node`` is likely to be a ``torch.nn.Module``: its class says so, or the file knows no other library
+        whose objects have a method ``compile``."""
+        value = self._value(node, place)
+        if isinstance(value, ast.Call):
+            if isinstance(value.func, ast.Name) and value.func.id in self.classes:
+                return self.method(self.classes[value.func.id], "compile") is None
+            if name := self.dotted(value.func):
+                return not name.startswith(("keras.", "tensorflow.", "re.", "regex."))
+        if isinstance(node, ast.Name) and node.id in self.names:
+            return False
+        return any(name.partition(".")[0] == "torch" for name in self.names.values())
 
-    def _partial(self, node: ast.expr) -> dict[str, Any] | None:
-        if isinstance(node, ast.Call) and self.dotted(node.func) in _PARTIALS and len(node.args) == 1:
-            return _literals(node.keywords) if self.dotted(node.args[0]) in _COMPILERS else None
-        return None
+    def _value(self, node: ast.expr, place: _Place) -> ast.expr:
+        """What a name is bound to, if that happens once."""
+        if isinstance(node, ast.Name):
+            values = place.local.get(node.id) or self.values.get(node.id, ())
+            made = [v for v in values if not any(self.applied(c) for c in ast.walk(v) if isinstance(c, ast.Call))]
+            return made[0] if len(made) == 1 else node
+        return node
 
-    def dotted(self, node: ast.expr) -> str:
-        """``fl.compile`` as "fuselens.compile", following import aliases; "" when it is no imported name."""
-        attributes: list[str] = []
-        while isinstance(node, ast.Attribute):
-            attributes.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name) or node.id not in self.names:
-            return ""
-        return ".".join((self.names[node.id], *reversed(attributes)))
-
-    def _operand(self, call: ast.Call) -> tuple[Definition | None, ast.ClassDef | None, ast.Call | None]:
+    def _operand(
+        self, call: ast.Call, operand: ast.expr, place: _Place
+    ) -> tuple[Function | None, ast.ClassDef | None, ast.Call | None]:
         """What is compiled, when it is a function of this file or an instance of a class of it (then its ``forward``),
         perhaps by way of a name that is bound once: the function, its class, and the call that makes the instance."""
-        operand = call.args[0] if call.args else next(k.value for k in call.keywords if k.arg in ("fn", "model"))
-        name = "forward"
+        name, around = "forward", place.around
+        if isinstance(operand, ast.Lambda):
+            return operand, None, None
         if isinstance(operand, ast.Attribute):
             operand, name = operand.value, operand.attr
-        elif isinstance(operand, ast.Name) and operand.id in self.definitions:
+            if isinstance(operand, ast.Name) and around is not None and around.owner is not None:
+                if operand.id == first_parameter(place.method):
+                    found = self.method(around.owner, name)
+                    return (
+                        (found[0], around.owner, None) if found is not None else self._held(around.owner, name, place)
+                    )
+            if isinstance(operand, ast.Name) and operand.id in self.classes:
+                found = self.method(self.classes[operand.id], name)
+                return (found[0], self.classes[operand.id], None) if found is not None else (None, None, None)
+        elif isinstance(operand, ast.Name) and operand.id in self.definitions and operand.id not in place.local:
             return self.definitions[operand.id], None, None
-        if isinstance(operand, ast.Name):
-            made = [v for v in self.values.get(operand.id, ()) if _compiling_call(v) is not call]
-            operand = made[0] if len(made) == 1 else operand
-        while isinstance(operand, ast.Call) and isinstance(operand.func, ast.Attribute):
-            operand = operand.func.value  # Model().eval(), Model().to(device)
-        if isinstance(operand, ast.Call) and isinstance(operand.func, ast.Name) and operand.func.id in self.classes:
-            found = self.method(self.classes[operand.func.id], name)
+        elif isinstance(operand, ast.Name) and place.kind == "method" and place.owner is not None:
+            found = self.method(place.owner, operand.id)
+            return (found[0], place.owner, None) if found is not None else (None, None, None)
+        return self._made(self._value(operand, place), name)
+
+    def _held(
+        self, owner: ast.ClassDef, attribute: str, place: _Place
+    ) -> tuple[Function | None, ast.ClassDef | None, ast.Call | None]:
+        """The module that the constructor keeps in ``self.attribute``."""
+        constructor = self.method(owner, "__init__")
+        found = [s.value for s in statements(constructor[0].body if constructor else ())
+                 if isinstance(s, ast.Assign) and isinstance(t := s.targets[0], ast.Attribute) and t.attr == attribute
+                 and isinstance(t.value, ast.Name)]  # fmt: skip
+        return self._made(found[0], "forward") if len(found) == 1 else (None, None, None)
+
+    def _made(self, value: ast.expr, method: str) -> tuple[Function | None, ast.ClassDef | None, ast.Call | None]:
+        while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+            value = value.func.value  # Model().eval(), Model().to(device)
+        if isinstance(value, ast.Lambda):
+            return value, None, None
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in self.classes:
+            found = self.method(self.classes[value.func.id], method)
             if found is not None:
-                return found[0], self.classes[operand.func.id], operand
+                return found[0], self.classes[value.func.id], value
         return None, None, None
+
+    def _written(self, node: ast.expr, place: _Place, depth: int = 0) -> str:
+        """``node`` as an expression over the module's names that makes modules and nothing else; else empty."""
+        match node:
+            case ast.Constant():
+                return repr(node.value)
+            case ast.Name(id=name):
+                value = self._value(node, place)
+                if value is not node and depth < 4 and (name in place.local or not place.importable):
+                    return self._written(value, place, depth + 1)
+                known = name in self.definitions or (name in self.values and place.importable)
+                return name if known and name not in place.local else ""
+            case ast.Attribute(value=owner, attr=name):
+                before = self._written(owner, place, depth)
+                return f"{before}.{name}" if before else ""
+            case ast.Call(func=function, args=args, keywords=keywords):
+                if isinstance(function, ast.Attribute) and function.attr in _CHANGES and not (args or keywords):
+                    before = self._written(function.value, place, depth)
+                    return f"{before}.{function.attr}()" if before else ""
+                own = isinstance(function, ast.Name) and function.id in self.classes
+                if not own and not self.dotted(function).startswith("torch.nn."):
+                    return ""
+                given = [("", a) for a in args] + [(f"{k.arg}=" if k.arg else "**", k.value) for k in keywords]
+                texts = [(word, self._written(value, place, depth + 1)) for word, value in given]
+                written = ", ".join(word + text for word, text in texts)
+                return f"{ast.unparse(function)}({written})" if all(text for _, text in texts) else ""
+        return ""
+
+    # --- places ---------------------------------------------------------------------------------------------------------
 
     def _parameters(self, arguments: ast.arguments) -> tuple[Parameter, ...]:
         variadic = [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
@@ -327,71 +426,51 @@ class SourceModule:
         line = node.lineno + breaks
         return Span(self.filename, line, column, line, column + length)
 
-
-def _imported_names(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
-    """Local name → dotted name of what it is imported as."""
-    names: dict[str, str] = {}
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            top = alias.name.partition(".")[0]
-            names[alias.asname or top] = alias.name if alias.asname else top
-    elif not node.level and node.module:
-        for alias in node.names:
-            if alias.name != "*":
-                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-            elif node.module in ("torch", "fuselens"):
-                names["compile"] = f"{node.module}.compile"
-    return names
+    def _last_name_span(self, node: ast.expr) -> Span:
+        """Of ``net`` in ``self.net``."""
+        span = self.span(node)
+        if isinstance(node, ast.Attribute):
+            return replace(span, line=span.end_line, column=span.end_column - len(node.attr.encode()))
+        return span
 
 
-def _blocks(statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], bool]]:
-    """The statement lists inside a compound statement, and whether each is an ``else`` block."""
-    for name in ("body", "orelse", "finalbody"):
-        block = getattr(statement, name, None)
-        if isinstance(block, list):
-            yield block, name == "orelse"
-    for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
-        yield part.body, False
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a statement is: ``around`` is the place of the ``method``, or other function, that it is part of."""
+
+    scope: Scope = ()
+    owner: ast.ClassDef | None = None
+    kind: Kind = "function"
+    importable: bool = True
+    around: _Place | None = None
+    method: Definition | None = None
+    local: Mapping[str, list[ast.expr]] = field(default_factory=dict)
+    parameters: frozenset[str] = frozenset()  # of the functions around
+    hands_over: bool = False  # one of them returns what it is given, compiled
 
 
-def _statements(body: list[ast.stmt], nested: bool = False) -> Iterator[ast.stmt]:
-    """The statements of one scope: into ``if``, ``try`` and ``with``; into functions and classes if ``nested``."""
-    for statement in body:
-        yield statement
-        if nested or not isinstance(statement, Definition | ast.ClassDef):
-            for block, _ in _blocks(statement):
-                yield from _statements(block, nested)
+def _told_apart(targets: list[Target]) -> list[Target]:
+    """What has no name of its own is numbered where two look alike."""
+    seen: dict[str, int] = {}
+    out: list[Target] = []
+    for target in targets:
+        name = target.annotated.qualname
+        seen[name] = seen.get(name, 0) + 1
+        if "compile(" in name and seen[name] > 1:
+            target = replace(target, annotated=replace(target.annotated, qualname=f"{name} #{seen[name]}"))
+        out.append(target)
+    return out
 
 
-def _tests_main(test: ast.expr) -> bool:
-    """Whether ``test`` is ``__name__ == "__main__"``, either way round."""
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
-        return False
-    sides = (test.left, test.comparators[0])
-    return any(isinstance(s, ast.Name) and s.id == "__name__" for s in sides) and any(
-        isinstance(s, ast.Constant) and s.value == "__main__" for s in sides
-    )
+def _names(node: ast.expr) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
-def _compiling_call(value: ast.expr | None) -> ast.Call | None:
-    """The innermost call of a chain of methods: ``compile(Model())`` of ``compile(Model()).eval()``."""
-    while (
-        isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and isinstance(value.func.value, ast.Call)
-    ):
-        value = value.func.value
-    return value if isinstance(value, ast.Call) else None
+def _shortened(node: ast.expr) -> str:
+    text = " ".join(ast.unparse(node).split())
+    return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…"
 
 
 def _example_inputs(call: ast.expr) -> ast.expr | None:
     keywords = call.keywords if isinstance(call, ast.Call) else ()
     return next((k.value for k in keywords if k.arg == "example_inputs"), None)
-
-
-def _literals(keywords: list[ast.keyword]) -> dict[str, Any]:
-    """The keyword arguments whose values are literals, dictionaries of them (``options=``) included."""
-    found: dict[str, Any] = {}
-    for keyword in keywords:
-        if keyword.arg and isinstance(keyword.value, ast.Constant | ast.Dict):
-            with contextlib.suppress(ValueError):
-                found[keyword.arg] = ast.literal_eval(keyword.value)
-    return found

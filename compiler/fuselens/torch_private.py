@@ -710,6 +710,11 @@ def unwrap_torch_compile(obj: Any) -> Any | None:
     return getattr(obj, "_torchdynamo_orig_callable", None)
 
 
+def uncompiled_call(module: torch.nn.Module) -> Callable[..., Any]:
+    """What a call of ``module`` does when the peer does not compile it: ``module.compile()`` changes that in place."""
+    return module if module.__dict__.get("_compiled_call_impl") is None else module._call_impl
+
+
 PEER_STANCE_MODULE, PEER_STANCE = "torch._dynamo.eval_frame", "_stance"
 # sets the peer's evaluator of this thread (None: off) and returns what it was; C itself, or the peer would trace it
 SWITCH_PEER: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_frame

@@ -27,7 +27,8 @@ from .turns import Urgency
 from .view import View
 
 Predictions = Mapping[str, Sequence[Diagnostic]]  # by the annotated function
-_COMPILED_NOTHING = frozenset({"FL901", "FL908", "FL912"})
+_COMPILED_NOTHING = frozenset({"FL901", "FL908", "FL912", "FL913"})
+_MAY_COMPILE = re.compile(r"compile|fuselens|torch")  # by a function of another file, too
 _MENTIONS = re.compile(r"fuselens|torch\s*\.\s*compile|from\s+torch\s+import")
 LARGEST_OTHER_FILE = 4 * 1024 * 1024  # bytes; larger files are not read for the columns of related information
 
@@ -139,7 +140,7 @@ class Document:
         shifted places, and the FL902 for it is returned (None when the file is no business of ours)."""
         self._parsed_version = self.text
         ours = self.parsed.functions or self.checked
-        if not ours and "compile" not in self.text.text and not _MENTIONS.search(self.text.text):
+        if not ours and not _MAY_COMPILE.search(self.text.text):
             self.parsed = Parsed((), {}, TrackedText.unedited(self.text))
             return None
         try:

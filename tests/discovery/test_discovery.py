@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -182,6 +183,25 @@ def test_byte_order_mark_is_ignored() -> None:
 def test_unparsable_source_raises_syntax_error(source: str) -> None:
     with pytest.raises(SyntaxError):
         discover(source, "f.py")
+
+
+def test_files_of_the_program_are_read_not_run(tmp_path: Path) -> None:
+    package = tmp_path / "own" / "tools"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").write_text("raise SystemExit\n")
+    (package / "jit.py").write_text(
+        "import torch\nraise SystemExit\n@torch.compile\ndef f(): ...\nfast = torch.compile\n"
+    )
+    (package.parent / "names.py").write_text("from .tools.jit import fast as quick\nfrom .cycle import quick as slow\n")
+    (package.parent / "cycle.py").write_text("from .names import slow as quick\n")
+    source = "from {} import {} as c\n@c\ndef f(x): ...\n"
+    module = str(package / "model.py")
+    for home, name in ((".jit", "fast"), ("own.tools.jit", "fast"), ("..names", "quick"), ("own.names", "quick")):
+        assert [a.qualname for a in discover(source.format(home, name), module)] == ["f"], home
+    for home, name in (("..names", "slow"), (".missing", "c"), ("own.tools", "jit"), ("....", "c")):
+        assert discover(source.format(home, name), module) == [], home
+    assert [a.qualname for a in discover("from . import jit\n@jit.fast\ndef f(x): ...\n", module)] == ["f"]
 
 
 def test_imported_modules() -> None:

@@ -109,7 +109,7 @@ def test_while_the_text_does_not_parse_predictions_stay():
     assert typed.shown() == [("FL103", 'print("three")', True)]
 
 
-@pytest.mark.parametrize("code", ["FL901", "FL908", "FL912"])
+@pytest.mark.parametrize("code", ["FL901", "FL908", "FL912", "FL913"])
 def test_what_was_not_compiled_stays_predicted(code):
     typed = Typed(SOURCE)
     finding = codes.make(code, typed.document.annotated()[0].name_span, what="f")

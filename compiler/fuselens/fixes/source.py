@@ -145,6 +145,8 @@ class Source(SourceModule):
                 argument = f'options={{"{name}": {value}}}'
             elif any(k.arg in (name, None) for k in given):
                 return None
+            if not self.takes_arguments(decorator):
+                return None
             if not isinstance(decorator, ast.Call):
                 return self.replaced(decorator, f"{self.text(decorator)}({argument})")
             arguments = [*decorator.args, *(k.value for k in given)]

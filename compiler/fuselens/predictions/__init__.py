@@ -8,6 +8,8 @@ Standard library only: the language server imports it.
 
 from __future__ import annotations
 
+import ast
+
 from .. import diagnostics
 from ..discovery import SourceModule, Target
 from ..report import Diagnostic
@@ -31,6 +33,8 @@ def _predicted(walk: Statements, target: Target) -> list[Diagnostic]:
     node, annotated = target.function, target.annotated
     if node is None:
         return []
+    if isinstance(node, ast.Lambda):
+        node = _as_definition(node)
     why = _EAGER.get(walk.nature(node))
     if why is not None:
         return [diagnostics.predict("FL109", annotated.name_span, what=annotated.qualname, why=why)]
@@ -40,6 +44,11 @@ def _predicted(walk: Statements, target: Target) -> list[Diagnostic]:
     except RecursionError:
         return []
     return sorted(walk.findings.values(), key=lambda d: (d.span is None, d.span))
+
+
+def _as_definition(node: ast.Lambda) -> ast.FunctionDef:
+    returned = ast.copy_location(ast.Return(node.body), node.body)
+    return ast.copy_location(ast.FunctionDef("<lambda>", node.args, [returned], []), node)
 
 
 def _instance(walk: Statements, target: Target) -> Instance | None:
