@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import ctypes
 import gc
 import statistics
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from .diagnostics import make
+from .program_state import ProgramState
 from .report import RunResult, Span
 
 # relative and absolute tolerances by dtype: twice torch.testing's defaults for float32 allow a different summation order
@@ -95,39 +95,42 @@ def _once(
 
 
 def observe(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, gradients: bool
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, gradients: bool, keeping: Any = None
 ) -> dict[str, Any]:
     """Everything that a call of ``fn`` on copies of the inputs leaves: its result and the gradients, the tensors among
-    the inputs and the state of modules as they are then, or what it raised. Gradients that are zero are left out: how a
-    value that was not chosen comes into a graph decides whether it has one."""
+    the inputs and the program's state as they are then (that of ``keeping``, its file, too), or what it raised. A
+    gradient that is missing is zero: how a value that was not chosen comes into a graph decides whether it has one."""
     target = getattr(getattr(fn, "__fuselens__", None), "target", fn)
-    modules = [m for m in (target, *args, *kwargs.values()) if isinstance(m, torch.nn.Module)]
-    with unchanged(*modules):
-        given = copied(args, gradients), copied(kwargs, gradients)
-        try:
-            result = fn(*given[0], **given[1])
-            found = _gradients(torch.nn.ModuleList(modules), result, given) if gradients else {}
-        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
-            return {"raised": error}
+    roots = [v for v in (keeping, target, *args, *kwargs.values()) if not isinstance(v, torch.Tensor)]
+    modules = [m for m in roots if isinstance(m, torch.nn.Module)]
+    before, random = ProgramState(*roots), torch.get_rng_state()
+    given = copied(args, gradients), copied(kwargs, gradients)
+    try:
+        result = fn(*given[0], **given[1])
+        found = _gradients(torch.nn.ModuleList(modules), result, given, materialized=True) if gradients else {}
         return {
             "result": _detached(result),
-            "gradient": {n: g for n, g in found.items() if g is not None and bool((g != 0).any())},
+            "gradient": found,
             "input": [_detached(t) for t in _leaves(given)],
-            "state": [_state_of(m) for m in modules],
+            "state": ProgramState(*roots).values,
         }
+    except Exception as error:  # noqa: BLE001 - the user's function may raise anything
+        return {"raised": error}
+    finally:
+        before.restore()
+        torch.set_rng_state(random)
 
 
 @contextlib.contextmanager
 def unchanged(*values: Any) -> Iterator[None]:
-    """Puts the state of modules among ``values``, and torch's random state, back afterwards."""
-    states = [(v, _state_of(v)) for v in values]
+    """Puts the state of ``values``, and torch's random state, back afterwards."""
+    state = ProgramState(*(v for v in values if not isinstance(v, torch.Tensor)))
     random = torch.get_rng_state()
     try:
         yield
     finally:
         torch.set_rng_state(random)
-        for value, state in states:
-            _restore(value, state)
+        state.restore()
 
 
 def _peak_bytes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool) -> int | None:
@@ -166,15 +169,6 @@ def _peak_bytes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 def _status_bytes(field: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
-
-
-def _state_of(module: Any) -> dict[str, Any] | None:
-    return copy.deepcopy(module.state_dict()) if isinstance(module, torch.nn.Module) else None
-
-
-def _restore(module: Any, state: dict[str, Any] | None) -> None:
-    if state is not None:
-        module.load_state_dict(state)
 
 
 def copied(value: Any, gradients: bool) -> Any:
@@ -217,20 +211,19 @@ def _detached(value: Any) -> Any:
     return value
 
 
-def _gradients(module: Any, result: Any, inputs: Any) -> dict[str, Any]:
-    outputs = [t for t in _leaves(result) if t.requires_grad]
-    if not outputs:
-        return {}
+def _gradients(module: Any, result: Any, inputs: Any, *, materialized: bool = False) -> dict[str, Any]:
+    """By the name of the input or parameter; ``materialized`` gives zeros where there is none."""
     named = {f"argument {i}": t for i, t in enumerate(_leaves(inputs)) if t.requires_grad and t.is_leaf}
     if isinstance(module, torch.nn.Module):
         named |= {n: p for n, p in module.named_parameters() if p.requires_grad}
-    if not named:
-        return {}
+    outputs = [t for t in _leaves(result) if t.requires_grad]
+    if not outputs or not named:
+        return {n: torch.zeros_like(t) for n, t in named.items()} if materialized else {}
     seeds = [
         torch.linspace(0.5, 1.5, t.numel(), dtype=torch.float64).reshape(t.shape).to(t.dtype).to(t.device)
         for t in outputs
     ]
-    found = torch.autograd.grad(outputs, list(named.values()), seeds, allow_unused=True)
+    found = torch.autograd.grad(outputs, list(named.values()), seeds, allow_unused=True, materialize_grads=materialized)
     return dict(zip(named, found, strict=True))
 
 
@@ -255,6 +248,8 @@ def differ(expected: Any, actual: Any, where: str, worst: list[float] | None = N
         if len(expected) != len(actual):
             return f"{where}: lengths differ: {len(expected)} and {len(actual)}"
         pairs = [(f"{where}[{i}]", e, a) for i, (e, a) in enumerate(zip(expected, actual, strict=True))]
+    elif type(expected) is float:  # out of a tensor, mostly
+        return _differ_tensors(torch.tensor(expected), torch.tensor(actual), where, worst)
     else:
         try:
             same = bool(expected == actual) or expected is actual or (expected != expected and actual != actual)

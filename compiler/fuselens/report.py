@@ -64,6 +64,8 @@ class Fix:
     edits: tuple[Edit, ...]
     verified: bool = False
     trial: str = ""  # what trying it out found; "" before that
+    base: tuple[Edit, ...] = ()  # those that it was proposed with, where others were added
+    together: bool = False  # whether it holds with all others of its function that are marked so
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,27 @@
 """Tries fixes out: each is applied to a copy of the source, compiled, and compared with eager on several inputs.
 
-A fix is verified when its break is gone and none is new, and when the edited, compiled function leaves what the
-original does in eager mode: results, gradients, changed inputs and state. Where it decides a branch, the inputs must
-have taken both sides of it.
+A fix is verified when its break is gone and none is new, and when the edited function leaves what the original does in
+eager mode: results, gradients, changed inputs and state. It does so on every input run eagerly, and compiled on the
+first few. Where it decides a branch, the inputs must have taken both sides of it; in files that ask whether numbers are
+finite, inputs that are not are among them, and count with gradients where eager's result is finite.
+
+A fix that leaves a break of another kind where its own was is tried with the fix of that one on top: the two are one
+fix then. A graph that runs eagerly as a whole (FL301, as ``torch.cond`` makes it) is no better than a break: nothing of
+it is compiled any more. Such fixes stay templates.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import io
 import logging
-import random
+import re
 import sys
 import time
 import types
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,13 +32,16 @@ from . import api, comparison, fixes
 from .check import FileRefused, OpenFunction, describe, opened_function, read_source
 from .config import Config
 from .report import Diagnostic, FileReport, Fix, Report, Span
+from .trial_inputs import NOT_FINITE, Call, seeded, variants
 
 log = logging.getLogger(__name__)
 Progress = Callable[[str], None]
-Call = tuple[tuple[Any, ...], dict[str, Any]]
-_VARIANTS = 24
-_COMPARED = 6  # variants that are compared in any case
+_COMPILED = 6  # variants on which the compiled function is compared in any case
+_EAGER_SECONDS = 5.0  # for comparing a fix eagerly on the others
+_MOST_STEPS = 3  # fixes that are made one
 _SERIOUS = ("error", "warning")
+_BRANCHES = ("FL101", "FL116")
+_ASKS = re.compile(r"\bis(nan|(pos|neg)?inf|finite)\b")
 
 
 def try_fixes(
@@ -45,19 +54,21 @@ def try_fixes(
     seconds: float = float("inf"),
 ) -> FileReport:
     """``findings`` (all that a function has) in a report of it, with what became of their fixes. Fixes that leave other
-    values than eager are taken out. After ``seconds`` no further one is tried out."""
+    values than eager are taken out; those that hold all at once are marked so. After ``seconds`` no further one is tried
+    out."""
     text = (read_source(path) if source is None else source).removeprefix("\ufeff")
     report = FileReport(path)
     deadline = time.monotonic() + seconds
     try:
         silence = contextlib.redirect_stdout(io.StringIO())  # what the function prints, it has printed in the check
-        with silence, _seeded(), opened_function(path, qualname, text, config, progress) as original:
+        with silence, seeded(), opened_function(path, qualname, text, config, progress) as original:
             trial = _Trial(path, text, qualname, findings, config, original)
             found = [
                 dataclasses.replace(d, fixes=tuple(trial.tried(d, deadline, progress))) if d.fixes else d
                 for d in findings
             ]
-            report.functions.append(Report(qualname, path, breaks=found))
+            progress(f"{qualname}: trying out all fixes at once")
+            report.functions.append(Report(qualname, path, breaks=trial.together(found, deadline)))
     except FileRefused as refusal:
         report.diagnostics.append(refusal.diagnostic)
     return report
@@ -71,56 +82,129 @@ class _Trial:
     findings: Sequence[Diagnostic]
     config: Config
     original: OpenFunction
+    source: fixes.Source = field(init=False)
     looks: dict[Span, dict[int, set[bool]]] = field(default_factory=dict)  # condition → variant → truths
     expected: dict[int, dict[str, Any]] = field(default_factory=dict)  # what eager leaves, by variant
+    skipped: frozenset[int] = frozenset()  # variants
     gradients: dict[int, bool] = field(default_factory=dict)  # whether eager allows inputs that require them
 
     def __post_init__(self) -> None:
-        for variant, (args, kwargs) in enumerate(_variants(self.original)):
+        self.source = fixes.Source(self.text, self.path)
+        decides = any(d.fixes and d.code in _BRANCHES for d in self.findings) and _ASKS.search(self.text)
+        if not decides or any(isinstance(n, ast.While) for n in ast.walk(self.source.tree)):  # it may never end
+            self.skipped = NOT_FINITE
+        for variant, (args, kwargs) in self.calls(self.original):
             with _looks() as seen:
-                found = comparison.observe(self.original.target, args, kwargs, gradients=True)
+                found = _left(self.original, self.original.target, args, kwargs, gradients=True)
                 self.gradients[variant] = "raised" not in found
                 if "raised" in found:  # in-place changes of leaves, numpy: perhaps not without gradients
-                    found = comparison.observe(self.original.target, args, kwargs, gradients=False)
+                    found = _left(self.original, self.original.target, args, kwargs, gradients=False)
+                if variant in NOT_FINITE and not _is_finite(found.get("result")):
+                    found.pop("gradient", None)
                 self.expected[variant] = found
             for span, truths in seen.items():
                 self.looks.setdefault(span, {})[variant] = truths
 
+    def calls(self, function: OpenFunction) -> Iterator[tuple[int, Call]]:
+        return ((k, call) for k, call in enumerate(variants(function)) if k not in self.skipped)
+
     def tried(self, finding: Diagnostic, deadline: float, progress: Progress) -> Iterator[Fix]:
+        given: set[object] = set()
         for fix in finding.fixes:
             if time.monotonic() > deadline:
                 yield dataclasses.replace(fix, trial="there was no time to try it out")
                 continue
             progress(f"{self.qualname}: trying out: {fix.title}")
             try:
-                why = self.objection(finding, fix)
+                found = self.completed(finding, fix, deadline)
             except _DiffersError as difference:
                 log.info("%s: %s: %s", self.qualname, fix.title, difference)
                 continue
-            count = len(self.compared(finding, fix))
-            yield dataclasses.replace(fix, verified=not why, trial=why or f"agrees with eager on {count} inputs")
+            if found.edits not in given:
+                given.add(found.edits)
+                yield found
 
-    def objection(self, finding: Diagnostic, fix: Fix) -> str:
-        """Why ``fix`` is not verified; "" when it is. Raises _DiffersError when it changes what the function computes."""
-        variants = self.compared(finding, fix)
-        if not variants:
-            return "no inputs were found that take both sides"
+    def completed(self, finding: Diagnostic, fix: Fix, deadline: float, steps: int = 1) -> Fix:
+        """``fix`` with what trying it out found, or what it becomes with the fix of the break that it leaves. Raises
+        _DiffersError when it changes what the function computes."""
+        outcome = self.outcome([finding], fix)
+        tried = dataclasses.replace(fix, verified=not outcome.why, trial=outcome.why or outcome.agreement)
+        if outcome.left is None or steps == _MOST_STEPS:
+            return tried
+        edited = fixes.applied(self.text, fix.edits)
+        for following in fixes.propose(fixes.Source(edited, self.path), outcome.left):
+            if time.monotonic() > deadline:
+                break
+            both = fixes.followed(self.text, fix, following, self.path)
+            with contextlib.suppress(_DiffersError):
+                found = self.completed(finding, both, deadline, steps + 1)
+                if found.verified:
+                    return found
+        return tried
+
+    def together(self, findings: list[Diagnostic], deadline: float) -> list[Diagnostic]:
+        """Marks the verified fixes, one of each finding, that hold all at once; of those that do not, as many as do."""
+        chosen: dict[tuple[Any, ...], tuple[Fix, list[Diagnostic]]] = {}
+        for finding in findings:
+            best = next((fix for fix in finding.fixes if fix.verified), None)
+            if best is None:
+                continue
+            if best.edits in chosen:
+                chosen[best.edits][1].append(finding)
+            elif not any(fixes.collide(best, other) for other, _ in chosen.values()):
+                chosen[best.edits] = best, [finding]
+        held = {fix.edits for fix, _ in self.holding([], list(chosen.values()), deadline)}
+        return [
+            dataclasses.replace(d, fixes=tuple(dataclasses.replace(f, together=f.edits in held) for f in d.fixes))
+            for d in findings
+        ]
+
+    def holding(self, held: list[_Choice], more: list[_Choice], deadline: float) -> list[_Choice]:
+        """``held``, which hold together, and those of ``more`` that do with them."""
+        if not more or (len(held) + len(more) == 1):
+            return [*held, *more]
+        if time.monotonic() > deadline:
+            return held
+        every = [*held, *more]
+        edits = tuple(dict.fromkeys(edit for fix, _ in every for edit in fix.edits))
+        removed = [finding for _, about in every for finding in about]
+        with contextlib.suppress(_DiffersError):
+            if not self.outcome(removed, Fix("all", edits)).why:
+                return every
+        if len(more) == 1:
+            return held if held else more
+        half = len(more) // 2
+        return self.holding(self.holding(held, more[:half], deadline), more[half:], deadline)
+
+    def outcome(self, removed: Sequence[Diagnostic], fix: Fix) -> _Outcome:
+        """What becomes of ``fix``, which should remove the findings ``removed``. Raises _DiffersError when it changes
+        what the function computes."""
+        chosen: dict[int, None] = {}
+        for finding in removed:
+            found = self.compared(finding, fix)
+            if not found:
+                return _Outcome("no inputs were found that take both sides")
+            chosen |= dict.fromkeys(found)
         edited = fixes.applied(self.text, fix.edits)
         try:
-            with _seeded(), opened_function(self.path, self.qualname, edited, self.config) as shadow:
-                why = self.remaining(finding, shadow)
-                return self.difference(shadow, variants) or why
+            with seeded(), opened_function(self.path, self.qualname, edited, self.config) as shadow:
+                left = self.remaining(removed, shadow)
+                why = f"{left.code}: {left.message}" if left is not None else ""
+                why = self.difference(shadow, list(chosen), removed) or why
+                return _Outcome(why, left, f"agrees with eager on {len(chosen)} inputs")
         except FileRefused as refusal:
-            return refusal.diagnostic.message
+            return _Outcome(refusal.diagnostic.message)
 
     def compared(self, finding: Diagnostic, fix: Fix) -> list[int]:
         """The inputs to compare on: at least one on which eager returns, and each side of the branch."""
         if all("raised" in outcome for outcome in self.expected.values()):
             return []
-        chosen = dict.fromkeys(range(min(_COMPARED, len(self.expected))))
+        chosen = dict.fromkeys(range(_COMPILED))
         chosen[next(v for v, outcome in self.expected.items() if "raised" not in outcome)] = None
-        if finding.code == "FL101" and fixes.chooses(fixes.Source(self.text, self.path), finding.span):
+        if finding.code == "FL101" and fixes.chooses(self.source, finding.span):
             inside = [by for span, by in self.looks.items() if any(_within(span, e.span) for e in fix.edits)]
+            if not inside and finding.span is not None:  # the edits are around it
+                inside = [by for span, by in self.looks.items() if _within(span, finding.span)]
             for by_variant in inside:
                 sides = [
                     next((v for v, truths in by_variant.items() if side in truths), None) for side in (True, False)
@@ -132,118 +216,101 @@ class _Trial:
                 return []
         return list(chosen)
 
-    def remaining(self, finding: Diagnostic, shadow: OpenFunction) -> str:
+    def remaining(self, removed: Sequence[Diagnostic], shadow: OpenFunction) -> Diagnostic | None:
         """What the edited function's compilation still complains of."""
         inputs = shadow.inputs()
-        with comparison.unchanged(shadow.target, *inputs.args):
+        with comparison.unchanged(shadow.file.module, shadow.target, *inputs.args):
             report = api.inspect(
                 shadow.target, inputs.args, inputs.kwargs, config=dataclasses.replace(shadow.config, explore=True),
                 function=self.qualname, span=shadow.annotated.name_span, dynamic=inputs.dynamic,
             )  # fmt: skip
-        before = Counter((d.code, d.message) for d in self.findings)
-        before[finding.code, finding.message] -= 1
+        edited = fixes.Source(shadow.file.source, self.path)
+        before = [d for d in self.findings if not any(d is gone for gone in removed)]
+        codes = {d.code for d in removed}
         for d in (*report.breaks, *report.diagnostics):
-            if d in report.diagnostics and d.severity not in _SERIOUS and d.code != finding.code:
+            if d in report.diagnostics and d.severity not in _SERIOUS and d.code not in codes:
                 continue
-            before[d.code, d.message] -= 1
-            if before[d.code, d.message] < 0:
-                return f"{d.code}: {d.message}"
-        return ""
+            same = next((b for b in before if _about(b, self.source) == _about(d, edited)), None)
+            same = same or next((b for b in before if (b.code, b.message) == (d.code, d.message)), None)
+            if same is None:
+                return d
+            before.remove(same)
+        return None
 
-    def difference(self, shadow: OpenFunction, variants: list[int]) -> str:
+    def difference(self, shadow: OpenFunction, compiled_on: list[int], removed: Sequence[Diagnostic]) -> str:
+        """Why the edited function is not verified. Raises _DiffersError when it computes something else."""
+        branches = any(finding.code in _BRANCHES for finding in removed)
+        until = time.monotonic() + _EAGER_SECONDS
+        for variant, (args, kwargs) in self.calls(shadow):
+            counts = branches or variant not in NOT_FINITE
+            if variant in compiled_on or (counts and time.monotonic() < until):
+                actual = _left(shadow, shadow.target, args, kwargs, gradients=self.gradients[variant])
+                if "raised" in actual and "raised" not in self.expected[variant]:
+                    return f"it raised {describe(actual['raised'])}"
+                self.compare(variant, actual)
         compiled = api.wrap(
             shadow.target, dataclasses.replace(shadow.config, explore=False, fallback_random=True), owner=object()
         )
-        for variant, (args, kwargs) in enumerate(_variants(shadow)):
-            if variant not in variants:
+        for variant, (args, kwargs) in self.calls(shadow):
+            if variant not in compiled_on:
                 continue
-            expected = self.expected[variant]
-            actual = comparison.observe(compiled, args, kwargs, gradients=self.gradients[variant])
-            if "raised" in actual and "raised" not in expected:
-                return f"it raised {describe(actual['raised'])}"
-            if "raised" in expected and "raised" not in actual:
-                raise _DiffersError(f"eager raises {describe(expected['raised'])}")
-            for what in expected if "raised" not in expected else ():
-                if found := comparison.differ(expected[what], actual[what], what):
-                    raise _DiffersError(found)
+            actual = _left(shadow, compiled, args, kwargs, gradients=self.gradients[variant])
+            if "raised" in actual and "raised" not in self.expected[variant]:
+                return f"compiled, it raised {describe(actual['raised'])}"
+            try:
+                self.compare(variant, actual)
+            except _DiffersError as found:
+                return f"compiled, it differs: {found}"
         return ""
+
+    def compare(self, variant: int, actual: dict[str, Any]) -> None:
+        expected = self.expected[variant]
+        if "raised" in expected:
+            if "raised" not in actual:
+                raise _DiffersError(f"eager raises {describe(expected['raised'])}")
+            return
+        for what, value in expected.items():
+            there = {k: actual[what].get(k) for k in value} if what == "state" else actual[what]
+            if found := comparison.differ(value, there, what):
+                raise _DiffersError(found)
+
+
+_Choice = tuple[Fix, list[Diagnostic]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """``why`` a fix is not verified, "" when it is; ``left`` is the break that it leaves."""
+
+    why: str
+    left: Diagnostic | None = None
+    agreement: str = ""
 
 
 class _DiffersError(Exception):
     """The edited function computes something else."""
 
 
-# --- inputs ---------------------------------------------------------------------------------------------------------
+def _left(
+    function: OpenFunction, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, gradients: bool
+) -> dict[str, Any]:
+    return comparison.observe(fn, args, kwargs, gradients=gradients, keeping=function.file.module)
 
 
-def _variants(function: OpenFunction) -> Iterator[Call]:
-    """Calls of ``function``, the same ones for each copy of it: the example's, other values and signs, other sizes."""
-    with _seeded():
-        inputs = function.inputs()
-    for k in range(_VARIANTS):
-        if k in (4, 5) and inputs.dynamic:
-            with _seeded():
-                other = function.inputs(variant=k)
-            yield other.args, other.kwargs
-            continue
-        change = _Change(k, torch.Generator().manual_seed(k))
-        yield change.every(inputs.args), change.every(inputs.kwargs)
+def _about(finding: Diagnostic, source: fixes.Source) -> tuple[str, Any]:
+    """What a finding is and what it is about: names and lines may change where it stays."""
+    here = finding.span is not None and finding.span.file == source.filename
+    return finding.code, source.between(finding.span) if here and finding.span else finding.span
 
 
-@dataclass(slots=True)
-class _Change:
-    """Other values of the tensors in a structure, of the same types and shapes; integers stay within their range."""
-
-    variant: int
-    generator: torch.Generator
-    position: int = 0
-
-    def every(self, value: Any) -> Any:
-        if type(value) is torch.Tensor and value.layout == torch.strided:
-            self.position += 1
-            return self.tensor(value)
-        if type(value) in (list, tuple):
-            return type(value)(self.every(v) for v in value)
-        if type(value) is dict:
-            return {k: self.every(v) for k, v in value.items()}
-        return value
-
-    def tensor(self, x: torch.Tensor) -> torch.Tensor:
-        if self.variant == 0 or not x.numel():
-            return x
-        if x.is_floating_point() or x.is_complex():
-            made = self.floats(x.detach()).to(x.dtype)
-        elif x.dtype == torch.bool:
-            made = [~x, torch.ones_like(x), torch.zeros_like(x), self.shuffled(x)][self.variant % 4]
-        else:
-            made = self.shuffled(x)
-        return made.requires_grad_(x.requires_grad)
-
-    def floats(self, x: torch.Tensor) -> torch.Tensor:
-        alternate = -1.0 if self.position % 2 else 1.0
-        fresh = torch.randn(x.shape, generator=self.generator, dtype=x.dtype if x.is_complex() else torch.float32)
-        fresh = fresh.to(x.device)
-        of_variant: dict[int, Callable[[], torch.Tensor]] = {
-            1: lambda: fresh, 2: lambda: x.abs(), 3: lambda: -x.abs(), 6: lambda: torch.zeros_like(x), 7: lambda: x * 10,
-            8: lambda: x / 100, 9: lambda: alternate * x.abs(), 10: lambda: -alternate * x.abs(), 11: lambda: x + 10,
-            12: lambda: x - 10, 13: lambda: torch.ones_like(x), 14: lambda: fresh.abs() * 100, 15: lambda: fresh * 0.01,
-        }  # fmt: skip
-        return of_variant.get(self.variant, lambda: fresh * 2.0 ** (self.variant % 8 - 2))()
-
-    def shuffled(self, x: torch.Tensor) -> torch.Tensor:
-        order = torch.randperm(x.numel(), generator=self.generator).to(x.device)
-        return x.detach().flatten()[order].reshape(x.shape)
-
-
-@contextlib.contextmanager
-def _seeded() -> Iterator[None]:
-    """Each copy of the file is imported, and makes its inputs, from the same random numbers."""
-    torch.manual_seed(0)
-    random.seed(0)
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(0)
-    yield
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return bool(torch.isfinite(value).all())
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return all(_is_finite(v) for v in value)
+    return value == value and value not in (float("inf"), -float("inf"))
 
 
 # --- conditions -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fuselens import wire
-from fuselens.report import Diagnostic, FileReport, Fix, Report
+from fuselens.report import Diagnostic, Edit, FileReport, Fix, Report
 
 from .keyed_tasks import KeyedTasks
 from .session import Document
@@ -119,22 +119,27 @@ def failed(finding: Diagnostic, why: str) -> Diagnostic:
 def take(report: Report, asked: Iterable[Diagnostic], tried: Iterable[Diagnostic]) -> None:
     """Notes in ``report`` what became of the fixes of ``asked``, its findings as they were then: places may have moved
     since."""
+    asked = list(asked)
     outcomes = [
-        [next((t for t in after.fixes if t.edits == fix.edits), None) for fix in before.fixes]
+        [next((t for t in after.fixes if (t.base or t.edits) == fix.edits), None) for fix in before.fixes]
         for before, after in zip(asked, tried, strict=True)
     ]
     current = [*report.breaks, *report.diagnostics]
     if [len(d.fixes) for d in current] != [len(found) for found in outcomes]:
         return
-    noted = [_noted(finding, found) for finding, found in zip(current, outcomes, strict=True)]
+    asked_for = [[fix.edits for fix in before.fixes] for before in asked]
+    noted = [_noted(*each) for each in zip(current, outcomes, asked_for, strict=True)]
     report.breaks, report.diagnostics = noted[: len(report.breaks)], noted[len(report.breaks) :]
 
 
-def _noted(finding: Diagnostic, outcomes: Sequence[Fix | None]) -> Diagnostic:
-    """Without the fixes that the trial took out."""
-    fixes = (
-        dataclasses.replace(fix, verified=outcome.verified, trial=outcome.trial)
-        for fix, outcome in zip(finding.fixes, outcomes, strict=True)
-        if outcome is not None
-    )
+def _noted(finding: Diagnostic, outcomes: Sequence[Fix | None], asked: Sequence[tuple[Edit, ...]]) -> Diagnostic:
+    """Without the fixes that the trial took out. What became of one that got more edits is known where none of them has
+    moved since; elsewhere it is tried out again after the next check."""
+    fixes: list[Fix] = []
+    for fix, outcome, edits in zip(finding.fixes, outcomes, asked, strict=True):
+        if outcome is not None and outcome.base:
+            fixes.append(outcome if fix.edits == edits else fix)
+        elif outcome is not None:
+            kept = {"verified": outcome.verified, "trial": outcome.trial, "together": outcome.together}
+            fixes.append(dataclasses.replace(fix, **kept))
     return dataclasses.replace(finding, fixes=tuple(fixes))

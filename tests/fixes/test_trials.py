@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,70 @@ def test_a_context_manager_outside_is_verified(tried):
 def test_masked_reductions_keep_the_shape(tried):
     _, after = tried(COMPILED + "    return x[x > 0].sum() + x\n")
     assert verdicts(after) == [("torch.where(x > 0, x, 0).sum()", True)]
+
+
+def test_two_edits_make_one_fix(tried):
+    _, after = tried(COMPILED + "    center = np.mean(x.detach().numpy())\n    return x - float(center)\n")
+    (fix,) = only(after)
+    assert fix.title == "Compute with torch instead of numpy; keep a tensor instead of float(center)"
+    assert [e.replacement for e in fix.edits] == ["torch.mean(x.detach())\n    return x - center"]
+    assert fix.verified
+    assert [e.replacement for e in fix.base] == ["torch.mean", ""]
+
+
+def test_what_the_program_keeps_counts(tried):
+    _, after = tried(
+        "LOSSES = []\n" + COMPILED + "    loss = x.mean()\n    LOSSES.append(loss.item())\n    return loss\n"
+    )
+    assert not any(f.verified for d in after for f in d.fixes)  # numbers, not tensors with their graphs
+    _, after = tried("""
+class Averaged(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+        self.last = 0.0
+
+    def forward(self, x: Float32[Tensor, "n"]):
+        loss = x.square().mean()
+        self.mean = 0.9 * self.mean + 0.1 * loss.item()
+        self.last = 0.5 * self.last + loss.item()
+        return loss
+
+model = fuselens.compile(Averaged())
+""")
+    assert verdicts(after) == [("loss.detach()", True)]  # no gradient is kept, and a number stays one
+
+
+def test_gradients_of_the_side_not_taken_count(tried):
+    body = "    t = x[0]\n    if t > 0:\n        x = x / t\n    return x * 2\n"
+    _, after = tried(COMPILED + body)
+    assert "torch.where(t > 0, x / t, x)" not in str(verdicts(after))  # 0 / 0 in the backward, where t is 0
+
+
+def test_branches_on_what_is_not_finite(tried):
+    body = "    if torch.isnan(x).any():\n        x = torch.nan_to_num(x)\n    return x * 2\n"
+    _, after = tried(COMPILED + body)
+    assert verdicts(after)[0] == ("x = torch.where(torch.isnan(x).any(), torch.nan_to_num(x), x)", True)
+
+
+def test_fixes_that_hold_together_are_marked(tried):
+    body = "    print(x)\n    a = x / x.max().item()\n    if x.sum() > 0:\n        a = a * 2\n    return a\n"
+    _, after = tried(COMPILED + body)
+    marked = [f.title.partition(" ")[0] for d in after for f in d.fixes if f.together]
+    assert marked == ["Call", "Keep", "Compute"]
+
+
+def test_fixes_that_are_wrong_together_are_not_marked_together(tried):
+    text = textwrap.indent(textwrap.dedent("""
+        a = x.max().item() * 2
+        b = x.min().item() * 2
+        c = x + a * b
+        return c * (2 if isinstance(a, float) or isinstance(b, float) else 3)
+    """).strip(), "    ")  # fmt: skip
+    _, after = tried(COMPILED + text + "\n")
+    fixes = [f for d in after for f in d.fixes if f.verified]
+    assert len({f.edits for f in fixes}) >= 2
+    assert len({f.edits for f in fixes if f.together}) == 1
 
 
 def test_modules_keep_their_parameters_and_state(tried):

@@ -32,8 +32,8 @@ def offered(view, where=BRANCH, only=None, trigger=None, **options) -> list[lsp.
     return list(code_actions.code_actions(view, place, context, **options))
 
 
-def fix(toy, title: str, needle: str = "b.sum() < 0", new: str = "True", verified: bool = False) -> Fix:
-    return Fix(title, (Edit(toy.span(toy.text, needle), new),), verified)
+def fix(toy, title: str, needle: str = "b.sum() < 0", new: str = "True", verified: bool = False, **more) -> Fix:
+    return Fix(title, (Edit(toy.span(toy.text, needle), new),), verified, **more)
 
 
 def titles(actions: list[lsp.CodeAction]) -> list[str]:
@@ -77,19 +77,24 @@ def test_fixes_of_other_files_are_not_offered(toy):
     assert titles(offered(with_fixes(toy, elsewhere), only=[lsp.CodeActionKind.QuickFix])) == ["Explain FL101"]
 
 
-def test_fix_all_takes_tried_fixes_that_do_not_touch(toy):
+def test_fix_all_takes_fixes_that_were_tried_together(toy):
     report = toy.report()
-    first, second = fix(toy, "a", verified=True), fix(toy, "b", "b * -1", "-b", verified=True)
+    first, second = (fix(toy, *of, verified=True, together=True) for of in (("a",), ("b", "b * -1", "-b")))
     again, guess = fix(toy, "c", "b.sum()", "0", verified=True), fix(toy, "d", "x * b", "y")
     report.breaks = [
         dataclasses.replace(report.breaks[0], message=str(n), fixes=fixes)
-        for n, fixes in enumerate([(first,), (again,), (guess, second)])
+        for n, fixes in enumerate([(first,), (again,), (guess, second), (first,)])
     ]
-    view = toy.view(report=FileReport(toy.path, [report]))
+    other = toy.report()  # of another function, say: it cannot take what the first one has
+    other.breaks = [dataclasses.replace(other.breaks[0], fixes=(dataclasses.replace(again, together=True), second))]
+    view = toy.view(report=FileReport(toy.path, [report, other]))
     (action,) = offered(view, only=[lsp.CodeActionKind.SourceFixAll])
     assert action.kind == "source.fixAll.fuselens"
     assert [edit.new_text for edit in action.edit.document_changes[0].edits] == ["True", "-b"]
     assert not [a for a in offered(view) if a.kind == "source.fixAll.fuselens"]  # only when asked for
+    touched = toy.text.index("b * -1")
+    edited = toy.view(report=FileReport(toy.path, [report]), edits=((touched, touched + 1, "c"),))
+    assert offered(edited, only=[lsp.CodeActionKind.SourceFixAll]) == []  # without the second it was not tried
     assert offered(with_fixes(toy, guess), only=[lsp.CodeActionKind.SourceFixAll]) == []
 
 

@@ -171,6 +171,37 @@ async def test_a_function_that_only_moved_keeps_its_trial(trials: FixTrials, poo
     assert (fix.verified, fix.edits[0].span.line) == (True, 9)
 
 
+async def test_a_fix_that_got_more_edits_is_taken_where_it_stands(trials: FixTrials, pool: Pool):
+    first, later = Span("/f.py", 1, 0, 1, 4), Span("/f.py", 3, 0, 3, 4)
+    more = (Edit(first, "a"), Edit(later, "b"))
+
+    def of(request: wire.Request) -> wire.Event:
+        found = [dataclasses.replace(d, fixes=tuple(
+            dataclasses.replace(f, edits=more, base=f.edits, verified=True, trial="tried", together=True) for f in d.fixes
+        )) for d in request.findings]  # fmt: skip
+        return wire.Event(1, "result", file=FileReport("/f.py", [Report(request.functions[0], "/f.py", breaks=found)]))
+
+    document = checked(report("f", "1", "a"))
+    trials.start(document)
+    await settle()
+    pool.answers[0].set_result(of(pool.requests[0]))
+    await settle()
+    assert document.checked is not None
+    (fix,) = document.checked.report.functions[0].breaks[0].fixes
+    assert (fix.edits, fix.verified, fix.together) == (more, True, True)
+
+    document = checked(report("f", "1", "a"))
+    trials.start(document)
+    await settle()
+    moved = report("f", "1", "a")
+    moved.breaks = [dataclasses.replace(d, fixes=(Fix("a", (Edit(later, "a"),)),)) for d in moved.breaks]
+    document.begin()
+    document.finish(FileReport("/f.py", [moved]))
+    pool.answers[1].set_result(of(pool.requests[1]))
+    await settle()
+    assert has_untried(document.checked.report.functions[0])  # where the others would be now, nobody knows
+
+
 @pytest.mark.parametrize("outcome", [wire.Event(1, "result"),
                                      wire.Event(1, "result", file=FileReport("/f.py", [], [diagnostics.make("FL905")]))])  # fmt: skip
 async def test_what_was_not_tried_out_is_a_template(trials: FixTrials, pool: Pool, outcome: Any):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from ..report import Diagnostic, Fix, Report
 from .branches import branch_fixes, chooses
 from .calls import call_fixes
+from .composing import collide, differences, followed
 from .contexts import context_fixes
 from .effects import effect_fixes
 from .recompiles import recompile_fixes
@@ -20,7 +21,7 @@ from .scalars import scalar_fixes
 from .shapes import shape_fixes
 from .source import Source, applied
 
-__all__ = ["Source", "applied", "chooses", "may_have", "propose", "with_fixes"]
+__all__ = ["Source", "applied", "chooses", "collide", "differences", "followed", "may_have", "propose", "with_fixes"]
 
 
 def _look_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:

@@ -114,14 +114,16 @@ def _source(text: str, path: str) -> fixes.Source | None:
 
 
 def fix_all(view: View, *, versioned: bool) -> lsp.WorkspaceEdit | None:
-    """The first fix of each finding that was tried out, as far as they do not touch each other."""
+    """The fixes of each function that were tried out together: all of them, or none where one would touch another
+    function's, or its text was edited."""
     chosen: list[lsp.TextEdit] = []
-    for found in findings(view):
-        for fix in found.diagnostic.fixes:
-            edits = text_edits(view, found.text, fix) if fix.verified else []
-            if edits and not any(_touches(new.range, old.range) for new in edits for old in chosen):
-                chosen += edits
-                break
+    for report in view.report.functions if view.report is not None and not view.failures else ():
+        together = [fix for d in (*report.breaks, *report.diagnostics) for fix in d.fixes if fix.together]
+        found = [text_edits(view, view.compiled, fix) for fix in together]
+        edits = [edit for edits in found for edit in edits]
+        fits = not any(new != old and _touches(new.range, old.range) for new in edits for old in chosen)
+        if fits and all(found):
+            chosen += [edit for k, edit in enumerate(edits) if edit not in (*chosen, *edits[:k])]
     return workspace_edit(view, chosen, versioned=versioned) if chosen else None
 
 
