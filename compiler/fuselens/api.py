@@ -370,6 +370,24 @@ def inspect(
 
     An exception that the call raises is recorded as FL909; what was compiled before it is in the report all the same.
     """
+    recorder = called(fn, args, kwargs, config=config, function=function, span=span, progress=progress, dynamic=dynamic)
+    recorder.finish()
+    return recorder.report
+
+
+def called(
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    config: Config,
+    function: str,
+    span: Span | None,
+    progress: Callable[[str], None] | None = None,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+) -> Recorder:
+    """:func:`inspect` up to the end of the call. Without ``config.build`` the report lacks, until the recorder has
+    finished, what comes after the capture of its graphs."""
     recorder = Recorder(function, _file_of(fn), span, config, texts=True)
     recorder.progress = progress
     recorder.report.mode = _mode_text(config)
@@ -385,20 +403,13 @@ def inspect(
         recorder.on_diagnostic(_call_raised(error, function, span))
     finally:
         explore_state.visited.reset(token)
-    recorder.report.timings.append(_timing("total", start))
-    recorder.finish()
-    return recorder.report
+    recorder.seconds = time.perf_counter() - start
+    return recorder
 
 
 def _mode_text(config: Config) -> str:
     dynamic = "" if config.dynamic is None else f", dynamic={config.dynamic}"
     return f"fullgraph={config.fullgraph}, mode={config.mode}{dynamic}"
-
-
-def _timing(stage: str, start: float) -> Any:
-    from .report import Timing
-
-    return Timing(stage, time.perf_counter() - start)
 
 
 def _call_raised(error: Exception, function: str, span: Span | None) -> Any:
@@ -414,15 +425,17 @@ def _call_raised(error: Exception, function: str, span: Span | None) -> Any:
     return diagnostics.make("FL909", where, stack=tuple(stack), what=function, why=why)
 
 
-def warm(fn: Any, calls: Iterable[Callable[[Callable[..., Any]], Any]], *, config: Config) -> None:
+def warm(
+    fn: Any, calls: Iterable[Callable[[Callable[..., Any]], Any]], *, config: Config
+) -> list[diagnostics.Diagnostic]:
     """Fills the cache with what a program needs that makes ``calls`` in turn, backwards included: each is given ``fn``,
-    compiled, and calls it.
+    compiled, and calls it. Returns what compiling said, but for breaks.
 
     Programs may take the sides of a data-dependent branch in either order, so the calls are made twice, as the data say
     and with branches turned, and again the other way round. What was compiled before is forgotten, because it would not
     be compiled now; what calls raise is ignored.
     """
-    calls = list(calls)
+    calls, said = list(calls), []
     for turned_first in (False, True):
         reset()
         recorder = Recorder("", _file_of(fn), None, config, texts=False, backwards=True)
@@ -434,8 +447,10 @@ def warm(fn: Any, calls: Iterable[Callable[[Callable[..., Any]], Any]], *, confi
                     with contextlib.suppress(Exception):
                         call(compiled)
                     branches += len(met)
+        said += recorder.report.diagnostics
         if not branches:
-            return
+            break
+    return said
 
 
 def compare(

@@ -31,13 +31,13 @@ from .config import Config, from_environment
 from .discovery import Annotated
 from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, inputs_for, instance_of
 from .located import Found, locate
+from .pipeline import Recorder
 from .report import Diagnostic, FileReport, Frame, Report, RunResult, Span
 
 Progress = Callable[[str], None]
 log = logging.getLogger(__name__)
-_OF_THE_MACHINE = frozenset(
-    {"FL402", "FL403", "FL405"}
-)  # findings that the next check may not make: not the function's
+# Findings that the next check may not make: not the function's.
+_OF_THE_MACHINE = frozenset({"FL402", "FL403", "FL405"})
 _FROM_ANNOTATION = ("fullgraph", "dynamic", "mode", "backend")
 
 
@@ -48,11 +48,13 @@ def check_file(
     config: Config | None = None,
     progress: Progress | None = None,
     known: Mapping[str, str] | None = None,
+    early: Callable[[FileReport], None] | None = None,
 ) -> FileReport:
     """Compiles the annotated functions of ``path`` (all, or those named in ``functions``) on their example inputs.
 
     ``source`` is compiled instead of the file's text when given. A file without annotated functions is not imported.
     A function whose fingerprint is the one ``known`` for its name gets a report that says no more than ``unchanged``.
+    Without ``config.build``, ``early`` gets the report as soon as all functions have run, when the kernels are not known.
     """
     started = time.perf_counter()
     report = FileReport(str(path))
@@ -60,11 +62,17 @@ def check_file(
         with opened(path, source, functions, progress) as file:
             report.diagnostics += file.diagnostics
             names = [annotated.qualname for annotated in file.annotated]
+            checks = []
             for annotated in file.annotated:
                 once = names.count(annotated.qualname) == 1
                 had = (known or {}).get(annotated.qualname, "") if once else ""
-                report.functions.append(_check(file, annotated, config, progress, had))
-            report.functions = _with_fixes(file, report.functions)
+                checks.append(_check(file, annotated, config, progress, had))
+            if early is not None and any(check.recorder and not check.recorder.finished for check in checks):
+                seen = [check.report for check in checks]
+                early(FileReport(report.file, _with_fixes(file, seen), report.diagnostics))
+            for check in checks:
+                check.finish()
+            report.functions = _with_fixes(file, [check.report for check in checks])
             report.imports = _imported_files(file)
     except FileRefused as refusal:
         report.diagnostics.append(refusal.diagnostic)
@@ -77,10 +85,13 @@ def warm_file(
     source: str | None = None,
     functions: tuple[str, ...] = (),
     progress: Progress | None = None,
-) -> None:
+) -> FileReport:
     """Fills the cache with what a program's own calls of the functions need, on the same inputs: nothing that a check
-    compiled serves them, because it keeps texts and takes both sides of branches. Calls that runs recorded come first."""
+    compiled serves them, because it keeps texts and takes both sides of branches. Calls that runs recorded come first.
+
+    The report has what a check that builds nothing does not find: kernels that could not be built."""
     say = progress or _silent
+    report = FileReport(str(path))
     with contextlib.suppress(FileRefused), opened(path, source, functions, progress) as file:
         for annotated in file.annotated:
             found = locate(file.module, file.path, annotated)
@@ -93,7 +104,10 @@ def warm_file(
                 given = [recorded_inputs.Call(inputs.args, inputs.kwargs)]
             for calls in filter(None, (recorded, given)):
                 say(f"{annotated.qualname}: warm")
-                api.warm(found.target, [call.of for call in calls], config=found.config)
+                said = api.warm(found.target, [call.of for call in calls], config=found.config)
+                failed = [d for d in dict.fromkeys(said) if d.code == "FL402"]
+                report.functions += [Report(annotated.qualname, file.path, diagnostics=failed)] if failed else []
+    return report
 
 
 def _with_fixes(file: OpenFile, reports: list[Report]) -> list[Report]:
@@ -409,29 +423,57 @@ def _imported_files(file: OpenFile) -> tuple[str, ...]:
     return tuple(sorted(f for f in files if not fingerprints.is_library_file(f) and Path(f).is_absolute()))
 
 
+@dataclass(slots=True)
+class _Check:
+    """A function that was called; ``recorder`` is what is left to be done, where something is."""
+
+    annotated: Annotated
+    report: Report
+    recorder: Recorder | None = None
+    fingerprint: str = ""
+
+    def finish(self) -> None:
+        """Completes the report."""
+        recorder, self.recorder = self.recorder, None
+        if recorder is None:
+            return
+        try:
+            recorder.finish()
+            if not any(d.code in _OF_THE_MACHINE for d in (*self.report.breaks, *self.report.diagnostics)):
+                self.report.fingerprint = self.fingerprint
+        except Exception as error:  # noqa: BLE001  a bug of ours must not lose the other functions
+            self.report.diagnostics.append(_internal(self.annotated, error))
+
+
+def _internal(annotated: Annotated, error: Exception) -> Diagnostic:
+    trace = "".join(traceback.format_exception(error))
+    made = diagnostics.make("FL112", annotated.name_span, what=describe(error))
+    return dataclasses.replace(made, explanation=f"{made.explanation}\n{trace}")
+
+
 def _check(
     file: OpenFile, annotated: Annotated, config: Config | None, progress: Progress | None, known: str = ""
-) -> Report:
+) -> _Check:
     name = annotated.qualname
     say = progress or _silent
     report = Report(name, file.path, annotated.name_span)
     found = locate(file.module, file.path, annotated)
     if isinstance(found, Diagnostic):
         report.diagnostics.append(found)
-        return report
+        return _Check(annotated, report)
     say(f"{name}: example inputs")
     inputs = _inputs(file, annotated, found)
     if isinstance(inputs, Diagnostic):
         report.diagnostics.append(inputs)
-        return report
+        return _Check(annotated, report)
     chosen = merge_config(config or from_environment(explore=True), found.config, annotated.arguments)
     given = inputs.args, inputs.kwargs, inputs.dynamic
     fingerprint = fingerprints.fingerprint(file.path, found.target, given, fingerprints.of_config(chosen))
     if fingerprint and fingerprint == known:
-        return dataclasses.replace(report, fingerprint=fingerprint, unchanged=True)
+        return _Check(annotated, dataclasses.replace(report, fingerprint=fingerprint, unchanged=True))
     api.reset()  # the file may have called its own functions: what that compiled would be reused, not reported
     try:
-        report = api.inspect(
+        recorder = api.called(
             found.target,
             inputs.args,
             inputs.kwargs,
@@ -441,19 +483,14 @@ def _check(
             progress=lambda stage: say(f"{name}: {stage}"),
             dynamic=inputs.dynamic,
         )
-        if not any(d.code in _OF_THE_MACHINE for d in (*report.breaks, *report.diagnostics)):
-            report.fingerprint = fingerprint
-        return report
+        return _Check(annotated, recorder.report, recorder, fingerprint)
     except SystemExit as error:
         stack = user_stack(error, file.path)
         span = stack[-1].span if stack else annotated.name_span
         report.diagnostics.append(diagnostics.make("FL909", span, stack=stack, what=name, why=describe(error)))
-        return report
     except Exception as error:  # noqa: BLE001  a bug of ours must not lose the other functions
-        internal = "".join(traceback.format_exception(error))
-        made = diagnostics.make("FL112", annotated.name_span, what=describe(error))
-        report.diagnostics.append(dataclasses.replace(made, explanation=f"{made.explanation}\n{internal}"))
-        return report
+        report.diagnostics.append(_internal(annotated, error))
+    return _Check(annotated, report)
 
 
 def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0) -> ExampleInputs | Diagnostic:

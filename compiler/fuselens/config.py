@@ -33,6 +33,7 @@ class Config:
     fast_math: bool = False  # on the CPU: sums in any order, approximate maths, no care for NaN, infinity and -0
     memory_budget: float = 1.0  # bytes kept for the backward, as a part of what the fastest choice keeps: 0 to 1
     keep_freed_memory: bool = True  # in this process, instead of giving it back to the system after each step (glibc)
+    build: bool = True  # without: graphs run as captured, and what their kernels would be is worked out after the call
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)
     cache_dir: Path = field(default_factory=lambda: Path("~/.cache/fuselens").expanduser())
     cxx: str = ""  # empty: $CXX, else g++, clang++, ziglang
@@ -115,7 +116,7 @@ def _check_names(options: Mapping[str, Any]) -> None:
 _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
     "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "keep_freed_memory",
-    "explore", "cache_dir", "print_after", "dump", "strict", "live",
+    "build", "explore", "cache_dir", "print_after", "dump", "strict", "live",
 })  # fmt: skip
 
 

@@ -41,6 +41,7 @@ Deliver = Callable[[bytes], None]
 
 FORKS = sys.platform == "linux"
 _POLL_SECONDS = 0.05  # how often deaths and memory are looked at; results arrive at once
+_COLLECTED_AFTER = 50_000  # allocations: compiling makes much that lives as long as the child
 _GRACE_SECONDS = 0.5  # for the child to say where it hangs before it is killed
 _SETTLE_SECONDS = 0.03  # a traceback that has not grown for so long is whole
 _LAST_READS = 64
@@ -197,7 +198,7 @@ class Supervisor:
             event: wire.Event = wire.decode(frame[wire.LENGTH_SIZE :], wire.Event)
             if event.kind == "result":
                 results.append(event)
-            elif progress is not None:
+            elif event.kind == "progress" and progress is not None:
                 progress(event.message)
 
         self.submit(request, deliver)
@@ -322,7 +323,8 @@ class Supervisor:
                 return self._finish(child, frame)
             if child.popen is not None and not child.stage:
                 child.started = time.monotonic()  # starting an interpreter is not the file's fault
-            child.stage = wire.decode(frame[wire.LENGTH_SIZE :], wire.Event).message
+            if b'"kind":"progress"' in frame[:64]:
+                child.stage = wire.decode(frame[wire.LENGTH_SIZE :], wire.Event).message
             child.deliver(frame)
         return None
 
@@ -495,8 +497,8 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
         send(wire.Event(request.id, "result", run=run))
     elif request.method == "warm":
         _step_back()
-        check.warm_file(request.path, request.source, request.functions, progress)
-        send(wire.Event(request.id, "result", file=FileReport(request.path)))
+        file = check.warm_file(request.path, request.source, request.functions, progress)
+        send(wire.Event(request.id, "result", file=file))
     elif request.method == "fix":
         _step_back()
         (function,) = request.functions
@@ -504,7 +506,11 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
         tried = trials.try_fixes(request.path, request.source, function, request.findings, chosen, progress, seconds)
         send(wire.Event(request.id, "result", file=tried))
     else:
-        file = check.check_file(request.path, request.source, request.functions, chosen, progress, request.known)
+
+        def early(file: FileReport) -> None:
+            send(wire.Event(request.id, "early", file=file))
+
+        file = check.check_file(request.path, request.source, request.functions, chosen, progress, request.known, early)
         send(wire.Event(request.id, "result", file=file))
 
 
@@ -536,6 +542,7 @@ def _run_forked(request: wire.Request, parent: int, events: int, output: int, tr
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
+    gc.set_threshold(_COLLECTED_AFTER)
     _open_standard_streams()
     _trace_into(trace)
     assert _TRACE_SIGNAL is not None

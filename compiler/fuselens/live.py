@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from . import report, wire
+from . import plain, wire
 from .report import Diagnostic, Shape
 
 QUEUE = 1024  # events that wait for one server; what comes beyond is dropped
@@ -102,7 +102,7 @@ def endpoints(cache: Path) -> Iterator[tuple[Path, Endpoint]]:
     for file in sorted(place.glob("*.json")):
         if private(file):
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                yield file, report.from_plain(Endpoint, json.loads(file.read_text()))
+                yield file, plain.from_plain(Endpoint, json.loads(file.read_text()))
 
 
 # --- the run --------------------------------------------------------------------------------------------------------

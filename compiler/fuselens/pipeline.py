@@ -68,6 +68,8 @@ class Recorder:
         self.backwards = self.texts or backwards
         self.progress: Callable[[str], None] | None = None
         self.follower: live.Follower | None = None
+        self.seconds = 0.0
+        self._later: list[Callable[[], object]] = []
         self._seen: set[Any] = set()
         self._calls: list[Any] = []
 
@@ -116,8 +118,21 @@ class Recorder:
     def capturing(self, code: types.CodeType) -> AbstractContextManager[None]:
         return graph_cache.capturing(self.config, code, self.on_diagnostic)
 
+    def later(self, work: Callable[[], object]) -> None:
+        """Leaves ``work`` for :meth:`finish`."""
+        self._later.append(work)
+
+    @property
+    def finished(self) -> bool:
+        return not self._later
+
     def finish(self) -> None:
-        """Called when the compilation is over: writes the dump folder that was asked for."""
+        """Called after the function: does what was left for later, and writes the dump folder that was asked for."""
+        start = time.perf_counter()
+        while self._later:
+            self._later.pop(0)()
+        self.seconds += time.perf_counter() - start
+        self.report.timings.append(report.Timing("total", self.seconds))
         if self.config.dump is not None:
             from . import views
 
@@ -191,10 +206,17 @@ def compile_graph(captured: Captured, config: Config, recorder: Recorder) -> Cal
         record.fallback = True
         return _hook.disabled(_as_captured(captured.module))
     make = functools.partial(_compile, captured, config, recorder, run, loops=backend == "fuselens")
-    compiled = _or_eager(make, captured, config, recorder, record)
-    if record.memory:
-        run.record("memory", "txt", lambda: live_memory.text(record))
-    return _hook.disabled(compiled)
+
+    def compiled() -> Callable[..., Any]:
+        made = _or_eager(make, captured, config, recorder, record)
+        if record.memory:
+            run.record("memory", "txt", lambda: live_memory.text(record))
+        return made
+
+    if config.build or target_of(captured) != "cpu":
+        return _hook.disabled(compiled())
+    recorder.later(compiled)
+    return _hook.disabled(_as_captured(captured.module))
 
 
 def _or_eager(
@@ -767,11 +789,13 @@ def warm() -> None:
     from .config import from_environment
     from .lowering.lower import lower
     from .rewrite.simplify import simplify
-    from .runtime.build import host_isa
+    from .runtime.build import NoCompiler, find_compiler, host_isa
     from .schedule.fuse import fuse
     from .schedule.order import order
 
     tensor_layout.ensure()
+    with suppress(NoCompiler):
+        find_compiler(from_environment())
     classify.is_graph_callable(torch.relu)
     for axes in ({}, {"x": {0: "n"}}):
         sizes = Sizes(axes) if axes else None

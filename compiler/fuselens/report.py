@@ -11,16 +11,11 @@ exclusive. The server converts to LSP's UTF-16 units.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import types
-import typing
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 SCHEMA_VERSION = 1
 Severity = Literal["error", "warning", "information", "hint"]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -288,53 +283,3 @@ class FileReport:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     seconds: float = 0.0
     imports: tuple[str, ...] = ()  # other files of the user's that it ran, whose changes may change the reports
-
-
-def to_plain(value: Any) -> Any:
-    """Dataclasses to JSON-ready dicts, lists and scalars; fields at their default are left out."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        out: dict[str, Any] = {}
-        for f in dataclasses.fields(value):
-            v = getattr(value, f.name)
-            if f.default is not dataclasses.MISSING and v == f.default:
-                continue
-            if f.default_factory is not dataclasses.MISSING and not v:
-                continue
-            out[f.name] = to_plain(v)
-        return out
-    if isinstance(value, (list, tuple)):
-        return [to_plain(v) for v in value]
-    if isinstance(value, dict):
-        return {str(k): to_plain(v) for k, v in value.items()}
-    return value
-
-
-def from_plain(cls: type[T], value: Any) -> T:
-    """The inverse of :func:`to_plain` for the dataclass ``cls``. Unknown keys are ignored (newer writers)."""
-    return _convert(cls, value)
-
-
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _convert(hint: Any, value: Any) -> Any:
-    if value is None:
-        return None
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        chosen = [a for a in typing.get_args(hint) if a is not type(None)]
-        return _convert(chosen[0], value)
-    if origin is list:
-        (item,) = typing.get_args(hint)
-        return [_convert(item, v) for v in value]
-    if origin is tuple:
-        item = typing.get_args(hint)[0]
-        return tuple(_convert(item, v) for v in value)
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        hints = _hints(hint)
-        return hint(
-            **{f.name: _convert(hints[f.name], value[f.name]) for f in dataclasses.fields(hint) if f.name in value}
-        )
-    return value

@@ -11,7 +11,8 @@ from typing import Any
 
 from . import diagnostics, live_memory
 from .live_memory import bytes_text as bytes_text
-from .report import Diagnostic, FileReport, Graph, Guard, Report, RunResult, Span, Stage, Symbol, Timing, to_plain
+from .plain import to_plain
+from .report import Diagnostic, FileReport, Graph, Guard, Report, RunResult, Span, Stage, Symbol, Timing
 
 SourceOf = Callable[[str], str | None]
 """The text of a file, None when it cannot be had. Views never open files by themselves."""

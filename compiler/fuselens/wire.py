@@ -12,9 +12,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal
 
-from . import report
+from . import plain, report
 
-PROTOCOL_VERSION = 1
 MAXIMUM_LENGTH = 256 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 LENGTH_SIZE = _LENGTH.size
@@ -34,7 +33,7 @@ class Limits:
 class Request:
     """``check`` compiles the annotated functions of ``path`` (all, or those named in ``functions`` by qualified name);
     ``run`` executes one of them compiled and eagerly; ``warm`` fills the cache for a program's own calls of them (its
-    result is a file report without functions); ``fix`` tries the fixes of one's ``findings`` out (its result is a
+    result is a file report of what could not be built); ``fix`` tries the fixes of one's ``findings`` out (its result is a
     report with all of those as ``breaks``); ``cancel`` kills the child of request ``target``."""
 
     id: int
@@ -54,30 +53,39 @@ class Event:
     """What the worker says about request ``id`` (0: about itself).
 
     kinds: ``ready`` (once; ``message`` is a JSON object of versions, or ``file``'s diagnostics say why there is no
-    torch), ``progress`` (``message`` is a stage), ``result`` (``file`` for check and fix, ``run`` for run; both None when the
-    request was cancelled).
+    torch), ``progress`` (``message`` is a stage), ``early`` (``file`` is what a check will say, but for what is not known
+    before kernels are), ``result`` (``file`` for check and fix, ``run`` for run; both None when the request was
+    cancelled).
     """
 
     id: int
-    kind: Literal["ready", "progress", "result"]
+    kind: Literal["ready", "progress", "early", "result"]
     message: str = ""
     file: report.FileReport | None = None
     run: report.RunResult | None = None
 
 
 class ProtocolError(Exception):
-    """The stream ended inside a message or announced an absurd length."""
+    """The stream ended inside a message, announced an absurd length, or brought what is no message."""
 
 
 def encode(message: Any) -> bytes:
     """One message, a dataclass, as it goes over the pipe, length included."""
-    body = json.dumps(report.to_plain(message), separators=(",", ":")).encode()
-    return _LENGTH.pack(len(body)) + body
+    spans = plain.Spans()
+    body = plain.to_plain(message, spans)
+    if spans.rows:
+        body["spans"] = spans.rows
+    data = json.dumps(body, separators=(",", ":")).encode()
+    return _LENGTH.pack(len(data)) + data
 
 
 def decode(body: bytes, cls: type[Any]) -> Any:
-    """The message of dataclass ``cls`` (Request or Event) in ``body``, which is without its length."""
-    return report.from_plain(cls, json.loads(body))
+    """The message of dataclass ``cls`` (Request or Event) in ``body``, which is without its length. Raises ProtocolError."""
+    try:
+        message = json.loads(body)
+        return plain.from_plain(cls, message, [report.Span(*row) for row in message.pop("spans", ())])
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        raise ProtocolError(f"no {cls.__name__}: {type(error).__name__}: {error}") from error
 
 
 def body_length(header: bytes) -> int:

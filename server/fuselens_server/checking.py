@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import PurePath
 from typing import Protocol
@@ -14,6 +15,8 @@ from .progress import CheckProgress
 from .session import Document, Session, disk_text
 from .settings import Settings
 from .worker_pool import Environment, StartError, WorkerDiedError, WorkerPool
+
+EARLY_SECONDS = 0.3  # what a check has found is not shown before its end if that comes so soon
 
 
 class Client(Protocol):
@@ -80,7 +83,7 @@ class Checks:
         settings, environment = await self._client.settled(path)
         request = wire.Request(0, "run", path, source, (qualname,), options=settings.options, limits=settings.limits)
         try:
-            event = await self._pool.submit(environment, request, progress)
+            event = await self._pool.submit(environment, request, lambda event: progress(event.message))
         except (StartError, WorkerDiedError) as error:
             finding = _finding(error)
             return RunResult(qualname, False, finding.message, error=finding)
@@ -107,18 +110,36 @@ class Checks:
         settings, environment = await self._client.settled(document.path)
         source = document.checking.origin.text if document.checking else document.text.text
         request = wire.Request(
-            0, "check", document.path, source.removeprefix("\ufeff"), options=settings.options, limits=settings.limits,
+            0, "check", document.path, source.removeprefix("\ufeff"), limits=settings.limits,
+            options={**settings.options, "build": not settings.warm_files},
             known={name: report.fingerprint for name, report in document.offered.items()},
         )  # fmt: skip
+        timers: list[asyncio.TimerHandle] = []
+
+        def heard(event: wire.Event) -> None:
+            if event.kind == "early" and event.file is not None:
+                later = asyncio.get_running_loop().call_later
+                timers.append(later(EARLY_SECONDS, self._found_early, document, event.file))
+            else:
+                p.report(event.message)
+
         async with self._client.show_progress(
             f"Fuselens: {PurePath(document.path).name}", lambda: self.cancel(document)
         ) as p:
             try:
-                event = await self._pool.submit(environment, request, p.report, lambda: self._session.urgency(document))
+                event = await self._pool.submit(environment, request, heard, lambda: self._session.urgency(document))
             except (StartError, WorkerDiedError) as error:
                 document.fail(_finding(error))
                 return
+            finally:
+                for timer in timers:
+                    timer.cancel()
         document.finish(event.file or FileReport(document.path))
+
+    def _found_early(self, document: Document, file: FileReport) -> None:
+        if document.checking is not None and document.checked is not None:
+            document.found_early(file)
+            self._client.publish(document)
 
 
 def _finding(error: StartError | WorkerDiedError) -> Diagnostic:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from fuselens import report, wire
+from fuselens import plain, wire
 from fuselens.config import from_environment
 from fuselens.live import Endpoint, Event, Hello, directory, endpoints
 
@@ -80,7 +80,7 @@ class LiveRuns:
         try:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             place.chmod(0o700)
-            write_privately(self._announcement, json.dumps(report.to_plain(self._endpoint)))
+            write_privately(self._announcement, json.dumps(plain.to_plain(self._endpoint)))
         except OSError as error:
             logger.warning("no live runs: %s", error)
 
@@ -114,7 +114,7 @@ class LiveRuns:
                 self._take(hello, await _receive(reader, Event))
         except (asyncio.IncompleteReadError, TimeoutError, OSError, asyncio.CancelledError):
             pass  # the process ended, or the server does
-        except (wire.ProtocolError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except wire.ProtocolError as error:
             logger.warning("a process spoke nonsense: %s", error)
         finally:
             self.connections.discard(writer)

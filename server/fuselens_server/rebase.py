@@ -7,7 +7,7 @@ import re
 from pathlib import PurePath
 from typing import Any, TypeVar
 
-from fuselens.report import Report, Span, Stage
+from fuselens.report import Line, Span, Stage
 
 from .tracked_text import TrackedText
 
@@ -20,9 +20,10 @@ class _TouchedError(Exception):
     """An edit touched a place that the report is about."""
 
 
-def rebased(report: Report, text: TrackedText, names: frozenset[str]) -> Report | None:
-    """``report``, which is about ``text.origin``, as if it had been made of ``text.current``: every place in the files
-    called ``names`` (the spellings of the checked one) moves. None when an edit touched one of them."""
+def rebased(report: T, text: TrackedText, names: frozenset[str]) -> T | None:
+    """``report`` (or a part of one), which is about ``text.origin``, as if it had been made of ``text.current``: every
+    place in the files called ``names`` (the spellings of the checked one) moves. None when an edit touched one of them.
+    """
     if not text.stale:
         return report
     try:
@@ -37,8 +38,15 @@ class _Mover:
         self.names = names
         self.files = names | {PurePath(name).name for name in names}
         self._moved: dict[Span, Span] = {}
+        self._same: dict[int, Span] = {}  # by identity: a report's spans are few objects, and much refers to them
 
     def span(self, span: Span) -> Span:
+        found = self._same.get(id(span))
+        if found is None:
+            found = self._same[id(span)] = self._span(span)
+        return found
+
+    def _span(self, span: Span) -> Span:
         if span.file not in self.names:
             return span
         if span not in self._moved:
@@ -46,19 +54,25 @@ class _Mover:
             if moved is None:
                 raise _TouchedError
             self._moved[span] = moved
-        return self._moved[span]
+        moved = self._moved[span]
+        return span if moved == span else moved
 
     def value(self, value: T) -> T:
+        """The value itself where nothing in it moves."""
         found: Any = value
         if isinstance(value, Span):
             found = self.span(value)
+        elif isinstance(value, Line):
+            spans = self._all(value.spans)
+            found = value if spans is value.spans else Line(value.line, spans)
         elif isinstance(value, Stage):
             found = self._stage(value)
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            changes = {f.name: self.value(getattr(value, f.name)) for f in dataclasses.fields(value)}
-            found = dataclasses.replace(value, **changes)
+            parts = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
+            changes = {name: new for name, old in parts if (new := self.value(old)) is not old}
+            found = dataclasses.replace(value, **changes) if changes else value
         elif isinstance(value, tuple):
-            found = tuple(self.value(part) for part in value)
+            found = self._all(value)
         elif isinstance(value, list):
             found = [self.value(part) for part in value]
         elif isinstance(value, dict):
@@ -67,8 +81,14 @@ class _Mover:
             found = self._prose(value)
         return found
 
+    def _all(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        moved = [self.value(part) for part in parts]
+        return tuple(moved) if any(new is not old for new, old in zip(moved, parts, strict=True)) else parts
+
     def _stage(self, stage: Stage) -> Stage:
-        lines = tuple(self.value(line) for line in stage.lines)
+        lines = self._all(stage.lines)
+        if lines is stage.lines:
+            return stage
         printed = stage.text.split("\n")
         for line in stage.lines:
             if 0 < line.line <= len(printed):

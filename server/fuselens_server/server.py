@@ -147,7 +147,7 @@ class FuselensServer(LanguageServer):
 
     def publish(self, document: Document) -> None:
         """Also publishes that there is nothing to say about a checked file, so that a client knows it was looked at."""
-        found = diagnostics.diagnostics(self.session.view(document))
+        found = diagnostics.diagnostics(self.session.findings_view(document))
         if found or document.published or document.checked:
             self._publish(document, found)
 
@@ -155,7 +155,7 @@ class FuselensServer(LanguageServer):
         """Shows in files without functions of their own what is known by now of how others ran them."""
         for document in self.session.documents:
             if document.checked is None and not document.parsed.functions:
-                found = diagnostics.diagnostics(self.session.view(document))
+                found = diagnostics.diagnostics(self.session.findings_view(document))
                 if (found or document.published) and diagnostics.result_id(self.encode(found)) != document.given:
                     self._publish(document, found)
 

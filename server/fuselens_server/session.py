@@ -27,6 +27,7 @@ from .turns import Urgency
 from .view import View
 
 Predictions = Mapping[str, Sequence[Diagnostic]]  # by the annotated function
+_OF_KERNELS = ("FL3", "FL4", "FL5")  # codes of what is found after capture
 _COMPILED_NOTHING = frozenset({"FL901", "FL908", "FL912", "FL913"})
 _MAY_COMPILE = re.compile(r"compile|fuselens|torch")  # by a function of another file, too
 _MENTIONS = re.compile(r"fuselens|torch\s*\.\s*compile|from\s+torch\s+import")
@@ -82,12 +83,14 @@ class Document:
         self.failed: Failed | None = None
         self.ran: Ran | None = None
         self.checking: TrackedText | None = None  # the text of the check in flight
+        self.early: FileReport | None = None  # what that check has found so far
         self.offered: dict[str, Report] = {}  # to that check: reports that hold if their functions did not change
         self.cold: set[str] = set()  # functions whose code for the user's own run was not built since they changed
         self.on_disk = TrackedText.unedited(text)  # the text that other files' checks ran, as far as is known
         self.published = False  # the client was told about this file
         self.given = ""  # the result that the client has
         self._parsed_version: object = None
+        self._of_kernels: dict[str, list[Diagnostic]] = {}  # by function: what the last check found after capture
         self._foretold: Predictions = {}  # of the text of the check in flight
 
     def change(self, changes: list[lsp.TextDocumentContentChangeEvent], version: int | None) -> None:
@@ -164,31 +167,57 @@ class Document:
         return frozenset({self.path, _real_path(self.path)} | checked)
 
     def begin(self) -> None:
-        self.checking = TrackedText.unedited(self.text)
+        self.checking, self.early = TrackedText.unedited(self.text), None
         self.annotated()
         self._foretold = self.parsed.predicted
         checked = self.checked
         reports = checked.report.functions if checked else []
         moved = (rebased(r, checked.text, self.names) for r in reports if checked and r.fingerprint)
         self.offered = {r.function: r for r in moved if r is not None}
+        self._of_kernels = {
+            r.function: [
+                moved for d in r.diagnostics if checked and d.code.startswith(_OF_KERNELS)
+                if (moved := rebased(d, checked.text, self.names)) is not None
+            ] for r in reports
+        }  # fmt: skip
+
+    def found_early(self, report: FileReport) -> None:
+        """Takes what a check says before it knows the kernels: what it will say of those is taken to be as before."""
+        report.functions = [self.offered.get(r.function, r) if r.unchanged else r for r in report.functions]
+        for r in report.functions:
+            if r is not self.offered.get(r.function):
+                r.diagnostics += self._of_kernels.get(r.function, ())
+        self.early = report
 
     def finish(self, report: FileReport) -> None:
         """Takes a check's outcome. A report without functions but with errors is a failure: the last good one stays."""
-        text, self.checking = self.checking or TrackedText.unedited(self.text), None
+        text, self.checking, self.early = self.checking or TrackedText.unedited(self.text), None, None
         self.cold = {r.function for r in report.functions if r.graphs or (r.unchanged and r.function in self.cold)}
         report.functions = [self.offered.get(r.function, r) if r.unchanged else r for r in report.functions]
         errors = tuple(d for d in report.diagnostics if d.severity == "error")
         if errors and not report.functions:
             self.failed = Failed(errors, text)
         else:
-            compiled = [
-                r.function for r in report.functions if _COMPILED_NOTHING.isdisjoint(d.code for d in r.diagnostics)
-            ]
-            decided = tuple(d for name in compiled for d in self._foretold.get(name, ()))
+            decided = self.decided(report)
             self.checked, self.failed = Checked(report, text, Correspondence(report), decided), None
 
-    def warmed(self, functions: Iterable[str]) -> None:
+    def decided(self, report: FileReport) -> tuple[Diagnostic, ...]:
+        """The predictions of the checked text that ``report`` confirms or refutes."""
+        ran = [r.function for r in report.functions if _COMPILED_NOTHING.isdisjoint(d.code for d in r.diagnostics)]
+        return tuple(d for name in ran for d in self._foretold.get(name, ()))
+
+    def warmed(self, functions: Iterable[str], failures: Iterable[Report] = ()) -> bool:
+        """Takes what building ``functions`` gave. True when there is something new to show."""
         self.cold.difference_update(functions)
+        reports = {r.function: r for r in self.checked.report.functions} if self.checked else {}
+        news = False
+        for failure in failures:
+            if report := reports.get(failure.function):
+                new = [d for d in failure.diagnostics if d not in report.diagnostics]
+                report.diagnostics += new
+                report.fingerprint = ""  # another check may find that it can be built
+                news |= bool(new)
+        return news
 
     def lacks_inputs(self, function: str) -> bool:
         """Whether the last check did not know what to call a function with."""
@@ -196,12 +225,12 @@ class Document:
         return any(d.code == "FL901" for r in reports if r.function == function for d in r.diagnostics)
 
     def fail(self, finding: Diagnostic) -> None:
-        text, self.checking = self.checking or TrackedText.unedited(self.text), None
+        text, self.checking, self.early = self.checking or TrackedText.unedited(self.text), None, None
         self.failed = Failed((finding,), text)
 
     def clear(self) -> None:
         """Forgets all results: the file has no annotated functions any more."""
-        self.checked = self.failed = self.checking = None
+        self.checked = self.failed = self.checking = self.early = None
 
 
 class Session:
@@ -283,6 +312,15 @@ class Session:
             other_text=lru_cache(self._other_text),
         )
         return view if functions or checked else self._borrowed(document, view)
+
+    def findings_view(self, document: Document) -> View:
+        """:meth:`view`, for those who show findings only: what the check in flight has found so far goes before the last
+        good report."""
+        view = self.view(document)
+        if document.early is None or document.checking is None:
+            return view
+        decided = document.decided(document.early)
+        return replace(view, report=document.early, compiled=document.checking, decided=decided, failures=())
 
     def _borrowed(self, document: Document, view: View) -> View:
         """With what is known of a file that functions of other open files ran, say a model's under a training script's."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from fuselens import wire
+from fuselens.report import FileReport
 
 from .keyed_tasks import KeyedTasks
 from .session import Document
@@ -22,6 +23,10 @@ class Client(Protocol):
 
     async def settled(self, path: str) -> tuple[Settings, Environment]:
         """The settings that hold for a file and where its code runs, once the client has given them."""
+        ...
+
+    def publish(self, document: Document) -> None:
+        """Shows the document's findings as they are now."""
         ...
 
 
@@ -66,6 +71,8 @@ class Warming:
         except (StartError, WorkerDiedError) as error:
             logger.info("%s was not warmed: %s", document.path, error)
             return
-        for finding in event.file.diagnostics if event.file else ():  # a limit that was passed: not tried again
+        result = event.file or FileReport(document.path)
+        for finding in result.diagnostics:  # a limit that was passed: not tried again
             logger.info("%s was not warmed: %s", document.path, finding.message)
-        document.warmed(functions)
+        if document.warmed(functions, result.functions):
+            self._client.publish(document)

@@ -37,7 +37,7 @@ _LARGE_BODY = 256 * 1024  # bytes; larger messages are decoded off the event loo
 _STDERR_LINES = 20
 
 WorkerState = Literal["starting", "ready", "error"]
-ProgressCallback = Callable[[str], None]
+ProgressCallback = Callable[[wire.Event], None]  # of every event before the result
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class Worker:
                 self._dispatch(await _event(stdout))  # kept in no variable: a report may be large
         except asyncio.IncompleteReadError:
             pass
-        except (wire.ProtocolError, ValueError, TypeError, KeyError) as error:
+        except wire.ProtocolError as error:
             why = f"it spoke nonsense: {error}"
         finally:
             self._fail(why)
@@ -211,10 +211,10 @@ class Worker:
         answer, progress = self._pending.get(event.id, (None, None))
         if answer is None or progress is None or answer.done():
             return  # cancelled here before the worker heard of it
-        if event.kind == "progress":
-            progress(event.message)
-        else:
+        if event.kind == "result":
             answer.set_result(event)
+        else:
+            progress(event)
 
     def _fail(self, why: str) -> None:
         self._ended = True

@@ -16,7 +16,7 @@ import torch
 from torch._decomp import decomposition_table, global_decomposition_table
 
 import fuselens
-from fuselens import report, torch_private
+from fuselens import torch_private
 from fuselens.api import inspect, wrap
 from fuselens.autograd import joint
 from fuselens.config import Config
@@ -287,7 +287,7 @@ def test_the_report_is_the_same_from_the_cache(programs: Programs) -> None:
         f = programs.make(LAYER)
         found = inspect(f, inputs(grad=True), {}, config=config, function="f", span=None)
         graphs = [dataclasses.replace(g, timings=[], cached=False) for g in found.graphs]
-        return report.to_plain(dataclasses.replace(found, timings=[], graphs=graphs))
+        return plain.to_plain(dataclasses.replace(found, timings=[], graphs=graphs))
 
     first = plain()
     before = programs.traces

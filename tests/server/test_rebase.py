@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from fuselens.report import Diagnostic, Line, Report, Span, Stage, to_plain
+from fuselens.plain import to_plain
+from fuselens.report import Diagnostic, Line, Report, Span, Stage
 from fuselens_server.rebase import rebased
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fuselens import diagnostics as codes
 from fuselens import wire
 from fuselens.report import FileReport, Graph, Report
 from fuselens_server.convert import SourceText
@@ -163,8 +164,14 @@ class Pool:
 class Client:
     settings = Settings()
 
+    def __init__(self) -> None:
+        self.published: list[Document] = []
+
     async def settled(self, path: str) -> tuple[Settings, Environment]:
         return self.settings, Environment("python")
+
+    def publish(self, document: Document) -> None:
+        self.published.append(document)
 
 
 async def settle() -> None:
@@ -222,6 +229,18 @@ async def test_what_was_not_built_stays_cold(document: Document, client: Client,
     warming.cancel_all()
     await settle()
     assert (document.cold, warming.documents) == ({"f"}, [])
+
+
+async def test_what_could_not_be_built_is_shown_once(document: Document, client: Client, pool: Pool):
+    warming = Warming(client, pool, lambda: None)  # type: ignore[arg-type]
+    failure = codes.make("FL402", None, what="graph of f", why="it did not compile")
+    for _ in range(2):
+        document.cold = {"f"}
+        warming.start(document)
+        await pool.end(wire.Event(1, "result", file=FileReport("/f.py", [Report("f", "/f.py", diagnostics=[failure])])))
+    assert client.published == [document]
+    assert document.checked
+    assert document.checked.report.functions[0].diagnostics == [failure]
 
 
 async def test_it_can_be_switched_off(document: Document, client: Client, pool: Pool):

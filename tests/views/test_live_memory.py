@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 import fuselens
 from fuselens import live_memory, views
-from fuselens.report import Decision, Graph, MemoryStep, Report, Span, from_plain, to_plain
+from fuselens.plain import from_plain, to_plain
+from fuselens.report import Decision, Graph, MemoryStep, Report, Span
 
 
 def span(line: int) -> Span:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fuselens import diagnostics, views
+from fuselens.plain import from_plain
 from fuselens.report import (
     Decision,
     FileReport,
@@ -23,7 +24,6 @@ from fuselens.report import (
     Symbol,
     Tensor,
     Timing,
-    from_plain,
 )
 
 SOURCE = "def toy(a, b):\n    x = a / 2\n    if b.sum() < 0:\n        b = b * -1\n    return x * b\n"

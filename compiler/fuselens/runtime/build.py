@@ -155,11 +155,7 @@ def build(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache) -
     rebuilt once.
     """
     start = time.perf_counter()
-    compiler = find_compiler(config)
-    flags = (*BASE_FLAGS, *FAMILY_FLAGS.get(compiler.family, ()), *isa_flags)
-    named = (*compiler.command[1:], compiler.version)
-    key = key_of({"text": text, "flags": flags, "compiler": named, "machine": platform.machine()})
-    path = cache.path("cpp", key, ".so")
+    compiler, flags, path = _planned(text, isa_flags, config, cache)
     if cache.holds(path):
         try:
             return Built(path, _load(path), True, time.perf_counter() - start)
@@ -167,6 +163,22 @@ def build(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache) -
             cache.discard(path)
     path = _compile(text, compiler, flags, path, cache)
     return Built(path, _load(path), False, time.perf_counter() - start)
+
+
+def is_built(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache) -> bool:
+    """Whether :func:`build` would find it. Raises :class:`NoCompiler`."""
+    return cache.holds(_planned(text, isa_flags, config, cache)[2])
+
+
+def _planned(
+    text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache
+) -> tuple[Compiler, tuple[str, ...], Path]:
+    """The compiler, its flags and the place of the library. Raises :class:`NoCompiler`."""
+    compiler = find_compiler(config)
+    flags = (*BASE_FLAGS, *FAMILY_FLAGS.get(compiler.family, ()), *isa_flags)
+    named = (*compiler.command[1:], compiler.version)
+    key = key_of({"text": text, "flags": flags, "compiler": named, "machine": platform.machine()})
+    return compiler, flags, cache.path("cpp", key, ".so")
 
 
 def _compile(text: str, compiler: Compiler, flags: tuple[str, ...], path: Path, cache: Cache) -> Path:

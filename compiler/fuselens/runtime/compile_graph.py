@@ -14,7 +14,7 @@ from .. import report
 from ..config import Config
 from . import memory, program
 from .build import build as build_library
-from .build import function
+from .build import function, is_built
 from .cache import Cache
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ SUFFIXES = {"cpp": "cpp", "triton": "py", "host": "py"}
 
 
 def build(graph: Program, generated: Generated, config: Config, target: str = "cpu", phase: str = "forward") -> Built:
-    """Builds the kernels of ``graph``, binds them to the host program and returns the callable.
+    """Builds the kernels of ``graph``, binds them to the host program and returns the callable (on the
+    CPU without ``config.build``: nothing that could be called).
 
     Raises :class:`.build.NoCompiler` (FL403) and :class:`.build.BuildFailed` (FL402).
     """
@@ -61,6 +62,11 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
         names |= {name: graph.constants[buffer] for name, buffer in host.constants.items()}
         names |= {name: memory.maker(*made) for name, made in host.makers.items()}
     built.cached = True
+    built.kernels = _kernels(graph, generated, phase)
+    if not config.build and target == "cpu":
+        if generated.cpp is not None:
+            built.cached = is_built(generated.cpp.text, generated.isa_flags, config, cache)
+        return built
     if generated.cpp is not None:
         made = build_library(generated.cpp.text, generated.isa_flags, config, cache)
         built.timings.append(report.Timing("build.cpp", made.seconds))
@@ -85,7 +91,6 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
     else:
         built.call = names["call"]
     built.timings.append(report.Timing("build.host", time.perf_counter() - start))
-    built.kernels = _kernels(graph, generated, phase)
     built.diagnostics = cache.drain()
     return built
 

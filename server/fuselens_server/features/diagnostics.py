@@ -45,7 +45,7 @@ def register(server: FuselensServer) -> None:
         document = ls.session.get(params.text_document.uri)
         if document is None:
             return lsp.RelatedFullDocumentDiagnosticReport([])
-        found = ls.encode(diagnostics(ls.session.view(document)))
+        found = ls.encode(diagnostics(ls.session.findings_view(document)))
         document.given = result_id(found)
         document.published = True
         if document.given == params.previous_result_id:
@@ -64,7 +64,7 @@ def register(server: FuselensServer) -> None:
             parcels = [
                 parcel
                 for d in ls.session.documents
-                for parcel in d.parcels(ls.session, ls.encode(diagnostics(ls.session.view(d))))
+                for parcel in d.parcels(ls.session, ls.encode(diagnostics(ls.session.findings_view(d))))
             ]
             items = [workspace_item(parcel, known) for parcel in parcels]
             items += closed_items({parcel.uri for parcel in parcels}, known)
