@@ -68,6 +68,8 @@ export interface InitializationOptions {
   interpreter: string;
   /** Hovers may link to commands. */
   commandLinks: true;
+  /** The server's messages beyond LSP are heard ({@link STATUS}, {@link DOCUMENTS_CHANGED}). */
+  notifications: true;
 }
 
 /** The answer to `workspace/configuration` for the section `fuselens`. */

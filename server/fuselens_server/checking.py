@@ -10,21 +10,17 @@ from typing import Protocol
 from fuselens import diagnostics, wire
 from fuselens.report import Diagnostic, FileReport, RunResult
 
+from .configuration import Settled
 from .keyed_tasks import KeyedTasks
 from .progress import CheckProgress
 from .session import Document, Session, disk_text
-from .settings import Settings
-from .worker_pool import Environment, StartError, WorkerDiedError, WorkerPool
+from .worker_pool import StartError, WorkerDiedError, WorkerPool
 
 EARLY_SECONDS = 0.3  # what a check has found is not shown before its end if that comes so soon
 
 
 class Client(Protocol):
     """What a check needs of the editor's side."""
-
-    async def settled(self, path: str) -> tuple[Settings, Environment]:
-        """The settings that hold for a file and where its code runs, once the client has given them."""
-        ...
 
     def publish(self, document: Document) -> None:
         """Shows the document's findings as they are now."""
@@ -44,8 +40,9 @@ class Client(Protocol):
 class Checks:
     """At most one check per document; a newer one replaces the older, whose child in the worker is killed."""
 
-    def __init__(self, client: Client, session: Session, pool: WorkerPool) -> None:
+    def __init__(self, client: Client, configuration: Settled, session: Session, pool: WorkerPool) -> None:
         self._client = client
+        self._configuration = configuration
         self._session = session
         self._pool = pool
         self._tasks = KeyedTasks[Document](
@@ -80,7 +77,7 @@ class Checks:
 
     async def run(self, path: str, source: str | None, qualname: str, progress: Callable[[str], None]) -> RunResult:
         """Runs a function compiled and eagerly. Environment trouble is the result's ``error``."""
-        settings, environment = await self._client.settled(path)
+        settings, environment = await self._configuration.settled(path)
         request = wire.Request(0, "run", path, source, (qualname,), options=settings.options, limits=settings.limits)
         try:
             event = await self._pool.submit(environment, request, lambda event: progress(event.message))
@@ -107,7 +104,7 @@ class Checks:
             self._client.report_changed(document, before)
 
     async def _ask_worker(self, document: Document) -> None:
-        settings, environment = await self._client.settled(document.path)
+        settings, environment = await self._configuration.settled(document.path)
         source = document.checking.origin.text if document.checking else document.text.text
         request = wire.Request(
             0, "check", document.path, source.removeprefix("\ufeff"), limits=settings.limits,

@@ -8,7 +8,7 @@ from typing import Any
 
 from lsprotocol import types as lsp
 from pygls import uris
-from pygls.exceptions import JsonRpcInvalidParams
+from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 
 from fuselens.report import Report, RunResult
 
@@ -17,6 +17,8 @@ from .document_uri import ReportDocument
 from .features import code_actions, documents, summary
 from .server import FuselensServer
 from .view import View
+
+REQUEST_FAILED = lsp.LSPErrorCodes.RequestFailed.value
 
 
 def register(server: FuselensServer) -> None:
@@ -81,6 +83,10 @@ def register(server: FuselensServer) -> None:
     @server.command(messages.FIX_ALL)
     async def fix_all(ls: FuselensServer, uri: str) -> bool:
         """Applies the fixes that were tried out. Returns whether the client changed anything."""
+        if not ls.client("workspace.apply_edit"):
+            raise JsonRpcException(
+                "this client applies no edits; it may ask for source.fixAll.fuselens", REQUEST_FAILED
+            )
         edit = code_actions.fix_all(ls.session.view(ls.document(uri)), versioned=code_actions.takes_versions(ls))
         if edit is None:
             return False
@@ -116,11 +122,10 @@ def _function(view: View, qualname: str | None) -> Report:
 async def _show(ls: FuselensServer, address: str, line: int | None) -> str:
     """Has the client show a virtual document, with the cursor on ``line`` (from 1); one that cannot be asked to is
     told where the document is."""
-    ls.content(address)
+    ls.documents.content(address)
     (shown,) = ls.encode([lsp.DocumentLink(_line(1), address)])
     uri = shown.target or address
-    window = ls.client_capabilities.window
-    if window and window.show_document and window.show_document.support:
+    if ls.client("window.show_document.support"):
         parameters = lsp.ShowDocumentParams(uri, take_focus=True, selection=_line(line) if line else None)
         await ls.window_show_document_async(parameters)
     else:

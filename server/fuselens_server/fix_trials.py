@@ -6,26 +6,17 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from fuselens import wire
 from fuselens.report import Diagnostic, Edit, FileReport, Fix, Report
 
+from .configuration import Settled
 from .keyed_tasks import KeyedTasks
 from .session import Document
-from .settings import Settings
 from .turns import Urgency
-from .worker_pool import Environment, StartError, WorkerDiedError, WorkerPool
+from .worker_pool import StartError, WorkerDiedError, WorkerPool
 
 logger = logging.getLogger(__name__)
-
-
-class Client(Protocol):
-    """What trials need of the editor's side."""
-
-    async def settled(self, path: str) -> tuple[Settings, Environment]:
-        """The settings that hold for a file and where its code runs, once the client has given them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +32,8 @@ class FixTrials:
     """At most one trial per function. It gives way to whatever somebody waits for, and goes on when the file is checked
     again and the function is still the same."""
 
-    def __init__(self, client: Client, pool: WorkerPool, on_change: Callable[[], None]) -> None:
-        self._client = client
+    def __init__(self, configuration: Settled, pool: WorkerPool, on_change: Callable[[], None]) -> None:
+        self._configuration = configuration
         self._pool = pool
         self._on_change = on_change
         self._tasks = KeyedTasks[_Key](lambda key: f"trying out the fixes of {key.function}", on_change)
@@ -75,7 +66,7 @@ class FixTrials:
 
     async def _try(self, key: _Key, report: Report, source: str) -> None:
         document = key.document
-        settings, environment = await self._client.settled(document.path)
+        settings, environment = await self._configuration.settled(document.path)
         if not settings.try_fixes:
             return
         findings = (*report.breaks, *report.diagnostics)

@@ -8,49 +8,48 @@ from collections.abc import Iterator
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException
 
+from .abilities import Abilities
 from .server import FuselensServer
 
 
 def register(server: FuselensServer) -> None:
     @server.feature(lsp.INITIALIZE)
     def initialize(ls: FuselensServer, params: lsp.InitializeParams) -> None:
-        ls.initial_options = params.initialization_options
+        ls.configuration.options = params.initialization_options
         ls.end_with_loop()
 
     @server.feature(lsp.INITIALIZED)
     async def initialized(ls: FuselensServer, _: lsp.InitializedParams) -> None:
         ls.take_encoding()
         await ls.live.start()
-        await ls.load_settings()
-        registrations = list(_registrations(ls.client_capabilities.workspace))
+        await ls.configure()
+        registrations = list(_registrations(ls.client))
         if registrations:
             with contextlib.suppress(JsonRpcException):
                 await ls.client_register_capability_async(lsp.RegistrationParams(registrations))
 
     @server.feature(lsp.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
     async def did_change_workspace_folders(ls: FuselensServer, _: lsp.DidChangeWorkspaceFoldersParams) -> None:
-        await ls.settings_changed()
+        if await ls.configure():
+            await ls.restart()
 
     @server.feature(lsp.WORKSPACE_DID_CHANGE_CONFIGURATION)
     async def did_change_configuration(ls: FuselensServer, _: lsp.DidChangeConfigurationParams) -> None:
-        await ls.settings_changed()
+        if await ls.configure():
+            await ls.restart()
 
     @server.feature(lsp.SHUTDOWN)
     async def shutdown(ls: FuselensServer, _: None) -> None:
-        ls.checks.cancel_all()
-        ls.warming.cancel_all()
+        ls.cancel_all()
         ls.live.stop()
-        ls.trials.cancel_all()
         await ls.pool.close()
 
 
-def _registrations(workspace: lsp.WorkspaceClientCapabilities | None) -> Iterator[lsp.Registration]:
+def _registrations(client: Abilities) -> Iterator[lsp.Registration]:
     """What the client shall tell that it tells only when asked to."""
-    if workspace is None:
-        return
-    if (change := workspace.did_change_configuration) and change.dynamic_registration:
+    if client("workspace.did_change_configuration.dynamic_registration"):
         options = lsp.DidChangeConfigurationRegistrationOptions(section="fuselens")
         yield lsp.Registration("fuselens-configuration", lsp.WORKSPACE_DID_CHANGE_CONFIGURATION, options)
-    if (files := workspace.did_change_watched_files) and files.dynamic_registration:
+    if client("workspace.did_change_watched_files.dynamic_registration"):
         watched = lsp.DidChangeWatchedFilesRegistrationOptions([lsp.FileSystemWatcher("**/*.py")])
         yield lsp.Registration("fuselens-files", lsp.WORKSPACE_DID_CHANGE_WATCHED_FILES, watched)

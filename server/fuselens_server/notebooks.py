@@ -9,20 +9,20 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import attrs
 from lsprotocol import types as lsp
 
 from .convert import Encoding, SourceText
+from .lsp_values import rewritten
 from .session import Document, Session, same_text
 from .tracked_text import changed, whole_change
 
 if TYPE_CHECKING:
     from .server import FuselensServer
 
-T = TypeVar("T")
 SYNC = lsp.NotebookDocumentSyncOptions(
     notebook_selector=[
         lsp.NotebookDocumentFilterWithNotebook(
@@ -150,7 +150,7 @@ class _ElsewhereError(Exception):
 
 def in_cells(server: FuselensServer, handler: Callable[..., Any]) -> Callable[..., Any]:
     """A handler of requests about documents that also serves those about cells: it is asked about the module, and its
-    answer is about cells."""
+    answer is about cells. The answer is as the client takes it."""
 
     def asked(params: Any) -> tuple[Any, Cell | None]:
         identifier = getattr(params, "text_document", None)
@@ -158,10 +158,11 @@ def in_cells(server: FuselensServer, handler: Callable[..., Any]) -> Callable[..
         cell = document.cell(identifier.uri) if identifier is not None and isinstance(document, Notebook) else None
         if cell is None or not isinstance(document, Notebook):
             return params, None
-        moved = _moved(params, lambda p: _clamped(p, cell))
+        moved = rewritten(params, lambda part: _clamped(part, cell) if isinstance(part, lsp.Position) else part)
         return attrs.evolve(moved, text_document=attrs.evolve(identifier, uri=document.uri)), cell
 
     def answered(result: Any, cell: Cell | None) -> Any:
+        result = server.encode(result)
         if not any(isinstance(d, Notebook) for d in server.session.documents):
             return result
         try:
@@ -197,19 +198,6 @@ def _clamped(position: lsp.Position, cell: Cell) -> lsp.Position:
 def _end(cell: Cell) -> lsp.Position:
     last = cell.text.position(len(cell.text))
     return lsp.Position(cell.start + last.line, last.character)
-
-
-def _moved(value: T, move: Callable[[lsp.Position], lsp.Position]) -> T:
-    """``value`` with every position in it moved."""
-    found: Any = value
-    if isinstance(value, lsp.Position):
-        found = move(value)
-    elif isinstance(value, list | tuple):
-        found = type(value)(_moved(part, move) for part in value)
-    elif attrs.has(type(value)):
-        fields = attrs.fields(type(value))
-        found = attrs.evolve(found, **{f.name: _moved(getattr(value, f.name), move) for f in fields})
-    return found
 
 
 def _in_cell(position: lsp.Position, cell: Cell) -> lsp.Position:

@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException
-from pygls.lsp.server import LanguageServer
+
+if TYPE_CHECKING:
+    from .server import FuselensServer
 
 DELAY_SECONDS = 0.4  # quicker checks show none: a bar that flashes on each save is noise
 
@@ -18,7 +21,7 @@ class CheckProgress:
     """An async context manager. The client is asked for a token in the background, so that one that never answers
     delays nothing; ``on_cancel`` runs when the user cancels."""
 
-    def __init__(self, server: LanguageServer, title: str, on_cancel: Callable[[], object]) -> None:
+    def __init__(self, server: FuselensServer, title: str, on_cancel: Callable[[], object]) -> None:
         self._server = server
         self._title = title
         self._on_cancel = on_cancel
@@ -28,8 +31,7 @@ class CheckProgress:
         self._opening: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> CheckProgress:
-        window = self._server.client_capabilities.window
-        if window is not None and window.work_done_progress:
+        if self._server.client("window.work_done_progress"):
             self._opening = asyncio.create_task(self._open())
         return self
 

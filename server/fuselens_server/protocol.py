@@ -150,7 +150,7 @@ class FuselensProtocol(LanguageServerProtocol):
     def _knows(self, method: object) -> bool:
         return isinstance(method, str) and (method in self.fm.builtin_features or method in self.fm.features)
 
-    def _structured(self, message: dict[str, Any], kind: type[Any] | None) -> Any:
+    def _structured(self, message: dict[str, Any], kind: Any) -> Any:
         """The message as its type. Raises JsonRpcInvalidParams, which says what is wrong."""
         name = message.get("method", "response")
         try:
@@ -200,7 +200,7 @@ class FuselensProtocol(LanguageServerProtocol):
     def lsp_initialize(self, params: lsp.InitializeParams) -> Generator[Any, Any, lsp.InitializeResult]:
         result = yield from super().lsp_initialize(params)
         capabilities = result.capabilities
-        if not self._server.pulls_diagnostics:
+        if not self._server.publisher.pulled:
             capabilities.diagnostic_provider = None  # a client must not get them both ways
         capabilities.workspace = capabilities.workspace or lsp.WorkspaceOptions()
         capabilities.workspace.text_document_content = lsp.TextDocumentContentOptions([SCHEME])

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException
-from pygls.lsp.server import LanguageServer
+
+if TYPE_CHECKING:
+    from .server import FuselensServer
 
 PATIENCE_SECONDS = 5.0  # with a client that does not answer
 
@@ -19,7 +22,7 @@ class Refreshes:
     """Requests of kinds that the client supports, one of each kind at a time: what changes while one is under way
     leads to one more, so that a burst of checks does not make a client fetch everything as many times."""
 
-    def __init__(self, server: LanguageServer) -> None:
+    def __init__(self, server: FuselensServer) -> None:
         self._server = server
         self._under_way: dict[str, bool] = {}  # True: once more afterwards
         self._tasks: set[asyncio.Task[None]] = set()
@@ -27,8 +30,7 @@ class Refreshes:
     @property
     def diagnostics(self) -> bool:
         """Whether the client can be told to pull diagnostics again."""
-        workspace = self._server.client_capabilities.workspace
-        return bool(workspace and workspace.diagnostics and workspace.diagnostics.refresh_support)
+        return self._server.client("workspace.diagnostics.refresh_support")
 
     def ask_for_diagnostics(self) -> None:
         if self.diagnostics:
@@ -36,15 +38,14 @@ class Refreshes:
 
     def ask_for_annotations(self) -> None:
         """Code lenses and inlay hints."""
-        server, workspace = self._server, self._server.client_capabilities.workspace
-        if workspace and workspace.code_lens and workspace.code_lens.refresh_support:
+        server = self._server
+        if server.client("workspace.code_lens.refresh_support"):
             self._ask(lsp.WORKSPACE_CODE_LENS_REFRESH, lambda: server.workspace_code_lens_refresh_async(None))
-        if workspace and workspace.inlay_hint and workspace.inlay_hint.refresh_support:
+        if server.client("workspace.inlay_hint.refresh_support"):
             self._ask(lsp.WORKSPACE_INLAY_HINT_REFRESH, lambda: server.workspace_inlay_hint_refresh_async(None))
 
     def ask_for_content(self, uri: str) -> None:
-        workspace = self._server.client_capabilities.workspace
-        if workspace and workspace.text_document_content:
+        if self._server.client("workspace.text_document_content"):
             parameters = lsp.TextDocumentContentRefreshParams(uri)
             self._ask(uri, lambda: self._server.workspace_text_document_content_refresh_async(parameters))
 

@@ -14,7 +14,7 @@ def register(server: FuselensServer) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
     def did_open(ls: FuselensServer, params: lsp.DidOpenTextDocumentParams) -> None:
         item = params.text_document
-        if ls.files.address(item.uri) is not None:
+        if ls.documents.files.address(item.uri) is not None:
             return  # a stage's text is nothing to import
         if item.language_id != "python" and not item.uri.endswith(".py"):
             return
@@ -23,9 +23,9 @@ def register(server: FuselensServer) -> None:
         document = ls.session.open(item.uri, item.version, item.text)
         if document is not None:
             ls.focus(item.uri)
-            ls.observe(document)
+            ls.publisher.observe(document)
             if not ls.checks.opened(document):
-                ls.republish_soon(document)
+                ls.publisher.republish_soon(document)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
     def did_change(ls: FuselensServer, params: lsp.DidChangeTextDocumentParams) -> None:
@@ -33,7 +33,7 @@ def register(server: FuselensServer) -> None:
         if document is not None:
             ls.focus(document.uri)
             document.change(list(params.content_changes), params.text_document.version)
-            ls.republish_soon(document)
+            ls.publisher.republish_soon(document)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE, lsp.SaveOptions(include_text=False))
     def did_save(ls: FuselensServer, params: lsp.DidSaveTextDocumentParams) -> None:
@@ -71,7 +71,7 @@ def register(server: FuselensServer) -> None:
         ls.session.add(notebook, notebook.uris)
         ls.focus(item.uri)
         if not ls.checks.opened(notebook):
-            ls.republish_soon(notebook)
+            ls.publisher.republish_soon(notebook)
 
     @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CHANGE)
     def notebook_did_change(ls: FuselensServer, params: lsp.DidChangeNotebookDocumentParams) -> None:
@@ -80,9 +80,9 @@ def register(server: FuselensServer) -> None:
             before = set(notebook.uris)
             notebook.change_cells(changes, params.notebook_document.version)
             ls.session.add(notebook, notebook.uris)
-            ls.forget(before.difference(notebook.uris))
+            ls.publisher.forget(before.difference(notebook.uris))
             ls.focus(notebook.uri)
-            ls.republish_soon(notebook)
+            ls.publisher.republish_soon(notebook)
 
     @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_SAVE)
     def notebook_did_save(ls: FuselensServer, params: lsp.DidSaveNotebookDocumentParams) -> None:
@@ -97,7 +97,7 @@ def _saved(ls: FuselensServer, uri: str) -> None:
     document = ls.session.get(uri)
     if document is not None:
         ls.focus(document.uri)
-        ls.cancel_republish(document)
+        ls.publisher.cancel_republish(document)
         document.saved()
         ls.checks.saved(document)
 
@@ -108,6 +108,6 @@ def _close(ls: FuselensServer, uri: str) -> None:
         ls.checks.cancel(document)
         ls.warming.cancel(document)
         ls.trials.cancel(document)
-        ls.cancel_republish(document)
-        ls.unpublish(document)
-        ls.publish_borrowers()
+        ls.publisher.cancel_republish(document)
+        ls.publisher.unpublish(document)
+        ls.publisher.publish_borrowers()

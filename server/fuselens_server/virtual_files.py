@@ -15,12 +15,13 @@ import tempfile
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 from pygls import uris
 
 from .document_uri import SCHEME, CodeDocument, ReportDocument, parse
+from .lsp_values import rewritten
 
 T = TypeVar("T")
 Address = ReportDocument | CodeDocument
@@ -69,17 +70,12 @@ class VirtualFiles:
 
     def encode(self, value: T) -> T:
         """A copy of an LSP value (or a list of them) in which addresses of documents are URIs of files."""
-        if isinstance(value, list):
-            return [self.encode(item) for item in value]  # type: ignore[return-value]
-        if not attrs.has(type(value)):
-            return value
-        changes = {}
-        for item in attrs.fields(type(value)):
-            old = getattr(value, item.name)
-            new = self._encode_text(old) if item.name in _ADDRESS_FIELDS and isinstance(old, str) else self.encode(old)
-            if new is not old:
-                changes[item.name] = new
-        return attrs.evolve(value, **changes) if changes else value  # type: ignore[type-var]
+        return rewritten(value, self._encode)
+
+    def _encode(self, part: Any) -> Any:
+        addresses = {name: text for name in _ADDRESS_FIELDS if isinstance(text := getattr(part, name, None), str)}
+        encoded = {name: self._encode_text(text) for name, text in addresses.items()}
+        return attrs.evolve(part, **encoded) if encoded != addresses else part
 
     def _encode_text(self, text: str) -> str:
         address, mark, fragment = text.partition("#")

@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from fuselens import wire
 from fuselens.report import FileReport
 
+from .configuration import Settled
 from .keyed_tasks import KeyedTasks
 from .session import Document
-from .settings import Settings
 from .turns import Urgency
-from .worker_pool import Environment, StartError, WorkerDiedError, WorkerPool
+from .worker_pool import StartError, WorkerDiedError, WorkerPool
 
 logger = logging.getLogger(__name__)
-
-
-class Client(Protocol):
-    """What warming needs of the editor's side."""
-
-    async def settled(self, path: str) -> tuple[Settings, Environment]:
-        """The settings that hold for a file and where its code runs, once the client has given them."""
-        ...
-
-    def publish(self, document: Document) -> None:
-        """Shows the document's findings as they are now."""
-        ...
 
 
 class Warming:
     """At most one build per document. It gives way to whatever somebody waits for."""
 
-    def __init__(self, client: Client, pool: WorkerPool, on_change: Callable[[], None]) -> None:
-        self._client = client
+    def __init__(
+        self,
+        configuration: Settled,
+        pool: WorkerPool,
+        publish: Callable[[Document], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._configuration = configuration
         self._pool = pool
+        self._publish = publish
         self._on_change = on_change
         self._tasks = KeyedTasks[Document](lambda document: f"warming {document.path}", on_change)
 
@@ -59,7 +53,7 @@ class Warming:
             self.cancel(document)
 
     async def _warm(self, document: Document, source: str) -> None:
-        settings, environment = await self._client.settled(document.path)
+        settings, environment = await self._configuration.settled(document.path)
         if not settings.warm_files:
             return
         functions = tuple(sorted(document.cold))
@@ -75,4 +69,4 @@ class Warming:
         for finding in result.diagnostics:  # a limit that was passed: not tried again
             logger.info("%s was not warmed: %s", document.path, finding.message)
         if document.warmed(functions, result.functions):
-            self._client.publish(document)
+            self._publish(document)

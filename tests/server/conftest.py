@@ -340,6 +340,7 @@ class Editor:
         self._errors = asyncio.create_task(self._forward_errors())
         both = lsp.ClientCapabilities(
             workspace=lsp.WorkspaceClientCapabilities(
+                apply_edit=True,
                 configuration=True,
                 code_lens=lsp.CodeLensWorkspaceClientCapabilities(refresh_support=True),
                 inlay_hint=lsp.InlayHintWorkspaceClientCapabilities(refresh_support=True),
@@ -347,9 +348,13 @@ class Editor:
                 did_change_configuration=lsp.DidChangeConfigurationClientCapabilities(dynamic_registration=True),
             ),
             window=lsp.WindowClientCapabilities(work_done_progress=True),
-            text_document=lsp.TextDocumentClientCapabilities(),
+            text_document=lsp.TextDocumentClientCapabilities(
+                hover=lsp.HoverClientCapabilities(content_format=[lsp.MarkupKind.Markdown]),
+                publish_diagnostics=lsp.PublishDiagnosticsClientCapabilities(True, True, None, True, True),
+            ),
         )
         more(both)
+        options = {"notifications": True, **(options or {})}
         parameters = lsp.InitializeParams(
             both, process_id=os.getpid(), root_uri=uris.from_fs_path(str(root)), initialization_options=options,
             workspace_folders=[lsp.WorkspaceFolder(uris.from_fs_path(str(f)) or "", f.name) for f in folders] or None,

@@ -43,8 +43,9 @@ async def test_verified_fixes_are_preferred(new_editor: Any, tmp_path: Path):
         )
         kinds = lsp.ClientCodeActionKindOptions([lsp.CodeActionKind.QuickFix])
         literal = lsp.ClientCodeActionLiteralOptions(kinds)
-        action = lsp.CodeActionClientCapabilities(code_action_literal_support=literal)
-        capabilities.text_document = lsp.TextDocumentClientCapabilities(code_action=action)
+        capabilities.text_document.code_action = lsp.CodeActionClientCapabilities(
+            code_action_literal_support=literal, is_preferred_support=True
+        )
 
     editor = await new_editor().start(tmp_path, more=literals)
 

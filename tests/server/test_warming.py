@@ -202,7 +202,7 @@ def pool() -> Pool:
 
 
 async def test_what_was_built_is_cold_no_more(document: Document, client: Client, pool: Pool):
-    warming = Warming(client, pool, lambda: None)  # type: ignore[arg-type]
+    warming = Warming(client, pool, client.publish, lambda: None)  # type: ignore[arg-type]
     warming.start(document)
     await pool.end()
     assert [(r.method, r.functions, r.source) for r in pool.requests] == [("warm", ("f", "g"), "text")]
@@ -215,7 +215,7 @@ async def test_what_was_built_is_cold_no_more(document: Document, client: Client
 
 
 async def test_what_was_not_built_stays_cold(document: Document, client: Client, pool: Pool):
-    warming = Warming(client, pool, lambda: None)  # type: ignore[arg-type]
+    warming = Warming(client, pool, client.publish, lambda: None)  # type: ignore[arg-type]
     warming.start(document)
     await settle()
     document.begin()
@@ -232,7 +232,7 @@ async def test_what_was_not_built_stays_cold(document: Document, client: Client,
 
 
 async def test_what_could_not_be_built_is_shown_once(document: Document, client: Client, pool: Pool):
-    warming = Warming(client, pool, lambda: None)  # type: ignore[arg-type]
+    warming = Warming(client, pool, client.publish, lambda: None)  # type: ignore[arg-type]
     failure = codes.make("FL402", None, what="graph of f", why="it did not compile")
     for _ in range(2):
         document.cold = {"f"}
@@ -245,7 +245,7 @@ async def test_what_could_not_be_built_is_shown_once(document: Document, client:
 
 async def test_it_can_be_switched_off(document: Document, client: Client, pool: Pool):
     client.settings = Settings(warm_files=False)
-    warming = Warming(client, pool, lambda: None)  # type: ignore[arg-type]
+    warming = Warming(client, pool, client.publish, lambda: None)  # type: ignore[arg-type]
     warming.start(document)
     await settle()
     assert pool.requests == []

@@ -36,17 +36,16 @@ def register(server: FuselensServer) -> None:
         view = ls.view(params.text_document.uri)
         if view is None:
             return []
-        client, versioned = ls.client_capabilities.text_document, takes_versions(ls)
+        versioned = takes_versions(ls)
         found = list(code_actions(view, params.range, params.context, ls.settings.actions, versioned=versioned))
-        if client and client.code_action and client.code_action.code_action_literal_support:
+        if ls.client("text_document.code_action.code_action_literal_support"):
             return list(found)
         return [action.command for action in found if action.command]  # as before LSP 3.8
 
 
 def takes_versions(ls: FuselensServer) -> bool:
     """Whether the client takes edits of a document's version."""
-    workspace = ls.client_capabilities.workspace
-    return bool(workspace and workspace.workspace_edit and workspace.workspace_edit.document_changes)
+    return ls.client("workspace.workspace_edit.document_changes")
 
 
 def code_actions(

@@ -23,7 +23,9 @@ def register(server: FuselensServer) -> None:
         if view is None or not ls.settings.code_lens:
             return []
         lenses = code_lenses(view, ls.settings.actions)
-        return [lsp.CodeLens(lens.range, data=lens.data) for lens in lenses] if _resolves(ls) else lenses
+        # clients that do not say that they resolve commands are given them at once
+        resolves = "command" in ls.client.listed("text_document.code_lens.resolve_support.properties")
+        return [lsp.CodeLens(lens.range, data=lens.data) for lens in lenses] if resolves else lenses
 
     @server.feature(lsp.CODE_LENS_RESOLVE)
     def code_lens_resolve(ls: FuselensServer, lens: lsp.CodeLens) -> lsp.CodeLens:
@@ -33,13 +35,6 @@ def register(server: FuselensServer) -> None:
         lenses = code_lenses(view, ls.settings.actions) if view else []
         found = next((new.command for new in lenses if new.data == data), None)
         return lsp.CodeLens(lens.range, found or lens.command or lsp.Command("not compiled yet", ""), lens.data)
-
-
-def _resolves(ls: FuselensServer) -> bool:
-    """Whether the client says that it resolves commands; others are given them at once."""
-    client = ls.client_capabilities.text_document
-    support = client.code_lens.resolve_support if client and client.code_lens else None
-    return support is not None and "command" in support.properties
 
 
 def code_lenses(view: View, actions: Actions = SERVER_ACTIONS) -> list[lsp.CodeLens]:

@@ -60,7 +60,7 @@ def register(server: FuselensServer) -> None:
         ask again as soon as they have an answer."""
         known = {previous.uri: previous.value for previous in params.previous_result_ids}
         while True:
-            changed = ls.findings_changed
+            changed = ls.publisher.changed
             parcels = [
                 parcel
                 for d in ls.session.documents

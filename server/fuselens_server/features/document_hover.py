@@ -8,6 +8,7 @@ from fuselens.report import Span
 from fuselens_server.correspondence import outermost
 from fuselens_server.document_uri import ReportDocument
 from fuselens_server.features.locations import find_stage, stage_text, user_location
+from fuselens_server.features.markdown import block, escape, link
 from fuselens_server.view import View
 
 _MOST = 8  # lines; a kernel's head has all of the kernel's
@@ -33,5 +34,5 @@ def _line(view: View, span: Span) -> str:
     text = view.compiled.origin if view.here(span) else view.other_text(span.file)
     location = user_location(view, view.compiled, span, nearest=True)
     name = f"{span.file.replace(chr(92), '/').rpartition('/')[2]}:{span.line}"
-    where = f"[{name}]({location.uri}#L{location.range.start.line + 1})" if location else name
-    return f"{where}\n```python\n{text.line(span.line).strip()}\n```" if text else where
+    where = link(name, f"{location.uri}#L{location.range.start.line + 1}") if location else escape(name)
+    return f"{where}\n{block('python', [text.line(span.line).strip()])}" if text else where

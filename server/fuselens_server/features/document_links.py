@@ -32,11 +32,11 @@ def register(server: FuselensServer) -> None:
     def text_document_document_link(ls: FuselensServer, params: lsp.DocumentLinkParams) -> list[lsp.DocumentLink]:
         uri = params.text_document.uri
         if (view := ls.view(uri)) is not None:
-            return ls.encode(comment_links(view))
-        text, shown = ls.virtual_text(uri), ls.shown(uri)
+            return comment_links(view)
+        text, shown = ls.documents.source(uri), ls.documents.shown(uri)
         if text is None:
             return []
-        return ls.encode(document_links(text[0], *shown) if shown else code_links(text[0], uri))
+        return document_links(text[0], *shown) if shown else code_links(text[0], uri)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,12 @@ def register(server: FuselensServer) -> None:
     def text_document_content(
         ls: FuselensServer, params: lsp.TextDocumentContentParams
     ) -> lsp.TextDocumentContentResult:
-        ls.served(params.uri)
-        return lsp.TextDocumentContentResult(ls.content(params.uri).text)
+        ls.documents.served(params.uri)
+        return lsp.TextDocumentContentResult(ls.documents.content(params.uri).text)
 
     @server.feature(messages.DOCUMENT_CONTENT)
     def document_content(ls: FuselensServer, params: messages.DocumentContentParams) -> messages.DocumentContentResult:
-        content = ls.content(params.uri)
+        content = ls.documents.content(params.uri)
         return messages.DocumentContentResult(text=content.text, language=content.language)
 
 

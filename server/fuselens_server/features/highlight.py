@@ -23,7 +23,7 @@ def register(server: FuselensServer) -> None:
     ) -> list[lsp.DocumentHighlight]:
         if (view := ls.view(params.text_document.uri)) is not None:
             return highlights(view, params.position, names=ls.settings.on_names)
-        if (shown := ls.shown(params.text_document.uri)) is not None:
+        if (shown := ls.documents.shown(params.text_document.uri)) is not None:
             return document_highlights(*shown, params.position)
         return []
 

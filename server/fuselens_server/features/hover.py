@@ -15,9 +15,10 @@ from fuselens import live_memory
 from fuselens.discovery import Annotated, Parameter
 from fuselens.report import Decision, Graph, Report, Shape, Span, Stage
 from fuselens_server.document_uri import ReportDocument
-from fuselens_server.features import documents, last_run, summary
+from fuselens_server.features import documents, last_run, markdown, summary
 from fuselens_server.features.document_hover import document_hover
 from fuselens_server.features.inlay_hints import tensor_layout, tensor_text
+from fuselens_server.features.markdown import block, bullets, code, escape, escape_but_code
 from fuselens_server.messages import CLIENT_ACTIONS
 from fuselens_server.view import View
 
@@ -35,10 +36,10 @@ _VERDICTS = {"taken": "✓", "refused": "✗"}
 def register(server: FuselensServer) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_HOVER)
     def text_document_hover(ls: FuselensServer, params: lsp.HoverParams) -> lsp.Hover | None:
-        view, shown = ls.view(params.text_document.uri), ls.shown(params.text_document.uri)
+        view, shown = ls.view(params.text_document.uri), ls.documents.shown(params.text_document.uri)
         if shown is not None:
             return document_hover(*shown, params.position)
-        return hover(view, params.position, Links(view, ls.settings.command_links, ls.link)) if view else None
+        return hover(view, params.position, Links(view, ls.settings.command_links, ls.documents.link)) if view else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Links:
         if self.commands:
             arguments = [document.file, document.qualname, str(document), line]
             target = f"command:{CLIENT_ACTIONS.open_document}?{quote(json.dumps(arguments), safe='')}"
-        return f"[{text}]({target})"
+        return markdown.link(text, target)
 
 
 def hover(view: View, position: lsp.Position, link: Links | None = None) -> lsp.Hover | None:
@@ -89,15 +90,15 @@ def _hover(view: View, parts: list[str], place: lsp.Range | None) -> lsp.Hover |
 
 def _function(view: View, report: Report, link: Links) -> list[str]:
     about = " · ".join(filter(None, (summary.headline(report), f"target {report.target}", report.mode)))
-    parts = [f"**{_escape(report.function)}** — {_escape(about)}"]
+    parts = [f"**{escape(report.function)}** — {escape(about)}"]
     found = [*report.breaks, *report.diagnostics]
     if found:
         parts.append(
-            _bullets([f"{f'line {d.span.line}: ' if d.span else ''}{_escape(d.message)} ({d.code})" for d in found])
+            bullets([f"{f'line {d.span.line}: ' if d.span else ''}{escape(d.message)} ({d.code})" for d in found])
         )
     timings = summary.stage_times(report)
     if timings:
-        rows = [f"| {_escape(t.stage)} | {summary.duration(t.seconds)} |" for t in timings]
+        rows = [f"| {escape(t.stage)} | {summary.duration(t.seconds)} |" for t in timings]
         rows.append(f"| **total** | **{summary.duration(summary.total_time(report))}** |")
         parts.append("\n".join(["| stage | time |", "| :-- | --: |", *rows]))
     names = [link(name, ReportDocument(view.uri, report.function, name, "txt")) for name in ("summary", "guards")]
@@ -123,19 +124,19 @@ def _parameter(view: View, function: Annotated, parameter: Parameter) -> list[st
     if report is None:
         return []
     named = re.compile(rf"(?<![\w.]){re.escape(parameter.name)}(?!\w)")
-    parts = [f"**{_escape(parameter.name)}** — parameter of `{function.qualname}`"]
+    parts = [f"**{escape(parameter.name)}** — parameter of {code(function.qualname)}"]
     shapes = [s for s in report.shapes if s.name == parameter.name]
     own = [s for s in shapes if s.span.line <= parameter.span.end_line] or shapes
     if own:
-        parts.append(f"`{tensor_text(own[0].tensor)}` — {_escape(tensor_layout(own[0].tensor))}")
+        parts.append(f"{code(tensor_text(own[0].tensor))} — {escape(tensor_layout(own[0].tensor))}")
     symbols = [s for s in report.symbols if named.search(s.source)]
     if symbols:
-        parts.append(_bullets([f"`{s.name}` = `{s.source}`{_range(s.lower, s.upper, s.hint)}" for s in symbols]))
+        parts.append(bullets([f"{code(s.name)} = {code(s.source)}{_range(s.lower, s.upper, s.hint)}" for s in symbols]))
     guards = [g for g in report.guards if g.root == parameter.name or (not g.root and named.search(g.source))]
     if guards:
         lines = [f"{g.expression}{f'  # line {g.span.line}' if g.span else ''}" for g in guards[:_MAXIMUM_LINES]]
         lines += [f"# and {len(guards) - _MAXIMUM_LINES} more"] if len(guards) > _MAXIMUM_LINES else []
-        parts.append("Compiled again unless:\n" + _code("python", lines))
+        parts.append("Compiled again unless:\n" + block("python", lines))
     else:
         parts.append("No guard depends on it: any value reuses the compiled code.")
     return parts
@@ -158,7 +159,7 @@ def _line(view: View, line: int, word: str, link: Links) -> list[str]:
     shown = [r for r in view.reports() if _concerns(view, r, line, word)]
     for report in shown[:_MAXIMUM_FUNCTIONS]:
         if len(shown) > 1:
-            parts.append(f"**in `{report.function}`**")
+            parts.append(f"**in {code(report.function)}**")
         parts += _shapes(view, report, line, word)
         for graph in report.graphs:
             parts += _graph(view, report, graph, line, link)
@@ -178,8 +179,10 @@ def _shapes(view: View, report: Report, line: int, word: str) -> list[str]:
     used = _latest(view, report, line, word)
     if used and all(s.name != word for s in shapes):
         shapes = [used, *shapes]
-    seen = dict.fromkeys(f"`{s.name}: {tensor_text(s.tensor)}` — {_escape(tensor_layout(s.tensor))}" for s in shapes)
-    return [_bullets(list(seen))] if seen else []
+    seen = dict.fromkeys(
+        f"{code(f'{s.name}: {tensor_text(s.tensor)}')} — {escape(tensor_layout(s.tensor))}" for s in shapes
+    )
+    return [bullets(list(seen))] if seen else []
 
 
 def _latest(view: View, report: Report, line: int, word: str) -> Shape | None:
@@ -195,19 +198,19 @@ def _graph(view: View, report: Report, graph: Graph, line: int, link: Links) -> 
     if not _touches(view, graph, line):
         return []
     kernels = [k for k in graph.kernels if _covers(view, k.spans, line)]
-    became = [f"`{summary.kernel_line(kernel)}`" for kernel in kernels]
+    became = [code(summary.kernel_line(kernel)) for kernel in kernels]
     fate = "runs eagerly" if graph.fallback else "→ " + ", ".join(became) if became else "no kernel of its own"
     parts = [f"**graph {graph.id}** {fate}"]
     stage = _loops(graph)
     excerpt = _excerpt(view, stage, line) if stage else []
     if excerpt:
-        parts.append(_code("text", excerpt))
+        parts.append(block("text", excerpt))
     memory = live_memory.at(graph, lambda span: _covers(view, (span,), line))
     if memory:
-        parts.append(_bullets([_escape_but_code(sentence) for sentence in memory[:_MAXIMUM_LINES]]))
+        parts.append(bullets([escape_but_code(sentence) for sentence in memory[:_MAXIMUM_LINES]]))
     decisions = [d for d in graph.decisions if d.verdict != "saved" and d.span and _covers(view, (d.span,), line)]
     if decisions:
-        parts.append(_bullets([_decision(d) for d in decisions[:_MAXIMUM_LINES]]))
+        parts.append(bullets([_decision(d) for d in decisions[:_MAXIMUM_LINES]]))
     parts.append(_graph_links(view, report, graph, link, line))
     return [part for part in parts if part]
 
@@ -238,7 +241,7 @@ def _dedent(lines: list[str]) -> list[str]:
 
 def _decision(decision: Decision) -> str:
     mark = _VERDICTS.get(decision.verdict, "•")
-    return f"{mark} {_escape(decision.verdict)}: `{decision.subject}`: {_escape(decision.reason)}"
+    return f"{mark} {escape(decision.verdict)}: {code(decision.subject)}: {escape(decision.reason)}"
 
 
 def _touches(view: View, graph: Graph, line: int) -> bool:
@@ -270,22 +273,3 @@ def _word(view: View, position: lsp.Position) -> tuple[str, lsp.Range] | None:
 def _within(position: lsp.Position, place: lsp.Range) -> bool:
     here = (position.line, position.character)
     return (place.start.line, place.start.character) <= here <= (place.end.line, place.end.character)
-
-
-def _bullets(lines: list[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
-
-
-def _code(language: str, lines: list[str]) -> str:
-    return "\n".join((f"```{language}", *lines, "```"))
-
-
-def _escape_but_code(text: str) -> str:
-    """Like :func:`_escape`, but for what is between backticks."""
-    pieces = text.split("`")
-    return "`".join(piece if i % 2 else _escape(piece) for i, piece in enumerate(pieces))
-
-
-def _escape(text: str) -> str:
-    """``text`` as literal Markdown: user code in messages (``a * b``, ``<locals>``) must not format anything."""
-    return re.sub(r"([\\*_{}\[\]<>|])", r"\\\1", text)

@@ -12,6 +12,7 @@ from fuselens.discovery import Annotated
 from fuselens.report import Diagnostic, Span
 from fuselens_server.features import summary
 from fuselens_server.features.inlay_hints import tensor_text
+from fuselens_server.features.markdown import code
 from fuselens_server.observed import Finding, Function
 from fuselens_server.view import View
 
@@ -79,21 +80,21 @@ def shapes(view: View, position: lsp.Position, word: str) -> list[str]:
     latest: dict[str, tuple[Span, list[str]]] = {}
     for function in view.observed.functions.values():
         for (name, span), tensors in function.shapes.items():
-            texts = [f"`{tensor_text(t)}`" for t in tensors]
+            texts = [code(tensor_text(t)) for t in tensors]
             if view.here(span) and span.line <= line <= span.end_line:
                 here[name] += [t for t in texts if t not in here[name]]
             elif name == word and view.here(span) and function.line <= span.line < line:
                 latest[name] = max(latest.get(name, (span, texts)), (span, texts))
     if word in latest and word not in here:
         here[word] = latest[word][1]
-    return ["Seen in last run: " + "; ".join(f"`{n}`: {', '.join(t)}" for n, t in here.items())] if here else []
+    return ["Seen in last run: " + "; ".join(f"{code(n)}: {', '.join(t)}" for n, t in here.items())] if here else []
 
 
 def argument(view: View, function: Annotated, name: str) -> list[str]:
     """The row of a parameter's hover: what the calls that it was compiled for passed."""
     seen = of(view, function)
     tensors = seen.arguments.get(name, []) if seen else []
-    return ["Seen in last run: " + ", ".join(f"`{tensor_text(t)}`" for t in tensors)] if tensors else []
+    return ["Seen in last run: " + ", ".join(code(tensor_text(t)) for t in tensors)] if tensors else []
 
 
 def _count(number: int, noun: str) -> str:

@@ -34,7 +34,7 @@ class Targets:
     origin: lsp.Range | None
     locations: list[lsp.Location]
 
-    def encode(self, links: bool | None) -> Answer:
+    def encode(self, links: bool) -> Answer:
         """As links for clients that know them: those underline the whole origin."""
         if not links:
             return self.locations
@@ -44,30 +44,28 @@ class Targets:
 def register(server: FuselensServer) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_DEFINITION)
     def text_document_definition(ls: FuselensServer, params: lsp.DefinitionParams) -> Answer:
-        client = ls.client_capabilities.text_document
-        links = client and client.definition and client.definition.link_support
-        return ls.encode(_targets(ls, params, names=ls.settings.on_names).encode(links))
+        links = ls.client("text_document.definition.link_support")
+        return _targets(ls, params, names=ls.settings.on_names).encode(links)
 
     @server.feature(lsp.TEXT_DOCUMENT_IMPLEMENTATION)
     def text_document_implementation(ls: FuselensServer, params: lsp.ImplementationParams) -> Answer:
-        client = ls.client_capabilities.text_document
-        links = client and client.implementation and client.implementation.link_support
-        return ls.encode(_targets(ls, params, names=True).encode(links))
+        links = ls.client("text_document.implementation.link_support")
+        return _targets(ls, params, names=True).encode(links)
 
     @server.feature(lsp.TEXT_DOCUMENT_REFERENCES)
     def text_document_references(ls: FuselensServer, params: lsp.ReferenceParams) -> list[lsp.Location]:
         own, uri = params.context.include_declaration, params.text_document.uri
         if (view := ls.view(uri)) is not None:
-            return ls.encode(references(view, params.position, own, names=ls.settings.on_names))
-        if (shown := ls.shown(uri)) is not None:
-            return ls.encode(references_of_line(*shown, params.position.line + 1, own))
+            return references(view, params.position, own, names=ls.settings.on_names)
+        if (shown := ls.documents.shown(uri)) is not None:
+            return references_of_line(*shown, params.position.line + 1, own)
         return []
 
 
 def _targets(ls: FuselensServer, params: lsp.DefinitionParams | lsp.ImplementationParams, *, names: bool) -> Targets:
     if (view := ls.view(params.text_document.uri)) is not None:
         return kernel_lines(view, params.position, names=names)
-    if (shown := ls.shown(params.text_document.uri)) is not None:
+    if (shown := ls.documents.shown(params.text_document.uri)) is not None:
         return user_lines(*shown, params.position.line + 1)
     return Targets(None, [])
 

@@ -45,16 +45,15 @@ def register(server: FuselensServer) -> None:
     def text_document_document_symbol(
         ls: FuselensServer, params: lsp.DocumentSymbolParams
     ) -> list[lsp.DocumentSymbol] | list[lsp.SymbolInformation]:
-        text = ls.virtual_text(params.text_document.uri)
+        text = ls.documents.source(params.text_document.uri)
         found = [encode(text[0], block) for block in outline(*text)] if text else []
-        client = ls.client_capabilities.text_document
-        if client and client.document_symbol and client.document_symbol.hierarchical_document_symbol_support:
+        if ls.client("text_document.document_symbol.hierarchical_document_symbol_support"):
             return found
         return list(flat(found, params.text_document.uri))
 
     @server.feature(lsp.TEXT_DOCUMENT_FOLDING_RANGE)
     def text_document_folding_range(ls: FuselensServer, params: lsp.FoldingRangeParams) -> list[lsp.FoldingRange]:
-        text = ls.virtual_text(params.text_document.uri)
+        text = ls.documents.source(params.text_document.uri)
         return folding_ranges(text[0]) if text else []
 
 

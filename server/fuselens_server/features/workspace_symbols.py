@@ -23,7 +23,7 @@ def register(server: FuselensServer) -> None:
     @server.feature(lsp.WORKSPACE_SYMBOL)
     def workspace_symbol(ls: FuselensServer, params: lsp.WorkspaceSymbolParams) -> list[lsp.WorkspaceSymbol]:
         views = (ls.session.view(document) for document in ls.session.documents)
-        return ls.encode(workspace_symbols(views, params.query))
+        return workspace_symbols(views, params.query)
 
 
 def workspace_symbols(views: Iterable[View], query: str) -> list[lsp.WorkspaceSymbol]:
