@@ -22,16 +22,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from multiprocessing import util as multiprocessing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from . import plain, wire
-from .report import Diagnostic, Shape
+from .report import Diagnostic, Shape, Span
 
 QUEUE = 1024  # events that wait for one server; what comes beyond is dropped
 PERIOD = 0.25  # seconds between two looks at the times of calls
 EXIT_SECONDS = 0.1  # that the end of the process waits for a server that takes nothing
 FLUSH_SECONDS = 2.0  # that it waits for one that does
+MOST_KERNELS = 32  # of a graph, the slowest, whose times are told
+WORTH = 32  # calls of a graph from which its kernels are timed
+REST = 1.0  # seconds between two times at which kernels are
+TURNS = (0.005, 0.02, 0.08, 0.32)  # seconds that they are, until a call came by
 _QUIETLY = getattr(socket, "MSG_NOSIGNAL", 0)
 
 
@@ -56,15 +61,26 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelTime:
+    """The calls of one kernel that were timed, and their seconds."""
+
+    name: str
+    phase: str
+    spans: tuple[Span, ...]
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """What happened to a compiled function.
 
     kinds: ``finding`` (a recompilation, a graph break, …: ``diagnostic``), ``shapes`` (of variables in a frame that was
-    compiled), ``graph`` (number ``graph`` was compiled in ``seconds``), ``times`` (of its calls so far), ``call`` (it was
-    compiled for one: ``shapes`` of its arguments), ``dropped`` (``calls`` events were).
+    compiled), ``graph`` (number ``graph`` was compiled in ``seconds``), ``times`` (of its calls so far), ``kernels`` (of
+    some of them), ``call`` (it was compiled for one: ``shapes`` of its arguments), ``dropped`` (``calls`` events were).
     """
 
-    kind: Literal["finding", "shapes", "graph", "times", "call", "dropped"]
+    kind: Literal["finding", "shapes", "graph", "times", "kernels", "call", "dropped"]
     file: str = ""
     function: str = ""
     line: int = 0  # the first of the function's code
@@ -76,6 +92,7 @@ class Event:
     calls: int = 0
     seconds: float = 0.0
     fastest: float = 0.0
+    kernels: tuple[KernelTime, ...] = ()
 
 
 # --- where servers listen -------------------------------------------------------------------------------------------
@@ -118,14 +135,92 @@ class Times:
         self.calls, self.seconds, self.fastest = 0, 0.0, float("inf")
 
 
+class Probe(Protocol):
+    """Times the kernels of a graph's calls while it is armed. ``read``: of each kernel, the calls and their seconds."""
+
+    def arm(self) -> bool: ...
+    def disarm(self) -> None: ...
+    def read(self) -> list[tuple[int, float]]: ...
+
+
+@dataclass(eq=False, slots=True)
+class _Kernels:
+    """The kernels of one graph; ``times`` are the graph's."""
+
+    times: Times
+    kernels: list[tuple[str, str, tuple[Span, ...]]]
+    probe: Probe
+    taken: list[tuple[int, float]]
+    calls: int = 0  # of the graph, when they were last timed
+
+    @property
+    def due(self) -> bool:
+        return self.times.calls >= WORTH and self.times.calls != self.calls
+
+    def came_by(self) -> bool:
+        """Takes what the probe has, and the probe away, once there is something new."""
+        taken = self.probe.read()
+        if taken == self.taken:
+            return False
+        self.probe.disarm()
+        self.taken, self.calls = taken, self.times.calls
+        return True
+
+    def event(self) -> Event:
+        what = self.times.what
+        found = [KernelTime(*k, calls, seconds) for k, (calls, seconds) in zip(self.kernels, self.taken, strict=True)]
+        found.sort(key=lambda k: -k.seconds / max(k.calls, 1))
+        return Event(
+            "kernels", what.file, what.function, what.line, graph=what.graph, kernels=tuple(found[:MOST_KERNELS])
+        )
+
+
+class _Clock:
+    """A thread that has kernels timed, for a few calls of each graph in a second."""
+
+    def __init__(self) -> None:
+        self.graphs: list[_Kernels] = []
+        self._thread: threading.Thread | None = None
+
+    def watch(self, kernels: _Kernels) -> None:
+        self.graphs.append(kernels)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="fuselens kernel times", daemon=True)
+            with contextlib.suppress(RuntimeError):  # no more threads
+                self._thread.start()
+
+    def reset(self) -> None:
+        """In a forked child, which has no such thread, nothing is timed but what it compiles itself."""
+        for kernels in self.graphs:
+            kernels.probe.disarm()
+        self.graphs, self._thread = [], None
+
+    def _serve(self) -> None:
+        while True:
+            time.sleep(REST)
+            armed: list[_Kernels] = []
+            for kernels in [k for k in self.graphs if k.due]:
+                if kernels.probe.arm():
+                    armed.append(kernels)
+                else:
+                    self.graphs.remove(kernels)
+            for seconds in TURNS:
+                if armed:
+                    time.sleep(seconds)
+                    armed = [k for k in armed if not k.came_by()]
+            for kernels in armed:
+                kernels.probe.disarm()
+
+
 class _Sender:
     """The thread that talks to one server, and what waits for it."""
 
-    def __init__(self, endpoint: Endpoint, run: str, times: list[Times]) -> None:
+    def __init__(self, endpoint: Endpoint, run: str, times: list[Times], clock: _Clock) -> None:
         self.endpoint = endpoint
         self.dropped = 0
         self._run = run
         self._times = times
+        self._clock = clock
         self.reset()
 
     def reset(self) -> None:
@@ -139,7 +234,7 @@ class _Sender:
         self._channel: socket.socket | None = None
         self._gone = self._sending = False
         self._sent = 0
-        self._told: dict[Times, int] = {}
+        self._told: dict[Times | _Kernels, int] = {}
 
     def put(self, event: Event) -> None:
         """Never waits."""
@@ -154,7 +249,9 @@ class _Sender:
         self._wake.set()
 
     def finish(self) -> None:
-        """Gives what waits a moment to leave."""
+        """Gives what waits a moment to leave. A forked child that only ran what its parent compiled says so now."""
+        if self._thread is None and not self._gone and any(times.calls for times in self._times):
+            self._start()
         if self._thread is not None and not self._gone:
             self._ending = True
             self._wake.set()
@@ -207,6 +304,10 @@ class _Sender:
                 what = times.what
                 yield Event("times", what.file, what.function, what.line, graph=what.graph, calls=times.calls,
                             seconds=times.seconds, fastest=times.fastest)  # fmt: skip
+        for kernels in list(self._clock.graphs):
+            if kernels.calls != self._told.get(kernels, 0):
+                self._told[kernels] = kernels.calls
+                yield kernels.event()
         if dropped := self.dropped:
             self.dropped -= dropped
             yield Event("dropped", calls=dropped)
@@ -218,19 +319,26 @@ class _Run:
     def __init__(self) -> None:
         self.name = os.urandom(8).hex()
         self.times: list[Times] = []
+        self.clock = _Clock()
         self._senders: dict[Endpoint, _Sender] = {}
         atexit.register(self._finish)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
+            multiprocessing.register_after_fork(self, _Run._follow_worker)
+
+    def _follow_worker(self) -> None:
+        """Workers of pools and data loaders end without the exit of a process."""
+        multiprocessing.Finalize(self, self._finish, exitpriority=0)
 
     def sender(self, endpoint: Endpoint) -> _Sender:
-        return self._senders.setdefault(endpoint, _Sender(endpoint, self.name, self.times))
+        return self._senders.setdefault(endpoint, _Sender(endpoint, self.name, self.times, self.clock))
 
     def _finish(self) -> None:
         for sender in self._senders.values():
             sender.finish()
 
     def _forked(self) -> None:
+        self.clock.reset()
         for times in self.times:
             times.calls, times.seconds, times.fastest = 0, 0.0, float("inf")
         for sender in self._senders.values():
@@ -256,6 +364,7 @@ class Follower:
     function: str
     line: int
     senders: tuple[_Sender, ...] = field(default=(), repr=False)
+    graphs: dict[int, Times] = field(default_factory=dict, repr=False)
 
     def finding(self, diagnostic: Diagnostic) -> None:
         self._tell("finding", diagnostic=diagnostic)
@@ -273,7 +382,7 @@ class Follower:
 
     def timed(self, call: Callable[[Any], Any], number: int) -> Callable[[Any], Any]:
         """``call``, a graph, with its times taken. The clock stops when it returns, which on a GPU is before its end."""
-        times = Times(Event("times", self.file, self.function, self.line, graph=number))
+        times = self._times(number)
         _run().times.append(times)
         clock = time.perf_counter
 
@@ -288,6 +397,15 @@ class Follower:
             return result
 
         return run
+
+    def kernels(self, number: int, kernels: list[tuple[str, str, tuple[Span, ...]]], probe: Probe) -> None:
+        """Kernels of graph ``number``, by name, phase and spans, that ``probe`` times."""
+        if self.senders:
+            _run().clock.watch(_Kernels(self._times(number), kernels, probe, probe.read()))
+
+    def _times(self, number: int) -> Times:
+        what = Event("times", self.file, self.function, self.line, graph=number)
+        return self.graphs.setdefault(number, Times(what))
 
     def _tell(self, kind: Any, **fields: Any) -> None:
         event = Event(kind, self.file, self.function, self.line, **fields)

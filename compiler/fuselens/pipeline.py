@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .autograd.joint import Joint
     from .autograd.signature import SavedValue, Sharing, Signature
     from .ir.loops import Graph
+    from .runtime.compile_graph import Built
 
 STAGES = (
     "capture",
@@ -729,6 +730,8 @@ def _bound(
     record.cached = built.cached if not suffix else record.cached and built.cached
     for diagnostic in built.diagnostics:
         recorder.on_diagnostic(diagnostic)
+    if recorder.follower is not None:
+        _follow_kernels(built, program, phase, config, recorder.follower, record.id)
     if target != "cpu" or not config.target.startswith("cuda"):
         record.kernels += built.kernels
     if recorder.texts:
@@ -736,6 +739,18 @@ def _bound(
             shown = captured.sizes.rename(stage.text, "_size") if captured.sizes is not None else stage.text
             run.keep(report.Stage(f"{stage.name}{suffix}", stage.suffix, shown, stage.lines))
     return built.call
+
+
+def _follow_kernels(
+    built: Built, program: Program, phase: str, config: Config, follower: live.Follower, number: int
+) -> None:
+    """Has the times of a C++ program's kernels taken now and then."""
+    from .runtime.kernel_times import Probe, timed
+
+    text = timed(program.generated)
+    if text is not None:
+        kernels = [(kernel.name, phase, kernel.spans) for kernel in built.kernels]
+        follower.kernels(number, kernels, Probe(built.call, text, program.generated, config))  # type: ignore[arg-type]
 
 
 def _compile_for_absent_gpu(

@@ -25,7 +25,7 @@ from .observed import Observed
 _NUMBER = (int, float)
 _KINDS = {
     "file": (str,), "function": (str,), "line": (int,), "graph": (int,), "calls": (int,), "seconds": _NUMBER,
-    "fastest": _NUMBER,
+    "fastest": _NUMBER, "kernels": (tuple,),
 }  # fmt: skip
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fuselens.live import Event
+from fuselens.live import Event, KernelTime
 from fuselens.report import Diagnostic, Span, Tensor
 
 MOST_FINDINGS = 200  # of one function; a function that is called with ever new values has one for each
@@ -30,6 +30,7 @@ class Graph:
     seconds: float = 0.0
     fastest: float = 0.0
     resumed: bool = False  # it comes after a break
+    kernels: tuple[KernelTime, ...] = ()  # of each phase the slowest first
 
 
 @dataclass(slots=True)
@@ -45,12 +46,16 @@ class Function:
     arguments: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def take(self, process: int, event: Event) -> None:
-        graph = self.graphs.setdefault((process, event.graph), Graph()) if event.kind in ("graph", "times") else Graph()
+        known = event.kind in ("graph", "times", "kernels")
+        graph = self.graphs.setdefault((process, event.graph), Graph()) if known else Graph()
         if event.kind == "graph":
             graph.compiling += event.seconds
             graph.resumed = event.resumed
         elif event.kind == "times":
             graph.calls, graph.seconds, graph.fastest = event.calls, event.seconds, event.fastest
+        elif event.kind == "kernels":
+            phases = {kernel.phase for kernel in event.kernels}
+            graph.kernels = (*(k for k in graph.kernels if k.phase not in phases), *event.kernels)
         elif event.kind in ("shapes", "call"):
             for shape in event.shapes:
                 table: dict[Any, list[Tensor]] = self.shapes if event.kind == "shapes" else self.arguments
@@ -73,6 +78,16 @@ class Function:
     def calls(self) -> int:
         """That ran compiled code: each begins with one graph, and goes on with others after breaks."""
         return sum(g.calls for g in self.graphs.values() if not g.resumed)
+
+    def kernels(self) -> dict[tuple[str, str], KernelTime]:
+        """The kernels that were timed, by phase and name, in all graphs and processes together."""
+        found: dict[tuple[str, str], KernelTime] = {}
+        for kernel in (k for graph in self.graphs.values() for k in graph.kernels if k.calls):
+            before = found.get((kernel.phase, kernel.name))
+            if before is not None and before.spans == kernel.spans:
+                kernel = replace(kernel, calls=kernel.calls + before.calls, seconds=kernel.seconds + before.seconds)
+            found[kernel.phase, kernel.name] = kernel
+        return found
 
     @property
     def compiling(self) -> float:

@@ -28,6 +28,7 @@ class Publisher:
         self.changed = asyncio.Event()
         self._republishing: dict[Document, asyncio.TimerHandle] = {}
         self._observing: dict[Document, asyncio.TimerHandle] = {}
+        self._timed: set[Document] = set()  # among those, documents whose kernels were timed anew
 
     @property
     def pulled(self) -> bool:
@@ -69,6 +70,8 @@ class Publisher:
         """A run said something about a file."""
         seen = self._server.live.seen(path)
         for document in self._server.session.of_path(path) if seen else ():
+            if event.kind == "kernels":
+                self._timed.add(document)
             self.observe(document)
             if event.recorded and document.lacks_inputs(event.function) and not document.checking:
                 self._server.checks.opened(document)
@@ -85,6 +88,9 @@ class Publisher:
             if self._server.session.is_open(document):
                 self.publish(document)
                 self._server.refreshes.ask_for_annotations()
+                if document in self._timed:
+                    self._server.documents.changed(self._server.document_uris(document))
+            self._timed.discard(document)
 
         if document not in self._observing:
             self._observing[document] = asyncio.get_running_loop().call_later(OBSERVED_SECONDS, show)

@@ -41,6 +41,7 @@ from fuselens_server.convert import SourceText
 from fuselens_server.correspondence import Correspondence
 from fuselens_server.tracked_text import Edit, TrackedText
 from fuselens_server.view import View
+from tests.server.listening import Listening
 
 PATH = "/project/toy.py"
 URI = "file:///project/toy.py"
@@ -442,3 +443,12 @@ async def editor(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Edit
         yield running
     finally:
         await running.stop()
+
+
+@pytest_asyncio.fixture
+async def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listening]:
+    monkeypatch.setenv("FUSELENS_CACHE_DIR", str(tmp_path / "cache"))
+    made = Listening(tmp_path)
+    await made.runs.start()
+    yield made
+    await made.end()

@@ -9,9 +9,10 @@ import pytest
 from lsprotocol import types as lsp
 
 from fuselens import diagnostics as codes
-from fuselens.live import Event
-from fuselens.report import Shape, Span, Tensor
+from fuselens.live import Event, KernelTime
+from fuselens.report import Shape, Span, Stage, Tensor
 from fuselens_server.convert import SourceText
+from fuselens_server.features import last_run
 from fuselens_server.features.code_lens import code_lenses
 from fuselens_server.features.diagnostics import diagnostics
 from fuselens_server.features.hover import hover
@@ -165,3 +166,25 @@ def test_hovers(toy: Any):
         about = text_of(hover(view, at(toy, "toy(a:")))
         assert "**Last run**: 4 calls · 0 recompiles · 1 graph compiled in 500.0 ms" in about
         assert "- graph 0: 4 calls, 2.0 ms each, the fastest 1.0 ms" in about
+
+
+def test_times_of_kernels(toy: Any):
+    """In hovers on the kernel's lines, and in the text of the kernels, whose lines stay where they are."""
+    report = toy.report()
+    (kernel, *_) = report.graphs[0].kernels
+    timed = Event("kernels", kernels=(KernelTime(kernel.name, "forward", kernel.spans, 40, 0.5e-3),))
+    seen = ran(toy, timed, timed)
+    seen.take(2, dataclasses.replace(timed, file=toy.path, function="toy", line=LINE))  # another process
+    said = f"{kernel.name}` (forward) took 12.5 µs a call (80 calls timed)"
+    view = toy.view(report=toy.file(), observed=seen, ran=TrackedText.unedited(SourceText(toy.text)))
+    assert f"Last run: `{said}" in text_of(hover(view, at(toy, "x = a")))
+    assert "took" not in text_of(hover(view, at(toy, "helper(x, b):")))
+    unit = Stage("cpp", "cpp", f"// {kernel.name}: sin\nextern void {kernel.name}();\n", ())
+    noted = last_run.noted(view, report, unit)
+    assert (
+        noted.split("\n")[0] == f"// {kernel.name}: sin · last run: {kernel.name} took 12.5 µs a call (80 calls timed)"
+    )
+    assert noted.split("\n")[1:] == unit.text.split("\n")[1:]
+    backward = dataclasses.replace(unit, name="cpp.backward")
+    assert last_run.noted(view, report, backward) == unit.text
+    assert last_run.noted(toy.view(report=toy.file()), report, unit) == unit.text

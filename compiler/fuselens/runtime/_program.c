@@ -326,6 +326,7 @@ struct Program {
     PyObject *operators; /* tuple of (callable, number of tensors, of integers, of results or -1 for a lone tensor) */
     PyObject *failed;    /* called with the code that the host function returned; raises */
     int releases_lock;
+    PyObject *weak; /* references to it */
 };
 
 enum { OPERATOR_RAISED = 1 << 16 };
@@ -529,6 +530,20 @@ static PyObject *Program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     return (PyObject *)self;
 }
 
+static PyObject *Program_enter(PyObject *object, PyObject *address) {
+    Program *self = (Program *)object;
+    Entry before = self->entry;
+    void *entry = PyLong_AsVoidPtr(address);
+    if (!entry) return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_ValueError, "a null address"), NULL);
+    self->entry = (Entry)entry;
+    return PyLong_FromVoidPtr((void *)before);
+}
+
+static PyMethodDef Program_methods[] = {
+    {"enter", Program_enter, METH_O, "enter(address) -> the address before: calls from now on go to another host function of the same graph."},
+    {NULL},
+};
+
 static int Program_traverse(Program *p, visitproc visit, void *arg) {
     Py_VISIT(p->library);
     Py_VISIT(p->constants);
@@ -550,6 +565,7 @@ static int Program_clear(Program *p) {
 
 static void Program_dealloc(Program *p) {
     PyObject_GC_UnTrack(p);
+    if (p->weak) PyObject_ClearWeakRefs((PyObject *)p);
     Program_clear(p);
     Py_TYPE(p)->tp_free((PyObject *)p);
 }
@@ -560,8 +576,10 @@ static PyTypeObject ProgramType = {
     .tp_basicsize = sizeof(Program),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Program, call),
+    .tp_weaklistoffset = offsetof(Program, weak),
     .tp_call = PyVectorcall_Call,
     .tp_new = Program_new,
+    .tp_methods = Program_methods,
     .tp_traverse = (traverseproc)Program_traverse,
     .tp_clear = (inquiry)Program_clear,
     .tp_dealloc = (destructor)Program_dealloc,

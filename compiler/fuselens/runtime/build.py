@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config import Config
@@ -148,11 +148,11 @@ class Built:
     seconds: float
 
 
-def build(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache) -> Built:
+def build(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache, patient: bool = False) -> Built:
     """Builds C++ ``text`` (or finds it built), and loads it. Raises :class:`NoCompiler` and :class:`BuildFailed`.
 
     The cache entry's key covers the text, the flags and the compiler's version. A library that does not load is
-    rebuilt once.
+    rebuilt once. ``patient``: the compiler gives way to whatever else the machine does.
     """
     start = time.perf_counter()
     compiler, flags, path = _planned(text, isa_flags, config, cache)
@@ -161,6 +161,8 @@ def build(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache) -
             return Built(path, _load(path), True, time.perf_counter() - start)
         except OSError:
             cache.discard(path)
+    if patient and (nice := shutil.which("nice")):
+        compiler = replace(compiler, command=(nice, "-n", "19", *compiler.command))
     path = _compile(text, compiler, flags, path, cache)
     return Built(path, _load(path), False, time.perf_counter() - start)
 

@@ -173,17 +173,22 @@ def bind(
     operators: Mapping[str, Callable[..., Any]],
 ) -> Callable[[Any], Any]:
     """The unit's host function as a callable of a tuple or list of inputs. ``operators`` are those it calls by Python."""
-    if program.imports:
-        shim = torch_library("torch_cpu")
-        slots = (ctypes.c_void_p * len(program.imports)).in_dll(library, "fuselens_imports")
-        for k, name in enumerate(program.imports):
-            slots[k] = address(shim, name)
+    bind_imports(library, program)
     return _program.Program(
         address(library, "fuselens_call"), library, program.inputs.encode(),
         tuple(constants[name] for name in program.constants), program.results.encode(), program.outputs,
         tuple((operators[o.name], o.tensors, o.numbers, o.results) for o in program.operators), _failed,
         program.releases_lock,
     )  # fmt: skip
+
+
+def bind_imports(library: ctypes.CDLL, program: HostProgram) -> None:
+    """Tells the unit where the functions of torch's shim are that it calls."""
+    if program.imports:
+        shim = torch_library("torch_cpu")
+        slots = (ctypes.c_void_p * len(program.imports)).in_dll(library, "fuselens_imports")
+        for k, name in enumerate(program.imports):
+            slots[k] = address(shim, name)
 
 
 def _failed(code: int) -> None:

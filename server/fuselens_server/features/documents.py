@@ -11,7 +11,7 @@ from fuselens.diagnostics import TABLE
 from fuselens.report import Report, Stage
 from fuselens_server import messages
 from fuselens_server.document_uri import CodeDocument, ReportDocument
-from fuselens_server.features import summary
+from fuselens_server.features import last_run, summary
 from fuselens_server.features.locations import find_stage
 from fuselens_server.view import View
 
@@ -101,7 +101,7 @@ def report_content(view: View, document: ReportDocument) -> Content | None:
         make = texts.get(document.name)
         return Content(make(), "plaintext") if make else None
     found = find_stage(view, document)
-    return Content(found[2].text, language(document.suffix)) if found else None
+    return Content(last_run.noted(view, found[0], found[2]), language(document.suffix)) if found else None
 
 
 def code_content(document: CodeDocument) -> Content | None:

@@ -74,7 +74,8 @@ def hover(view: View, position: lsp.Position, link: Links | None = None) -> lsp.
     line = view.compiled.line(position) if view.report else None
     word, place = _word(view, position) or ("", None)
     parts = _line(view, line, word, link) if line is not None else []
-    return _hover(view, [*parts, *last_run.shapes(view, position, word)], place)
+    seen = [*last_run.shapes(view, position, word), *last_run.kernels(view, position)]
+    return _hover(view, [*parts, *seen], place)
 
 
 def _hover(view: View, parts: list[str], place: lsp.Range | None) -> lsp.Hover | None:

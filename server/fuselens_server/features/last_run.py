@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
 from lsprotocol import types as lsp
 
 from fuselens.discovery import Annotated
-from fuselens.report import Diagnostic, Span
+from fuselens.live import KernelTime
+from fuselens.report import Diagnostic, Report, Span, Stage
 from fuselens_server.features import summary
 from fuselens_server.features.inlay_hints import tensor_text
 from fuselens_server.features.markdown import code
@@ -88,6 +90,37 @@ def shapes(view: View, position: lsp.Position, word: str) -> list[str]:
     if word in latest and word not in here:
         here[word] = latest[word][1]
     return ["Seen in last run: " + "; ".join(f"{code(n)}: {', '.join(t)}" for n, t in here.items())] if here else []
+
+
+def kernels(view: View, position: lsp.Position) -> list[str]:
+    """The rows of a hover on a line: how long the kernels took that it became."""
+    line = view.ran.line(position) if view.observed else None
+    if line is None or view.observed is None:
+        return []
+    rows = [
+        f"`{kernel.name}` ({kernel.phase}) {kernel_time(kernel)}"
+        for function in view.observed.functions.values()
+        for kernel in function.kernels().values()
+        if any(view.here(span) and span.line <= line <= span.end_line for span in kernel.spans)
+    ]
+    return ["Last run: " + "; ".join(rows[:MOST_REASONS])] if rows else []
+
+
+def kernel_time(kernel: KernelTime) -> str:
+    return f"took {summary.duration(kernel.seconds / kernel.calls)} a call ({_count(kernel.calls, 'call')} timed)"
+
+
+def noted(view: View, report: Report, stage: Stage) -> str:
+    """The text of a unit of kernels, with the time of each on the line that introduces it."""
+    text = stage.text
+    function = view.observed.function((report.function,), None) if view.observed else None
+    for kernel in function.kernels().values() if function and stage.name.startswith("cpp") else ():
+        if (kernel.phase == "backward") == stage.name.endswith(".backward"):
+            head = re.compile(rf"^// (?:also .*\b)?{re.escape(kernel.name)}\b.*$", re.MULTILINE)
+            text = head.sub(
+                lambda found, k=kernel: f"{found.group()} · last run: {k.name} {kernel_time(k)}", text, count=1
+            )
+    return text
 
 
 def argument(view: View, function: Annotated, name: str) -> list[str]:
