@@ -62,6 +62,7 @@ class Auditor:
         self.wrong: list[str] = []
         self.methods: set[str] = set()  # of what the server sent unasked
         self.registered: set[str] = set()
+        self.progress: dict[Any, list[dict[str, Any]]] = {}  # by token
         self.files: list[Any] = []
         self.notifications = True  # the client asked for ours
         self.commands: set[str] = set()
@@ -126,6 +127,10 @@ class Auditor:
             self.wrong.append(f"the client does not take {method}")
             return
         self._typed(message, lsp.METHOD_TO_TYPES[method][0])
+        if method == lsp.WINDOW_WORK_DONE_PROGRESS_CREATE:
+            self.progress[params["token"]] = []
+        if method == lsp.PROGRESS:
+            self._progress(params["token"], params["value"])
         if method == lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS and self.declares("workspace.diagnostics.refreshSupport"):
             self.wrong.append("pushed to a client that pulls")
         if method == lsp.CLIENT_REGISTER_CAPABILITY:
@@ -138,6 +143,14 @@ class Auditor:
         shown = next((f for f in self.files if f.uri == uri), None)
         current = shown is None or params.get("version") in (None, shown.version)
         self._check(method, params, uri if current else "")
+
+    def _progress(self, token: Any, value: dict[str, Any]) -> None:
+        """Begins once, with a title, and ends once."""
+        before = [said["kind"] for said in self.progress.get(token, [{"kind": "end"}])]
+        expected = ("report", "end") if before else ("begin",)
+        if "end" in before or value["kind"] not in expected or (value["kind"] == "begin" and not value["title"]):
+            self.wrong.append(f"progress {value} after {before}")
+        self.progress.setdefault(token, []).append(value)
 
     def _typed(self, message: dict[str, Any], kind: Any) -> None:
         """A message is of its type when nothing is lost on the way through the type."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +110,20 @@ class World:
         uri = uri or next(uri for uri in found if name == parse(uri).name)  # type: ignore[union-attr]
         params = lsp.TextDocumentContentParams(uri)
         return lsp.TextDocumentIdentifier(uri), (await self.client.workspace_text_document_content_async(params)).text
+
+    async def until_code(self, file: Any, code: str) -> None:
+        await self.until_found(file, lambda d: d.code == code)
+
+    async def until_found(self, file: Any, wanted: Callable[[lsp.Diagnostic], bool]) -> lsp.Diagnostic:
+        for _ in range(900):
+            if found := [d for d in (await self.pull(file)).items if wanted(d)]:
+                return found[0]
+            await asyncio.sleep(0.1)
+        raise AssertionError("it was not found")
+
+
+def applied(text: str, edits: Any) -> str:
+    source = SourceText(text)
+    for edit in sorted(edits, key=lambda e: (e.range.start.line, e.range.start.character), reverse=True):
+        text = text[: source.offset(edit.range.start)] + edit.new_text + text[source.offset(edit.range.end) :]
+    return text
