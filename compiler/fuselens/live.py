@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import functools
 import json
+import linecache
 import os
 import socket
 import sys
@@ -33,6 +34,7 @@ QUEUE = 1024  # events that wait for one server; what comes beyond is dropped
 PERIOD = 0.25  # seconds between two looks at the times of calls
 EXIT_SECONDS = 0.1  # that the end of the process waits for a server that takes nothing
 FLUSH_SECONDS = 2.0  # that it waits for one that does
+LARGEST_CELL = 1 << 18  # characters of a notebook's cell
 MOST_KERNELS = 32  # of a graph, the slowest, whose times are told
 WORTH = 32  # calls of a graph from which its kernels are timed
 REST = 1.0  # seconds between two times at which kernels are
@@ -77,10 +79,11 @@ class Event:
 
     kinds: ``finding`` (a recompilation, a graph break, …: ``diagnostic``), ``shapes`` (of variables in a frame that was
     compiled), ``graph`` (number ``graph`` was compiled in ``seconds``), ``times`` (of its calls so far), ``kernels`` (of
-    some of them), ``call`` (it was compiled for one: ``shapes`` of its arguments), ``dropped`` (``calls`` events were).
+    some of them), ``call`` (it was compiled for one: ``shapes`` of its arguments), ``source`` (``file`` is a notebook's cell,
+    whose ``text`` ran), ``dropped`` (``calls`` events were).
     """
 
-    kind: Literal["finding", "shapes", "graph", "times", "kernels", "call", "dropped"]
+    kind: Literal["finding", "shapes", "graph", "times", "kernels", "call", "source", "dropped"]
     file: str = ""
     function: str = ""
     line: int = 0  # the first of the function's code
@@ -93,6 +96,7 @@ class Event:
     seconds: float = 0.0
     fastest: float = 0.0
     kernels: tuple[KernelTime, ...] = ()
+    text: str = ""
 
 
 # --- where servers listen -------------------------------------------------------------------------------------------
@@ -235,6 +239,7 @@ class _Sender:
         self._gone = self._sending = False
         self._sent = 0
         self._told: dict[Times | _Kernels, int] = {}
+        self._cells: set[str] = set()
 
     def put(self, event: Event) -> None:
         """Never waits."""
@@ -247,6 +252,12 @@ class _Sender:
         if self._thread is None:
             self._start()
         self._wake.set()
+
+    def cell(self, file: str, text: str) -> None:
+        """Says, once, what text a file is that is none: a cell."""
+        if file not in self._cells:
+            self._cells.add(file)
+            self.put(Event("source", file, text=text))
 
     def finish(self) -> None:
         """Gives what waits a moment to leave. A forked child that only ran what its parent compiled says so now."""
@@ -418,7 +429,20 @@ def follower(asked: bool | None, cache: Path, file: str, function: str, line: in
     says of this process, None when it says nothing."""
     if _off or asked is False or not file:
         return None
-    wanted = [e for e in _found(cache) if asked or any(Path(file).is_relative_to(f) for f in e.folders)]
+    cell = _cell(file)
+    where = Path.cwd() if cell else Path(file)
+    wanted = [e for e in _found(cache) if asked or any(where.is_relative_to(f) for f in e.folders)]
     if not wanted and not asked:
         return None
-    return Follower(file, function, line, tuple(_run().sender(e) for e in wanted))
+    senders = tuple(_run().sender(e) for e in wanted)
+    for sender in senders if cell else ():
+        sender.cell(file, cell)
+    return Follower(file, function, line, senders)
+
+
+def _cell(file: str) -> str:
+    """The text that ran under the name of a file that there is not: a cell's, which Jupyter leaves for tracebacks."""
+    if os.path.exists(file):
+        return ""
+    text = "".join(linecache.getlines(file))
+    return text if len(text) <= LARGEST_CELL else ""

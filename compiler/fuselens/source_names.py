@@ -304,24 +304,27 @@ def _literals(keywords: list[ast.keyword]) -> Arguments:
 
 def own_expressions(statement: ast.stmt) -> Iterator[ast.AST]:
     """The expressions of a statement, but not of those inside it; comprehensions included, lambdas not."""
-    waiting = [child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.expr | ast.withitem)]
+    children = ast.iter_child_nodes(statement)
+    waiting: list[ast.AST] = [child for child in children if isinstance(child, ast.expr | ast.withitem)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Lambda):
             continue
         yield node
-        waiting += ast.iter_child_nodes(node)  # pyright: ignore[reportArgumentType]
+        waiting += ast.iter_child_nodes(node)
 
 
 def bindings(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
     """The targets of a statement's assignments, each with its value; of ``a = b = value`` the first."""
     if isinstance(statement, ast.Assign):
-        target, value = statement.targets[0], statement.value
-        several = isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List)
-        if several and len(target.elts) == len(value.elts):
-            yield from zip(target.elts, value.elts, strict=True)
-        else:
-            yield target, value
+        match statement.targets[0], statement.value:
+            case (
+                (ast.Tuple(elts=targets) | ast.List(elts=targets)),
+                (ast.Tuple(elts=values) | ast.List(elts=values)),
+            ) if len(targets) == len(values):
+                yield from zip(targets, values, strict=True)
+            case target, value:
+                yield target, value
     elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
         yield statement.target, statement.value
     for node in own_expressions(statement):

@@ -13,6 +13,7 @@ import socket
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,12 +21,12 @@ from fuselens import plain, wire
 from fuselens.config import from_environment
 from fuselens.live import Endpoint, Event, Hello, directory, endpoints
 
-from .observed import Observed
+from .observed import Executed, Observed
 
 _NUMBER = (int, float)
 _KINDS = {
     "file": (str,), "function": (str,), "line": (int,), "graph": (int,), "calls": (int,), "seconds": _NUMBER,
-    "fastest": _NUMBER, "kernels": (tuple,),
+    "fastest": _NUMBER, "text": (str,), "kernels": (tuple,),
 }  # fmt: skip
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -33,15 +34,21 @@ logger = logging.getLogger(__name__)
 HELLO_SECONDS = 5.0  # for a process to say who it is
 LARGEST_MESSAGE = 1024 * 1024  # bytes
 MOST_FILES = 256  # about which something is kept
+MOST_CELLS = 4096  # that ran
 MOST_RUNS = 8  # at once that have to do with one file
 _PREFIX = "fuselens-live-"
 
 
 class LiveRuns:
-    """``on_change`` is told of each file, by its path, about which there is something new."""
+    """``on_change`` is told of each file, by its path, about which there is something new. ``cell_of`` tells which cell of a
+    notebook a text was that ran."""
 
-    def __init__(self, on_change: Callable[[str, Event], None]) -> None:
+    def __init__(
+        self, on_change: Callable[[str, Event], None], cell_of: Callable[[str], Executed | None] = lambda _: None
+    ) -> None:
         self._on_change = on_change
+        self.cell_of = cell_of
+        self._cells: OrderedDict[tuple[str, str], Executed] = OrderedDict()  # by run and the name of the file
         self._files: OrderedDict[str, list[Observed]] = OrderedDict()
         self._server: asyncio.Server | None = None
         self._endpoint: Endpoint | None = None
@@ -126,19 +133,38 @@ class LiveRuns:
         if event.kind == "dropped":
             logger.info("process %d dropped %d events", hello.pid, event.calls)
             return
+        if event.kind == "source":
+            self._take_cell(hello.run, event)
+            return
+        cell = self._cells.get((hello.run, event.file))
         found = event.diagnostic.span.file if event.diagnostic and event.diagnostic.span else event.file
-        for path in dict.fromkeys(os.path.realpath(p) for p in (event.file, found) if p):
+        if cell is not None:
+            event = replace(event, recorded=False)  # a check knows the notebook by another name
+        for path in dict.fromkeys(self._path(hello.run, p) for p in (event.file, found) if p):
             runs = self._files.setdefault(path, [])
             run = next((r for r in runs if r.run == hello.run), None)
             if run is None:
                 run = Observed(hello.run, hello.program)
                 runs.append(run)
                 del runs[:-MOST_RUNS]
+            if cell is not None:
+                run.cells[event.file] = cell
             run.take(hello.pid, event)
             self._files.move_to_end(path)
             if len(self._files) > MOST_FILES:
                 self._files.popitem(last=False)
             self._on_change(path, event)
+
+    def _path(self, run: str, file: str) -> str:
+        cell = self._cells.get((run, file))
+        return os.path.realpath(cell.notebook if cell is not None else file)
+
+    def _take_cell(self, run: str, event: Event) -> None:
+        executed = self.cell_of(event.text)
+        if executed is not None:
+            self._cells[run, event.file] = executed
+            if len(self._cells) > MOST_CELLS:
+                self._cells.popitem(last=False)
 
 
 async def _receive(reader: asyncio.StreamReader, cls: type[T]) -> T:

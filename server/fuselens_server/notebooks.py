@@ -15,10 +15,12 @@ from urllib.parse import unquote
 import attrs
 from lsprotocol import types as lsp
 
+from . import executed_cells
 from .convert import Encoding, SourceText
 from .lsp_values import rewritten
-from .session import Document, Session, same_text
-from .tracked_text import changed, whole_change
+from .observed import Observed
+from .session import Document, Ran, Session, same_text
+from .tracked_text import TrackedText, changed, whole_change
 
 if TYPE_CHECKING:
     from .server import FuselensServer
@@ -105,6 +107,14 @@ class Notebook(Document):
         text = self._joined()
         if text != self.text.text:
             self._apply(whole_change(self.text.text, text), SourceText(text, self.text.encoding))
+
+    def observe(self, observed: Observed) -> None:
+        self.ran = Ran(observed, TrackedText.unedited(self.text))
+
+    def last_run(self) -> Ran | None:
+        if self.ran is None:
+            return None
+        return Ran(executed_cells.placed(self.ran.observed, self), TrackedText.unedited(self.text))
 
     @property
     def source(self) -> str:

@@ -13,6 +13,16 @@ MOST_FINDINGS = 200  # of one function; a function that is called with ever new 
 MOST_SHAPES = 4  # of one variable
 
 
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """A cell that ran, as lines of the cell as it was; without empty ones in front, which are not run."""
+
+    notebook: str  # its path
+    cell: str  # its URI
+    lines: tuple[str, ...]
+    skipped: int = 0
+
+
 @dataclass(slots=True)
 class Finding:
     """A diagnostic, and how often it came."""
@@ -42,6 +52,7 @@ class Function:
     findings: dict[tuple[str, Span | None, str], Finding] = field(default_factory=dict)
     shapes: dict[tuple[str, Span], list[Tensor]] = field(default_factory=dict)
     graphs: dict[tuple[int, int], Graph] = field(default_factory=dict)  # by process and number
+    file: str = ""
     missed: int = 0  # calls that no compiled code was right for, but the first
     arguments: dict[str, list[Tensor]] = field(default_factory=dict)
 
@@ -105,10 +116,22 @@ class Observed:
     run: str
     program: str
     functions: dict[tuple[str, int], Function] = field(default_factory=dict)
+    cells: dict[str, Executed] = field(default_factory=dict)  # of a notebook, by the names under which they ran
 
     def take(self, process: int, event: Event) -> None:
         key = event.function, event.line
-        self.functions.setdefault(key, Function(*key)).take(process, event)
+        if key not in self.functions or self.functions[key].file != event.file:
+            self._forget(event)
+            self.functions[key] = Function(*key, file=event.file)
+        self.functions[key].take(process, event)
+
+    def _forget(self, event: Event) -> None:
+        """The functions of this name that a cell defined when it ran before."""
+        cell = self.cells.get(event.file)
+        for key, function in list(self.functions.items()):
+            before = self.cells.get(function.file)
+            if cell is not None and before is not None and (function.name, before.cell) == (event.function, cell.cell):
+                del self.functions[key]
 
     def function(self, names: Iterable[str], line: int | None) -> Function | None:
         """By name, or by the line where its code begins: a module is compiled under the name of a variable."""

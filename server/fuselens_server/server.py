@@ -18,7 +18,7 @@ from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcParseError
 from pygls.lsp.server import LanguageServer
 
-from . import messages, notebooks
+from . import executed_cells, messages, notebooks
 from .abilities import Abilities
 from .checking import Checks
 from .configuration import Configuration
@@ -26,6 +26,7 @@ from .convert import Encoding
 from .features import documents
 from .fix_trials import FixTrials
 from .live import LiveRuns
+from .observed import Executed
 from .progress import CheckProgress
 from .protocol import FuselensProtocol, converter
 from .publishing import Publisher
@@ -64,7 +65,7 @@ class FuselensServer(LanguageServer):
         self.checks = Checks(self, self.configuration, self.session, self.pool)
         self.warming = Warming(self.configuration, self.pool, self.publish, self.send_status)
         self.trials = FixTrials(self.configuration, self.pool, self.send_status)
-        self.live = LiveRuns(self.publisher.live_changed)
+        self.live = LiveRuns(self.publisher.live_changed, self._cell_of)
         self._worker_status: WorkerStatus | None = None
         self._running_checks = 0
         self._background: set[asyncio.Future[Any]] = set()
@@ -120,6 +121,10 @@ class FuselensServer(LanguageServer):
         document = self.session.get(uri) if uri else None
         self.session.focus = unquote(document.uri if document else uri) if uri else None
         self.pool.reconsider()
+
+    def _cell_of(self, text: str) -> Executed | None:
+        """The cell of an open notebook that has a text which ran."""
+        return executed_cells.find((d for d in self.session.documents if isinstance(d, notebooks.Notebook)), text)
 
     # --- the client's side of checks ---------------------------------------------------------------------------------
 

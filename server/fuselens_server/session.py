@@ -122,6 +122,10 @@ class Document:
                 text = origin.after(whole_change(ran, shown.text), shown)
             self.ran = Ran(observed, text)
 
+    def last_run(self) -> Ran | None:
+        """What a run said, about a text from which edits lead to the one that is shown."""
+        return self.ran
+
     def saved(self) -> None:
         self.on_disk = TrackedText.unedited(self.text)
 
@@ -291,7 +295,7 @@ class Session:
     def view(self, document: Document) -> View:
         functions = document.annotated()
         checked, failed = document.checked, document.failed
-        untouched = TrackedText.unedited(document.text)
+        untouched, ran = TrackedText.unedited(document.text), document.last_run()
         view = View(
             uri=document.uri,
             path=document.path,
@@ -306,8 +310,8 @@ class Session:
             failed=failed.text if failed else untouched,
             compiling=document.checking is not None,
             version=document.version,
-            observed=document.ran.observed if document.ran else None,
-            ran=document.ran.text if document.ran else untouched,
+            observed=ran.observed if ran else None,
+            ran=ran.text if ran else untouched,
             correspondence=checked.correspondence if checked else Correspondence(),
             other_text=lru_cache(self._other_text),
         )

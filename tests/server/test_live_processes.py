@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+from typing import Any
 
+import pytest
+from lsprotocol import types as lsp
+
+from fuselens_server import executed_cells
+from fuselens_server.convert import SourceText
+from fuselens_server.features import last_run
+from fuselens_server.features.diagnostics import diagnostics
+from fuselens_server.features.hover import hover
+from fuselens_server.notebooks import Cell, Notebook
+from fuselens_server.session import Session
 from tests.server.listening import Listening, ended, says
 
 TIMED = """\
@@ -94,6 +106,28 @@ for _ in range(2):
     assert torch.allclose(found, torch.arange(8.0).sin()[:, None].expand(8, 3) + 1)
 print("done")
 """
+KERNEL = """\\
+import hashlib, json, linecache, os, sys, types
+
+# As Jupyter's kernel and IPython run cells: a name by the text's digest, the text kept for tracebacks, magics as calls.
+namespace = {"__name__": "__main__", "get_ipython": lambda: types.SimpleNamespace(run_line_magic=lambda *_: None)}
+for number, line in enumerate(sys.stdin):
+    text, digest = json.loads(line), hashlib.sha1(line.encode()).hexdigest()[:12]
+    name = f"/tmp/ipykernel_{os.getpid()}/{digest}.py" if JUPYTER else f"<ipython-input-{number}-{digest}>"
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+    exec(compile(text, name, "exec"), namespace)
+    print("ran", flush=True)
+"""
+CELLS = (
+    "%matplotlib inline\nimport fuselens, torch",
+    "\n@fuselens.compile\ndef f(x):\n    y = x.sin() * 2\n    return y",
+    "for n in (3, 4):\n    f(torch.ones(n))",
+)
+RAN = (
+    "get_ipython().run_line_magic('matplotlib', 'inline')\nimport fuselens, torch\n",
+    f"{CELLS[1].strip()}\n",
+    CELLS[2],
+)
 ENDLESS = """\
 import fuselens, torch
 
@@ -150,3 +184,53 @@ async def test_a_run_that_is_killed_leaves_what_it_said(listening: Listening):
     again = await listening.launch(ENDLESS.replace("while True", "for _ in range(3)"))
     await ended(again)
     await listening.until(lambda: listening.seen() is not seen and listening.seen().functions["f", 4].calls == 5)
+
+
+@pytest.mark.parametrize("jupyter", [True, False])
+async def test_cells_of_a_notebook(listening: Listening, jupyter: bool):
+    """A kernel's names of cells are none that an editor knows: what they say is shown where the text is."""
+    path = str(listening.directory / "book.ipynb")
+    cells = [Cell(f"{path}#{k}", 1, SourceText(text)) for k, text in enumerate(CELLS)]
+    book, session = Notebook(f"file://{path}", path, 1, cells, "utf-16"), Session()
+    session.add(book, book.uris)
+    listening.runs.cell_of = lambda text: executed_cells.find([book], text)
+    kernel = await listening.launch(KERNEL.replace("JUPYTER", str(jupyter)), "kernel.py")
+
+    async def run(*texts: str) -> Any:
+        assert kernel.stdin is not None
+        for text in texts:
+            kernel.stdin.write(json.dumps(text).encode() + b"\n")
+            await says(kernel, b"ran\n")
+
+    def shown() -> tuple[str, list[tuple[str, int]], str]:
+        seen = listening.runs.seen(path)
+        if seen is None:
+            return "", [], ""
+        book.observe(seen)
+        view = session.view(book)
+        (f,) = view.annotated
+        found = [(str(d.code), d.range.start.line) for d in diagnostics(view) if d.code == "FL201"]
+        y = SourceText(book.text.text).position(book.text.text.index("y = x"))
+        about = hover(view, lsp.Position(y.line, y.character))
+        text = about.contents.value if about and isinstance(about.contents, lsp.MarkupContent) else ""
+        return last_run.title(view, f).rpartition(" · ")[0], found, text
+
+    await run(*RAN)
+    await listening.until(lambda: shown()[0] == "last run: 2 calls · 1 recompile")
+    assert shown()[1] == [("FL201", 5)]  # of the module: two lines, an empty one, the decorator and the head before
+    assert "Seen in last run: `y`: `f32[3]`" in shown()[2]
+
+    cells[0].text = SourceText(CELLS[0] + "\nimport math")
+    cells[1].text = SourceText("# above\n" + CELLS[1] + "  # behind")
+    book.change_cells(lsp.NotebookDocumentCellChanges(), 2)
+    assert shown()[1] == []  # the edits touch all there is, but for what is between them
+    cells[1].text = SourceText("# above\n" + CELLS[1])
+    book.change_cells(lsp.NotebookDocumentCellChanges(), 3)
+    assert shown()[1] == [("FL201", 7)]
+
+    await run(cells[1].text.text, "f(torch.ones(5))")
+    await listening.until(lambda: shown()[0] == "last run: 1 call")
+    assert shown()[1] == []
+    cells[1].text = SourceText("# other\n" + cells[1].text.text.replace("* 2", "* 3"))
+    book.change_cells(lsp.NotebookDocumentCellChanges(), 4)
+    assert shown()[2] == ""
