@@ -160,6 +160,16 @@ class SourceModule(Names):
     def span(self, node: ast.expr | ast.stmt | ast.arg) -> Span:
         return span_of(node, self.filename)
 
+    def place(self, node: ast.expr | ast.stmt) -> Span:
+        """Where CPython says that ``node`` is computed: a method call or an attribute of several lines from the
+        attribute's name on."""
+        span = self.span(node)
+        attribute = node.func if isinstance(node, ast.Call) else node
+        if not isinstance(attribute, ast.Attribute) or attribute.lineno == attribute.end_lineno:
+            return span
+        name = self.span(attribute)
+        return replace(span, line=name.end_line, column=max(0, name.end_column - len(attribute.attr.encode())))
+
     def _body(self, body: list[ast.stmt], place: _Place) -> Iterator[Target]:
         for statement in body:
             if isinstance(statement, Definition):

@@ -32,7 +32,7 @@ from . import api, comparison, fixes
 from .check import FileRefused, OpenFunction, describe, opened_function, read_source
 from .config import Config
 from .report import Diagnostic, FileReport, Fix, Report, Span
-from .trial_inputs import NOT_FINITE, Call, seeded, variants
+from .trial_inputs import NOT_FINITE, SAME_INTEGERS, Call, seeded, variants
 
 log = logging.getLogger(__name__)
 Progress = Callable[[str], None]
@@ -104,6 +104,16 @@ class _Trial:
                 self.expected[variant] = found
             for span, truths in seen.items():
                 self.looks.setdefault(span, {})[variant] = truths
+
+        self.give_up_gradients()
+
+    def give_up_gradients(self) -> None:
+        """No input requires gradients where eager refuses such on some calls, as it does for writing to them."""
+        refused = [v for v, allowed in self.gradients.items() if not allowed and "raised" not in self.expected[v]]
+        for variant, (args, kwargs) in self.calls(self.original) if refused else ():
+            if self.gradients[variant]:
+                self.gradients[variant] = False
+                self.expected[variant] = _left(self.original, self.original.target, args, kwargs, gradients=False)
 
     def calls(self, function: OpenFunction) -> Iterator[tuple[int, Call]]:
         return ((k, call) for k, call in enumerate(variants(function)) if k not in self.skipped)
@@ -184,7 +194,7 @@ class _Trial:
             found = self.compared(finding, fix)
             if not found:
                 return _Outcome("no inputs were found that take both sides")
-            chosen |= dict.fromkeys(found)
+            chosen |= dict.fromkeys(v for v in found if "one_hot" not in finding.message or v in SAME_INTEGERS)
         edited = fixes.applied(self.text, fix.edits)
         try:
             with seeded(), opened_function(self.path, self.qualname, edited, self.config) as shadow:
@@ -240,9 +250,12 @@ class _Trial:
     def difference(self, shadow: OpenFunction, compiled_on: list[int], removed: Sequence[Diagnostic]) -> str:
         """Why the edited function is not verified. Raises _DiffersError when it computes something else."""
         branches = any(finding.code in _BRANCHES for finding in removed)
+        classes = any(
+            "one_hot" in finding.message for finding in removed
+        )  # eager has as many as the largest label says
         until = time.monotonic() + _EAGER_SECONDS
         for variant, (args, kwargs) in self.calls(shadow):
-            counts = branches or variant not in NOT_FINITE
+            counts = (branches or variant not in NOT_FINITE) and (not classes or variant in SAME_INTEGERS)
             if variant in compiled_on or (counts and time.monotonic() < until):
                 actual = _left(shadow, shadow.target, args, kwargs, gradients=self.gradients[variant])
                 if "raised" in actual and "raised" not in self.expected[variant]:

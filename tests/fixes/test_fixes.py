@@ -14,9 +14,7 @@ from fuselens.report import Span
 
 PATH = "/f.py"
 ROOT = Path(__file__).resolve().parents[2]
-IMPORTS = (
-    "import copy, json, logging, sys, warnings\nimport numpy as np\nimport torch\nimport torch.nn.functional as F\n"
-)
+IMPORTS = "import copy, json, logging, math, sys, warnings\nimport numpy as np\nimport torch\nimport torch.nn.functional as F\n"
 
 
 def propose(code: str, source: str, needle: str, **fields: str) -> list[str]:
@@ -92,6 +90,19 @@ GOOD: list[tuple[str, str, str, list[str]]] = [
      ["a = ((x.sum() > 0) & (y.sum() > 0))\nreturn a"]),
     ("FL101", "x.sum() > 0", "assert x.sum() > 0, 'bad'\nreturn x",
      ["torch._assert_async(x.sum() > 0, 'bad')\nreturn x"]),
+    ("FL101", "x.sum() > 0", "if x.sum() > 0:\n    print(x)\nreturn x",
+     ["if not torch.compiler.is_compiling() and x.sum() > 0:\n    print(x)\nreturn x"]),
+    ("FL101", "m.any()", "m = x > 0\nif m.any():\n    y[m] = 0\nreturn y",
+     ["m = x > 0\ny[m] = 0\nreturn y", "m = x > 0\ny[m] = torch.where(m.any(), 0, y[m])\nreturn y"]),
+    ("FL101", "x[0] < 0", "if x[0] < 0:\n    x[0] *= y\nelse:\n    x[0] /= y\nreturn x",
+     ["x[0] = torch.where(x[0] < 0, x[0] * (y), x[0] / (y))\nreturn x"]),
+    ("FL101", "x.sum() > 0", """
+        if x.sum() > 0:
+            x = x * 2
+            if x.max() > 1:
+                x = x / 2
+        return x
+     """, ["x_then = x * 2\nx = torch.where(x.sum() > 0, torch.where(x_then.max() > 1, x_then / 2, x_then), x)\nreturn x"]),
     # output
     ("FL103", "print('x', x.sum())", "print('x', x.sum())  # debug\nreturn x",
      ["if not torch.compiler.is_compiling():\n    print('x', x.sum())  # debug\nreturn x", "return x"]),
@@ -112,17 +123,35 @@ GOOD: list[tuple[str, str, str, list[str]]] = [
     ("FL102", "not x", "a = not x\nreturn y * a", ["a = (~(x != 0))\nreturn y * a"]),
     # order
     ("FL102", "p.sort()", "p = [x, y]\np.sort()\nreturn p[0]",
-     ["p = [x, y]\np[:] = torch.stack(p).sort().values.unbind()\nreturn p[0]"]),
+     ["p = [x, y]\np[:] = torch.stack(p).sort(dim=0, stable=True).values.unbind()\nreturn p[0]"]),
     ("FL102", "sorted([x, y], reverse=True)", "return sorted([x, y], reverse=True)",
-     ["return list(torch.stack([x, y]).sort(descending=True).values.unbind())"]),
-    ("FL102", "max(x, y)", "return max(x, y)", ["return torch.maximum(x, y)"]),
-    ("FL102", "min(x)", "return min(x)", ["return torch.stack(list(x)).min()"]),
+     ["return list(torch.stack([x, y]).sort(dim=0, stable=True, descending=True).values.unbind())"]),
+    ("FL102", "max(x, y)", "return max(x, y)", ["return torch.where(y > x, y, x)"]),
+    ("FL102", "min(x.sum(), y)", "return min(x.sum(), y)", ["return torch.stack([x.sum(), y]).min(0).values"]),
+    ("FL102", "max(1, x)", "return max(1, x)", ["return torch.clamp(x, min=1)"]),
+    ("FL102", "min(x)", "return min(x)", ["return torch.stack(list(x)).min(0).values"]),
+    ("FL102", "x.tolist()", "a, b = x.tolist()\nreturn a", ["a, b = x.detach().unbind()\nreturn a"]),
+    ("FL102", "torch.tensor([x, y])", "return torch.tensor([x, y])", ["return torch.stack([x, y])"]),
+    ("FL102", "x.item()", "return math.exp(-x.item()) * y", ["return torch.exp(-x.detach()) * y"]),
+    ("FL102", "x.item()", "return round(x.item()) * y", ["return torch.round(x.detach()) * y"]),
+    ("FL102", "x.item()", "if x.item() > 3:\n    return y\nreturn y + 1", ["if x > 3:\n    return y\nreturn y + 1"]),
+    ("FL102", "x.argmax().item()", "i = x.argmax().item()\nreturn y[i] * x[i]",
+     ["i = x.argmax().long().reshape(1)\nreturn y[i].squeeze(0) * x[i].squeeze(0)"]),
+    ("FL102", "x.min().item()", "a, b = x.min().item(), x.max().item()\nreturn (y - a) / (b - a)",
+     ["a, b = x.min(), x.max().item()\nreturn (y - a) / (b - a)",
+      "a, b = x.min().detach(), x.max().item()\nreturn (y - a) / (b - a)"]),
     # shapes
+    ("FL108", "torch.nonzero(x > 0)", "found = torch.nonzero(x > 0)\nreturn y / len(found)",
+     ["found = x > 0\nreturn y / found.sum()"]),
+    ("FL108", "torch.nonzero(x > 0)", "return y / torch.nonzero(x > 0).shape[0]", ["return y / (x > 0).sum()"]),
     ("FL108", "x[x > 0]", "return x[x > 0].sum() * 2", ["return torch.where(x > 0, x, 0).sum() * 2"]),
     ("FL108", "x[y]", "return x[y].mean()", ["return (torch.where(y, x, 0).sum() / y.sum())"]),
     # calls
     ("FL102", "F.one_hot(x)", "num_classes = y.shape[0]\nreturn F.one_hot(x)",
-     ["num_classes = y.shape[0]\nreturn F.one_hot(x, num_classes=num_classes)"]),
+     ["num_classes = y.shape[0]\nreturn F.one_hot(x, num_classes=num_classes)",
+      "num_classes = y.shape[0]\nreturn F.one_hot(x, num_classes=y.shape[-1])"]),
+    ("FL102", "F.one_hot(x)", "classes = F.one_hot(x).float()\nreturn classes * y",
+     ["classes = F.one_hot(x, num_classes=y.shape[-1]).float()\nreturn classes * y"]),
     ("FL102", "F.one_hot(x)", "return F.one_hot(x)", ["return F.one_hot(x, num_classes=num_classes)"]),
     ("FL104", "copy.deepcopy(x)", "return copy.deepcopy(x)", ["return x.detach().clone()"]),
     ("FL104", "np.maximum(x.numpy(), 0)",
@@ -144,7 +173,6 @@ def test_fixes(code: str, needle: str, before: str, after: list[str | None]):
 
 BAD = [
     # what only one side may do, or does to others
-    ("FL101", "x.sum() > 0", "if x.sum() > 0:\n    print(x)\nreturn x"),
     ("FL101", "x.sum() > 0", "if x.sum() > 0:\n    y.add_(1)\nreturn y"),
     ("FL101", "x.sum() > 0", "if x.sum() > 0:\n    y += 1\nreturn y"),
     ("FL101", "x.sum() > 0", "if x.sum() > 0:\n    self.n = 1\nreturn y"),
@@ -173,7 +201,6 @@ BAD = [
     ("FL102", "x.item()", "y[x.item()] = 1\nreturn y"),
     ("FL102", "int(x)", "for i in range(int(x)):\n    y = y + i\nreturn y"),
     ("FL102", "float(x)", "return f'{float(x):.2f}'"),
-    ("FL102", "x.item()", "if x.item() > 3:\n    return y\nreturn y + 1"),
     ("FL102", "int(x)", "return torch.zeros(int(x))"),
     # orders that torch does not sort by
     ("FL102", "sorted([x, y], key=len)", "return sorted([x, y], key=len)"),

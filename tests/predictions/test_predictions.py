@@ -173,7 +173,7 @@ def test_no_breaks(statement):
         ("x, y", "if x > y: x = x + 1", []),  # nothing says that these are tensors
         ("x, y", "z = x @ y\nif z.sum() > 0: x = x + 1", ["FL101"]),
         ("x, n", "x = t.relu(x)\nif n > 3: print('a')\nif x.max() > n: x = x + 1", ["FL103", "FL101"]),
-        ("x: np.ndarray", "y = x + 1", ["FL104"]),
+        ("x: np.ndarray", "y = x + 1", ["FL105"]),
     ],
 )
 def test_parameters(parameters, statement, codes):

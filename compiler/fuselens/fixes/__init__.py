@@ -39,6 +39,8 @@ PRODUCERS: dict[str, Callable[[Source, Diagnostic], Iterator[Fix]]] = {
     "FL102": _look_fixes,
     "FL103": effect_fixes,
     "FL104": _outside_fixes,
+    "FL105": call_fixes,
+    "FL106": call_fixes,
     "FL108": shape_fixes,
     "FL113": context_fixes,
     "FL116": branch_fixes,

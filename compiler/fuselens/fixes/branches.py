@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from ..report import Diagnostic, Edit, Fix, Span
+from .effects import is_output
 from .purity import is_pure
 from .source import Source
 
@@ -160,7 +162,8 @@ class _Converter:
             raise _Unfit
         test = self.named(test, lines, once=len(merged) == 1)
         values = [self.choice(test, a, b) for a, b in merged.values()]
-        if len(merged) > 1 and _names_in(values) & merged.keys():  # one line would read what another has changed
+        places = any(not name.isidentifier() for name in merged)
+        if len(merged) > 1 and (places or _names_in(values) & merged.keys()):  # one would read what another has changed
             return [*lines, f"{', '.join(merged)} = {', '.join(values)}"]
         return [*lines, *(f"{name} = {value}" for name, value in zip(merged, values, strict=True))]
 
@@ -168,9 +171,10 @@ class _Converter:
         """Both values of each variable that is read afterwards."""
         found: dict[str, tuple[str, str]] = {}
         for name in dict.fromkeys((*yes.values, *no.values)):
-            if name not in self.read:
+            if name not in self.read and name.isidentifier():
                 continue
-            if not (name in yes.values and name in no.values) and name not in self.bound:
+            element = name.endswith("]")
+            if not (name in yes.values and name in no.values) and name not in self.bound and not element:
                 raise _Unfit
             found[name] = yes.values.get(name, name), no.values.get(name, name)
         return found
@@ -192,9 +196,9 @@ class _Converter:
     def choice(self, test: str, yes: str, no: str) -> str:
         return f"{self.where}({test}, {yes}, {no})"
 
-    def side(self, block: list[ast.stmt], label: str) -> _Side:
-        """What ``block`` computes. A value that is used again in it gets a variable of its own."""
-        side = _Side(label)
+    def side(self, block: list[ast.stmt], label: str, values: Mapping[str, str] = MappingProxyType({})) -> _Side:
+        """What ``block`` computes, after ``values``. A value that is used again in it gets a variable of its own."""
+        side = _Side(label, values=dict(values))
         for position, statement in enumerate(block):
             rest = block[position + 1 :]
             match statement:
@@ -208,6 +212,13 @@ class _Converter:
                         raise _Unfit
                     old = side.values.get(name, name)
                     self.assign(side, name, f"{old} {sign} ({self.text(value, side)})", rest)
+                case ast.Assign(targets=[ast.Subscript() | ast.Attribute() as place], value=value):
+                    self.store(side, place, self.text(value, side), rest)
+                case ast.AugAssign(target=ast.Subscript() | ast.Attribute() as place, op=op, value=value):
+                    if type(op) not in _SIGNS:
+                        raise _Unfit
+                    text = f"{self.source.text(place)} {_SIGNS[type(op)]} ({self.text(value, side)})"
+                    self.store(side, place, text, rest)
                 case ast.Return(value=ast.expr() as value):
                     parts = value.elts if isinstance(value, ast.Tuple) else [value]
                     side.result = [self.text(part, side) for part in parts]
@@ -219,14 +230,23 @@ class _Converter:
         return side
 
     def inner(self, side: _Side, statement: ast.If, test: ast.expr) -> None:
-        """An ``elif``, or an ``if`` that is all of its block."""
-        again = condition(self.source, test, {})
-        yes, no = self.side(statement.body, side.label), self.side(statement.orelse, side.label)
-        if again is None or side.values or yes.result is not None or no.result is not None:
+        """An ``elif``, or an ``if`` at the end of its block."""
+        self.text(test, side)
+        again = condition(self.source, test, side.values)
+        yes, no = (self.side(b, side.label, side.values) for b in (statement.body, statement.orelse))
+        if again is None or yes.result is not None or no.result is not None:
             raise _Unfit
         side.lines += [*yes.lines, *no.lines]
         for name, (one, other) in self.merged(yes, no).items():
-            side.values[name] = self.choice(again, one, other)
+            side.values[name] = one if one == other else self.choice(again, one, other)
+
+    def store(self, side: _Side, place: ast.Subscript | ast.Attribute, text: str, rest: list[ast.stmt]) -> None:
+        """An assignment to an element or an attribute, by its text: what is in it must not be needed, or change, after."""
+        base = {n.id for n in ast.walk(place) if isinstance(n, ast.Name)}
+        after = {n.id for s in rest for n in ast.walk(s) if isinstance(n, ast.Name)}
+        if not is_pure(self.source, place) or base & (after | side.values.keys()):
+            raise _Unfit
+        side.values[self.source.text(place)] = text
 
     def assign(self, side: _Side, name: str, text: str, rest: list[ast.stmt]) -> None:
         if any(isinstance(n, ast.Name) and n.id == name for s in rest for n in ast.walk(s)):
@@ -255,6 +275,10 @@ def _names_in(texts: list[str]) -> set[str]:
 
 
 def _if(source: Source, node: ast.If) -> Iterator[Fix]:
+    if not node.orelse and all(is_output(source, s) for s in node.body):
+        yield from _output(source, node)
+        return
+    yield from _masked(source, node)
     after = source.next(node)
     returns = isinstance(node.body[-1], ast.Return) and not node.orelse
     if returns and not isinstance(after, ast.Return):
@@ -274,6 +298,34 @@ def _if(source: Source, node: ast.If) -> Iterator[Fix]:
     if edit is not None:
         yield Fix("Compute both sides and choose with torch.where", (*imports, edit))
         yield from _cond(source, node, edit, where, imports)
+
+
+def _output(source: Source, node: ast.If) -> Iterator[Fix]:
+    """A branch that does nothing but print, log or warn."""
+    if not is_pure(source, node.test, reads=True):
+        return
+    compiling, imports = source.spelled("torch.compiler.is_compiling", node)
+    test = source.text(node.test)
+    inner = f"({test})" if isinstance(node.test, ast.BoolOp | ast.IfExp | ast.Lambda) else test
+    edit = source.replaced(node.test, f"not {compiling}() and {inner}")
+    yield Fix("Check and print only where the function is not compiled", (*imports, edit))
+
+
+def _masked(source: Source, node: ast.If) -> Iterator[Fix]:
+    """``if mask.any(): x[mask] = …``: where nothing is chosen, nothing is written."""
+    match node.test:
+        case ast.Call(func=ast.Attribute(value=mask, attr="any"), args=[]) if not source.dotted(mask):
+            pass
+        case ast.Call(func=function, args=[mask]) if source.dotted(function) == "torch.any":
+            pass
+        case _:
+            return
+    written = [s.targets[0] if isinstance(s, ast.Assign) else getattr(s, "target", None) for s in node.body]
+    by_mask = all(isinstance(w, ast.Subscript) and ast.dump(w.slice) == ast.dump(mask) for w in written)
+    if by_mask and not node.orelse and not source.text(node).startswith("elif"):
+        edit = source.rewritten([node], [source.text(s) for s in node.body])
+        if edit is not None:
+            yield Fix("Write by the mask in any case", (edit,))
 
 
 def _cond(source: Source, node: ast.If, edit: Edit, where: str, imports: tuple[Edit, ...]) -> Iterator[Fix]:

@@ -32,7 +32,10 @@ _DISTINCT = ("torch.maximum", "torch.minimum")
 
 
 def call_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
-    """For a call at ``span``."""
+    """For a call at ``span``, or what else is done to an array there."""
+    if "ndarray" in finding.message and (array := source.at(finding.span, ast.expr)) is not None:
+        yield from _without_numpy(source, array)
+        return
     node = source.at(finding.span, ast.Call)
     if node is None:
         return
@@ -80,6 +83,13 @@ def _translated(source: Source, node: ast.expr, say: Callable[[str, ast.AST], st
     match node:
         case ast.Call(func=ast.Attribute(value=tensor, attr="numpy"), args=[], keywords=[]):
             yield _cut(source, source.span(tensor), source.span(node))
+        case ast.Call(func=ast.Attribute(value=array, attr="std" | "var"), args=[], keywords=[]):
+            if _makes_array(source, array):  # torch divides by one less
+                end = dataclasses.replace(_from(source.span(array), source.span(node)), column=0)
+                place = dataclasses.replace(
+                    end, line=end.end_line, column=end.end_column - 1, end_column=end.end_column
+                )
+                yield Edit(place, "correction=0)")
         case ast.Call(func=ast.Attribute(value=array, attr="astype") as function, args=[_], keywords=[]):
             if _makes_array(source, array):
                 place = source.span(function)
@@ -179,18 +189,31 @@ def _before(span: Span) -> Span:
 
 
 def _hoisted(source: Source, node: ast.Call) -> Iterator[Fix]:
-    """A call that uses nothing of the function's is made once, when the module is imported."""
+    """A call that uses nothing of the function's is made once, when the module is imported, with the arithmetic on it."""
     function = source.function(node)
     name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-    read = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    read = _read(node)
     if function is None or not name or read & source.local_names(node) or not _may_be_early(source, node, name, read):
         return
+    whole: ast.expr = node
+    for parent in source.above(node):
+        if not isinstance(parent, ast.BinOp | ast.UnaryOp) or _read(parent) & source.local_names(node):
+            break
+        if any(isinstance(n, ast.Call) and n is not node for n in ast.walk(parent)):
+            break
+        whole = parent
+    if not _may_be_early(source, node, name, _read(whole)):
+        whole = node
     outermost = [n for n in source.above(node) if isinstance(n, ast.stmt)][-1]
     constant = source.unused(name.upper().strip("_") or "CONSTANT")
-    text = source.text(node)
+    text = source.text(whole)
     made = f"({text})" if "\n" in text else text
-    edits = (source.inserted(outermost, [f"{constant} = {made}", "", ""]), source.replaced(node, constant))
+    edits = (source.inserted(outermost, [f"{constant} = {made}", "", ""]), source.replaced(whole, constant))
     yield Fix(f"Call {ast.unparse(node.func)} once, when the module is imported", edits)
+
+
+def _read(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 def _may_be_early(source: Source, node: ast.Call, name: str, read: set[str]) -> bool:

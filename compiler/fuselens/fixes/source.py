@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
@@ -25,7 +24,7 @@ class Source(SourceModule):
         self._by_place: dict[Span, list[ast.expr | ast.stmt]] = {}
         for node in self.parents:
             if isinstance(node, ast.expr | ast.stmt):
-                for place in {self.span(node), self._instruction(node)}:
+                for place in {self.span(node), self.place(node)}:
                     self._by_place.setdefault(place, []).append(node)
 
     # --- finding --------------------------------------------------------------------------------------------------------
@@ -34,15 +33,6 @@ class Source(SourceModule):
         """The outermost node of ``kind`` whose text is exactly ``span``."""
         found = self._by_place.get(span, ()) if span is not None else ()
         return next((node for node in found if isinstance(node, kind)), None)
-
-    def _instruction(self, node: ast.expr | ast.stmt) -> Span:
-        """The place that CPython gives a method call or an attribute of several lines: from the attribute's name on."""
-        span = self.span(node)
-        attribute = node.func if isinstance(node, ast.Call) else node
-        if not isinstance(attribute, ast.Attribute) or attribute.lineno == attribute.end_lineno:
-            return span
-        _, _, _, line, end = dataclasses.astuple(self.span(attribute))
-        return dataclasses.replace(span, line=line, column=max(0, end - len(attribute.attr.encode())))
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes that ``node`` is part of, from the inside."""

@@ -326,7 +326,7 @@ class Calls(Scope):
             return Array() if last in tables.ARRAYS else UNKNOWN
         if any(isinstance(a, Array) for a in arguments) or last in tables.ARRAYS:
             self.found("FL104", node, what=self._callee(node), why="its arrays are not traced")
-            return Array()
+            return UNKNOWN if last in tables.SEVERAL_ARRAYS else Array()
         return PLAIN if arguments and all(isinstance(a, Plain) for a in arguments) else UNKNOWN
 
     # --- builtins ------------------------------------------------------------------------------------------------------

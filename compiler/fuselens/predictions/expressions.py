@@ -192,7 +192,7 @@ class Expressions(Calls):
             result = self._elementwise(left, right, mask=bits and masks)
             return replace(result, single=False) if isinstance(kind, ast.MatMult) else result
         if isinstance(left, Array) or isinstance(right, Array):
-            self.found("FL104", node, what="an operator", why="its argument is an array")
+            self.found("FL105", node, what="an operator", why="on an array")
             return Array()
         if isinstance(left, Container):
             if isinstance(kind, ast.Add) and isinstance(right, Container):

@@ -82,14 +82,14 @@ class Scope:
             self.branches += 1
         if self.quiet or (code == "FL102" and self.kept_scalars) or (code == "FL108" and self.kept_shapes):
             return
-        span = self.module.span(node)
+        span = self.module.place(node)
         if (code, span) not in self.findings:
             stack = (*self.frames, Frame(self.qualname, span)) if self.frames else ()
             fields.setdefault("what", self.text(node))
             self.findings[code, span] = diagnostics.predict(code, span, stack=stack, **fields)
 
     def frame(self, node: ast.expr) -> Frame:
-        return Frame(self.qualname, self.module.span(node))
+        return Frame(self.qualname, self.module.place(node))
 
     @contextlib.contextmanager
     def unreported(self) -> Iterator[None]:

@@ -113,6 +113,7 @@ READS_FRAME_ATTRIBUTES = frozenset({"_getframe", "currentframe", "settrace", "se
 ARRAYS = frozenset(
     "array asarray zeros ones empty full arange linspace eye stack concatenate zeros_like ones_like copy ascontiguousarray".split()
 )  # of numpy: implemented in C, whatever their arguments
+SEVERAL_ARRAYS = frozenset("array_split histogram meshgrid nonzero split unique".split())
 KEEPING = frozenset(
     "view reshape squeeze unsqueeze expand transpose permute flatten contiguous clone detach repeat flip roll t".split()
 )
