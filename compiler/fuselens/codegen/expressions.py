@@ -81,10 +81,12 @@ def slopes(expression: Any, axis: str) -> list[Expr] | None:
 
 def set_zero(expression: Any, names: frozenset[str]) -> Expr:
     """``expression`` with the symbols of these names set to 0."""
-    zero = {s: sympy.S.Zero for s in expression.free_symbols if s.name in names}
-    return expression.xreplace(zero) if zero else expression
+    if names.isdisjoint(names_in(expression)):
+        return expression
+    return expression.xreplace({s: sympy.S.Zero for s in expression.free_symbols if s.name in names})
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def names_in(expression: Any) -> frozenset[str]:
     return frozenset(s.name for s in expression.free_symbols)
 
@@ -128,6 +130,9 @@ TRITON = Syntax(
 )
 
 _ADD, _MULTIPLY, _ATOM = 0, 1, 2
+_text = functools.lru_cache(maxsize=1 << 14)(
+    str
+)  # of an expression: sympy prints slowly, and what is sorted comes again
 
 
 def print_index(expression: Expr | int, names: Mapping[str, str] | None = None, syntax: Syntax = C) -> str:
@@ -157,7 +162,7 @@ def _print(e: Any, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
         return names.get(e.name, e.name), _ATOM
     if e.is_Add:
         out = ""
-        for term in sorted(e.args, key=lambda t: (not t.free_symbols, -_magnitude(t), str(t))):
+        for term in sorted(e.args, key=lambda t: (not names_in(t), -_magnitude(t), _text(t))):
             negative = term.could_extract_minus_sign()
             text = at(-term if negative else term, _MULTIPLY)
             out += (" - " if negative else " + ") + text if out else ("-" if negative else "") + text
@@ -165,7 +170,7 @@ def _print(e: Any, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
     if e.is_Mul:
         if not all(f.is_Integer or not f.is_Rational for f in e.args):
             return _quotient(e, names, syntax)
-        factors = sorted(e.args, key=lambda f: (bool(f.is_number), str(f)))
+        factors = sorted(e.args, key=lambda f: (bool(f.is_number), _text(f)))
         return " * ".join(at(f, _ATOM) for f in factors), _MULTIPLY
     if e.is_Pow and e.exp.is_Integer and int(e.exp) > 0:
         return " * ".join([at(e.base, _ATOM)] * int(e.exp)), _MULTIPLY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -141,6 +142,11 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 def user_lines(spans: Iterable[Span]) -> str:
     """``model.py:12,14`` for a comment: base names and first lines of the spans, each once."""
+    return _user_lines(tuple(spans))
+
+
+@functools.lru_cache(maxsize=4096)
+def _user_lines(spans: tuple[Span, ...]) -> str:
     files: dict[str, dict[int, None]] = {}
     for span in spans:
         files.setdefault(PurePath(span.file).name, {})[span.line] = None

@@ -263,11 +263,11 @@ class Kernel:
         bound = {a.name for a in self.axes} | {a.name for p in self.phases for a in p.axes}
         found: set[str] = set()
         for axis in (*self.axes, *(a for p in self.phases for a in p.axes)):
-            found |= set(map(str, axis.size.free_symbols))
+            found |= {s.name for s in axis.size.free_symbols}
         for op in self.ops():
             for arg in op.args:
                 if isinstance(arg, Expr):
-                    found |= {n for n in map(str, arg.free_symbols) if not n.startswith("%")}
+                    found |= {s.name for s in arg.free_symbols if not s.name.startswith("%")}
         return tuple(sorted(found - bound))
 
 
