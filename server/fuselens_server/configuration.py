@@ -32,11 +32,12 @@ class Settled(Protocol):
 
 
 class Configuration:
-    """``options`` are those that the server was started with."""
+    """``options`` are those that the server was started with, ``told`` the section of a client that cannot be asked."""
 
     def __init__(self, server: FuselensServer) -> None:
         self._server = server
         self.options: Any = None
+        self.told: Any = None
         self.settings = Settings()
         self._of_folders: dict[str, Settings] = {}  # by their paths
         self._loaded = asyncio.Event()
@@ -95,10 +96,11 @@ class Configuration:
 
     async def _sections(self, scopes: list[str | None]) -> list[Any]:
         """The section of each scope; None where the client has none or does not say."""
+        if not self._server.client("workspace.configuration"):
+            return [self.told] * len(scopes)
         sections: list[Any] = []
-        if self._server.client("workspace.configuration"):
-            items = [lsp.ConfigurationItem(scope_uri=scope, section="fuselens") for scope in scopes]
-            with contextlib.suppress(JsonRpcException, TimeoutError):
-                asked = self._server.workspace_configuration_async(lsp.ConfigurationParams(items))
-                sections = list(await asyncio.wait_for(asyncio.shield(asked), PATIENCE_SECONDS))
+        items = [lsp.ConfigurationItem(scope_uri=scope, section="fuselens") for scope in scopes]
+        with contextlib.suppress(JsonRpcException, TimeoutError):
+            asked = self._server.workspace_configuration_async(lsp.ConfigurationParams(items))
+            sections = list(await asyncio.wait_for(asyncio.shield(asked), PATIENCE_SECONDS))
         return [*sections, *[None] * len(scopes)][: len(scopes)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException
@@ -34,7 +34,9 @@ def register(server: FuselensServer) -> None:
             await ls.restart()
 
     @server.feature(lsp.WORKSPACE_DID_CHANGE_CONFIGURATION)
-    async def did_change_configuration(ls: FuselensServer, _: lsp.DidChangeConfigurationParams) -> None:
+    async def did_change_configuration(ls: FuselensServer, params: lsp.DidChangeConfigurationParams) -> None:
+        told = params.settings
+        ls.configuration.told = told.get("fuselens", told) if isinstance(told, Mapping) else None
         if await ls.configure():
             await ls.restart()
 

@@ -257,6 +257,27 @@ async def test_wrong_answers_of_the_client_count_as_refusals(wire):
     assert told["params"]["message"] == "fuselens.timeout: expected float, got 'soon'"
 
 
+async def test_settings_of_clients_that_cannot_be_asked(wire, tmp_path):
+    await wire.begin()
+    path = tmp_path / "unsaved.py"
+    path.write_text("other = 1\n")
+    text = "import fuselens\n@fuselens.compile\ndef f(x): return x\n"
+    document = {"uri": path.as_uri(), "languageId": "python", "version": 1, "text": text}
+    wire.send("textDocument/didOpen", {"textDocument": document})
+    for settings, lenses in (
+        ({"fuselens": {"codeLens": False}}, 0),
+        (None, 1),
+        ({"codeLens": False}, 0),
+        ({}, 1),
+        (7, 1),
+    ):
+        wire.send("workspace/didChangeConfiguration", {"settings": settings})
+        wire.send("textDocument/codeLens", {"textDocument": {"uri": path.as_uri()}}, id=str(settings))
+        assert len((await wire.answer(str(settings)))["result"]) == lenses, settings
+    wire.send("workspace/didChangeConfiguration", {"settings": {"fuselens": {"memoryLimit": "all"}}})
+    assert (await wire.receive())["params"]["message"] == "fuselens.memoryLimit: expected int, got 'all'"
+
+
 async def test_cancelled_requests_are_answered_as_cancelled(wire, tmp_path):
     """Also when a cancellation comes late, or twice."""
     await wire.begin()

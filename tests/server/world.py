@@ -28,7 +28,7 @@ def example():
 
 @fuselens.compile(example_inputs=example)
 def toy(a, b):
-\ts = 'é😀`'; x = a / (a.abs() + 1 + len(s))  # FL101 is below
+\ts = 'é😀```'; x = a / (a.abs() + 1 + len(s))  # FL101 is below
 \tif b.sum() < len('😀'):
 \t\tb = b * -1
 \treturn x * b
