@@ -38,7 +38,8 @@ def copied(value: Any, grad: bool) -> Any:
             return leaf
         made = leaf.detach().clone()
         if leaf.layout is torch.strided and made.stride() != leaf.stride():
-            made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype).copy_(leaf.detach())
+            made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
+            made.copy_(leaf.detach())
         return made.requires_grad_(leaf.requires_grad and grad)
 
     return pytree.tree_map(copy, value)
@@ -70,7 +71,7 @@ def observe(fn: Callable[..., Any], sample: Any, in_place: bool) -> dict[str, An
     outputs = [t for t in tensors(result) if t.grad_fn is not None and t.layout is torch.strided]
     seen = {"layout": layout(result, (given, keywords)), "arguments": (given, keywords), "result": result}
     if leaves and outputs:
-        tangents = [torch.linspace(0.5, 1.5, t.numel()).to(t.dtype).view(t.shape) for t in outputs]
+        tangents = [torch.linspace(0.5, 1.5, t.numel()).to(t).view(t.shape) for t in outputs]
         try:
             seen["gradients"] = torch.autograd.grad(outputs, leaves, tangents, allow_unused=True)
         except RuntimeError as error:  # eigenvectors are defined up to a phase

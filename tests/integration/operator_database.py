@@ -1,22 +1,25 @@
 """Operators of torch's own database under the default backend: does each sample agree with eager, and how did it run?
 
 ``python -m tests.integration.operator_database --out FILE`` writes one JSON line for each operator and dtype, each case
-in a process of its own; ``--table FILE`` prints what share of the samples runs as loops, and which operators fall back.
+in a process of its own (on a GPU, whose processes start slowly: in one that has not failed yet); ``--table FILE`` prints
+what share of the samples runs as loops, and which operators fall back.
 """
 
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
+import contextlib
 import json
 import multiprocessing
+import queue
 import random
 import sys
+import threading
 import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,8 +33,11 @@ from tests.capture.operator_samples import NOT_SHARED, OPERATORS, RESHAPING, UNI
 
 DTYPES = {
     str(d).removeprefix("torch."): d
-    for d in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
-}
+    for d in (
+        torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64,
+    )
+}  # fmt: skip
+NOT_WANTED = {"cpu": {"float16"}, "cuda": {"float64", "complex64"}}  # unless asked for
 MOST_SAMPLES = 40
 # how a sample ran, best first; a case is as good as its worst sample
 WAYS = ("loops", "vendor", "fallback", "eager", "break")
@@ -53,18 +59,19 @@ class Outcome:
     seconds: float = 0.0
 
 
-def cases() -> list[tuple[str, str]]:
-    """Operator and dtype, where the operator takes the dtype on the CPU."""
+def cases(device: str = "cpu", dtypes: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """Operator and dtype, where the operator takes the dtype on the device."""
+    chosen = list(dtypes) or [d for d in DTYPES if d not in NOT_WANTED[device]]
     return [
         (name, dtype)
         for name, op in sorted(OPERATORS.items())
         if not name.startswith(PRIVATE)
-        for dtype, wanted in DTYPES.items()
-        if wanted in op.supported_dtypes("cpu")
+        for dtype in chosen
+        if DTYPES[dtype] in op.supported_dtypes(device)
     ]
 
 
-def verify(name: str, dtype: str, most: int = MOST_SAMPLES) -> Outcome:
+def verify(name: str, dtype: str, most: int = MOST_SAMPLES, device: str = "cpu") -> Outcome:
     """Every sample, forward and backward; those of equal shapes and arguments by the code of the first."""
     op, wanted = OPERATORS[name], DTYPES[dtype]
     outcome = Outcome(name, dtype)
@@ -73,11 +80,11 @@ def verify(name: str, dtype: str, most: int = MOST_SAMPLES) -> Outcome:
     random.seed(0)
     grad = (
         op.supports_autograd
-        and wanted in op.supported_backward_dtypes("cpu")
+        and wanted in op.supported_backward_dtypes(device)
         and (wanted.is_floating_point or wanted.is_complex)
     )
     groups: dict[Any, list[Any]] = {}
-    for sample in op.sample_inputs("cpu", wanted, requires_grad=grad):
+    for sample in op.sample_inputs(device, wanted, requires_grad=grad):
         groups.setdefault(signature(sample), []).append(sample)
     chosen = list(groups.values())
     if len(chosen) > most:
@@ -197,48 +204,84 @@ def _no_further(exact: Any, eager: Any, compiled: Any) -> bool:
 # --- the whole database, a process for each case
 
 
-def _in_child(case: tuple[str, str, int], pipe: Any) -> None:
-    name, dtype, most = case
+Case = tuple[str, str, int, str]  # operator, dtype, signatures at most, device
+
+
+def _in_child(pipe: Any) -> None:
+    """Answers cases until there are no more."""
     sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - lives as long as the process
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = verify(name, dtype, most)
-    except BaseException:  # noqa: BLE001 - reported
-        found = Outcome(name, dtype, differences=[traceback.format_exc(limit=-4)])
-    pipe.send(asdict(found))
+    with contextlib.suppress(EOFError):
+        while True:
+            case: Case = pipe.recv()
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    found = verify(*case)
+            except BaseException:  # noqa: BLE001 - reported
+                found = Outcome(*case[:2], differences=[traceback.format_exc(limit=-4)])
+            pipe.send(asdict(found))
 
 
-def _apart(case: tuple[str, str, int], limit: float) -> dict[str, Any]:
-    """The outcome of one case, which may crash or hang."""
-    name, dtype, _ = case
-    context = multiprocessing.get_context("fork")
-    receive, send = context.Pipe(duplex=False)
-    child = context.Process(target=_in_child, args=(case, send), daemon=True)
-    child.start()
-    send.close()
-    try:
-        if receive.poll(limit):
-            return receive.recv()
-        why = f"no result in {limit:.0f} s"
-    except EOFError:
-        child.join()
-        why = f"the process ended with {child.exitcode}"
-    finally:
-        child.kill()
-        child.join()
-    return asdict(Outcome(name, dtype, differences=[why]))
+class _Child:
+    """A process that may crash or hang: then the next case gets another."""
+
+    def __init__(self, device: str) -> None:
+        # what forks must not have touched the GPU, and asking for the dtypes that it takes may have
+        self.context: Any = multiprocessing.get_context("fork" if device == "cpu" else "spawn")
+        self.apart = device == "cpu"
+        self.process: Any = None
+
+    def outcome(self, case: Case, limit: float) -> dict[str, Any]:
+        if self.process is None:
+            self.pipe, theirs = self.context.Pipe()
+            self.process = self.context.Process(target=_in_child, args=(theirs,), daemon=True)
+            self.process.start()
+            theirs.close()
+        found = None
+        try:
+            self.pipe.send(case)
+            if self.pipe.poll(limit):
+                found = self.pipe.recv()
+            why = f"no result in {limit:.0f} s"
+        except (EOFError, OSError):
+            self.process.join()
+            why = f"the process ended with {self.process.exitcode}"
+        if self.apart or found is None or found["differences"]:
+            self.close()
+        return found or asdict(Outcome(*case[:2], differences=[why]))
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+            self.pipe.close()
+            self.process = None
 
 
-def sweep(wanted: list[tuple[str, str]], most: int, jobs: int, limit: float) -> Iterator[dict[str, Any]]:
+def sweep(
+    wanted: list[tuple[str, str]], most: int, jobs: int, limit: float, device: str = "cpu"
+) -> Iterator[dict[str, Any]]:
     """Outcomes as they come."""
     from fuselens import pipeline
 
     pipeline.warm()
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(_apart, (name, dtype, most), limit) for name, dtype in wanted]
-        for future in concurrent.futures.as_completed(futures):
-            yield future.result()
+    waiting: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+    for case in wanted:
+        waiting.put(case)
+    outcomes: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+
+    def work() -> None:
+        child = _Child(device)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                outcomes.put(child.outcome((*waiting.get_nowait(), most, device), limit))
+        child.close()
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for _ in wanted:
+        yield outcomes.get()
 
 
 def print_table(outcomes: list[dict[str, Any]], top: int) -> None:
@@ -277,7 +320,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file for one JSON line per operator and dtype")
     parser.add_argument("--table", type=Path, help="print the table of such a file")
     parser.add_argument("--only", help="operators whose name contains this")
-    parser.add_argument("--dtypes", nargs="*", default=list(DTYPES), choices=list(DTYPES))
+    parser.add_argument("--dtypes", nargs="*", default=[], choices=list(DTYPES))
+    parser.add_argument("--device", default="cpu", choices=list(NOT_WANTED))
     parser.add_argument("--most", type=int, default=MOST_SAMPLES, help="signatures compiled per operator and dtype")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=300, help="limit of one case")
@@ -289,9 +333,9 @@ def main() -> None:
     known = set()
     if given.out is not None and given.out.exists():
         known = {(o["name"], o["dtype"]) for o in map(json.loads, given.out.read_text().splitlines())}
-    wanted = [c for c in cases() if c[1] in given.dtypes and (given.only or "") in c[0] and c not in known]
+    wanted = [c for c in cases(given.device, given.dtypes) if (given.only or "") in c[0] and c not in known]
     outcomes = []
-    for outcome in sweep(wanted, given.most, given.jobs, given.seconds):
+    for outcome in sweep(wanted, given.most, given.jobs, given.seconds, given.device):
         outcomes.append(outcome)
         if given.out is not None:
             with given.out.open("a") as out:
