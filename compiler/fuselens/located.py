@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from . import api, diagnostics, torch_private
-from .config import Config
+from .config import Config, from_environment
 from .discovery import Annotated
 from .example_inputs import ExampleInputsFailed, NoExampleInputs, instance_of
+from .recorded_inputs import Recording
 from .report import Diagnostic
 
 _HOLDERS = (list, tuple, dict, torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
@@ -48,7 +49,9 @@ def locate(module: Any, path: str, annotated: Annotated) -> Found | Diagnostic:
         unreached = diagnostics.make("FL913", annotated.name_span, what=annotated.qualname, why=str(error))
         try:
             return _made(module, annotated) or unreached
-        except Exception as error:  # noqa: BLE001  constructors of the program may raise anything
+        except _Unreached as error:
+            return diagnostics.make("FL913", annotated.name_span, what=annotated.qualname, why=str(error))
+        except (Exception, SystemExit) as error:  # noqa: BLE001  constructors of the program may raise anything
             why = f"`{annotated.operand}` raised {type(error).__name__}: {error}"
             return diagnostics.make("FL913", annotated.name_span, what=annotated.qualname, why=why)
     if found is None or _is_another(found.target, path, annotated):
@@ -58,10 +61,23 @@ def locate(module: Any, path: str, annotated: Annotated) -> Found | Diagnostic:
 
 def _made(module: Any, annotated: Annotated) -> Found | None:
     """What the annotation compiles, made as it does."""
+    if annotated.operand and not _has_inputs(module, annotated):
+        raise _Unreached("its inputs are not known, so it was not made")
     found = _unwrapped(eval(annotated.operand, vars(module))) if annotated.operand else None
     if found is None or not annotated.example:
         return found
     return dataclasses.replace(found, example=eval(annotated.example, vars(module)))
+
+
+def _has_inputs(module: Any, annotated: Annotated) -> bool:
+    """Whether inputs may be found for the operand. One that would have to be made for nothing may be a large model."""
+    calls = [n.func for n in ast.walk(ast.parse(annotated.operand)) if isinstance(n, ast.Call)]
+    if not calls or annotated.example or any(p.annotation for p in annotated.parameters[1:]):
+        return True
+    classes = [vars(module).get(f.id) for f in calls if isinstance(f, ast.Name)]
+    codes = [api.root_code(c.forward) for c in classes if isinstance(c, type) and issubclass(c, torch.nn.Module)]
+    cache = from_environment().cache_dir
+    return any(code and Recording(cache, code.co_filename, code.co_qualname).calls() for code in codes)
 
 
 def _unreached(annotated: Annotated) -> str:

@@ -243,6 +243,11 @@ CASES: dict[str, tuple[str, list[Found]]] = {
     "main, of what is not known": (
         "def main(config):\n    net = fuselens.compile(load(config))", [("main.<locals>.net", "net", "FL913")]
     ),
+    "main, of what has no inputs": (
+        "class Large(nn.Module):\n    def __init__(self):\n        raise MemoryError\n    def forward(self, x): ...\n"
+        "def main():\n    net = fuselens.compile(Large())",
+        [("main.<locals>.net", "net", "FL913")],
+    ),
     "main guard": ("if __name__ == '__main__':\n    g = torch.compile(f)\n    g(torch.ones(4))", [("g", "g", "f")]),
     "main guard, examples": (
         "def plain(x):\n    return x * 2  # plain\n"
