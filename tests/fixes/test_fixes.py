@@ -399,3 +399,29 @@ def test_whatever_is_found_the_edited_file_parses(path: str):
                     (a.end_line, a.end_column) <= (b.line, b.column) for a, b in zip(places, places[1:], strict=False)
                 )
     assert offered
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_what_differs_makes_the_one_of_the_other(end: str):
+    generator = random.Random(0)
+    for _ in range(200):
+        before, after = (
+            end.join(generator.choices(["", "é = 1", "\tx = 😀", "y = 1", "  y"], k=generator.randrange(6)))
+            for _ in "ab"
+        )
+        assert fixes.applied(before, fixes.differences(before, after, PATH)) == after
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_fix_after_a_fix_in_other_lines_and_indentation(end: str):
+    source = end.join(
+        ["import torch", "def f(x):", "\té = x", "\tif x[0].item() > 0:", "\t\treturn x", "\treturn -é", ""]
+    )
+    finding = diagnostics.make("FL102", Span(PATH, 4, 4, 4, 15))
+    (look,) = fixes.propose(fixes.Source(source, PATH), finding)
+    edited = fixes.applied(source, look.edits)
+    branch = diagnostics.make("FL101", Span(PATH, 4, 4, 4, 12))
+    (choose,) = fixes.propose(fixes.Source(edited, PATH), branch)
+    both = fixes.followed(source, look, choose, PATH)
+    assert both.base == look.edits
+    assert fixes.applied(source, both.edits).split(end)[3:] == ["\treturn torch.where(x[0] > 0, x, -é)", ""]
