@@ -26,7 +26,7 @@ class Settings:
     on_names: bool = False  # navigate on names too: there is no other Python language server
     virtual_documents: str = "auto"  # "addresses" (fuselens:…), "files", or by what the client says that it opens
     command_links: bool = False  # the client has our extension's commands, and runs `command:` links in hovers
-    notifications: bool = False  # the client has handlers for what we say beyond LSP (``messages.py``)
+    notifications: bool = True  # tell the client what we say beyond LSP (``messages.py``)
     live: bool = False  # what the user's own processes compile of this folder is shown, not only where FUSELENS_LIVE=1
     try_fixes: bool = True  # compile each fix in the background, and compare with eager
     warm_files: bool = True  # build in the background what the user's own run of a file will need
