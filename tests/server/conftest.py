@@ -277,6 +277,7 @@ class Editor:
         self.configuration: Any = None
         self.scoped: dict[str, Any] = {}  # the configuration of workspace folders, by URI
         self.exit_code: int | None = None
+        self.log: list[str] = []  # what the server wrote on stderr
         self.publications = 0
         self.initialized: lsp.InitializeResult | None = None
         self._waiting: dict[str, asyncio.Future[None]] = {}
@@ -368,7 +369,8 @@ class Editor:
         """To pytest's captured output, which it prints for failed tests; unread, the pipe would fill up."""
         assert self.process.stderr is not None
         while line := await self.process.stderr.readline():
-            sys.stderr.write(line.decode(errors="replace"))
+            self.log.append(line.decode(errors="replace"))
+            sys.stderr.write(self.log[-1])
 
     async def stop(self) -> None:
         if self.process.returncode is None:

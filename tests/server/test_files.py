@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import sys
 from collections.abc import Sequence
 
@@ -90,9 +91,10 @@ async def test_renamed_in_mid_check(editor, tmp_path):
 
 
 async def test_a_disk_that_takes_nothing(new_editor, tmp_path):
-    """No file can be written, so no kernel built: the file's findings are shown all the same, and the next save works."""
+    """No file can be written, so no kernel built: the file's findings are shown all the same. When there is room again,
+    the next save builds what was not built."""
     cache = {"FUSELENS_CACHE_DIR": str(tmp_path / "cache")}
-    limited = ("sh", "-c", f"ulimit -f 0; exec {sys.executable} -m fuselens_server")
+    limited = ("sh", "-c", f"ulimit -S -f 0; exec {sys.executable} -m fuselens_server")
     editor = await new_editor().start(tmp_path, environment=cache, command=limited)
     try:
         file, found = await editor.open(tmp_path / "full.py", HEAD + F)
@@ -100,6 +102,11 @@ async def test_a_disk_that_takes_nothing(new_editor, tmp_path):
         assert (await file.titles())[0].startswith("2 graphs")
         found = await file.save(HEAD + F.replace("    print(y)\n", ""))
         assert "FL103" not in codes(found)
+        assert "FL402" in [d.code for d in found]
+        (worker,) = editor.worker_pids()
+        resource.prlimit(worker, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert "FL402" not in [d.code for d in await file.save()]
+        assert "1 kernel" in (await file.titles())[0]
         file.close()
     finally:
         await editor.stop()

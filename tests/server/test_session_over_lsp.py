@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -294,18 +295,29 @@ def alive(pid: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("end", ["exit", "stdin", "sigterm", "sigkill", "worker"])
-async def test_nothing_is_orphaned(new_editor, tmp_path, good, end):
-    editor = await new_editor().start(tmp_path)
+def write_sleeper(folder: Path, good: str) -> Path:
+    """A file that starts a process and sleeps; once it is checked, its process and the other are in ``folder/pids``."""
     sleeping = (
         "import fuselens, time, os, subprocess\nstarted = subprocess.Popen(['sleep', '300']).pid\n"
         "open('pids', 'w').write(f'{os.getpid()} {started}.')\ntime.sleep(300)\n" + good
     )
-    written = tmp_path / "pids"
-    (tmp_path / "first.py").write_text(sleeping.replace("'pids'", repr(str(written))))
-    editor.show(tmp_path / "first.py")
-    await editor.until(lambda: written.exists() and written.read_text().endswith("."), 60)
-    pids = [*editor.worker_pids(), *map(int, written.read_text().rstrip(".").split())]
+    path = folder / "sleeper.py"
+    path.write_text(sleeping.replace("'pids'", repr(str(folder / "pids"))))
+    return path
+
+
+async def sleepers(folder: Path) -> list[int]:
+    written = folder / "pids"
+    while not (written.exists() and written.read_text().endswith(".")):
+        await asyncio.sleep(0.05)
+    return [int(pid) for pid in written.read_text().rstrip(".").split()]
+
+
+@pytest.mark.parametrize("end", ["exit", "stdin", "sigterm", "sigkill", "worker"])
+async def test_nothing_is_orphaned(new_editor, tmp_path, good, end):
+    editor = await new_editor().start(tmp_path)
+    editor.show(write_sleeper(tmp_path, good))
+    pids = [*await asyncio.wait_for(sleepers(tmp_path), 60), *editor.worker_pids()]
     assert len(pids) == 3
     if end == "exit":
         await editor.stop()
@@ -314,7 +326,7 @@ async def test_nothing_is_orphaned(new_editor, tmp_path, good, end):
         editor.process.stdin.close()
         assert await asyncio.wait_for(editor.process.wait(), 10) == 1
     elif end == "worker":
-        os.kill(pids[0], signal.SIGKILL)
+        os.kill(pids[-1], signal.SIGKILL)
     else:
         number = {"sigterm": signal.SIGTERM, "sigkill": signal.SIGKILL}[end]
         editor.process.send_signal(number)
@@ -322,6 +334,38 @@ async def test_nothing_is_orphaned(new_editor, tmp_path, good, end):
     await editor.until(lambda: not any(map(alive, pids)), 10)
     if end == "worker":
         await editor.stop()
+
+
+EDITOR = """
+import json, subprocess, sys
+server = subprocess.Popen([sys.executable, "-m", "fuselens_server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+def send(**message):
+    body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+    server.stdin.write(b"Content-Length: %d\\r\\n\\r\\n" % len(body) + body)
+    server.stdin.flush()
+
+send(id=1, method="initialize", params={"processId": None, "rootUri": None, "capabilities": {}})
+send(method="initialized", params={})
+item = {"uri": sys.argv[1], "languageId": "python", "version": 1, "text": open(sys.argv[2]).read()}
+send(method="textDocument/didOpen", params={"textDocument": item})
+print(server.pid, flush=True)
+server.wait()
+"""
+
+
+async def test_an_editor_that_is_killed_leaves_nothing(new_editor, tmp_path, good):
+    path = write_sleeper(tmp_path, good)
+    editor = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", EDITOR, path.as_uri(), str(path), stdout=asyncio.subprocess.PIPE, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )  # fmt: skip
+    assert editor.stdout is not None
+    server = int(await editor.stdout.readline())
+    pids = [server, *await asyncio.wait_for(sleepers(tmp_path), 60)]
+    editor.kill()
+    await editor.wait()
+    await new_editor().until(lambda: not any(map(alive, pids)), 10)
 
 
 async def test_configuration_chooses_the_interpreter(new_editor, tmp_path, good):

@@ -1,13 +1,19 @@
-"""Many saves of many files while workers are killed at random: nothing leaks, and in the end all is as if nothing
+"""Many saves of many files while processes are killed at random: nothing leaks, and in the end all is as if nothing
 had happened. ``make sweep`` runs it at its full length (``FUSELENS_SOAK=saves,files``)."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import signal
+import sys
+import time
+import uuid
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,113 +28,284 @@ BODIES = (
     "    print(x)\n",
     "    if x.sum() > 0:\n        x = -x\n",
     "    x = x.tolist()[0] + x\n",
+    "    import shared\n    x = shared.scaled(x)\n",
     "\n\n",
 )
-ENDINGS = ("", "", "", "", "x = (\n", "raise ValueError('no')\n", "import os\nos.abort()\n", "# é 😀\n")
+ENDINGS = (
+    "", "", "", "", "", "", "x = (\n", "raise ValueError('no')\n", "import os\nos.abort()\n", "# é 😀\n", "import shared\n",
+    "import subprocess\nsubprocess.Popen(['sleep', '1000'])\n", "import time\ntime.sleep(1)\n",
+)  # fmt: skip
+SHARED = "def scaled(x):\n    return x * {0}\n"
+
+CENSUS = """
+import collections, gc, json, sys
+from fuselens_server import __main__, registration
+
+def counted():
+    server = registration.create()
+
+    @server.command("soak.census")
+    def census(ls):
+        gc.collect()
+        kinds = collections.Counter(type(o).__name__ for o in gc.get_objects() if ours(type(o)))
+        return json.dumps([sys.getallocatedblocks(), kinds])
+
+    return server
+
+def ours(kind):
+    return str(kind.__module__).partition(".")[0] in ("fuselens", "fuselens_server", "_asyncio")
+
+__main__.create = counted
+sys.exit(__main__.main([]))
+"""  # a server that counts its objects on request
 
 
-class Project:
-    """Files whose texts change at random."""
+# --- processes, as /proc shows them ----------------------------------------------------------------------------------
 
-    def __init__(self, root: Path, files: int, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.paths = [root / f"file{k}.py" for k in range(files)]
 
-    def text(self) -> str:
-        functions = self.random.sample(range(4), self.random.randint(0, 3))
-        made = [FUNCTION.format(k, self.random.choice(BODIES), self.random.randint(1, 3)) for k in functions]
-        return HEAD + "".join(made) + self.random.choice(ENDINGS)
+def _status(pid: int, name: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def _resident_mib(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))
+    return _status(pid, "RssAnon") / 1024
 
 
 def _descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-def _children(pid: int) -> list[int]:
-    found = []
+def descendants(pid: int) -> list[int]:
+    """Children, their children, and so on."""
+    found: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            found += map(int, task.read_text().split())
+            for child in map(int, task.read_text().split()):
+                found += [child, *descendants(child)]
     return found
 
 
-def shown(editor: Any, opened: dict[Path, Any]) -> dict[str, list[tuple[Any, ...]]]:
+def marked(mark: str) -> set[int]:
+    """The living processes that have ``mark`` in their environment, whoever is their parent by now."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in path.read_bytes():
+                found.add(int(path.parent.name))
+    return found
+
+
+@dataclass(frozen=True)
+class State:
+    """What a server takes up."""
+
+    resident: float  # MiB
+    descriptors: int
+    threads: int
+    blocks: int  # of Python's memory
+    kinds: dict[str, int]  # its objects of our types, and its tasks
+
+    @classmethod
+    async def of(cls, editor: Any) -> State:
+        pid = editor.process.pid
+        census = await editor.execute("soak.census")
+        return cls(_resident_mib(pid), _descriptors(pid), _status(pid, "Threads"), *json.loads(census))
+
+    def __str__(self) -> str:
+        kinds = {
+            name: self.kinds.get(name, 0) for name in ("Document", "Report", "TrackedText", "Span", "Task", "_Entry")
+        }
+        return f"{self.resident:.1f} MiB, {self.blocks} blocks, {self.descriptors} descriptors, {self.threads} threads, {kinds}"
+
+
+# --- the editor's side -----------------------------------------------------------------------------------------------
+
+
+async def idle(editor: Any, seconds: float, background: bool = False) -> None:
+    """Until no file is being checked (nor anything done in the background), and that has been so for a while."""
+    states = editor.notifications["fuselens/status"]
+    until, since = time.monotonic() + seconds, time.monotonic()
+    before: Any = None
+    while time.monotonic() - since < 1.5:
+        await asyncio.sleep(0.1)
+        now = editor.publications, len(states) if background else 0
+        busy = (
+            not states
+            or states[-1].state in ("compiling", "starting")
+            or (background and states[-1].message != "ready")
+        )
+        if now != before or busy:
+            before, since = now, time.monotonic()
+        assert time.monotonic() < until, states[-1]
+
+
+class Person:
+    """Opens, edits, saves, renames and closes files at random."""
+
+    def __init__(self, editor: Any, root: Path, files: int, seed: int) -> None:
+        self.editor, self.root = editor, root
+        self.random = random.Random(seed)
+        self.names = [root / f"file{k}.py" for k in range(files)]
+        self.opened: dict[Path, Any] = {}
+        self.looking: list[asyncio.Task[Any]] = []
+        self.saves = 0
+        self.kills = Counter[str]()
+        self.write_shared()
+
+    def write_shared(self) -> None:
+        (self.root / "shared.py").write_text(SHARED.format(self.random.randint(1, 3)))
+
+    def text(self) -> str:
+        functions = self.random.sample(range(4), self.random.randint(0, 3))
+        made = [FUNCTION.format(k, self.random.choice(BODIES), self.random.randint(1, 3)) for k in functions]
+        return HEAD + "".join(made) + self.random.choice(ENDINGS)
+
+    def open(self, path: Path) -> None:
+        if not path.exists():
+            path.write_text(self.text())
+        self.opened[path] = self.editor.show(path)
+
+    def save(self, path: Path) -> None:
+        file = self.opened[path]
+        path.write_text(file.text)
+        self.editor.client.text_document_did_save(lsp.DidSaveTextDocumentParams(file.identifier))
+        self.saves += 1
+
+    def rename(self, path: Path) -> None:
+        """In the editor: closed under one name, opened under another."""
+        self.opened.pop(path).close()
+        other = path.with_name(
+            path.name.replace("file", "renamed") if "file" in path.name else path.name.replace("renamed", "file")
+        )
+        self.names[self.names.index(path)] = other
+        if path.exists():
+            path.rename(other)
+        self.open(other)
+
+    async def look(self, path: Path) -> None:
+        file = self.opened[path]
+        await file.lenses()
+        await file.hints()
+        await file.hover("x.sin()" if "x.sin()" in file.text else "torch")
+
+    def act(self) -> None:
+        path = self.random.choice(self.names)
+        if path not in self.opened:
+            return self.open(path)
+        file = self.opened[path]
+        what = self.random.random()
+        if what < 0.03:
+            self.opened.pop(path).close()
+        elif what < 0.06:
+            self.rename(path)
+        elif what < 0.08:
+            path.unlink(missing_ok=True)
+        elif what < 0.1:
+            self.write_shared()
+        elif what < 0.2:
+            file.insert(self.random.randint(0, 8), self.random.choice(("\n", "# more\n", "x = 1\n", "(\n")))
+        elif what < 0.25:
+            self.looking.append(asyncio.create_task(self.look(path)))
+        elif what < 0.253:
+            self.looking.append(asyncio.create_task(self.editor.execute("fuselens.server.restartWorker")))
+        else:
+            file.replace(self.text() if self.random.random() < 0.8 else file.text)
+            self.save(path)
+        return None
+
+    def close_all(self) -> None:
+        for file in self.opened.values():
+            file.close()
+        self.opened.clear()
+
+    def kill(self) -> None:
+        """A worker, a child of one, or what a child runs: a compiler, say."""
+        workers = self.editor.worker_pids()
+        below = [pid for worker in workers for pid in descendants(worker)]
+        victims = self.random.choice((workers, below, below[-1:]))
+        if victims:
+            victim = self.random.choice(victims)
+            with contextlib.suppress(OSError):
+                name = Path(f"/proc/{victim}/comm").read_text().strip()
+                os.kill(victim, signal.SIGKILL)
+                self.kills["worker" if victim in workers else name] += 1
+
+
+async def shown(editor: Any, opened: dict[Path, Any]) -> dict[str, list[str]]:
     """File → what is said about it."""
-    found: dict[str, list[tuple[Any, ...]]] = {}
+    found: dict[str, list[str]] = {}
     for path, file in opened.items():
         published = editor.diagnostics.get(file.uri)
-        every = published.diagnostics if published else []
-        found[path.name] = sorted(((d.code, d.message, d.severity, repr(d.range)) for d in every), key=repr)
+        said = sorted(map(repr, published.diagnostics if published else []))
+        found[path.name] = [*said, *await file.titles(), *map(repr, await file.hints())]
     return found
-
-
-async def quiet(editor: Any) -> None:
-    """Until nothing has been published for a while and no file is being compiled."""
-    states = editor.notifications["fuselens/status"]
-    still = 0
-    while still < 20:
-        before = len(states), sum(len(p.diagnostics) for p in editor.diagnostics.values()), editor.publications
-        await asyncio.sleep(0.1)
-        after = len(states), sum(len(p.diagnostics) for p in editor.diagnostics.values()), editor.publications
-        still = still + 1 if before == after and states and states[-1].state == "ready" else 0
 
 
 async def soak(new_editor: Any, root: Path, saves: int, files: int, seed: int) -> None:
-    project = Project(root, files, seed)
-    chance = project.random
-    editor = await new_editor().start(root)
-    opened: dict[Path, Any] = {}
-    measured: list[tuple[float, int]] = []
+    mark, begun = uuid.uuid4().hex, time.monotonic()
+    project, temporary, cache = (root / name for name in ("project", "temporary", "cache"))
+    for folder in (project, temporary):
+        folder.mkdir()
+    environment = {"SOAK": mark, "TMPDIR": str(temporary), "FUSELENS_CACHE_DIR": str(cache)}
+    editor = await new_editor().start(project, None, environment, (sys.executable, "-P", "-c", CENSUS))
+    person = Person(editor, project, files, seed)
+    states: list[State] = []
+
+    async def measure(what: str) -> State:
+        states.append(await State.of(editor))
+        print(f"{time.monotonic() - begun:.0f} s, {what}: {dict(person.kills)}, {states[-1]}", flush=True)
+        return states[-1]
+
     try:
-        for count in range(saves):
-            path = chance.choice(project.paths)
-            if path not in opened:
-                path.write_text(project.text())
-                opened[path] = editor.show(path)
-            elif chance.random() < 0.05:
-                opened.pop(path).close()
-                continue
-            else:
-                file = opened[path]
-                file.replace(project.text())
-                path.write_text(file.text)
-                editor.client.text_document_did_save(lsp.DidSaveTextDocumentParams(file.identifier))
-            if chance.random() < 0.03:
-                for worker in editor.worker_pids():
-                    victims = [worker] if chance.random() < 0.5 else _children(worker)
-                    for victim in victims[:1]:
-                        with contextlib.suppress(ProcessLookupError):
-                            os.kill(victim, signal.SIGKILL)
-            await asyncio.sleep(chance.choice((0, 0, 0.05, 0.3)))
-            if count % max(1, saves // 8) == 0:
-                await quiet(editor)
-                measured.append((_resident_mib(editor.process.pid), _descriptors(editor.process.pid)))
-        for file in opened.values():  # what died with a worker is shown until the next save, so each is saved once more
-            editor.client.text_document_did_save(lsp.DidSaveTextDocumentParams(file.identifier))
-        await quiet(editor)
-        found = shown(editor, opened)
+        person.names[0].write_text(HEAD + FUNCTION.format(0, BODIES[3], 1))
+        person.open(person.names[0])
+        await idle(editor, 120, background=True)
+        person.close_all()
+        empty = await measure("nothing open")
+        for path in person.names:
+            person.open(path)
+        steady = None
+        while person.saves < saves:
+            before = person.saves
+            person.act()
+            if person.random.random() < 0.1:
+                person.kill()
+            await asyncio.sleep(person.random.choice((0, 0, 0, 0.05, 0.2, 0.6)))
+            if person.saves != before and person.saves % max(1, saves // 10) == 0:
+                await idle(editor, 600)
+                now = await measure(f"{person.saves} saves")
+                steady = steady or now
+        assert steady is not None
+        await asyncio.gather(*person.looking)
+        for path in person.opened:  # what died with a process is shown until the next save, so each is saved once more
+            person.save(path)
+        await idle(editor, 600)
+        await idle(editor, 1200, background=True)
+        found = await shown(editor, person.opened)
+        late = await measure("end")
+        assert late.resident <= steady.resident * 1.25 + 4
+        assert late.descriptors <= steady.descriptors + 2
+        assert late.threads <= steady.threads + 4  # threads for large reports come as they are needed
         (worker,) = editor.worker_pids()
-        assert _children(worker) == []
-        assert set(_children(editor.process.pid)) == {worker}
-        early, late = (
-            measured[len(measured) // 3],
-            (_resident_mib(editor.process.pid), _descriptors(editor.process.pid)),
-        )
-        assert late[1] <= early[1] + 4, measured
-        assert late[0] <= early[0] * 1.25 + 8, measured
-        assert _descriptors(worker) < 40
+        assert _descriptors(worker) <= 6
+        assert marked(mark) == {editor.process.pid, worker}
+        paths = list(person.opened)
+        person.close_all()
+        closed = await measure("all closed")
+        assert {k: n for k, n in closed.kinds.items() if n > empty.kinds.get(k, 0)} == {}
+        assert closed.blocks <= empty.blocks * 1.25
+        assert [line for line in editor.log if "fuselens_server.worker_pool: worker" not in line] == []
     finally:
         await editor.stop()
-    fresh = await new_editor().start(root)
+    assert marked(mark) == set()
+    assert list(temporary.iterdir()) == []
+    fresh = await new_editor().start(project, {"tryFixes": False, "warmFiles": False}, environment)
     try:
-        again = {path: fresh.show(path) for path in opened}
-        await quiet(fresh)
-        assert found == shown(fresh, again)
+        again = {path: fresh.show(path) for path in paths}
+        await idle(fresh, 600)
+        other = await shown(fresh, again)
+        assert {name: (found[name], other[name]) for name in found if found[name] != other[name]} == {}
     finally:
         await fresh.stop()
 
