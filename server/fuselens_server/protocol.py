@@ -163,6 +163,13 @@ class FuselensProtocol(LanguageServerProtocol):
 
     # --- what becomes of them ----------------------------------------------------------------------------------------
 
+    def _execute_handler(self, msg_id: str | int, *arguments: Any, **more: Any) -> None:
+        """Forgets what is done, which pygls does for requests alone: a command runs under an id of its own."""
+        super()._execute_handler(msg_id, *arguments, **more)
+        future = self._request_futures.get(msg_id)
+        if future is not None:
+            future.add_done_callback(lambda _: self._request_futures.pop(msg_id, None))
+
     @contextlib.contextmanager
     def cancellable(self) -> Iterator[asyncio.Task[Any]]:
         """While in the block, a cancellation of the request being handled cancels the current task."""

@@ -14,6 +14,8 @@ import pytest_asyncio
 from lsprotocol import types as lsp
 from lsprotocol.converters import get_converter
 
+from fuselens_server.registration import create
+
 PARSE_ERROR, INVALID_REQUEST, UNKNOWN_METHOD, INVALID_PARAMS = -32700, -32600, -32601, -32602
 NOT_INITIALIZED, CANCELLED = -32002, -32800
 INITIALIZE = {"processId": None, "rootUri": None, "capabilities": {}}
@@ -290,3 +292,20 @@ async def test_cancelled_requests_are_answered_as_cancelled(wire, tmp_path):
     while "id" not in (message := await wire.receive()):
         pass  # what the server says of its state
     assert (message["id"], message["error"]["code"]) == (1, CANCELLED)
+
+
+async def test_what_is_done_is_forgotten():
+    """What handlers that are coroutines gave: commands and notifications too, not only requests."""
+    protocol = create().protocol
+    given: list[asyncio.Future[str]] = []
+
+    async def handler(value: str) -> str:
+        return value
+
+    for value in "ab":
+        protocol._execute_handler(value, handler, given.append, (value,))
+    while len(given) < 2:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [future.result() for future in given] == ["a", "b"]
+    assert protocol._request_futures == {}
