@@ -235,12 +235,14 @@ class Person:
 
 
 async def shown(editor: Any, opened: dict[Path, Any]) -> dict[str, list[str]]:
-    """File → what is said about it."""
+    """File → what is said about it. The lenses and hints of one that could not be checked are those of an earlier text."""
     found: dict[str, list[str]] = {}
     for path, file in opened.items():
         published = editor.diagnostics.get(file.uri)
-        said = sorted(map(repr, published.diagnostics if published else []))
-        found[path.name] = [*said, *await file.titles(), *map(repr, await file.hints())]
+        every = published.diagnostics if published else []
+        found[path.name] = sorted(map(repr, every))
+        if all(d.severity != lsp.DiagnosticSeverity.Error for d in every):
+            found[path.name] += [*await file.titles(), *map(repr, await file.hints())]
     return found
 
 
