@@ -45,7 +45,9 @@ class Abilities:
             kind: {name: None for name, paths in fields.items() if not any(map(self, paths))}
             for kind, fields in _OPTIONAL.items()
         }
-        self._kinds = {kind: frozenset(get_capability(declared, path, _FIRST_KINDS)) for kind, path in _KINDS.items()}
+        self._kinds = {
+            kind: frozenset(get_capability(declared, path, _FIRST_KINDS) or ()) for kind, path in _KINDS.items()
+        }
         self._markdown = lsp.MarkupKind.Markdown in self.listed("text_document.hover.content_format")
 
     def __call__(self, capability: str) -> bool:
@@ -53,7 +55,7 @@ class Abilities:
 
     def listed(self, capability: str) -> Sequence[Any]:
         """What the client names there."""
-        return get_capability(self._declared, capability, ())
+        return get_capability(self._declared, capability, ()) or ()
 
     def fit(self, value: T) -> T:
         """``value`` as the client takes it."""

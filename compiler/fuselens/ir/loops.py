@@ -263,12 +263,16 @@ class Kernel:
         bound = {a.name for a in self.axes} | {a.name for p in self.phases for a in p.axes}
         found: set[str] = set()
         for axis in (*self.axes, *(a for p in self.phases for a in p.axes)):
-            found |= {s.name for s in axis.size.free_symbols}
+            found |= _names(axis.size)
         for op in self.ops():
             for arg in op.args:
                 if isinstance(arg, Expr):
-                    found |= {s.name for s in arg.free_symbols if not s.name.startswith("%")}
+                    found |= {n for n in _names(arg) if not n.startswith("%")}
         return tuple(sorted(found - bound))
+
+
+def _names(expression: Any) -> set[str]:
+    return {symbol.name for symbol in expression.free_symbols}
 
 
 def _scans(ops: Iterable[Op]) -> bool:
