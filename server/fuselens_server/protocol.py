@@ -192,6 +192,16 @@ class FuselensProtocol(LanguageServerProtocol):
     def get_message_type(self, method: str) -> type[Any] | None:  # type: ignore[override]  # pygls caches its own
         return messages.REQUEST_TYPES.get(method) or super().get_message_type(method)
 
+    @lsp_method(lsp.SHUTDOWN)
+    def lsp_shutdown(self, *arguments: Any) -> Generator[Any, Any, None]:
+        """As pygls does it, whose loop over the requests to be cancelled fails when one of them is forgotten meanwhile."""
+        if (handler := self.fm.features.get(lsp.SHUTDOWN)) is not None:
+            yield handler, arguments, None
+        for request, future in list(self._request_futures.items()):
+            if request != self.msg_id and not future.done():
+                future.cancel()
+        self._shutdown = True
+
     @lsp_method(lsp.WORKSPACE_EXECUTE_COMMAND)
     def lsp_workspace__execute_command(self, params: lsp.ExecuteCommandParams) -> Generator[Any, Any, Any]:
         """Arguments that have a default may be left out, which pygls refuses."""

@@ -17,7 +17,7 @@ FLOAT8 = torch.float8_e4m3fn, torch.float8_e5m2
 COMPUTED: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "mul": lambda x, y: x * y, "div": lambda x, y: x / y, "bits": lambda x, y: (x & y, x | y, x ^ y),
     "compare": lambda x, y: (x == y, x != 3), "float": lambda x, y: x.float() * 2 + y.double(), "long": lambda x, y: x.long() + 1,
-    "bool": lambda x, y: x.bool() | y.bool(), "from_float": lambda x, y: (x.float() + 0.7).to(x.dtype), "cat": lambda x, y: torch.cat([x, y]),
+    "bool": lambda x, y: x.bool() | y.bool(), "from_float": lambda x, y: (x.float() * 0.5 + 0.7).to(x.dtype), "cat": lambda x, y: torch.cat([x, y]),
     "stack": lambda x, y: torch.stack([x, y]), "where": lambda x, y: torch.where(x == y, x, y), "sum": lambda x, y: x.sum() + y.sum(),
     "slice": lambda x, y: (x[1:3], y[::2].clone()), "mixed": lambda x, y: x + torch.ones(6), "full": lambda x, y: torch.full_like(x, 7),
 }  # fmt: skip

@@ -16,7 +16,7 @@ import torch
 from torch._decomp import decomposition_table, global_decomposition_table
 
 import fuselens
-from fuselens import torch_private
+from fuselens import plain, torch_private
 from fuselens.api import inspect, wrap
 from fuselens.autograd import joint
 from fuselens.config import Config
@@ -283,15 +283,15 @@ def test_damaged_entries_are_misses(programs: Programs, kind: str, damage: str) 
 def test_the_report_is_the_same_from_the_cache(programs: Programs) -> None:
     config = Config(cache_dir=programs.cache_dir)
 
-    def plain() -> Any:
+    def comparable() -> Any:
         f = programs.make(LAYER)
         found = inspect(f, inputs(grad=True), {}, config=config, function="f", span=None)
         graphs = [dataclasses.replace(g, timings=[], cached=False) for g in found.graphs]
         return plain.to_plain(dataclasses.replace(found, timings=[], graphs=graphs))
 
-    first = plain()
+    first = comparable()
     before = programs.traces
-    again = plain()
+    again = comparable()
     assert programs.traces == before
     assert again == first
     names = [s["name"] for s in again["graphs"][0]["stages"]]

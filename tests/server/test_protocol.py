@@ -309,3 +309,22 @@ async def test_what_is_done_is_forgotten():
     await asyncio.sleep(0)
     assert [future.result() for future in given] == ["a", "b"]
     assert protocol._request_futures == {}
+
+
+async def test_a_shutdown_while_requests_of_both_sides_wait(wire, tmp_path):
+    """The client answers nothing that the server asks."""
+    capabilities = {
+        "workspace": {"configuration": True, "didChangeConfiguration": {"dynamicRegistration": True}},
+        "window": {"workDoneProgress": True},
+    }
+    wire.send("initialize", {**INITIALIZE, "capabilities": capabilities}, id=1)
+    await wire.answer(1)
+    wire.send("initialized", {})
+    await asyncio.sleep(0.3)
+    wire.send("textDocument/hover", HOVER, id=2)
+    wire.send("shutdown", id=3)
+    while (message := await wire.receive()).get("id") != 3 or "method" in message:
+        pass
+    assert "error" not in message
+    wire.send("exit")
+    assert await wire.end() == 0
