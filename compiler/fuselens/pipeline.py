@@ -630,8 +630,9 @@ def _kernels(
     from .runtime.measure import LEAST_GAIN, Libraries
     from .schedule.fuse import fuse
     from .schedule.order import live_bytes, order
+    from .schedule.split import for_gpu
 
-    record = run.graph
+    record, target = run.graph, target_of(captured)
     suffix = "" if phase == "forward" else ".backward"
     first = len(record.stages)
     with run.stage(f"simplify{suffix}"):
@@ -648,12 +649,13 @@ def _kernels(
     run.record(f"lower{suffix}", "loop", lambda: text.show(loops))
     with run.stage(f"fuse{suffix}"):
         fused = fuse(loops)
+        if target == "cuda":
+            fused = for_gpu(fused)
     run.record(f"fuse{suffix}", "loop", lambda: text.show(fused))
     with run.stage(f"order{suffix}"):
-        taken = [loops.inputs[k] for k in donated] if donated and target_of(captured) == "cpu" and _donates() else ()
+        taken = [loops.inputs[k] for k in donated] if donated and target == "cpu" and _donates() else ()
         ordered = order(fused, taken)
     run.record(f"order{suffix}", "loop", lambda: text.show(ordered))
-    target = target_of(captured)
     floats = [i for i, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder")
               if isinstance(node.meta.get("val"), torch.SymFloat)]  # fmt: skip
     results = next(n for n in module.graph.nodes if n.op == "output").args[0]
@@ -674,7 +676,9 @@ def _kernels(
             others = variants(ordered, host_isa(config), torch.get_num_threads())
             tunings, tried = tune(ordered, lambda chosen: make_sources(cpp_host=False, tunings=chosen), others, config)
             decisions += tried
-        generated = make_sources(config.triton_text or recorder.texts, cpp_host=_has_cpp_hosts(), tunings=tunings)
+        absent = config.target.startswith("cuda") and target == "cpu"
+        document = order(for_gpu(fused)) if absent or config.triton_text or recorder.texts else None
+        generated = make_sources(document, cpp_host=_has_cpp_hosts(), tunings=tunings)
     held = live_memory.saved_bytes(record) if suffix else 0
     memory = [
         report.MemoryStep(node.name, phase, held + count, node.spans)
@@ -689,9 +693,9 @@ def _kernels(
     stages = record.stages[first:]
     call = _bound(program, phase, captured, config, recorder, run)
     keep(dataclasses.replace(program, stages=stages))
-    if target == "cpu" and config.target.startswith("cuda"):
+    if absent and document is not None:
         with run.stage(f"build.ptx{suffix}"):
-            _compile_for_absent_gpu(ordered, phase, suffix, captured, config, recorder, run)
+            _compile_for_absent_gpu(document, phase, suffix, captured, config, recorder, run)
     in_python = generated.program is None
     return (floats_as_tensors(call, floats, numbers, loops) if floats and in_python else call), written
 
@@ -754,12 +758,12 @@ def _follow_kernels(
 
 
 def _compile_for_absent_gpu(
-    ordered: Graph, phase: str, suffix: str, captured: Captured, config: Config, recorder: Recorder, run: Run
+    graph: Graph, phase: str, suffix: str, captured: Captured, config: Config, recorder: Recorder, run: Run
 ) -> None:
     """Kernels of a CPU graph generated and compiled for the configured GPU: texts and resources, nothing that runs."""
     from .codegen.triton.kernels import to_triton
 
-    source = to_triton(ordered, config.target)
+    source = to_triton(graph, config.target)
     architecture = int(config.target.partition("sm_")[2] or 90)
     try:
         from .codegen.triton.offline import compile_kernel, load_module
@@ -773,7 +777,7 @@ def _compile_for_absent_gpu(
     for info in source.kernels:
         compiled = compile_kernel(module, info, architecture)
         resources = {k: int(compiled[k]) for k in ("registers", "spills", "shared")}
-        read, written = (None if b is None else ordered.hint(b) for b in (info.bytes_read, info.bytes_written))
+        read, written = (None if b is None else graph.hint(b) for b in (info.bytes_read, info.bytes_written))
         run.graph.kernels.append(
             report.Kernel(
                 info.name, "triton", phase, info.kind, info.operations, info.spans, read, written, resources=resources
@@ -831,4 +835,4 @@ def warm() -> None:
         module = fx.GraphModule(torch.nn.Module(), graph)
         torch_private.propagate(module, mode, [fake])
         part = partition_stage.forward_only(joint_stage.trace(module, [fake], grad_enabled=False))
-        generate(order(fuse(lower(simplify(part), name="warm"))), "cpu", host_isa(from_environment()), False)
+        generate(order(fuse(lower(simplify(part), name="warm"))), "cpu", host_isa(from_environment()))

@@ -15,23 +15,25 @@ from .source import Generated
 
 
 def generate(
-    graph: Graph, target: str, isa: str, triton_text: bool = False, *, cpp_host: bool = True,
+    graph: Graph, target: str, isa: str, document: Graph | None = None, *, cpp_host: bool = True,
     floats: Collection[int] = (), float_outputs: Collection[int] = (), tunings: Mapping[str, Tuning] = MappingProxyType({}),
     fast_math: bool = False,
 ) -> Generated:  # fmt: skip
     """Sources of ``graph`` (fused and ordered) for ``target``: "cpu", or "cuda" with or without an architecture.
 
-    ``isa`` names the CPU instruction set. ``triton_text`` adds Triton kernels of a CPU graph as a document. ``cpp_host``
-    says whether this process can run C++ host programs; ``floats`` and ``float_outputs`` are for them (see ``to_cpp``).
-    ``tunings`` overrules choices for C++ kernels, by name. ``fast_math`` concerns C++ too: Triton's functions are the
-    GPU's approximations either way. Raises :class:`.source.Unsupported`.
+    ``isa`` names the CPU instruction set. ``document`` is the graph as a GPU wants it, where a CPU graph's Triton
+    kernels are to be read. ``cpp_host`` says whether this process can run C++ host programs; ``floats`` and
+    ``float_outputs`` are for them (see ``to_cpp``). ``tunings`` overrules choices for C++ kernels, by name.
+    ``fast_math`` concerns C++ too: Triton's functions are the GPU's approximations either way. Raises
+    :class:`.source.Unsupported`.
     """
     on_gpu = target.startswith("cuda")
     cpp = triton = None
-    if on_gpu or triton_text:
+    on_triton = graph if on_gpu else document
+    if on_triton is not None:
         from .triton.kernels import to_triton
 
-        triton = to_triton(graph, target)
+        triton = to_triton(on_triton, target)
     if not on_gpu and graph.kernels():
         cpp = to_cpp(
             graph, isa, host=cpp_host, floats=floats, float_outputs=float_outputs, tunings=tunings, fast_math=fast_math

@@ -291,6 +291,7 @@ _REDUCE: dict[str, Callable[[Tensor], Tensor]] = {
     "all": lambda v: v.all(-1),
     "argmax": lambda v: v.argmax(-1),
     "argmin": lambda v: v.argmin(-1),
+    "sumexp": lambda v: (v - v.amax(-1, keepdim=True)).exp().sum(-1),
 }
 _SCAN: dict[str, Callable[[Tensor], Tensor]] = {
     "sum": lambda v: v.cumsum(-1, dtype=v.dtype),

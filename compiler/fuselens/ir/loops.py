@@ -48,7 +48,7 @@ ITEMSIZE: dict[str, int] = {
 }  # fmt: skip
 PARTS: dict[str, str] = {"c64": "f32", "c128": "f64"}
 """Complex types, and those of their parts."""
-ReduceKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin"]
+ReduceKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "sumexp"]
 ScanKind = Literal["sum", "prod", "max", "min", "logsumexp"]
 
 

@@ -68,9 +68,9 @@ OPS: dict[str, Spec] = _table(
 
 REDUCTIONS: dict[str, str] = {
     # kind: result dtype rule ("same" or "i64"); NaN propagates through max, min, argmax and argmin as in torch;
-    # ties of argmax/argmin go to the lowest index
+    # ties of argmax/argmin go to the lowest index; sumexp is the sum of exp(x - max(x)) of floats
     "sum": "same", "prod": "same", "max": "same", "min": "same", "any": "same", "all": "same",
-    "argmax": "i64", "argmin": "i64",
+    "argmax": "i64", "argmin": "i64", "sumexp": "same",
 }  # fmt: skip
 
 SCANS = ("sum", "prod", "max", "min", "logsumexp")  # of one dtype; NaN propagates; logsumexp is log(sum(exp)) of floats

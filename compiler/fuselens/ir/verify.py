@@ -252,7 +252,7 @@ def _reduce_dtype(_graph: Graph, op: Op, dtypes: dict[str, str]) -> str:
     given = dtypes[op.args[1]]
     if given in _HALVES:
         return "arithmetic on half precision"
-    if _kind(given) == "u":
+    if _kind(given) == "u" or (op.args[0] == "sumexp" and given not in _FLOATS):
         return f"not defined on {given}"
     expected = given if rule == "same" else rule
     return "" if op.dtype == expected else f"gives {expected}"

@@ -20,7 +20,7 @@ from sympy import Expr
 from ...ir.loops import Axis, Graph, Kernel, Op, Phase, element, indirect_names, value_symbol
 from ..cpu.scalar_ops import Value
 from ..expressions import TRITON, linear, names_in, print_factor, print_index
-from ..nest import Nest, index_of, simplify
+from ..nest import Nest, in_order, index_of, simplify
 from ..source import KernelInfo, Source, Unsupported, Writer
 from ..traffic import bytes_moved
 from .scalar_ops import FUNCTION_NEEDS, FUNCTIONS, TABLE, TYPES, bitcast, cast, literal
@@ -28,7 +28,9 @@ from .scalar_ops import FUNCTION_NEEDS, FUNCTIONS, TABLE, TYPES, bitcast, cast, 
 POINTS = 1024  # points of a one-dimensional block
 TILE = 32  # edge of a two-dimensional block
 PERSISTENT = 8192  # longest reduction that stays in registers
-LOOPED = 2048  # columns of a block when the reduction loops
+LOOPED = ((65536, 8192, 32), (16384, 4096, 16), (0, 2048, 8))
+"""Columns and warps of a block that loops over rows of so many columns and more. The fewer rows are under way at once, the more
+of a row is in the second-level cache when it is read again."""
 ATOMIC = frozenset(
     {("sum", d) for d in ("f64", "f32", "f16", "i64", "i32")} | {(k, d) for k in ("max", "min") for d in ("i64", "i32")}
 )
@@ -93,6 +95,10 @@ class _KernelWriter:
         self.checks = False
         self.held: dict[tuple[str, tuple[Expr, ...], Expr], str] = {}  # stored elements still in registers
         self.rank = 1
+        self.backward = False  # whether the phase walks its columns from their end
+        self.policies: dict[str, str] = {}  # how loads of the phase's elements treat the cache
+        self.columns: frozenset[str] = frozenset()  # the phase's axes
+        self.peaks: dict[str, str] = {}  # sums of exponentials, and whose running maximum they share
         # 32-bit indices are faster; symbolic sizes may grow beyond them
         touched = {*kernel.reads(), *kernel.writes()}
         sizes = [buffer.numel() for name, buffer in unit.graph.buffers.items() if name in touched]
@@ -256,8 +262,8 @@ class _KernelWriter:
             if columns and xblock < 32:
                 fits = False
         if not fits:
-            xblock, widest = (64, 32) if columns else (1, min(LOOPED, next_power_of_two(longest)))
-            warps = 8
+            xblock, (widest, warps) = (64, (32, 8)) if columns else (1, next(l[1:] for l in LOOPED if longest >= l[0]))
+            widest = min(widest, next_power_of_two(longest))
         if total.is_Integer:
             xblock = min(xblock, next_power_of_two(int(total)))
         self.blocks["XBLOCK"] = xblock
@@ -267,9 +273,12 @@ class _KernelWriter:
             out.put(f"xmask = x < {print_factor(total, self.names, TRITON)}")
         self._decode(kernel.axes, "x")
         stored: set[str] = set()
+        walks = self._walks()
         for number, (phase, position) in enumerate(zip(kernel.phases, self.nest.positions, strict=True)):
             if fits:
                 phase = self._forwarded(phase)
+            else:
+                self.backward, self.policies = walks[number]
             loads = {o.args[0] for o in phase.body if o.op == "load"}
             if loads & stored:
                 out.put("tl.debug_barrier()  # other threads of this program wrote what is read next")
@@ -283,6 +292,29 @@ class _KernelWriter:
                 self._straight(phase.body)
             stored |= {o.args[0] for o in phase.body if o.op == "store"}
         return _ceiling(total, xblock), warps
+
+    def _walks(self) -> list[tuple[bool, dict[str, str]]]:
+        """For each phase that loops: whether it walks its columns from their end, and how its loads treat the cache.
+
+        A phase begins where the one before ended, so that what that read last is still in cache.
+        """
+        points = {a.name for a in self.kernel.axes}
+        reads = [
+            {
+                o.args[0] for o in p.body
+                if o.op == "load" and names_in(o.args[1]) & {a.name for a in p.axes}
+                and points <= names_in(o.args[1])
+            }
+            for p in self.kernel.phases
+        ]  # fmt: skip
+        walks: list[tuple[bool, dict[str, str]]] = []
+        backward = True
+        for number, phase in enumerate(self.kernel.phases):
+            if phase.axes:
+                backward = not backward and not in_order(phase.body)
+            again = {s for later in reads[number + 1 :] for s in later}
+            walks.append((backward, {s: "evict_last" if s in again else "evict_first" for s in reads[number]}))
+        return walks
 
     def _forwarded(self, phase: Phase) -> Phase:
         """The phase without loads of elements that an earlier phase of this program stored: it still holds them.
@@ -340,7 +372,8 @@ class _KernelWriter:
         self.shape_names = frozenset(a.name for a in self.kernel.axes)
         self.mask, self.spread = self.point_mask, "tl.zeros([XBLOCK, 1], tl.int32)"
         self._straight([op for op in phase.body if op.name not in inside])
-        self.shape_names |= {a.name for a in phase.axes}
+        self.columns = frozenset(a.name for a in phase.axes)
+        self.shape_names |= self.columns
         self.mask = " & ".join(m for m in (self.point_mask, "" if exact else f"{r}mask") if m)
         self.fold_mask = "" if exact else f"{r}mask"
         self.spread = f"tl.zeros([XBLOCK, {block}], tl.int32)"
@@ -359,13 +392,16 @@ class _KernelWriter:
                 else:
                     self._op(op)
             return
+        peaks = {op.args[1]: op.name for op in folds if op.args[0] == "max"}
+        self.peaks = {op.name: peaks.get(op.args[1], op.name) for op in folds if op.args[0] == "sumexp"}
         for op in folds:
             self._start(op)
         for op in body:
             if op.op == "scan":
                 self._start_scan(op)
         out.open(f"for start in range(0, {size}, {block}):")
-        out.put(f"{r} = start + tl.arange(0, {block})[None, :]")
+        start = f"({size} - 1) // {block} * {block} - start" if self.backward else "start"
+        out.put(f"{r} = {start} + tl.arange(0, {block})[None, :]")
         if not exact:
             out.put(f"{r}mask = {r} < {size}")
         self._decode(phase.axes, r)
@@ -402,7 +438,7 @@ class _KernelWriter:
             return literal(0, dtype)
         if kind in ("prod", "all"):
             return literal(1, dtype)
-        low = kind in ("max", "argmax")
+        low = kind in ("max", "argmax", "sumexp")
         if dtype[0] == "f" or dtype == "bf16":
             return 'float("-inf")' if low else 'float("inf")'
         if dtype == "bool":
@@ -444,6 +480,11 @@ class _KernelWriter:
                 self.out.put(f"{at} = tl.where({self.fold_mask}, {at}, 9223372036854775807)")
             self._define(op, self._place(kind, f"{op.name}_all", at))
             return
+        if kind == "sumexp":
+            self.out.put(f"{op.name}_all = {text}", op.spans)
+            most = self._folded("max", f"{op.name}_all")
+            self._define(op, self._folded("sum", f"tl.exp({op.name}_all - {most})"))
+            return
         folded = self._folded(kind, text)
         self._define(op, f"{folded} != 0" if op.dtype == "bool" else folded)
 
@@ -460,15 +501,29 @@ class _KernelWriter:
         dtype = next((o.dtype for o in self.kernel.ops() if o.name == name), "f32")
         dtype = "i32" if dtype == "bool" else dtype
         shape = f"[XBLOCK, {self.block}]"
+        if kind == "sumexp":
+            self.out.put(f"{op.name}_sum = tl.full({shape}, 0, {TYPES[dtype]})", op.spans)
+            if self.peaks[op.name] != op.name:
+                return
         self.out.put(f"{op.name}_all = tl.full({shape}, {self._identity(kind, dtype)}, {TYPES[dtype]})", op.spans)
         if kind in ("argmax", "argmin"):
             self.out.put(f"{op.name}_at = tl.full({shape}, 9223372036854775807, tl.int64)")
 
     def _accumulate(self, op: Op, position: Expr) -> None:
         kind, out = op.args[0], self.out
+        if kind == "max" and op.name in self.peaks.values():
+            return  # with the sum of exponentials, which needs the maximum so far
         text, dtype = self._kept(op)
-        total = f"{op.name}_all"
-        if kind == "sum":
+        total = f"{self.peaks.get(op.name, op.name)}_all"
+        if kind == "sumexp":
+            # of the running sum and the new term one has the larger maximum; the other is scaled to it
+            out.put(f"{op.name}_new = {text}", op.spans)
+            new, running = f"{op.name}_new", f"{op.name}_sum"
+            far = f"{op.name}_far"
+            out.put(f"{far} = tl.where({new} == {total}, 1.0, tl.exp(-tl.abs({total} - {new})))")
+            out.put(f"{running} = tl.where({new} > {total}, {running} * {far} + 1.0, {running} + {far})")
+            out.put(f"{total} = tl.maximum({total}, {new}, propagate_nan=tl.PropagateNan.ALL)")
+        elif kind == "sum":
             out.put(f"{total} += {text}", op.spans)
         elif kind == "prod":
             out.put(f"{total} *= {text}", op.spans)
@@ -497,6 +552,12 @@ class _KernelWriter:
         kind, total = op.args[0], f"{op.name}_all"
         if kind in ("argmax", "argmin"):
             self._define(op, self._place(kind, total, f"{op.name}_at"))
+        elif kind == "sumexp":
+            lanes, most = f"{self.peaks[op.name]}_all", f"{op.name}_most"
+            self.out.put(f"{most} = {self._folded('max', lanes)}", op.spans)
+            folded = self._folded("sum", f"{op.name}_sum * tl.exp({lanes} - {most})")
+            # as exp(inf - inf) is
+            self._define(op, f'tl.where(tl.abs({most}) == float("inf"), float("nan"), {folded})')
         else:
             folded = self._folded(kind, total)
             self._define(op, f"{folded} != 0" if op.dtype == "bool" else folded)
@@ -625,7 +686,9 @@ class _KernelWriter:
         offset = self._index(index)
         address = pointer if index == 0 else f"{pointer} + ({offset})" if " - " in offset else f"{pointer} + {offset}"
         mask = f", {self.mask}, other=0" if self.mask and self._varies(index) else ""
-        text = f"tl.load({address}{mask})"
+        policy = self.policies.get(storage, "") if names_in(index) & self.columns else ""
+        hint = f', eviction_policy="{policy}"' if policy else ""
+        text = f"tl.load({address}{mask}{hint})"
         if dtype == "bool":
             text += ".to(tl.int1)"
         self._define(op, text)

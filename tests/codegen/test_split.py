@@ -1,0 +1,210 @@
+"""Kernels for a GPU: what is split, what is not, and that the pieces compute what the kernel did, eager's way."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import Tensor
+
+from fuselens.ir.evaluate import evaluate
+from fuselens.ir.loops import Graph
+from fuselens.ir.text import parse, show
+from fuselens.ir.verify import verify
+from fuselens.schedule.order import order
+from fuselens.schedule.split import for_gpu
+
+COLUMN_SQUARES = """graph g
+  input x: f32[{n}, {m}] strides [{m}, 1]
+  buffer y: f32[{m}] strides [1]
+  kernel k [i0 < {m}]
+    phase [r0 < {n}]
+      t0 = load x[i0 + {m}*r0] : f32
+      t1 = mul t0, t0 : f32
+      t2 = reduce sum t1 : f32
+    phase []
+      store y[i0] = t2
+  return y
+"""
+EVERYTHING = """graph g{symbols}
+  input x: {d}[{n}] strides [1]
+  buffer a: {d}[] strides []
+  buffer b: {d}[] strides []
+  buffer c: i64[] strides []
+  buffer d: i64[] strides []
+  kernel k []
+    phase [r0 < {n}]
+      t0 = load x[r0] : {d}
+      t1 = reduce sum t0 : {d}
+      t2 = reduce min t0 : {d}
+      t3 = reduce argmax t0 : i64
+      t4 = reduce argmin t0 : i64
+    phase []
+      store a[0] = t1
+      store b[0] = t2
+      store c[0] = t3
+      store d[0] = t4
+  return a, b, c, d
+"""
+NORM = """graph g
+  input x: f32[{n}, {c}, {h}] strides [{c}*{h}, {h}, 1]
+  buffer y: f32[{n}, {c}, {h}] strides [{c}*{h}, {h}, 1]
+  kernel k [i0 < {c}]
+    phase [r0 < {n}, r1 < {h}]
+      t0 = load x[{h}*i0 + {c}*{h}*r0 + r1] : f32
+      t1 = reduce sum t0 : f32
+    phase []
+      t2 = const {count}.0 : f32
+      t3 = div t1, t2 : f32
+    phase [r0 < {n}, r1 < {h}]
+      t4 = load x[{h}*i0 + {c}*{h}*r0 + r1] : f32
+      t5 = sub t4, t3 : f32
+      t6 = mul t5, t5 : f32
+      t7 = reduce sum t6 : f32
+    phase []
+      t8 = const {count}.0 : f32
+      t9 = div t7, t8 : f32
+      t10 = rsqrt t9 : f32
+    phase [r0 < {n}, r1 < {h}]
+      t11 = load x[{h}*i0 + {c}*{h}*r0 + r1] : f32
+      t12 = sub t11, t3 : f32
+      t13 = mul t12, t10 : f32
+      store y[{h}*i0 + {c}*{h}*r0 + r1] = t13
+  return y
+"""
+LOG_SOFTMAX = """graph g
+  input x: f32[{n}, {m}] strides [{m}, 1]
+  buffer y: f32[{n}, {m}] strides [{m}, 1]
+  kernel k [i0 < {n}]
+    phase [r0 < {m}]
+      t0 = load x[{m}*i0 + r0] : f32
+      t1 = reduce max t0 : f32
+    phase [r0 < {m}]
+      t2 = load x[{m}*i0 + r0] : f32
+      t3 = sub t2, t1 : f32
+      t4 = exp t3 : f32
+      t5 = reduce sum t4 : f32
+    phase []
+      t6 = log t5 : f32
+    phase [r0 < {m}]
+      t7 = load x[{m}*i0 + r0] : f32
+      t8 = sub t7, t1 : f32
+      t9 = sub t8, t6 : f32
+      store y[{m}*i0 + r0] = t9
+  return y
+"""
+
+
+def suited(text: str) -> Graph:
+    graph = parse(text)
+    verify(graph)
+    made = order(for_gpu(graph))
+    verify(made)
+    assert show(parse(show(made)[0]))[0] == show(made)[0]
+    return made
+
+
+def rules(graph: Graph) -> list[str]:
+    return [d.data["rule"] for d in graph.decisions if d.code == "FL410"]
+
+
+def same(graph: Graph, x: Tensor, *expected: Tensor) -> None:
+    for found, wanted in zip(evaluate(graph, [x]), expected, strict=True):
+        torch.testing.assert_close(found, wanted, equal_nan=True, rtol=1e-4, atol=1e-5)
+
+
+def test_a_column_sum_is_a_kernel_of_parts_and_one_that_folds_them() -> None:
+    graph = suited(COLUMN_SQUARES.format(n=16384, m=4))
+    parts, fold = graph.kernels()
+    assert rules(graph) == ["split"]
+    assert (parts.name, fold.name) == ("k_1", "k")
+    number = next(a for a in parts.axes if a.name != "i0").size
+    assert [a.size for a in fold.phases[0].axes] == [number]
+    assert [a.size * number for a in parts.phases[0].axes] == [16384]
+    x = torch.randn(16384, 4)
+    same(graph, x, (x * x).sum(0))
+
+
+def test_parts_that_do_not_divide_the_axis() -> None:
+    graph = suited(COLUMN_SQUARES.format(n=16381, m=4))  # a prime
+    assert rules(graph) == ["split"]
+    x = torch.randn(16381, 4)
+    same(graph, x, (x * x).sum(0))
+
+
+def test_what_fills_the_gpu_is_left_alone() -> None:
+    for text in (COLUMN_SQUARES.format(n=1000, m=65536), COLUMN_SQUARES.format(n=100, m=4)):
+        assert rules(suited(text)) == []
+        assert len(suited(text).kernels()) == 1
+
+
+@pytest.mark.parametrize("n", [1 << 18, 262139])
+@pytest.mark.parametrize("dtype", ["f32", "i64"])
+def test_a_joint_reduction_of_everything(n: int, dtype: str) -> None:
+    graph = suited(EVERYTHING.format(n=n, d=dtype, symbols=""))
+    assert rules(graph) == ["split"]
+    x = torch.randint(-50, 50, (n,))
+    x = x if dtype == "i64" else x.float()
+    same(graph, x, x.sum(dtype=x.dtype), x.min(), x.argmax(), x.argmin())  # ties go to the lowest index
+    if dtype == "f32":
+        x[n - 3] = x[n // 2] = torch.nan
+        same(graph, x, x.sum(), x.min(), x.argmax(), x.argmin())
+
+
+def test_a_size_that_changes() -> None:
+    graph = suited(EVERYTHING.format(n="s0", d="f32", symbols=" symbols [s0 = x.0 hint 300000]"))
+    assert rules(graph) == ["split"]
+    for n in (1, 7, 300000, 300001):
+        x = torch.randn(n)
+        same(graph, x, x.sum(), x.min(), x.argmax(), x.argmin())
+
+
+@pytest.mark.parametrize("h", [4096, 4093])
+def test_passes_after_a_reduction_run_over_all_programs(h: int) -> None:
+    graph = suited(NORM.format(n=8, c=3, h=h, count=8 * h))
+    assert rules(graph) == ["split"]
+    assert [k.kind for k in graph.kernels()] == ["reduction"] * 4 + ["pointwise"]
+    x = torch.randn(8, 3, h) + 2
+    mean = x.mean((0, 2), keepdim=True)
+    same(graph, x, (x - mean) / x.var((0, 2), keepdim=True, correction=0).sqrt())
+
+
+def special(n: int, m: int) -> list[Tensor]:
+    """Rows with NaN, with infinities, of nothing but -inf, and beginning with more -inf than a part has."""
+    x = torch.randn(n, m)
+    found = [x]
+    for value in (torch.nan, torch.inf, -torch.inf):
+        found.append(x.clone())
+        found[-1][0, 3] = value
+    found.append(x.clone())
+    found[-1][0] = -torch.inf
+    found.append(x.clone())
+    found[-1][0, : m - 1] = -torch.inf
+    return found
+
+
+def test_softmax_folds_its_maximum_and_sum_in_one_pass() -> None:
+    graph = suited(LOG_SOFTMAX.format(n=4000, m=16))
+    assert rules(graph) == ["online"]
+    (kernel,) = graph.kernels()
+    assert [len(p.axes) for p in kernel.phases] == [1, 0, 1]
+    assert re.search(r"reduce sumexp t0 : f32", show(graph)[0])
+    for x in special(4000, 16):
+        same(graph, x, x.log_softmax(-1))
+
+
+@pytest.mark.parametrize("m", [40960, 40961])
+def test_long_rows_of_few_points(m: int) -> None:
+    graph = suited(LOG_SOFTMAX.format(n=2, m=m))
+    assert rules(graph) == ["online", "split"]
+    assert [k.kind for k in graph.kernels()] == ["reduction", "reduction", "pointwise"]
+    for x in special(2, m):
+        same(graph, x, x.log_softmax(-1))
+
+
+def test_a_sum_of_other_exponentials_keeps_its_pass() -> None:
+    text = LOG_SOFTMAX.format(n=4000, m=16).replace("t3 = sub t2, t1", "t3 = add t2, t1")
+    assert rules(suited(text)) == []
+    text = LOG_SOFTMAX.format(n=4000, m=16).replace("t2 = load x[16*i0 + r0]", "t2 = load x[16*i0 - r0 + 15]")
+    assert rules(suited(text)) == []

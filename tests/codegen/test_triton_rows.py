@@ -1,0 +1,136 @@
+"""Generated Triton for long and split reductions: whole programs under Triton's interpreter against eager."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from fuselens.codegen.triton import kernels as triton_kernels
+from fuselens.codegen.triton.interpret import Job, interpret
+from fuselens.codegen.triton.kernels import to_triton
+from fuselens.ir.evaluate import Memory
+from fuselens.ir.text import parse
+from fuselens.schedule import split
+from fuselens.schedule.order import order
+from fuselens.schedule.split import for_gpu
+
+from .test_split import COLUMN_SQUARES, EVERYTHING, LOG_SOFTMAX, NORM, special
+from .test_triton import programs
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+
+Case = tuple[str, Tensor, Callable[[Tensor], tuple[Tensor, ...]]]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU for which small sizes are large."""
+    for name, value in {"PROGRAMS": 6, "PER_PROGRAM": 1.0, "COLUMNS": 8, "LEAST": {True: 8, False: 64}}.items():
+        monkeypatch.setattr(split, name, value)
+    monkeypatch.setattr(triton_kernels, "PERSISTENT", 64)
+    monkeypatch.setattr(triton_kernels, "LOOPED", ((0, 64, 4),))
+
+
+def check(cases: list[Case], tolerance: float = 2e-5) -> list[str]:
+    """Runs each program, all in one interpreter, and compares its outputs with eager's. Returns the kernels' texts."""
+    jobs, memories = [], []
+    for text, x, _ in cases:
+        graph = order(for_gpu(parse(text)))
+        source = to_triton(graph)
+        memory = Memory(graph)
+        memory.bind([x])
+        for kernel in graph.kernels():
+            info = source.kernel(kernel.name)
+            assert info is not None
+            tensors = {a: memory.storage(a) for a in info.arguments}
+            sizes = {s: memory.sizes[s] for s in info.sizes}
+            jobs.append(Job(source, kernel.name, tensors, sizes, programs(info, memory.sizes)))
+        memories.append((graph, memory, len(jobs)))
+    results = interpret(jobs)
+    first = 0
+    for (text, x, eager), (graph, memory, last) in zip(cases, memories, strict=True):
+        for done in results[first:last]:
+            memory.flat.update(done)
+        first = last
+        for name, wanted in zip(graph.outputs, eager(x), strict=True):
+            torch.testing.assert_close(
+                memory.tensor(name),
+                wanted,
+                equal_nan=True,
+                rtol=tolerance,
+                atol=2e-5,
+                msg=lambda m, t=text: f"{m}\n{t}",
+            )
+    return [j.source.text for j in jobs]
+
+
+def everything(x: Tensor) -> tuple[Tensor, ...]:
+    return x.sum(dtype=x.dtype), x.min(), x.argmax(), x.argmin()
+
+
+def test_split_reductions() -> None:
+    cases: list[Case] = []
+    for n, m in ((128, 20), (131, 20), (163, 3)):
+        x = torch.randn(n, m)
+        cases.append((COLUMN_SQUARES.format(n=n, m=m), x, lambda v: ((v * v).sum(0),)))
+    for n in (1024, 1021):
+        x = torch.randint(-50, 50, (n,))
+        cases.append((EVERYTHING.format(n=n, d="i64", symbols=""), x, everything))
+        ties = x.float()
+        cases.append((EVERYTHING.format(n=n, d="f32", symbols=""), ties, everything))
+        missing = ties.clone()
+        missing[n - 5] = missing[n // 2] = torch.nan
+        cases.append((EVERYTHING.format(n=n, d="f32", symbols=""), missing, everything))
+        symbolic = EVERYTHING.format(n="s0", d="f32", symbols=" symbols [s0 = x.0 hint 1000]")
+        cases += [(symbolic, ties, everything), (symbolic, ties[:5], everything)]
+    for h in (64, 61):
+        x = torch.randn(8, 3, h) + 2
+        cases.append((NORM.format(n=8, c=3, h=h, count=8 * h), x, normalised))
+    texts = check(cases)
+    assert sum("def k_1(" in t for t in texts) == len(texts)  # every kernel is one of several
+
+
+def normalised(x: Tensor) -> tuple[Tensor, ...]:
+    mean = x.mean((0, 2), keepdim=True)
+    return ((x - mean) / x.var((0, 2), keepdim=True, correction=0).sqrt(),)
+
+
+def test_softmax_of_looped_split_and_persistent_rows() -> None:
+    rows: list[Case] = []
+    for n, m in ((7, 200), (7, 256), (7, 33), (2, 700), (2, 1024)):
+        rows += [(LOG_SOFTMAX.format(n=n, m=m), x, lambda v: (v.log_softmax(-1),)) for x in special(n, m)]
+    texts = check(rows)
+    looped = texts[0]
+    assert 'eviction_policy="evict_last"' in looped.split("for start")[1]
+    assert 'eviction_policy="evict_first"' in looped.split("for start")[2]
+    assert "// RBLOCK2 * RBLOCK2 - start" in looped  # the second pass begins where the first one ended
+
+
+def test_halves_and_doubles() -> None:
+    text = LOG_SOFTMAX.format(n=7, m=200)
+    half = text.replace("x: f32", "x: bf16").replace("y: f32", "y: bf16")
+    for name in ("t0", "t2", "t7"):
+        load = f"{name} = load x[200*i0 + r0] : "
+        half = half.replace(f"{load}f32", f"h{load}bf16\n      {name} = cast h{name} : f32")
+    half = half.replace("store y[200*i0 + r0] = t9", "h = cast t9 : bf16\n      store y[200*i0 + r0] = h")
+    x = torch.randn(7, 200)
+    check([(text.replace("f32", "f64"), x.double(), lambda v: (v.log_softmax(-1),))])
+    # the interpreter cuts bf16 off where devices round
+    check([(half, x.bfloat16(), lambda v: (v.float().log_softmax(-1).bfloat16(),))], 8e-3)
+
+
+def test_compiles_for_sm_90_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fuselens.codegen.triton.offline import compile_offline
+
+    monkeypatch.undo()
+    for text in (LOG_SOFTMAX.format(n=2048, m=131072), COLUMN_SQUARES.format(n=16384, m=4096)):
+        graph = order(for_gpu(parse(text)))
+        source = to_triton(graph)
+        for kernel in graph.kernels():
+            found = compile_offline(source, kernel.name, 90)
+            assert found["spills"] == 0
+    assert len(graph.kernels()) == 2
