@@ -208,3 +208,38 @@ def test_a_sum_of_other_exponentials_keeps_its_pass() -> None:
     assert rules(suited(text)) == []
     text = LOG_SOFTMAX.format(n=4000, m=16).replace("t2 = load x[16*i0 + r0]", "t2 = load x[16*i0 - r0 + 15]")
     assert rules(suited(text)) == []
+
+
+LOG_SUM_EXP = """graph g
+  input x: f32[{n}, {m}] strides [{m}, 1]
+  buffer y: f32[{n}] strides [1]
+  kernel k [i0 < {n}]
+    phase [r0 < {m}]
+      t0 = load x[{m}*i0 + r0] : f32
+      t1 = reduce max t0 : f32
+    phase []
+      t2 = abs t1 : f32
+      t3 = const inf : f32
+      t4 = eq t2, t3 : bool
+      t5 = const 0.0 : f32
+      t6 = where t4, t5, t1 : f32
+    phase [r0 < {m}]
+      t7 = load x[{m}*i0 + r0] : f32
+      t8 = sub t7, t6 : f32
+      t9 = exp t8 : f32
+      t10 = reduce sum t9 : f32
+    phase []
+      t11 = log t10 : f32
+      t12 = add t11, t6 : f32
+      store y[i0] = t12
+  return y
+"""
+
+
+@pytest.mark.parametrize(("n", "m", "kernels"), [(4000, 16, 1), (2, 40961, 2)])
+def test_logsumexp_which_takes_0_for_an_infinite_maximum(n: int, m: int, kernels: int) -> None:
+    graph = suited(LOG_SUM_EXP.format(n=n, m=m))
+    assert rules(graph)[0] == "online"
+    assert len(graph.kernels()) == kernels
+    for x in special(n, m):
+        same(graph, x, x.logsumexp(-1))
