@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse, show
 from fuselens.ir.verify import verify
+from fuselens.schedule import split
 from fuselens.schedule.order import order
 from fuselens.schedule.split import for_gpu
+
+from .test_random_bodies import arguments, graphs
 
 COLUMN_SQUARES = """graph g
   input x: f32[{n}, {m}] strides [{m}, 1]
@@ -243,3 +249,33 @@ def test_logsumexp_which_takes_0_for_an_infinite_maximum(n: int, m: int, kernels
     assert len(graph.kernels()) == kernels
     for x in special(n, m):
         same(graph, x, x.logsumexp(-1))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU for which small sizes are large."""
+    for name, value in {"PROGRAMS": 60, "PER_PROGRAM": 1.0, "COLUMNS": 8, "LEAST": {True: 2, False: 2}}.items():
+        monkeypatch.setattr(split, name, value)
+
+
+def agrees(graph: Graph, inputs: list[Any]) -> bool:
+    """Whether anything was done; what is computed must be what it was."""
+    made = for_gpu(graph)
+    verify(made)
+    clones = [[i.clone() if isinstance(i, Tensor) else i for i in inputs] for _ in range(2)]
+    for found, wanted in zip(evaluate(made, clones[0]), evaluate(graph, clones[1]), strict=True):
+        torch.testing.assert_close(found, wanted, equal_nan=True, rtol=1e-3, atol=1e-3)
+    return made.nodes != graph.nodes
+
+
+@pytest.mark.usefixtures("small")
+def test_random_kernels() -> None:
+    split_up = []
+
+    @settings(max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(graphs(), st.integers(0, 1000))
+    def run(graph: Graph, seed: int) -> None:
+        split_up.append(agrees(graph, arguments(graph, seed)))
+
+    run()
+    assert sum(split_up) > 10
