@@ -355,6 +355,15 @@ TABLE: dict[str, Entry] = {
             "chosen by measurement, once for each kernel, shape and machine.",
             severity="information",
         ),
+        # --- FL5xx: CUDA graphs -------------------------------------------------------------------------------
+        _e(
+            "FL501",
+            "not recorded",
+            "`{what}` is not recorded as a CUDA graph: {why}",
+            'With `mode="reduce-overhead"` calls are recorded, so that all kernels of a graph are launched at once. This graph runs '
+            "as with the default mode.",
+            severity="information",
+        ),
         # --- FL9xx: environment and worker --------------------------------------------------------------------
         _e(
             "FL901",

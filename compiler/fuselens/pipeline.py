@@ -742,6 +742,13 @@ def _bound(
         for stage in built.stages:
             shown = captured.sizes.rename(stage.text, "_size") if captured.sizes is not None else stage.text
             run.keep(report.Stage(f"{stage.name}{suffix}", stage.suffix, shown, stage.lines))
+    if target == "cuda" and config.mode in ("reduce-overhead", "max-autotune"):
+        from .runtime.cuda_graphs import Recorded
+
+        def refused(why: str) -> None:
+            recorder.on_diagnostic(make("FL501", captured.span, what=f"graph {record.id} ({phase})", why=why))
+
+        return Recorded(built.call, program.written, captured.sizes is not None, refused)
     return built.call
 
 

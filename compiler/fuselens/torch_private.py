@@ -1686,3 +1686,16 @@ def onednn_computes(dtype: torch.dtype) -> bool:
 # what the reductions of torch.masked are made of
 MASKED_PARTS: tuple[Any, ...] = (_masked._input_mask, _masked._reduction_identity, _masked._where)
 MASKED_INPUT = _masked._combine_input_and_mask
+
+
+# --- CUDA graphs ----------------------------------------------------------------------------------------------------
+
+
+def storage_uses(storage: torch.UntypedStorage) -> int:
+    """How many references there are to a storage: its tensors, and objects like ``storage``."""
+    return torch._C._storage_Use_Count(storage._cdata)
+
+
+def current_stream() -> int:
+    """The address of the current device's current CUDA stream."""
+    return torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
