@@ -781,8 +781,11 @@ def _compile_for_absent_gpu(
             make("FL402", captured.span, what=config.target, why=f"Triton is not installed ({error})")
         )
         return
+    by_function: dict[str, Mapping[str, Any]] = {}
     for info in source.kernels:
-        compiled = compile_kernel(module, info, architecture)
+        if info.function not in by_function:
+            by_function[info.function] = compile_kernel(module, info, architecture)
+        compiled = by_function[info.function]
         resources = {k: int(compiled[k]) for k in ("registers", "spills", "shared")}
         read, written = (None if b is None else graph.hint(b) for b in (info.bytes_read, info.bytes_written))
         run.graph.kernels.append(

@@ -209,7 +209,7 @@ class _Host:
             reals = [f"torch.view_as_real({t})" if self.graph.buffers[s].dtype in ("c64", "c128") else t
                      for t, s in zip(tensors, info.arguments, strict=True)]  # fmt: skip
             arguments = ", ".join([*reals, *info.sizes])
-            self.out.put(f"{node.name}[({grid},)]({arguments}, num_warps={info.launch['warps']})", node.spans)
+            self.out.put(f"{info.function}[({grid},)]({arguments}, num_warps={info.launch['warps']})", node.spans)
             return
         arguments = ", ".join([*(f"{t}.data_ptr()" for t in tensors), *info.sizes])
         self.out.put(f"{node.name}({arguments})", node.spans)

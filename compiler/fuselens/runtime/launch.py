@@ -33,7 +33,7 @@ def load_triton(source: Source, cache: Cache) -> dict[str, Any]:
         module = _import(f"fuselens_kernels_{key}", path)
     except ImportError as error:
         raise BuildFailed(("triton",), f"error: {error}") from error
-    return {k.name: getattr(module, k.name) for k in source.kernels}
+    return {k.function: getattr(module, k.function) for k in source.kernels}
 
 
 def _read(path: Path) -> str | None:

@@ -64,7 +64,7 @@ def main(job_file: str, result_file: str) -> None:
         tensors = [job.tensors[a] for a in info.arguments]
         try:
             if job.grid:
-                getattr(module, job.kernel)[(job.grid,)](*tensors, *(job.sizes[s] for s in info.sizes))
+                getattr(module, info.function)[(job.grid,)](*tensors, *(job.sizes[s] for s in info.sizes))
         except Exception as error:
             raise RuntimeError(f"job {number}, {job.kernel}:\n{job.source.text}") from error
         results.append(job.tensors)

@@ -47,9 +47,8 @@ def to_triton(graph: Graph, target: str = "cuda") -> Source:
     block sizes, which are also the defaults of the kernel's constexpr parameters), ``signature`` (argument types for
     the offline compiler) and ``interpretable`` (False where libdevice is needed).
     """
-    out = Writer("#", "    ")
     unit = _Unit(graph)
-    infos = [_KernelWriter(unit, k, out).write() for k in graph.kernels()]
+    infos, out = _kernels(unit)
     head = Writer("#", "    ")
     head.put(f'"""Kernels of graph {graph.name}. Written by fuselens for {target}."""')
     head.put()
@@ -65,6 +64,31 @@ def to_triton(graph: Graph, target: str = "cuda") -> Source:
     offset = head.text().count("\n")
     lines = tuple(type(l)(l.line + offset, l.spans) for l in out.lines())
     return Source("triton", head.text() + out.text(), lines, tuple(infos))
+
+
+def _kernels(unit: _Unit) -> tuple[list[KernelInfo], Writer]:
+    """The kernels' texts; those that differ in names only, as a network's layers have them, are one function."""
+    infos: list[KernelInfo] = []
+    functions: dict[Any, tuple[Writer, list[KernelInfo]]] = {}
+    for kernel in unit.graph.kernels():
+        writer = _KernelWriter(unit, kernel, Writer("#", "    "))
+        info = writer.write()
+        text = writer.out.anonymous((kernel.name, *(writer.names[a] for a in info.arguments)))
+        key = text, info.launch["warps"], tuple(info.launch["signature"].values())
+        text_of, same = functions.setdefault(key, (writer.out, []))
+        if same:
+            text_of.also(writer.out)
+            info = dataclasses.replace(info, same_as=same[0].name)
+        same.append(info)
+        infos.append(info)
+    out = Writer("#", "    ")
+    for text_of, (_, *others) in functions.values():
+        out.put()
+        out.put()
+        if others:
+            out.put(f"# also {', '.join(i.name for i in others)}")
+        out.include(text_of)
+    return infos, out
 
 
 class _Unit:
@@ -138,9 +162,6 @@ class _KernelWriter:
         self.out = out
         blocks = [f"{n}: tl.constexpr = {v}" for n, v in self.blocks.items()]
         parameters = ", ".join([*(self.names[n] for n in (*arguments, *sizes)), *blocks])
-        out.forget()
-        out.put()
-        out.put()
         jit = "@triton.jit(debug=True)" if self.checks else "@triton.jit"  # debug: assertions hold
         out.put(jit, self.source.spans, note=False)
         out.put(f"def {self.source.name}({parameters}):", self.source.spans, note=False)

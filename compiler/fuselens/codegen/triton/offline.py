@@ -55,7 +55,7 @@ def compile_kernel(module: ModuleType, info: KernelInfo, arch: int) -> dict[str,
     # tensors from torch's allocator are aligned, so pointers are assumed to be multiples of 16 bytes
     attributes = {(k,): [["tt.divisibility", 16]] for k in range(len(info.arguments))}
     unit = ASTSource(
-        fn=getattr(module, info.name), signature=signature, constexprs=dict(info.launch["blocks"]), attrs=attributes
+        fn=getattr(module, info.function), signature=signature, constexprs=dict(info.launch["blocks"]), attrs=attributes
     )
     compiled = triton.compile(unit, target=GPUTarget("cuda", arch, 32), options={"num_warps": info.launch["warps"]})
     out: dict[str, Any] = {k: v for k, v in compiled.asm.items() if k in ("ptx", "cubin", "ttir", "ttgir", "llir")}
