@@ -298,6 +298,7 @@ def _compile(
     """``lazy`` are inputs that stand for lazily conjugated or negated ones."""
     from .autograd.signature import NOTHING_SHARED
     from .autograd.unsupported import Unsupported
+    from .runtime import triton_worker
 
     if captured.sizes is not None and torch_private.depends_on_data(captured.sizes.env):
         raise Unsupported("it computes numbers or sizes from data, which kernels do not know beforehand")
@@ -311,6 +312,8 @@ def _compile(
             raise Unsupported("it returns an input that is a lazily conjugated or negated view")
         call = _compile(plain, config, recorder, run, loops=loops, lazy=frozenset(turns))
         return lambda inputs: call(lazy_views.turned(inputs, turns))
+    if loops and target_of(captured) == "cuda":
+        triton_worker.start()
     traced = _trace(captured, config, run, NOTHING_SHARED, loops)
     signature = traced.signature
     written = {m.input for m in signature.mutations}

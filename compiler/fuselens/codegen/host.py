@@ -2,6 +2,7 @@
 
 It is a document people open, so it says what it does: shapes, which operations each kernel came from, what is freed
 when. Every name it uses that it does not define (kernels, constants, ``new_f32``) is bound by ``runtime.compile_graph``.
+A Triton kernel is launched by ``kernel(stream, programs, *addresses, *sizes)``.
 
 Pointers: index expressions count from the start of a storage. A storage that is a graph input starts at that tensor's
 ``data_ptr()``; a view of it has an ``offset`` relative to that.
@@ -39,7 +40,7 @@ def to_host(graph: Graph, sources: Mapping[str, Source]) -> Source:
 
 # What graphs call for a few numbers at a time, by torch's Python binding: that takes a quarter of the operator's time.
 _BINDINGS = {"aten.randint.low": "torch.randint"}
-_RESERVED = frozenset({"call", "inputs", "torch", "reinterpret", "settled", "check_errors"})
+_RESERVED = frozenset({"call", "inputs", "torch", "reinterpret", "settled", "check_errors", "stream", "current_stream"})
 
 
 class _Host:
@@ -109,6 +110,8 @@ class _Host:
             self._name(name)
         for name, (position, dimension) in graph.symbols.items():
             out.put(f"{name} = {self._symbol_source(position, dimension)}")
+        if self.triton and self.infos:
+            out.put("stream = current_stream()")
         self._checks = not self.triton and any(i.checks for i in self.infos.values())
         for position, node in enumerate(graph.nodes):
             self.position = position
@@ -206,10 +209,8 @@ class _Host:
             self.out.put(f"# {origins}")
         if self.triton:
             grid = print_index(info.launch["grid"], None, PYTHON)
-            reals = [f"torch.view_as_real({t})" if self.graph.buffers[s].dtype in ("c64", "c128") else t
-                     for t, s in zip(tensors, info.arguments, strict=True)]  # fmt: skip
-            arguments = ", ".join([*reals, *info.sizes])
-            self.out.put(f"{info.function}[({grid},)]({arguments}, num_warps={info.launch['warps']})", node.spans)
+            arguments = ", ".join(["stream", grid, *(f"{t}.data_ptr()" for t in tensors), *info.sizes])
+            self.out.put(f"{info.function}({arguments})", node.spans)
             return
         arguments = ", ".join([*(f"{t}.data_ptr()" for t in tensors), *info.sizes])
         self.out.put(f"{node.name}({arguments})", node.spans)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import report
+from .. import report, torch_private
 from ..config import Config
 from . import memory, program
 from .build import build as build_library
@@ -82,6 +82,7 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
 
         start = time.perf_counter()
         names |= load_triton(generated.triton, cache)
+        names["current_stream"] = torch_private.current_stream
         built.timings.append(report.Timing("build.triton", time.perf_counter() - start))
     start = time.perf_counter()
     if host is not None:
@@ -90,6 +91,10 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
         built.call = program.bind(library, generated.program, graph.constants, names)
     else:
         built.call = names["call"]
+        if target.startswith("cuda") and generated.triton is not None and torch.cuda.device_count() > 1:
+            from .launch import on_device
+
+            built.call = on_device(built.call, generated.triton)
     built.timings.append(report.Timing("build.host", time.perf_counter() - start))
     built.diagnostics = cache.drain()
     return built

@@ -1,26 +1,40 @@
-"""Triton kernels of a CUDA graph as callables. Triton is imported here, when kernels are built, and nowhere else."""
+"""Triton kernels of a CUDA graph as callables. Triton is imported here, when kernels are built, and nowhere else.
+
+Triton's own launcher binds arguments in Python, for 20 to 60 µs a launch. Here a kernel is compiled for what is known of
+its arguments (see ``_launch.pyi``) and launched by one C call. The variants that a graph will need first are compiled in
+parallel by ``triton_worker``, into Triton's cache on disk.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from . import _launch, triton_worker
 from .build import BuildFailed
 from .cache import Cache, key_of
 
 if TYPE_CHECKING:
-    from ..codegen.source import Source
+    from ..codegen.source import KernelInfo, Source
+
+_USUAL = 1 | 2  # aligned addresses, sizes below 2**31
 
 
 def load_triton(source: Source, cache: Cache) -> dict[str, Any]:
-    """The kernels of ``source`` by name, ready for ``kernel[grid](…)``.
+    """The functions of ``source`` by name: ``function(stream, programs, *addresses, *sizes)``.
 
-    Triton reads a kernel's text from its file, so the module is kept in the cache under its content's key; Triton's
-    own cache of compiled kernels then hits across processes. Raises :class:`.build.BuildFailed`.
+    Triton reads a kernel's text from its file, so the module is kept in the cache under its content's key. Raises
+    :class:`.build.BuildFailed`.
     """
+    _driver()
     key = key_of({"triton": source.text})
     path = cache.path("triton", key, ".py")
     if _read(path) != source.text:  # no checksum at its end: it must stay Python
@@ -29,11 +43,86 @@ def load_triton(source: Source, cache: Cache) -> dict[str, Any]:
             made.write_text(source.text)
             path.parent.mkdir(parents=True, exist_ok=True)
             made.replace(path)
+    name = f"fuselens_kernels_{key}"
+    kernels = [k for k in source.kernels if k.same_as is None]
+    if not kernels:
+        return {}
+    device = device_of(kernels[0])
+    architecture = _architecture(device)
+    usual = [triton_worker.Job.of(str(path), name, k, _USUAL, architecture) for k in kernels if not k.sizes]
+    if len(usual) > 1:
+        triton_worker.compile_all(usual, cache)
     try:
-        module = _import(f"fuselens_kernels_{key}", path)
+        module = _import(name, path)
     except ImportError as error:
         raise BuildFailed(("triton",), f"error: {error}") from error
-    return {k.function: getattr(module, k.function) for k in source.kernels}
+    functions = {}
+    for info in kernels:
+        variants = _Variants(module, info, path, device, architecture)
+        if not info.sizes:
+            variants.of(_USUAL)  # a kernel that cannot be compiled is found now, not when it is launched
+        functions[info.name] = _launch.Kernel(variants.of, len(info.arguments), len(info.sizes))
+    return functions
+
+
+class _Variants:
+    """The compiled variants of one kernel on one device."""
+
+    def __init__(
+        self, module: ModuleType, info: KernelInfo, path: Path, device: torch.device, architecture: int
+    ) -> None:
+        self.module, self.info, self.path = module, info, path
+        self.device, self.architecture = device, architecture
+        self.made: dict[int, tuple[Any, tuple[int, int, int]]] = {}
+
+    def of(self, key: int) -> tuple[int, int, int]:
+        if key not in self.made:
+            job = triton_worker.Job.of(str(self.path), self.module.__name__, self.info, key, self.architecture)
+            with torch.cuda.device(self.device):
+                try:
+                    compiled = job.compiled(getattr(self.module, self.info.name))
+                    compiled._init_handles()
+                except Exception as error:
+                    raise BuildFailed(("triton", self.info.name), f"error: {type(error).__name__}: {error}") from error
+            shared = compiled.metadata.shared
+            self.made[key] = compiled, (compiled.function, 32 * compiled.metadata.num_warps, shared)
+        return self.made[key][1]
+
+
+def device_of(info: KernelInfo) -> torch.device:
+    """Where a kernel runs."""
+    device = torch.device(info.launch["device"])
+    return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
+
+
+def on_device(call: Callable[[Any], Any], source: Source) -> Callable[[Any], Any]:
+    """``call`` with the device of its kernels as the current one."""
+    if not source.kernels:
+        return call
+    index = device_of(source.kernels[0]).index
+
+    def run(inputs: Any) -> Any:
+        if torch.cuda.current_device() == index:
+            return call(inputs)
+        with torch.cuda.device(index):
+            return call(inputs)
+
+    return run
+
+
+def _architecture(device: torch.device) -> int:
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
+@functools.cache
+def _driver() -> None:
+    """Finds cuLaunchKernel, once."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+        _launch.init(ctypes.cast(library.cuLaunchKernel, ctypes.c_void_p).value or 0)
+    except (OSError, AttributeError) as error:
+        raise BuildFailed(("libcuda",), f"error: {error}") from error
 
 
 def _read(path: Path) -> str | None:

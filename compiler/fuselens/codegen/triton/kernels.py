@@ -44,8 +44,8 @@ def to_triton(graph: Graph, target: str = "cuda") -> Source:
     """All kernels of ``graph`` as the text of a Python module. Raises Unsupported.
 
     ``KernelInfo.launch`` holds ``grid`` (programs, an expression in the size symbols), ``warps``, ``blocks`` (the
-    block sizes, which are also the defaults of the kernel's constexpr parameters), ``signature`` (argument types for
-    the offline compiler) and ``interpretable`` (False where libdevice is needed).
+    block sizes, which are also the defaults of the kernel's constexpr parameters), ``signature`` (argument types),
+    ``device`` (of its arguments) and ``interpretable`` (False where libdevice is needed).
     """
     unit = _Unit(graph)
     infos, out = _kernels(unit)
@@ -74,7 +74,7 @@ def _kernels(unit: _Unit) -> tuple[list[KernelInfo], Writer]:
         writer = _KernelWriter(unit, kernel, Writer("#", "    "))
         info = writer.write()
         text = writer.out.anonymous((kernel.name, *(writer.names[a] for a in info.arguments)))
-        key = text, info.launch["warps"], tuple(info.launch["signature"].values())
+        key = text, info.launch["warps"], tuple(info.launch["signature"].values()), info.launch["device"]
         text_of, same = functions.setdefault(key, (writer.out, []))
         if same:
             text_of.also(writer.out)
@@ -178,6 +178,7 @@ class _KernelWriter:
             sizes=sizes, operations=self.source.origins, spans=self.source.spans, bytes_read=read, bytes_written=written,
             launch={
                 "grid": grid, "warps": warps, "blocks": dict(self.blocks), "signature": signature,
+                "device": self.unit.graph.buffers[arguments[0]].device if arguments else "cuda",
                 "interpretable": not self.uses_libdevice,
             },
         )  # fmt: skip

@@ -1,0 +1,15 @@
+from collections.abc import Callable
+
+class Kernel:
+    """``kernel(stream, programs, *addresses, *sizes)`` launches a GPU kernel.
+
+    ``build(key)`` gives the variant for arguments of that kind: its CUfunction, threads of a program and bytes of shared
+    memory. Bits of the key: all addresses are multiples of 16; all sizes are below 2**31; from bit 2, the size is a
+    multiple of 16.
+    """
+
+    def __init__(self, build: Callable[[int], tuple[int, int, int]], pointers: int, sizes: int, /) -> None: ...
+    def __call__(self, stream: int, programs: int, /, *arguments: int) -> None: ...
+
+def init(address: int, /) -> None:
+    """Tells where cuLaunchKernel is."""

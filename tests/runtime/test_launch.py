@@ -1,0 +1,151 @@
+"""The C launcher, with a function in cuLaunchKernel's place that writes down what it is given; compiling in parallel."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuselens.runtime import _launch
+
+SIGNATURE = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    *[ctypes.c_uint] * 7,
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.c_void_p,
+)
+
+
+class Driver:
+    """What was launched, with the first ``count`` parameters."""
+
+    def __init__(self, count: int) -> None:
+        self.launches: list[Any] = []
+        self.status = 0
+
+        def launch(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra):
+            values = [ctypes.cast(parameters[k], ctypes.POINTER(ctypes.c_uint64))[0] for k in range(count)]
+            self.launches.append((function, (gx, gy, gz), (bx, by, bz), shared, stream, values))
+            return self.status
+
+        self.function = SIGNATURE(launch)
+        _launch.init(ctypes.cast(self.function, ctypes.c_void_p).value or 0)
+
+
+@pytest.fixture
+def built() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    yield Driver(4)
+    _launch.init(0)
+
+
+def kernel(built: list[int], pointers: int, sizes: int) -> _launch.Kernel:
+    def build(key: int) -> tuple[int, int, int]:
+        built.append(key)
+        return 1000 + key, 128, 64
+
+    return _launch.Kernel(build, pointers, sizes)
+
+
+def test_a_launch(driver: Driver, built: list[int]) -> None:
+    kernel(built, 2, 2)(77, 5, 4096, 8192, 100, 32)
+    (launch,) = driver.launches
+    assert launch == (1000 + built[0], (5, 1, 1), (128, 1, 1), 64, 77, [4096, 8192, 100, 32])
+
+
+def test_variants_are_built_once_for_each_kind_of_arguments(driver: Driver, built: list[int]) -> None:
+    run = kernel(built, 2, 1)
+    aligned, narrow, first = 1, 2, 4
+    for arguments, key in [
+        ((16, 32, 7), aligned | narrow),
+        ((16, 36, 7), narrow),
+        ((16, 32, 48), aligned | narrow | first),
+        ((16, 32, 1 << 31), aligned | first),
+        ((16, 32, 9), aligned | narrow),
+    ]:
+        run(0, 1, *arguments)
+        assert driver.launches[-1][0] == 1000 + key
+    assert len(built) == 4
+
+
+def test_nothing_is_launched_for_no_programs(driver: Driver, built: list[int]) -> None:
+    kernel(built, 0, 0)(0, 0)
+    assert (driver.launches, built) == ([], [])
+
+
+def test_errors(driver: Driver, built: list[int]) -> None:
+    run = kernel(built, 1, 0)
+    with pytest.raises(TypeError, match="1 addresses"):
+        run(0, 1)
+    with pytest.raises(TypeError):
+        run(0, 1, "address")
+    with pytest.raises(OverflowError, match="programs"):
+        run(0, 1 << 31, 16)
+    driver.status = 700
+    with pytest.raises(RuntimeError, match="CUDA error 700"):
+        run(0, 1, 16)
+    with pytest.raises(ValueError, match="1024"):
+        _launch.Kernel(lambda key: (0, 0, 0), 2000, 0)
+
+
+def test_a_variant_that_cannot_be_built(driver: Driver) -> None:
+    def build(key: int) -> tuple[int, int, int]:
+        raise LookupError("no such thing")
+
+    run = _launch.Kernel(build, 1, 0)
+    for _ in range(2):
+        with pytest.raises(LookupError):
+            run(0, 1, 16)
+    assert driver.launches == []
+
+
+KERNELS = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def first(a, b, n, XBLOCK: tl.constexpr = 64):
+    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
+    tl.store(b + x, tl.load(a + x, x < n) + 1, x < n)
+
+
+@triton.jit
+def second(a, XBLOCK: tl.constexpr = 64):
+    this is no kernel
+"""
+
+
+def test_kernels_are_compiled_in_parallel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    from fuselens.codegen.source import KernelInfo
+    from fuselens.runtime import triton_worker
+    from fuselens.runtime.cache import Cache
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    path = tmp_path / "kernels.py"
+    path.write_text(KERNELS.replace("this is no kernel", "tl.store(a, tl.load(a) + 1)"))
+    launch = {"signature": {"a": "*fp32", "b": "*fp32", "n": "i64"}, "blocks": {"XBLOCK": 64}, "warps": 4}
+    info = KernelInfo("first", "pointwise", ("a", "b"), ("b",), ("n",), launch=launch)
+    other = KernelInfo("second", "pointwise", ("a",), ("a",), (), launch={**launch, "signature": {"a": "*fp32"}})
+    broken = KernelInfo("third", "pointwise", ("a",), ("a",), (), launch={**launch, "signature": {"a": "*fp32"}})
+    jobs = [triton_worker.Job.of(str(path), "kernels", i, 3, 90) for i in (info, other, broken)]
+    assert jobs[0].signature["n"] == "i32"
+    assert jobs[0].divisible == (0, 1)
+    triton_worker._worker.cache_clear()
+    try:
+        triton_worker.compile_all(jobs, Cache(tmp_path / "cache"))
+    finally:
+        triton_worker._worker().close()
+        triton_worker._worker.cache_clear()
+    made = {p.name for p in (tmp_path / "triton").rglob("*.cubin")}
+    assert made == {"first.cubin", "second.cubin"}
