@@ -272,7 +272,9 @@ def agrees(graph: Graph, inputs: list[Any]) -> bool:
 def test_random_kernels() -> None:
     split_up = []
 
-    @settings(max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=tuple(HealthCheck)
+    )
     @given(graphs(), st.integers(0, 1000))
     def run(graph: Graph, seed: int) -> None:
         split_up.append(agrees(graph, arguments(graph, seed)))

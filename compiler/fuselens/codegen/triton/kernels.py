@@ -28,9 +28,10 @@ from .scalar_ops import FUNCTION_NEEDS, FUNCTIONS, TABLE, TYPES, bitcast, cast, 
 POINTS = 1024  # points of a one-dimensional block
 TILE = 32  # edge of a two-dimensional block
 PERSISTENT = 8192  # longest reduction that stays in registers
-LOOPED = ((65536, 8192, 32), (16384, 4096, 16), (0, 2048, 8))
-"""Columns and warps of a block that loops over rows of so many columns and more. The fewer rows are under way at once, the more
-of a row is in the second-level cache when it is read again."""
+LOOPED = 2048, 8  # columns and warps of a block that loops over a row
+REREAD = ((65536, 16384, 32), (16384, 4096, 16))
+"""The same where a row of so many columns is read twice. The fewer rows are under way at once, the more of a row is still in
+the second-level cache."""
 ATOMIC = frozenset(
     {("sum", d) for d in ("f64", "f32", "f16", "i64", "i32")} | {(k, d) for k in ("max", "min") for d in ("i64", "i32")}
 )
@@ -120,6 +121,7 @@ class _KernelWriter:
         self.held: dict[tuple[str, tuple[Expr, ...], Expr], str] = {}  # stored elements still in registers
         self.rank = 1
         self.backward = False  # whether the phase walks its columns from their end
+        self.stores_first = False  # whether stored elements are to leave the cache first
         self.policies: dict[str, str] = {}  # how loads of the phase's elements treat the cache
         self.columns: frozenset[str] = frozenset()  # the phase's axes
         self.peaks: dict[str, str] = {}  # sums of exponentials, and whose running maximum they share
@@ -277,6 +279,7 @@ class _KernelWriter:
         longest = max(self.nest.hint(n) for n in lengths)
         fits = all(n.is_Integer for n in lengths) and longest <= PERSISTENT
         columns = self._contiguous_along_points()
+        walks = self._walks()
         if fits:
             widest = next_power_of_two(longest)
             xblock = max(1, min(POINTS * 2 // widest, 64))
@@ -284,7 +287,12 @@ class _KernelWriter:
             if columns and xblock < 32:
                 fits = False
         if not fits:
-            xblock, (widest, warps) = (64, (32, 8)) if columns else (1, next(l[1:] for l in LOOPED if longest >= l[0]))
+            again = not columns and any("evict_last" in policies.values() for _, policies in walks)
+            block = next((b for least, *b in REREAD if again and longest >= least), LOOPED)
+            xblock, (widest, warps) = (64, (32, 8)) if columns else (1, block)
+            self.stores_first = again
+            if again:  # a thread has 64 registers where there are 32 warps: enough for 16 times three values
+                widest //= next_power_of_two(-(-(max(map(_registers, kernel.phases)) + self.wide) // 3))
             widest = min(widest, next_power_of_two(longest))
         if total.is_Integer:
             xblock = min(xblock, next_power_of_two(int(total)))
@@ -295,7 +303,6 @@ class _KernelWriter:
             out.put(f"xmask = x < {print_factor(total, self.names, TRITON)}")
         self._decode(kernel.axes, "x")
         stored: set[str] = set()
-        walks = self._walks()
         for number, (phase, position) in enumerate(zip(kernel.phases, self.nest.positions, strict=True)):
             if fits:
                 phase = self._forwarded(phase)
@@ -334,8 +341,9 @@ class _KernelWriter:
         for number, phase in enumerate(self.kernel.phases):
             if phase.axes:
                 backward = not backward and not in_order(phase.body)
-            again = {s for later in reads[number + 1 :] for s in later}
-            walks.append((backward, {s: "evict_last" if s in again else "evict_first" for s in reads[number]}))
+            before, after = ({s for r in part for s in r} for part in (reads[:number], reads[number + 1 :]))
+            policies = {s: "evict_last" if s in after else "evict_first" for s in reads[number] & (before | after)}
+            walks.append((backward, policies))
         return walks
 
     def _forwarded(self, phase: Phase) -> Phase:
@@ -728,7 +736,9 @@ class _KernelWriter:
             value = f"({value}) + tl.zeros_like({self.spread})"
             self.out.put(f"{name}({self.names[storage]} + {offset}, {value}{mask})", op.spans)
             return
-        self.out.put(f"tl.store({self.names[storage]} + {offset}, {value}{mask})", op.spans)
+        first = self.stores_first and bool(names_in(index) & self.columns) and storage not in self.kernel.reads()
+        hint = ', eviction_policy="evict_first"' if first else ""
+        self.out.put(f"tl.store({self.names[storage]} + {offset}, {value}{mask}{hint})", op.spans)
 
     def _full_shape(self, index: Expr) -> bool:
         """True when the index's own shape is the block's."""
@@ -742,6 +752,11 @@ class _KernelWriter:
         if not inner:
             return self.shape_names <= used if self.spread.startswith("tl.zeros([Y") else bool(used & self.shape_names)
         return bool(used & inner) and bool(used & points or not points)
+
+
+def _registers(phase: Phase) -> int:
+    """Of 32 bits, that a column of the phase takes for its loads and its folds, and to compute with them."""
+    return sum(3 if o.dtype in ("f64", "i64") else 1 for o in phase.body if o.op in ("load", "reduce"))
 
 
 def _renamed(op: Op, names: dict[str, str]) -> Op:
