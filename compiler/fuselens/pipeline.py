@@ -33,6 +33,7 @@ from .ir.straight_line import straight_line
 if TYPE_CHECKING:
     from .autograd.joint import Joint
     from .autograd.signature import SavedValue, Sharing, Signature
+    from .codegen.source import Source
     from .ir.loops import Graph
     from .runtime.compile_graph import Built
 
@@ -679,8 +680,8 @@ def _kernels(
             others = variants(ordered, host_isa(config), torch.get_num_threads())
             tunings, tried = tune(ordered, lambda chosen: make_sources(cpp_host=False, tunings=chosen), others, config)
             decisions += tried
-        absent = config.target.startswith("cuda") and target == "cpu"
-        document = order(for_gpu(fused)) if absent or config.triton_text or recorder.texts else None
+        on_gpu = target == "cpu" and (config.target.startswith("cuda") or config.triton_text or recorder.texts)
+        there, document = _on_gpu(module, fused, config) if on_gpu else (ordered, None)
         generated = make_sources(document, cpp_host=_has_cpp_hosts(), tunings=tunings)
     held = live_memory.saved_bytes(record) if suffix else 0
     memory = [
@@ -696,9 +697,10 @@ def _kernels(
     stages = record.stages[first:]
     call = _bound(program, phase, captured, config, recorder, run)
     keep(dataclasses.replace(program, stages=stages))
-    if absent and document is not None:
+    if target == "cpu" and config.target.startswith("cuda"):
+        assert document is not None
         with run.stage(f"build.ptx{suffix}"):
-            _compile_for_absent_gpu(document, phase, suffix, captured, config, recorder, run)
+            _compile_for_absent_gpu(there, document, phase, suffix, captured, config, recorder, run)
     in_python = generated.program is None
     return (floats_as_tensors(call, floats, numbers, loops) if floats and in_python else call), written
 
@@ -767,13 +769,36 @@ def _follow_kernels(
         follower.kernels(number, kernels, Probe(built.call, text, program.generated, config))  # type: ignore[arg-type]
 
 
-def _compile_for_absent_gpu(
-    graph: Graph, phase: str, suffix: str, captured: Captured, config: Config, recorder: Recorder, run: Run
-) -> None:
-    """Kernels of a CPU graph generated and compiled for the configured GPU: texts and resources, nothing that runs."""
-    from .codegen.triton.kernels import to_triton
+def _on_gpu(module: fx.GraphModule, fused: Graph, config: Config) -> tuple[Graph, Source | None]:
+    """The Triton kernels that a CPU graph would have on a GPU, and the graph that they are of.
 
-    source = to_triton(graph, config.target)
+    Where nobody asked for a GPU they are a document only, of the graph as it was lowered if Triton can express it.
+    """
+    from .codegen.source import Unsupported
+    from .codegen.triton.kernels import to_triton
+    from .lowering.lower import lower
+    from .schedule.fuse import fuse
+    from .schedule.order import order
+    from .schedule.split import for_gpu
+
+    asked = config.target.startswith("cuda")
+    if not asked:
+        with suppress(Unsupported):
+            there = order(for_gpu(fused))
+            return there, to_triton(there)
+    there = order(for_gpu(fuse(lower(module, name=fused.name, device="cuda"))))
+    try:
+        return there, to_triton(there, config.target if asked else "cuda")
+    except Unsupported:
+        if asked:
+            raise
+        return there, None
+
+
+def _compile_for_absent_gpu(
+    graph: Graph, source: Source, phase: str, suffix: str, captured: Captured, config: Config, recorder: Recorder, run: Run
+) -> None:
+    """Kernels of a CPU graph compiled for the configured GPU: texts and resources, nothing that runs."""
     architecture = int(config.target.partition("sm_")[2] or 90)
     try:
         from .codegen.triton.offline import compile_kernel, load_module

@@ -21,7 +21,7 @@ def strides(
 ) -> tuple[Any, ...] | None:
     """The strides that the kernel of the operator ``func`` gives the result at ``position``, whose fake is ``result``;
     None where the fake has them, or nothing else is known."""
-    rule = _rule(func)
+    rule = _rule(func, result.device.type)
     if rule is None or result.dim() == 0 or (position and func.overloadpacket.__name__ not in _ALIKE):
         return None
     if kwargs.get("memory_format", torch.preserve_format) not in (None, torch.preserve_format):
@@ -129,6 +129,11 @@ def _written(args: Sequence[Any], result: torch.Tensor) -> Extents | None:
 
 def _contiguous(_: Sequence[Any], result: torch.Tensor) -> Extents:
     return _packed(result.shape, range(result.dim() - 1, -1, -1))
+
+
+def _reversed(_: Sequence[Any], result: torch.Tensor) -> Extents:
+    """The first dimension innermost."""
+    return _packed(result.shape, range(result.dim()))
 
 
 def _suggested(args: Sequence[Any], result: torch.Tensor) -> Extents:
@@ -276,11 +281,18 @@ _OTHERS: dict[str, Rule] = {
 }  # fmt: skip
 
 
+_ON: dict[str, dict[str, Rule]] = {  # where a device's kernel differs from the CPU's
+    "cuda": {"max_unpool2d": _contiguous, "nonzero_static": _reversed},
+}
+
+
 @functools.cache
-def _rule(func: Any) -> Rule | None:
+def _rule(func: Any, device: str) -> Rule | None:
     if not _makes_new(func):
         return None
     name = func.overloadpacket.__name__
+    if func.namespace == "aten" and (own := _ON.get(device, {}).get(name)):
+        return own
     if func.namespace == "aten" and (other := _OTHERS.get(f"{name}.{func._overloadname}") or _OTHERS.get(name)):
         return other
     if torch.Tag.pointwise not in func.tags or name in _NOT_ITERATED:

@@ -134,7 +134,8 @@ def test_kernels_are_compiled_in_parallel(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     path = tmp_path / "kernels.py"
     path.write_text(KERNELS.replace("this is no kernel", "tl.store(a, tl.load(a) + 1)"))
-    launch = {"signature": {"a": "*fp32", "b": "*fp32", "n": "i64"}, "blocks": {"XBLOCK": 64}, "warps": 4}
+    launch = {"signature": {"a": "*fp32", "b": "*fp32", "n": "i64"}, "blocks": {"XBLOCK": 64}}
+    launch["options"] = {"num_warps": 4}
     info = KernelInfo("first", "pointwise", ("a", "b"), ("b",), ("n",), launch=launch)
     other = KernelInfo("second", "pointwise", ("a",), ("a",), (), launch={**launch, "signature": {"a": "*fp32"}})
     broken = KernelInfo("third", "pointwise", ("a",), ("a",), (), launch={**launch, "signature": {"a": "*fp32"}})

@@ -11,29 +11,27 @@ from .cpu.cpp import variants as variants
 from .cpu.isa import ISAS
 from .host import operators_text, to_host
 from .nest import Tuning
-from .source import Generated
+from .source import Generated, Source
 
 
 def generate(
-    graph: Graph, target: str, isa: str, document: Graph | None = None, *, cpp_host: bool = True,
+    graph: Graph, target: str, isa: str, document: Source | None = None, *, cpp_host: bool = True,
     floats: Collection[int] = (), float_outputs: Collection[int] = (), tunings: Mapping[str, Tuning] = MappingProxyType({}),
     fast_math: bool = False,
 ) -> Generated:  # fmt: skip
     """Sources of ``graph`` (fused and ordered) for ``target``: "cpu", or "cuda" with or without an architecture.
 
-    ``isa`` names the CPU instruction set. ``document`` is the graph as a GPU wants it, where a CPU graph's Triton
-    kernels are to be read. ``cpp_host`` says whether this process can run C++ host programs; ``floats`` and
-    ``float_outputs`` are for them (see ``to_cpp``). ``tunings`` overrules choices for C++ kernels, by name.
-    ``fast_math`` concerns C++ too: Triton's functions are the GPU's approximations either way. Raises
-    :class:`.source.Unsupported`.
+    ``isa`` names the CPU instruction set. ``document`` are the Triton kernels of a CPU graph, to look at. ``cpp_host``
+    says whether this process can run C++ host programs; ``floats`` and ``float_outputs`` are for them (see ``to_cpp``).
+    ``tunings`` overrules choices for C++ kernels, by name. ``fast_math`` concerns C++ too: Triton's functions are the
+    GPU's approximations either way. Raises :class:`.source.Unsupported`.
     """
     on_gpu = target.startswith("cuda")
-    cpp = triton = None
-    on_triton = graph if on_gpu else document
-    if on_triton is not None:
+    cpp, triton = None, document
+    if on_gpu:
         from .triton.kernels import to_triton
 
-        triton = to_triton(on_triton, target)
+        triton = to_triton(graph, target)
     if not on_gpu and graph.kernels():
         cpp = to_cpp(
             graph, isa, host=cpp_host, floats=floats, float_outputs=float_outputs, tunings=tunings, fast_math=fast_math

@@ -25,7 +25,7 @@ class KernelInfo:
 
     ``arguments`` are storage names, in order (pointers or tensors); ``sizes`` are the names of the size symbols that
     follow them. ``bytes_read``/``bytes_written`` are expressions in the size symbols, per call. ``launch`` holds what
-    the target needs beyond that (Triton: grid, block sizes, warps).
+    the target needs beyond that (Triton: grid, block sizes, options of its compiler).
     """
 
     name: str

@@ -15,7 +15,7 @@ from fuselens.ir.affine import ONE, ZERO, product
 from fuselens.ir.loops import Axis, Buffer
 from fuselens.lowering.body import Body, Scalar
 from fuselens.lowering.builder import Builder, Sizes, Unsupported, contiguous_strides
-from fuselens.lowering.dtypes import FLOATS, INTEGERS, LOOP_DTYPES, compute_dtype, identity
+from fuselens.lowering.dtypes import FLOATS, HALVES, INTEGERS, LOOP_DTYPES, compute_dtype, identity
 from fuselens.torch_private import integer_functions
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -160,7 +160,7 @@ def _one_hot(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, A
 # --- writes ----------------------------------------------------------------------------------------------------
 
 # Updates that a GPU does at the same time for several points.
-_ATOMIC = {"sum": ("f64", "f32", "f16", "i64", "i32"), "max": ("i64", "i32"), "min": ("i64", "i32")}
+_ATOMIC = {"sum": ("f64", "f32", "i64", "i32"), "max": ("i64", "i32", "bool"), "min": ("i64", "i32", "bool")}
 Value = Callable[[Body, Sizes], Scalar]
 
 
@@ -185,9 +185,13 @@ def update(
     if out.dtype == "bool" and kind == "prod":
         kind = "min"
     if out.device.startswith("cuda") and kind != "last" and out.dtype not in _ATOMIC.get(kind, ()):
-        raise Unsupported(f"points that update one {out.dtype} at the same time by {kind}")
-    written = line(low, out)
-    target = low.view(written, written.sizes, written.strides, written.offset, low.fresh_name())
+        if kind != "sum" or out.dtype not in HALVES:
+            raise Unsupported(f"points that update one {out.dtype} at the same time by {kind}")
+        wide = low.pointwise(low.temporary(out.sizes, "f32", out.device), [out], lambda v: v, "")
+        update(low, wide, kind, space, in_turn, at, value)  # not rounded after each sum
+        low.pointwise(_again(low, out), [wide], lambda v: v, "")
+        return out
+    target = _again(low, line(low, out))
     body = Body(low.spans)
     axes: dict[bool, list[Axis]] = {False: [], True: []}
     point: list[Expr] = []
@@ -199,6 +203,11 @@ def update(
     there = at(body, tuple(point))
     low.loop(target, tuple(axes[False]), tuple(axes[True]), value(body, tuple(point)), there, kind)
     return out
+
+
+def _again(low: Builder, out: Buffer) -> Buffer:
+    """``out`` for a loop that writes to what another loop made."""
+    return low.view(out, out.sizes, out.strides, out.offset, low.fresh_name())
 
 
 def _broadcast(shapes: Sequence[Sizes]) -> Sizes:

@@ -38,7 +38,7 @@ class Job:
     signature: dict[str, str]
     blocks: dict[str, int]
     divisible: tuple[int, ...]  # arguments that are multiples of 16
-    warps: int
+    options: dict[str, Any]
     architecture: int
 
     @classmethod
@@ -52,7 +52,8 @@ class Job:
         divisible = list(range(pointers)) if key & 1 else []
         divisible += [pointers + k for k in range(len(names) - pointers) if key >> (_FIRST_SIZE + k) & 1]
         return cls(
-            path, name, info.name, key, types, dict(launch["blocks"]), tuple(divisible), launch["warps"], architecture
+            path, name, info.name, key, types, dict(launch["blocks"]), tuple(divisible), dict(launch["options"]),
+            architecture,
         )
 
     def compiled(self, function: Any) -> Any:
@@ -68,7 +69,7 @@ class Job:
         )
         # kernels that hold assertions would otherwise check each sum of indices, too
         checks = {"debug": bool(getattr(function, "debug", False)), "sanitize_overflow": False}
-        options = {"num_warps": self.warps, **checks}
+        options = {**self.options, **checks}
         return triton.compile(source, target=GPUTarget("cuda", self.architecture, 32), options=options)
 
 

@@ -37,16 +37,18 @@ ATOMIC = frozenset(
 )
 """Updates that points of one program, and programs, may do at the same time."""
 _RESERVED = frozenset(
-    {"tl", "triton", "libdevice", "float", "x", "xmask", "y", "ymask", "program", "range", *FUNCTIONS}
+    {"tl", "triton", "libdevice", "float", "x", "xmask", "y", "ymask", "program", "range", "zero", *FUNCTIONS}
 )
+_ZERO = sympy.Symbol("%zero", integer=True, nonnegative=True)
+_DIVISIONS = ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "ModularIndexing")
 
 
 def to_triton(graph: Graph, target: str = "cuda") -> Source:
     """All kernels of ``graph`` as the text of a Python module. Raises Unsupported.
 
-    ``KernelInfo.launch`` holds ``grid`` (programs, an expression in the size symbols), ``warps``, ``blocks`` (the
-    block sizes, which are also the defaults of the kernel's constexpr parameters), ``signature`` (argument types),
-    ``device`` (of its arguments) and ``interpretable`` (False where libdevice is needed).
+    ``KernelInfo.launch`` holds ``grid`` (programs, an expression in the size symbols), ``options`` of Triton's compiler,
+    ``blocks`` (the block sizes, which are also the defaults of the kernel's constexpr parameters), ``signature`` (argument
+    types), ``device`` (of its arguments) and ``interpretable`` (False where libdevice is needed).
     """
     unit = _Unit(graph)
     infos, out = _kernels(unit)
@@ -75,7 +77,7 @@ def _kernels(unit: _Unit) -> tuple[list[KernelInfo], Writer]:
         writer = _KernelWriter(unit, kernel, Writer("#", "    "))
         info = writer.write()
         text = writer.out.anonymous((kernel.name, *(writer.names[a] for a in info.arguments)))
-        key = text, info.launch["warps"], tuple(info.launch["signature"].values()), info.launch["device"]
+        key = text, tuple(info.launch["options"].items()), tuple(info.launch["signature"].values()), info.launch["device"]
         text_of, same = functions.setdefault(key, (writer.out, []))
         if same:
             text_of.also(writer.out)
@@ -105,7 +107,7 @@ def next_power_of_two(n: int) -> int:
 @dataclass(slots=True)
 class _Slot:
     value: Value
-    inside: bool  # defined inside a phase's loop (depends on the phase's axes)
+    varies: bool  # between the block's points; if not, it may be a number, which loads with masks do not take
 
 
 class _KernelWriter:
@@ -118,6 +120,7 @@ class _KernelWriter:
         self.blocks: dict[str, int] = {}
         self.uses_libdevice = False
         self.checks = False
+        self.divides_sums = False
         self.held: dict[tuple[str, tuple[Expr, ...], Expr], str] = {}  # stored elements still in registers
         self.rank = 1
         self.backward = False  # whether the phase walks its columns from their end
@@ -169,6 +172,8 @@ class _KernelWriter:
         out.put(f"def {self.source.name}({parameters}):", self.source.spans, note=False)
         origins = ", ".join(dict.fromkeys(self.source.origins)) or self.source.kind
         out.put(f'    """{origins}"""')
+        if self.divides_sums:
+            out.put("    zero = tl.program_id(1)  # which it is in every program", note=False)
         spans = {l.line: l.spans for l in body.lines()}
         for number, line in enumerate(body.text().rstrip("\n").split("\n")[1:], 2):
             out.put(line, spans.get(number, ()), note=False)
@@ -179,11 +184,16 @@ class _KernelWriter:
             name=self.source.name, kind=self.source.kind, arguments=arguments, written=tuple(self.source.writes()),
             sizes=sizes, operations=self.source.origins, spans=self.source.spans, bytes_read=read, bytes_written=written,
             launch={
-                "grid": grid, "warps": warps, "blocks": dict(self.blocks), "signature": signature,
+                "grid": grid, "options": self._options(warps), "blocks": dict(self.blocks), "signature": signature,
                 "device": self.unit.graph.buffers[arguments[0]].device if arguments else "cuda",
                 "interpretable": not self.uses_libdevice,
             },
         )  # fmt: skip
+
+    def _options(self, warps: int) -> dict[str, Any]:
+        """What Triton's compiler is told. Functions of libdevice compute in pairs of numbers, which fusing a product
+        with a sum would make inexact: 3.0 ** 1.0 would be less than 3."""
+        return {"num_warps": warps} | ({"enable_fp_fusion": False} if self.uses_libdevice else {})
 
     def _claim(self, name: str) -> str:
         text = re.sub(r"\W", "_", name)
@@ -396,7 +406,7 @@ class _KernelWriter:
         self.blocks[block] = width
         r = self._claim(f"column{number or ''}")
         size = print_factor(length, self.names, TRITON)
-        exact = length.is_Integer and int(length) % width == 0
+        exact = length.is_Integer and int(length) > 0 and int(length) % width == 0
         inside = self._inside(phase)
         folds = [op for op in phase.body if op.op == "reduce"]
         self.shape_names = frozenset(a.name for a in self.kernel.axes)
@@ -631,17 +641,40 @@ class _KernelWriter:
     def _define(self, op: Op, text: str) -> None:
         name = self._claim(op.name)
         self.out.put(f"{name} = {text}", op.spans)
-        self.slots[op.name] = _Slot(Value(name, op.dtype), True)
+        self._keep(op, name)
+
+    def _keep(self, op: Op, name: str) -> None:
+        """What ``op`` computes is in the variable ``name``."""
+        varies = op.op in ("reduce", "scan") or any(self.slots[n].varies for n in op.operands())
+        index = index_of(op)
+        varies = varies or (index is not None and self._varies(index))
+        self.slots[op.name] = _Slot(Value(name, op.dtype), varies)
 
     def _index(self, expression: Expr) -> str:
         names = dict(self.names)
         for indirect in indirect_names(expression):
             names["%" + indirect] = self.slots[indirect].value.text
-        text = print_index(expression, names, TRITON)
+        text = print_index(self._unbounded(expression, names), names, TRITON)
         for name in ("floor_div", "floor_mod"):
             if f"{name}(" in text:
                 self.need(name)
         return text
+
+    def _unbounded(self, expression: Expr, names: dict[str, str]) -> Expr:
+        """``expression`` whose dividends have no bounds that a compiler could know.
+
+        LLVM divides numbers that it knows to be small in pairs of 16 bits, and ptxas (12.8 to 13.1, for sm_90) loses
+        the constant of an ``add.s16x2`` of which only one half is used.
+        """
+
+        def divides_sum(e: Any) -> bool:
+            return type(e).__name__ in _DIVISIONS and any(a.is_Integer for a in sympy.Add.make_args(e.args[0]))
+
+        found = {e for e in sympy.preorder_traversal(expression) if divides_sum(e)}
+        if not found:
+            return expression
+        self.divides_sums, names[_ZERO.name] = True, "zero"
+        return expression.replace(divides_sum, lambda e: e.func(e.args[0] + _ZERO, *e.args[1:]))
 
     def _op(self, op: Op) -> None:
         if op.op == "load":
@@ -686,7 +719,7 @@ class _KernelWriter:
             f"tl.device_assert({f'({inside}) | ~({self.mask})' if self.mask else inside}, 'index out of range')"
         )
         self.out.put(f"{name} = tl.where({inside}, {name}, 0)")
-        self.slots[op.name] = _Slot(Value(name, op.dtype), True)
+        self._keep(op, name)
         self.checks = True
 
     def _position(self, expression: Expr) -> str:
@@ -705,7 +738,7 @@ class _KernelWriter:
         raise Unsupported(f"operand {number!r} of {op.op}")
 
     def _varies(self, index: Any) -> bool:
-        return bool(names_in(index) & self.shape_names) or bool(indirect_names(index))
+        return bool(names_in(index) & self.shape_names) or any(self.slots[n].varies for n in indirect_names(index))
 
     def _load(self, op: Op) -> None:
         storage, index = op.args[0], sympy.sympify(op.args[1])
@@ -729,7 +762,10 @@ class _KernelWriter:
         text = self._index(index)
         offset = self.spread if index == 0 else f"({text}) + {self.spread}" if not self._full_shape(index) else text
         mask = f", {self.mask}" if self.mask else ""
-        if op.update not in ("", "last"):
+        if op.dtype == "bool" and op.update in ("max", "min"):  # points that change an element write the same
+            changes = f"(({value}) {'!=' if op.update == 'max' else '=='} 0)"
+            mask = f", {' & '.join(m for m in (self.mask, changes) if m)}"
+        elif op.update not in ("", "last"):
             if (op.update, op.dtype) not in ATOMIC:
                 raise Unsupported(f"update {op.update} of {op.dtype}")
             name = f"tl.atomic_{'add' if op.update == 'sum' else op.update}"

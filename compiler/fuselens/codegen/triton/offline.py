@@ -57,7 +57,7 @@ def compile_kernel(module: ModuleType, info: KernelInfo, arch: int) -> dict[str,
     unit = ASTSource(
         fn=getattr(module, info.function), signature=signature, constexprs=dict(info.launch["blocks"]), attrs=attributes
     )
-    compiled = triton.compile(unit, target=GPUTarget("cuda", arch, 32), options={"num_warps": info.launch["warps"]})
+    compiled = triton.compile(unit, target=GPUTarget("cuda", arch, 32), options=info.launch["options"])
     out: dict[str, Any] = {k: v for k, v in compiled.asm.items() if k in ("ptx", "cubin", "ttir", "ttgir", "llir")}
     out["shared"] = compiled.metadata.shared
     return out | resource_usage(out["cubin"])

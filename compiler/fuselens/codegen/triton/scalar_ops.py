@@ -39,7 +39,8 @@ def round_even(x):
     rest = x - low
     odd = low - 2 * tl.floor(low * 0.5)
     up = (rest > 0.5) | ((rest == 0.5) & (odd != 0))
-    return tl.where(up, low + 1, low)
+    y = tl.where(up, low + 1, low)
+    return tl.where(y == 0, x * 0.0, y)  # with the sign of x
 """,
     "tanh": """
 @triton.jit
@@ -47,6 +48,7 @@ def tanh(x):
     a = tl.abs(x)
     u = x * x
     near = x + x * u * (-0.333332837 + u * (0.133314863 + u * (-0.0537431724 + u * (0.0206497088 - u * 0.00571620278))))
+    near = tl.where(x == 0, x, near)
     far = 1 - 2 / (tl.exp(2 * a) + 1)
     far = tl.where(x < 0, -far, far)
     return tl.where(a < 0.625, near, far)
@@ -57,7 +59,7 @@ def tanh_f64(x):
     a = tl.abs(x)
     e = expm1(-2 * a)
     y = -e / (2 + e)
-    return tl.where(x < 0, -y, y)
+    return tl.where(x == 0, x, tl.where(x < 0, -y, y))
 """,
     "log1p": """
 @triton.jit
@@ -238,6 +240,11 @@ def _extreme(name: str) -> Entry:
     return entry
 
 
+def _neg(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+    # Triton's own minus is 0 - x, which is +0 for both zeros
+    return f"{v[0].text} * -1.0" if op.dtype[0] in "fb" else f"-{v[0].text}"
+
+
 def _sign(e: Emitter, op: Op, v: Sequence[Value]) -> str:
     x, t = v[0].text, TYPES[op.dtype]
     return f"({x} > 0).to({t}) - ({x} < 0).to({t})"
@@ -287,7 +294,7 @@ def _floordiv(e: Emitter, op: Op, v: Sequence[Value]) -> str:
 def _truncdiv(e: Emitter, op: Op, v: Sequence[Value]) -> str:
     if op.dtype[0] == "f":
         e.need("trunc")
-        return f"trunc({v[0].text} / {v[1].text})"
+        return f"trunc({f'tl.div_rn({v[0].text}, {v[1].text})' if op.dtype == 'f32' else f'{v[0].text} / {v[1].text}'})"
     return f"{v[0].text} // {v[1].text}"
 
 
@@ -302,7 +309,7 @@ def _fma(e: Emitter, op: Op, v: Sequence[Value]) -> str:
 TABLE: dict[str, Entry] = {
     "add": _infix("+"), "sub": _infix("-"), "mul": _infix("*"), "div": _infix("/"),
     "floordiv": _floordiv, "truncdiv": _truncdiv, "mod": _own("mod_floor"), "fmod": _infix("%"),
-    "neg": lambda e, op, v: f"-{v[0].text}", "abs": _call("tl.abs"), "sign": _sign, "fma": _fma,
+    "neg": _neg, "abs": _call("tl.abs"), "sign": _sign, "fma": _fma,
     "max": _extreme("maximum"), "min": _extreme("minimum"),
     "fmax": _other_than_nan(">"), "fmin": _other_than_nan("<"),
     "eq": _infix("=="), "ne": _infix("!="), "lt": _infix("<"), "le": _infix("<="), "gt": _infix(">"), "ge": _infix(">="),
