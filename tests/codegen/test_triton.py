@@ -200,6 +200,73 @@ def test_positions_from_data_under_the_interpreter() -> None:
         to_triton(parse(positions("prod t4", "d < 20", "n < 37")))
 
 
+FLAGS = """graph g
+  input arg0: i64[{n}] strides [1]
+  input arg1: bool[{n}] strides [1]
+  buffer buf0: bool[50] strides [1]
+  kernel kernel0 []
+    phase [n < {n}]
+      t0 = load arg0[n] : i64
+      t1 = bounds t0, 50, wrap : i64
+      t2 = load arg1[n] : bool
+      store buf0[%t1] = {kind} t2
+  return buf0
+"""
+NUMBERS = """graph g
+  input arg0: i64[] strides []
+  input arg1: f32[1] strides [1]
+  buffer buf0: f32[1] strides [1]
+  kernel kernel0 []
+    phase []
+      t0 = load arg0[0] : i64
+      t1 = bounds t0, 1, wrap : i64
+      t2 = load arg1[%t1] : f32
+      store buf0[0] = t2
+  return buf0
+"""
+
+
+def test_flags_and_empty_phases_under_the_interpreter() -> None:
+    """Points that set the same flag write the same; an axis of size 0 has no point."""
+    wheres = torch.randint(-50, 50, (200,))
+    cases, expected = [], []
+    for kind, start in (("max", 0.1), ("min", 0.9)):
+        for n in (200, 0):
+            source = to_triton(parse(FLAGS.format(n=n, kind=kind)))
+            flags, values = torch.rand(50) < start, torch.rand(n) < 0.5
+            tensors = {"arg0": wheres[:n].clone(), "arg1": values, "buf0": flags.clone()}
+            cases.append(Job(source, "kernel0", tensors, {}, 1))
+            name = "amax" if kind == "max" else "amin"
+            new = flags.int().scatter_reduce(0, wheres[:n] % 50, values.int(), name)
+            expected.append(new.bool())
+    for job, found, reference in zip(cases, interpret(cases), expected, strict=True):
+        assert torch.equal(found["buf0"], reference), job.source.text
+
+
+def test_a_number_as_a_position_compiles_for_sm_90() -> None:
+    from fuselens.codegen.triton.offline import compile_offline
+
+    assert ".target sm_90" in compile_offline(to_triton(parse(NUMBERS)), "kernel0", 90)["ptx"]
+    check_all([(NUMBERS, [torch.tensor(-1), torch.tensor([3.0])])])
+
+
+def test_pairs_of_numbers_are_not_fused() -> None:
+    """libdevice's power computes in pairs of numbers, so that 3.0 ** 1.0 is 3."""
+    from fuselens.codegen.triton.offline import compile_offline
+
+    def fused(ptx: str) -> int:
+        return ptx.count("fma.rn.f64")
+
+    graph, _ = all_ops_graph("f64", ["pow"])
+    source = to_triton(graph)
+    (info,) = source.kernels
+    found = compile_offline(source, info.name)["ptx"]
+    info.launch["options"].pop("enable_fp_fusion")
+    assert fused(found) < fused(compile_offline(source, info.name)["ptx"])
+    other, _ = all_ops_graph("f64", ["exp"])
+    assert "enable_fp_fusion" not in to_triton(other).kernels[0].launch["options"]
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i64", "i32", "bool"])
 def test_operations_under_the_interpreter(dtype: str) -> None:
     names = [n for n, d in cases() if d == dtype and n not in LIBDEVICE]

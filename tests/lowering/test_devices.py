@@ -59,3 +59,38 @@ def test_a_constant_is_made_where_it_is_read() -> None:
     graph = lowered(build)
     assert all(isinstance(n, Loop) for n in graph.nodes)
     assert {graph.buffers[n.name].device for n in graph.nodes} == {"cuda:0"}
+
+
+def _added(dtype: torch.dtype, device: str) -> Graph:
+    mode = torch_private.fake_mode()
+    graph = fx.Graph()
+    x, index, source = (graph.placeholder(name) for name in ("x", "index", "source"))
+    graph.output((graph.call_function(aten.index_add.default, (x, 0, index, source)),))
+    module = fx.GraphModule(torch.nn.Module(), graph)
+    with mode:
+        fakes = [torch.empty(8, 4, dtype=dtype), torch.empty(5, dtype=torch.int64), torch.empty(5, 4, dtype=dtype)]
+    torch_private.propagate(module, mode, fakes)
+    return lower(module, name="g", device=device)
+
+
+def test_points_that_add_halves_at_the_same_time_add_to_single_precision() -> None:
+    for dtype, name in ((torch.bfloat16, "bf16"), (torch.float16, "f16"), (torch.float32, "f32")):
+        for device in ("cpu", "cuda"):
+            graph = _added(dtype, device)
+            stores = [o for n in graph.nodes if isinstance(n, Loop) for o in n.body if o.op == "store" and o.update]
+            wide = "f32" if device == "cuda" else name
+            assert [graph.buffers[o.args[0]].dtype for o in stores] == [wide]
+            assert not any(isinstance(n, Extern) for n in graph.nodes)
+
+
+def test_points_that_set_flags_at_the_same_time_are_a_loop() -> None:
+    assert all(isinstance(n, Loop) for n in _added(torch.bool, "cuda").nodes)
+
+
+def test_layouts_of_kernels_that_a_gpu_has_of_its_own() -> None:
+    with torch_private.fake_mode():
+        for device, pooled, places in (("cpu", (48, 1, 12, 3), (3, 1)), ("cuda", (48, 16, 4, 1), (1, 5))):
+            x = torch.empty_strided((2, 3, 2, 2), (12, 1, 6, 3), device=device)
+            index = torch.zeros_like(x, dtype=torch.int64)
+            assert aten.max_unpool2d.default(x, index, [4, 4]).stride() == pooled
+            assert aten.nonzero_static.default(torch.empty(3, 2, 2, device=device), size=5).stride() == places
