@@ -77,3 +77,19 @@ def test_conversions_are_calls_between_loops(dtype: torch.dtype) -> None:
     report = call.__fuselens__.recorder.report
     decisions = [d for g in report.graphs for d in g.decisions if d.code == "FL401"]
     assert len(decisions) == 1 and len(report.graphs[0].kernels) == 1
+
+
+def test_complex_halves_are_calls_between_loops() -> None:
+    def f(x: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+        made = (x * 2 + 1).chalf()
+        return torch.view_as_real(made), made.real * 3, torch.view_as_real(z.clone()), z.to(torch.complex64) * 2, z.imag
+
+    call = fuselens.compile(f, fullgraph=True)
+    x, z = torch.randn(4, 3), torch.randn(5, 2, dtype=torch.complex64).to(torch.complex32)
+    for found, expected in zip(call(x, z), f(x, z), strict=True):
+        assert found.dtype is expected.dtype
+        assert found.stride() == expected.stride()
+        assert torch.equal(found, expected)
+    report = call.__fuselens__.recorder.report
+    assert not report.diagnostics
+    assert any(g.kernels for g in report.graphs)

@@ -40,11 +40,11 @@ from sympy import Expr
 from ..report import Decision, Span
 
 DType = Literal[
-    "f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool", "c64", "c128", "u16", "u32", "u64", "f8e4m3", "f8e5m2",
+    "f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool", "c64", "c128", "u16", "u32", "u64", "f8e4m3", "f8e5m2", "c32",
 ]  # fmt: skip
 ITEMSIZE: dict[str, int] = {
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
-    "c64": 8, "c128": 16, "u16": 2, "u32": 4, "u64": 8, "f8e4m3": 1, "f8e5m2": 1,
+    "c64": 8, "c128": 16, "u16": 2, "u32": 4, "u64": 8, "f8e4m3": 1, "f8e5m2": 1, "c32": 4,
 }  # fmt: skip
 PARTS: dict[str, str] = {"c64": "f32", "c128": "f64"}
 """Complex types, and those of their parts."""
