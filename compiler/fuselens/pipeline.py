@@ -796,7 +796,14 @@ def _on_gpu(module: fx.GraphModule, fused: Graph, config: Config) -> tuple[Graph
 
 
 def _compile_for_absent_gpu(
-    graph: Graph, source: Source, phase: str, suffix: str, captured: Captured, config: Config, recorder: Recorder, run: Run
+    graph: Graph,
+    source: Source,
+    phase: str,
+    suffix: str,
+    captured: Captured,
+    config: Config,
+    recorder: Recorder,
+    run: Run,
 ) -> None:
     """Kernels of a CPU graph compiled for the configured GPU: texts and resources, nothing that runs."""
     architecture = int(config.target.partition("sm_")[2] or 90)

@@ -97,6 +97,19 @@ def test_windows_whose_bounds_are_quotients(tmp_path: Path) -> None:
     assert len(texts) == 3 and not any(map(lost_constants, texts))
 
 
+def test_triton_to_read_refuses_no_graph() -> None:
+    """Products at positions from data have C++ kernels; on a GPU they would be a call."""
+
+    def scale(x: torch.Tensor, at: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        return x.scatter_reduce(0, at, by, "prod") + 1
+
+    report = fuselens.explain(scale)(torch.rand(5), torch.tensor([1, 1, 3]), torch.rand(3))
+    assert not report.diagnostics
+    (graph,) = report.graphs
+    assert {k.backend for k in graph.kernels} == {"cpp"}
+    assert "tl.store" in next(s.text for s in graph.stages if s.name == "triton")
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_every_sample(name: str, dtype: str, tmp_path: Path) -> None:
