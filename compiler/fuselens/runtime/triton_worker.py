@@ -52,7 +52,14 @@ class Job:
         divisible = list(range(pointers)) if key & 1 else []
         divisible += [pointers + k for k in range(len(names) - pointers) if key >> (_FIRST_SIZE + k) & 1]
         return cls(
-            path, name, info.name, key, types, dict(launch["blocks"]), tuple(divisible), dict(launch["options"]),
+            path,
+            name,
+            info.name,
+            key,
+            types,
+            dict(launch["blocks"]),
+            tuple(divisible),
+            dict(launch["options"]),
             architecture,
         )
 

@@ -77,7 +77,12 @@ def _kernels(unit: _Unit) -> tuple[list[KernelInfo], Writer]:
         writer = _KernelWriter(unit, kernel, Writer("#", "    "))
         info = writer.write()
         text = writer.out.anonymous((kernel.name, *(writer.names[a] for a in info.arguments)))
-        key = text, tuple(info.launch["options"].items()), tuple(info.launch["signature"].values()), info.launch["device"]
+        key = (
+            text,
+            tuple(info.launch["options"].items()),
+            tuple(info.launch["signature"].values()),
+            info.launch["device"],
+        )
         text_of, same = functions.setdefault(key, (writer.out, []))
         if same:
             text_of.also(writer.out)
