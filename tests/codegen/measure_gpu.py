@@ -7,6 +7,8 @@ import torch
 from fuselens.codegen.generate import generate
 from fuselens.ir.text import parse
 from fuselens.runtime.compile_graph import build
+from fuselens.schedule.order import order
+from fuselens.schedule.split import for_gpu
 
 from .graphs import config
 from .test_gpu import on_gpu
@@ -20,7 +22,7 @@ def static(text: str, s0: int, s1: int) -> str:
 
 
 def measure(name: str, text: str, inputs: list[torch.Tensor], total: int) -> None:
-    graph = on_gpu(parse(text))
+    graph = order(for_gpu(on_gpu(parse(text))))
     call = build(graph, generate(graph, "cuda", "scalar"), config(), "cuda").call
     arguments = tuple(i.cuda() for i in inputs)
     for _ in range(3):

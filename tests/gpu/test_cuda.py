@@ -54,6 +54,35 @@ FUNCTIONS = {
 }
 
 
+LONG = {  # reductions that are split over programs, and rows that take several blocks
+    "columns": (lambda x: (x * x).sum(0), (40_000, 24)),
+    "uneven columns": (lambda x: (x * x).sum(0), (40_009, 3)),
+    "all of it": (lambda x: (x.mean(), x.amin(), x.argmax(), x.var()), (999, 1001)),
+    "channels": (lambda x: F.batch_norm(x, None, None, training=True), (64, 3, 112, 112)),
+    "few rows": (lambda x: F.log_softmax(x, -1), (3, 200_003)),
+    "rows": (lambda x: F.softmax(x, -1), (200, 20_001)),
+    "wide rows": (lambda x: F.log_softmax(x, -1), (150, 70_000)),
+    "logsumexp": (lambda x: torch.logsumexp(x, -1), (150, 70_000)),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_reductions(name):
+    fn, shape = LONG[name]
+    x = t(*shape)
+    samples = [x]
+    if len(shape) == 2:
+        for value in (torch.nan, torch.inf, -torch.inf):
+            samples.append(x.clone())
+            samples[-1][0] = -torch.inf
+            samples[-1][1, 2] = value
+    compiled = fuselens.compile(fn)
+    for sample in samples:
+        found = compiled(sample)
+        torch.testing.assert_close(found, fn(sample), equal_nan=True, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(compiled(sample), found, equal_nan=True, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_function(name):
     fn = FUNCTIONS[name]
