@@ -665,7 +665,7 @@ class _KernelWriter:
                 self.need(name)
         return text
 
-    def _unbounded(self, expression: Expr, names: dict[str, str]) -> Expr:
+    def _unbounded(self, expression: Any, names: dict[str, str]) -> Expr:
         """``expression`` whose dividends have no bounds that a compiler could know.
 
         LLVM divides numbers that it knows to be small in pairs of 16 bits, and ptxas (12.8 to 13.1, for sm_90) loses
