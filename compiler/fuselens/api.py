@@ -353,24 +353,9 @@ def explain(fn: Any, **options: Any) -> Callable[..., Report]:
     return run
 
 
-def inspect(
-    fn: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    *,
-    config: Config,
-    function: str,
-    span: Span | None,
-    progress: Callable[[str], None] | None = None,
-    dynamic: Mapping[str, Mapping[int, str]] | None = None,
-) -> Report:
-    """Compiles ``fn`` and runs it once on the inputs, both sides of data-dependent branches; never raises for user code.
-
-    ``dynamic`` names sizes that callers vary: tensor parameter → dimension → axis name (jaxtyping's named axes).
-
-    An exception that the call raises is recorded as FL909; what was compiled before it is in the report all the same.
-    """
-    recorder = called(fn, args, kwargs, config=config, function=function, span=span, progress=progress, dynamic=dynamic)
+def inspect(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], **how: Any) -> Report:
+    """:func:`called`, and all that comes after the call."""
+    recorder = called(fn, args, kwargs, **how)
     recorder.finish()
     return recorder.report
 
@@ -386,8 +371,13 @@ def called(
     progress: Callable[[str], None] | None = None,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
 ) -> Recorder:
-    """:func:`inspect` up to the end of the call. Without ``config.build`` the report lacks, until the recorder has
-    finished, what comes after the capture of its graphs."""
+    """Compiles ``fn`` and runs it once on the inputs, both sides of data-dependent branches; never raises for user code.
+    Without ``config.build`` the report lacks, until the recorder has finished, what comes after the capture of its graphs.
+
+    ``dynamic`` names sizes that callers vary: tensor parameter → dimension → axis name (jaxtyping's named axes).
+
+    An exception that the call raises is recorded as FL909; what was compiled before it is in the report all the same.
+    """
     recorder = Recorder(function, _file_of(fn), span, config, texts=True)
     recorder.progress = progress
     recorder.report.mode = _mode_text(config)
