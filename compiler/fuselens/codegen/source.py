@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -212,3 +212,24 @@ class Writer:
 
     def lines(self) -> tuple[Line, ...]:
         return tuple(Line(i, s) for i, s in enumerate(self._spans, 1) if s)
+
+
+class Functions:
+    """The functions of a unit: kernels whose texts differ in names only, as a network's layers have them, are one."""
+
+    def __init__(self) -> None:
+        self.kernels: list[KernelInfo] = []
+        self._by_text: dict[Hashable, tuple[Writer, list[KernelInfo]]] = {}
+
+    def add(self, text: Hashable, out: Writer, info: KernelInfo) -> None:
+        """A kernel, written to ``out``; ``text`` is equal for those that are one function."""
+        first, same = self._by_text.setdefault(text, (out, []))
+        if same:
+            first.also(out)
+            info = replace(info, same_as=same[0].name)
+        same.append(info)
+        self.kernels.append(info)
+
+    def __iter__(self) -> Iterator[tuple[Writer, list[KernelInfo]]]:
+        """Each function's text, and the kernels that it serves."""
+        return iter(self._by_text.values())

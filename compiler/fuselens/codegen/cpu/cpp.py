@@ -12,7 +12,7 @@ from sympy import Expr
 from ...ir.loops import Graph, element
 from ..expressions import print_factor
 from ..nest import Tuning, layouts
-from ..source import KernelInfo, Source, Unsupported, Writer
+from ..source import Functions, KernelInfo, Source, Unsupported, Writer
 from ..traffic import bytes_moved
 from .chunks import ChunkWriter
 from .effort import PARALLEL_WORK, dearness
@@ -60,21 +60,13 @@ def to_cpp(
 
 
 def _kernels(unit: Unit, body: Writer) -> list[KernelInfo]:
-    """Prints the kernels; those whose texts differ in names only, as a network's layers have them, as one function."""
-    infos: list[KernelInfo] = []
-    functions: dict[str, tuple[Writer, list[KernelInfo]]] = {}
+    functions = Functions()
     for kernel in unit.graph.kernels():
         writer = _KernelWriter(unit, kernel, Writer("//"))
         info = writer.write()
         text = writer.out.anonymous((kernel.name, f"{kernel.name}_part", *(writer.names[a] for a in info.arguments)))
-        out, same = functions.setdefault(text, (writer.out, []))
-        if same:
-            out.also(writer.out)
-            info = dataclasses.replace(info, same_as=same[0].name)
-        same.append(info)
-        infos.append(info)
-    for out, same in functions.values():
-        first, *others = same
+        functions.add(text, writer.out, info)
+    for out, (first, *others) in functions:
         origins = ", ".join(dict.fromkeys(first.operations)) or first.kind
         body.put()
         body.put(f"// {first.name}: {origins}", first.spans)
@@ -82,7 +74,7 @@ def _kernels(unit: Unit, body: Writer) -> list[KernelInfo]:
             body.put(f"// also {', '.join(i.name for i in others)}")
         body.forget()
         body.include(out)
-    return infos
+    return functions.kernels
 
 
 def variants(graph: Graph, isa: str, threads: int) -> dict[str, tuple[Tuning, ...]]:

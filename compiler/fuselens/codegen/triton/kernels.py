@@ -21,7 +21,7 @@ from ...ir.loops import Axis, Graph, Kernel, Op, Phase, element, indirect_names,
 from ..cpu.scalar_ops import Value
 from ..expressions import TRITON, linear, names_in, print_factor, print_index
 from ..nest import Nest, in_order, index_of, simplify
-from ..source import KernelInfo, Source, Unsupported, Writer
+from ..source import Functions, KernelInfo, Source, Unsupported, Writer
 from ..traffic import bytes_moved
 from .scalar_ops import FUNCTION_NEEDS, FUNCTIONS, TABLE, TYPES, bitcast, cast, literal
 
@@ -70,9 +70,7 @@ def to_triton(graph: Graph, target: str = "cuda") -> Source:
 
 
 def _kernels(unit: _Unit) -> tuple[list[KernelInfo], Writer]:
-    """The kernels' texts; those that differ in names only, as a network's layers have them, are one function."""
-    infos: list[KernelInfo] = []
-    functions: dict[Any, tuple[Writer, list[KernelInfo]]] = {}
+    functions = Functions()
     for kernel in unit.graph.kernels():
         writer = _KernelWriter(unit, kernel, Writer("#", "    "))
         info = writer.write()
@@ -83,20 +81,15 @@ def _kernels(unit: _Unit) -> tuple[list[KernelInfo], Writer]:
             tuple(info.launch["signature"].values()),
             info.launch["device"],
         )
-        text_of, same = functions.setdefault(key, (writer.out, []))
-        if same:
-            text_of.also(writer.out)
-            info = dataclasses.replace(info, same_as=same[0].name)
-        same.append(info)
-        infos.append(info)
+        functions.add(key, writer.out, info)
     out = Writer("#", "    ")
-    for text_of, (_, *others) in functions.values():
+    for text_of, (_, *others) in functions:
         out.put()
         out.put()
         if others:
             out.put(f"# also {', '.join(i.name for i in others)}")
         out.include(text_of)
-    return infos, out
+    return functions.kernels, out
 
 
 class _Unit:
