@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fuselens.codegen.triton import kernels as triton_kernels
+from fuselens.codegen.triton import rows
 from fuselens.codegen.triton.interpret import Job, interpret
 from fuselens.codegen.triton.kernels import to_triton
 from fuselens.ir.evaluate import Memory
@@ -31,9 +31,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU for which small sizes are large."""
     for name, value in {"PROGRAMS": 6, "PER_PROGRAM": 1.0, "COLUMNS": 8, "LEAST": {True: 8, False: 64}}.items():
         monkeypatch.setattr(split, name, value)
-    monkeypatch.setattr(triton_kernels, "PERSISTENT", 64)
-    monkeypatch.setattr(triton_kernels, "LOOPED", (64, 4))
-    monkeypatch.setattr(triton_kernels, "REREAD", ((150, 128, 4),))
+    monkeypatch.setattr(rows, "PERSISTENT", 64)
+    monkeypatch.setattr(rows, "LOOPED", (64, 4))
+    monkeypatch.setattr(rows, "REREAD", ((150, 128, 4),))
 
 
 def check(cases: list[Case], tolerance: float = 2e-5) -> list[str]:

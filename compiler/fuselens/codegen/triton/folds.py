@@ -1,0 +1,261 @@
+"""Phases with axes of their own as Triton: reductions and scans, of a row at once or block by block."""
+
+from __future__ import annotations
+
+import sympy
+from sympy import Expr
+
+from ...ir.loops import Op, Phase
+from ..expressions import TRITON, names_in, print_factor
+from ..nest import index_of
+from .operations import Operations
+from .scalar_ops import TYPES, literal
+
+
+class Folds(Operations):
+    """Writes phases over columns: at once where all of a row is in registers, else in a loop with running results."""
+
+    def _phase(self, number: int, phase: Phase, position: Expr, persistent: bool, widest: int) -> None:
+        out = self.out
+        length = sympy.Mul(*(a.size for a in phase.axes))
+        block = f"RBLOCK{number}"
+        width = next_power_of_two(int(length)) if persistent else widest
+        self.blocks[block] = width
+        r = self._claim(f"column{number or ''}")
+        size = print_factor(length, self.names, TRITON)
+        exact = length.is_Integer and int(length) > 0 and int(length) % width == 0
+        inside = self._inside(phase)
+        folds = [op for op in phase.body if op.op == "reduce"]
+        self.shape_names = frozenset(a.name for a in self.kernel.axes)
+        self.mask, self.spread = self.point_mask, "tl.zeros([XBLOCK, 1], tl.int32)"
+        self._straight([op for op in phase.body if op.name not in inside])
+        self.columns = frozenset(a.name for a in phase.axes)
+        self.shape_names |= self.columns
+        self.mask = " & ".join(m for m in (self.point_mask, "" if exact else f"{r}mask") if m)
+        self.fold_mask = "" if exact else f"{r}mask"
+        self.spread = f"tl.zeros([XBLOCK, {block}], tl.int32)"
+        self.block = block
+        body = [op for op in phase.body if op.name in inside]
+        if persistent:
+            out.put(f"{r} = tl.arange(0, {block})[None, :]")
+            if not exact:
+                out.put(f"{r}mask = {r} < {size}")
+            self._decode(phase.axes, r)
+            for op in body:
+                if op.op == "reduce":
+                    self._fold_at_once(op, position)
+                elif op.op == "scan":
+                    self._scan(op)
+                else:
+                    self._op(op)
+            return
+        peaks = {op.args[1]: op.name for op in folds if op.args[0] == "max"}
+        self.peaks = {op.name: peaks.get(op.args[1], op.name) for op in folds if op.args[0] == "sumexp"}
+        for op in folds:
+            self._start(op)
+        for op in body:
+            if op.op == "scan":
+                self._start_scan(op)
+        out.open(f"for start in range(0, {size}, {block}):")
+        start = f"({size} - 1) // {block} * {block} - start" if self.backward else "start"
+        out.put(f"{r} = {start} + tl.arange(0, {block})[None, :]")
+        if not exact:
+            out.put(f"{r}mask = {r} < {size}")
+        self._decode(phase.axes, r)
+        for op in body:
+            if op.op == "reduce":
+                self._accumulate(op, position)
+            elif op.op == "scan":
+                self._scan(op, carried=True)
+            else:
+                self._op(op)
+        out.close("")
+        for op in folds:
+            self._finish(op)
+
+    def _inside(self, phase: Phase) -> set[str]:
+        """Ops of the phase that depend on its axes (reduces and stores belong there too)."""
+        own = {a.name for a in phase.axes}
+        written = set(self.kernel.writes())
+        inside: set[str] = set()
+        for op in phase.body:
+            index = index_of(op)
+            depends = index is not None and bool(names_in(index) & own)
+            if (
+                depends
+                or op.op in ("store", "reduce", "scan")
+                or any(n in inside for n in op.operands())
+                or (op.op == "load" and op.args[0] in written)
+            ):
+                inside.add(op.name)
+        return inside
+
+    def _identity(self, kind: str, dtype: str) -> str:
+        if kind in ("sum", "any"):
+            return literal(0, dtype)
+        if kind in ("prod", "all"):
+            return literal(1, dtype)
+        low = kind in ("max", "argmax", "sumexp")
+        if dtype[0] == "f" or dtype == "bf16":
+            return 'float("-inf")' if low else 'float("inf")'
+        if dtype == "bool":
+            return literal(not low, dtype)
+        bits = {"i64": 64, "i32": 32, "i16": 16, "i8": 8, "u8": 8}[dtype]
+        if dtype == "u8":
+            return "0" if low else "255"
+        return str(-(2 ** (bits - 1)) if low else 2 ** (bits - 1) - 1)
+
+    def _kept(self, op: Op) -> tuple[str, str]:
+        """The folded value with masked columns at the identity, as a full block; and its dtype."""
+        kind, name = op.args
+        value = self.slots[name].value
+        text, dtype = value.text, value.dtype
+        if dtype == "bool":
+            text, dtype = f"{text}.to(tl.int32)", "i32"
+        text = f"tl.broadcast_to({text}, [XBLOCK, {self.block}])"
+        if self.fold_mask:
+            text = f"tl.where({self.fold_mask}, {text}, {self._identity(kind, dtype)})"
+        return text, dtype
+
+    def _folded(self, kind: str, text: str) -> str:
+        """A block folded over its columns, as a column."""
+        if kind == "sum":
+            return f"tl.sum({text}, 1)[:, None]"
+        if kind in ("any", "all"):
+            return f"tl.{'max' if kind == 'any' else 'min'}({text}, 1)[:, None]"
+        self.need(f"fold_{kind}")
+        return f"tl.reduce({text}, 1, fold_{kind})[:, None]"
+
+    def _fold_at_once(self, op: Op, position: Expr) -> None:
+        kind = op.args[0]
+        text, _ = self._kept(op)
+        if kind in ("argmax", "argmin"):
+            at = self._claim(op.name + "_at")
+            self.out.put(f"{op.name}_all = {text}")
+            self.out.put(f"{at} = tl.broadcast_to({self._index(position)}, [XBLOCK, {self.block}]).to(tl.int64)")
+            if self.fold_mask:
+                self.out.put(f"{at} = tl.where({self.fold_mask}, {at}, 9223372036854775807)")
+            self._define(op, self._place(kind, f"{op.name}_all", at))
+            return
+        if kind == "sumexp":
+            self.out.put(f"{op.name}_all = {text}", op.spans)
+            most = self._folded("max", f"{op.name}_all")
+            self._define(op, self._folded("sum", f"tl.exp({op.name}_all - {most})"))
+            return
+        folded = self._folded(kind, text)
+        self._define(op, f"{folded} != 0" if op.dtype == "bool" else folded)
+
+    def _place(self, kind: str, values: str, at: str) -> str:
+        """The lowest index among the columns that hold the best value; NaN counts as best."""
+        best = self._folded(kind[3:], values)
+        name = f"{values}_best"
+        self.out.put(f"{name} = {best}")
+        chosen = f"({values} == {name}) | (({values} != {values}) & ({name} != {name}))"
+        return f"tl.min(tl.where({chosen}, {at}, 9223372036854775807), 1)[:, None]"
+
+    def _start(self, op: Op) -> None:
+        kind, name = op.args
+        dtype = next((o.dtype for o in self.kernel.ops() if o.name == name), "f32")
+        dtype = "i32" if dtype == "bool" else dtype
+        shape = f"[XBLOCK, {self.block}]"
+        if kind == "sumexp":
+            self.out.put(f"{op.name}_sum = tl.full({shape}, 0, {TYPES[dtype]})", op.spans)
+            if self.peaks[op.name] != op.name:
+                return
+        self.out.put(f"{op.name}_all = tl.full({shape}, {self._identity(kind, dtype)}, {TYPES[dtype]})", op.spans)
+        if kind in ("argmax", "argmin"):
+            self.out.put(f"{op.name}_at = tl.full({shape}, 9223372036854775807, tl.int64)")
+
+    def _accumulate(self, op: Op, position: Expr) -> None:
+        kind, out = op.args[0], self.out
+        if kind == "max" and op.name in self.peaks.values():
+            return  # with the sum of exponentials, which needs the maximum so far
+        text, dtype = self._kept(op)
+        total = f"{self.peaks.get(op.name, op.name)}_all"
+        if kind == "sumexp":
+            # of the running sum and the new term one has the larger maximum; the other is scaled to it
+            out.put(f"{op.name}_new = {text}", op.spans)
+            new, running = f"{op.name}_new", f"{op.name}_sum"
+            far = f"{op.name}_far"
+            out.put(f"{far} = tl.where({new} == {total}, 1.0, tl.exp(-tl.abs({total} - {new})))")
+            out.put(f"{running} = tl.where({new} > {total}, {running} * {far} + 1.0, {running} + {far})")
+            out.put(f"{total} = tl.maximum({total}, {new}, propagate_nan=tl.PropagateNan.ALL)")
+        elif kind == "sum":
+            out.put(f"{total} += {text}", op.spans)
+        elif kind == "prod":
+            out.put(f"{total} *= {text}", op.spans)
+        elif kind in ("argmax", "argmin"):
+            sign = ">" if kind == "argmax" else "<"
+            out.put(f"{op.name}_new = {text}", op.spans)
+            new, at = f"{op.name}_new", f"{op.name}_at"
+            out.put(f"{op.name}_now = tl.broadcast_to({self._index(position)}, [XBLOCK, {self.block}]).to(tl.int64)")
+            now = f"{op.name}_now"
+            better = f"({new} {sign} {total}) | (({new} == {total}) & ({now} < {at}))"
+            if dtype in ("f32", "f64"):
+                better += f" | (({new} != {new}) & ({total} == {total}))"
+            if self.fold_mask:
+                better = f"({better}) & {self.fold_mask}"
+            out.put(f"{op.name}_better = {better}")
+            out.put(f"{total} = tl.where({op.name}_better, {new}, {total})")
+            out.put(f"{at} = tl.where({op.name}_better, {now}, {at})")
+        elif kind in ("any", "all"):
+            out.put(f"{total} = {total} {'|' if kind == 'any' else '&'} {text}", op.spans)
+        else:
+            function = "maximum" if kind == "max" else "minimum"
+            nan = ", propagate_nan=tl.PropagateNan.ALL" if dtype in ("f32", "f64") else ""
+            out.put(f"{total} = tl.{function}({total}, {text}{nan})", op.spans)
+
+    def _finish(self, op: Op) -> None:
+        kind, total = op.args[0], f"{op.name}_all"
+        if kind in ("argmax", "argmin"):
+            self._define(op, self._place(kind, total, f"{op.name}_at"))
+        elif kind == "sumexp":
+            lanes, most = f"{self.peaks[op.name]}_all", f"{op.name}_most"
+            self.out.put(f"{most} = {self._folded('max', lanes)}", op.spans)
+            folded = self._folded("sum", f"{op.name}_sum * tl.exp({lanes} - {most})")
+            # as exp(inf - inf) is
+            self._define(op, f'tl.where(tl.abs({most}) == float("inf"), float("nan"), {folded})')
+        else:
+            folded = self._folded(kind, total)
+            self._define(op, f"{folded} != 0" if op.dtype == "bool" else folded)
+
+    def _start_scan(self, op: Op) -> None:
+        """The carry of a scan whose row takes several blocks."""
+        kind, name = op.args
+        dtype = next(o.dtype for o in self.kernel.ops() if o.name == name)
+        start = 'float("-inf")' if kind == "logsumexp" else self._identity(kind, dtype)
+        self.out.put(f"{op.name}_carry = tl.full([XBLOCK, 1], {start}, {TYPES[dtype]})", op.spans)
+
+    def _scan(self, op: Op, *, carried: bool = False) -> None:
+        """The running results of a block of columns, after those of the blocks before it where they are ``carried``.
+
+        Columns beyond the row come last, so that they change no result.
+        """
+        kind, out = op.args[0], self.out
+        value = f"tl.broadcast_to({self.slots[op.args[1]].value.text}, [XBLOCK, {self.block}])"
+        function = f"scan_{kind}" if kind in ("sum", "logsumexp") else f"fold_{kind}"
+        self.need(function)
+        block, carry = f"{op.name}_run", f"{op.name}_carry"
+        out.put(f"{block} = tl.associative_scan({value}, 1, {function})", op.spans)
+        if carried:
+            out.put(f"{block} = {function}({carry}, {block})")
+            out.put(f"{carry} = {self._last(block)}")
+        self._define(op, block)
+
+    def _last(self, block: str) -> str:
+        """The last column of a block."""
+        columns = f"tl.arange(0, {self.block})[None, :] == {self.block} - 1"
+        return f"tl.sum(tl.where({columns}, {block}, 0), 1)[:, None].to({block}.dtype)"
+
+
+def next_power_of_two(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+def blocks_of(total: Expr, block: int) -> Expr:
+    """The number of blocks that cover ``total`` points."""
+    if block == 1:
+        return sympy.sympify(total)
+    if total.is_Integer:
+        return sympy.Integer(-(-int(total) // block))
+    return sympy.floor((total + block - 1) / block)

@@ -1,0 +1,160 @@
+"""Programs over blocks of rows: how many rows and columns at once, in which direction, and what stays in cache."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import sympy
+from sympy import Expr
+
+from ...ir.loops import Op, Phase, indirect_names, value_symbol
+from ..expressions import TRITON, linear, names_in, print_factor
+from ..nest import in_order
+from .folds import Folds, blocks_of, next_power_of_two
+
+PERSISTENT = 8192  # longest reduction that stays in registers
+BLOCK = 2048  # elements of a block that holds several rows at once
+LOOPED = 2048, 8  # columns and warps of a block that loops over a row
+REREAD = ((65536, 16384, 32), (16384, 4096, 16))
+"""The same where a row of so many columns is read twice. The fewer rows are under way at once, the more of a row is still in
+the second-level cache."""
+
+
+class Rows(Folds):
+    """Writes a program that computes some rows, phase after phase."""
+
+    def _rows(self) -> tuple[Expr, int]:
+        """Programs over blocks of kernel points, with phases that run over axes of their own."""
+        kernel, out = self.kernel, self.out
+        self.rank = 2
+        total = sympy.Mul(*(a.size for a in kernel.axes))
+        lengths = [sympy.Mul(*(a.size for a in p.axes)) for p in kernel.phases if p.axes]
+        longest = max(self.nest.hint(n) for n in lengths)
+        fits = all(n.is_Integer for n in lengths) and longest <= PERSISTENT
+        columns = self._contiguous_along_points()
+        walks = self._walks()
+        if fits:
+            widest = next_power_of_two(longest)
+            xblock = max(1, min(BLOCK // widest, 64))
+            warps = 4 if widest * xblock <= 2048 else 8 if widest <= 4096 else 16
+            if columns and xblock < 32:
+                fits = False
+        if not fits:
+            again = not columns and any("evict_last" in policies.values() for _, policies in walks)
+            block = next((b for least, *b in REREAD if again and longest >= least), LOOPED)
+            xblock, (widest, warps) = (64, (32, 8)) if columns else (1, block)
+            self.stores_first = again
+            if again:  # a thread has 64 registers where there are 32 warps: enough for 16 times three values
+                widest //= next_power_of_two(-(-(max(map(_registers, kernel.phases)) + self.wide) // 3))
+            widest = min(widest, next_power_of_two(longest))
+        if total.is_Integer:
+            xblock = min(xblock, next_power_of_two(int(total)))
+        self.blocks["XBLOCK"] = xblock
+        out.put(f"x = {self._program()} * XBLOCK + tl.arange(0, XBLOCK)[:, None]")
+        self.point_mask = "" if total.is_Integer and int(total) % xblock == 0 else "xmask"
+        if self.point_mask:
+            out.put(f"xmask = x < {print_factor(total, self.names, TRITON)}")
+        self._decode(kernel.axes, "x")
+        stored: set[str] = set()
+        for number, (phase, position) in enumerate(zip(kernel.phases, self.nest.positions, strict=True)):
+            if fits:
+                phase = self._forwarded(phase)
+            else:
+                self.backward, self.policies = walks[number]
+            loads = {o.args[0] for o in phase.body if o.op == "load"}
+            if loads & stored:
+                out.put("tl.debug_barrier()  # other threads of this program wrote what is read next")
+                stored.clear()
+            if phase.axes:
+                self._phase(number, phase, position, fits, widest)
+            else:
+                self.mask = self.point_mask
+                self.spread = "tl.zeros([XBLOCK, 1], tl.int32)"
+                self.shape_names = frozenset(a.name for a in kernel.axes)
+                self._straight(phase.body)
+            stored |= {o.args[0] for o in phase.body if o.op == "store"}
+        return blocks_of(total, xblock), warps
+
+    def _walks(self) -> list[tuple[bool, dict[str, str]]]:
+        """For each phase that loops: whether it walks its columns from their end, and how its loads treat the cache.
+
+        A phase begins where the one before ended, so that what that read last is still in cache.
+        """
+        points = {a.name for a in self.kernel.axes}
+        reads = [
+            {
+                o.args[0] for o in p.body
+                if o.op == "load" and names_in(o.args[1]) & {a.name for a in p.axes}
+                and points <= names_in(o.args[1])
+            }
+            for p in self.kernel.phases
+        ]  # fmt: skip
+        walks: list[tuple[bool, dict[str, str]]] = []
+        backward = True
+        for number, phase in enumerate(self.kernel.phases):
+            if phase.axes:
+                backward = not backward and not in_order(phase.body)
+            before, after = ({s for r in part for s in r} for part in (reads[:number], reads[number + 1 :]))
+            policies = {s: "evict_last" if s in after else "evict_first" for s in reads[number] & (before | after)}
+            walks.append((backward, policies))
+        return walks
+
+    def _forwarded(self, phase: Phase) -> Phase:
+        """The phase without loads of elements that an earlier phase of this program stored: it still holds them.
+
+        Also notes what this phase stores. Holds for persistent phases, whose columns are the same threads' registers.
+        """
+        names = {a.symbol: sympy.Symbol(f"@{k}", integer=True, nonnegative=True) for k, a in enumerate(phase.axes)}
+        sizes = tuple(a.size for a in phase.axes)
+        renamed: dict[str, str] = {}
+        body: list[Op] = []
+        for op in phase.body:
+            op = _renamed(op, renamed)
+            if op.op in ("load", "store"):
+                index = sympy.sympify(op.args[1])
+                key = (op.args[0], sizes, index.xreplace(names))
+                if op.op == "load" and key in self.held:
+                    renamed[op.name] = self.held[key]
+                    continue
+                if op.op == "store":
+                    for other in [k for k in self.held if k[0] == op.args[0] and k != key]:
+                        del self.held[other]
+                    if not indirect_names(index) and not op.update:
+                        self.held[key] = op.args[2]
+            body.append(op)
+        return Phase(phase.axes, tuple(body))
+
+    def _contiguous_along_points(self) -> bool:
+        """True where memory is contiguous along a kernel axis rather than along the phases' axes."""
+        inner = outer = 0
+        points = frozenset(a.name for a in self.kernel.axes)
+        for phase in self.kernel.phases:
+            own = frozenset(a.name for a in phase.axes)
+            if not own:
+                continue
+            for op in phase.body:
+                if op.op in ("load", "store"):
+                    form = linear(sympy.sympify(op.args[1]), own | points)
+                    inner += any(form.coefficients.get(n) == 1 for n in own)
+                    outer += any(form.coefficients.get(n) == 1 for n in points)
+        return outer > inner
+
+
+def _registers(phase: Phase) -> int:
+    """Of 32 bits, that a column of the phase takes for its loads and its folds, and to compute with them."""
+    return sum(3 if o.dtype in ("f64", "i64") else 1 for o in phase.body if o.op in ("load", "reduce"))
+
+
+def _renamed(op: Op, names: dict[str, str]) -> Op:
+    """``op`` reading other values."""
+    if not names or not any(n in names for n in op.operands()):
+        return op
+    change = {value_symbol(a): value_symbol(b) for a, b in names.items()}
+    arguments = []
+    for position, arg in enumerate(op.args):
+        if isinstance(arg, str) and not (op.op in ("load", "store", "reduce", "scan") and position == 0):
+            arg = names.get(arg, arg)
+        elif isinstance(arg, Expr):
+            arg = arg.xreplace(change)
+        arguments.append(arg)
+    return dataclasses.replace(op, args=tuple(arguments))
