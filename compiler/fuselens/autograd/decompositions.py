@@ -72,6 +72,7 @@ def table() -> Decompositions:
     chosen |= _extra()
     chosen |= definitions.TABLE | embedding_bags.TABLE
     chosen |= {op: definitions.linspace(rule) for op, rule in torch_private.decompositions_for(["linspace"]).items()}
+    chosen |= {op: definitions.logspace(rule) for op, rule in torch_private.decompositions_for(["logspace"]).items()}
     groups = torch.ops.aten.native_group_norm.default
     chosen[groups] = definitions.group_norm(chosen[groups])
     threshold = torch.ops.aten.threshold_backward.default

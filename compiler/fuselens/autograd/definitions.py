@@ -71,6 +71,17 @@ def linspace(rule: Callable[..., Tensor]) -> Callable[..., Any]:
     return run
 
 
+def logspace(rule: Callable[..., Tensor]) -> Callable[..., Any]:
+    """torch's decomposition, in double precision. A GPU truncates powers of single precision to integers: left to ATen."""
+
+    def run(*args: Any, dtype: torch.dtype | None = None, **rest: Any) -> Any:
+        if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
+            return NotImplemented
+        return rule(*args, dtype=dtype, **rest)
+
+    return run
+
+
 def group_norm(rule: Callable[..., Any]) -> Callable[..., Any]:
     """torch's decomposition, with the statistics of halves in the type of the parameters, as ATen computes them."""
 
