@@ -656,6 +656,11 @@ def _kernels(
         if target == "cuda":
             fused = for_gpu(fused)
     run.record(f"fuse{suffix}", "loop", lambda: text.show(fused))
+    tunings: dict[str, Any] = {}
+    if config.mode.startswith("max-autotune") and target == "cuda":
+        with run.stage(f"tune{suffix}"):
+            tunings, tried = _tuned_for_gpu(fused, config)
+            decisions += tried
     with run.stage(f"order{suffix}"):
         taken = [loops.inputs[k] for k in donated] if donated and target == "cpu" and _donates() else ()
         ordered = order(fused, taken)
@@ -675,7 +680,6 @@ def _kernels(
             float_outputs=numbers,
             fast_math=config.fast_math,
         )
-        tunings: dict[str, Any] = {}
         if config.mode.startswith("max-autotune") and target == "cpu":
             others = variants(ordered, host_isa(config), torch.get_num_threads())
             tunings, tried = tune(ordered, lambda chosen: make_sources(cpp_host=False, tunings=chosen), others, config)
@@ -703,6 +707,23 @@ def _kernels(
             _compile_for_absent_gpu(there, document, phase, suffix, captured, config, recorder, run)
     in_python = generated.program is None
     return (floats_as_tensors(call, floats, numbers, loops) if floats and in_python else call), written
+
+
+def _tuned_for_gpu(graph: Graph, config: Config) -> tuple[dict[str, Any], list[report.Decision]]:
+    """The blocks of kernels that measured best, by name, and a record of what was tried."""
+    from .codegen.generate import generate
+    from .codegen.source import Generated, Unsupported
+    from .codegen.triton.kernels import variants
+    from .runtime import tune_gpu
+
+    def made(part: Graph, tunings: Mapping[str, Any]) -> Generated | None:
+        with suppress(Unsupported):
+            return generate(part, "cuda", "scalar", tunings=tunings)
+        return None
+
+    if torch.cuda.is_current_stream_capturing():
+        return {}, []
+    return tune_gpu.tune(graph, variants(graph), made, config, tune_gpu.on_card)
 
 
 def _donates() -> bool:

@@ -202,6 +202,7 @@ def _graph_text(graph: Graph) -> list[str]:
             continue
         line = f", line {d.span.line}" if d.span else ""
         out.append(f"{d.verdict}: {d.subject} ({d.code}{line}): {d.reason}")
+        out += [f"  {seconds_text(seconds):>9}  {name}" for name, seconds in d.candidates]
     out += [f"{t.stage:<16} {seconds_text(t.seconds)}" for t in graph.timings]
     if graph.stages:
         out.append(f"stages: {', '.join(s.name for s in graph.stages)}")

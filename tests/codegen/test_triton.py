@@ -34,12 +34,13 @@ def programs(info: KernelInfo, sizes: dict[str, int]) -> int:
     return int(info.launch["grid"].subs({symbol(k): v for k, v in sizes.items()}))
 
 
-def check_all(cases: Sequence[tuple[str | Graph, list[Any]]], rtol: float = 1e-5, atol: float = 1e-5) -> None:
-    """Runs graphs of one kernel each in one interpreter process and compares what they store with the evaluator."""
+def check_all(cases: Sequence[tuple[Any, ...]], rtol: float = 1e-5, atol: float = 1e-5) -> None:
+    """Runs graphs of one kernel each in one interpreter process and compares what they store with the evaluator. A case
+    is a graph or its text, inputs and, where the blocks are chosen, tunings."""
     jobs, expected = [], []
-    for text, inputs in cases:
+    for text, inputs, *tunings in cases:
         graph = parse(text) if isinstance(text, str) else text
-        source = to_triton(graph)
+        source = to_triton(graph, "cuda", *tunings)
         (kernel,) = graph.kernels()
         info = source.kernel(kernel.name)
         assert info is not None

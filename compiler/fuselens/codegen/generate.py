@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from ..ir.loops import Graph
 from .cpu.cpp import to_cpp
 from .cpu.cpp import variants as variants
 from .cpu.isa import ISAS
 from .host import operators_text, to_host
-from .nest import Tuning
 from .source import Generated, Source
 
 
 def generate(
     graph: Graph, target: str, isa: str, document: Source | None = None, *, cpp_host: bool = True,
-    floats: Collection[int] = (), float_outputs: Collection[int] = (), tunings: Mapping[str, Tuning] = MappingProxyType({}),
+    floats: Collection[int] = (), float_outputs: Collection[int] = (), tunings: Mapping[str, Any] = MappingProxyType({}),
     fast_math: bool = False,
 ) -> Generated:  # fmt: skip
     """Sources of ``graph`` (fused and ordered) for ``target``: "cpu", or "cuda" with or without an architecture.
 
     ``isa`` names the CPU instruction set. ``document`` are the Triton kernels of a CPU graph, to look at. ``cpp_host``
     says whether this process can run C++ host programs; ``floats`` and ``float_outputs`` are for them (see ``to_cpp``).
-    ``tunings`` overrules choices for C++ kernels, by name. ``fast_math`` concerns C++ too: Triton's functions are the
+    ``tunings`` overrules choices for kernels, by name (``nest.Tuning``; on a GPU ``triton.blocks.Blocks``). ``fast_math`` concerns C++ too: Triton's functions are the
     GPU's approximations either way. Raises :class:`.source.Unsupported`.
     """
     on_gpu = target.startswith("cuda")
@@ -31,7 +31,7 @@ def generate(
     if on_gpu:
         from .triton.kernels import to_triton
 
-        triton = to_triton(graph, target)
+        triton = to_triton(graph, target, tunings)
     if not on_gpu and graph.kernels():
         cpp = to_cpp(
             graph, isa, host=cpp_host, floats=floats, float_outputs=float_outputs, tunings=tunings, fast_math=fast_math

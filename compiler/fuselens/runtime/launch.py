@@ -11,7 +11,7 @@ import ctypes
 import functools
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -29,24 +29,13 @@ _USUAL = 1 | 2  # aligned addresses, sizes below 2**31
 
 
 def load_triton(source: Source, cache: Cache) -> dict[str, Any]:
-    """The functions of ``source`` by name: ``function(stream, programs, *addresses, *sizes)``.
-
-    Triton reads a kernel's text from its file, so the module is kept in the cache under its content's key. Raises
-    :class:`.build.BuildFailed`.
-    """
+    """The functions of ``source`` by name: ``function(stream, programs, *addresses, *sizes)``. Raises
+    :class:`.build.BuildFailed`."""
     _driver()
-    key = key_of({"triton": source.text})
-    path = cache.path("triton", key, ".py")
-    if _read(path) != source.text:  # no checksum at its end: it must stay Python
-        with cache.scratch() as directory:
-            made = directory / "kernels.py"
-            made.write_text(source.text)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            made.replace(path)
-    name = f"fuselens_kernels_{key}"
     kernels = [k for k in source.kernels if k.same_as is None]
     if not kernels:
         return {}
+    name, path = _kept(source, cache)
     device = device_of(kernels[0])
     architecture = _architecture(device)
     usual = [triton_worker.Job.of(str(path), name, k, _USUAL, architecture) for k in kernels if not k.sizes]
@@ -63,6 +52,42 @@ def load_triton(source: Source, cache: Cache) -> dict[str, Any]:
             variants.of(_USUAL)  # a kernel that cannot be compiled is found now, not when it is launched
         functions[info.name] = _launch.Kernel(variants.of, len(info.arguments), len(info.sizes))
     return functions
+
+
+def compile_ahead(sources: Sequence[Source], cache: Cache, hints: Sequence[Mapping[str, int]]) -> None:
+    """Compiles the kernels of all ``sources`` in parallel, for sizes as in ``hints``: :func:`load_triton` then finds them."""
+    jobs = []
+    for source, sizes in zip(sources, hints, strict=True):
+        kernels = [k for k in source.kernels if k.same_as is None]
+        if kernels:
+            name, path = _kept(source, cache)
+            architecture = _architecture(device_of(kernels[0]))
+            jobs += [
+                triton_worker.Job.of(str(path), name, k, _kind([sizes[s] for s in k.sizes]), architecture)
+                for k in kernels
+            ]
+    if jobs:
+        triton_worker.compile_all(jobs, cache)
+
+
+def _kind(sizes: Sequence[int]) -> int:
+    """The variant that a call with aligned addresses and these sizes takes."""
+    narrow = all(n < 1 << 31 for n in sizes)
+    return 1 | narrow << 1 | sum((n % 16 == 0) << (2 + k) for k, n in enumerate(sizes))
+
+
+def _kept(source: Source, cache: Cache) -> tuple[str, Path]:
+    """The module of ``source``: its name, and its file. Triton reads a kernel's text from there, so it is kept in the
+    cache under its content's key."""
+    key = key_of({"triton": source.text})
+    path = cache.path("triton", key, ".py")
+    if _read(path) != source.text:  # no checksum at its end: it must stay Python
+        with cache.scratch() as directory:
+            made = directory / "kernels.py"
+            made.write_text(source.text)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            made.replace(path)
+    return f"fuselens_kernels_{key}", path
 
 
 class _Variants:

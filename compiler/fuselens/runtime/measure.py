@@ -80,16 +80,24 @@ def least_seconds(candidates: Mapping[str, Callable[[], Any]], rounds: int = 5) 
 
 def remembered(config: Config, question: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
     """What ``measure`` found (JSON-ready) when this question was first asked on this machine. None is asked again."""
-    cache = Cache(config.cache_dir)
-    key = key_of({"question": question, **machine()})
-    stored = cache.get("measured", key, ".json")
+    stored = recalled(config, question)
     if stored is not None:
-        return json.loads(stored)
+        return stored
     with torch.no_grad(), torch_private.autocast_off():
         found = measure()
     if found is not None:
-        cache.put("measured", key, json.dumps(found).encode(), ".json")
+        Cache(config.cache_dir).put("measured", _key(question), json.dumps(found).encode(), ".json")
     return found
+
+
+def recalled(config: Config, question: Mapping[str, Any]) -> Any:
+    """What is remembered of ``question``, None without."""
+    stored = Cache(config.cache_dir).get("measured", _key(question), ".json")
+    return None if stored is None else json.loads(stored)
+
+
+def _key(question: Mapping[str, Any]) -> str:
+    return key_of({"question": question, **machine()})
 
 
 def measured_product(product: Product, dtype: torch.dtype = torch.float32, frozen: bool = False) -> dict[str, float]:

@@ -17,12 +17,12 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+from .cache import Cache, key_of
 
 if TYPE_CHECKING:
     from ..codegen.source import KernelInfo
-    from .cache import Cache
 
 _FIRST_SIZE = 2
 
@@ -82,7 +82,8 @@ class Job:
 
 def compile_all(jobs: list[Job], cache: Cache) -> None:
     """Returns when Triton's cache has all of ``jobs``, but for those that fail: whoever compiles them again is told why."""
-    mark = cache.path("triton", f"{Path(jobs[0].path).stem}-sm{jobs[0].architecture}", ".done")
+    key = key_of({"jobs": [dataclasses.asdict(job) for job in jobs]})
+    mark = cache.path("triton", key, ".done")
     if mark.exists():
         return
     try:

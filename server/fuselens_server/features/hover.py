@@ -242,7 +242,9 @@ def _dedent(lines: list[str]) -> list[str]:
 
 def _decision(decision: Decision) -> str:
     mark = _VERDICTS.get(decision.verdict, "•")
-    return f"{mark} {escape(decision.verdict)}: {code(decision.subject)}: {escape(decision.reason)}"
+    times = "; ".join(f"{escape(name)} {summary.duration(seconds)}" for name, seconds in decision.candidates)
+    said = f"{mark} {escape(decision.verdict)}: {code(decision.subject)}: {escape(decision.reason)}"
+    return f"{said} ({times})" if times else said
 
 
 def _touches(view: View, graph: Graph, line: int) -> bool:

@@ -170,6 +170,7 @@ def _graph(report: Report, graph: Graph) -> list[str]:
             continue
         where = f" ({_place(report, decision.span)})" if decision.span else ""
         out.append(f"{decision.verdict}: {decision.subject}: {decision.reason}{where}")
+        out += [f"  {duration(seconds):>9}  {name}" for name, seconds in decision.candidates]
     return out
 
 

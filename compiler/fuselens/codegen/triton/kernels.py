@@ -8,6 +8,8 @@ transposes through shared memory instead of reading strided.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import sympy
@@ -17,6 +19,7 @@ from ...ir.loops import Axis, Graph, element
 from ..expressions import TRITON, linear, print_factor
 from ..source import Functions, KernelInfo, Source, Writer
 from ..traffic import bytes_moved
+from .blocks import Blocks, Work, candidates
 from .folds import blocks_of, next_power_of_two
 from .operations import Unit
 from .rows import Rows
@@ -26,14 +29,14 @@ POINTS = 1024  # points of a one-dimensional block
 TILE = 32  # edge of a two-dimensional block
 
 
-def to_triton(graph: Graph, target: str = "cuda") -> Source:
-    """All kernels of ``graph`` as the text of a Python module. Raises Unsupported.
+def to_triton(graph: Graph, target: str = "cuda", tunings: Mapping[str, Blocks] = MappingProxyType({})) -> Source:
+    """All kernels of ``graph`` as the text of a Python module, those of ``tunings`` in these blocks. Raises Unsupported.
 
     ``KernelInfo.launch`` holds ``grid`` (programs, an expression in the size symbols), ``options`` of Triton's compiler,
     ``blocks`` (the block sizes, which are also the defaults of the kernel's constexpr parameters), ``signature`` (argument
     types), ``device`` (of its arguments) and ``interpretable`` (False where libdevice is needed).
     """
-    unit = Unit(graph)
+    unit = Unit(graph, tunings)
     infos, out = _kernels(unit)
     head = Writer("#", "    ")
     head.put(f'"""Kernels of graph {graph.name}. Written by fuselens for {target}."""')
@@ -50,6 +53,17 @@ def to_triton(graph: Graph, target: str = "cuda") -> Source:
     offset = head.text().count("\n")
     lines = tuple(type(l)(l.line + offset, l.spans) for l in out.lines())
     return Source("triton", head.text() + out.text(), lines, tuple(infos))
+
+
+def variants(graph: Graph) -> dict[str, tuple[Blocks, ...]]:
+    """By kernel, the blocks that it has unless others are chosen, then those that are worth measuring. Raises Unsupported."""
+    found: dict[str, tuple[Blocks, ...]] = {}
+    for kernel in graph.kernels():
+        writer = _KernelWriter(Unit(graph), kernel, Writer("#", "    "))
+        writer.write()
+        along = bool(writer.chosen.columns) and writer._contiguous_along_points()
+        found[kernel.name] = candidates(Work.of(writer.kernel, graph, along), writer.chosen)
+    return found
 
 
 def _kernels(unit: Unit) -> tuple[list[KernelInfo], Writer]:
@@ -130,9 +144,11 @@ class _KernelWriter(Rows):
     def _points(self) -> tuple[Expr, int]:
         axes, out = self.kernel.axes, self.out
         total = sympy.Mul(*(a.size for a in axes))
-        block = POINTS
+        block = self.tuning.points if self.tuning else POINTS
         if total.is_Integer:
             block = min(block, max(16, next_power_of_two(int(total))))
+        warps = self.tuning.warps if self.tuning else 4 if block >= 512 else 1
+        self.chosen = Blocks(block, warps=warps)
         self.blocks["XBLOCK"] = block
         out.put(f"x = {self._program()} * XBLOCK + tl.arange(0, XBLOCK)")
         exact = total.is_Integer and int(total) % block == 0
@@ -143,7 +159,7 @@ class _KernelWriter(Rows):
         self.shape_names = frozenset(a.name for a in axes)
         self._decode(axes, "x")
         self._straight([op for p in self.kernel.phases for op in p.body])
-        return blocks_of(total, block), 4 if block >= 512 else 1
+        return blocks_of(total, block), warps
 
     def _tile_axes(self) -> tuple[Axis, Axis] | None:
         """(outer, inner) axes of a two-dimensional tile, where some access is contiguous along each."""
@@ -168,9 +184,10 @@ class _KernelWriter(Rows):
     def _tiles(self, outer: Axis, inner: Axis) -> tuple[Expr, int]:
         out = self.out
         self.rank = 2
-        self.blocks |= {"YBLOCK": TILE, "XBLOCK": TILE}
+        self.chosen = chosen = self.tuning or Blocks(TILE, TILE)
+        self.blocks |= {"YBLOCK": chosen.across, "XBLOCK": chosen.points}
         rest = tuple(a for a in self.kernel.axes if a.name not in (outer.name, inner.name))
-        across, down = blocks_of(inner.size, TILE), blocks_of(outer.size, TILE)
+        across, down = blocks_of(inner.size, chosen.points), blocks_of(outer.size, chosen.across)
         out.put(f"program = {self._program()}")
         columns, rows = print_factor(across, self.names, TRITON), print_factor(down, self.names, TRITON)
         x, y = self.names[inner.name], self.names[outer.name]
@@ -188,7 +205,7 @@ class _KernelWriter(Rows):
         self.spread = "tl.zeros([YBLOCK, XBLOCK], tl.int32)"
         self.shape_names = frozenset({outer.name, inner.name})
         self._straight([op for p in self.kernel.phases for op in p.body])
-        return across * down * sympy.Mul(*(a.size for a in rest)), 4
+        return across * down * sympy.Mul(*(a.size for a in rest)), chosen.warps
 
 
 def _pointee(dtype: str) -> str:

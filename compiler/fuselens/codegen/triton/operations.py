@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import sympy
@@ -15,6 +17,7 @@ from ..cpu.scalar_ops import Value
 from ..expressions import TRITON, names_in, print_factor, print_index
 from ..nest import Nest, index_of, simplify
 from ..source import Unsupported, Writer
+from .blocks import Blocks
 from .scalar_ops import FUNCTIONS, TABLE, TYPES, bitcast, cast, literal
 
 ATOMIC = frozenset(
@@ -29,8 +32,9 @@ _DIVISIONS = ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "ModularIndexing")
 
 
 class Unit:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, tunings: Mapping[str, Blocks] = MappingProxyType({})) -> None:
         self.graph = graph
+        self.tunings = tunings  # by kernel, where measuring has chosen
         self.functions: set[str] = set()
 
 
@@ -49,6 +53,8 @@ class Operations:
         self.kernel = self.nest.kernel
         self.names: dict[str, str] = {}
         self.slots: dict[str, _Slot] = {}
+        self.tuning = unit.tunings.get(kernel.name)
+        self.chosen = Blocks(1)
         self.blocks: dict[str, int] = {}
         self.uses_libdevice = False
         self.checks = False

@@ -10,6 +10,7 @@ from sympy import Expr
 from ...ir.loops import Op, Phase, indirect_names, value_symbol
 from ..expressions import TRITON, linear, names_in, print_factor
 from ..nest import in_order
+from .blocks import Blocks
 from .folds import Folds, blocks_of, next_power_of_two
 
 PERSISTENT = 8192  # longest reduction that stays in registers
@@ -47,8 +48,12 @@ class Rows(Folds):
             if again:  # a thread has 64 registers where there are 32 warps: enough for 16 times three values
                 widest //= next_power_of_two(-(-(max(map(_registers, kernel.phases)) + self.wide) // 3))
             widest = min(widest, next_power_of_two(longest))
+        if self.tuning is not None:
+            xblock, widest, warps = self.tuning.points, self.tuning.columns, self.tuning.warps
+            fits = all(n.is_Integer for n in lengths) and longest <= widest
         if total.is_Integer:
             xblock = min(xblock, next_power_of_two(int(total)))
+        self.chosen = Blocks(xblock, 1, widest, warps)
         self.blocks["XBLOCK"] = xblock
         out.put(f"x = {self._program()} * XBLOCK + tl.arange(0, XBLOCK)[:, None]")
         self.point_mask = "" if total.is_Integer and int(total) % xblock == 0 else "xmask"

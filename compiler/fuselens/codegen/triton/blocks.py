@@ -1,0 +1,115 @@
+"""Which blocks of a kernel are worth measuring: all that could be, ordered by what a model of the card predicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...ir.loops import ITEMSIZE, Graph, Kernel
+from ..traffic import bytes_moved
+
+MOST = 8  # candidates of a kernel, the generator's own choice included
+# An H100
+PROCESSORS = 132
+BANDWIDTH = 3.0e12  # bytes a second
+LATENCY = 0.8e-6  # seconds from a load to its value when memory is busy
+IN_FLIGHT = 32 << 10  # bytes that a multiprocessor has to have asked for at a time
+THREADS, REGISTERS, PROGRAMS = 2048, 65536, 32  # of a multiprocessor
+MOST_REGISTERS = 224  # of a thread, so that nothing is spilled
+START = 0.5e-6  # seconds that a program takes to begin and end
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What one program computes: ``points`` along the kernel's innermost axis and ``across`` along another, or whole rows
+    of which it has ``columns`` at a time."""
+
+    points: int
+    across: int = 1
+    columns: int = 0
+    warps: int = 4
+
+    def distance(self, other: Blocks) -> float:
+        """How many times one has to be doubled or halved to be the other."""
+        pairs = ((self.points, other.points), (self.across, other.across), (self.columns, other.columns))
+        return sum(abs(math.log2(max(a, 1) / max(b, 1))) for a, b in (*pairs, (self.warps, other.warps)))
+
+    def __str__(self) -> str:
+        size = f"{self.across} x {self.points}" if self.across > 1 else str(self.points)
+        columns = f" x {self.columns}" if self.columns else ""
+        return f"{size}{columns}, {self.warps} warp{'s' * (self.warps > 1)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the model knows of a kernel. ``along`` says that memory is contiguous along points, not along columns."""
+
+    points: int
+    columns: int
+    bytes: int
+    loads: int  # registers that an element takes
+    width: int  # bytes of an element of what it loads, on average
+    along: bool
+
+    @classmethod
+    def of(cls, kernel: Kernel, graph: Graph, along: bool) -> Work:
+        def product(axes: object) -> int:
+            return math.prod(graph.hint(a.size) for a in axes)  # type: ignore[attr-defined]
+
+        dtypes = [graph.buffers[o.args[0]].dtype for o in kernel.ops() if o.op == "load"]
+        wide = sum(max(4, ITEMSIZE[d]) // 4 for d in dtypes) + sum(o.op == "reduce" for o in kernel.ops())
+        moved = sum(graph.hint(b) for b in bytes_moved(kernel, graph))
+        columns = max((product(p.axes) for p in kernel.phases if p.axes), default=0)
+        width = -(-sum(ITEMSIZE[d] for d in dtypes) // max(1, len(dtypes)))
+        return cls(product(kernel.axes), columns, moved, max(1, wide), max(1, width), along)
+
+
+def candidates(work: Work, default: Blocks) -> tuple[Blocks, ...]:
+    """``default``, then others, those first that the model expects most of."""
+    others = sorted(
+        {b for b in _space(work, default) if b != default},
+        key=lambda b: (float(f"{predicted(work, b):.1e}"), b.distance(default), str(b)),  # to two digits
+    )
+    return (default, *(b for b in others[: MOST - 1] if predicted(work, b) < math.inf))
+
+
+def _space(work: Work, default: Blocks) -> Iterator[Blocks]:
+    def powers(low: int, high: int) -> list[int]:
+        return [1 << k for k in range(low.bit_length() - 1, high.bit_length())]
+
+    most = 1 << max(0, work.points - 1).bit_length()
+    if default.columns:
+        longest = 1 << max(0, work.columns - 1).bit_length()
+        for warps in powers(1, 32):
+            if work.along:
+                yield from (Blocks(x, 1, r, warps) for x in powers(16, 256) for r in powers(4, 128) if x <= most)
+                continue
+            yield from (Blocks(x, 1, longest, warps) for x in powers(1, 64) if x <= most)
+            yield from (Blocks(x, 1, r, warps) for x in powers(1, 4) for r in powers(256, 16384) if r < longest)
+    elif default.across > 1:
+        for across in powers(16, 128):
+            yield from (Blocks(x, across, 0, w) for x in powers(16, 128) for w in powers(2, 8))
+    else:
+        yield from (Blocks(x, 1, 0, w) for x in powers(64, 8192) for w in powers(1, 8) if x <= max(64, most))
+
+
+def predicted(work: Work, b: Blocks) -> float:
+    """Seconds that the kernel takes by the model; infinite where its values do not fit registers."""
+    block = b.points * b.across * max(1, b.columns)
+    threads = 32 * b.warps
+    each = block / threads
+    registers = 24 + math.ceil(each) * work.loads
+    if registers > MOST_REGISTERS or each < 1:
+        return math.inf
+    resident = min(PROGRAMS, THREADS // threads, REGISTERS // (threads * registers))
+    if not resident:
+        return math.inf
+    programs = -(-work.points // (b.points * b.across))
+    waves = programs / (PROCESSORS * resident)
+    asked = min(programs / PROCESSORS, resident) * block * work.width * max(1, work.loads // 2)
+    vector = min(1.0, 0.5 + each * work.width / 32)  # a thread loads 16 bytes at once where it has them
+    busy = min(1.0, asked / IN_FLIGHT) * vector
+    wasted = math.ceil(waves) / waves if waves > 1 else 1.0
+    turns = -(-work.columns // b.columns) if b.columns else 1
+    return max(work.bytes / (BANDWIDTH * busy) * wasted, math.ceil(waves) * (turns * LATENCY + START))

@@ -1,0 +1,226 @@
+"""Candidates for parts of a GPU's graph, timed on the card with its second-level cache full of something else.
+
+A part is a graph of its own (``ir.parts``), so that equal parts of a network are measured once, and remembered on disk for
+this kind of card. All that is not known yet is compiled in parallel first. What may be a candidate others say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..config import Config
+from ..ir import text
+from ..ir.dtypes import DTYPES
+from ..ir.loops import Graph, Kernel, symbol
+from ..ir.parts import part
+from ..report import Decision
+from . import compile_graph, measure
+from .build import BuildFailed
+from .cache import Cache
+
+if TYPE_CHECKING:
+    from ..codegen.source import Generated
+
+FLUSHED = 6  # times the size of the cache is written before a call: while that lasts, the next launches are prepared
+FIRST, MORE = 3, 9  # calls of each candidate, and of those that may be the fastest
+CLOSE = 1.25  # part of the best time so far below which a candidate may be the fastest
+GAIN = 0.95  # part of the first candidate's time that another must stay below
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A graph, and how its kernels are tuned. ``label`` is for people, and tells it from the other candidates."""
+
+    label: str
+    graph: Graph
+    tunings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Candidates that compute the same with their seconds, infinite for those that cannot be built. The first is what is
+    taken without a reason for another."""
+
+    candidates: tuple[Candidate, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def best(self) -> int:
+        least = min(range(len(self.seconds)), key=self.seconds.__getitem__)
+        return least if self.seconds[least] < GAIN * self.seconds[0] else 0
+
+    @property
+    def reason(self) -> str:
+        first, best = self.candidates[0].label, self.candidates[self.best].label
+        if not self.best:
+            return f"nothing is faster than {first}"
+        return f"{best} takes {self.seconds[self.best] / self.seconds[0]:.2f} of the time of {first}"
+
+    @property
+    def table(self) -> dict[str, float]:
+        return {c.label: s for c, s in zip(self.candidates, self.seconds, strict=True) if s < math.inf}
+
+
+Generate = Callable[[Graph, Mapping[str, Any]], "Generated | None"]  # None for what cannot be generated
+Measure = Callable[[Sequence[Sequence[Candidate]], Generate, Config], list[list[float]]]
+
+
+def tune(
+    graph: Graph, variants: Mapping[str, Sequence[Any]], generate: Generate, config: Config, measured: Measure
+) -> tuple[dict[str, Any], list[Decision]]:
+    """The best of the ``variants`` of each kernel where it beats the first, and a record of what was tried."""
+    kernels: dict[str, tuple[Graph, list[Kernel]]] = {}
+    for kernel in graph.kernels():
+        if len(variants.get(kernel.name, ())) > 1:
+            alone = part(graph, [kernel])
+            kernels.setdefault(text.show(alone)[0], (alone, []))[1].append(kernel)
+    questions = [
+        tuple(Candidate(str(v), alone, {alone.nodes[0].name: v}) for v in variants[same[0].name])
+        for alone, same in kernels.values()
+    ]
+    chosen: dict[str, Any] = {}
+    decisions = []
+    for result, (_, same) in zip(timed(questions, generate, config, measured), kernels.values(), strict=True):
+        if result.best:
+            chosen |= {k.name: variants[k.name][result.best] for k in same}
+        if math.isfinite(result.seconds[0]):
+            names, span = ", ".join(k.name for k in same), next(iter(same[0].spans), None)
+            verdict = "taken" if result.best else "default"
+            decisions.append(Decision("FL416", verdict, names, result.reason, span, result.table))
+    return chosen, decisions
+
+
+def timed(
+    questions: Sequence[Sequence[Candidate]], generate: Generate, config: Config, measured: Measure
+) -> list[Timed]:
+    """The candidates of each question with their times, from the cache or as ``measured``."""
+    asked = [_question(candidates) for candidates in questions]
+    known = [measure.recalled(config, q) for q in asked]
+    unknown = {text: k for k, text in enumerate(map(str, asked)) if known[k] is None}
+    found = measured([questions[k] for k in unknown.values()], generate, config) if unknown else []
+    for (key, k), seconds in zip(unknown.items(), found, strict=True):
+        kept = [None if math.isinf(s) else s for s in seconds]
+        for other, same in enumerate(asked):
+            if str(same) == key:
+                known[other] = kept
+        if kept and kept[0] is not None:
+            measure.remembered(config, asked[k], lambda kept=kept: kept)
+    return [
+        Timed(tuple(c), tuple(math.inf if s is None else s for s in seconds))
+        for c, seconds in zip(questions, known, strict=True)
+    ]
+
+
+def _question(candidates: Sequence[Candidate]) -> dict[str, Any]:
+    """What the times of candidates depend on, besides the machine."""
+    shown = [(c.label, text.show(c.graph)[0], {k: str(v) for k, v in c.tunings.items()}) for c in candidates]
+    return {"candidates": shown, "card": card(), "triton": _triton(), "hints": dict(candidates[0].graph.hints)}
+
+
+def card() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+
+
+def _triton() -> str:
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+# --- on the card --------------------------------------------------------------------------------------------------------
+
+
+def on_card(questions: Sequence[Sequence[Candidate]], generate: Generate, config: Config) -> list[list[float]]:
+    """Seconds of each candidate of each question."""
+    from .launch import compile_ahead
+
+    cache = Cache(config.cache_dir)
+    made = [[generate(c.graph, c.tunings) for c in candidates] for candidates in questions]
+    built = [(g, c) for row, candidates in zip(made, questions, strict=True)
+             for g, c in zip(row, candidates, strict=True) if g is not None and g.triton is not None]  # fmt: skip
+    compile_ahead([g.triton for g, _ in built if g.triton], cache, [c.graph.hints for _, c in built])
+    return [
+        _seconds([_call(c, g, config) for c, g in zip(candidates, row, strict=True)], candidates[0].graph)
+        for candidates, row in zip(questions, made, strict=True)
+    ]
+
+
+def _call(candidate: Candidate, generated: Generated | None, config: Config) -> Callable[[Any], Any] | None:
+    if generated is None:
+        return None
+    try:
+        program: Any = candidate.graph
+        return compile_graph.build(program, generated, config, "cuda").call
+    except BuildFailed:
+        return None
+
+
+def _seconds(calls: Sequence[Callable[[Any], Any] | None], graph: Graph) -> list[float]:
+    """The median of some calls of each, with the cache cold. Taking turns, so that the card is as warm for all."""
+    times: list[list[float]] = [[] for _ in calls]
+    try:
+        inputs = _memory(graph)
+        properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+        other = torch.empty(FLUSHED * properties.L2_cache_size, dtype=torch.int8, device="cuda")
+    except torch.OutOfMemoryError:
+        return [math.inf] * len(calls)
+    running = []
+    for k, call in enumerate(calls):
+        if call is not None and _runs(call, inputs):
+            running.append(k)
+    for rounds in (FIRST, MORE):
+        events = []
+        for _ in range(rounds):
+            for k in running:
+                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                other.zero_()
+                start.record()
+                calls[k](inputs)  # type: ignore[misc]
+                end.record()
+                events.append((k, start, end))
+        torch.cuda.synchronize()
+        for k, start, end in events:
+            times[k].append(1e-3 * start.elapsed_time(end))
+        least = min((statistics.median(times[k]) for k in running), default=0.0)
+        running = [k for k in running if k == 0 or statistics.median(times[k]) < CLOSE * least]
+    return [statistics.median(t) if t else math.inf for t in times]
+
+
+def _runs(call: Callable[[Any], Any], inputs: Any) -> bool:
+    """Calls it a first time: libraries and kernels are loaded then. False where the card refuses its launch, or memory ends."""
+    try:
+        call(inputs)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _memory(graph: Graph) -> tuple[Any, ...]:
+    """The inputs of a part: random floats, and zeros, which are valid positions, elsewhere."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    extents: dict[str, int] = {}
+    for buffer in graph.buffers.values():
+        last = [graph.hint(buffer.offset)]
+        last += [(graph.hint(n) - 1) * graph.hint(s) for n, s in zip(buffer.sizes, buffer.strides, strict=True)]
+        extents[buffer.owner] = max(extents.get(buffer.owner, 0), sum(last) + 1)
+    made = []
+    for name in graph.inputs:
+        if name in graph.symbols:
+            made.append(graph.hint(symbol(name)))
+            continue
+        buffer = graph.buffers[name]
+        flat = torch.zeros(max(0, extents[name]), dtype=DTYPES[buffer.dtype], device=buffer.device)
+        if flat.dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+            flat.normal_(generator=generator)
+        sizes, strides = ([graph.hint(e) for e in of] for of in (buffer.sizes, buffer.strides))
+        made.append(flat.as_strided(sizes, strides))
+    return tuple(made)

@@ -1,0 +1,200 @@
+"""Choices by measurement for a GPU: what is asked, what is remembered and what is taken. Times are given by the tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fuselens import views
+from fuselens.codegen.generate import generate
+from fuselens.codegen.source import Generated
+from fuselens.codegen.triton.blocks import Blocks, Work, candidates, predicted
+from fuselens.codegen.triton.kernels import to_triton, variants
+from fuselens.config import Config
+from fuselens.ir.loops import Graph
+from fuselens.ir.parts import part
+from fuselens.ir.text import parse, show
+from fuselens.ir.verify import verify
+from fuselens.report import Decision
+from fuselens.report import Graph as ReportedGraph
+from fuselens.runtime import tune_gpu
+from fuselens.runtime.tune_gpu import Candidate
+from tests.codegen.test_layouts import LAYER_NORM
+from tests.codegen.test_triton import check_all
+
+LAYERS = """graph g
+  input arg0: f32[300, 700] strides [700, 1]
+  input arg1: f32[300] strides [1]
+  buffer buf0: f32[300] strides [1]
+  buffer buf1: f32[300] strides [1]
+  buffer buf2: f32[300, 300] strides [300, 1]
+  view buf3: f32[1, 300] strides [300, 1] offset 0 of buf0
+  view buf4: f32[300, 1] strides [1, 1] offset 0 of buf1
+  kernel kernel0 [i0 < 300] from [aten.sum.dim_IntList]
+    phase [i1 < 700]
+      a = load arg0[700*i0 + i1] : f32
+      s = reduce sum a : f32
+    phase []
+      b = load arg1[i0] : f32
+      c = mul s, b : f32
+      store buf0[i0] = c
+  kernel kernel1 [i0 < 300] from [aten.sum.dim_IntList]
+    phase [i1 < 700]
+      a = load arg0[700*i0 + i1] : f32
+      s = reduce sum a : f32
+    phase []
+      b = load buf0[i0] : f32
+      c = mul s, b : f32
+      store buf1[i0] = c
+  extern buf2 [buf2] = aten.mm.default(buf4, buf3)
+  return buf2
+"""
+
+
+class Card:
+    """Stands for the card: candidates take the seconds that ``seconds`` says by label, others one."""
+
+    def __init__(self, **seconds: float) -> None:
+        self.seconds = seconds
+        self.asked: list[list[str]] = []
+
+    def __call__(self, questions: Sequence[Sequence[Candidate]], generate: Any, config: Config) -> list[list[float]]:
+        self.asked += [[c.label for c in q] for q in questions]
+        for question in questions:
+            for candidate in question:
+                assert generate(candidate.graph, candidate.tunings).triton is not None
+        return [[self.seconds.get(c.label, 1.0) for c in q] for q in questions]
+
+
+def made(graph: Graph, tunings: Any) -> Generated:
+    return generate(graph, "cuda", "scalar", tunings=tunings)
+
+
+def tune(graph: Graph, card: Card, path: Path) -> tuple[dict[str, Blocks], list[Decision]]:
+    return tune_gpu.tune(graph, variants(graph), made, Config(cache_dir=path), card)
+
+
+def test_the_fastest_is_taken_for_all_equal_kernels(tmp_path: Path) -> None:
+    graph = parse(LAYERS)
+    default, other, *_ = variants(graph)["kernel0"]
+    card = Card(**{str(other): 0.5})
+    chosen, (decision,) = tune(graph, card, tmp_path)
+    assert chosen == {"kernel0": other, "kernel1": other}
+    assert len(card.asked) == 1  # the two kernels are equal
+    assert (decision.code, decision.verdict, decision.subject) == ("FL416", "taken", "kernel0, kernel1")
+    assert decision.candidates[0] == (str(other), 0.5)
+    assert f"{other} takes 0.50 of the time of {default}" in decision.reason
+    report = ReportedGraph(0, "f", None, 1, decisions=[decision])
+    table = [line for line in views._graph_text(report) if line.startswith("  ")]
+    assert table[0].split(maxsplit=2) == ["500", "ms", str(other)]
+    assert len(table) == len(decision.data)
+
+
+def test_a_small_gain_is_none(tmp_path: Path) -> None:
+    graph = parse(LAYERS)
+    card = Card(**{str(variants(graph)["kernel0"][1]): 0.97})
+    chosen, (decision,) = tune(graph, card, tmp_path)
+    assert chosen == {}
+    assert decision.verdict == "default"
+
+
+def test_times_are_remembered(tmp_path: Path) -> None:
+    graph = parse(LAYERS)
+    other = variants(graph)["kernel0"][2]
+    first = tune(graph, Card(**{str(other): 0.5, str(variants(graph)["kernel0"][3]): math.inf}), tmp_path)
+    card = Card()
+    assert tune(graph, card, tmp_path) == first
+    assert card.asked == []
+    larger = parse(LAYERS.replace("700", "900"))
+    tune(larger, card, tmp_path)
+    assert len(card.asked) == 1
+
+
+def test_what_could_not_be_measured_is_asked_again(tmp_path: Path) -> None:
+    graph = parse(LAYERS)
+    everything = {str(v): math.inf for v in variants(graph)["kernel0"]}
+    card = Card(**everything)
+    assert tune(graph, card, tmp_path) == ({}, [])
+    assert tune(graph, card, tmp_path) == ({}, [])
+    assert len(card.asked) == 2
+
+
+def test_parts_are_graphs() -> None:
+    graph = parse(LAYERS)
+    first, second = (part(graph, [k]) for k in graph.kernels())
+    for each in (first, second):
+        verify(each)
+    assert show(first)[0] == show(second)[0]
+    assert (len(first.inputs), first.outputs) == (2, ("buf2",))
+    both = part(graph, graph.nodes[1:])
+    verify(both)
+    assert [len(both.inputs), both.outputs] == [2, (both.nodes[1].name,)]
+    symbolic = parse(LAYER_NORM.format(d="bf16"))
+    alone = part(symbolic, symbolic.nodes)
+    verify(alone)
+    assert alone.hints == {"n0": 64, "n1": 768}
+
+
+def test_the_model_prefers_what_keeps_memory_busy() -> None:
+    work = Work(points=1 << 26, columns=0, bytes=1 << 29, loads=1, width=4, along=False)
+    default = Blocks(1024)
+    assert predicted(work, Blocks(64, warps=1)) > predicted(work, default)
+    assert predicted(work, Blocks(8192, warps=1)) == math.inf  # does not fit registers
+    found = candidates(work, default)
+    assert found[0] == default
+    assert 4 <= len(found) == len(set(found)) <= 8
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_every_block_computes_the_same() -> None:
+    texts = {
+        "points": """graph g
+  input arg0: f32[50, 70] strides [70, 1]
+  buffer buf0: f32[50, 70] strides [70, 1]
+  kernel kernel0 [i0 < 50, i1 < 70] from [aten.abs.default]
+    phase []
+      a = load arg0[70*i0 + i1] : f32
+      b = abs a : f32
+      store buf0[70*i0 + i1] = b
+  return buf0
+""",
+        "tiles": """graph g
+  input arg0: f32[50, 70] strides [1, 50]
+  buffer buf0: f32[50, 70] strides [70, 1]
+  kernel kernel0 [i0 < 50, i1 < 70] from [aten.clone.default]
+    phase []
+      a = load arg0[i0 + 50*i1] : f32
+      store buf0[70*i0 + i1] = a
+  return buf0
+""",
+        "rows": """graph g
+  input arg0: f32[30, 700] strides [700, 1]
+  buffer buf0: f32[30] strides [1]
+  kernel kernel0 [i0 < 30] from [aten.sum.dim_IntList]
+    phase [i1 < 700]
+      a = load arg0[700*i0 + i1] : f32
+      s = reduce sum a : f32
+    phase []
+      store buf0[i0] = s
+  return buf0
+""",
+    }
+    texts["columns"] = texts["rows"].replace("700*i0 + i1", "i0 + 30*i1").replace("strides [700, 1]", "strides [1, 30]")
+    generator = torch.Generator().manual_seed(0)
+    cases = []
+    for name, text in texts.items():
+        graph = parse(text)
+        tried = variants(graph)["kernel0"]
+        sources = {to_triton(graph, tunings={"kernel0": v}).text for v in tried}
+        assert len(sources) > 2, name
+        shape = [int(s) for s in graph.buffers["arg0"].sizes]
+        strides = [int(s) for s in graph.buffers["arg0"].strides]
+        x = torch.randn(max(a * b for a, b in zip(shape, strides, strict=True)), generator=generator)
+        cases += [(graph, [x.as_strided(shape, strides)], {"kernel0": v}) for v in tried]
+    check_all(cases)
