@@ -266,6 +266,10 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         options["target"] = arguments.device
     if arguments.cxx is not None:
         options["cxx"] = arguments.cxx
+    if getattr(arguments, "dump", None) is not None:
+        options["assembly"] = ["all"]
+    elif stages := _stages(getattr(arguments, "print_after", [])):
+        options["assembly"] = list(stages)
     return options
 
 

@@ -43,12 +43,16 @@ class Config:
     strict: bool = False  # raise the compiler's own errors instead of running eagerly (its tests do)
     live: bool | None = None  # show the editor what happens in this process; None: where the editor asks for it
     triton_text: bool = False  # also generate Triton text for CPU graphs, as a document
+    assembly: tuple[str, ...] = ()  # those of ASSEMBLY that a report has the texts of, or "all"
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.memory_budget <= 1.0:
             raise ValueError(f"memory_budget is {self.memory_budget}: give a number from 0 (recompute) to 1 (keep)")
 
 
+ASSEMBLY = frozenset(
+    {"ttir", "ttgir", "llir", "ptx", "sass"}
+)  # what Triton's compilers make, recorded for who asks for it
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _OPTION_FIELDS = frozenset(f.name for f in dataclasses.fields(Config)) - {"backend", "mode", "fullgraph", "dynamic"}
 
@@ -112,11 +116,17 @@ def _check_names(options: Mapping[str, Any]) -> None:
             raise ValueError(f"unknown option {name!r}; known options are {', '.join(sorted(_OPTION_FIELDS))}")
 
 
+def assembly_of(config: Config) -> frozenset[str]:
+    """The stages of ``ASSEMBLY`` that somebody asked for."""
+    asked = {name.partition(".")[0] for name in (*config.assembly, *config.print_after)}
+    return ASSEMBLY if config.dump is not None or "all" in asked else ASSEMBLY & asked
+
+
 # What a graph becomes does not depend on how it was captured, how often, where things are kept and what is printed.
 _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
     "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "keep_freed_memory",
-    "build", "explore", "cache_dir", "print_after", "dump", "strict", "live",
+    "build", "explore", "cache_dir", "print_after", "dump", "strict", "live", "assembly",
 })  # fmt: skip
 
 

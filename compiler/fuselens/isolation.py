@@ -523,8 +523,9 @@ def _step_back() -> None:
 def config_of(options: dict[str, Any]) -> config.Config:
     """The configuration that a request's options describe. Options of other purposes are ignored."""
     values = {name: value for name, value in options.items() if name in _OPTIONS}
-    if "print_after" in values:
-        values["print_after"] = tuple(values["print_after"])
+    for name in ("print_after", "assembly"):
+        if name in values:
+            values[name] = tuple(values[name])
     for name in ("dump", "cache_dir"):
         if values.get(name):
             values[name] = Path(values[name])

@@ -24,7 +24,7 @@ from torch import fx
 from . import frozen, graph_cache, lazy_views, live, live_memory, recorded_inputs, report, sharing, torch_private
 from .capture.frame import Captured, Facts
 from .capture.tracer import describe_tensor
-from .config import Config
+from .config import Config, assembly_of
 from .diagnostics import make
 from .graph_cache import Entry, GraphCache, Program, key_for
 from .ir import graph_text
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .autograd.joint import Joint
     from .autograd.signature import SavedValue, Sharing, Signature
     from .codegen.source import Source
+    from .codegen.triton.assembly import Compiled
     from .ir.loops import Graph
     from .runtime.compile_graph import Built
 
@@ -49,7 +50,11 @@ STAGES = (
     "cpp",
     "triton",
     "host",
+    "ttir",
+    "ttgir",
+    "llir",
     "ptx",
+    "sass",
     "memory",
     "guards",
 )
@@ -190,6 +195,20 @@ class Run:
         base = stage.name.split(".")[0]
         if stage.name in wanted or base in wanted or "all" in wanted:
             print(f"# --- graph {self.graph.id}, after {stage.name}\n{stage.text}", file=sys.stderr)
+
+    def assembly(self, source: Source, suffix: str, compiled: Mapping[str, Compiled], captured: Captured) -> None:
+        """The documents of compiled Triton kernels; where nobody asked for them, only that there are such."""
+        from .codegen.triton import assembly
+
+        if not self.recorder.texts:
+            return
+        wanted = assembly_of(self.recorder.config)
+        for form in assembly.forms():
+            text, lines = assembly.document(form, source, compiled) if form in wanted else ("", ())
+            suffix_of = assembly.SUFFIXES[form]
+            if captured.sizes is not None and suffix_of == "mlir":
+                text = captured.sizes.rename(text, "_size")
+            self.keep(report.Stage(f"{form}{suffix}", suffix_of, text, lines, later=form not in wanted))
 
 
 def compile_graph(captured: Captured, config: Config, recorder: Recorder) -> Callable[[tuple[Any, ...]], Any]:
@@ -762,12 +781,19 @@ def _bound(
         recorder.on_diagnostic(diagnostic)
     if recorder.follower is not None:
         _follow_kernels(built, program, phase, config, recorder.follower, record.id)
-    if target != "cpu" or not config.target.startswith("cuda"):
-        record.kernels += built.kernels
+    kernels = built.kernels
     if recorder.texts:
         for stage in built.stages:
             shown = captured.sizes.rename(stage.text, "_size") if captured.sizes is not None else stage.text
             run.keep(report.Stage(f"{stage.name}{suffix}", stage.suffix, shown, stage.lines))
+        if target == "cuda" and program.generated.triton is not None and kernels:
+            compiled = _compiled_for_gpu(program.generated.triton, config, sized=bool(assembly_of(config)))
+            run.assembly(program.generated.triton, suffix, compiled, captured)
+            functions = {k.name: k.function for k in program.generated.triton.kernels}
+            found = {name: compiled[f].resources for name, f in functions.items() if f in compiled}
+            kernels = [dataclasses.replace(k, resources=dict(found.get(k.name, {}))) for k in kernels]
+    if target != "cpu" or not config.target.startswith("cuda"):
+        record.kernels += kernels
     if target == "cuda" and config.mode in ("reduce-overhead", "max-autotune"):
         from .runtime.cuda_graphs import Recorded
 
@@ -816,6 +842,18 @@ def _on_gpu(module: fx.GraphModule, fused: Graph, config: Config) -> tuple[Graph
         return there, None
 
 
+def _compiled_for_gpu(source: Source, config: Config, *, sized: bool) -> dict[str, Compiled]:
+    """The functions of ``source`` as they were compiled for the GPU that is here, by name."""
+    from .codegen.triton.assembly import Compiled, resource_usage
+    from .runtime.cache import Cache
+    from .runtime.launch import compiled
+
+    return {
+        name: Compiled(made.asm, {**resource_usage(made.asm["cubin"]), "shared": made.metadata.shared})
+        for name, made in compiled(source, Cache(config.cache_dir), sized=sized).items()
+    }
+
+
 def _compile_for_absent_gpu(
     graph: Graph,
     source: Source,
@@ -829,6 +867,7 @@ def _compile_for_absent_gpu(
     """Kernels of a CPU graph compiled for the configured GPU: texts and resources, nothing that runs."""
     architecture = int(config.target.partition("sm_")[2] or 90)
     try:
+        from .codegen.triton.assembly import Compiled
         from .codegen.triton.offline import compile_kernel, load_module
 
         module = load_module(source, config.cache_dir / "offline")
@@ -837,20 +876,20 @@ def _compile_for_absent_gpu(
             make("FL402", captured.span, what=config.target, why=f"Triton is not installed ({error})")
         )
         return
-    by_function: dict[str, Mapping[str, Any]] = {}
+    by_function: dict[str, Compiled] = {}
     for info in source.kernels:
         if info.function not in by_function:
-            by_function[info.function] = compile_kernel(module, info, architecture)
-        compiled = by_function[info.function]
-        resources = {k: int(compiled[k]) for k in ("registers", "spills", "shared")}
+            asm = compile_kernel(module, info, architecture)
+            by_function[info.function] = Compiled(asm, {k: int(asm[k]) for k in ("registers", "spills", "shared")})
+        resources = dict(by_function[info.function].resources)
         read, written = (None if b is None else graph.hint(b) for b in (info.bytes_read, info.bytes_written))
         run.graph.kernels.append(
             report.Kernel(
                 info.name, "triton", phase, info.kind, info.operations, info.spans, read, written, resources=resources
             )
         )  # fmt: skip
-        if recorder.texts:
-            run.keep(report.Stage(f"ptx{suffix}.{info.name}", "ptx", compiled["ptx"]))
+    if source.kernels:
+        run.assembly(source, suffix, by_function, captured)
 
 
 def target_of(captured: Captured) -> str:

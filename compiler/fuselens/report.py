@@ -142,12 +142,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one stage produced, as text. ``suffix`` is the document's extension (py, loop, cpp, txt)."""
+    """What one stage produced, as text. ``suffix`` is the document's extension (py, loop, cpp, txt). The text of one that
+    comes ``later`` is made when somebody asks for it (option ``assembly``)."""
 
     name: str
     suffix: str
     text: str
     lines: tuple[Line, ...] = ()
+    later: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,7 +238,7 @@ def stages_text(report: Report, names: Iterable[str]) -> str:
     out: list[str] = []
     for graph in report.graphs:
         for stage in graph.stages:
-            if stage.name in wanted or "all" in wanted:
+            if not stage.later and not {stage.name, stage.name.partition(".")[0], "all"}.isdisjoint(wanted):
                 out.append(f"--- {report.function} · graph {graph.id} {graph.frame} · {stage.name} ---")
                 out.append(stage.text.rstrip("\n"))
     return "\n".join(out)
@@ -256,7 +256,7 @@ def dump(report: Report, directory: Path) -> list[Path]:
         written.append(path)
 
     for graph in report.graphs:
-        for position, stage in enumerate(graph.stages):
+        for position, stage in enumerate(s for s in graph.stages if not s.later):
             write(root / f"graph{graph.id}" / _stage_file(position, stage), stage.text)
     write(root / "explain.txt", explain(report) + "\n")
     write(root / "report.json", json.dumps(to_plain(report), indent=1) + "\n")

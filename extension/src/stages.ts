@@ -27,7 +27,7 @@ export function byGraph(documents: readonly StageDocument[]): StageGroup[] {
 /** Whether a document is generated kernel source. */
 export function isKernel(document: StageDocument): boolean {
   const name = parseAddress(document.uri)?.name ?? "";
-  return document.kind === "kernel" || /^(kernel|triton)[^/]*\.(cpp|c|py|ptx)$/.test(name);
+  return document.kind === "kernel" || /^(kernel|triton)[^/]*\.(cpp|c|py|mlir|ll|ptx|sass)$/.test(name);
 }
 
 /**

@@ -36,6 +36,11 @@ class KeyedTasks(Generic[K]):
         self._tasks[key] = task
         task.add_done_callback(lambda done: self._done(key, done))
 
+    async def wait(self, key: K) -> None:
+        """Returns when the task of ``key`` has ended, however it did."""
+        if task := self._tasks.get(key):
+            await asyncio.wait([task])
+
     def cancel(self, key: K) -> bool:
         """Whether there was one."""
         task = self._tasks.pop(key, None)

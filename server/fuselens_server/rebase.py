@@ -13,7 +13,7 @@ from .tracked_text import TrackedText
 
 T = TypeVar("T")
 # What a line of a stage's text says at its end about where it comes from: "# line 6", "# toy.py:6:12", "// toy.py:6,8"
-_PLACE = re.compile(r"(?P<before>(?:#|//) (?:line |(?P<file>[^\s:]+):))(?P<lines>\d+(?:,\d+)*)(?::(?P<column>\d+))?$")
+_PLACE = re.compile(r"(?P<before>(?:#|//|;) (?:line |(?P<file>[^\s:]+):))(?P<lines>\d+(?:,\d+)*)(?::(?P<column>\d+))?$")
 
 
 class _TouchedError(Exception):

@@ -25,6 +25,7 @@ from .configuration import Configuration
 from .convert import Encoding
 from .features import documents
 from .fix_trials import FixTrials
+from .later_texts import LaterTexts
 from .live import LiveRuns
 from .observed import Executed
 from .progress import CheckProgress
@@ -65,6 +66,7 @@ class FuselensServer(LanguageServer):
         self.checks = Checks(self, self.configuration, self.session, self.pool)
         self.warming = Warming(self.configuration, self.pool, self.publish, self.send_status)
         self.trials = FixTrials(self.configuration, self.pool, self.send_status)
+        self.later_texts = LaterTexts(self.configuration, self.session, self.pool, self.documents_changed)
         self.live = LiveRuns(self.publisher.live_changed, self._cell_of)
         self._worker_status: WorkerStatus | None = None
         self._running_checks = 0
@@ -132,14 +134,17 @@ class FuselensServer(LanguageServer):
         self.publisher.publish(document)
 
     def report_changed(self, document: Document, before: list[str]) -> None:
-        changed = list(dict.fromkeys([*self.document_uris(document), *before]))
-        if changed and self.settings.notifications:
-            self.protocol.notify(messages.DOCUMENTS_CHANGED, messages.DocumentsChanged(uris=changed))
+        self.documents_changed(list(dict.fromkeys([*self.document_uris(document), *before])))
         self.publisher.publish_borrowers()
-        self.documents.changed(changed)
         self.warming.start(document)
         self.trials.start(document)
         self.refreshes.ask_for_annotations()
+
+    def documents_changed(self, changed: list[str]) -> None:
+        """Virtual documents have new text, or are gone."""
+        if changed and self.settings.notifications:
+            self.protocol.notify(messages.DOCUMENTS_CHANGED, messages.DocumentsChanged(uris=changed))
+        self.documents.changed(changed)
 
     def checks_changed(self, running: int) -> None:
         self._running_checks = running

@@ -47,6 +47,12 @@ class VirtualDocuments:
             raise JsonRpcInvalidParams(f"no such document: {uri}")
         return found
 
+    async def complete(self, uri: str) -> None:
+        """Returns when the document is all there, as some are made only for whoever opens them."""
+        address = parse(uri)
+        if isinstance(address, ReportDocument):
+            await self._server.later_texts.make(address)
+
     def served(self, uri: str) -> None:
         """The client has the document by LSP's own means, and shall be told by them when it changes."""
         self._served.add(uri)
@@ -77,6 +83,8 @@ class VirtualDocuments:
         return parse(uri) or self.files.address(uri)
 
     def _text(self, address: Address) -> str | None:
+        if isinstance(address, ReportDocument):
+            self._server.later_texts.begin(address)
         content = self._content(address)
         return content.text if content else None
 

@@ -41,10 +41,7 @@ def load_triton(source: Source, cache: Cache) -> dict[str, Any]:
     usual = [triton_worker.Job.of(str(path), name, k, _USUAL, architecture) for k in kernels if not k.sizes]
     if len(usual) > 1:
         triton_worker.compile_all(usual, cache)
-    try:
-        module = _import(name, path)
-    except ImportError as error:
-        raise BuildFailed(("triton",), f"error: {error}") from error
+    module = _import(name, path)
     functions = {}
     for info in kernels:
         variants = _Variants(module, info, path, device, architecture)
@@ -68,6 +65,21 @@ def compile_ahead(sources: Sequence[Source], cache: Cache, hints: Sequence[Mappi
             ]
     if jobs:
         triton_worker.compile_all(jobs, cache)
+
+
+def compiled(source: Source, cache: Cache, *, sized: bool) -> dict[str, Any]:
+    """What Triton makes of the functions of ``source``, by name: for the usual arguments, of those that take sizes only if
+    ``sized``. It is in Triton's cache if the function was loaded."""
+    name, path = _kept(source, cache)
+    module = _import(name, path)
+    made = {}
+    for info in source.kernels:
+        if info.same_as is None and (sized or not info.sizes):
+            device = device_of(info)
+            variants = _Variants(module, info, path, device, _architecture(device))
+            variants.of(_USUAL)
+            made[info.name] = variants.made[_USUAL][0]
+    return made
 
 
 def _kind(sizes: Sequence[int]) -> int:
@@ -168,6 +180,9 @@ def _import(name: str, path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
+    except ImportError as error:
+        del sys.modules[name]
+        raise BuildFailed(("triton",), f"error: {error}") from error
     except BaseException:
         del sys.modules[name]
         raise

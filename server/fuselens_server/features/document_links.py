@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
@@ -25,6 +25,7 @@ _NUMBER = re.compile(r"\d+")
 _GRAPH = re.compile(r"Graph (\d+)$")
 _STAGES = re.compile(r"  stages: (.*)")
 _KERNEL = re.compile(r"  kernel (\S+) \(")
+_TRITON = re.compile(r"(?<=[/;] )triton\.py:(\d+)")
 
 
 def register(server: FuselensServer) -> None:
@@ -74,6 +75,7 @@ def document_links(text: SourceText, view: View, document: ReportDocument) -> li
     def links(line: str, number: int) -> Iterator[_Found]:
         yield from places.links(line, spans.get(number, ()))
         yield from _codes(line)
+        yield from _triton(line, document)
         if summary:
             yield from summary.links(line)
 
@@ -94,6 +96,14 @@ def _codes(line: str, start: int = 0) -> Iterator[_Found]:
     for match in _CODE.finditer(line, start):
         if (entry := TABLE.get(match.group())) is not None:
             yield _Found(match.start(), match.end(), str(CodeDocument(entry.code)), f"{entry.code}: {entry.title}")
+
+
+def _triton(line: str, document: ReportDocument) -> Iterator[_Found]:
+    """Where an instruction came from in the module that was compiled to it."""
+    for match in _TRITON.finditer(line):
+        _, dot, phase = document.name.partition(".")
+        target = replace(document, name=f"triton{dot}{phase}", suffix="py")
+        yield _Found(match.start(), match.end(), f"{target}#L{match[1]}", f"the Triton kernel, line {match[1]}")
 
 
 class _Places:

@@ -18,20 +18,27 @@ from fuselens_server.view import View
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer
 
-LANGUAGES = {"py": "python", "cpp": "cpp", "c": "c", "cu": "cuda-cpp", "loop": "fuselens-loop", "md": "markdown"}
-KERNEL_SUFFIXES = frozenset({"cpp", "c", "cu", "ptx", "ll", "asm"})
+LANGUAGES = {
+    "py": "python", "cpp": "cpp", "c": "c", "cu": "cuda-cpp", "loop": "fuselens-loop", "md": "markdown", "mlir": "mlir",
+    "ll": "llvm",
+}  # fmt: skip
+KERNEL_SUFFIXES = frozenset({"cpp", "c", "cu", "mlir", "ll", "ptx", "sass"})
 
 
 def register(server: FuselensServer) -> None:
     @server.feature(lsp.WORKSPACE_TEXT_DOCUMENT_CONTENT)
-    def text_document_content(
+    async def text_document_content(
         ls: FuselensServer, params: lsp.TextDocumentContentParams
     ) -> lsp.TextDocumentContentResult:
         ls.documents.served(params.uri)
+        await ls.documents.complete(params.uri)
         return lsp.TextDocumentContentResult(ls.documents.content(params.uri).text)
 
     @server.feature(messages.DOCUMENT_CONTENT)
-    def document_content(ls: FuselensServer, params: messages.DocumentContentParams) -> messages.DocumentContentResult:
+    async def document_content(
+        ls: FuselensServer, params: messages.DocumentContentParams
+    ) -> messages.DocumentContentResult:
+        await ls.documents.complete(params.uri)
         content = ls.documents.content(params.uri)
         return messages.DocumentContentResult(text=content.text, language=content.language)
 
@@ -58,7 +65,7 @@ def language(suffix: str) -> str:
 
 def comment(suffix: str) -> str:
     """What begins a comment."""
-    return "//" if suffix in ("cpp", "c", "cu", "ptx") else "#"
+    return {"py": "#", "loop": "#", "txt": "#", "md": "#", "ll": ";"}.get(suffix, "//")
 
 
 def kind(stage: Stage) -> str:
@@ -101,6 +108,8 @@ def report_content(view: View, document: ReportDocument) -> Content | None:
         make = texts.get(document.name)
         return Content(make(), "plaintext") if make else None
     found = find_stage(view, document)
+    if found and found[2].later and not found[2].text:
+        return Content(f"{comment(document.suffix)} This text is being made.\n", language(document.suffix))
     return Content(last_run.noted(view, found[0], found[2]), language(document.suffix)) if found else None
 
 

@@ -16,7 +16,7 @@ from fuselens_server.view import View
 
 _WORD = re.compile(r"\w+")
 _LARGEST = 2**31 - 1
-_COMMENTS = {"#": re.compile(r"#.*$"), "//": re.compile(r"//.*$")}
+_COMMENTS = {"#": re.compile(r"#.*$"), "//": re.compile(r"//.*$"), ";": re.compile(r";.*$")}
 
 
 def user_location(view: View, text: TrackedText, span: Span, *, nearest: bool = False) -> lsp.Location | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer
 
 _Kind = lsp.SymbolKind
-_PLACE = re.compile(r"\s+(?:#|//) (?:\S+:\d+\S*|(?:backward of )?line \d+)$")  # where a line comes from
+_PLACE = re.compile(r"\s+(?:#|//|;) (?:\S+:\d+\S*|(?:backward of )?line \d+)$")  # where a line comes from
 _LOOPS = (
     (re.compile(r"graph (?P<name>\S+)(?P<detail>.*)"), _Kind.Module),
     (re.compile(r"kernel (?P<name>\S+) (?P<detail>.*)"), _Kind.Function),
@@ -33,9 +33,12 @@ _CPP = (
     (re.compile(r"(?!typedef)(?:[\w\"<>:*&,() ]+ )?\**(?P<name>\w+)(?P<detail>\(.*\)) \{.*$"), _Kind.Function),
     (re.compile(r"(?:struct|union) (?P<name>\w+)(?P<detail>) \{.*$"), _Kind.Struct),
 )
+_ASSEMBLY = ((re.compile(r"(?://|;) kernel (?P<name>\w+): (?P<detail>.*)$"), _Kind.Function),)
 _TEXT = ((re.compile(r"(?P<name>\S.*?)(?P<detail>)$"), _Kind.Namespace),)
 _HEADINGS = ((re.compile(r"#+ (?P<name>.*?)(?P<detail>)$"), _Kind.String),)
-_RULES = {"loop": _LOOPS, "py": _PYTHON, "cpp": _CPP, "c": _CPP, "cu": _CPP}
+_RULES = {"loop": _LOOPS, "py": _PYTHON, "cpp": _CPP, "c": _CPP, "cu": _CPP} | dict.fromkeys(
+    ("mlir", "ll", "ptx", "sass"), _ASSEMBLY
+)
 _CONTINUES = re.compile(r"\s*\).*[:{]$")
 _KERNEL_COMMENT = re.compile(r"// (\w+): (.*?)(?:  // \S+)?$")
 
@@ -93,7 +96,7 @@ def outline(text: SourceText, suffix: str) -> list[Block]:
             open_blocks.pop()
         (open_blocks[-1][1].children if open_blocks else top).append(block)
         open_blocks.append((indent, block))
-    return _sections(top, text) if headed else top
+    return _sections(top, text) if headed or rules is _ASSEMBLY else top
 
 
 def _sections(headings: list[Block], text: SourceText) -> list[Block]:

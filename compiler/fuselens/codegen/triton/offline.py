@@ -5,10 +5,8 @@ Triton bundles ptxas; its compiler only needs to be told the target. Launching n
 
 from __future__ import annotations
 
-import functools
+import hashlib
 import importlib.util
-import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -16,13 +14,14 @@ from types import ModuleType
 from typing import Any
 
 from ..source import KernelInfo, Source
+from .assembly import resource_usage
 
 
 def load_module(source: Source, directory: Path | None = None) -> ModuleType:
     """Imports the module text. Triton reads kernels' source from files, so it is written to one first."""
     place = directory or Path(tempfile.mkdtemp(prefix="fuselens-triton-"))
     place.mkdir(parents=True, exist_ok=True)
-    name = f"fuselens_kernels_{abs(hash(source.text)):x}"
+    name = f"fuselens_kernels_{hashlib.sha256(source.text.encode()).hexdigest()[:16]}"
     path = place / f"{name}.py"
     path.write_text(source.text)
     spec = importlib.util.spec_from_file_location(name, path)
@@ -61,24 +60,3 @@ def compile_kernel(module: ModuleType, info: KernelInfo, arch: int) -> dict[str,
     out: dict[str, Any] = {k: v for k, v in compiled.asm.items() if k in ("ptx", "cubin", "ttir", "ttgir", "llir")}
     out["shared"] = compiled.metadata.shared
     return out | resource_usage(out["cubin"])
-
-
-@functools.cache
-def _cuobjdump() -> Path | None:
-    import triton
-
-    found = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    return found if found.exists() else None
-
-
-def resource_usage(cubin: bytes) -> dict[str, int]:
-    """``registers`` per thread and ``spills`` (bytes of stack per thread) of a compiled kernel; 0 where unknown."""
-    tool = _cuobjdump()
-    if tool is None:
-        return {"registers": 0, "spills": 0}
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        text = subprocess.run([str(tool), "-res-usage", file.name], capture_output=True, text=True, check=False).stdout
-    registers, stack = re.search(r"REG:(\d+)", text), re.search(r"STACK:(\d+)", text)
-    return {"registers": int(registers[1]) if registers else 0, "spills": int(stack[1]) if stack else 0}

@@ -1,0 +1,109 @@
+"""Texts that a check leaves out because they are heavy: made when a document is first opened."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fuselens import wire
+from fuselens.report import FileReport, Report, Stage
+
+from .configuration import Settled
+from .correspondence import Correspondence
+from .document_uri import ReportDocument
+from .features.documents import comment
+from .keyed_tasks import KeyedTasks
+from .worker_pool import StartError, WorkerDiedError, WorkerPool
+
+if TYPE_CHECKING:
+    from .session import Document, Session
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    document: Document
+    function: str
+    report: int  # its identity: a new one lacks them again
+
+
+class LaterTexts:
+    """At most one request per function, for all of its texts. ``on_change`` is told of the addresses that have text now."""
+
+    def __init__(
+        self,
+        configuration: Settled,
+        session: Session,
+        pool: WorkerPool,
+        on_change: Callable[[list[str]], None],
+    ) -> None:
+        self._configuration = configuration
+        self._session = session
+        self._pool = pool
+        self._on_change = on_change
+        self._tasks = KeyedTasks[_Key](lambda key: f"making the texts of {key.function}", lambda: None)
+
+    async def make(self, address: ReportDocument) -> None:
+        """Returns when the document has its text, or says why it has none."""
+        if key := self._begin(address):
+            await self._tasks.wait(key)
+
+    def begin(self, address: ReportDocument) -> None:
+        """Has it made, without waiting."""
+        self._begin(address)
+
+    def _begin(self, address: ReportDocument) -> _Key | None:
+        document = self._session.get(address.file)
+        checked = document.checked if document else None
+        report = (
+            next((r for r in checked.report.functions if r.function == address.qualname), None) if checked else None
+        )
+        if document is None or checked is None or report is None or not _lacking(report, address):
+            return None
+        key = _Key(document, report.function, id(report))
+        if key not in self._tasks:
+            source = checked.text.origin.text.removeprefix("\ufeff")
+            self._tasks.start(key, self._make(document, report, source))
+        return key
+
+    async def _make(self, document: Document, report: Report, source: str) -> None:
+        settings, environment = await self._configuration.settled(document.path)
+        options = {**settings.options, "build": not settings.warm_files, "assembly": ["all"]}
+        request = wire.Request(0, "check", document.path, source, (report.function,), options, settings.limits)
+        try:
+            event = await self._pool.submit(environment, request, lambda _: None)
+            file = event.file or FileReport(document.path)
+            why = "; ".join(d.message for d in file.diagnostics) or "it was compiled otherwise this time"
+        except (StartError, WorkerDiedError) as error:
+            file, why = FileReport(document.path), str(error)
+        made = next((r for r in file.functions if r.function == report.function), None)
+        changed = take(report, made, why)
+        if document.checked is not None and any(r is report for r in document.checked.report.functions):
+            found = Correspondence(document.checked.report)
+            document.checked = dataclasses.replace(document.checked, correspondence=found)
+        self._on_change(
+            [str(ReportDocument(document.uri, report.function, s.name, s.suffix, graph)) for graph, s in changed]
+        )
+
+
+def _lacking(report: Report, address: ReportDocument) -> bool:
+    found = (s for g in report.graphs if g.id == address.graph for s in g.stages if s.name == address.name)
+    return any(stage.later for stage in found)
+
+
+def take(report: Report, made: Report | None, why: str) -> list[tuple[int, Stage]]:
+    """Puts the texts that ``made`` has in the place of those that ``report`` lacks; where it has none, ``why``. Returns what
+    is new, with the numbers of its graphs."""
+    graphs = {graph.id: graph for graph in made.graphs} if made else {}
+    changed = []
+    for graph in report.graphs:
+        other = graphs.get(graph.id)
+        for place, stage in enumerate(graph.stages):
+            if stage.later:
+                found = other.stage(stage.name) if other else None
+                text = f"{comment(stage.suffix)} This text was not made: {why}\n"
+                new = found if found and not found.later else dataclasses.replace(stage, text=text, later=False)
+                graph.stages[place] = new
+                changed.append((graph.id, new))
+    return changed
