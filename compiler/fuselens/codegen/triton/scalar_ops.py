@@ -101,7 +101,7 @@ def div_floor(a, b):  # integers
 @triton.jit
 def div_floor_float(a, b):
     r = a % b
-    q = (a - r) / b
+    q = (a - r) / b  # which is whole but for its rounding
     q = tl.where((r != 0) & ((r < 0) != (b < 0)), q - 1, q)
     f = tl.floor(q)
     f = tl.where(q - f > 0.5, f + 1, f)
@@ -291,10 +291,19 @@ def _floordiv(e: Emitter, op: Op, v: Sequence[Value]) -> str:
     return _own("div_floor_float" if op.dtype[0] == "f" else "div_floor")(e, op, v)
 
 
+def _div(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+    """Rounded correctly, which Triton's own division of f32 is not. By a number eager multiplies with its inverse."""
+    number = v[1].number
+    if number is not None:
+        divisor = float(number) if op.dtype == "f64" else rounded(float(number), op.dtype)
+        return f"{v[0].infix} * {literal(1 / divisor if divisor else math.copysign(math.inf, divisor), op.dtype)}"
+    return f"tl.div_rn({v[0].text}, {v[1].text})" if op.dtype == "f32" else _infix("/")(e, op, v)
+
+
 def _truncdiv(e: Emitter, op: Op, v: Sequence[Value]) -> str:
     if op.dtype[0] == "f":
         e.need("trunc")
-        return f"trunc({f'tl.div_rn({v[0].text}, {v[1].text})' if op.dtype == 'f32' else f'{v[0].text} / {v[1].text}'})"
+        return f"trunc({_div(e, op, v)})"
     return f"{v[0].text} // {v[1].text}"
 
 
@@ -307,7 +316,7 @@ def _fma(e: Emitter, op: Op, v: Sequence[Value]) -> str:
 
 
 TABLE: dict[str, Entry] = {
-    "add": _infix("+"), "sub": _infix("-"), "mul": _infix("*"), "div": _infix("/"),
+    "add": _infix("+"), "sub": _infix("-"), "mul": _infix("*"), "div": _div,
     "floordiv": _floordiv, "truncdiv": _truncdiv, "mod": _own("mod_floor"), "fmod": _infix("%"),
     "neg": _neg, "abs": _call("tl.abs"), "sign": _sign, "fma": _fma,
     "max": _extreme("maximum"), "min": _extreme("minimum"),
@@ -320,7 +329,7 @@ TABLE: dict[str, Entry] = {
     "shl": _shift("<<"), "shr": _shift(">>"), "where": _call("tl.where"),
     "floor": _call("tl.floor"), "ceil": _call("tl.ceil"), "trunc": _own("trunc"), "round": _own("round_even"),
     "sqrt": lambda e, op, v: f"tl.sqrt_rn({v[0].text})" if op.dtype == "f32" else f"tl.sqrt({v[0].text})",
-    "rsqrt": _call("tl.rsqrt"), "reciprocal": lambda e, op, v: f"1 / {v[0].text}", "pow": _pow,
+    "rsqrt": _call("tl.rsqrt"), "reciprocal": lambda e, op, v: f"tl.div_rn(1.0, {v[0].text})" if op.dtype == "f32" else f"1 / {v[0].text}", "pow": _pow,
     "exp": _call("tl.exp"), "exp2": _call("tl.exp2"), "expm1": _own("expm1"), "log": _call("tl.log"),
     "log2": _call("tl.log2"), "log10": lambda e, op, v: f"tl.log({v[0].text}) * 0.4342944819032518",
     "log1p": _own("log1p"), "sin": _call("tl.sin"), "cos": _call("tl.cos"), "tanh": _tanh,
