@@ -5,6 +5,9 @@ slightly longer sums are reductions. Both fuse with what reads them. All else is
 
 Which is which was measured against torch 2.13 with one thread on Zen 3: its batches of small matrices take 60 to 120 ns
 a matrix and more, loops 9 to 30. The borders are the same for half precision, whose larger products are computed in f32.
+
+On a GPU the product of a matrix with one vector takes as long as reading the matrix. A reduction along memory does that
+on an H100 at 2.7 to 3.2 TB/s, where the vendor's library reads 2.1 to 2.8 (1.1 and 1.8 of a matrix of 8 MB).
 """
 
 from __future__ import annotations
@@ -46,6 +49,9 @@ def form(rows: int, short: int, columns: int, runs: tuple[bool, bool, bool]) -> 
 
 
 def _form(low: Builder, a: Buffer, b: Buffer) -> Form:
+    if (low.device or a.device) != "cpu":
+        by_vector = (a.sizes[1] == 1 and b.strides[1] == 1) or (b.sizes[2] == 1 and a.strides[2] == 1)
+        return "reduction" if by_vector else ""
     rows, short, columns = (low.hint(s) for s in (*a.sizes[1:], b.sizes[2]))
     return form(rows, short, columns, (a.strides[2] == 1, b.strides[1] == 1, b.strides[2] == 1))
 
@@ -61,7 +67,7 @@ def _padded(low: Builder, x: Buffer, places: tuple[int, ...]) -> Buffer:
 
 def _product(low: Builder, meta: Any, a: Buffer, b: Buffer, more: tuple[Buffer, float, float] | None = None) -> Buffer:
     """``a @ b`` of one to three dimensions, or ``beta * bias + alpha * (a @ b)`` with ``more``: loops, or Unsupported."""
-    if not {a.dtype, b.dtype} <= FLOATS or low.device or a.device != "cpu":
+    if not {a.dtype, b.dtype} <= FLOATS:
         raise Unsupported(VENDOR)
     rank_a, rank_b = len(a.sizes), len(b.sizes)
     a = _padded(low, a, {1: (0, 0), 2: (0,), 3: ()}[rank_a])

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from fuselens.ir.affine import integer_value
+from fuselens.ir.affine import integer_value, symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Kernel, Loop, Node, extern_reads, indirect_names
 from fuselens.report import Decision
 from fuselens.schedule.groups import RECOMPUTE, Group, Refused, merged, single
@@ -177,7 +177,8 @@ class _Fusion:
         self.decisions[subject] = Decision(code, verdict, subject, reason, span, {"bytes_saved": score, "rule": rule})
 
     def _refused(self, a: Group, b: Group, item: Item, score: int, storage: str) -> Refused | None:
-        if storage in b.read and storage not in a.produced and score * 4 < min(self._traffic(a), self._traffic(b)):
+        apart = storage in b.read and storage not in a.produced
+        if apart and score * 4 < min(self._traffic(a), self._traffic(b)) and not self._siblings(a, b, storage):
             return Refused("score", "they share too little memory traffic")
         for group in (a, b):
             read = (b if group is a else a).read
@@ -190,6 +191,13 @@ class _Fusion:
         if self._cyclic(a, b):
             return Refused("cycle", "another operation must run between them")
         return None
+
+    def _siblings(self, a: Group, b: Group, storage: str) -> bool:
+        """Whether both fold rows of one shape with the same vector, on a GPU, where one launch serves for two."""
+        if self.graph.buffers[storage].device == "cpu" or not a.inner or not b.inner:
+            return False
+        folded = [{n for n in symbol_names(g.read[storage]) if n in g.axes} <= g.inner for g in (a, b) if g.inner]
+        return all(folded) and list(a.axes.values()) == list(b.axes.values())
 
     def _traffic(self, group: Group) -> int:
         return sum(self.bytes(s) for s in {*group.read, *group.produced})

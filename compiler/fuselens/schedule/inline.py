@@ -47,6 +47,7 @@ def inline(graph: Graph) -> tuple[Graph, list[Decision]]:
             writers[owner] = writers.get(owner, 0) + 1
     picked = _picked(graph, readers, fixed)
     chosen: dict[str, Item] = {}
+    folds: dict[str, int] = {}  # results of reductions on a GPU → how many
     decisions: list[Decision] = []
     nodes: list[Node] = []
     for position, node in enumerate(graph.nodes):
@@ -56,7 +57,9 @@ def inline(graph: Graph) -> tuple[Graph, list[Decision]]:
         if any(o.op == "load" and o.args[0] in chosen for o in node.body):
             node = with_inlined(graph, node, chosen)
         item = analyse(graph, node, position)
-        reason = _reason(graph, item, readers.get(item.storage, []))
+        if item.reduction and graph.buffers[item.storage].device != "cpu":
+            folds[item.storage] = points(graph, (a.size for a in node.axes))
+        reason = _reason(graph, item, readers.get(item.storage, []), folds)
         if item.storage in picked:
             reason = "only a few of its elements are read, at positions that come from data"
         if reason and writers[item.storage] == 1:
@@ -73,8 +76,10 @@ def _decision(item: Item, readers: list[Loop], reason: str) -> Decision:
     return Decision("FL410", "taken", subject, reason, span, {"bytes_saved": 2 * item.bytes, "rule": "inline"})
 
 
-def _reason(graph: Graph, item: Item, readers: list[Loop]) -> str:
-    """Why the loop should be recomputed where it is read; "" when it should not."""
+def _reason(graph: Graph, item: Item, readers: list[Loop], folds: Mapping[str, int]) -> str:
+    """Why the loop should be recomputed where it is read; "" when it should not.
+
+    On a GPU what follows a reduction point by point is computed with its results in registers."""
     if item.loop.reduction or not readers or any(indirect_names(o.args[1]) for o in item.loads):
         return ""
     if not item.loads:
@@ -85,7 +90,7 @@ def _reason(graph: Graph, item: Item, readers: list[Loop]) -> str:
         return ""
     own = points(graph, item.sizes.values())
     wider = all(points(graph, (a.size for a in (*r.axes, *r.reduction))) > own for r in readers)
-    if wider:
+    if wider and not any(folds.get(o.args[0]) == own for o in item.loads):
         return "it is cheap and its readers broadcast it"
     read = sum({o.args[0]: bytes_of(graph, graph.buffers[o.args[0]]) for o in item.loads}.values())
     if len(readers) > 1 and read <= item.bytes:

@@ -39,7 +39,7 @@ from fuselens.ir.loops import (
     symbol,
 )
 from fuselens.report import Decision
-from fuselens.schedule.updates import checks_of, copies_whole, only_updates
+from fuselens.schedule.updates import checks_of, computation, copies_whole, only_updates
 
 
 def order(graph: Graph, donated: Iterable[str] = ()) -> Graph:
@@ -60,8 +60,8 @@ def order(graph: Graph, donated: Iterable[str] = ()) -> Graph:
     positions = _greedy(uses, sizes, kept, dependencies)
     if _peak(uses, positions, sizes, kept) >= _peak(uses, before, sizes, kept):
         positions = before
-    uses = [uses[p] for p in positions]
-    graph = graph.replace(nodes=tuple(graph.nodes[p] for p in positions))
+    uses = _without_repeated_checks([uses[p] for p in positions])
+    graph = graph.replace(nodes=tuple(u.node for u in uses))
     reuse = writes.reuse | _reuse(graph, uses, kept, free)
     graph = graph.replace(donated=tuple(n for n in graph.inputs if n in free))
     peak = _peak(uses, range(len(uses)), sizes, kept | free)
@@ -260,7 +260,8 @@ _RETURNING = frozenset({
     "native_dropout", "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_efficient_attention_backward", "_linear_pointwise",
+    "_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_cudnn_attention_backward", "_linear_pointwise",
     "_convolution_pointwise", "_convolution_transpose_pointwise",
 })  # fmt: skip
 
@@ -304,8 +305,14 @@ class _Writes:
         copies: list[Kernel] = []
         left: dict[str, str] = {}
         names = (f"write{k}" for k in itertools.count())
+        rules: dict[str, str] = {}
+        # the last first: where its positions are checked early, nothing raises any more after those before it
+        for written, value in reversed(graph.writes.items()):
+            rules[written] = self._refused(written, value)
+            if not rules[written]:
+                self.reuse[value] = written
         for written, value in graph.writes.items():
-            rule = self._refused(written, value)
+            rule = rules[written]
             saved = self.sizes[written]
             if rule:
                 copies.append(_copy(graph, next(names), value, written))
@@ -313,7 +320,6 @@ class _Writes:
                 self.decisions.append(Decision("FL413", "refused", written, text, None, {"bytes": 2 * saved}))
             else:
                 left[written] = value
-                self.reuse[value] = written
                 text = "its new value is computed in its memory"
                 self.decisions.append(Decision("FL413", "taken", written, text, None, {"bytes_saved": 2 * saved}))
         for copy in copies:
@@ -430,6 +436,21 @@ def live_bytes(graph: Graph) -> list[int]:
             if last[storage] == k and storage not in results:
                 del alive[storage]
     return found
+
+
+def _without_repeated_checks(uses: list[_Use]) -> list[_Use]:
+    """All but kernels that write nothing and check what one before them has checked."""
+    made = {s for use in uses for s in use.writes | use.mutates}
+    seen: set[Any] = set()
+    kept: list[_Use] = []
+    for use in uses:
+        if isinstance(use.node, Kernel) and not use.writes and made.isdisjoint(use.reads):
+            checked = computation(use.node)
+            if checked in seen:
+                continue
+            seen.add(checked)
+        kept.append(use)
+    return kept
 
 
 # --- memory ----------------------------------------------------------------------------------------------------

@@ -39,3 +39,13 @@ def checks_of(kernel: Kernel, name: str) -> Kernel:
     phases = tuple(Phase(tuple(a for a in p.axes if a.name in used), body) for p, body in pairs if body)
     axes = tuple(a for a in kernel.axes if a.name in used)
     return Kernel(name, axes, phases, (), kernel.origins, kernel.spans)
+
+
+def computation(kernel: Kernel) -> tuple[object, ...]:
+    """What the kernel computes: equal for kernels that differ in the names of values, or in where they come from."""
+    number = {op.name: k for k, op in enumerate(kernel.ops())}
+    phases = (
+        (p.axes, *((o.op, o.dtype, *(number.get(a, a) if isinstance(a, str) else a for a in o.args)) for o in p.body))
+        for p in kernel.phases
+    )
+    return (kernel.axes, *phases)

@@ -1,0 +1,90 @@
+"""Products of one row on a GPU: loops that read the weight once, with what comes before and after them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fuselens.autograd.decompositions import table
+from fuselens.ir.evaluate import evaluate
+from fuselens.ir.loops import Graph
+from fuselens.ir.text import show
+from fuselens.ir.verify import verify
+from fuselens.lowering.lower import lower
+from fuselens.rewrite.simplify import simplify
+from fuselens.schedule.fuse import fuse
+from fuselens.schedule.order import order
+from fuselens.schedule.split import for_gpu
+
+
+def scheduled(fn: Callable[..., Any], inputs: list[torch.Tensor], mode: str = "fake") -> Graph:
+    """The graph of ``fn`` as kernels of a GPU."""
+    gm = simplify(make_fx(fn, decomposition_table=dict(table()), tracing_mode=mode)(*inputs))
+    return order(for_gpu(fuse(lower(gm, name="g", device="cuda"))))
+
+
+def check(fn: Callable[..., Any], inputs: list[torch.Tensor], tolerance: float, mode: str = "fake") -> Graph:
+    """What the kernels compute, against eager."""
+    graph = scheduled(fn, inputs, mode)
+    verify(graph)
+    on_cpu = graph.replace(buffers={n: dataclasses.replace(b, device="cpu") for n, b in graph.buffers.items()})
+    (found,) = evaluate(on_cpu, inputs)
+    torch.testing.assert_close(found, fn(*inputs), rtol=tolerance, atol=tolerance)
+    return graph
+
+
+def r(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(len(sizes) + sizes[-1])).to(dtype) / 4
+
+
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+BY_VECTOR: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
+    "linear": (F.linear, [(1, 40), (24, 40)]),
+    "linear_bias": (F.linear, [(1, 1, 40), (24, 40), (24,)]),
+    "scaled": (lambda c, x, w: torch.addmm(c, x, w.t(), beta=0.5, alpha=3), [(24,), (1, 40), (24, 40)]),
+    "vector": (torch.mv, [(24, 40), (40,)]),
+    "column": (torch.mm, [(24, 40), (40, 1)]),
+    "batch": (lambda x, w: torch.bmm(x, w.transpose(1, 2)), [(3, 1, 40), (3, 24, 40)]),
+    "slices": (lambda x, w: F.linear(x[:, 3:33], w[2:20, 4:34]), [(1, 40), (24, 40)]),
+    "strided_row": (lambda x, w: F.linear(x.t(), w), [(40, 1), (24, 40)]),
+}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", BY_VECTOR)
+def test_products_by_a_vector_are_loops(name: str, dtype: torch.dtype) -> None:
+    fn, shapes = BY_VECTOR[name]
+    graph = check(fn, [r(*s, dtype=dtype) for s in shapes], TOLERANCE[dtype])
+    assert not graph.externs(), show(graph)[0]
+
+
+def test_other_products_are_the_vendors() -> None:
+    for fn, shapes in (
+        (F.linear, [(2, 40), (24, 40)]),
+        (torch.mm, [(1, 40), (40, 24)]),  # rows of the weight lie across the sum
+    ):
+        assert scheduled(fn, [r(*s) for s in shapes]).externs()
+    assert scheduled(F.linear, [r(5, 40), r(24, 40)], "symbolic").externs()
+    assert not check(torch.mv, [r(24, 40), r(40)], 1e-5, "symbolic").externs()
+
+
+def mlp(x: Any, scale: Any, gate: Any, up: Any, down: Any) -> Any:
+    wide = x.float()
+    h = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * scale
+    return x + F.linear(F.silu(F.linear(h, gate)) * F.linear(h, up), down)
+
+
+def test_siblings_are_one_kernel_with_what_comes_before_and_after() -> None:
+    half = torch.bfloat16
+    inputs = [r(*s, dtype=half) for s in ((1, 1, 64), (64,), (96, 64), (96, 64), (64, 96))]
+    graph = check(mlp, inputs, 3e-2)
+    assert not graph.externs()
+    norm, both, last = graph.kernels()
+    assert [sum(o.op == "reduce" for o in k.ops()) for k in (norm, both, last)] == [1, 2, 1], show(graph)[0]
+    assert [len(k.writes()) for k in (norm, both, last)] == [1, 1, 1]
