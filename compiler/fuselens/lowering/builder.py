@@ -106,6 +106,7 @@ class Builder:
         ] = {}  # one of the parts: where it lies among them
         self.memory: dict[Any, Buffer] = {}  # complex buffers that hold what was computed as two parts
         self.origin = ""
+        self.used: set[int] = set()  # which of the operation's several results are read
         self.spans: tuple[Span, ...] = ()
         self._count = 0
 

@@ -20,6 +20,7 @@ from torch.fx.node import map_arg
 from fuselens.ir.affine import symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Ref
 from fuselens.lowering import (
+    attention,
     complex_rules,
     composites,
     indexing,
@@ -53,6 +54,7 @@ RULES: dict[str, Rule] = {
     **interpolation.RULES,
     **searching.RULES,
     **products.RULES,
+    **attention.RULES,
     **special.RULES,
 }
 COMPLEX_RULES: dict[str, Rule] = {**{name: RULES[name] for name in complex_rules.AS_REALS}, **complex_rules.RULES}
@@ -182,6 +184,7 @@ class _Walk:
         span = node.meta.get("span")
         self.low.spans = (span,) if isinstance(span, Span) else tuple(span or ())
         self.low.origin = str(node.target) if node.op == "call_function" else ""
+        self.low.used = {int(u.args[1]) for u in node.users if u.target is operator.getitem}  # pyright: ignore
 
     # --- inputs ------------------------------------------------------------------------------------------------
 
@@ -274,7 +277,8 @@ class _Walk:
     def _operation(self, node: fx.Node, target: Any, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         full = str(target)
         packet = full.rpartition(".")[0]
-        dtypes = _dtypes(args, kwargs, meta)
+        read = self.low.used
+        dtypes = _dtypes(args, kwargs, [meta[k] for k in read] if isinstance(meta, (tuple, list)) else meta)
         rules = RULES if dtypes.isdisjoint(PARTS) else COMPLEX_RULES
         rule = rules.get(full) or rules.get(packet)
         reason = REASONS.get(packet, "it has no lowering to loops yet")
@@ -367,7 +371,7 @@ class _Walk:
             raise LoweringError(f"{target} computes a size from data")
         used: set[Any] | None = None
         if isinstance(meta, (tuple, list)):
-            used = {u.args[1] for u in node.users if u.target is operator.getitem}  # pyright: ignore
+            used = self.low.used
             if any(u.target is not operator.getitem for u in node.users):
                 used = None
         return self.low.extern(target, args, kwargs, meta, reason, used=used)

@@ -14,13 +14,14 @@ import torch
 from sympy import Expr
 
 from fuselens.ir.affine import ONE, ZERO
-from fuselens.ir.loops import Buffer
+from fuselens.ir.loops import ITEMSIZE, Buffer
 from fuselens.lowering.body import Body, Scalar
 from fuselens.lowering.builder import Builder, Sizes, Unsupported, expression
 from fuselens.lowering.dtypes import FLOATS, LOOP_DTYPES, compute_dtype
 from fuselens.torch_private import integer_functions
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
+FEW, SMALL = 4, 1 << 20  # tensors, and bytes of what they are joined to, that one loop of a GPU chooses among
 
 
 def fill(low: Builder, out: Buffer, value: Any) -> Buffer:
@@ -101,11 +102,32 @@ def _cat(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     if any(t.dtype not in LOOP_DTYPES for t in (*tensors, out)):
         raise Unsupported(f"loops do not compute with {out.dtype}")
     dim %= max(len(out.sizes), 1)
+    if out.device != "cpu" and 1 < len(tensors) <= FEW and ITEMSIZE[out.dtype] * low.hint(out.numel()) <= SMALL:
+        return _chosen(low, out, tensors, dim)
     start: Expr = ZERO
     for tensor in tensors:
         copy_into(low, region(low, out, dim, start, tensor.sizes[dim]), tensor)
         start = start + tensor.sizes[dim]
     return out if tensors else fill(low, out, 0)
+
+
+def _chosen(low: Builder, out: Buffer, tensors: list[Buffer], dim: int) -> Buffer:
+    """The tensors one after the other along ``dim``, by one loop that chooses: on a GPU launches of small ones count."""
+
+    def compute(body: Body, point: Sizes) -> Scalar:
+        place, start = body.lift(point[dim], "i64"), ZERO
+        pieces: list[tuple[Expr, Scalar]] = []
+        for tensor in tensors:
+            size = tensor.sizes[dim]
+            at = sympy.Min(sympy.Max(point[dim] - start, ZERO), size - 1)
+            start = start + size
+            pieces.append((start, low.element(body, tensor, (*point[:dim], at, *point[dim + 1 :])).cast(out.dtype)))
+        value = pieces[-1][1]
+        for end, piece in pieces[-2::-1]:
+            value = (place < end).where(piece, value)
+        return value
+
+    return low.indexed(out, compute)
 
 
 def _stack(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:

@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
+import sympy
 from sympy import Expr
 
 from fuselens.ir.affine import linear, product
@@ -175,13 +176,22 @@ def solved(
 ) -> dict[str, Expr] | None:
     """The producer's axes at the point where its element ``index`` is read; None when that cannot be told.
 
-    Values in the index that ``limits`` bounds count as axes.
+    Values in the index that ``limits`` bounds count as axes, and on a GPU so do positions that are held within a range.
     """
     values = indirect_names(index)
+    own: dict[Expr, Expr] = {symbol(f"%{n}"): value_symbol(n) for n in values}
+    held = index.atoms(sympy.Min) if graph.buffers[item.storage].device != "cpu" else ()
     if values:
         if any(n not in limits for n in values):
             return None
         sizes = {**sizes, **{f"%{n}": limits[n] for n in values}}
+    elif held:
+        for k, position in enumerate(held):
+            most = next((a for a in position.args if a.is_Integer), None)
+            if most is not None and position.is_nonnegative:
+                own[symbol(f"%held{k}")] = position
+                sizes = {**sizes, f"%held{k}": most + 1}
+        index = index.xreplace({position: at for at, position in own.items()})
     elif index == item.store.args[1] and all(sizes.get(a) == s for a, s in item.sizes.items()):
         return {}
     store = item.form(item.store.args[1])
@@ -194,8 +204,7 @@ def solved(
     buffer = graph.buffers[item.storage]
     if not always_inside(store, item.sizes, solution.values, sizes, product(buffer.sizes), graph.hints):
         return None
-    if values:
-        own = {symbol(f"%{n}"): value_symbol(n) for n in values}
+    if own:
         return {a: e.xreplace(own) for a, e in solution.values.items()}  # pyright: ignore
     return solution.values
 
