@@ -4,7 +4,8 @@
 
 A turn of a system lasts at least 20 ms between two CUDA events, gaps between kernels included; the table has medians over
 the turns. ``GB/s`` counts the bytes that a workload must move at least; *copy* is the share of what a device copy of 1 GiB
-reaches in the same run. *cold* is the wall-clock time of the first call (and the first backward) with empty caches.
+reaches in the same run. *cold* is the wall-clock time of the first call (and the first backward) with empty caches, in a
+process that has compiled the workloads before; ``--cold`` measures first calls only, in fresh processes (``cold_starts``).
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from . import cold_starts
 
 Call = Callable[[], Any]
 Compile = Callable[[Any], Any]
@@ -346,11 +349,22 @@ def main() -> None:
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="comma-separated; default all")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--cold", action="store_true", help="first calls of peer and own in fresh processes")
+    parser.add_argument("--phases", default=",".join(cold_starts.PHASES), help="with --cold; default all")
+    parser.add_argument("--parallel", type=int, default=1, help="processes at a time, with --cold")
     options = parser.parse_args()
     names = options.only.split(",") if options.only else list(WORKLOADS)
     systems = options.systems.split(",")
+    if options.cold:
+        systems = [s for s in systems if s in ("peer", "own")]
+        found = cold_starts.table(names, systems, options.parallel, options.phases.split(","))
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {options.parallel} at a time")
+        print(cold_starts.show(found, systems, options.phases.split(",")))
+        if options.json:
+            options.json.write_text(json.dumps(found))
+        return
     with tempfile.TemporaryDirectory() as scratch:
-        for variable in ("FUSELENS_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        for variable in cold_starts.CACHES:
             os.environ[variable] = f"{scratch}/{variable}"
         copy = copy_rate()
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: device copy {copy / 1e9:.0f} GB/s")
