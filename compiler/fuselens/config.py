@@ -44,6 +44,7 @@ class Config:
     live: bool | None = None  # show the editor what happens in this process; None: where the editor asks for it
     triton_text: bool = False  # also generate Triton text for CPU graphs, as a document
     assembly: tuple[str, ...] = ()  # those of ASSEMBLY that a report has the texts of, or "all"
+    triton_variables: tuple[str, ...] = ()  # what the environment tells Triton's compiler: name=value
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.memory_budget <= 1.0:
@@ -56,6 +57,9 @@ ASSEMBLY = frozenset(
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _OPTION_FIELDS = frozenset(f.name for f in dataclasses.fields(Config)) - {"backend", "mode", "fullgraph", "dynamic"}
 
+
+_TRITON = ("TRITON_", "LLVM_", "MLIR_", "NVPTX_", "PTXAS_", "DISABLE_")
+_PLACES = ("_DIR", "_HOME")  # where Triton keeps things
 
 _patches: contextvars.ContextVar[dict[str, Any]] = contextvars.ContextVar("fuselens_config", default={})  # noqa: B039
 
@@ -96,6 +100,11 @@ def from_environment(environ: Mapping[str, str] | None = None, **changes: Any) -
         values["live"] = env["FUSELENS_LIVE"] != "0"
     if env.get("CXX"):
         values["cxx"] = env["CXX"]
+    values["triton_variables"] = tuple(
+        sorted(
+            f"{name}={value}" for name, value in env.items() if name.startswith(_TRITON) and not name.endswith(_PLACES)
+        )
+    )
     values.update(_patches.get())
     values.update(changes)
     config = Config(**values)
@@ -126,7 +135,7 @@ def assembly_of(config: Config) -> frozenset[str]:
 _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
     "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "keep_freed_memory",
-    "build", "explore", "cache_dir", "print_after", "dump", "strict", "live", "assembly",
+    "build", "explore", "cache_dir", "print_after", "dump", "strict", "live", "assembly", "triton_variables",
 })  # fmt: skip
 
 

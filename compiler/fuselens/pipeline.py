@@ -845,12 +845,11 @@ def _on_gpu(module: fx.GraphModule, fused: Graph, config: Config) -> tuple[Graph
 def _compiled_for_gpu(source: Source, config: Config, *, sized: bool) -> dict[str, Compiled]:
     """The functions of ``source`` as they were compiled for the GPU that is here, by name."""
     from .codegen.triton.assembly import Compiled, resource_usage
-    from .runtime.cache import Cache
     from .runtime.launch import compiled
 
     return {
-        name: Compiled(made.asm, {**resource_usage(made.asm["cubin"]), "shared": made.metadata.shared})
-        for name, made in compiled(source, Cache(config.cache_dir), sized=sized).items()
+        name: Compiled(made, {**resource_usage(made["cubin"]), "shared": shared})
+        for name, (made, shared) in compiled(source, config, texts=sized).items()
     }
 
 

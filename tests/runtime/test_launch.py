@@ -1,10 +1,9 @@
-"""The C launcher, with a function in cuLaunchKernel's place that writes down what it is given; compiling in parallel."""
+"""The C launcher, with a function in cuLaunchKernel's place that writes down what it is given."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,47 +105,3 @@ def test_a_variant_that_cannot_be_built(driver: Driver) -> None:
         with pytest.raises(LookupError):
             run(0, 1, 16)
     assert driver.launches == []
-
-
-KERNELS = """\
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def first(a, b, n, XBLOCK: tl.constexpr = 64):
-    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
-    tl.store(b + x, tl.load(a + x, x < n) + 1, x < n)
-
-
-@triton.jit
-def second(a, XBLOCK: tl.constexpr = 64):
-    this is no kernel
-"""
-
-
-def test_kernels_are_compiled_in_parallel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("triton")
-    from fuselens.codegen.source import KernelInfo
-    from fuselens.runtime import triton_worker
-    from fuselens.runtime.cache import Cache
-
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    path = tmp_path / "kernels.py"
-    path.write_text(KERNELS.replace("this is no kernel", "tl.store(a, tl.load(a) + 1)"))
-    launch = {"signature": {"a": "*fp32", "b": "*fp32", "n": "i64"}, "blocks": {"XBLOCK": 64}}
-    launch["options"] = {"num_warps": 4}
-    info = KernelInfo("first", "pointwise", ("a", "b"), ("b",), ("n",), launch=launch)
-    other = KernelInfo("second", "pointwise", ("a",), ("a",), (), launch={**launch, "signature": {"a": "*fp32"}})
-    broken = KernelInfo("third", "pointwise", ("a",), ("a",), (), launch={**launch, "signature": {"a": "*fp32"}})
-    jobs = [triton_worker.Job.of(str(path), "kernels", i, 3, 90) for i in (info, other, broken)]
-    assert jobs[0].signature["n"] == "i32"
-    assert jobs[0].divisible == (0, 1)
-    triton_worker._worker.cache_clear()
-    try:
-        triton_worker.compile_all(jobs, Cache(tmp_path / "cache"))
-    finally:
-        triton_worker._worker().close()
-        triton_worker._worker.cache_clear()
-    made = {p.name for p in (tmp_path / "triton").rglob("*.cubin")}
-    assert made == {"first.cubin", "second.cubin"}

@@ -81,7 +81,7 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
         from .launch import load_triton
 
         start = time.perf_counter()
-        names |= load_triton(generated.triton, cache)
+        names |= load_triton(generated.triton, config, cache)
         names["current_stream"] = torch_private.current_stream
         built.timings.append(report.Timing("build.triton", time.perf_counter() - start))
     start = time.perf_counter()

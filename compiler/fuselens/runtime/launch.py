@@ -1,85 +1,68 @@
-"""Triton kernels of a CUDA graph as callables. Triton is imported here, when kernels are built, and nowhere else.
+"""Triton kernels of a CUDA graph as callables, from binaries that another process compiles: Triton is not imported here.
 
 Triton's own launcher binds arguments in Python, for 20 to 60 µs a launch. Here a kernel is compiled for what is known of
 its arguments (see ``_launch.pyi``) and launched by one C call. The variants that a graph will need first are compiled in
-parallel by ``triton_worker``, into Triton's cache on disk.
+parallel by ``triton_worker`` while the rest of a program is lowered.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
-import importlib.util
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import _launch, triton_worker
 from .build import BuildFailed
-from .cache import Cache, key_of
+from .cache import Cache
+from .triton_jobs import Binary, Job, Module
 
 if TYPE_CHECKING:
     from ..codegen.source import KernelInfo, Source
+    from ..config import Config
 
 _USUAL = 1 | 2  # aligned addresses, sizes below 2**31
+_MAX_DYNAMIC_SHARED, _STATIC_SHARED = 8, 48 << 10
 
 
-def load_triton(source: Source, cache: Cache) -> dict[str, Any]:
-    """The functions of ``source`` by name: ``function(stream, programs, *addresses, *sizes)``. Raises
-    :class:`.build.BuildFailed`."""
-    _driver()
-    kernels = [k for k in source.kernels if k.same_as is None]
-    if not kernels:
-        return {}
-    name, path = _kept(source, cache)
-    device = device_of(kernels[0])
-    architecture = _architecture(device)
-    usual = [triton_worker.Job.of(str(path), name, k, _USUAL, architecture) for k in kernels if not k.sizes]
-    if len(usual) > 1:
-        triton_worker.compile_all(usual, cache)
-    module = _import(name, path)
-    functions = {}
-    for info in kernels:
-        variants = _Variants(module, info, path, device, architecture)
-        if not info.sizes:
-            variants.of(_USUAL)  # a kernel that cannot be compiled is found now, not when it is launched
-        functions[info.name] = _launch.Kernel(variants.of, len(info.arguments), len(info.sizes))
-    return functions
-
-
-def compile_ahead(sources: Sequence[Source], cache: Cache, hints: Sequence[Mapping[str, int]]) -> None:
-    """Compiles the kernels of all ``sources`` in parallel, for sizes as in ``hints``: :func:`load_triton` then finds them."""
-    jobs = []
-    for source, sizes in zip(sources, hints, strict=True):
-        kernels = [k for k in source.kernels if k.same_as is None]
+def compile_ahead(
+    sources: Sequence[Source], config: Config, hints: Sequence[Mapping[str, int]] | None = None, *, wait: bool = False
+) -> None:
+    """Has the variants compiled in the background that :func:`load_triton` will ask for, and those for sizes as in
+    ``hints``."""
+    cache, jobs = Cache(config.cache_dir), []
+    for source, known in zip(sources, hints or [{}] * len(sources), strict=True):
+        kernels = [k for k in source.kernels if k.same_as is None and known.keys() >= set(k.sizes)]
         if kernels:
-            name, path = _kept(source, cache)
             architecture = _architecture(device_of(kernels[0]))
-            jobs += [
-                triton_worker.Job.of(str(path), name, k, _kind([sizes[s] for s in k.sizes]), architecture)
-                for k in kernels
-            ]
-    if jobs:
-        triton_worker.compile_all(jobs, cache)
+            module = Module(source, cache, config.triton_variables)
+            wanted = [module.job(k, _kind([known[s] for s in k.sizes]), architecture) for k in kernels]
+            jobs += _submit(module, wanted, cache)
+    if wait:
+        triton_worker.wait(jobs, cache)
 
 
-def compiled(source: Source, cache: Cache, *, sized: bool) -> dict[str, Any]:
-    """What Triton makes of the functions of ``source``, by name: for the usual arguments, of those that take sizes only if
-    ``sized``. It is in Triton's cache if the function was loaded."""
-    name, path = _kept(source, cache)
-    module = _import(name, path)
-    made = {}
+def compiled(source: Source, config: Config, *, texts: bool) -> dict[str, tuple[Mapping[str, Any], int]]:
+    """The functions of ``source`` by name, for the usual arguments: what Triton made of them (all of its texts only if asked
+    for: it compiles again for that), and bytes of shared memory."""
+    cache = Cache(config.cache_dir)
+    module = Module(source, cache, config.triton_variables)
+    found: dict[str, tuple[Mapping[str, Any], int]] = {}
     for info in source.kernels:
-        if info.same_as is None and (sized or not info.sizes):
-            device = device_of(info)
-            variants = _Variants(module, info, path, device, _architecture(device))
+        if info.same_as is None and (texts or not info.sizes):
+            variants = _Variants(module, info, device_of(info), cache)
             variants.of(_USUAL)
-            made[info.name] = variants.made[_USUAL][0]
-    return made
+            job = variants.job(_USUAL)
+            if texts:
+                module.write()
+                made = job.compiled()
+                found[info.name] = made.asm, made.metadata.shared
+            elif binary := job.binary(cache):
+                found[info.name] = {"cubin": binary.image}, binary.shared
+    return found
 
 
 def _kind(sizes: Sequence[int]) -> int:
@@ -88,42 +71,88 @@ def _kind(sizes: Sequence[int]) -> int:
     return 1 | narrow << 1 | sum((n % 16 == 0) << (2 + k) for k, n in enumerate(sizes))
 
 
-def _kept(source: Source, cache: Cache) -> tuple[str, Path]:
-    """The module of ``source``: its name, and its file. Triton reads a kernel's text from there, so it is kept in the
-    cache under its content's key."""
-    key = key_of({"triton": source.text})
-    path = cache.path("triton", key, ".py")
-    if _read(path) != source.text:  # no checksum at its end: it must stay Python
-        with cache.scratch() as directory:
-            made = directory / "kernels.py"
-            made.write_text(source.text)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            made.replace(path)
-    return f"fuselens_kernels_{key}", path
+def load_triton(source: Source, config: Config, cache: Cache) -> dict[str, Any]:
+    """The functions of ``source`` by name: ``function(stream, programs, *addresses, *sizes)``. Raises
+    :class:`.build.BuildFailed`."""
+    _driver()
+    kernels = [k for k in source.kernels if k.same_as is None]
+    if not kernels:
+        return {}
+    device = device_of(kernels[0])
+    module = Module(source, cache, config.triton_variables)
+    made = {k.name: _Variants(module, k, device, cache) for k in kernels}
+    usual = [made[k.name] for k in kernels if not k.sizes]
+    _submit(module, [variants.job(_USUAL) for variants in usual], cache)
+    for variants in usual:
+        variants.of(_USUAL)  # a kernel that cannot be compiled is found now, not when it is launched
+    return {k.name: _launch.Kernel(made[k.name].of, len(k.arguments), len(k.sizes)) for k in kernels}
+
+
+def _submit(module: Module, jobs: list[Job], cache: Cache) -> list[Job]:
+    """Has those of ``jobs`` compiled that the cache lacks."""
+    missing = [job for job in jobs if not job.is_made(cache)]
+    if missing:
+        with contextlib.suppress(OSError):  # whoever needs a binary is told why there is none
+            module.write()
+            triton_worker.submit(missing, cache)
+    return missing
 
 
 class _Variants:
     """The compiled variants of one kernel on one device."""
 
-    def __init__(
-        self, module: ModuleType, info: KernelInfo, path: Path, device: torch.device, architecture: int
-    ) -> None:
-        self.module, self.info, self.path = module, info, path
-        self.device, self.architecture = device, architecture
-        self.made: dict[int, tuple[Any, tuple[int, int, int]]] = {}
+    def __init__(self, module: Module, info: KernelInfo, device: torch.device, cache: Cache) -> None:
+        self.module, self.info, self.device, self.cache = module, info, device, cache
+        self.made: dict[int, tuple[int, int, int]] = {}
 
-    def of(self, key: int) -> tuple[int, int, int]:
-        if key not in self.made:
-            job = triton_worker.Job.of(str(self.path), self.module.__name__, self.info, key, self.architecture)
-            with torch.cuda.device(self.device):
-                try:
-                    compiled = job.compiled(getattr(self.module, self.info.name))
-                    compiled._init_handles()
-                except Exception as error:
-                    raise BuildFailed(("triton", self.info.name), f"error: {type(error).__name__}: {error}") from error
-            shared = compiled.metadata.shared
-            self.made[key] = compiled, (compiled.function, 32 * compiled.metadata.num_warps, shared)
-        return self.made[key][1]
+    def job(self, variant: int) -> Job:
+        return self.module.job(self.info, variant, _architecture(self.device))
+
+    def of(self, variant: int) -> tuple[int, int, int]:
+        if variant not in self.made:
+            job = self.job(variant)
+            try:
+                binary = job.binary(self.cache)
+                if binary is None:
+                    self.module.write()
+                    binary = triton_worker.binary(job, self.cache)
+                function = _loaded(job.key, self.device.index, binary)
+            except Exception as error:
+                raise BuildFailed(("triton", self.info.name), f"error: {type(error).__name__}: {error}") from error
+            self.made[variant] = function, binary.threads, binary.shared
+        return self.made[variant]
+
+
+_functions: dict[tuple[str, int], int] = {}
+
+
+def _loaded(key: str, device: int, binary: Binary) -> int:
+    """The CUfunction of a binary on a device. It stays loaded."""
+    if (key, device) not in _functions:
+        driver, module, function = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
+        with torch.cuda.device(device):
+            _enter_context(driver, device)
+            _check(driver.cuModuleLoadData(ctypes.byref(module), binary.image))
+            _check(driver.cuModuleGetFunction(ctypes.byref(function), module, binary.name.encode()))
+            if binary.shared > _STATIC_SHARED:
+                _check(driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, binary.shared))
+        _functions[key, device] = function.value or 0
+    return _functions[key, device]
+
+
+def _enter_context(driver: ctypes.CDLL, device: int) -> None:
+    """Makes the device's context this thread's, which has none before torch launches something."""
+    context, handle = ctypes.c_void_p(), ctypes.c_int()
+    _check(driver.cuCtxGetCurrent(ctypes.byref(context)))
+    if not context.value:
+        _check(driver.cuDeviceGet(ctypes.byref(handle), device))
+        _check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle))
+        _check(driver.cuCtxSetCurrent(context))
+
+
+def _check(error: int) -> None:
+    if error:
+        raise RuntimeError(f"CUDA error {error} when a compiled kernel was loaded")
 
 
 def device_of(info: KernelInfo) -> torch.device:
@@ -153,37 +182,11 @@ def _architecture(device: torch.device) -> int:
 
 
 @functools.cache
-def _driver() -> None:
-    """Finds cuLaunchKernel, once."""
+def _driver() -> ctypes.CDLL:
+    """The driver's functions; tells the launcher of cuLaunchKernel, once."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
         _launch.init(ctypes.cast(library.cuLaunchKernel, ctypes.c_void_p).value or 0)
     except (OSError, AttributeError) as error:
         raise BuildFailed(("libcuda",), f"error: {error}") from error
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text()
-    except OSError:
-        return None
-
-
-def _import(name: str, path: Path) -> ModuleType:
-    found = sys.modules.get(name)
-    if found is not None:
-        return found
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except ImportError as error:
-        del sys.modules[name]
-        raise BuildFailed(("triton",), f"error: {error}") from error
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+    return library

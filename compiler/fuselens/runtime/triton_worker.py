@@ -1,97 +1,35 @@
-"""Compiles Triton kernels in parallel: ``python -m fuselens.runtime.triton_worker``, which never touches a GPU.
+"""Compiles Triton kernels in parallel, in the background: ``python -m fuselens.runtime.triton_worker``.
 
-It imports Triton once, then forks for each of the jobs that it reads on stdin (a line of JSON has a list) and says when they
-are done (a line on stdout). What it makes is in Triton's cache, where the process that asked finds it. It ends with that one.
+It imports Triton once, which takes as long as dozens of kernels, then forks for each of the jobs that it reads on stdin (a line
+of JSON has a list) and says when they are done (a line on stdout has a number). What it makes is in our cache, where the
+process that asked finds it. It ends with that one, and never touches a GPU.
 """
 
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import dataclasses
+import fcntl
 import functools
-import importlib.util
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
-from .cache import Cache, key_of
+from . import triton_jobs
+from .cache import Cache
+from .triton_jobs import Binary, Job
 
-if TYPE_CHECKING:
-    from ..codegen.source import KernelInfo
-
-_FIRST_SIZE = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A variant of a kernel: ``function`` of the module ``name`` at ``path``, for arguments of the kind ``key``."""
-
-    path: str
-    name: str
-    function: str
-    key: int
-    signature: dict[str, str]
-    blocks: dict[str, int]
-    divisible: tuple[int, ...]  # arguments that are multiples of 16
-    options: dict[str, Any]
-    architecture: int
-
-    @classmethod
-    def of(cls, path: str, name: str, info: KernelInfo, key: int, architecture: int) -> Job:
-        launch = info.launch
-        names = list(launch["signature"])
-        pointers = len(info.arguments)
-        types = dict(launch["signature"])
-        for size in names[pointers:]:
-            types[size] = "i32" if key & 2 else "i64"
-        divisible = list(range(pointers)) if key & 1 else []
-        divisible += [pointers + k for k in range(len(names) - pointers) if key >> (_FIRST_SIZE + k) & 1]
-        return cls(
-            path,
-            name,
-            info.name,
-            key,
-            types,
-            dict(launch["blocks"]),
-            tuple(divisible),
-            dict(launch["options"]),
-            architecture,
-        )
-
-    def compiled(self, function: Any) -> Any:
-        import triton
-        from triton.backends.compiler import GPUTarget
-        from triton.compiler import ASTSource
-
-        source = ASTSource(
-            fn=function,
-            signature={**self.signature, **dict.fromkeys(self.blocks, "constexpr")},
-            constexprs=self.blocks,
-            attrs={(k,): [["tt.divisibility", 16]] for k in self.divisible},
-        )
-        # kernels that hold assertions would otherwise check each sum of indices, too
-        checks = {"debug": bool(getattr(function, "debug", False)), "sanitize_overflow": False}
-        options = {**self.options, **checks}
-        return triton.compile(source, target=GPUTarget("cuda", self.architecture, 32), options=options)
-
-
-def compile_all(jobs: list[Job], cache: Cache) -> None:
-    """Returns when Triton's cache has all of ``jobs``, but for those that fail: whoever compiles them again is told why."""
-    key = key_of({"jobs": [dataclasses.asdict(job) for job in jobs]})
-    mark = cache.path("triton", key, ".done")
-    if mark.exists():
-        return
-    try:
-        _worker().compile(jobs)
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()
-    except (OSError, ValueError):
-        _worker.cache_clear()  # without it, kernels are compiled one after another
+_PIPE_BYTES = 1 << 20  # who asks does not wait until the worker has imported Triton
 
 
 def start() -> None:
@@ -100,27 +38,70 @@ def start() -> None:
         _worker()
 
 
+def submit(jobs: Sequence[Job], cache: Cache) -> None:
+    """Has jobs compiled; returns at once."""
+    try:
+        _worker().submit(jobs, cache)
+    except (OSError, ValueError):
+        _worker.cache_clear()  # without it, kernels are compiled one after another
+
+
+def wait(jobs: Sequence[Job], cache: Cache) -> None:
+    """Has jobs compiled; returns when that was tried."""
+    try:
+        worker = _worker()
+        worker.submit(jobs, cache)
+        for job in jobs:
+            worker.wait(job, cache)
+    except (OSError, ValueError):
+        _worker.cache_clear()
+
+
+def binary(job: Job, cache: Cache) -> Binary:
+    """What becomes of a job. Waits for the worker, and compiles what that did not. Raises what Triton raises."""
+    wait([job], cache)
+    return job.binary(cache) or job.make(cache)
+
+
 class _Worker:
     def __init__(self) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        self._lock = threading.Lock()
+        self._asking, self._waiting = threading.Lock(), threading.Lock()
+        self._numbers: dict[tuple[str, Path], int] = {}
+        self._done: set[int] = set()
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
         )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
+        for pipe in (self._requests, self._answers):
+            with contextlib.suppress(OSError, AttributeError):
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._pid = os.getpid()
         atexit.register(self.close)
 
-    def compile(self, jobs: list[Job]) -> None:
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
+    def submit(self, jobs: Sequence[Job], cache: Cache) -> None:
         if self._pid != os.getpid():
             raise OSError("the worker is another process'")
-        with self._lock:
-            process.stdin.write(json.dumps([dataclasses.asdict(job) for job in jobs]) + "\n")
-            process.stdin.flush()
-            if not process.stdout.readline():
-                raise OSError("the worker ended")
+        with self._asking:
+            new = [job for job in jobs if (job.key, cache.root) not in self._numbers]
+            if new:
+                first = len(self._numbers)
+                fields = [dataclasses.asdict(job) for job in new]
+                self._requests.write(json.dumps({"cache": str(cache.root), "first": first, "jobs": fields}) + "\n")
+                self._requests.flush()
+                self._numbers |= {(job.key, cache.root): first + k for k, job in enumerate(new)}
+
+    def wait(self, job: Job, cache: Cache) -> None:
+        """Returns when the worker has done with a job that was given to it, whatever came of it."""
+        number = self._numbers[job.key, cache.root]
+        with self._waiting:
+            while number not in self._done:
+                line = self._answers.readline()
+                if not line:
+                    raise OSError("the worker ended")
+                self._done.add(int(line))
 
     def close(self) -> None:
         if self._pid == os.getpid():
@@ -137,38 +118,89 @@ def _worker() -> _Worker:
 # --- in the worker ----------------------------------------------------------------------------------------------------
 
 
-def _loaded(job: Job) -> Any:
-    spec = importlib.util.spec_from_file_location(job.name, job.path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[job.name] = module
-    spec.loader.exec_module(module)
-    return getattr(module, job.function)
-
-
-def serve(requests: IO[str], most: int) -> None:
-    """Answers lists of jobs until there are no more, with ``most`` processes at a time."""
-    done = os.dup(1)
-    os.dup2(2, 1)  # whatever compilers print is no answer
-    for line in requests:
-        running = 0
-        for fields in json.loads(line):
-            if running == most:
-                os.wait()
-                running -= 1
-            if not os.fork():
+def serve(requests: int, answer: Callable[[int], object], most: int) -> None:
+    """Compiles what the jobs on the file descriptor ``requests`` say until that ends, ``most`` at a time."""
+    ended, ending = os.pipe()  # holds a byte for each child that ended
+    os.set_blocking(ending, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(ending)
+    waiting: collections.deque[tuple[int, Job, Cache]] = collections.deque()
+    running: dict[int, int] = {}  # process → number of its job
+    unread = b""
+    while True:
+        ready, _, _ = select.select([requests, ended], [], [])
+        if ended in ready:
+            os.read(ended, 4096)
+            while running:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    break
+                answer(running.pop(pid))
+        if requests in ready:
+            data = os.read(requests, _PIPE_BYTES)
+            if not data:
+                return
+            *lines, unread = (unread + data).split(b"\n")
+            for line in lines:
+                waiting += _jobs(json.loads(line))
+        while waiting and len(running) < most:
+            number, job, cache = waiting.popleft()
+            pid = os.fork()
+            if not pid:
                 with contextlib.suppress(BaseException):
-                    job = Job(**{**fields, "divisible": tuple(fields["divisible"])})
-                    job.compiled(_loaded(job))
+                    _make(job, cache)
                 os._exit(0)
-            running += 1
-        for _ in range(running):
-            os.wait()
-        os.write(done, b"done\n")
+            running[pid] = number
+
+
+def _jobs(request: dict[str, Any]) -> list[tuple[int, Job, Cache]]:
+    """The numbered jobs of a request, those of long functions first."""
+    cache = Cache(Path(request["cache"]))
+    jobs = [Job(**{**fields, "divisible": tuple(fields["divisible"])}) for fields in request["jobs"]]
+    for path, name in {(job.path, job.name) for job in jobs}:
+        with contextlib.suppress(Exception):
+            triton_jobs.load(name, Path(path))
+    numbered = [(number, job, cache) for number, job in enumerate(jobs, request["first"])]
+    return sorted(numbered, key=lambda made: -made[1].length)
+
+
+def _make(job: Job, cache: Cache) -> None:
+    """Compiles one job; Triton's own cache is a folder that is thrown away."""
+    with tempfile.TemporaryDirectory(prefix="fuselens-triton-", ignore_cleanup_errors=True) as directory:
+        os.environ["TRITON_CACHE_DIR"] = directory
+        job.make(cache)
+
+
+def _warm() -> None:
+    """Imports Triton and compiles something, so that the processes that are forked have done that."""
+    import triton
+    import triton.language as tl
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    for name in ("triton.runtime.cache", "triton.compiler.compiler"):
+        if hasattr(sys.modules.get(name), "triton_key"):  # a digest of 500 MB, for the cache that is thrown away
+            sys.modules[name].triton_key = lambda: triton.__version__  # type: ignore[attr-defined]
+
+    @triton.jit
+    def nothing(a, XBLOCK: tl.constexpr):  # noqa: N803
+        x = tl.arange(0, XBLOCK)
+        v = tl.load(a + x, x < 7)
+        tl.store(a + x, tl.where(v > 0, tl.exp(v), tl.sum(v) + tl.max(v)))
+
+    with tempfile.TemporaryDirectory(prefix="fuselens-triton-") as directory:
+        os.environ["TRITON_CACHE_DIR"] = directory
+        source = ASTSource(fn=nothing, signature={"a": "*fp32", "XBLOCK": "constexpr"}, constexprs={"XBLOCK": 128})
+        triton.compile(source, target=GPUTarget("cuda", 90, 32))
+
+
+def main() -> None:
+    answers = os.dup(1)
+    os.dup2(2, 1)  # whatever compilers print is no answer
+    with contextlib.suppress(Exception):
+        _warm()
+    serve(0, lambda number: os.write(answers, b"%d\n" % number), len(os.sched_getaffinity(0)))
 
 
 if __name__ == "__main__":
-    import triton  # noqa: F401  before the first fork
-
-    serve(sys.stdin, len(os.sched_getaffinity(0)))
+    main()

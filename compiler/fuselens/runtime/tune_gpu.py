@@ -143,11 +143,10 @@ def on_card(questions: Sequence[Sequence[Candidate]], generate: Generate, config
     """Seconds of each candidate of each question."""
     from .launch import compile_ahead
 
-    cache = Cache(config.cache_dir)
     made = [[generate(c.graph, c.tunings) for c in candidates] for candidates in questions]
     built = [(g, c) for row, candidates in zip(made, questions, strict=True)
              for g, c in zip(row, candidates, strict=True) if g is not None and g.triton is not None]  # fmt: skip
-    compile_ahead([g.triton for g, _ in built if g.triton], cache, [c.graph.hints for _, c in built])
+    compile_ahead([g.triton for g, _ in built if g.triton], config, [c.graph.hints for _, c in built], wait=True)
     return [
         _seconds([_call(c, g, config) for c, g in zip(candidates, row, strict=True)], candidates[0].graph)
         for candidates, row in zip(questions, made, strict=True)

@@ -1,0 +1,184 @@
+"""What Triton is to compile, and the cache of what it made: a second process loads binaries and imports no Triton.
+
+A binary's key is over all that Triton reads: the function's text and that of its helpers without comments, what is known of
+its arguments, the options, the architecture, Triton's version with its libraries, and the environment variables it looks at.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .cache import Cache, key_of
+
+if TYPE_CHECKING:
+    from ..codegen.source import KernelInfo, Source
+
+KIND = "cubin"
+_FIRST_SIZE = 2
+_NOTE = re.compile(r"\s*# [^\"'#\n]*$", re.MULTILINE)  # a quote after it: it may be within a string
+_FUNCTION = re.compile(r"^@triton\.jit.*\ndef (\w+)\(", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A kernel as the driver loads it."""
+
+    name: str
+    threads: int
+    shared: int
+    image: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A variant of a kernel: ``function`` of the module ``name`` at ``path``. ``key`` is its binary's in the cache."""
+
+    key: str
+    path: str
+    name: str
+    function: str
+    signature: dict[str, str]
+    blocks: dict[str, int]
+    divisible: tuple[int, ...]  # arguments that are multiples of 16
+    options: dict[str, Any]
+    architecture: int
+    length: int = 0  # of its text
+
+    def is_made(self, cache: Cache) -> bool:
+        return cache.path(KIND, self.key).exists()
+
+    def binary(self, cache: Cache) -> Binary | None:
+        """What was made of it."""
+        found = cache.get(KIND, self.key)
+        if found is None:
+            return None
+        head, _, image = found.partition(b"\n")
+        return Binary(**json.loads(head), image=image)
+
+    def make(self, cache: Cache) -> Binary:
+        """Compiles it, here. Raises whatever Triton raises."""
+        made = self.compiled()
+        about = {"name": made.metadata.name, "threads": 32 * made.metadata.num_warps, "shared": made.metadata.shared}
+        cache.put(KIND, self.key, json.dumps(about).encode() + b"\n" + made.asm["cubin"])
+        return Binary(**about, image=made.asm["cubin"])
+
+    def compiled(self) -> Any:
+        """What Triton makes of it."""
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+
+        function = getattr(load(self.name, Path(self.path)), self.function)
+        source = ASTSource(
+            fn=function,
+            signature={**self.signature, **dict.fromkeys(self.blocks, "constexpr")},
+            constexprs=self.blocks,
+            attrs={(k,): [["tt.divisibility", 16]] for k in self.divisible},
+        )
+        # kernels that hold assertions would otherwise check each sum of indices, too
+        checks = {"debug": bool(getattr(function, "debug", False)), "sanitize_overflow": False}
+        target = GPUTarget("cuda", self.architecture, 32)
+        return triton.compile(source, target=target, options={**self.options, **checks})
+
+
+class Module:
+    """The kernels of a Triton source, in a file: Triton reads their text from there."""
+
+    def __init__(self, source: Source, cache: Cache, variables: Sequence[str]) -> None:
+        self.text = source.text
+        key = key_of({"triton": source.text})
+        self.path, self.name = cache.path("triton", key, ".py"), f"fuselens_kernels_{key}"
+        self._cache, self._variables = cache, list(variables)
+        kernels = {k.function for k in source.kernels}
+        starts = [*((m.start(), m[1]) for m in _FUNCTION.finditer(source.text)), (len(source.text), "")]
+        parts = {name: source.text[a:b] for (a, name), (b, _) in itertools.pairwise(starts)}
+        head = source.text[source.text.find("import ") : starts[0][0]]
+        helpers = [_bare(text) for name, text in parts.items() if name not in kernels]
+        self._shared = [_bare(head), *helpers]
+        self._parts = {name: _bare(text) for name, text in parts.items() if name in kernels}
+
+    def job(self, info: KernelInfo, variant: int, architecture: int) -> Job:
+        """The ``variant`` (see ``_launch.pyi``) of one kernel."""
+        names = list(info.launch["signature"])
+        pointers = len(info.arguments)
+        types = dict(info.launch["signature"])
+        for size in names[pointers:]:
+            types[size] = "i32" if variant & 2 else "i64"
+        divisible = list(range(pointers)) if variant & 1 else []
+        divisible += [pointers + k for k in range(len(names) - pointers) if variant >> (_FIRST_SIZE + k) & 1]
+        blocks, options = dict(info.launch["blocks"]), dict(info.launch["options"])
+        key = key_of({
+            "text": [*self._shared, self._parts[info.function]],
+            "arguments": [list(types.items()), list(blocks.items()), divisible],
+            "options": options,
+            "architecture": architecture,
+            "compiler": [*_versions(), *self._variables],
+        })  # fmt: skip
+        return Job(
+            key, str(self.path), self.name, info.function, types, blocks, tuple(divisible), options, architecture,
+            len(self._parts[info.function]),
+        )  # fmt: skip
+
+    def write(self) -> None:
+        """Puts the text where Triton finds it. Raises OSError."""
+        if _read(self.path) != self.text:  # no checksum at its end: it must stay Python
+            with self._cache.scratch() as directory:
+                made = directory / "kernels.py"
+                made.write_text(self.text)
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                made.replace(self.path)
+
+
+def load(name: str, path: Path) -> ModuleType:
+    """The module of kernels in a file, imported once."""
+    found = sys.modules.get(name)
+    if found is not None:
+        return found
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _bare(text: str) -> str:
+    """Without the comments that name the user's lines."""
+    return _NOTE.sub("", text).strip()
+
+
+@functools.cache
+def _versions() -> list[str]:
+    """What tells one build of Triton from another, without importing it."""
+    spec = importlib.util.find_spec("triton")
+    if spec is None or spec.origin is None:
+        return []
+    root = Path(spec.origin).parent
+    parts = ("*.py", "compiler/*.py", "language/**/*.py", "backends/*.py", "backends/nvidia/*.py", "backends/nvidia/bin/*",
+             "backends/nvidia/lib/*", "_C/libtriton*")  # fmt: skip
+    files = sorted(f for part in parts for f in root.glob(part))
+    found = [(str(f.relative_to(root)), f.stat()) for f in files if f.is_file()]
+    version = re.search(r"__version__ = .*", Path(spec.origin).read_text())
+    return [version[0] if version else "", *(f"{name} {s.st_size} {s.st_mtime_ns}" for name, s in found)]
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except OSError:
+        return None

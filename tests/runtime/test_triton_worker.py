@@ -1,0 +1,149 @@
+"""Kernels compiled for a GPU in the background, and the cache of what was made."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fuselens.codegen.source import KernelInfo, Source
+from fuselens.config import from_environment
+from fuselens.runtime import triton_worker
+from fuselens.runtime.cache import Cache
+from fuselens.runtime.triton_jobs import Job, Module
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+TEXT = '''\
+"""Kernels of a graph."""
+
+import triton
+import triton.language as tl
+
+@triton.jit
+def helper(v):
+    return v + 1
+
+
+@triton.jit
+def first(a, b, n, XBLOCK: tl.constexpr = 64):
+    """add"""  # model.py:3
+    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
+    tl.store(b + x, helper(tl.load(a + x, x < n)), x < n)  # model.py:4
+
+
+@triton.jit(debug=True)
+def second(a, XBLOCK: tl.constexpr = 64):
+    tl.store(a, tl.load(a) + 1)
+
+
+@triton.jit
+def broken(a, XBLOCK: tl.constexpr = 64):
+    tl.store(a, tl.no_such_thing(a))
+'''
+
+
+def info(name: str, arguments: tuple[str, ...], sizes: tuple[str, ...] = ()) -> KernelInfo:
+    signature = {**dict.fromkeys(arguments, "*fp32"), **dict.fromkeys(sizes, "i64")}
+    launch = {"signature": signature, "blocks": {"XBLOCK": 64}, "options": {"num_warps": 2}, "device": "cuda"}
+    return KernelInfo(name, "pointwise", arguments, arguments[-1:], sizes, launch=launch)
+
+
+FIRST, SECOND, BROKEN = info("first", ("a", "b"), ("n",)), info("second", ("a",)), info("broken", ("a",))
+
+
+def module(cache: Cache, text: str = TEXT, variables: tuple[str, ...] = ()) -> Module:
+    return Module(Source("triton", text, kernels=(FIRST, SECOND, BROKEN)), cache, variables)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Cache]:
+    triton_worker._worker.cache_clear()
+    yield Cache(tmp_path / "cache")
+    if triton_worker._worker.cache_info().currsize:
+        triton_worker._worker().close()
+    triton_worker._worker.cache_clear()
+
+
+def keys(cache: Cache, text: str = TEXT, variables: tuple[str, ...] = ()) -> tuple[str, str]:
+    made = module(cache, text, variables)
+    return made.job(FIRST, 3, 90).key, made.job(SECOND, 3, 90).key
+
+
+def test_a_key_covers_what_triton_reads(cache: Cache) -> None:
+    first, second = keys(cache)
+    assert first != second
+    assert keys(cache, TEXT.replace("model.py:3", "model.py:5; other.py:7")) == (first, second)
+    assert keys(cache, TEXT.replace("  # model.py:4", "").replace("\n\n@triton", "\n\n# also third\n@triton")) == (
+        first,
+        second,
+    )
+    assert keys(cache, TEXT.replace("tl.load(a) + 1", "tl.load(a) + 2"))[0] == first
+    assert keys(cache, TEXT.replace("tl.load(a) + 1", "tl.load(a) + 2"))[1] != second
+    assert keys(cache, TEXT.replace("(debug=True)", ""))[1] != second
+    for other in (keys(cache, TEXT.replace("v + 1", "v + 2")), keys(cache, variables=("DISABLE_PTXAS_OPT=1",))):
+        assert first != other[0]
+        assert second != other[1]
+    made = module(cache)
+    warps = dataclasses.replace(FIRST, launch={**FIRST.launch, "options": {"num_warps": 4}})
+    blocks = dataclasses.replace(FIRST, launch={**FIRST.launch, "blocks": {"XBLOCK": 128}})
+    jobs = [(FIRST, 3, 80), (FIRST, 1, 90), (FIRST, 2, 90), (FIRST, 7, 90), (warps, 3, 90), (blocks, 3, 90)]
+    assert len({first, *(made.job(*job).key for job in jobs)}) == 1 + len(jobs)
+
+
+def test_text_in_quotes_is_no_comment(cache: Cache) -> None:
+    texts = [TEXT.replace("tl.load(a) + 1", f'tl.load(a, "x # {k}")') for k in range(2)]
+    assert keys(cache, texts[0])[1] != keys(cache, texts[1])[1]
+
+
+def test_variables_of_the_environment() -> None:
+    given = {"TRITON_PTXAS_PATH": "/x", "TRITON_CACHE_DIR": "/y", "PTXAS_OPTIONS": "-v", "HOME": "/z"}
+    assert from_environment(given).triton_variables == ("PTXAS_OPTIONS=-v", "TRITON_PTXAS_PATH=/x")
+
+
+def test_a_job(cache: Cache) -> None:
+    job = module(cache).job(FIRST, 3, 90)
+    assert job.signature["n"] == "i32"
+    assert module(cache).job(FIRST, 1, 90).signature["n"] == "i64"
+    assert [module(cache).job(FIRST, v, 90).divisible for v in (1, 2, 7)] == [(0, 1), (), (0, 1, 2)]
+
+
+def test_kernels_are_compiled_in_the_background(cache: Cache, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+    made = module(cache)
+    made.write()
+    first, second, broken = (made.job(i, 3, 90) for i in (FIRST, SECOND, BROKEN))
+    triton_worker.submit([first, broken], cache)
+    triton_worker.submit([second, first], cache)
+    found = triton_worker.binary(second, cache)
+    assert (found.name, found.threads, found.shared) == ("second", 64, 0)
+    assert found.image.startswith(b"\x7fELF")
+    assert triton_worker.binary(first, cache).name == "first"
+    with pytest.raises(Exception, match="no_such_thing"):
+        triton_worker.binary(broken, cache)
+    assert not broken.is_made(cache)
+    monkeypatch.setattr(Job, "make", None)
+    assert first.binary(cache) == triton_worker.binary(first, cache)
+
+
+def test_without_a_worker(cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    made = module(cache)
+    made.write()
+    triton_worker.start()
+    triton_worker._worker()._process.kill()
+    job = made.job(SECOND, 3, 90)
+    triton_worker.submit([job], cache)
+    assert triton_worker.binary(job, cache) == job.binary(cache)
+
+
+def test_a_damaged_binary_is_made_again(cache: Cache) -> None:
+    made = module(cache)
+    made.write()
+    job = made.job(SECOND, 3, 90)
+    path = cache.put("cubin", job.key, b"half a line")
+    path.write_bytes(b"half")
+    assert job.is_made(cache)
+    assert job.binary(cache) is None
+    assert triton_worker.binary(job, cache).name == "second"
