@@ -128,9 +128,13 @@ def _unpickled(data: bytes, kind: type[T]) -> T | None:
 
 @contextlib.contextmanager
 def capturing(
-    config: Config, code: types.CodeType, on_diagnostic: Callable[[report.Diagnostic], None]
+    config: Config,
+    code: types.CodeType,
+    on_diagnostic: Callable[[report.Diagnostic], None],
+    on_new: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
-    """Inside, a frame is captured: what operators return for its fake tensors is known if it was captured before."""
+    """Inside, a frame is captured: what operators return for its fake tensors is known if it was captured before.
+    ``on_new`` is called where it was not."""
     cache = Cache(config.cache_dir)
     name = [code.co_filename, code.co_qualname, code.co_firstlineno]
     key = key_of({"code": name, "versions": _versions(), "sources": _own_sources()})
@@ -143,6 +147,8 @@ def capturing(
         known = found or {}
     for diagnostic in cache.drain():
         on_diagnostic(diagnostic)
+    if not known:
+        on_new()
     with torch_private.FAKE_RESULTS.followed(known) as used:
         yield
     if not apart and used.keys() - known.keys():

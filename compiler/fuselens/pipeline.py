@@ -16,7 +16,7 @@ import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import fx
@@ -58,6 +58,8 @@ STAGES = (
     "memory",
     "guards",
 )
+T = TypeVar("T")
+Bind = Callable[[], Callable[[tuple[Any, ...]], Any]]  # waits for compilers, and loads what they made
 log = logging.getLogger("fuselens")
 _numbers = itertools.count()
 
@@ -79,9 +81,11 @@ class Recorder:
         self._later: list[Callable[[], object]] = []
         self._seen: set[Any] = set()
         self._calls: list[Any] = []
+        self._on_gpu = False
 
     def on_call(self, code: types.CodeType, args: Sequence[Any]) -> None:
         """The function is compiled for a call with ``args``: where the run is followed, they are recorded."""
+        self._on_gpu = any(isinstance(a, torch.Tensor) and a.is_cuda for a in args)
         if self.follower is None:
             return
         recorded = False
@@ -123,7 +127,14 @@ class Recorder:
                 self.report.shapes.append(shape)
 
     def capturing(self, code: types.CodeType) -> AbstractContextManager[None]:
-        return graph_cache.capturing(self.config, code, self.on_diagnostic)
+        return graph_cache.capturing(self.config, code, self.on_diagnostic, self._on_new)
+
+    def _on_new(self) -> None:
+        """A frame is captured of which the cache knows nothing: its kernels will have to be compiled."""
+        from .runtime import triton_worker
+
+        if self._on_gpu and self.config.backend == "fuselens":
+            triton_worker.start()
 
     def later(self, work: Callable[[], object]) -> None:
         """Leaves ``work`` for :meth:`finish`."""
@@ -468,11 +479,11 @@ def _compile_traced(
     record.decisions += entry.decisions
     for stage in entry.stages:
         run.keep(stage)
-    forward = _bound(entry.forward, "forward", captured, config, recorder, run)
+    forward = _from_cache(entry.forward, "forward", captured, config, recorder, run)
 
     def bind_backward() -> Callable[..., Any]:
         assert traced.backward is not None
-        return _bound(traced.backward, "backward", captured, config, recorder, run)
+        return _from_cache(traced.backward, "backward", captured, config, recorder, run)
 
     backward = bind_backward if entry.training else None
     return _with_effects(
@@ -501,17 +512,17 @@ def _compile_joint(
         writes: dict[int, int],
         keep: Callable[[Program], None],
         donated: Sequence[int] = (),
-    ) -> tuple[Callable[..., Any], list[int]]:
-        """A callable, and those of the inputs in ``writes`` that it writes by itself, returning None for results."""
+    ) -> tuple[Bind, list[int]]:
+        """What makes a callable, and those of the inputs in ``writes`` that it writes by itself, returning None for
+        results."""
         if not loops:
-            return straight_line(module), []
+            return lambda: straight_line(module), []
         return _kernels(module, phase, captured, config, recorder, run, writes, keep, constants or {}, donated)
 
     def keep_forward(program: Program) -> None:
         if cache is not None:
             first = next(i for i, s in enumerate([*record.stages, None]) if s is None or s.name == "simplify")
             stages = [s for s in record.stages[:first] if s.name != "capture"]
-            decisions = record.decisions[: -len(program.decisions) or None]
             cache.store("forward", Entry(parts_signature, record.training, program, saved, decisions, stages))
 
     def keep_backward(program: Program) -> None:
@@ -519,6 +530,7 @@ def _compile_joint(
             cache.store("backward", program)
 
     saved: list[SavedValue] = []
+    decisions: Sequence[report.Decision] = record.decisions[:]
     parts_signature = joint.signature
     if not joint.training:
         module = partition_stage.forward_only(joint)
@@ -527,31 +539,44 @@ def _compile_joint(
                 record.decisions += freeze(module, constants)
         if loops:
             channels_last([module.graph])
-        call, in_place = lower(module, "forward", joint.signature.new_values(), keep_forward)
-        return _with_effects(joint.signature, call, in_place, captured, config, recorder, loops=loops)
+        bind, in_place = lower(module, "forward", joint.signature.new_values(), keep_forward)
+        return _with_effects(joint.signature, bind(), in_place, captured, config, recorder, loops=loops)
     with run.stage("partition"):
         parts = partition_stage.partition(joint, memory_budget=config.memory_budget, fuses=fuses)
     saved, parts_signature = parts.saved, parts.signature
     if loops:
         channels_last([parts.forward.graph, parts.backward.graph], parts.passed())
     record.decisions += parts.decisions
+    decisions = record.decisions[:]
     run.record("forward", "py", lambda: graph_text.show(parts.forward.graph, f"forward{record.id}"))
     run.record("backward", "py", lambda: graph_text.show(parts.backward.graph, f"backward{record.id}"))
     saved_results = {s.index for s in parts.saved if s.source != "input"}
     new_values = {i: r for i, r in parts.signature.new_values().items() if r not in saved_results}
-    forward, in_place = lower(parts.forward, "forward", new_values, keep_forward)
+    bind_forward, in_place = lower(parts.forward, "forward", new_values, keep_forward)
 
     donated = [k for k, s in enumerate(parts.saved) if s.source == "extra" and s.tensor]
 
-    def compile_backward() -> Callable[..., Any]:
+    def or_eager(make: Callable[[], T], otherwise: T) -> T:
         try:
-            return lower(parts.backward, "backward", {}, keep_backward, donated)[0]
+            return make()
         except Exception as error:
             if config.strict and not isinstance(error, _refusals()):
                 raise
             recorder.on_diagnostic(_refusal(error, captured))
-            return straight_line(parts.backward)
+            return otherwise
 
+    @functools.cache
+    def lower_backward() -> Bind:
+        otherwise: Bind = functools.partial(straight_line, parts.backward)
+        return or_eager(lambda: lower(parts.backward, "backward", {}, keep_backward, donated)[0], otherwise)
+
+    def compile_backward() -> Callable[..., Any]:
+        bind = lower_backward()
+        return or_eager(bind, None) or straight_line(parts.backward)
+
+    if loops and target_of(captured) == "cuda" and not recorder.texts:
+        lower_backward()  # while the forward's kernels are compiled
+    forward = bind_forward()
     return _with_effects(
         parts.signature, forward, in_place, captured, config, recorder, saved=parts.saved,
         compile_backward=compile_backward, again=again, loops=loops,
@@ -635,8 +660,9 @@ def _kernels(
     keep: Callable[[Program], None],
     known: Mapping[int, torch.Tensor],
     donated: Sequence[int],
-) -> tuple[Callable[[tuple[Any, ...]], Any], list[int]]:
-    """A callable, and the inputs that it writes by itself. ``keep`` is given what a later process builds it from."""
+) -> tuple[Bind, list[int]]:
+    """What makes a callable, and the inputs that it writes by itself. ``keep`` is given what a later process builds it
+    from. Kernels for a GPU are being compiled when this returns."""
     from .codegen.generate import generate, variants
     from .ir import text
     from .lowering.lower import lower
@@ -718,14 +744,30 @@ def _kernels(
         [e.target for e in ordered.externs()],
     )  # fmt: skip
     stages = record.stages[first:]
-    call = _bound(program, phase, captured, config, recorder, run)
-    keep(dataclasses.replace(program, stages=stages))
-    if target == "cpu" and config.target.startswith("cuda"):
-        assert document is not None
-        with run.stage(f"build.ptx{suffix}"):
-            _compile_for_absent_gpu(there, document, phase, suffix, captured, config, recorder, run)
-    in_python = generated.program is None
-    return (floats_as_tensors(call, floats, numbers, loops) if floats and in_python else call), written
+    _say(program, record)
+    if target == "cuda" and generated.triton is not None:
+        from .runtime.launch import compile_ahead
+
+        compile_ahead([generated.triton], config)
+
+    def bind() -> Callable[[tuple[Any, ...]], Any]:
+        call = _bound(program, phase, captured, config, recorder, run)
+        keep(dataclasses.replace(program, stages=stages))
+        if target == "cpu" and config.target.startswith("cuda"):
+            assert document is not None
+            with run.stage(f"build.ptx{suffix}"):
+                _compile_for_absent_gpu(there, document, phase, suffix, captured, config, recorder, run)
+        in_python = generated.program is None
+        return floats_as_tensors(call, floats, numbers, loops) if floats and in_python else call
+
+    return bind, written
+
+
+def _say(program: Program, record: report.Graph) -> None:
+    """Puts what the stages decided into the report."""
+    record.decisions += program.decisions
+    record.memory += program.memory
+    record.externs += program.externs
 
 
 def _tuned_for_gpu(graph: Graph, config: Config) -> tuple[dict[str, Any], list[report.Decision]]:
@@ -760,21 +802,25 @@ def _has_cpp_hosts() -> bool:
     return program.available(tensor_layout.tensor_offset())
 
 
+def _from_cache(
+    program: Program, phase: str, captured: Captured, config: Config, recorder: Recorder, run: Run
+) -> Callable[[tuple[Any, ...]], Any]:
+    for stage in program.stages:
+        run.keep(stage)
+    _say(program, run.graph)
+    return _bound(program, phase, captured, config, recorder, run)
+
+
 def _bound(
     program: Program, phase: str, captured: Captured, config: Config, recorder: Recorder, run: Run
 ) -> Callable[[tuple[Any, ...]], Any]:
-    """The callable of a program; the report gets what the program and its build say."""
+    """The callable of a program; the report gets what its build says."""
     from .runtime.compile_graph import build
 
     record, target = run.graph, target_of(captured)
     suffix = "" if phase == "forward" else ".backward"
-    for stage in program.stages:
-        run.keep(stage)
     with run.stage(f"build{suffix}"):
         built = build(program, program.generated, config, target, phase)
-    record.decisions += program.decisions
-    record.memory += program.memory
-    record.externs += program.externs
     record.timings += [report.Timing(f"{t.stage}{suffix}", t.seconds) for t in built.timings]
     record.cached = built.cached if not suffix else record.cached and built.cached
     for diagnostic in built.diagnostics:

@@ -24,7 +24,6 @@ from ..ir.parts import part
 from ..report import Decision
 from . import compile_graph, measure
 from .build import BuildFailed
-from .cache import Cache
 
 if TYPE_CHECKING:
     from ..codegen.source import Generated
