@@ -46,6 +46,7 @@ STAGES = (
     "simplify",
     "lower",
     "fuse",
+    "tune",
     "order",
     "cpp",
     "triton",
@@ -702,10 +703,13 @@ def _kernels(
             fused = for_gpu(fused)
     run.record(f"fuse{suffix}", "loop", lambda: text.show(fused))
     tunings: dict[str, Any] = {}
-    if config.mode.startswith("max-autotune") and target == "cuda":
+    if config.mode.startswith("max-autotune") and target == "cuda" and not torch.cuda.is_current_stream_capturing():
+        from . import tuning
+
         with run.stage(f"tune{suffix}"):
-            tunings, tried = _tuned_for_gpu(fused, config)
+            fused, tunings, tried = tuning.for_gpu(fused, config)
             decisions += tried
+        run.record(f"tune{suffix}", "loop", lambda: text.show(fused))
     with run.stage(f"order{suffix}"):
         taken = [loops.inputs[k] for k in donated] if donated and target == "cpu" and _donates() else ()
         ordered = order(fused, taken)
@@ -768,23 +772,6 @@ def _say(program: Program, record: report.Graph) -> None:
     record.decisions += program.decisions
     record.memory += program.memory
     record.externs += program.externs
-
-
-def _tuned_for_gpu(graph: Graph, config: Config) -> tuple[dict[str, Any], list[report.Decision]]:
-    """The blocks of kernels that measured best, by name, and a record of what was tried."""
-    from .codegen.generate import generate
-    from .codegen.source import Generated, Unsupported
-    from .codegen.triton.kernels import variants
-    from .runtime import tune_gpu
-
-    def made(part: Graph, tunings: Mapping[str, Any]) -> Generated | None:
-        with suppress(Unsupported):
-            return generate(part, "cuda", "scalar", tunings=tunings)
-        return None
-
-    if torch.cuda.is_current_stream_capturing():
-        return {}, []
-    return tune_gpu.tune(graph, variants(graph), made, config, tune_gpu.on_card)
 
 
 def _donates() -> bool:

@@ -120,8 +120,17 @@ def timed(
 
 def _question(candidates: Sequence[Candidate]) -> dict[str, Any]:
     """What the times of candidates depend on, besides the machine."""
-    shown = [(c.label, text.show(c.graph)[0], {k: str(v) for k, v in c.tunings.items()}) for c in candidates]
-    return {"candidates": shown, "card": card(), "triton": _triton(), "hints": dict(candidates[0].graph.hints)}
+    graphs = {id(c.graph): c.graph for c in candidates}
+    numbers = {each: k for k, each in enumerate(graphs)}
+    shown = [(c.label, numbers[id(c.graph)], {k: repr(v) for k, v in c.tunings.items()}) for c in candidates]
+    texts = [text.show(g)[0] for g in graphs.values()]
+    return {
+        "graphs": texts,
+        "candidates": shown,
+        "card": card(),
+        "triton": _triton(),
+        "hints": dict(candidates[0].graph.hints),
+    }
 
 
 def card() -> str:

@@ -22,14 +22,17 @@ from ..traffic import bytes_moved
 from .blocks import Blocks, Work, candidates
 from .folds import blocks_of, next_power_of_two
 from .operations import Unit
-from .rows import Rows
+from .products import Products
 from .scalar_ops import FUNCTION_NEEDS, FUNCTIONS
+from .tiles import Tiles
 
 POINTS = 1024  # points of a one-dimensional block
 TILE = 32  # edge of a two-dimensional block
 
 
-def to_triton(graph: Graph, target: str = "cuda", tunings: Mapping[str, Blocks] = MappingProxyType({})) -> Source:
+def to_triton(
+    graph: Graph, target: str = "cuda", tunings: Mapping[str, Blocks | Tiles] = MappingProxyType({})
+) -> Source:
     """All kernels of ``graph`` as the text of a Python module, those of ``tunings`` in these blocks. Raises Unsupported.
 
     ``KernelInfo.launch`` holds ``grid`` (programs, an expression in the size symbols), ``options`` of Triton's compiler,
@@ -89,7 +92,7 @@ def _kernels(unit: Unit) -> tuple[list[KernelInfo], Writer]:
     return functions.kernels, out
 
 
-class _KernelWriter(Rows):
+class _KernelWriter(Products):
     def write(self) -> KernelInfo:
         kernel, out = self.kernel, self.out
         arguments = tuple(dict.fromkeys((*self.source.reads(), *self.source.writes())))
@@ -103,7 +106,9 @@ class _KernelWriter(Rows):
         body = Writer("#", "    ")
         self.out = body
         body.open("pass")  # only for the indentation
-        if folding:
+        if self.tiles is not None:
+            grid, warps = self._product(self.tiles)
+        elif folding:
             grid, warps = self._rows()
         elif tile:
             grid, warps = self._tiles(*tile)
@@ -139,7 +144,8 @@ class _KernelWriter(Rows):
     def _options(self, warps: int) -> dict[str, Any]:
         """What Triton's compiler is told. Functions of libdevice compute in pairs of numbers, which fusing a product
         with a sum would make inexact: 3.0 ** 1.0 would be less than 3."""
-        return {"num_warps": warps} | ({"enable_fp_fusion": False} if self.uses_libdevice else {})
+        stages = {"num_stages": self.stages} if self.stages else {}
+        return {"num_warps": warps} | stages | ({"enable_fp_fusion": False} if self.uses_libdevice else {})
 
     def _points(self) -> tuple[Expr, int]:
         axes, out = self.kernel.axes, self.out

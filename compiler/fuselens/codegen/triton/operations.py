@@ -19,6 +19,7 @@ from ..nest import Nest, index_of, simplify
 from ..source import Unsupported, Writer
 from .blocks import Blocks
 from .scalar_ops import FUNCTIONS, TABLE, TYPES, bitcast, cast, literal
+from .tiles import Tiles
 
 ATOMIC = frozenset(
     {("sum", d) for d in ("f64", "f32", "f16", "i64", "i32")} | {(k, d) for k in ("max", "min") for d in ("i64", "i32")}
@@ -32,14 +33,14 @@ _DIVISIONS = ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "ModularIndexing")
 
 
 class Unit:
-    def __init__(self, graph: Graph, tunings: Mapping[str, Blocks] = MappingProxyType({})) -> None:
+    def __init__(self, graph: Graph, tunings: Mapping[str, Blocks | Tiles] = MappingProxyType({})) -> None:
         self.graph = graph
         self.tunings = tunings  # by kernel, where measuring has chosen
         self.functions: set[str] = set()
 
 
 @dataclass(slots=True)
-class _Slot:
+class Slot:
     value: Value
     varies: bool  # between the block's points; if not, it may be a number, which loads with masks do not take
 
@@ -52,9 +53,13 @@ class Operations:
         self.nest: Nest = simplify(kernel, unit.graph)
         self.kernel = self.nest.kernel
         self.names: dict[str, str] = {}
-        self.slots: dict[str, _Slot] = {}
-        self.tuning = unit.tunings.get(kernel.name)
+        self.slots: dict[str, Slot] = {}
+        tuning = unit.tunings.get(kernel.name)
+        self.tuning = tuning if isinstance(tuning, Blocks) else None
+        self.tiles = tuning if isinstance(tuning, Tiles) else None
         self.chosen = Blocks(1)
+        self.stages = 0  # of a product's loads
+        self.masks: dict[str, str] = {}  # of a product, by axis
         self.blocks: dict[str, int] = {}
         self.uses_libdevice = False
         self.checks = False
@@ -112,7 +117,7 @@ class Operations:
         varies = op.op in ("reduce", "scan") or any(self.slots[n].varies for n in op.operands())
         index = index_of(op)
         varies = varies or (index is not None and self._varies(index))
-        self.slots[op.name] = _Slot(Value(name, op.dtype), varies)
+        self.slots[op.name] = Slot(Value(name, op.dtype), varies)
 
     def _index(self, expression: Expr) -> str:
         names = dict(self.names)
@@ -151,7 +156,7 @@ class Operations:
                 raise Unsupported(f"constant {number!r}")
             text = literal(number, op.dtype)
             infix = "" if op.dtype == "bool" or not text[0].isdigit() or op.dtype == "f64" else text
-            self.slots[op.name] = _Slot(Value(self.full(text, op.dtype), op.dtype, number, infix), False)
+            self.slots[op.name] = Slot(Value(self.full(text, op.dtype), op.dtype, number, infix), False)
         elif op.op == "index":
             self._define(op, self._position(sympy.sympify(op.args[0])))
         elif op.op == "random":
@@ -204,6 +209,10 @@ class Operations:
     def _varies(self, index: Any) -> bool:
         return bool(names_in(index) & self.shape_names) or any(self.slots[n].varies for n in indirect_names(index))
 
+    def _mask_of(self, index: Any) -> str:
+        """Which elements of a block may be loaded; "" where all may."""
+        return self.mask if self._varies(index) else ""
+
     def _load(self, op: Op) -> None:
         storage, index = op.args[0], sympy.sympify(op.args[1])
         dtype = element(self.unit.graph.buffers[storage].dtype)
@@ -212,7 +221,8 @@ class Operations:
         pointer = self.names[storage]
         offset = self._index(index)
         address = pointer if index == 0 else f"{pointer} + ({offset})" if " - " in offset else f"{pointer} + {offset}"
-        mask = f", {self.mask}, other=0" if self.mask and self._varies(index) else ""
+        mask = self._mask_of(index)
+        mask = f", {mask}, other=0" if mask else ""
         policy = self.policies.get(storage, "") if names_in(index) & self.columns else ""
         hint = f', eviction_policy="{policy}"' if policy else ""
         text = f"tl.load({address}{mask}{hint})"

@@ -1,0 +1,109 @@
+"""Tiles of products of matrices that are worth measuring, by a model of the card."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from .blocks import PROCESSORS
+
+MOST = 7  # candidates of one product
+# An H100
+SHARED = 227 << 10  # bytes of a multiprocessor
+RATE = {
+    2: 6.5e12,
+    4: 0.35e12,
+}  # operations a second of a multiprocessor, by bytes of a number: tensor cores, and without
+RATE_TF32 = 3.2e12
+TRAFFIC = 70e9  # bytes a second from the second-level cache to a multiprocessor
+STEP = 0.6e-6  # seconds until the first numbers are there, and to write the results
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """A program computes ``rows`` x ``columns`` elements, ``depth`` terms of their sums at a time, of which ``stages`` are
+    on their way. Programs next to each other share columns of ``group`` tiles. ``tf32`` says that floats may be rounded."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int = 4
+    stages: int = 3
+    group: int = 8
+    tf32: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.columns} x {self.depth}, {self.warps} warps, {self.stages} stages"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    batch: int
+    rows: int
+    columns: int
+    summed: int
+    width: int  # bytes of a number
+    tf32: bool = False
+
+
+def tiles(shape: Shape) -> tuple[Tiles, ...]:
+    """The tiles from which the model expects most, best first."""
+    sizes = (16, 32, 64, 128, 256)
+    found = []
+    for rows in sizes:
+        for columns in sizes:
+            for depth in (32, 64, 128):
+                if depth * shape.width not in (64, 128, 256) or depth > max(32, 2 * shape.summed):
+                    continue
+                found += [
+                    Tiles(rows, columns, depth, warps, stages, tf32=shape.tf32)
+                    for warps in _warps(rows, columns, shape.width)
+                    for stages in (2, 3, 4, 5)
+                    if stages * _bytes(rows, columns, depth, shape.width) <= SHARED
+                ]
+    line = 128 // shape.width  # terms that shared memory holds best
+    found.sort(
+        key=lambda t: (
+            float(f"{predicted(shape, t):.1e}"),
+            abs(math.log2(min(t.depth, shape.summed) / line)),
+            abs(t.stages - 4),
+            t.rows,
+        )
+    )
+    kept: list[Tiles] = []
+    for tile in found:  # of those that differ in little, the best
+        alike = [t for t in kept if (t.rows, t.columns) == (tile.rows, tile.columns)]
+        if predicted(shape, tile) < math.inf and len(alike) < (2 if not kept or (alike and alike[0] is kept[0]) else 1):
+            kept.append(tile)
+    return tuple(kept[:MOST])
+
+
+def _warps(rows: int, columns: int, width: int) -> tuple[int, ...]:
+    elements = rows * columns
+    return (8,) if elements >= 1 << 15 else (4, 8) if elements >= 1 << 14 else (4,) if elements >= 1 << 11 else (2, 4)
+
+
+def _bytes(rows: int, columns: int, depth: int, width: int) -> int:
+    return (rows + columns) * depth * width
+
+
+def predicted(shape: Shape, t: Tiles) -> float:
+    """Seconds by the model."""
+    if t.rows > max(16, 2 * shape.rows - 1) or t.columns > max(16, 2 * shape.columns - 1):
+        return math.inf
+    registers = t.rows * t.columns // (32 * t.warps)  # of a thread, for the sums
+    if registers > 160:
+        return math.inf
+    resident = min(SHARED // (t.stages * _bytes(t.rows, t.columns, t.depth, shape.width)),
+                   65536 // (32 * t.warps * (registers + 64)), 2048 // (32 * t.warps))  # fmt: skip
+    programs = shape.batch * -(-shape.rows // t.rows) * -(-shape.columns // t.columns)
+    steps = -(-shape.summed // t.depth)
+    rate = RATE_TF32 if shape.tf32 and shape.width == 4 else RATE[shape.width]
+    tensor_cores = shape.width == 2 or shape.tf32
+    used = min(1.0, t.rows / 64) if tensor_cores else 1.0  # the fast instruction takes 64 rows
+    edges = t.rows * t.columns / (t.rows * t.columns + 24 * (t.rows + t.columns))
+    compute = 2 * t.rows * t.columns * t.depth / (rate * used * edges)
+    load = _bytes(t.rows, t.columns, t.depth, shape.width) / TRAFFIC
+    together = max(1, min(resident, -(-programs // PROCESSORS)))
+    step = max(max(compute, load) * together, 0.9e-6 / (t.stages - 1))
+    return math.ceil(programs / (PROCESSORS * together)) * (steps * step + STEP)
