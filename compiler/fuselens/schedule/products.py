@@ -32,7 +32,7 @@ from fuselens.ir.loops import (
 
 _PRODUCTS = {"aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default"}
 _DTYPES = ("f32", "f16", "bf16")
-MOST_PARTS = 16  # of the sums of a split product
+PARTS = (2, 4, 8, 16)  # of the sums of a split product
 SHORTEST_PART = 128
 
 
@@ -83,16 +83,10 @@ def sites(graph: Graph) -> list[Site]:
 def instead(graph: Graph, site: Site) -> list[Instead]:
     """The ways in which kernels compute the nodes of ``site``."""
     product = _product(graph, site, 1)
-    found = []
-    if site.reader is not None:
-        joined = _joined(graph, site, product)
-        found.append(Instead("fused", (joined,), joined.name))
-    else:
-        found.append(Instead("kernel", (product,), product.name))
-    for parts in (2, 4, 8, MOST_PARTS):
-        if site.summed % parts == 0 and site.summed // parts >= SHORTEST_PART:
-            found.append(_split(graph, site, parts))
-    return found
+    whole = _joined(graph, site, product) if site.reader is not None else product
+    found = [Instead("kernel" if whole is product else "fused", (whole,), whole.name)]
+    several = [p for p in PARTS if site.summed % p == 0 and site.summed // p >= SHORTEST_PART]
+    return [*found, *(_split(graph, site, parts) for parts in several)]
 
 
 def replaced(graph: Graph, site: Site, choice: Instead) -> Graph:

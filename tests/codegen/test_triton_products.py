@@ -1,0 +1,139 @@
+"""Products of matrices as Triton: under its interpreter against the oracle, and compiled for sm_90."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+
+from fuselens.codegen.source import Unsupported
+from fuselens.codegen.triton.kernels import to_triton
+from fuselens.codegen.triton.offline import compile_offline
+from fuselens.codegen.triton.tiles import Shape, Tiles, predicted, tiles
+from fuselens.ir.loops import Graph
+from fuselens.ir.text import parse
+from fuselens.schedule.products import instead, replaced, sites
+
+from .test_triton import check_all
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+
+PRODUCT = """graph g
+  input x: {d}[{m}, {k}] strides [{x}]
+  input w: {d}[{k}, {n}] strides [{w}]
+  input r: f32[{m}, {n}] strides [{n}, 1]
+  input b: {d}[{n}] strides [1]
+  buffer buf0: {d}[{m}, {n}] strides [{n}, 1]
+  buffer buf1: f32[{m}, {n}] strides [{n}, 1]
+  extern buf0 = aten.addmm.default(b, x, w)
+  kernel kernel0 [{axes}] from [aten.add.Tensor]
+    phase []
+      t0 = load buf0[{index}] : {d}
+      {cast}
+      t2 = load r[{index}] : f32
+      t3 = abs t1 : f32
+      t4 = sub t3, t2 : f32
+      store buf1[{index}] = t4
+  return {outputs}
+"""
+BATCHES = """graph g
+  input x: f16[3, 20, 40] strides [800, 40, 1]
+  input w: f16[3, 40, 24] strides [960, 1, 40]
+  buffer buf0: f16[3, 20, 24] strides [480, 24, 1]
+  extern buf0 = aten.bmm.default(x, w)
+  return buf0
+"""
+
+
+def product(d: str, m: int, n: int, k: int, turned: str = "", rows: int = 0, both: bool = False) -> Graph:
+    axes, index = (f"i0 < {m * n}", "i0") if not rows else (
+        f"i0 < {m // rows}, i1 < {rows}, i2 < {n}", f"{rows * n}*i0 + {n}*i1 + i2")  # fmt: skip
+    cast = "t1 = cast t0 : f32" if d != "f32" else "t1 = neg t0 : f32"
+    text = PRODUCT.format(
+        d=d, m=m, n=n, k=k, axes=axes, index=index, cast=cast, outputs="buf0, buf1" if both else "buf1",
+        x=f"1, {m}" if "x" in turned else f"{k}, 1", w=f"1, {k}" if "w" in turned else f"{n}, 1",
+    )  # fmt: skip
+    return parse(text)
+
+
+def given(graph: Graph) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    dtypes = {"f32": torch.float32, "f16": torch.float16}
+    made = []
+    for name in graph.inputs:
+        buffer = graph.buffers[name]
+        sizes, strides = [int(s) for s in buffer.sizes], [int(s) for s in buffer.strides]
+        extent = 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+        made.append(torch.randn(extent, generator=generator).to(dtypes[buffer.dtype]).as_strided(sizes, strides))
+    return made
+
+
+def first(graph: Graph, tile: Tiles, which: int = 0) -> tuple[Graph, dict[str, Any]]:
+    (site,) = sites(graph)
+    choice = instead(graph, site)[which]
+    return replaced(graph, site, choice), {choice.product: tile}
+
+
+def test_under_the_interpreter() -> None:
+    cases = []
+    for d in ("f32", "f16"):
+        for m, n, k in ((50, 70, 90), (64, 64, 64), (17, 130, 33)):
+            for turned in ("", "x", "w", "xw"):
+                graph = product(d, m, n, k, turned, both=turned == "x")
+                changed, tunings = first(graph, Tiles(32, 64, 32, group=2))
+                cases.append((changed, given(graph), tunings))
+    graph = product("f32", 60, 70, 40, rows=20)
+    changed, tunings = first(graph, Tiles(16, 16, 16))
+    cases.append((changed, given(graph), tunings))
+    graph = parse(BATCHES)
+    changed, tunings = first(graph, Tiles(16, 16, 32))
+    cases.append((changed, given(graph), tunings))
+    check_all(cases, rtol=1e-3, atol=1e-2)
+
+
+def test_halves_use_the_tensor_cores() -> None:
+    for dtype in ("bf16", "f16"):
+        graph = product(dtype, 1024, 2048, 768, "w", rows=512)
+        for tile in tiles(Shape(1, 1024, 2048, 768, 2))[:2]:
+            changed, tunings = first(graph, tile)
+            (name,) = tunings
+            compiled = compile_offline(to_triton(changed, tunings=tunings), name)
+            assert "wgmma" in compiled["ptx"]
+            assert compiled["spills"] == 0
+
+
+def test_floats_keep_their_digits_unless_told() -> None:
+    graph = product("f32", 256, 256, 256)
+    for tf32 in (False, True):
+        changed, tunings = first(graph, Tiles(32, 32, 32, tf32=tf32))
+        (name,) = tunings
+        assert ("tf32" in compile_offline(to_triton(changed, tunings=tunings), name)["ptx"]) is tf32
+
+
+def test_other_sums_are_refused() -> None:
+    graph = parse(
+        """graph g
+  input x: f32[16, 32] strides [32, 1]
+  buffer buf0: f32[16] strides [1]
+  kernel kernel0 [i0 < 16] from [aten.sum.dim_IntList]
+    phase [i1 < 32]
+      a = load x[32*i0 + i1] : f32
+      s = reduce sum a : f32
+    phase []
+      store buf0[i0] = s
+  return buf0
+"""
+    )
+    with pytest.raises(Unsupported):
+        to_triton(graph, tunings={"kernel0": Tiles(16, 16, 16)})
+
+
+def test_the_model_of_tiles() -> None:
+    large = Shape(1, 8192, 8192, 4096, 2)
+    assert predicted(large, Tiles(128, 256, 64, 8, 4)) < predicted(large, Tiles(64, 64, 64, 4, 4))
+    few = Shape(1, 16, 4096, 4096, 2)
+    assert all(t.rows == 16 for t in tiles(few))
+    for shape in (large, few, Shape(8, 33, 100, 50, 4)):
+        assert 1 <= len(tiles(shape)) <= 7
