@@ -7,6 +7,7 @@ this kind of card. All that is not known yet is compiled in parallel first. What
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import math
 import statistics
@@ -156,7 +157,7 @@ def on_card(questions: Sequence[Sequence[Candidate]], generate: Generate, config
              for g, c in zip(row, candidates, strict=True) if g is not None and g.triton is not None]  # fmt: skip
     compile_ahead([g.triton for g, _ in built if g.triton], config, [c.graph.hints for _, c in built], wait=True)
     return [
-        _seconds([_call(c, g, config) for c, g in zip(candidates, row, strict=True)], candidates[0].graph)
+        _seconds([_call(c, g, config) for c, g in zip(candidates, row, strict=True)], [c.graph for c in candidates])
         for candidates, row in zip(questions, made, strict=True)
     ]
 
@@ -171,41 +172,42 @@ def _call(candidate: Candidate, generated: Generated | None, config: Config) -> 
         return None
 
 
-def _seconds(calls: Sequence[Callable[[Any], Any] | None], graph: Graph) -> list[float]:
+def _seconds(calls: Sequence[Callable[[Any], Any] | None], graphs: Sequence[Graph]) -> list[float]:
     """The median of some calls of each, with the cache cold. Taking turns, so that the card is as warm for all."""
     times: list[list[float]] = [[] for _ in calls]
     try:
-        inputs = _memory(graph)
+        memory = {id(g): _memory(g) for g in graphs}
         properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
         other = torch.empty(FLUSHED * properties.L2_cache_size, dtype=torch.int8, device="cuda")
     except torch.OutOfMemoryError:
         return [math.inf] * len(calls)
-    running = []
-    for k, call in enumerate(calls):
-        if call is not None and _runs(call, inputs):
-            running.append(k)
+    ready = {
+        k: functools.partial(call, memory[id(graph)])
+        for k, (call, graph) in enumerate(zip(calls, graphs, strict=True)) if call is not None
+    }  # fmt: skip
+    ready = {k: call for k, call in ready.items() if _runs(call)}
     for rounds in (FIRST, MORE):
         events = []
         for _ in range(rounds):
-            for k in running:
+            for k, call in ready.items():
                 start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 other.zero_()
                 start.record()
-                calls[k](inputs)  # type: ignore[misc]
+                call()
                 end.record()
                 events.append((k, start, end))
         torch.cuda.synchronize()
         for k, start, end in events:
             times[k].append(1e-3 * start.elapsed_time(end))
-        least = min((statistics.median(times[k]) for k in running), default=0.0)
-        running = [k for k in running if k == 0 or statistics.median(times[k]) < CLOSE * least]
+        least = min((statistics.median(times[k]) for k in ready), default=0.0)
+        ready = {k: call for k, call in ready.items() if k == 0 or statistics.median(times[k]) < CLOSE * least}
     return [statistics.median(t) if t else math.inf for t in times]
 
 
-def _runs(call: Callable[[Any], Any], inputs: Any) -> bool:
+def _runs(call: Callable[[], Any]) -> bool:
     """Calls it a first time: libraries and kernels are loaded then. False where the card refuses its launch, or memory ends."""
     try:
-        call(inputs)
+        call()
     except RuntimeError:
         return False
     return True
