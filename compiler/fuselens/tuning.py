@@ -29,12 +29,14 @@ MOST = 10  # candidates of a product besides the vendor's library
 MOST_OF_PARTS = 2  # of which in so many parts
 PART_BYTES = 2.0e12  # a second, of partial sums that are written and read again
 VENDOR = "the vendor's library"
+MEASURE: Measure = tune_gpu.on_card
 
 
 def for_gpu(
-    graph: Graph, config: Config, measured: Measure = tune_gpu.on_card
+    graph: Graph, config: Config, measured: Measure | None = None
 ) -> tuple[Graph, dict[str, Any], list[Decision]]:
     """The fused graph with the products that are kernels of ours, the blocks of kernels by name, and what was tried."""
+    measured = measured or MEASURE
     graph, tiled, decisions = _products(graph, config, measured)
     blocks = {name: v for name, v in variants(graph).items() if name not in tiled}
     chosen, tried = tune_gpu.tune(graph, blocks, _generated, config, measured)

@@ -52,12 +52,71 @@ def test_kernels(name: str) -> None:
         assert all(1e-7 < seconds < 1e-2 for _, seconds in decision.candidates)
 
 
+def t(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator, device="cuda").to(dtype)
+
+
+PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "gelu": (lambda x, w, b: F.gelu(F.linear(x, w, b)), ((4, 100, 96), (200, 96), (200,))),
+    "residual": (lambda x, w, r: r + F.linear(x, w), ((64, 256), (128, 256), (64, 128))),
+    "few rows": (lambda x, w: F.silu(F.linear(x, w)), ((16, 4096), (512, 4096))),
+    "turned": (lambda x, w: x.t() @ w, ((2048, 64), (2048, 96))),
+    "batches": (lambda x, w: (x @ w.transpose(1, 2)) * 0.125, ((12, 65, 64), (12, 33, 64))),
+    "gated": (lambda x, g, u: F.silu(F.linear(x, g)) * F.linear(x, u), ((128, 256), (384, 256), (384, 256))),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products(name: str, dtype: torch.dtype) -> None:
+    fn, shapes = PRODUCTS[name]
+    inputs = [t(*shape, dtype=dtype) for shape in shapes]
+    compiled, decisions = tuned(fn)
+    wanted = fn(*(i.double() for i in inputs)).float()
+    tolerance = 1e-4 if dtype == torch.float32 else 2e-2
+    for _ in range(3):
+        found = compiled(*inputs).float()
+        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance * float(wanted.abs().max()))
+    assert any("the vendor's library" in d.data and len(d.data) > 3 for d in decisions())
+
+
+def test_every_candidate_of_a_product_agrees(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fn, shapes = PRODUCTS["few rows"]
+    inputs = [t(*shape, dtype=torch.bfloat16) for shape in shapes]
+    measured = tune_gpu.on_card
+    for which in range(1, 9):
+
+        def choose(questions: Any, generate: Any, config: Any, which: int = which) -> list[list[float]]:
+            found = measured(questions, generate, config)
+            return [[1.0 if k != min(which, len(row) - 1) else 0.5 for k in range(len(row))] for row in found]
+
+        monkeypatch.setattr("fuselens.tuning.MEASURE", choose)
+        monkeypatch.setenv("FUSELENS_CACHE_DIR", str(tmp_path / str(which)))
+        compiled, decisions = tuned(lambda x, w: fn(x, w))
+        torch.testing.assert_close(compiled(*inputs), fn(*inputs), rtol=2e-2, atol=1.0)
+        assert decisions()[0].verdict == "taken"
+        fuselens.reset()
+
+
+def test_training() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256)).cuda().bfloat16()
+    x = t(512, 256, dtype=torch.bfloat16)
+    compiled = fuselens.compile(model, mode="max-autotune")
+    wanted = torch.autograd.grad(model(x).float().square().mean(), list(model.parameters()))
+    for _ in range(3):
+        found = torch.autograd.grad(compiled(x).float().square().mean(), list(model.parameters()))
+        for f, w in zip(found, wanted, strict=True):
+            torch.testing.assert_close(f, w, rtol=5e-2, atol=5e-2 * float(w.abs().max()))
+
+
 def test_it_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     fn = FUNCTIONS["rows"]
     x = torch.randn(1600, 1000, device="cuda")
     first, decisions = tuned(fn)
     first(x)
-    monkeypatch.setattr(tune_gpu, "on_card", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr("fuselens.tuning.MEASURE", lambda *_: pytest.fail("measured again"))
     again, found = tuned(lambda x: fn(x))
     again(x)
     assert [d.data for d in found()] == [d.data for d in decisions()]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fuselens import views
+from fuselens import tuning, views
 from fuselens.codegen.generate import generate
 from fuselens.codegen.source import Generated
 from fuselens.codegen.triton.blocks import Blocks, Work, candidates, predicted
@@ -198,3 +198,49 @@ def test_every_block_computes_the_same() -> None:
         x = torch.randn(max(a * b for a, b in zip(shape, strides, strict=True)), generator=generator)
         cases += [(graph, [x.as_strided(shape, strides)], {"kernel0": v}) for v in tried]
     check_all(cases)
+
+
+PRODUCT = """graph g
+  input w: bf16[3072, 768] strides [768, 1]
+  input b: bf16[3072] strides [1]
+  input x: bf16[16, 512, 768] strides [393216, 768, 1]
+  view buf0: bf16[8192, 768] strides [768, 1] offset 0 of x
+  view buf1: bf16[768, 3072] strides [1, 768] offset 0 of w
+  buffer buf2: bf16[8192, 3072] strides [3072, 1]
+  buffer buf3: bf16[8192, 3072] strides [3072, 1]
+  extern buf2 = aten.addmm.default(b, buf0, buf1)
+  kernel kernel0 [i0 < 25165824] from [aten.sigmoid.default]
+    phase []
+      t0 = load buf2[i0] : bf16
+      t1 = cast t0 : f32
+      t2 = sigmoid t1 : f32
+      t3 = cast t2 : bf16
+      store buf3[i0] = t3
+  return buf3
+"""
+
+
+def test_a_product_is_a_kernel_where_that_is_faster(tmp_path: Path) -> None:
+    graph = parse(PRODUCT)
+    label = "fused, 128 x 256 x 64, 8 warps, 4 stages"
+    card = Card(**{label: 0.5})
+    changed, tunings, decisions = tuning.for_gpu(graph, Config(cache_dir=tmp_path), card)
+    verify(changed)
+    assert [k.name for k in changed.nodes] == ["kernel0"]
+    assert str(tunings["kernel0"]) in label
+    assert decisions[0].subject == "buf2 + kernel0"
+    assert decisions[0].candidates[0] == (label, 0.5)
+    assert 5 <= len(card.asked[0]) <= 11
+    assert card.asked[0][0] == tuning.VENDOR
+    assert "tl.dot" in made(changed, tunings).triton.text  # type: ignore[union-attr]
+    again = Card()
+    assert tuning.for_gpu(graph, Config(cache_dir=tmp_path), again)[1] == tunings
+    assert again.asked == []
+
+
+def test_a_product_stays_the_vendors_where_nothing_is_faster(tmp_path: Path) -> None:
+    graph = parse(PRODUCT)
+    changed, tunings, decisions = tuning.for_gpu(graph, Config(cache_dir=tmp_path), Card())
+    assert changed.nodes == graph.nodes
+    assert tunings == {}
+    assert [d.verdict for d in decisions] == ["vendor", "default"]
