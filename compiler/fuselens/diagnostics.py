@@ -353,7 +353,8 @@ TABLE: dict[str, Entry] = {
             "variants of `{what}` were measured: {why}",
             'With `mode="max-autotune"` the layout of a kernel\'s loops, how far they are unrolled and whether threads share it are '
             "chosen by measurement, once for each kernel, shape and machine; on a GPU its blocks and warps, "
-            "and whether products of matrices are kernels that compute what reads them, too. The fastest comes first in the list of what was tried.",
+            "and whether products of matrices are kernels that compute what reads them, too. The fastest comes first in the list of "
+            "what was tried.",
             severity="information",
         ),
         # --- FL5xx: CUDA graphs -------------------------------------------------------------------------------
