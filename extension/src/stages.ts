@@ -37,7 +37,7 @@ export function isKernel(document: StageDocument): boolean {
 export function kernelLine(text: string, place?: string): number | undefined {
   const lines = text.split("\n");
   const from = place === undefined ? -1 : lines.findIndex((line) => new RegExp(`\\b${escaped(place)}(?!\\d)`).test(line));
-  const found = from >= 0 ? from : lines.findIndex((line) => /^(?:\/\/|#) kernel\w*:|^extern "C" void kernel|^@triton\.jit/.test(line));
+  const found = from >= 0 ? from : lines.findIndex((line) => /^\/\/ (?:kernel )?\w+_\d+:|^extern "C" void \w+_\d+\(|^@triton\.jit/.test(line));
   return found >= 0 ? found + 1 : undefined;
 }
 

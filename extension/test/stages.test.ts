@@ -41,13 +41,13 @@ test("a kernel's source opens at the kernel, not at what every file begins with"
     "// Kernels of graph graph0.",
     "typedef float f32x8;",
     "",
-    "// kernel0: aten.abs.default  // toy.py:12",
-    'extern "C" void kernel0() {}',
-    "// kernel1: aten.sum.default  // toy.py:13, toy.py:130",
+    "// abs_0: aten.abs.default  // toy.py:12",
+    'extern "C" void abs_0() {}',
+    "// sum_0: aten.sum.default  // toy.py:13, toy.py:130",
   ].join("\n");
   assert.equal(kernelLine(cpp), 4);
   assert.equal(kernelLine(cpp, "toy.py:13"), 6);
   assert.equal(kernelLine(cpp, "toy.py:1"), 4, "a line's number is compared as a whole");
-  assert.equal(kernelLine("import triton\n\n@triton.jit\ndef kernel0(): ..."), 3);
+  assert.equal(kernelLine("import triton\n\n@triton.jit\ndef abs_0(): ..."), 3);
   assert.equal(kernelLine("graph graph0\n"), undefined);
 });

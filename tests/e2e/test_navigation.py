@@ -49,7 +49,7 @@ def test_to_the_kernel_and_back(workbench: Workbench, toy: Path) -> None:
     assert isinstance(found, dict)
     assert "/cpp.cpp" in found["kernel"]
     assert [str(toy), found["line"]] in found["back"]
-    assert "kernel0" in found["symbols"]
+    assert "abs_add_div_0" in found["symbols"]
     assert any("toy.py#L" in link for link in found["links"])
 
 
@@ -70,7 +70,7 @@ def test_references_and_highlights(workbench: Workbench, toy: Path) -> None:
     assert isinstance(found, dict)
     assert found["stages"].count("fuselens") > 5
     assert found["line"] in found["lit"]
-    assert "toy graph 0 kernel0" in found["symbols"]
+    assert "toy graph 0 abs_add_div_0" in found["symbols"]
 
 
 def test_code_actions(workbench: Workbench, toy: Path) -> None:

@@ -109,9 +109,9 @@ def test_the_kernel_opens_beside_the_code(workbench: Workbench, toy: Path) -> No
     assert opened[0]["language"] == "cpp"
     assert opened[0]["column"] == 2
     text = workbench.probe.text(opened[0]["uri"])
-    assert 'extern "C" void kernel0' in text, text
+    assert 'extern "C" void abs_add_div_0' in text, text
     # It opens at the kernel, not at the vector types that every file begins with.
-    until("kernel on the screen", lambda: _shows(workbench, 2, "// kernel0: "))
+    until("kernel on the screen", lambda: _shows(workbench, 2, "// abs_add_div_0: "))
     workbench.screenshot("06-kernel")
     workbench.probe.command("workbench.action.closeEditorsInOtherGroups")
 

@@ -325,7 +325,7 @@ async def outlines(world: World) -> None:
     uri, text = await world.document("fuse")
     symbols = await world.client.text_document_document_symbol_async(lsp.DocumentSymbolParams(uri))
     assert symbols[0].name == "graph0"
-    assert "kernel0" in {child.name for child in symbols[0].children}
+    assert "abs_add_div_0" in {child.name for child in symbols[0].children}
     foldings = await world.client.text_document_folding_range_async(lsp.FoldingRangeParams(uri))
     lines = text.split("\n")
     assert all(f.start_line < f.end_line < len(lines) and lines[f.start_line].strip() for f in foldings)
@@ -334,7 +334,7 @@ async def outlines(world: World) -> None:
 
 @drives("workspaceSymbolProvider")
 async def workspace_symbols(world: World) -> None:
-    found = await world.client.workspace_symbol_async(lsp.WorkspaceSymbolParams("toyg0k"))
+    found = await world.client.workspace_symbol_async(lsp.WorkspaceSymbolParams("toyg0abs"))
     assert any(s.kind == lsp.SymbolKind.Operator and parse(s.location.uri).name == "cpp" for s in found)  # type: ignore[union-attr]
     everything_ = await world.client.workspace_symbol_async(lsp.WorkspaceSymbolParams(""))
     assert "toy" in [world.text(s.location.range) for s in everything_ if s.location.uri == world.file.uri]
@@ -379,7 +379,7 @@ async def shows(world: World) -> None:
     shown = world.editor.documents_shown[-1]
     _, text = await world.document("", kernel)
     assert shown.uri == kernel
-    assert "kernel0" in text.split("\n")[shown.selection.start.line]
+    assert "abs_add_div_0" in text.split("\n")[shown.selection.start.line]
     listed = [
         i["uri"] if isinstance(i, dict) else i.uri
         for i in await world.editor.execute(messages.DOCUMENTS, world.file.uri)

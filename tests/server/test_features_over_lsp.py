@@ -94,7 +94,7 @@ async def test_outline_of_documents(editor, compiled):
     uri, text = await document(editor, compiled, "fuse")
     identifier = lsp.TextDocumentIdentifier(uri)
     symbols = await editor.client.text_document_document_symbol_async(lsp.DocumentSymbolParams(identifier))
-    assert {"graph0", "kernel0"} <= {symbol.name for symbol in symbols}
+    assert {"graph0", "abs_add_div_0"} <= {symbol.name for symbol in symbols}
     assert isinstance(symbols[0], lsp.SymbolInformation)  # this client says nothing about hierarchies
     foldings = await editor.client.text_document_folding_range_async(lsp.FoldingRangeParams(identifier))
     assert any(f.end_line >= text.count("\n") - 2 for f in foldings)
@@ -119,8 +119,8 @@ async def test_links(editor, compiled):
 
 
 async def test_workspace_symbols(editor, compiled):
-    found = await editor.client.workspace_symbol_async(lsp.WorkspaceSymbolParams("toyg0k"))
-    kernel = next(s for s in found if s.name.startswith("toy graph 0 kernel0"))
+    found = await editor.client.workspace_symbol_async(lsp.WorkspaceSymbolParams("toyg0abs"))
+    kernel = next(s for s in found if s.name.startswith("toy graph 0 abs_add_div_0"))
     assert parse(kernel.location.uri).name == "cpp"
     everything = await editor.client.workspace_symbol_async(lsp.WorkspaceSymbolParams(""))
     (function,) = [s for s in everything if s.name == "toy"]

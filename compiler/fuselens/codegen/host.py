@@ -64,7 +64,7 @@ class _Host:
         found = self.names.get(buffer)
         if found is None:
             found = re.sub(r"\W", "_", buffer)
-            if keyword.iskeyword(found) or not found[0].isalpha() or found in _RESERVED:
+            if keyword.iskeyword(found) or not found[0].isalpha() or found in _RESERVED or found in self.infos:
                 found = f"v_{found}"
             while found in self.names.values():
                 found += "_"

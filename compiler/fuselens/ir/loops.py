@@ -290,7 +290,7 @@ class Graph:
     ``symbols`` maps each size symbol to where a call reads it: (input position, dimension). ``writes`` maps inputs to
     the buffers that hold their new values at the end. ``reuse`` (after ordering) maps a buffer to the earlier buffer
     whose memory it takes over; a new value that takes over its input's memory is written in place. ``donated`` are inputs
-    whose memory the call may use for its own values once they are read.
+    whose memory the call may use for its own values once they are read. ``titles`` is what the program calls what loops do.
     """
 
     name: str
@@ -305,6 +305,7 @@ class Graph:
     reuse: Mapping[str, str] = field(default_factory=dict)
     donated: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    titles: Mapping[str, str] = field(default_factory=dict, compare=False)  # loop → captured operation
 
     def replace(self, **changes: Any) -> Graph:
         return dataclasses.replace(self, **changes)

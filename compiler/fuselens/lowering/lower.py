@@ -157,6 +157,7 @@ class _Walk:
         self.numbers: set[str] = set()  # buffers that hold floats that vary
         self.wanted = writes
         self.writes: dict[str, str] = {}
+        self.titles: dict[str, str] = {}
 
     def run(self) -> Graph:
         steps: dict[str, Callable[[fx.Node], Any]] = {
@@ -170,13 +171,16 @@ class _Walk:
             if step is None:
                 raise LoweringError(f"{node.op} {node.target} is no operation of a functional graph")
             self._enter(node)
+            before = len(self.low.nodes)
             self.values[node] = step(node)
+            if title := node.meta.get("captured") or node.meta.get("forward_node"):
+                self.titles |= dict.fromkeys((made.name for made in self.low.nodes[before:]), title)
         self._check_symbols()
         low = self.low
         return Graph(
             self.name, tuple(self.inputs), low.buffers, tuple(low.nodes), self.outputs, symbols=self.symbols,
             hints={k: v for k, v in low.hints.items() if k in self.symbols}, constants=self.constants,
-            writes=self.writes, decisions=tuple(low.decisions),
+            writes=self.writes, decisions=tuple(low.decisions), titles=self.titles,
         )  # fmt: skip
 
     def _enter(self, node: fx.Node) -> None:

@@ -23,6 +23,7 @@ from fuselens.schedule.groups import RECOMPUTE, Group, Refused, merged, single
 from fuselens.schedule.inline import fixed_storages, inline, needed, solved, with_inlined
 from fuselens.schedule.items import Item, analyse, bytes_of, repetitions
 from fuselens.schedule.kernels import Plan, Unbuildable, build
+from fuselens.schedule.names import named
 
 NEIGHBOURS = 3  # groups tried for each storage that is read
 CANDIDATES = 8  # groups tried for each loop
@@ -42,11 +43,12 @@ def fuse(graph: Graph) -> Graph:
         fusion, plan = _grouped(graph)
         again += _recompute(graph, fusion, plan)
     nodes, refused = _kernels(fusion, plan)
-    return graph.replace(
+    fused = graph.replace(
         nodes=nodes,
         buffers=_used_buffers(graph, nodes),
         decisions=(*graph.decisions, *decisions, *fusion.decisions.values(), *again, *refused),
     )
+    return named(fused)
 
 
 @dataclass(slots=True)

@@ -59,7 +59,8 @@ def _graph_symbols(view: View, report: Report) -> Iterator[lsp.WorkspaceSymbol]:
             if place:
                 stage, line = place
                 location = stage_location(view, report, graph, stage, line, line)
-                title = f"{name} {kernel.name}{' backward' if kernel.phase == 'backward' else ''}"
+                said = kernel.phase == "forward" or "backward" in kernel.name
+                title = f"{name} {kernel.name}{'' if said else ' backward'}"
                 about = ", ".join(kernel.operations)
                 yield lsp.WorkspaceSymbol(location, title, lsp.SymbolKind.Operator, container_name=about or _file(view))
 
