@@ -20,6 +20,7 @@ Rules, in the words of the decisions:
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -310,7 +311,8 @@ class _Cut:
         """What saving ``node`` costs; None where it cannot be saved itself (its source can).
 
         Bytes, times four, or times five where the forward must write the value for this purpose alone: of two values
-        of about the same size the one that is in memory anyway is saved.
+        of about the same size the one that is in memory anyway is saved. A sum of several such values is worth writing: the
+        sums of a residual stream, one upon the other, would each be computed from all that was added so far.
         """
         if is_number(node):
             return None if _is_real(node) else 1
@@ -323,8 +325,29 @@ class _Cut:
             self._is_extern(node)
             or node in self.results
             or any(self._is_extern(u) and u in self.forward for u in _through_views(node))
+            or node in self._joints
         )
         return max(1, _bytes_of(node)) * (4 if written else 5)
+
+    @cached_property
+    def _joints(self) -> set[fx.Node]:
+        """Values of the forward that are computed, element by element, from more values in memory than any operand is."""
+        found: set[fx.Node] = set()
+        sources: dict[fx.Node, int] = {}  # sets of nodes, as bits
+        for node in self.nodes:
+            value = node.meta.get("val")
+            if node in self.inputs or not isinstance(value, torch.Tensor):
+                continue
+            if node in self.banned or self._is_extern(node):
+                sources[node] = 1 << self.order[node]
+                continue
+            size = _bytes_of(node) // value.dtype.itemsize
+            operands = [sources[a] for a in node.all_input_nodes
+                        if a in sources and _bytes_of(a) // a.meta["val"].dtype.itemsize == size]  # fmt: skip
+            sources[node] = functools.reduce(operator.or_, operands, 0)
+            if sources[node].bit_count() > 1 and sources[node] not in operands:
+                found.add(node)
+        return found
 
     def _view_has_base(self, node: fx.Node) -> bool:
         base = node.args[0]

@@ -438,7 +438,9 @@ def _embedding_backward(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: 
         raise Unsupported("gradients are divided by how often a row is used")
     out = low.like(meta)
     supported(grad, out)
-    low.indexed(out, lambda body, _: body.lift(0, out.dtype))
+    on_gpu = out.device.startswith("cuda")  # not rounded after each sum
+    wide = low.fresh(out.sizes, out.strides, "f32", out.device) if on_gpu and out.dtype in HALVES else out
+    low.indexed(wide, lambda body, _: body.lift(0, wide.dtype))
     rank = len(indices.sizes)
 
     def at(body: Body, point: Sizes) -> Sizes:
@@ -451,7 +453,8 @@ def _embedding_backward(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: 
         row = low.load(body, indices, point[:rank], indices.sizes).cast("i64")
         return row.eq(padding).where(0, v.cast(compute_dtype(v.dtype)))
 
-    return update(low, out, "sum", grad.sizes, range(rank), at, value)
+    made = update(low, wide, "sum", grad.sizes, range(rank), at, value)
+    return made if wide is out else low.pointwise(out, [made], lambda v: v)
 
 
 RULES: dict[str, Rule] = {

@@ -293,12 +293,14 @@ def _bytes(phase: Phase) -> int:
 
 
 def _along_points(kernel: Kernel) -> bool:
-    """Whether neighbouring points of the kernel are neighbours in memory, rather than those of its passes."""
+    """Whether neighbouring points of the kernel are neighbours in memory, rather than those of its passes. What varies along
+    one of them only is little beside what varies along both."""
     points, count = frozenset(a.name for a in kernel.axes), 0
     for phase in kernel.phases:
         own = frozenset(a.name for a in phase.axes)
         for op in phase.body if own else ():
-            form = linear(op.args[1], own | points) if op.op in ("load", "store") else None
+            names = symbol_names(op.args[1]) if op.op in ("load", "store") else frozenset()
+            form = linear(op.args[1], own | points) if names & own and names & points else None
             nearest = {name for name, step in form.terms if step == 1} if form is not None else set()
             count += bool(nearest & points) - bool(nearest & own)
     return count > 0

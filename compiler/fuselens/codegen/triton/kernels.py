@@ -20,6 +20,7 @@ from ..expressions import TRITON, linear, print_factor
 from ..source import Functions, KernelInfo, Source, Writer
 from ..traffic import bytes_moved
 from .blocks import Blocks, Work, candidates
+from .directions import contiguous_along_points
 from .folds import blocks_of, next_power_of_two
 from .operations import Unit
 from .products import Products
@@ -64,7 +65,7 @@ def variants(graph: Graph) -> dict[str, tuple[Blocks, ...]]:
     for kernel in graph.kernels():
         writer = _KernelWriter(Unit(graph), kernel, Writer("#", "    "))
         writer.write()
-        along = bool(writer.chosen.columns) and writer._contiguous_along_points()
+        along = bool(writer.chosen.columns) and contiguous_along_points(writer.kernel)
         found[kernel.name] = candidates(Work.of(writer.kernel, graph, along), writer.chosen)
     return found
 
@@ -174,6 +175,7 @@ class _KernelWriter(Products):
             return None
         names = frozenset(a.name for a in axes)
         contiguous: dict[str, int] = {}
+        across: dict[str, set[str]] = {}  # along which other axes such accesses step
         for op in self.kernel.ops():
             if op.op not in ("load", "store"):
                 continue
@@ -181,10 +183,11 @@ class _KernelWriter(Products):
             for name, step in form.coefficients.items():
                 if step == 1 and name not in form.tangled and len(form.coefficients) > 1:
                     contiguous[name] = contiguous.get(name, 0) + (2 if op.op == "store" else 1)
+                    across.setdefault(name, set()).update(form.coefficients)
         candidates = [a for a in axes if a.name in contiguous and self.nest.hint(a.size) >= 16]
-        if len(candidates) < 2:
-            return None
         candidates.sort(key=lambda a: contiguous[a.name])
+        if len(candidates) < 2 or candidates[-1].name not in across[candidates[-2].name]:
+            return None
         return candidates[-2], candidates[-1]
 
     def _tiles(self, outer: Axis, inner: Axis) -> tuple[Expr, int]:

@@ -18,6 +18,7 @@ from ..expressions import TRITON, names_in, print_factor, print_index
 from ..nest import Nest, index_of, simplify
 from ..source import Unsupported, Writer
 from .blocks import Blocks
+from .directions import spread
 from .scalar_ops import FUNCTIONS, TABLE, TYPES, bitcast, cast, literal
 from .tiles import Tiles
 
@@ -50,7 +51,7 @@ class Operations:
 
     def __init__(self, unit: Unit, kernel: Kernel, out: Writer) -> None:
         self.unit, self.source, self.out = unit, kernel, out
-        self.nest: Nest = simplify(kernel, unit.graph)
+        self.nest: Nest = simplify(spread(kernel, unit.graph), unit.graph)
         self.kernel = self.nest.kernel
         self.names: dict[str, str] = {}
         self.slots: dict[str, Slot] = {}
@@ -244,7 +245,7 @@ class Operations:
                 raise Unsupported(f"update {op.update} of {op.dtype}")
             name = f"tl.atomic_{'add' if op.update == 'sum' else op.update}"
             value = f"({value}) + tl.zeros_like({self.spread})"
-            self.out.put(f"{name}({self.names[storage]} + {offset}, {value}{mask})", op.spans)
+            self.out.put(f'{name}({self.names[storage]} + {offset}, {value}{mask}, sem="relaxed")', op.spans)
             return
         first = self.stores_first and bool(names_in(index) & self.columns) and storage not in self.kernel.reads()
         hint = ', eviction_policy="evict_first"' if first else ""

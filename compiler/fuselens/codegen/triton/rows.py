@@ -8,9 +8,10 @@ import sympy
 from sympy import Expr
 
 from ...ir.loops import Op, Phase, indirect_names, value_symbol
-from ..expressions import TRITON, linear, names_in, print_factor
+from ..expressions import TRITON, names_in, print_factor
 from ..nest import in_order
 from .blocks import Blocks
+from .directions import contiguous_along_points
 from .folds import Folds, blocks_of, next_power_of_two
 
 PERSISTENT = 8192  # longest reduction that stays in registers
@@ -32,7 +33,7 @@ class Rows(Folds):
         lengths = [sympy.Mul(*(a.size for a in p.axes)) for p in kernel.phases if p.axes]
         longest = max(self.nest.hint(n) for n in lengths)
         fits = all(n.is_Integer for n in lengths) and longest <= PERSISTENT
-        columns = self._contiguous_along_points()
+        columns = contiguous_along_points(kernel)
         walks = self._walks()
         if fits:
             widest = next_power_of_two(longest)
@@ -43,7 +44,7 @@ class Rows(Folds):
         if not fits:
             again = not columns and any("evict_last" in policies.values() for _, policies in walks)
             block = next((b for least, *b in REREAD if again and longest >= least), LOOPED)
-            xblock, (widest, warps) = (64, (32, 8)) if columns else (1, block)
+            xblock, (widest, warps) = (64, (32, 4)) if columns else (1, block)
             self.stores_first = again
             if again:  # a thread has 64 registers where there are 32 warps: enough for 16 times three values
                 widest //= next_power_of_two(-(-(max(map(_registers, kernel.phases)) + self.wide) // 3))
@@ -128,21 +129,6 @@ class Rows(Folds):
                         self.held[key] = op.args[2]
             body.append(op)
         return Phase(phase.axes, tuple(body))
-
-    def _contiguous_along_points(self) -> bool:
-        """True where memory is contiguous along a kernel axis rather than along the phases' axes."""
-        inner = outer = 0
-        points = frozenset(a.name for a in self.kernel.axes)
-        for phase in self.kernel.phases:
-            own = frozenset(a.name for a in phase.axes)
-            if not own:
-                continue
-            for op in phase.body:
-                if op.op in ("load", "store"):
-                    form = linear(sympy.sympify(op.args[1]), own | points)
-                    inner += any(form.coefficients.get(n) == 1 for n in own)
-                    outer += any(form.coefficients.get(n) == 1 for n in points)
-        return outer > inner
 
 
 def _registers(phase: Phase) -> int:
