@@ -43,6 +43,17 @@ def test_relu_between_matmuls_is_saved_once() -> None:
     assert p.bytes_saved == 8 * 4 * 4
 
 
+def test_sums_of_a_residual_stream_are_saved_rather_than_what_was_added() -> None:
+    def stream(x: Tensor, scale: Tensor, shift: Tensor, *weights: Tensor) -> Tensor:
+        for w in weights:
+            x = x + F.layer_norm(x, (8,), scale, shift).tanh() @ w
+        return F.layer_norm(x, (8,), scale, shift)
+
+    p = parts(stream, [leaf(64, 8), leaf(8), leaf(8), *(leaf(8, 8) for _ in range(4))])
+    large = [s.name.rstrip("_0123456789") for s in p.saved if s.source != "input" and s.bytes == 64 * 8 * 4]
+    assert sorted(large) == ["add"] * 3 + ["mm"] + ["tanh"] * 4  # the first sum is of an input, which costs nothing
+
+
 def test_mask_is_saved_rather_than_the_value() -> None:
     p = parts(lambda x, w: F.relu(x @ w) * 2, [leaf(64, 16), leaf(16, 32)])
     assert p.bytes_saved == 64 * 32  # booleans

@@ -236,7 +236,7 @@ def test_flags_and_empty_phases_under_the_interpreter() -> None:
             source = to_triton(parse(FLAGS.format(n=n, kind=kind)))
             flags, values = torch.rand(50) < start, torch.rand(n) < 0.5
             tensors = {"arg0": wheres[:n].clone(), "arg1": values, "buf0": flags.clone()}
-            cases.append(Job(source, "kernel0", tensors, {}, 1))
+            cases.append(Job(source, "kernel0", tensors, {}, programs(source.kernels[0], {})))
             name = "amax" if kind == "max" else "amin"
             new = flags.int().scatter_reduce(0, wheres[:n] % 50, values.int(), name)
             expected.append(new.bool())

@@ -135,3 +135,60 @@ def test_compiles_for_sm_90_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> No
             found = compile_offline(source, kernel.name, 90)
             assert found["spills"] == 0
     assert len(graph.kernels()) == 2
+
+
+
+SCATTERED = """graph g
+  input x: f32[{n}, 24] strides [24, 1]
+  buffer y: f32[70, 24] strides [24, 1]
+  kernel zeros [i0 < 1680]
+    phase []
+      t0 = const 0.0 : f32
+      store y[i0] = t0
+  kernel k [i0 < 24]
+    phase [r0 < {n}]
+      t0 = index Mod(r0, 70) : i64
+      t1 = bounds t0, 70 : i64
+      t2 = load x[i0 + 24*r0] : f32
+      store y[i0 + 24*%t1] = sum t2
+  return y
+"""
+SCALED_COLUMNS = """graph g
+  input x: f32[{n}, 24] strides [24, 1]
+  buffer s: f32[{n}] strides [1]
+  buffer y: f32[24] strides [1]
+  kernel scales [i0 < {n}]
+    phase []
+      t0 = load x[24*i0] : f32
+      store s[i0] = t0
+  kernel k [i0 < 24]
+    phase [r0 < {n}]
+      t0 = load x[i0 + 24*r0] : f32
+      t1 = load s[r0] : f32
+      t2 = load s[{n} - 1 - r0] : f32
+      t3 = mul t0, t1 : f32
+      t4 = mul t3, t2 : f32
+      t5 = reduce sum t4 : f32
+    phase []
+      store y[i0] = t5
+  return y
+"""
+
+
+def test_what_folds_nothing_is_spread_over_points() -> None:
+    """As the gradient of an embedding: a program of points would walk down its columns."""
+
+    def added(x: Tensor) -> tuple[Tensor, ...]:
+        return (torch.zeros(70, 24).index_add(0, torch.arange(len(x)) % 70, x),)
+
+    texts = check([(SCATTERED.format(n=n), torch.randn(n, 24), added) for n in (128, 163)])
+    for text in texts:
+        assert "for start" not in text and "i0 = x % 24" in text
+
+
+def test_columns_scaled_by_their_rows_are_folded_as_columns() -> None:
+    """What varies along rows alone does not say along what memory lies."""
+    text = SCALED_COLUMNS.format(n=163)
+    x = torch.randn(163, 24)
+    *_, found = check([(text, x, lambda v: ((v * v[:, :1] * v[:, :1].flip(0)).sum(0),))], 1e-3)
+    assert "XBLOCK: tl.constexpr = 32" in found and "def k_1(" in found
