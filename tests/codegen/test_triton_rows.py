@@ -137,7 +137,6 @@ def test_compiles_for_sm_90_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(graph.kernels()) == 2
 
 
-
 SCATTERED = """graph g
   input x: f32[{n}, 24] strides [24, 1]
   buffer y: f32[70, 24] strides [24, 1]
