@@ -19,7 +19,8 @@ from .ir.parts import part
 from .report import Decision
 from .runtime import tune_gpu
 from .runtime.tune_gpu import Candidate, Measure
-from .schedule.products import Instead, Site, instead, replaced, sites
+from .schedule.product_sites import Site, sites
+from .schedule.products import Instead, instead, nodes_of, replaced
 
 if TYPE_CHECKING:
     from .codegen.source import Generated
@@ -77,11 +78,12 @@ def _options(graph: Graph, site: Site) -> list[tuple[Candidate, Instead, Any]]:
     tf32 = site.dtype == "f32" and torch.get_float32_matmul_precision() != "highest"
     found = []
     for choice in instead(graph, site):
-        alone = part(replaced(graph, site, choice), choice.kernels)
-        name = next(new.name for k, new in zip(choice.kernels, alone.nodes, strict=True) if k.name == choice.product)
+        kernels = nodes_of(site, choice)
+        alone = part(replaced(graph, site, choice), kernels)
+        name = next(new.name for k, new in zip(kernels, alone.nodes, strict=True) if k.name == choice.product)
         parts = choice.parts
         shape = Shape(site.batch * parts, site.rows, site.columns, site.summed // parts, ITEMSIZE[site.dtype], tf32)
-        more = 0.0
+        more = 0.1 * predicted(shape, tiles(shape)[0]) if choice.inside else 0.0  # what is computed again
         if parts > 1:
             more = 3e-6 + 8 * parts * site.batch * site.rows * site.columns / PART_BYTES
         for tile in tiles(shape):

@@ -14,7 +14,8 @@ from fuselens.codegen.triton.offline import compile_offline
 from fuselens.codegen.triton.tiles import Shape, Tiles, predicted, tiles
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse
-from fuselens.schedule.products import instead, replaced, sites
+from fuselens.schedule.product_sites import sites
+from fuselens.schedule.products import instead, replaced
 
 from .test_triton import check_all
 

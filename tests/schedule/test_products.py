@@ -9,7 +9,8 @@ from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse
 from fuselens.ir.verify import verify
-from fuselens.schedule.products import instead, replaced, sites
+from fuselens.schedule.product_sites import sites
+from fuselens.schedule.products import instead, replaced
 
 ADDED = """graph g
   input w: {d}[48, 256] strides [256, 1]
@@ -63,6 +64,28 @@ GATED = """graph g
       t2 = mul t0, t1 : f32
       store buf3[i0] = t2
   return buf3
+"""
+MADE = """graph g
+  input x: f32[16, 256] strides [256, 1]
+  input r: f32[16] strides [1]
+  input w: f32[256, 48] strides [48, 1]
+  buffer buf0: f32[16, 256] strides [256, 1]
+  buffer buf1: f32[48, 256] strides [256, 1]
+  view buf2: f32[256, 48] strides [1, 256] offset 0 of buf1
+  buffer buf3: f32[16, 48] strides [48, 1]
+  kernel kernel0 [i0 < 16, i1 < 256] from [aten.mul.Tensor]
+    phase []
+      t0 = load x[256*i0 + i1] : f32
+      t1 = load r[i0] : f32
+      t2 = mul t0, t1 : f32
+      store buf0[256*i0 + i1] = t2
+  kernel kernel1 [i0 < 48, i1 < 256] from [aten.abs.default]
+    phase []
+      t0 = load w[i0 + 48*i1] : f32
+      t1 = abs t0 : f32
+      store buf1[256*i0 + i1] = t1
+  extern buf3 = aten.mm.default(buf0, buf2)
+  return {outputs}
 """
 TORCH = {"f32": torch.float32, "bf16": torch.bfloat16}
 
@@ -155,3 +178,39 @@ def test_other_products() -> None:
     assert sites(parse(GATED.replace("f32", "f64"))) == []
     row = GATED.replace("[16, ", "[1, ").replace("768", "48")
     assert sites(parse(row)) == []
+
+
+def test_what_makes_operands() -> None:
+    assert check(parse(MADE.format(outputs="buf3"))) == ["kernel", "kernel with operands", "2 parts"]
+    graph = parse(MADE.format(outputs="buf3, buf0"))
+    (site,) = sites(graph)
+    assert [k.name for k in site.kernels_before] == ["kernel1"]
+    check(graph)
+    assert check(parse(MADE.format(outputs="buf0, buf1, buf3"))) == ["kernel", "2 parts"]
+
+
+def test_operands_that_are_flat_when_they_are_made() -> None:
+    text = (
+        MADE.format(outputs="buf3")
+        .replace("[i0 < 16, i1 < 256]", "[i0 < 4096]")
+        .replace("      t1 = load r[i0] : f32\n", "")
+    )
+    text = text.replace("load x[256*i0 + i1]", "load x[i0]").replace("mul t0, t1", "mul t0, t0")
+    text = text.replace("store buf0[256*i0 + i1]", "store buf0[i0]")
+    assert "kernel with operands" in check(parse(text))
+
+
+def test_a_kernel_between_products_follows_the_first() -> None:
+    text = GATED.replace("aten.mm.default(x, u)", "aten.mm.default(buf4, v)").replace("load buf2", "load u")
+    text = text.replace(
+        "input u: f32[32, 48] strides [48, 1]",
+        "input u: f32[16, 48] strides [48, 1]\n  input v: f32[48, 48] strides [48, 1]",
+    )
+    text = text.replace("  buffer buf3", "  buffer buf4: f32[16, 48] strides [48, 1]\n  buffer buf3")
+    text = text.replace("store buf3", "store buf4").replace("return buf3", "return buf2")
+    extern = next(line for line in text.splitlines() if "buf2 = aten" in line)
+    text = text.replace(extern + "\n", "").replace("  return", f"{extern}\n  return")
+    graph = parse(text)
+    first, second = sites(graph)
+    assert (first.reader is not None, second.kernels_before) == (True, ())
+    check(graph)

@@ -1,0 +1,240 @@
+"""Products of matrices in a graph, with the kernels that make their operands and read them, by elements of the product."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import sympy
+from sympy import Expr
+
+from fuselens.ir.affine import linear
+from fuselens.ir.loops import Axis, Extern, Graph, Kernel, Loop, Ref, extern_reads
+
+_PRODUCTS = {"aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default"}
+_DTYPES = ("f32", "f16", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """A kernel that makes an operand, by element. ``change`` gives its axes in terms of some that are ``batch``, ``outer`` and
+    ``inner`` positions in memory, "" where there is one only; in a ``turned`` operand the inner position counts its rows."""
+
+    kernel: Kernel
+    change: dict[str, Expr]
+    batch: str
+    outer: str
+    inner: str
+    turned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A call that computes a product, the kernel that may follow in the same one, and those that may make the operands' elements
+    where they are multiplied, if there are any."""
+
+    call: Extern
+    reader: Kernel | None
+    makers: tuple[Maker | None, ...]
+    batch: int
+    rows: int
+    columns: int
+    summed: int
+    dtype: str
+
+    @property
+    def nodes(self) -> tuple[Extern | Kernel, ...]:
+        return (*self.kernels_before, self.call, *(() if self.reader is None else (self.reader,)))
+
+    @property
+    def kernels_before(self) -> tuple[Kernel, ...]:
+        return tuple(m.kernel for m in self.makers if m is not None)
+
+
+def sites(graph: Graph) -> list[Site]:
+    """The products of a fused graph that a kernel could compute."""
+    found = [s for n in graph.nodes if isinstance(n, Extern) and (s := _site(graph, n)) is not None]
+    taken: set[str] = set()  # kernels that belong to a site: what reads two products goes with the later one
+    for k in reversed(range(len(found))):
+        reader = _reader(graph, found[k])
+        if reader is not None and reader.name not in taken:
+            taken.add(reader.name)
+            found[k] = dataclasses.replace(found[k], reader=reader)
+    for k, site in enumerate(found):
+        makers = (_maker(graph, site, 0), _maker(graph, site, 1))
+        makers = tuple(m if m is not None and m.kernel.name not in taken else None for m in makers)
+        found[k] = dataclasses.replace(site, makers=makers)
+    return found
+
+
+def _site(graph: Graph, call: Extern) -> Site | None:
+    if call.target not in _PRODUCTS or call.outputs != (call.name,) or graph.buffers[call.name].storage:
+        return None
+    scale = dict(call.kwargs)
+    if not scale.keys() <= {"alpha", "beta"} or not all(isinstance(v, (int, float)) for v in scale.values()):
+        return None
+    if not all(isinstance(a, Ref) for a in call.args):
+        return None
+    out = graph.buffers[call.name]
+    operands = [graph.buffers[a.name] for a in call.args]
+    buffers = [out, *operands]
+    if out.dtype not in _DTYPES or any(b.dtype != out.dtype for b in buffers):
+        return None
+    numbers = [e for b in buffers for e in (*b.sizes, *b.strides, b.offset)]
+    if not all(e.is_Integer for e in numbers):
+        return None
+    a = operands[-2]
+    batch = int(a.sizes[0]) if len(a.sizes) == 3 else 1
+    rows, summed, columns = int(a.sizes[-2]), int(a.sizes[-1]), int(out.sizes[-1])
+    if min(batch, rows, summed, columns) == 0 or min(rows, columns) == 1:
+        return None
+    return Site(call, None, (None, None), batch, rows, columns, summed, out.dtype)
+
+
+def _reader(graph: Graph, site: Site) -> Kernel | None:
+    """The first node that uses the product, if that is a kernel of points that reads each of its elements once."""
+    place = next(k for k, n in enumerate(graph.nodes) if n is site.call)
+    read = {graph.buffers[n].owner for n in extern_reads(site.call)}
+    for node in graph.nodes[place + 1 :]:
+        if isinstance(node, Extern):
+            if any(graph.buffers[n].owner == site.call.name for n in extern_reads(node)):
+                return None
+            if any(graph.buffers[n].owner in read for n in node.mutates):
+                return None
+            continue
+        if not isinstance(node, Kernel):
+            return None
+        if site.call.name in node.reads():
+            return node if _of_points(node) and read_at(graph, site, node) is not None else None
+        if read & set(node.writes()):
+            return None
+    return None
+
+
+def _maker(graph: Graph, site: Site, which: int) -> Maker | None:
+    """What makes an operand, if that is a kernel of points that makes nothing else, and nobody else wants the operand."""
+    operand, other = (graph.buffers[site.call.args[k].name] for k in (which - 2, -1 - which))
+    owner = operand.owner
+    users = [n for n in graph.nodes if not isinstance(n, Loop) and owner in used(graph, n)]
+    if len(users) != 2 or users[1] is not site.call or other.owner == owner or owner in wanted(graph):
+        return None
+    kernel = users[0]
+    if not isinstance(kernel, Kernel) or not _of_points(kernel) or kernel.writes() != (owner,):
+        return None
+    place = {id(n): k for k, n in enumerate(graph.nodes)}
+    between = graph.nodes[place[id(kernel)] + 1 : place[id(site.reader or site.call)] + 1]
+    if any(set(kernel.reads()) & _written(graph, n) for n in between if not isinstance(n, Loop)):
+        return None
+    high, wide = (int(n) for n in operand.sizes[-2:])
+    strides = [int(n) for n in operand.strides]
+    plain = strides[-2:] == [wide, 1]
+    whole = strides[:-2] in ([], [high * wide]) and operand.offset == 0
+    if not whole or not (plain or strides[-2:] == [1, high]) or graph.buffers[owner].numel() != operand.numel():
+        return None
+    stores = [o for o in kernel.ops() if o.op == "store"]
+    places = places_of(
+        {sympy.sympify(stores[0].args[1])}, kernel, site.batch, *((high, wide) if plain else (wide, high))
+    )
+    if places is None or len(stores) != 1:
+        return None
+    parts = (places.batch, places.row, places.column)
+    if not all(p.is_Symbol or p == 0 for p in parts):
+        return None
+    batch, outer, inner = (p.name if isinstance(p, sympy.Symbol) else "" for p in parts)
+    return Maker(kernel, places.change, batch, outer, inner, not plain)
+
+
+def used(graph: Graph, node: Extern | Kernel) -> set[str]:
+    reads = extern_reads(node) if isinstance(node, Extern) else node.reads()
+    return {graph.buffers[n].owner for n in reads} | _written(graph, node)
+
+
+def _written(graph: Graph, node: Extern | Kernel) -> set[str]:
+    names = (*node.mutates, *(o for o in node.outputs if o)) if isinstance(node, Extern) else node.writes()
+    return {graph.buffers[n].owner for n in names}
+
+
+def wanted(graph: Graph) -> set[str]:
+    return {graph.buffers[n].owner for n in graph.results()}
+
+
+def _of_points(kernel: Kernel) -> bool:
+    plain = all(o.op not in ("reduce", "scan", "bounds") and not o.update for o in kernel.ops())
+    return plain and not any(p.axes for p in kernel.phases)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The points of a kernel by elements of the product: its axes, divided where rows and batches end."""
+
+    axes: tuple[Axis, ...]
+    change: dict[str, Expr]  # divided axes in terms of what they were divided into
+    batch: Expr
+    row: Expr
+    column: Expr
+
+
+def places_of(indices: set[Expr], kernel: Kernel, batch: int, rows: int, columns: int) -> _Places | None:
+    """The points of ``kernel``, which are at ``indices`` of memory that holds matrices, one row after the other."""
+    names = frozenset(a.name for a in kernel.axes)
+    form = linear(next(iter(indices)), names) if len(indices) == 1 else None
+    if form is None or form.constant != 0 or not all(a.size.is_Integer for a in kernel.axes):
+        return None
+    if not all(c.is_Integer for _, c in form.terms):
+        return None
+    steps = {a: int(c) for a, c in form.terms}
+    axes = sorted((a for a in kernel.axes if a.size != 1), key=lambda a: -steps.get(a.name, 0))
+    reach = 1
+    parts: list[tuple[Axis, int]] = []  # innermost first, with its step
+    change: dict[str, Expr] = {}
+    taken = {a.name for a in kernel.axes}
+    for axis in reversed(axes):
+        if steps.get(axis.name) != reach:
+            return None
+        divided = _divided(axis, reach, (columns, columns * rows), taken)
+        if divided is None:
+            return None
+        if len(divided) > 1:
+            change[axis.name] = sympy.Add(*(a.symbol * (step // reach) for a, step in divided))
+        parts += divided
+        reach *= int(axis.size)
+    if reach != batch * rows * columns:
+        return None
+
+    def position(low: int, high: int) -> Expr:
+        return sympy.Add(*(a.symbol * (step // low) for a, step in parts if low <= step < high))
+
+    many = columns * rows
+    change |= {a.name: sympy.S.Zero for a in kernel.axes if a.size == 1}
+    return _Places(
+        tuple(a for a, _ in reversed(parts)), change,
+        position(many, reach + 1), position(columns, many), position(1, columns),
+    )  # fmt: skip
+
+
+def read_at(graph: Graph, site: Site, reader: Kernel) -> _Places | None:
+    out = graph.buffers[site.call.name]
+    expected = [site.columns * site.rows, site.columns, 1][-len(out.sizes) :]
+    if [int(s) for s in out.strides] != expected or out.offset != 0:
+        return None
+    indices = {sympy.sympify(o.args[1]) for o in reader.ops() if o.op == "load" and o.args[0] == out.name}
+    return places_of(indices, reader, site.batch, site.rows, site.columns)
+
+
+def _divided(axis: Axis, step: int, borders: tuple[int, ...], taken: set[str]) -> list[tuple[Axis, int]] | None:
+    """``axis``, innermost part first, so that no part crosses a border."""
+    size = int(axis.size)
+    cuts = sorted({b for b in borders if step < b < step * size})
+    found = []
+    for at, end in zip([step, *cuts], [*cuts, step * size], strict=True):
+        if end % at:
+            return None
+        name = axis.name if not cuts else fresh(axis.name, taken)
+        found.append((Axis(name, sympy.Integer(end // at)), at))
+    return found
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    new = next(f"{name}_{k}" for k in range(len(taken) + 1) if f"{name}_{k}" not in taken)
+    taken.add(new)
+    return new
