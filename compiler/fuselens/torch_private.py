@@ -1699,3 +1699,10 @@ def storage_uses(storage: torch.UntypedStorage) -> int:
 def current_stream() -> int:
     """The address of the current device's current CUDA stream."""
     return torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
+
+
+@functools.cache
+def largest_float8() -> int:
+    """The bits that torch makes of numbers too large for float8_e4m3fn: those of the largest, or (until 2.12) of NaN."""
+    with torch._C._DisableTorchDispatch():
+        return int(torch.tensor(1e6, device="cpu").to(torch.float8_e4m3fn).view(torch.uint8))

@@ -18,7 +18,8 @@ HALVES = frozenset({"f16", "bf16"})
 INTEGERS = frozenset({"i64", "i32", "i16", "i8", "u8"})
 WIDE_UNSIGNED = frozenset({"u16", "u32", "u64"})  # few operators exist for them
 REALS = FLOATS | INTEGERS | WIDE_UNSIGNED | {"bool"}
-LOOP_DTYPES = REALS | PARTS.keys()  # what loops compute with; the rest (float8) goes through ATen
+FLOAT8 = frozenset({"f8e4m3", "f8e5m2"})  # loops on a GPU convert and copy them; ATen does the rest
+LOOP_DTYPES = REALS | PARTS.keys() | FLOAT8  # what loops load and store
 
 
 def compute_dtype(dtype: str) -> str:

@@ -36,7 +36,7 @@ from fuselens.lowering import (
     windows,
 )
 from fuselens.lowering.builder import Builder, LoweringError, Pair, Unsupported, contiguous_strides, expression
-from fuselens.lowering.dtypes import NAMES, PARTS, REALS, WIDE_UNSIGNED
+from fuselens.lowering.dtypes import FLOAT8, NAMES, PARTS, REALS, WIDE_UNSIGNED
 from fuselens.lowering.views import aliases, is_view, lower_view
 from fuselens.report import Span
 from fuselens.torch_private import OpOverload, symint_hint, symint_may_be_negative
@@ -110,6 +110,9 @@ UNSIGNED = frozenset(
         "aten.where",
     )
 )  # fmt: skip
+_FLOAT8 = frozenset(
+    "aten._to_copy aten.clone aten.contiguous aten.copy aten.lift_fresh_copy aten.cat prims.convert_element_type".split()
+)
 UNSIGNED_FOLDS = frozenset({"aten.sum", "aten.prod", "aten.any", "aten.all", "aten.cumsum", "aten.cumprod"})
 """Operators that exist for wide unsigned integers, by packet. Others may, or raise: ATen is called."""
 _FILLS = frozenset({"aten.full", "aten.full_like", "aten.fill", "aten.scalar_tensor"})
@@ -288,6 +291,8 @@ class _Walk:
         reason = REASONS.get(packet, "it has no lowering to loops yet")
         if rule is not None and not dtypes.isdisjoint(WIDE_UNSIGNED) and not self._unsigned(packet, meta):
             rule, reason = None, "ATen says whether it exists for wide unsigned integers"
+        if rule is not None and not dtypes.isdisjoint(FLOAT8) and not self._float8(packet, meta, dtypes):
+            rule, reason = None, "loops do not compute with float8, and copy it on GPUs only"
         first: Any = meta[0] if isinstance(meta, (tuple, list)) and meta else meta
         if rule is not None and self.apart and isinstance(first, torch.Tensor):
             if first.device.type == self.apart and (device := self._only_reader(node, first)):
@@ -324,6 +329,11 @@ class _Walk:
         if NAMES.get(meta.dtype) not in WIDE_UNSIGNED and packet in UNSIGNED_FOLDS:
             return True
         return packet in UNSIGNED or (meta.is_floating_point() and isinstance(RULES.get(packet), pointwise.Formula))
+
+    def _float8(self, packet: str, meta: Any, dtypes: set[str]) -> bool:
+        """Whether loops compute an operator with numbers of eight bits among its operands and results."""
+        on_gpu = isinstance(meta, torch.Tensor) and (self.low.device or str(meta.device)).startswith("cuda")
+        return on_gpu and packet in _FLOAT8 and dtypes.isdisjoint(PARTS)
 
     def _only_reader(self, node: fx.Node, value: torch.Tensor) -> str:
         """The device on which a number made from nothing on the CPU is read, where that is another one and only that."""

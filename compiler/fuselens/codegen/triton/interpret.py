@@ -61,7 +61,7 @@ def main(job_file: str, result_file: str) -> None:
             module = modules[job.source.text] = load_module(job.source, Path(job_file).parent / f"m{number}")
         info = job.source.kernel(job.kernel)
         assert info is not None
-        tensors = [job.tensors[a] for a in info.arguments]
+        tensors = [_as_kernels_see(job.tensors[a]) for a in info.arguments]
         try:
             if job.grid:
                 getattr(module, info.function)[(job.grid,)](*tensors, *(job.sizes[s] for s in info.sizes))
@@ -69,6 +69,13 @@ def main(job_file: str, result_file: str) -> None:
             raise RuntimeError(f"job {number}, {job.kernel}:\n{job.source.text}") from error
         results.append(job.tensors)
     torch.save(results, result_file)
+
+
+def _as_kernels_see(tensor: Any) -> Any:
+    """Numbers of eight bits are bits."""
+    import torch
+
+    return tensor.view(torch.uint8) if tensor.is_floating_point() and tensor.dtype.itemsize == 1 else tensor
 
 
 if __name__ == "__main__":

@@ -218,5 +218,5 @@ class _KernelWriter(Products):
 
 
 def _pointee(dtype: str) -> str:
-    names = {"f64": "fp64", "f32": "fp32", "f16": "fp16", "bool": "i1"}
+    names = {"f64": "fp64", "f32": "fp32", "f16": "fp16", "bool": "i1", "f8e4m3": "u8", "f8e5m2": "u8"}
     return names.get(dtype, dtype)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ...ir.loops import Op
+from ...torch_private import largest_float8
 from ..cpu.scalar_ops import Value, rounded
 from ..source import Unsupported
 
@@ -18,6 +19,7 @@ TYPES: dict[str, str] = {
     "f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16", "i64": "tl.int64",
     "i32": "tl.int32", "i16": "tl.int16", "i8": "tl.int8", "u8": "tl.uint8",
     "u16": "tl.uint16", "u32": "tl.uint32", "u64": "tl.uint64", "bool": "tl.int1",
+    "f8e4m3": "tl.uint8", "f8e5m2": "tl.uint8",  # their bits, converted in whole numbers: Triton rounds and saturates otherwise
 }  # fmt: skip
 BITS = {"f64": "i64", "f32": "i32", "i64": "f64", "i32": "f32", "f16": "i16", "bf16": "i16", "i16": "f16"}
 
@@ -27,6 +29,38 @@ LIBDEVICE = frozenset(
 )  # fmt: skip
 
 FUNCTIONS: dict[str, str] = {
+    "f8e4m3_to_f32": """
+@triton.jit
+def f8e4m3_to_f32(x):
+    bits = x.to(tl.int16)
+    y = ((bits & 127) << 7 | (bits & 128) << 8).to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+    return tl.where((bits & 127) == 127, float("nan"), y)
+""",
+    "f8e5m2_to_f32": """
+@triton.jit
+def f8e5m2_to_f32(x):
+    return (x.to(tl.int16) << 8).to(tl.float16, bitcast=True).to(tl.float32)
+""",
+    "f32_to_f8e4m3": """
+@triton.jit
+def f32_to_f8e4m3(x, largest: tl.constexpr):
+    bits = x.to(tl.int32, bitcast=True)
+    a = bits & 0x7FFFFFFF
+    small = (a.to(tl.float32, bitcast=True) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000  # the sum is rounded
+    y = tl.minimum((a - 0x3C000000 + 0x7FFFF + (a >> 20 & 1)) >> 20, largest)
+    y = tl.where(a < 0x3C800000, small, tl.where(a > 0x7F800000, 127, y))
+    return (y | (bits >> 24 & 128)).to(tl.uint8)
+""",
+    "f32_to_f8e5m2": """
+@triton.jit
+def f32_to_f8e5m2(x):
+    bits = x.to(tl.int32, bitcast=True)
+    a = bits & 0x7FFFFFFF
+    small = (a.to(tl.float32, bitcast=True) + 128.0).to(tl.int32, bitcast=True) - 0x43000000
+    y = tl.minimum((a - 0x38000000 + 0xFFFFF + (a >> 21 & 1)) >> 21, 124)
+    y = tl.where(a < 0x38800000, small, tl.where(a > 0x7F800000, 127, y))
+    return (y | (bits >> 24 & 128)).to(tl.uint8)
+""",
     "trunc": """
 @triton.jit
 def trunc(x):
@@ -341,6 +375,14 @@ TABLE: dict[str, Entry] = {
 def cast(e: Emitter, op: Op, value: Value) -> str:
     if value.dtype == op.dtype:
         return value.text
+    if value.dtype.startswith("f8"):
+        e.need(f"{value.dtype}_to_f32")
+        wide = Value(f"{value.dtype}_to_f32({value.text})", "f32")
+        return cast(e, op, wide)
+    if op.dtype.startswith("f8"):
+        e.need(f"f32_to_{op.dtype}")
+        narrow = value.text if value.dtype == "f32" else f"{value.text}.to(tl.float32)"
+        return f"f32_to_{op.dtype}({narrow}{f', {largest_float8()}' if op.dtype == 'f8e4m3' else ''})"
     if op.dtype == "bool":
         return f"{value.text} != 0"
     if op.dtype not in TYPES:
