@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from fuselens.capture import tensor_layout
 from fuselens.codegen.generate import generate
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse
+from fuselens.runtime import _program, program
 from fuselens.runtime.compile_graph import build
 
 from .graphs import config
@@ -31,11 +33,13 @@ def check(text: str, inputs: Sequence[Any], tolerance: float = 1e-5) -> None:
     graph = parse(text)
     expected = evaluate(graph, [i.clone() for i in inputs])
     moved = on_gpu(graph)
-    built = build(moved, generate(moved, "cuda", "scalar"), config(), "cuda")
-    found = built.call(tuple(i.cuda() for i in inputs))
-    for f, e in zip(found, expected, strict=True):
-        assert f.is_cuda
-        torch.testing.assert_close(f.cpu(), e, rtol=tolerance, atol=tolerance, equal_nan=True)
+    for steps in (False, program.available(tensor_layout.tensor_offset())):
+        built = build(moved, generate(moved, "cuda", "scalar", cpp_host=steps), config(), "cuda")
+        assert isinstance(built.call, _program.Program) == steps
+        found = built.call(tuple(i.cuda() for i in inputs))
+        for f, e in zip(found, expected, strict=True):
+            assert f.is_cuda
+            torch.testing.assert_close(f.cpu(), e, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def test_reductions() -> None:

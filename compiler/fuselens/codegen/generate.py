@@ -10,8 +10,9 @@ from ..ir.loops import Graph
 from .cpu.cpp import to_cpp
 from .cpu.cpp import variants as variants
 from .cpu.isa import ISAS
-from .host import operators_text, to_host
+from .host import operators_text
 from .source import Generated, Source
+from .steps import to_host
 
 
 def generate(
@@ -22,8 +23,9 @@ def generate(
     """Sources of ``graph`` (fused and ordered) for ``target``: "cpu", or "cuda" with or without an architecture.
 
     ``isa`` names the CPU instruction set. ``document`` are the Triton kernels of a CPU graph, to look at. ``cpp_host``
-    says whether this process can run C++ host programs; ``floats`` and ``float_outputs`` are for them (see ``to_cpp``).
-    ``tunings`` overrules choices for kernels, by name (``nest.Tuning``; on a GPU ``triton.blocks.Blocks``). ``fast_math`` concerns C++ too: Triton's functions are the
+    says whether this process can run host programs without Python; ``floats`` and ``float_outputs`` are for them (see
+    ``to_cpp``). ``tunings`` overrules choices for kernels, by name (``nest.Tuning``; on a GPU ``triton.blocks.Blocks``).
+    ``fast_math`` concerns C++ too: Triton's functions are the
     GPU's approximations either way. Raises :class:`.source.Unsupported`.
     """
     on_gpu = target.startswith("cuda")
@@ -40,5 +42,6 @@ def generate(
         host = operators_text(graph.name, cpp.program)
     else:
         kernels = {"triton": triton} if on_gpu else {"cpp": cpp}
-        host = to_host(graph, {language: source for language, source in kernels.items() if source is not None})
+        made = {language: source for language, source in kernels.items() if source is not None}
+        host = to_host(graph, made, steps=cpp_host)
     return Generated(host, cpp, triton, ISAS[isa].flags)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -29,13 +30,18 @@ TORCH_NAMES: dict[str, str] = {
 }  # fmt: skip
 
 
-def to_host(graph: Graph, sources: Mapping[str, Source]) -> Source:
-    """The host program of ``graph``: a module with ``call(inputs: tuple) -> tuple``.
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement of a host program, for ``steps.py``. ``kind`` and what it does: "kernel" and "call" run ``node``;
 
-    ``sources`` holds the kernels' source by language: "cpp" or "triton". Raises Unsupported for arguments of extern
-    calls that have no Python text.
+    ``name`` is a tensor made anew ("new"), another name ("alias"), a view ("view"), another shape ("reshape") or dtype
+    ("reinterpret") of ``base``, laid out as kernels expect ("settle"), or not needed any more ("drop").
     """
-    return _Host(graph, sources).write()
+
+    kind: str
+    name: str = ""
+    base: str = ""
+    node: Kernel | Extern | None = None
 
 
 # What graphs call for a few numbers at a time, by torch's Python binding: that takes a quarter of the operator's time.
@@ -43,13 +49,16 @@ _BINDINGS = {"aten.randint.low": "torch.randint"}
 _RESERVED = frozenset({"call", "inputs", "torch", "reinterpret", "settled", "check_errors", "stream", "current_stream"})
 
 
-class _Host:
+class Host:
+    """Writes the host program of a graph. ``sources`` holds the kernels' source by language: "cpp" or "triton"."""
+
     def __init__(self, graph: Graph, sources: Mapping[str, Source]) -> None:
         self.graph = graph
         self.triton = "triton" in sources and "cpp" not in sources
         kernels = sources.get("cpp") or sources.get("triton")
         self.infos: dict[str, KernelInfo] = {k.name: k for k in kernels.kernels} if kernels else {}
         self.out = Writer("#", "    ")
+        self.statements: list[Statement] = []
         self.names: dict[str, str] = {}
         self.makers: dict[str, tuple[str, str]] = {}  # what the runtime binds: name → dtype, device
         self.made: set[str] = set()  # buffers that exist as tensors at this point
@@ -71,6 +80,9 @@ class _Host:
             self.names[buffer] = found
         return found
 
+    def _did(self, kind: str, name: str = "", base: str = "", node: Kernel | Extern | None = None) -> None:
+        self.statements.append(Statement(kind, name, base, node))
+
     def _last_uses(self) -> dict[str, int]:
         """The last node that uses each buffer's tensor (views and takeovers use what they lie in)."""
         last: dict[str, int] = {}
@@ -91,6 +103,10 @@ class _Host:
     # --- the program ---
 
     def write(self) -> Source:
+        """The program: a module with ``call(inputs: tuple) -> tuple``.
+
+        Raises Unsupported for arguments of extern calls that have no Python text.
+        """
         graph, out = self.graph, self.out
         out.put(f"# Host program of graph {graph.name}. Written by fuselens.")
         out.put(
@@ -170,6 +186,7 @@ class _Host:
                     start = offset
                 text = f"{base}.as_strided({self._tuple(buffer.sizes)}, {self._tuple(buffer.strides)}, {start})"
                 self.out.put(f"{self._name(name)} = {text}")
+                self._did("view", name, buffer.storage)
                 self.made.add(name)
         return self._name(name)
 
@@ -181,19 +198,24 @@ class _Host:
         if earlier is None:
             self.makers[maker_name(buffer)] = (buffer.dtype, buffer.device)
             out.put(f"{name} = {maker_name(buffer)}({sizes}, {strides})")
+            self._did("new", buffer.name)
             return
         old = self.graph.buffers[earlier]
         base = self._tensor(earlier)
         same = old.dtype == buffer.dtype
         if same and (old.sizes, old.strides) == (buffer.sizes, buffer.strides):
             out.put(f"{name} = {base}  # takes over its memory")
+            self._did("alias", buffer.name, earlier)
         elif same:
             out.put(f"{name} = {base}.as_strided({sizes}, {strides}, 0)  # takes over its memory")
+            self._did("reshape", buffer.name, earlier)
         else:
             out.put(f"{name} = reinterpret({base}, {sizes}, {strides}, torch.{dtype})  # takes over its memory")
+            self._did("reinterpret", buffer.name, earlier)
         kept = earlier in self.outputs or earlier in self.graph.inputs
         if self.last.get(earlier, -1) < self.position and not kept:
             out.put(f"del {base}")  # else it would hold the memory when this one is dead
+            self._did("drop", earlier)
 
     def _kernel(self, node: Kernel) -> None:
         info = self.infos.get(node.name)
@@ -205,6 +227,7 @@ class _Host:
         tensors = [self._tensor(s) for s in info.arguments]
         origins = ", ".join(dict.fromkeys(node.origins))
         self.out.forget()
+        self._did("kernel", node=node)
         if origins:
             self.out.put(f"# {origins}")
         if self.triton:
@@ -219,6 +242,7 @@ class _Host:
         arguments = [self._argument(a) for a in node.args]
         arguments += [f"{k}={self._argument(v)}" for k, v in node.kwargs]
         call = f"{operator_name(node.target)}({', '.join(arguments)})"
+        self._did("call", node=node)
         out = self.out
         out.forget()
         if node.reason:
@@ -241,6 +265,7 @@ class _Host:
             return
         name = self._name(buffer.name)
         self.out.put(f"{name} = settled({name}, {self._tuple(buffer.strides)})")
+        self._did("settle", buffer.name)
 
     def _argument(self, value: Any) -> str:
         return argument_text(value, self._tensor, lambda number: print_index(number, None, PYTHON))
@@ -252,9 +277,11 @@ class _Host:
             if name in self.graph.constants or name in self.outputs:
                 continue
             if self.last[name] == position and name in self.made and not self._needed_later(name, position):
-                dead.append(self._name(name))
+                dead.append(name)
         if dead and position + 1 < len(self.graph.nodes):
-            self.out.put(f"del {', '.join(dead)}")
+            self.out.put(f"del {', '.join(self._name(name) for name in dead)}")
+            for name in dead:
+                self._did("drop", name)
 
     def _needed_later(self, name: str, position: int) -> bool:
         """A buffer that is not there yet will be made from this one: a view of it, or one that takes over its memory."""

@@ -64,8 +64,22 @@ class PythonOperator:
 
 
 @dataclass(frozen=True, slots=True)
+class Steps:
+    """A host program as data (see ``codegen/steps.py``): words, numbers (64-bit integers both), how many slots it has for
+    tensors and for memory, the kernels that it launches and the functions of torch's C shim that it calls."""
+
+    words: bytes
+    numbers: bytes
+    slots: int
+    memories: int
+    kernels: tuple[str, ...]
+    functions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class HostProgram:
-    """How to call a unit's host function ``fuselens_call`` (see runtime/_program.c).
+    """How to run a host program without Python: a unit's host function ``fuselens_call``, or ``steps`` (see
+    runtime/_program.c).
 
     ``inputs`` has a letter per graph input: tensor, integer, double (a Python float), or other (not looked at); tensors of
     the graph's ``constants`` follow. ``results`` has one per result. ``outputs`` say where each output comes from: a result,
@@ -79,6 +93,7 @@ class HostProgram:
     operators: tuple[PythonOperator, ...] = ()
     imports: tuple[str, ...] = ()
     releases_lock: bool = False
+    steps: Steps | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +106,7 @@ class Source:
     kernels: tuple[KernelInfo, ...] = ()
     makers: dict[str, tuple[str, str]] = field(default_factory=dict)  # host: allocation functions → (dtype, device)
     constants: dict[str, str] = field(default_factory=dict)  # host: variables of graph constants → their buffers
-    program: HostProgram | None = None  # cpp: the host function in the unit
+    program: HostProgram | None = None  # cpp: the host function in the unit; host: the same program as steps
 
     def kernel(self, name: str) -> KernelInfo | None:
         return next((k for k in self.kernels if k.name == name), None)

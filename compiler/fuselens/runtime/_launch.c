@@ -6,6 +6,7 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,56 +17,60 @@ static launch_function launch_kernel;
 
 enum { MOST_ARGUMENTS = 1024, ALIGNED = 1, NARROW = 2, FIRST_SIZE = 2, FLAGGED_SIZES = 60, SCRATCH = 2 };
 
-typedef struct {
+typedef struct Variant {
   uint64_t key;
   void *function;
   unsigned threads, shared;
+  struct Variant *next;
 } Variant;
 
 typedef struct {
   PyObject_HEAD vectorcallfunc call;
   PyObject *build; /* key -> (function, threads, bytes of shared memory) */
-  Py_ssize_t pointers, sizes, count;
-  Variant *variants;
+  Py_ssize_t pointers, sizes;
+  Variant *_Atomic variants; /* the last one first; threads without the interpreter lock look through them */
 } Kernel;
 
 static Variant *find(Kernel *self, uint64_t key) {
-  for (Py_ssize_t k = 0; k < self->count; k++)
-    if (self->variants[k].key == key) return &self->variants[k];
+  Variant *variant = atomic_load_explicit(&self->variants, memory_order_acquire);
+  while (variant && variant->key != key) variant = variant->next;
+  return variant;
+}
+
+static Variant *build(Kernel *self, uint64_t key) {
   PyObject *made = PyObject_CallFunction(self->build, "K", (unsigned long long)key);
   if (!made) return NULL;
   unsigned long long function;
-  Variant variant = {.key = key};
-  int ok = PyArg_ParseTuple(made, "KII", &function, &variant.threads, &variant.shared);
+  unsigned threads, shared;
+  int ok = PyArg_ParseTuple(made, "KII", &function, &threads, &shared);
   Py_DECREF(made);
-  if (!ok) return NULL;
-  variant.function = (void *)(uintptr_t)function;
-  Variant *more = PyMem_Realloc(self->variants, (size_t)(self->count + 1) * sizeof(Variant));
-  if (!more) {
-    PyErr_NoMemory();
-    return NULL;
-  }
-  self->variants = more;
-  more[self->count] = variant;
-  return &more[self->count++];
+  Variant *variant = !ok ? NULL : find(self, key); /* another thread's, meanwhile */
+  if (!ok || variant) return variant;
+  variant = PyMem_RawMalloc(sizeof *variant);
+  if (!variant) return (Variant *)PyErr_NoMemory();
+  *variant = (Variant){key, (void *)(uintptr_t)function, threads, shared, self->variants};
+  atomic_store_explicit(&self->variants, variant, memory_order_release);
+  return variant;
 }
 
-/* kernel(stream, programs, *addresses, *sizes) */
-static PyObject *launch(PyObject *object, PyObject *const *arguments, size_t flags, PyObject *names) {
-  Kernel *self = (Kernel *)object;
+/* For a launch that was not made: raises why, or builds the variant that it lacks. */
+static int prepare(Kernel *self, uint64_t key, uint64_t programs, int error) {
+  if (error) PyErr_Format(PyExc_RuntimeError, "CUDA error %d at the launch of a compiled kernel", error);
+  else if (programs >> 31)
+    PyErr_Format(PyExc_OverflowError, "%llu programs are more than a launch takes", (unsigned long long)programs);
+  else if (build(self, key)) return 0;
+  return -1;
+}
+
+/* Launches a kernel; `values` are its arguments, with room for SCRATCH more. Where `*thread` is set, the interpreter lock is
+ * not held. -1 with an exception set. */
+static int launch_values(PyObject *kernel, void *stream, uint64_t programs, uint64_t *values, PyThreadState **thread) {
+  Kernel *self = (Kernel *)kernel;
   Py_ssize_t count = self->pointers + self->sizes;
-  if (PyVectorcall_NARGS(flags) != count + 2 || (names && PyTuple_GET_SIZE(names))) {
-    PyErr_Format(PyExc_TypeError, "the kernel takes a stream, a number of programs, %zd addresses and %zd sizes",
-                 self->pointers, self->sizes);
-    return NULL;
-  }
-  uint64_t values[MOST_ARGUMENTS + SCRATCH];
   void *parameters[MOST_ARGUMENTS + SCRATCH];
   uint64_t key = ALIGNED | NARROW;
   for (Py_ssize_t k = 0; k < count; k++) {
-    uint64_t value = PyLong_AsUnsignedLongLongMask(arguments[k + 2]);
-    if (value == (uint64_t)-1 && PyErr_Occurred()) return NULL;
-    values[k] = value;
+    uint64_t value = values[k];
     parameters[k] = &values[k];
     if (k < self->pointers) {
       if (value & 15) key &= ~(uint64_t)ALIGNED;
@@ -79,29 +84,44 @@ static PyObject *launch(PyObject *object, PyObject *const *arguments, size_t fla
     values[count + k] = 0;
     parameters[count + k] = &values[count + k];
   }
+  if (!programs) return 0;
+  Variant *variant = find(self, key);
+  int error = 0;
+  if (variant && !(programs >> 31)) {
+    error = launch_kernel(variant->function, (unsigned)programs, 1, 1, variant->threads, 1, 1, variant->shared, stream,
+                          parameters, NULL);
+    if (!error) return 0;
+  }
+  if (thread && *thread) PyEval_RestoreThread(*thread);
+  int status = prepare(self, key, programs, error);
+  if (thread && *thread) *thread = PyEval_SaveThread();
+  return status ? -1 : launch_values(kernel, stream, programs, values, thread);
+}
+
+/* kernel(stream, programs, *addresses, *sizes) */
+static PyObject *launch(PyObject *object, PyObject *const *arguments, size_t flags, PyObject *names) {
+  Kernel *self = (Kernel *)object;
+  Py_ssize_t count = self->pointers + self->sizes;
+  if (PyVectorcall_NARGS(flags) != count + 2 || (names && PyTuple_GET_SIZE(names))) {
+    PyErr_Format(PyExc_TypeError, "the kernel takes a stream, a number of programs, %zd addresses and %zd sizes",
+                 self->pointers, self->sizes);
+    return NULL;
+  }
+  uint64_t values[MOST_ARGUMENTS + SCRATCH];
+  for (Py_ssize_t k = 0; k < count; k++) {
+    values[k] = PyLong_AsUnsignedLongLongMask(arguments[k + 2]);
+    if (values[k] == (uint64_t)-1 && PyErr_Occurred()) return NULL;
+  }
   unsigned long long stream = PyLong_AsUnsignedLongLongMask(arguments[0]);
   unsigned long long programs = PyLong_AsUnsignedLongLongMask(arguments[1]);
-  if (PyErr_Occurred()) return NULL;
-  if (!programs) Py_RETURN_NONE;
-  if (programs >> 31) {
-    PyErr_Format(PyExc_OverflowError, "%llu programs are more than a launch takes", programs);
-    return NULL;
-  }
-  Variant *variant = find(self, key);
-  if (!variant) return NULL;
-  int error = launch_kernel(variant->function, (unsigned)programs, 1, 1, variant->threads, 1, 1, variant->shared,
-                            (void *)(uintptr_t)stream, parameters, NULL);
-  if (error) {
-    PyErr_Format(PyExc_RuntimeError, "CUDA error %d at the launch of a compiled kernel", error);
-    return NULL;
-  }
+  if (PyErr_Occurred() || launch_values(object, (void *)(uintptr_t)stream, programs, values, NULL)) return NULL;
   Py_RETURN_NONE;
 }
 
 static PyObject *make(PyTypeObject *type, PyObject *arguments, PyObject *named) {
-  PyObject *build;
+  PyObject *builder;
   Py_ssize_t pointers, sizes;
-  if (!PyArg_ParseTuple(arguments, "Onn:Kernel", &build, &pointers, &sizes)) return NULL;
+  if (!PyArg_ParseTuple(arguments, "Onn:Kernel", &builder, &pointers, &sizes)) return NULL;
   if (pointers < 0 || sizes < 0 || pointers + sizes > MOST_ARGUMENTS) {
     PyErr_Format(PyExc_ValueError, "a kernel of %zd arguments: %d are the most", pointers + sizes, MOST_ARGUMENTS);
     return NULL;
@@ -113,7 +133,7 @@ static PyObject *make(PyTypeObject *type, PyObject *arguments, PyObject *named) 
   Kernel *self = (Kernel *)type->tp_alloc(type, 0);
   if (!self) return NULL;
   self->call = launch;
-  self->build = Py_NewRef(build);
+  self->build = Py_NewRef(builder);
   self->pointers = pointers;
   self->sizes = sizes;
   return (PyObject *)self;
@@ -132,7 +152,10 @@ static int clear(Kernel *self) {
 static void deallocate(Kernel *self) {
   PyObject_GC_UnTrack(self);
   clear(self);
-  PyMem_Free(self->variants);
+  for (Variant *next, *variant = self->variants; variant; variant = next) {
+    next = variant->next;
+    PyMem_RawFree(variant);
+  }
   Py_TYPE(self)->tp_free(self);
 }
 
@@ -156,7 +179,10 @@ static PyObject *init(PyObject *module, PyObject *address) {
   Py_RETURN_NONE;
 }
 
+static PyObject *entry(PyObject *module, PyObject *unused) { return PyLong_FromVoidPtr((void *)launch_values); }
+
 static PyMethodDef methods[] = {
+    {"entry", entry, METH_NOARGS, "entry() -> the address of the function by which _steps.h launches kernels."},
     {"init", init, METH_O, "init(address of cuLaunchKernel)"},
     {NULL, NULL, 0, NULL},
 };

@@ -13,3 +13,6 @@ class Kernel:
 
 def init(address: int, /) -> None:
     """Tells where cuLaunchKernel is."""
+
+def entry() -> int:
+    """The address of the C function by which host programs launch kernels."""

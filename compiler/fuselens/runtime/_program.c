@@ -1,6 +1,7 @@
 /* Compiled graphs as C callables.
  *
- *   Program     calls the host function of a generated unit with a graph's inputs, and hands out its results
+ *   Program     calls a host function with a graph's inputs, and hands out its results: a generated unit's, or the one that
+ *               runs Steps (_steps.h)
  *   pool        memory of large tensors, kept when they die: fresh pages cost more than most kernels
  *
  * Built without torch. A tensor is known by the address of the at::Tensor inside its PyObject (`tensor_offset`), which is
@@ -41,7 +42,10 @@ static struct {
     int (*storage_offset)(Tensor, int64_t *);
     int (*dim)(Tensor, int64_t *);
     int (*dtype)(Tensor, int32_t *);
+    int (*device)(Tensor, int32_t *);
+    int (*device_index)(Tensor, int32_t *);
     int (*copy)(Tensor, Tensor, int32_t);
+    int (*new_undefined)(Tensor *);
     PyObject *(*wrap)(Tensor);
 } torch;
 #define N_FUNCTIONS ((int)(sizeof torch / sizeof(void *)))
@@ -222,10 +226,22 @@ static int host_over(Tensor base, long dim, const int64_t *sizes, const int64_t 
     return torch.alloc_from_pool(base, 0, dtype, dim, sizes, strides, made);
 }
 
+/* A copy of `tensor` that starts its storage and has these strides. */
+static int copy_of(Tensor tensor, long dim, const int64_t *sizes, const int64_t *strides, Tensor *made) {
+    int32_t dtype, device, index;
+    if (torch.dtype(tensor, &dtype) || torch.device(tensor, &device) || torch.device_index(tensor, &index) ||
+        torch.empty_strided(dim, sizes, strides, dtype, device, index, made))
+        return 1;
+    if (torch.copy(*made, tensor, 0)) {
+        torch.delete_tensor(*made);
+        return 1;
+    }
+    return 0;
+}
+
 /* Replaces a tensor that does not start its storage or has other strides than kernels were made for. */
 static int host_settle(Tensor *tensor, long dim, const int64_t *strides) {
     int64_t *have, *sizes, start = 0, rank = 0;
-    int32_t dtype;
     if (torch.dim(*tensor, &rank) || rank != dim || torch.sizes(*tensor, &sizes) || torch.strides(*tensor, &have) ||
         torch.storage_offset(*tensor, &start))
         return 1;
@@ -233,11 +249,7 @@ static int host_settle(Tensor *tensor, long dim, const int64_t *strides) {
     for (long d = 0; d < dim; ++d) same &= have[d] == strides[d];
     if (LIKELY(same)) return 0;
     Tensor made;
-    if (torch.dtype(*tensor, &dtype) || torch.empty_strided(dim, sizes, strides, dtype, 0, 0, &made)) return 1;
-    if (torch.copy(made, *tensor, 0)) {
-        torch.delete_tensor(made);
-        return 1;
-    }
+    if (copy_of(*tensor, dim, sizes, strides, &made)) return 1;
     torch.delete_tensor(*tensor);
     *tensor = made;
     return 0;
@@ -274,16 +286,10 @@ static int is_sole(Tensor tensor, PyObject *object) {
 static int host_own(Call *call, Value *in, long k) {
     Tensor old = in[k].tensor, made;
     int64_t *sizes, *strides, rank, start;
-    int32_t dtype;
     if (torch.storage_offset(old, &start)) return 1;
     if (call->owned[k] && !start && is_sole(old, call->objects[k])) return 0;
-    if (torch.dim(old, &rank) || torch.sizes(old, &sizes) || torch.strides(old, &strides) || torch.dtype(old, &dtype) ||
-        torch.empty_strided(rank, sizes, strides, dtype, 0, 0, &made))
+    if (torch.dim(old, &rank) || torch.sizes(old, &sizes) || torch.strides(old, &strides) || copy_of(old, rank, sizes, strides, &made))
         return 1;
-    if (torch.copy(made, old, 0)) {
-        torch.delete_tensor(made);
-        return 1;
-    }
     if (call->owned[k]) torch.delete_tensor(old);
     in[k].tensor = made;
     call->owned[k] = 1;
@@ -368,7 +374,8 @@ static int call_operator(Program *self, int which, const Tensor *tensors, const 
             status = -1;
         }
         for (Py_ssize_t k = 0; k < nr && !status; ++k)
-            if (PySequence_Fast_GET_ITEM(items, k) != Py_None) status = tensor_from(PySequence_Fast_GET_ITEM(items, k), &results[k]);
+            if (PyObject_TypeCheck(PySequence_Fast_GET_ITEM(items, k), tensor_type))
+                status = tensor_from(PySequence_Fast_GET_ITEM(items, k), &results[k]);
         Py_DECREF(items);
     }
 done:
@@ -383,6 +390,8 @@ static int host_operator(Call *call, int which, const Tensor *tensors, const lon
     if (call->thread) call->thread = PyEval_SaveThread();
     return status ? OPERATOR_RAISED : 0;
 }
+
+#include "_steps.h"
 
 static PyObject *output_of(Value *value, char kind) {
     if (kind == 'i') return PyLong_FromLong(value->integer);
@@ -600,6 +609,10 @@ static PyObject *init(PyObject *module, PyObject *args) {
         if (!address) return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_ValueError, "a null address"), NULL);
         ((void **)&torch)[k] = address;
     }
+    if (!undefined_tensor && torch.new_undefined(&undefined_tensor)) {
+        PyErr_SetString(PyExc_RuntimeError, "no tensor could be made");
+        return NULL;
+    }
     tensor_offset = offset;
     tensor_type = (PyTypeObject *)Py_NewRef(type);
     Py_RETURN_NONE;
@@ -661,6 +674,8 @@ static PyObject *pool_empty(PyObject *module, PyObject *unused) {
 static PyMethodDef methods[] = {
     {"init", init, METH_VARARGS, "init(tensor_offset, torch.Tensor, addresses): where tensors and torch's functions are."},
     {"init_storage", init_storage, METH_VARARGS, "init_storage(words to the storage, bytes to its allocator, that, bytes to its flag): results may lie in the pool."},
+    {"init_gpu", init_gpu, METH_O, "init_gpu(addresses): of the GPU's allocator, its current stream, and the launch of a kernel."},
+    {"steps_entry", steps_entry, METH_NOARGS, "steps_entry() -> the address of the host function that runs Steps."},
     {"init_counts", init_counts, METH_O, "init_counts(words to the storage): where reference counts are, so that donated inputs need no copy."},
     {"new_tensor", new_tensor, METH_VARARGS, "new_tensor(n, foreign=False): an uninitialised f32 tensor of n elements, as host functions make them; in the pool's\n"
      "memory as torch sees it."},
@@ -675,7 +690,7 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "fuselens.runtime
 PyMODINIT_FUNC PyInit__program(void) {
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
-    if (PyModule_AddType(module, &ProgramType) < 0) {
+    if (PyModule_AddType(module, &ProgramType) < 0 || PyModule_AddType(module, &StepsType) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -87,10 +87,12 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
     start = time.perf_counter()
     if host is not None:
         exec(compile(host.text, f"<fuselens host program {graph.name}>", "exec"), names)
+    steps = host.program if host is not None else None
     if generated.program is not None:
         built.call = program.bind(library, generated.program, graph.constants, names)
     else:
-        built.call = names["call"]
+        can_run = target == "cpu" or program.runs_on_gpu()
+        built.call = names["call"] if steps is None or not can_run else program.bind_steps(steps, graph.constants, names)
         if target.startswith("cuda") and generated.triton is not None and torch.cuda.device_count() > 1:
             from .launch import on_device
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..native import CHECK_FAILED, IDLE_BYTES, NO_MEMORY, SCALAR_TYPES, address, torch_library, words
-from . import _program, memory
+from . import _launch, _program, memory
 
 if TYPE_CHECKING:
     import torch
@@ -36,9 +36,18 @@ _SHIM = (
     "aoti_torch_get_storage_offset",
     "aoti_torch_get_dim",
     "aoti_torch_get_dtype",
+    "aoti_torch_get_device_type",
+    "aoti_torch_get_device_index",
     "aoti_torch_copy_",
+    "aoti_torch_new_uninitialized_tensor",
 )
 """In the order in which `_program.init` takes the addresses; that of THPVariable_Wrap follows."""
+_GPU = (
+    "aoti_torch_cuda_caching_allocator_raw_alloc",
+    "aoti_torch_cuda_caching_allocator_raw_delete",
+    "aoti_torch_get_current_cuda_stream",
+)
+"""In the order in which `_program.init_gpu` takes the addresses; that of `_launch.entry` follows."""
 _WRAP = "_Z16THPVariable_WrapRKN2at10TensorBaseE"
 
 
@@ -63,6 +72,17 @@ def available(tensor_offset: int) -> bool:
     return bool(
         type(made) is torch.Tensor and made.shape == (5,) and made.dtype == torch.float32 and not made.requires_grad
     )
+
+
+@functools.cache
+def runs_on_gpu() -> bool:
+    """Prepares this process for host programs that launch kernels of a GPU, once. False when they cannot run here."""
+    try:
+        library = torch_library("torch_cuda")
+        _program.init_gpu((*(address(library, name) for name in _GPU), _launch.entry()))
+    except (OSError, AttributeError, ValueError):
+        return False
+    return True
 
 
 @functools.cache
@@ -180,6 +200,31 @@ def bind(
         tuple((operators[o.name], o.tensors, o.numbers, o.results) for o in program.operators), _failed,
         program.releases_lock,
     )  # fmt: skip
+
+
+def bind_steps(program: HostProgram, constants: Mapping[str, Any], names: dict[str, Any]) -> Callable[[Any], Any]:
+    """A host program's steps as a callable of a tuple or list of inputs. ``names`` are the kernels, and ``torch``."""
+    steps = program.steps
+    assert steps is not None
+    library = _program.Steps(
+        steps.words, steps.numbers, steps.slots, steps.memories, tuple(names[k] for k in steps.kernels),
+        tuple(_function(name) for name in steps.functions),
+    )  # fmt: skip
+    calls = "".join(f"lambda {', '.join(o.parameters)}: {o.call}, " for o in program.operators)
+    operators = zip(eval(f"({calls})", {"torch": names["torch"]}), program.operators, strict=True)
+    return _program.Program(
+        _program.steps_entry(), library, program.inputs.encode(), tuple(constants[name] for name in program.constants),
+        program.results.encode(), program.outputs, tuple((call, o.tensors, o.numbers, o.results) for call, o in operators),
+        _failed, program.releases_lock,
+    )  # fmt: skip
+
+
+def _function(name: str) -> int:
+    """The address of a function of torch's shim, 0 where this torch has none such."""
+    try:
+        return address(torch_library("torch_cuda" if "_cuda_" in name else "torch_cpu"), name)
+    except (OSError, AttributeError):
+        return 0
 
 
 def bind_imports(library: ctypes.CDLL, program: HostProgram) -> None:

@@ -22,8 +22,8 @@ from ...ir.loops import ITEMSIZE, Buffer, Extern, Kernel, Node, element, extern_
 from ...native import CHECK_FAILED, NO_MEMORY, OPERATOR_FAILED, SCALAR_TYPES
 from ..expressions import print_factor, print_index
 from ..host import argument_text, operator_name
+from ..operators import c_parameters, direct
 from ..source import HostProgram, KernelInfo, PythonOperator, Unsupported, Writer
-from .operators import c_parameters, direct
 from .parts import C_TYPES
 from .reserved import KEYWORDS
 from .unit import Unit
@@ -371,7 +371,7 @@ class _Host:
         self.body.forget()
         if node.reason:
             self.body.put(f"// {node.target}: {node.reason}")
-        found = direct(node)
+        found = direct(node, "cpu")
         if found is None:
             self._by_python(node)
         else:
@@ -379,7 +379,7 @@ class _Host:
 
     def _by_shim(self, node: Extern, shim: Any, values: tuple[tuple[str, Any], ...]) -> None:
         parameters = ", ".join(c_parameters(shim))
-        self.imports.setdefault(shim.function, (len(self.imports), parameters))
+        self.imports.setdefault(f"aoti_torch_cpu_{shim.function}", (len(self.imports), parameters))
         arguments = [a for kind, value in values for a in self._c_argument(kind, value)]
         if shim.into:
             arguments.insert(0, self._tensor(node.name))
@@ -387,7 +387,7 @@ class _Host:
         else:
             results = [self._slot("tensor") for _ in node.outputs]
             arguments += [f"&{r}" for r in results]
-        self._try(f"{_short(shim.function)}({', '.join(arguments)})", spans=node.spans)
+        self._try(f"aten_{shim.function}({', '.join(arguments)})", spans=node.spans)
         if results:
             self._take(node, results)
 
