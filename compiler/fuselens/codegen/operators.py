@@ -178,7 +178,7 @@ def c_parameters(shim: Shim) -> Iterator[str]:
 
 
 _C: dict[str, tuple[str, ...]] = {
-    "t": ("void*",), "T": ("void**",), "d": ("double",), "D": ("const double*",), "l": ("long",), "b": ("int",),
+    "t": ("void*",), "T": ("void**",), "U": ("void*",), "d": ("double",), "D": ("const double*",), "l": ("long",), "b": ("int",),
     "L": ("const long*", "long"), "Z": ("const long**", "long"), "M": ("const int*", "long"),
     "s": ("const char*",), "N": ("const char**",), "E": ("const double**", "long"),
 }  # fmt: skip

@@ -24,7 +24,14 @@ class Steps:
     """A host program as data, which ``steps_entry`` runs; the library of its :class:`Program`."""
 
     def __init__(
-        self, words: bytes, numbers: bytes, slots: int, memories: int, kernels: tuple[Any, ...], functions: tuple[int, ...], /
+        self,
+        words: bytes,
+        numbers: bytes,
+        slots: int,
+        memories: int,
+        kernels: tuple[Any, ...],
+        functions: tuple[int, ...],
+        /,
     ) -> None: ...
 
 def steps_entry() -> int: ...

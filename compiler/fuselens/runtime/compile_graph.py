@@ -92,7 +92,9 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
         built.call = program.bind(library, generated.program, graph.constants, names)
     else:
         can_run = target == "cpu" or program.runs_on_gpu()
-        built.call = names["call"] if steps is None or not can_run else program.bind_steps(steps, graph.constants, names)
+        built.call = (
+            names["call"] if steps is None or not can_run else program.bind_steps(steps, graph.constants, names)
+        )
         if target.startswith("cuda") and generated.triton is not None and torch.cuda.device_count() > 1:
             from .launch import on_device
 
