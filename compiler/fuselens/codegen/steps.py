@@ -343,17 +343,17 @@ class _Encoder:
         again = self._operator(parameters, call, len(tensors), len(numbers), count)
         given = [self.slot[name] for name in tensors]
         after = self._list(numbers) if numbers else 0
-        found = self._direct(node, used)
-        if found is not None and found.into:
+        found = self._direct(node)
+        if found is not None and found[0].into:
             self._new(Statement("new", node.name))
         else:
-            for name in used:
-                self._take(name, "slot") if name else None
+            for name in filter(None, used):
+                self._take(name, "slot")
         results = [self.slot[name] if name else -1 for name in used]
-        words = self._arguments(node, found) if found is not None else []
+        words = self._arguments(node, *found) if found is not None else []
         function = -1
         if found is not None:
-            symbol = f"aoti_torch_{self._device(node)}_{found.function}"
+            symbol = f"aoti_torch_{self._device(node)}_{found[0].function}"
             function = self.functions.setdefault(symbol, len(self.functions))
         self.words += [Op.CALL, function, again, len(results), *results, len(given), *given, after, len(words) // 2]
         self.words += self._placed(words)
@@ -364,22 +364,18 @@ class _Encoder:
         devices = {self.graph.buffers[n].device.partition(":")[0] for n in names if n in self.graph.buffers}
         return devices.pop() if len(devices) == 1 else ""
 
-    def _direct(self, node: Extern, used: Sequence[str]) -> Shim | None:
+    def _direct(self, node: Extern) -> tuple[Shim, tuple[tuple[str, Any], ...]] | None:
         found = direct(node, self._device(node))
-        if found is None or any(kind in "sNE" for kind, _ in found[1]):
-            return None
-        return found[0] if used or not found[0].results else None
+        return None if found is None or any(kind in "sNE" for kind, _ in found[1]) else found
 
-    def _arguments(self, node: Extern, shim: Shim) -> list[int]:
-        found = direct(node, self._device(node))
-        assert found is not None
+    def _arguments(self, node: Extern, shim: Shim, values: Iterable[tuple[str, Any]]) -> list[int]:
         words = [Argument.TENSOR, self.slot[node.name]] if shim.into else []
-        for kind, value in found[1]:
+        for kind, value in values:
             words += self._argument(kind, value)
         if not shim.into:
             for k, kind in enumerate(shim.results):
                 words += [Argument.RESULT, k] if kind == "t" else [Argument.INTEGER_RESULT, 0]
-        return [int(w) for w in words]
+        return words
 
     def _argument(self, kind: str, value: Any) -> list[int]:
         null = [Argument.WORD, 0]

@@ -57,10 +57,7 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
     built = Built(call=_unbound)
     built.stages = [report.Stage(s.language, SUFFIXES[s.language], s.text, s.lines) for s in generated.sources()]
     host = generated.host
-    names: dict[str, Any] = {"torch": torch, "reinterpret": memory.reinterpret, "settled": memory.settled}
-    if host is not None:
-        names |= {name: graph.constants[buffer] for name, buffer in host.constants.items()}
-        names |= {name: memory.maker(*made) for name, made in host.makers.items()}
+    names: dict[str, Any] = {"torch": torch}
     built.cached = True
     built.kernels = _kernels(graph, generated, phase)
     if not config.build and target == "cpu":
@@ -85,16 +82,19 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
         names["current_stream"] = torch_private.current_stream
         built.timings.append(report.Timing("build.triton", time.perf_counter() - start))
     start = time.perf_counter()
-    if host is not None:
+    steps = host.program if host is not None and (target == "cpu" or program.runs_on_gpu()) else None
+    if steps is not None:
+        built.call = program.bind_steps(steps, graph.constants, names)
+    elif host is not None:
+        names |= {"reinterpret": memory.reinterpret, "settled": memory.settled}
+        names |= {name: graph.constants[buffer] for name, buffer in host.constants.items()}
+        names |= {name: memory.maker(*made) for name, made in host.makers.items()}
         exec(compile(host.text, f"<fuselens host program {graph.name}>", "exec"), names)
-    steps = host.program if host is not None else None
     if generated.program is not None:
         built.call = program.bind(library, generated.program, graph.constants, names)
     else:
-        can_run = target == "cpu" or program.runs_on_gpu()
-        built.call = (
-            names["call"] if steps is None or not can_run else program.bind_steps(steps, graph.constants, names)
-        )
+        if steps is None:
+            built.call = names["call"]
         if target.startswith("cuda") and generated.triton is not None and torch.cuda.device_count() > 1:
             from .launch import on_device
 
