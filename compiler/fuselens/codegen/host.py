@@ -1,7 +1,8 @@
 """The host program: readable Python that allocates, calls kernels and ATen operators in order, and returns.
 
 It is a document people open, so it says what it does: shapes, which operations each kernel came from, what is freed
-when. Every name it uses that it does not define (kernels, constants, ``new_f32``) is bound by ``runtime.compile_graph``.
+when. Graphs run by its statements as data (``steps.py``), or by itself where those cannot be used.
+Every name it uses that it does not define (kernels, constants, ``new_f32``) is bound by ``runtime.compile_graph``.
 A Triton kernel is launched by ``kernel(stream, programs, *addresses, *sizes)``.
 
 Pointers: index expressions count from the start of a storage. A storage that is a graph input starts at that tensor's
