@@ -192,21 +192,15 @@ def test_a_list_is_emptied_and_its_tensors_die_when_they_were_read(machine: Mach
     assert (given, died()) == ([], None)
 
 
-SIZES = """graph g symbols [s0 = a.0 hint 4, s1 = a.stride0 hint 3, n = n hint 2]
-  input a: f32[s0] strides [s1]
-  input n: i64[] strides []
-  return a
-"""
-
-
 def test_numbers_are_those_of_the_python_program(machine: Machine) -> None:
     values = random.Random(0)
     x, y, z = names = [symbol(n) for n in ("s0", "s1", "n")]
     expressions = [x, y + z, x * y - 3 * z, -x, x**3, sympy.Max(x, y, 5), sympy.Min(x - z, 2)]
     expressions += [sympy.floor((x - 5 * z) / y), sympy.Mod(x - 7 * y, z + 2), sympy.floor(-x / 3), (1 << 40) * x]
+    made = parse(chained(1)).buffers["buf0"]
     graph = Graph(
-        "g", ("a", "n"), parse(chained(1)).buffers | {"a": dataclasses.replace(parse(chained(1)).buffers["buf0"], name="a")}, (),
-        tuple(expressions), symbols={"s0": (0, 0), "s1": (0, 1), "n": (1, -1)}, hints={"s0": 4, "s1": 3, "n": 2},
+        "g", ("a", "n"), {"a": dataclasses.replace(made, name="a")}, (), tuple(expressions),
+        symbols={"s0": (0, 0), "s1": (0, 1), "n": (1, -1)}, hints={"s0": 4, "s1": 3, "n": 2},
     )  # fmt: skip
     call = machine.host(graph)
     texts = [print_index(e, None, PYTHON) for e in expressions]
