@@ -147,6 +147,17 @@ def test_threads() -> None:
     assert not wrong
 
 
+def test_a_thread_whose_first_launch_is_ours() -> None:
+    made = fuselens.compile(lambda x: torch.relu(x + 1) * 2)
+    x = torch.randn(64, device="cuda")
+    made(x)
+    found: list[torch.Tensor] = []
+    thread = threading.Thread(target=lambda: found.append(made(x)))
+    thread.start()
+    thread.join()
+    torch.testing.assert_close(found[0], torch.relu(x + 1) * 2)
+
+
 @pytest.mark.parametrize("backend", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION"])
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_by_each_library(backend: str, masked: bool) -> None:
