@@ -618,6 +618,8 @@ static PyObject *init(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *ready(PyObject *module, PyObject *unused) { return PyBool_FromLong(tensor_type != NULL); }
+
 static PyObject *init_storage(PyObject *module, PyObject *args) {
     unsigned long long allocator;
     if (!PyArg_ParseTuple(args, "nnKn:init_storage", &impl_storage, &storage_allocator, &allocator, &storage_grows)) return NULL;
@@ -673,6 +675,7 @@ static PyObject *pool_empty(PyObject *module, PyObject *unused) {
 
 static PyMethodDef methods[] = {
     {"init", init, METH_VARARGS, "init(tensor_offset, torch.Tensor, addresses): where tensors and torch's functions are."},
+    {"ready", ready, METH_NOARGS, "ready() -> whether init was called."},
     {"init_storage", init_storage, METH_VARARGS, "init_storage(words to the storage, bytes to its allocator, that, bytes to its flag): results may lie in the pool."},
     {"init_gpu", init_gpu, METH_O, "init_gpu(addresses): of the GPU's allocator, its current stream, and the launch of a kernel."},
     {"steps_entry", steps_entry, METH_NOARGS, "steps_entry() -> the address of the host function that runs Steps."},

@@ -82,7 +82,7 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
         names["current_stream"] = torch_private.current_stream
         built.timings.append(report.Timing("build.triton", time.perf_counter() - start))
     start = time.perf_counter()
-    steps = host.program if host is not None and (target == "cpu" or program.runs_on_gpu()) else None
+    steps = host.program if host is not None and program.runs_steps(target) else None
     if steps is not None:
         built.call = program.bind_steps(steps, graph.constants, names)
     elif host is not None:

@@ -74,6 +74,11 @@ def available(tensor_offset: int) -> bool:
     )
 
 
+def runs_steps(target: str) -> bool:
+    """Whether graphs for ``target`` can run by steps: :func:`available` has found it so."""
+    return _program.ready() and (not target.startswith("cuda") or runs_on_gpu())
+
+
 @functools.cache
 def runs_on_gpu() -> bool:
     """Prepares this process for host programs that launch kernels of a GPU, once. False when they cannot run here."""
