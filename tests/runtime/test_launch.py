@@ -25,10 +25,10 @@ class Driver:
 
     def __init__(self, count: int) -> None:
         self.launches: list[Any] = []
-        self.status = 0
+        self.count, self.status = count, 0
 
         def launch(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra):
-            values = [ctypes.cast(parameters[k], ctypes.POINTER(ctypes.c_uint64))[0] for k in range(count)]
+            values = [ctypes.cast(parameters[k], ctypes.POINTER(ctypes.c_uint64))[0] for k in range(self.count)]
             self.launches.append((function, (gx, gy, gz), (bx, by, bz), shared, stream, values))
             return self.status
 
@@ -82,7 +82,7 @@ def test_nothing_is_launched_for_no_programs(driver: Driver, built: list[int]) -
 
 
 def test_errors(driver: Driver, built: list[int]) -> None:
-    run = kernel(built, 1, 0)
+    run, driver.count = kernel(built, 1, 0), 1
     with pytest.raises(TypeError, match="1 addresses"):
         run(0, 1)
     with pytest.raises(TypeError):
@@ -94,6 +94,23 @@ def test_errors(driver: Driver, built: list[int]) -> None:
         run(0, 1, 16)
     with pytest.raises(ValueError, match="1024"):
         _launch.Kernel(lambda key: (0, 0, 0), 2000, 0)
+
+
+def test_a_thread_without_a_context_gets_one(driver: Driver) -> None:
+    asked: list[int] = []
+
+    def build(key: int) -> tuple[int, int, int]:
+        asked.append(key)
+        driver.status = 0 if len(asked) == 2 else driver.status
+        return 1, 128, 0
+
+    run, driver.count = _launch.Kernel(build, 1, 0), 1
+    driver.status = 201
+    run(0, 1, 16)
+    assert (len(asked), len(driver.launches)) == (2, 2)
+    driver.status = 201
+    with pytest.raises(RuntimeError, match="CUDA error 201"):
+        run(0, 1, 16)
 
 
 def test_a_variant_that_cannot_be_built(driver: Driver) -> None:

@@ -15,7 +15,7 @@ typedef int (*launch_function)(void *function, unsigned gx, unsigned gy, unsigne
 
 static launch_function launch_kernel;
 
-enum { MOST_ARGUMENTS = 1024, ALIGNED = 1, NARROW = 2, FIRST_SIZE = 2, FLAGGED_SIZES = 60, SCRATCH = 2 };
+enum { MOST_ARGUMENTS = 1024, ALIGNED = 1, NARROW = 2, FIRST_SIZE = 2, FLAGGED_SIZES = 60, SCRATCH = 2, NO_CONTEXT = 201 };
 
 typedef struct Variant {
   uint64_t key;
@@ -26,7 +26,7 @@ typedef struct Variant {
 
 typedef struct {
   PyObject_HEAD vectorcallfunc call;
-  PyObject *build; /* key -> (function, threads, bytes of shared memory) */
+  PyObject *build; /* key -> (function, threads, bytes of shared memory); makes the GPU usable in this thread */
   Py_ssize_t pointers, sizes;
   Variant *_Atomic variants; /* the last one first; threads without the interpreter lock look through them */
 } Kernel;
@@ -53,7 +53,7 @@ static Variant *build(Kernel *self, uint64_t key) {
   return variant;
 }
 
-/* For a launch that was not made: raises why, or builds the variant that it lacks. */
+/* For a launch that was not made: raises why, or provides what it lacked. */
 static int prepare(Kernel *self, uint64_t key, uint64_t programs, int error) {
   if (error) PyErr_Format(PyExc_RuntimeError, "CUDA error %d at the launch of a compiled kernel", error);
   else if (programs >> 31)
@@ -85,17 +85,21 @@ static int launch_values(PyObject *kernel, void *stream, uint64_t programs, uint
     parameters[count + k] = &values[count + k];
   }
   if (!programs) return 0;
-  Variant *variant = find(self, key);
-  int error = 0;
-  if (variant && !(programs >> 31)) {
-    error = launch_kernel(variant->function, (unsigned)programs, 1, 1, variant->threads, 1, 1, variant->shared, stream,
-                          parameters, NULL);
-    if (!error) return 0;
+  for (int entered = 0;;) {
+    Variant *variant = find(self, key);
+    int error = 0;
+    if (variant && !(programs >> 31)) {
+      error = launch_kernel(variant->function, (unsigned)programs, 1, 1, variant->threads, 1, 1, variant->shared, stream,
+                            parameters, NULL);
+      if (!error) return 0;
+    }
+    int lost = error == NO_CONTEXT && !entered; /* nothing has used the GPU in this thread */
+    entered |= lost;
+    if (thread && *thread) PyEval_RestoreThread(*thread);
+    int status = prepare(self, key, programs, lost ? 0 : error);
+    if (thread && *thread) *thread = PyEval_SaveThread();
+    if (status) return -1;
   }
-  if (thread && *thread) PyEval_RestoreThread(*thread);
-  int status = prepare(self, key, programs, error);
-  if (thread && *thread) *thread = PyEval_SaveThread();
-  return status ? -1 : launch_values(kernel, stream, programs, values, thread);
 }
 
 /* kernel(stream, programs, *addresses, *sizes) */

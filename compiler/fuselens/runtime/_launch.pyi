@@ -5,7 +5,7 @@ class Kernel:
 
     ``build(key)`` gives the variant for arguments of that kind: its CUfunction, threads of a program and bytes of shared
     memory. Bits of the key: all addresses are multiples of 16; all sizes are below 2**31; from bit 2, the size is a
-    multiple of 16.
+    multiple of 16. It is asked again in a thread that has no context of the GPU, which it provides.
     """
 
     def __init__(self, build: Callable[[int], tuple[int, int, int]], pointers: int, sizes: int, /) -> None: ...

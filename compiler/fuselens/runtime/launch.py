@@ -109,6 +109,7 @@ class _Variants:
         return self.module.job(self.info, variant, _architecture(self.device))
 
     def of(self, variant: int) -> tuple[int, int, int]:
+        """The variant's function, threads and shared memory. This thread can launch it afterwards."""
         if variant not in self.made:
             job = self.job(variant)
             try:
@@ -120,6 +121,7 @@ class _Variants:
             except Exception as error:
                 raise BuildFailed(("triton", self.info.name), f"error: {type(error).__name__}: {error}") from error
             self.made[variant] = function, binary.threads, binary.shared
+        _enter_context(_driver(), self.device.index)
         return self.made[variant]
 
 
