@@ -60,12 +60,20 @@ class Host:
         self.infos: dict[str, KernelInfo] = {k.name: k for k in kernels.kernels} if kernels else {}
         self.out = Writer("#", "    ")
         self.statements: list[Statement] = []
-        self.names: dict[str, str] = {}
+        self.names: dict[str, str] = {}  # of variables
+        self.taken: set[str] = set()
         self.makers: dict[str, tuple[str, str]] = {}  # what the runtime binds: name → dtype, device
         self.made: set[str] = set()  # buffers that exist as tensors at this point
         self.last = self._last_uses()
         self.position = 0  # of the node being written
         self.outputs = frozenset(o for o in graph.outputs if isinstance(o, str))
+        self.fixed = {n for n in graph.inputs if n not in graph.donated}
+        self.inside: dict[
+            str, list[str]
+        ] = {}  # buffer → those that are made from it: views, and what takes over its memory
+        for buffer in graph.buffers.values():
+            for base in {buffer.storage, graph.reuse.get(buffer.name, "")} - {""}:
+                self.inside.setdefault(base, []).append(buffer.name)
         self._checks = False
 
     # --- names ---
@@ -76,9 +84,10 @@ class Host:
             found = re.sub(r"\W", "_", buffer)
             if keyword.iskeyword(found) or not found[0].isalpha() or found in _RESERVED or found in self.infos:
                 found = f"v_{found}"
-            while found in self.names.values():
+            while found in self.taken:
                 found += "_"
             self.names[buffer] = found
+            self.taken.add(found)
         return found
 
     def _did(self, kind: str, name: str = "", base: str = "", node: Kernel | Extern | None = None) -> None:
@@ -222,8 +231,7 @@ class Host:
         info = self.infos.get(node.name)
         if info is None:
             raise Unsupported(f"no kernel was generated for {node.name}")
-        fixed = {n for n in self.graph.inputs if n not in self.graph.donated}
-        if any(self.graph.root(s) in fixed for s in info.written):
+        if any(self.graph.root(s) in self.fixed for s in info.written):
             self._check_errors()
         tensors = [self._tensor(s) for s in info.arguments]
         origins = ", ".join(dict.fromkeys(node.origins))
@@ -286,13 +294,11 @@ class Host:
 
     def _needed_later(self, name: str, position: int) -> bool:
         """A buffer that is not there yet will be made from this one: a view of it, or one that takes over its memory."""
-        for other in self.graph.buffers.values():
-            if other.name in self.made:
-                continue
-            wanted = self.last.get(other.name, -1) > position or other.name in self.outputs
-            lies_in = other.storage == name or self.graph.reuse.get(other.name) == name
-            if lies_in and (wanted or self._needed_later(other.name, position)):
-                return True
+        for other in self.inside.get(name, ()):
+            if other not in self.made:
+                wanted = self.last.get(other, -1) > position or other in self.outputs
+                if wanted or self._needed_later(other, position):
+                    return True
         return False
 
     def _output(self, value: Any) -> str:
