@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable
 
 import pytest
@@ -124,6 +125,30 @@ def test_halves_and_doubles() -> None:
     check([(half, x.bfloat16(), lambda v: (v.float().log_softmax(-1).bfloat16(),))], 8e-3)
 
 
+def test_rows_that_begin_anywhere_in_memory() -> None:
+    """Whole blocks from where memory is aligned, then both ends; the columns that count for argmax are the row's."""
+    rows: list[Case] = []
+    for n, m in ((7, 203), (5, 321), (3, 97), (6, 1027)):
+        rows += [(LOG_SOFTMAX.format(n=n, m=m), x, lambda v: (v.log_softmax(-1),)) for x in special(n, m)]
+    x = torch.randn(7, 203)
+    x[:, 150] = x[:, 31] = 9.0
+    rows.append((BEST.format(m=203), x, lambda v: (v.argmax(1), (v * v).sum(1), v + v.argmax(1)[:, None])))
+    padded = LOG_SOFTMAX.format(n=7, m=203).replace("strides [203, 1]", "strides [208, 1]").replace("203*i0", "208*i0")
+    assert all("for rest in" in to_triton(parse(text)).text for text, *_ in rows)
+    check(rows)
+    assert "column0first" not in to_triton(parse(padded)).text and "rest" in to_triton(parse(padded)).text
+    assert "rest" not in to_triton(parse(LOG_SOFTMAX.format(n=7, m=200))).text
+
+
+def test_aligned_parts_of_rows_move_in_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fuselens.codegen.triton.offline import compile_offline
+
+    monkeypatch.undo()
+    found = compile_offline(to_triton(parse(LOG_SOFTMAX.format(n=4096, m=50257))), "k", 90)["ptx"]
+    for moves in ("ld", "st"):
+        assert re.search(rf"{moves}\.global\S*\.v4\.b32", found)
+
+
 def test_compiles_for_sm_90_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     from fuselens.codegen.triton.offline import compile_offline
 
@@ -137,6 +162,27 @@ def test_compiles_for_sm_90_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(graph.kernels()) == 2
 
 
+BEST = """graph g
+  input x: f32[7, {m}] strides [{m}, 1]
+  buffer a: i64[7] strides [1]
+  buffer s: f32[7] strides [1]
+  buffer y: f32[7, {m}] strides [{m}, 1]
+  kernel k [i0 < 7]
+    phase [r0 < {m}]
+      t0 = load x[{m}*i0 + r0] : f32
+      t1 = mul t0, t0 : f32
+      t2 = reduce argmax t0 : i64
+      t3 = reduce sum t1 : f32
+    phase []
+      store a[i0] = t2
+      store s[i0] = t3
+      t4 = cast t2 : f32
+    phase [r0 < {m}]
+      t5 = load x[{m}*i0 + r0] : f32
+      t6 = add t5, t4 : f32
+      store y[{m}*i0 + r0] = t6
+  return a, s, y
+"""
 SCATTERED = """graph g
   input x: f32[{n}, 24] strides [24, 1]
   buffer y: f32[70, 24] strides [24, 1]

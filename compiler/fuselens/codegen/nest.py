@@ -52,7 +52,7 @@ def with_index(op: Op, index: Expr) -> Op:
 
 def simplify(kernel: Kernel, graph: Graph) -> Nest:
     """``kernel`` with unit axes dropped, parallel axes ordered by stride, and mergeable neighbours merged."""
-    positions = [_row_major(p.axes) for p in kernel.phases]
+    positions = [row_major(p.axes) for p in kernel.phases]
     one = frozenset(a.name for a in _all_axes(kernel) if a.size == 1)
     if one:
         kernel = dataclasses.replace(
@@ -113,7 +113,7 @@ def _all_axes(kernel: Kernel) -> tuple[Axis, ...]:
     return (*kernel.axes, *(a for p in kernel.phases for a in p.axes))
 
 
-def _row_major(axes: tuple[Axis, ...]) -> Expr:
+def row_major(axes: tuple[Axis, ...]) -> Expr:
     total: Expr = sympy.S.Zero
     for axis in axes:
         total = total * axis.size + axis.symbol

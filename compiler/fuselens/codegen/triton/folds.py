@@ -8,6 +8,7 @@ from sympy import Expr
 from ...ir.loops import Op, Phase
 from ..expressions import TRITON, names_in, print_factor
 from ..nest import index_of
+from .ends import Ends, ends
 from .operations import Operations
 from .scalar_ops import TYPES, literal
 
@@ -24,6 +25,7 @@ class Folds(Operations):
         r = self._claim(f"column{number or ''}")
         size = print_factor(length, self.names, TRITON)
         exact = length.is_Integer and int(length) > 0 and int(length) % width == 0
+        parts = None if persistent else ends(self.kernel, phase, self.unit.graph, width)
         inside = self._inside(phase)
         folds = [op for op in phase.body if op.op == "reduce"]
         self.shape_names = frozenset(a.name for a in self.kernel.axes)
@@ -56,12 +58,17 @@ class Folds(Operations):
         for op in body:
             if op.op == "scan":
                 self._start_scan(op)
-        out.open(f"for start in range(0, {size}, {block}):")
-        start = f"({size} - 1) // {block} * {block} - start" if self.backward else "start"
-        out.put(f"{r} = {start} + tl.arange(0, {block})[None, :]")
-        if not exact:
-            out.put(f"{r}mask = {r} < {size}")
+        if parts is None:
+            out.open(f"for start in range(0, {size}, {block}):")
+            start = f"({size} - 1) // {block} * {block} - start" if self.backward else "start"
+            out.put(f"{r} = {start} + tl.arange(0, {block})[None, :]")
+            if not exact:
+                out.put(f"{r}mask = {r} < {size}")
+        else:
+            self._open_parts(parts, r, block)
         self._decode(phase.axes, r)
+        if parts is not None and parts.multiple > 1:
+            self._place_parts(parts, r)
         for op in body:
             if op.op == "reduce":
                 self._accumulate(op, position)
@@ -70,8 +77,33 @@ class Folds(Operations):
             else:
                 self._op(op)
         out.close("")
+        if parts is not None:
+            out.close("")
+            self.places.clear()
         for op in folds:
             self._finish(op)
+
+    def _open_parts(self, parts: Ends, r: str, block: str) -> None:
+        """The loops over a row of which whole blocks come first, and both ends after them."""
+        out, multiple = self.out, parts.multiple
+        if multiple > 1:
+            out.put(f"{r}first = ({multiple} - ({self._index(parts.first)}) % {multiple}) % {multiple}")
+        out.open("for rest in tl.static_range(2):  # whole blocks, then both ends of the row")
+        out.open(f"for start in range(0, {parts.rest} if rest else {parts.whole}, {block}):")
+        start = f"(start if rest else {parts.whole} - {block} - start)" if self.backward else "start"
+        out.put(f"{r} = {start} + tl.arange(0, {block})[None, :]")
+        out.put(f"{r}mask = {r} < {parts.rest} if rest else tl.full([1, {block}], True, tl.int1)")
+        if multiple > 1:
+            after = f"tl.where({r} < {r}first, {r}, {r} + {parts.whole})"
+            out.put(f"{r} = {after} if rest else {r}first + {r}")
+        else:
+            out.put(f"{r} = {r} + {parts.whole} if rest else {r}")
+
+    def _place_parts(self, parts: Ends, r: str) -> None:
+        """Says where elements lie, and what the compiler cannot see: at multiples of a vector's size."""
+        place = f"{r}place"
+        self.out.put(f"{place} = tl.multiple_of({self._index(parts.index)}, [1, 1 if rest else {parts.multiple}])")
+        self.places[parts.index] = place
 
     def _inside(self, phase: Phase) -> set[str]:
         """Ops of the phase that depend on its axes (reduces and stores belong there too)."""

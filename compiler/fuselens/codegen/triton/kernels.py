@@ -17,6 +17,7 @@ from sympy import Expr
 
 from ...ir.loops import Axis, Graph, element
 from ..expressions import TRITON, linear, print_factor
+from ..nest import row_major
 from ..source import Functions, KernelInfo, Source, Writer
 from ..traffic import bytes_moved
 from .blocks import Blocks, Work, candidates
@@ -165,6 +166,8 @@ class _KernelWriter(Products):
         self.spread = "tl.zeros([XBLOCK], tl.int32)"
         self.shape_names = frozenset(a.name for a in axes)
         self._decode(axes, "x")
+        if len(axes) > 1:
+            self.places[row_major(axes)] = "x"  # which the compiler sees to be contiguous
         self._straight([op for p in self.kernel.phases for op in p.body])
         return blocks_of(total, block), warps
 

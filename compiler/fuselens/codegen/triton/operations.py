@@ -27,7 +27,22 @@ ATOMIC = frozenset(
 )
 """Updates that points of one program, and programs, may do at the same time."""
 _RESERVED = frozenset(
-    {"tl", "triton", "libdevice", "float", "x", "xmask", "y", "ymask", "program", "range", "zero", *FUNCTIONS}
+    {
+        "tl",
+        "triton",
+        "libdevice",
+        "float",
+        "x",
+        "xmask",
+        "y",
+        "ymask",
+        "program",
+        "range",
+        "start",
+        "rest",
+        "zero",
+        *FUNCTIONS,
+    }
 )
 _ZERO = sympy.Symbol("%zero", integer=True, nonnegative=True)
 _DIVISIONS = ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "ModularIndexing")
@@ -66,6 +81,7 @@ class Operations:
         self.checks = False
         self.divides_sums = False
         self.held: dict[tuple[str, tuple[Expr, ...], Expr], str] = {}  # stored elements still in registers
+        self.places: dict[Expr, str] = {}  # indices that variables hold
         self.rank = 1
         self.backward = False  # whether the phase walks its columns from their end
         self.stores_first = False  # whether stored elements are to leave the cache first
@@ -121,6 +137,8 @@ class Operations:
         self.slots[op.name] = Slot(Value(name, op.dtype), varies)
 
     def _index(self, expression: Expr) -> str:
+        if expression in self.places:
+            return self.places[expression]
         names = dict(self.names)
         for indirect in indirect_names(expression):
             names["%" + indirect] = self.slots[indirect].value.text

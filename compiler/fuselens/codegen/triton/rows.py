@@ -12,11 +12,14 @@ from ..expressions import TRITON, names_in, print_factor
 from ..nest import in_order
 from .blocks import Blocks
 from .directions import contiguous_along_points
+from .ends import ends
 from .folds import Folds, blocks_of, next_power_of_two
 
 PERSISTENT = 8192  # longest reduction that stays in registers
 BLOCK = 2048  # elements of a block that holds several rows at once
 LOOPED = 2048, 8  # columns and warps of a block that loops over a row
+DOWN = 64, 32, 4  # neighbouring columns, rows at a time, and warps of a block that walks down columns
+STORED = 8192, 16  # the same where a row that begins anywhere is only stored
 REREAD = ((65536, 16384, 32), (16384, 4096, 16))
 """The same where a row of so many columns is read twice. The fewer rows are under way at once, the more of a row is still in
 the second-level cache."""
@@ -44,7 +47,9 @@ class Rows(Folds):
         if not fits:
             again = not columns and any("evict_last" in policies.values() for _, policies in walks)
             block = next((b for least, *b in REREAD if again and longest >= least), LOOPED)
-            xblock, (widest, warps) = (64, (32, 4)) if columns else (1, block)
+            if not any(o.op == "reduce" for o in kernel.ops()) and self._has_ends(STORED[0]):
+                block = STORED
+            xblock, widest, warps = DOWN if columns else (1, *block)
             self.stores_first = again
             if again:  # a thread has 64 registers where there are 32 warps: enough for 16 times three values
                 widest //= next_power_of_two(-(-(max(map(_registers, kernel.phases)) + self.wide) // 3))
@@ -80,6 +85,9 @@ class Rows(Folds):
                 self._straight(phase.body)
             stored |= {o.args[0] for o in phase.body if o.op == "store"}
         return blocks_of(total, xblock), warps
+
+    def _has_ends(self, width: int) -> bool:
+        return any(ends(self.kernel, p, self.unit.graph, width) for p in self.kernel.phases)
 
     def _walks(self) -> list[tuple[bool, dict[str, str]]]:
         """For each phase that loops: whether it walks its columns from their end, and how its loads treat the cache.
