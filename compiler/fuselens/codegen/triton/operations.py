@@ -26,24 +26,7 @@ ATOMIC = frozenset(
     {("sum", d) for d in ("f64", "f32", "f16", "i64", "i32")} | {(k, d) for k in ("max", "min") for d in ("i64", "i32")}
 )
 """Updates that points of one program, and programs, may do at the same time."""
-_RESERVED = frozenset(
-    {
-        "tl",
-        "triton",
-        "libdevice",
-        "float",
-        "x",
-        "xmask",
-        "y",
-        "ymask",
-        "program",
-        "range",
-        "start",
-        "rest",
-        "zero",
-        *FUNCTIONS,
-    }
-)
+_RESERVED = frozenset((*"tl triton libdevice float x xmask y ymask program range start rest zero".split(), *FUNCTIONS))
 _ZERO = sympy.Symbol("%zero", integer=True, nonnegative=True)
 _DIVISIONS = ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "ModularIndexing")
 
