@@ -80,12 +80,11 @@ def round_even(x):
 @triton.jit
 def tanh(x):
     a = tl.abs(x)
-    u = x * x
-    near = x + x * u * (-0.333332837 + u * (0.133314863 + u * (-0.0537431724 + u * (0.0206497088 - u * 0.00571620278))))
-    near = tl.where(x == 0, x, near)
-    far = 1 - 2 / (tl.exp(2 * a) + 1)
-    far = tl.where(x < 0, -far, far)
-    return tl.where(a < 0.625, near, far)
+    u = a * a
+    near = a + a * u * (-0.333332837 + u * (0.133314863 + u * (-0.0537431724 + u * (0.0206497088 - u * 0.00571620278))))
+    y = tl.where(a < 0.625, near, 1 - 2 / (tl.exp2(2.885390081777927 * a) + 1))
+    sign = x.to(tl.int32, bitcast=True) & -2147483648
+    return (y.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
 """,
     "tanh_f64": """
 @triton.jit
