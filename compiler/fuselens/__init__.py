@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         allow_in_graph,
         assume_constant_result,
         compile,  # noqa: A004 - torch's own name for it
+        cudagraph_mark_step_begin,
         disable,
         error_on_graph_break,
         example,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         list_backends,
         mark_dynamic,
         mark_static,
+        mark_static_address,
         mark_unbacked,
         maybe_mark_dynamic,
         register_backend,
@@ -40,8 +42,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "BackendError", "CodedError", "CompiledModule", "ConstraintError", "GraphBreakError", "RecompileError",
-    "UsageError", "allow_in_graph", "assume_constant_result", "compile", "config", "disable", "error_on_graph_break", "example", "explain",
-    "graph_break", "is_compiling", "list_backends", "mark_dynamic", "mark_static", "mark_unbacked",
+    "UsageError", "allow_in_graph", "assume_constant_result", "compile", "config",
+    "cudagraph_mark_step_begin", "disable", "error_on_graph_break", "example", "explain",
+    "graph_break", "is_compiling", "list_backends", "mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked",
     "maybe_mark_dynamic", "register_backend", "reset", "set_stance", "substitute_in_graph",
 ]  # fmt: skip
 

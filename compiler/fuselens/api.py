@@ -24,12 +24,13 @@ from .capture import _hook
 from .capture import explore as explore_state
 from .capture.breaks import BackendError, CodedError, ConstraintError, GraphBreakError, RecompileError, UsageError
 from .capture.frame import Captured, FrameCompiler
-from .capture.size_marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
+from .capture.size_marks import mark_dynamic, mark_static, mark_static_address, mark_unbacked, maybe_mark_dynamic
 from .capture.switches import error_on_graph_break
 from .config import MODES, Config, from_environment, with_options
 from .control import (
     allow_in_graph,
     assume_constant_result,
+    cudagraph_mark_step_begin,
     disable,
     graph_break,
     is_compiling,
@@ -42,10 +43,10 @@ from .report import Frame, Report, RunResult, Span
 
 __all__ = [
     "Annotation", "BackendError", "CodedError", "CompiledModule", "ConstraintError", "GraphBreakError",
-    "RecompileError", "UsageError", "allow_in_graph", "assume_constant_result", "compare", "compile", "disable",
-    "error_on_graph_break",
+    "RecompileError", "UsageError", "allow_in_graph", "assume_constant_result", "compare", "compile",
+    "cudagraph_mark_step_begin", "disable", "error_on_graph_break",
     "example", "explain", "graph_break", "inspect", "is_compiling", "list_backends", "mark_dynamic", "mark_static",
-    "mark_unbacked", "maybe_mark_dynamic", "register_backend", "reset", "set_stance", "substitute_in_graph",
+    "mark_static_address", "mark_unbacked", "maybe_mark_dynamic", "register_backend", "reset", "set_stance", "substitute_in_graph",
     "torch_backend",
 ]  # fmt: skip
 

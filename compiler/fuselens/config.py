@@ -32,6 +32,7 @@ class Config:
     fallback_random: bool = False  # draw exactly eager's numbers
     fast_math: bool = False  # on the CPU: sums in any order, approximate maths, no care for NaN, infinity and -0
     memory_budget: float = 1.0  # bytes kept for the backward, as a part of what the fastest choice keeps: 0 to 1
+    cuda_graph_memory: float = 0.5  # part of a GPU's memory that its recorded calls may hold
     keep_freed_memory: bool = True  # in this process, instead of giving it back to the system after each step (glibc)
     build: bool = True  # without: graphs run as captured, and what their kernels would be is worked out after the call
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)
@@ -49,6 +50,10 @@ class Config:
     def __post_init__(self) -> None:
         if not 0.0 <= self.memory_budget <= 1.0:
             raise ValueError(f"memory_budget is {self.memory_budget}: give a number from 0 (recompute) to 1 (keep)")
+        if not 0.0 <= self.cuda_graph_memory <= 1.0:
+            raise ValueError(
+                f"cuda_graph_memory is {self.cuda_graph_memory}: give a part of the GPU's memory, from 0 to 1"
+            )
 
 
 ASSEMBLY = frozenset(
@@ -134,7 +139,7 @@ def assembly_of(config: Config) -> frozenset[str]:
 # What a graph becomes does not depend on how it was captured, how often, where things are kept and what is printed.
 _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
-    "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "keep_freed_memory",
+    "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "cuda_graph_memory", "keep_freed_memory",
     "build", "explore", "cache_dir", "print_after", "dump", "strict", "live", "assembly", "triton_variables",
 })  # fmt: skip
 

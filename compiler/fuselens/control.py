@@ -6,6 +6,7 @@ import contextlib
 import copyreg
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -83,6 +84,18 @@ def is_compiling() -> bool:
 
 
 marks.mark(graph_break, marks.BREAK)
+
+
+def cudagraph_mark_step_begin() -> None:
+    """A step of the program begins. With ``mode="reduce-overhead"`` results stay what they are for as long as they are held,
+    so nothing is overwritten and no program needs this; memory of recordings that are gone is given back here.
+    """
+    recorded = sys.modules.get("fuselens.runtime.cuda_graphs")
+    if recorded is not None:
+        recorded.step_begins()
+
+
+marks.mark(cudagraph_mark_step_begin, marks.IGNORED)
 rules.RULES[is_compiling] = rules.RULES[torch.compiler.is_compiling]
 
 

@@ -362,8 +362,26 @@ TABLE: dict[str, Entry] = {
             "FL501",
             "not recorded",
             "`{what}` is not recorded as a CUDA graph: {why}",
-            'With `mode="reduce-overhead"` calls are recorded, so that all kernels of a graph are launched at once. This graph runs '
-            "as with the default mode.",
+            'With `mode="reduce-overhead"` calls are recorded, so that all kernels of a graph are launched at once. Calls that are '
+            "not recorded run as with the default mode. A recording runs again when nobody holds results of its last runs, and "
+            "reads large inputs where they were.",
+            severity="information",
+        ),
+        _e(
+            "FL502",
+            "recordings are limited",
+            "`{what}`: recordings as CUDA graphs are limited: {why}",
+            "Recordings share memory, which may grow to `cuda_graph_memory` (an option: a part of the GPU's memory). When it has, "
+            "recordings are let go of, and made again for sizes that go on being called. Calls in between run as with the "
+            "default mode.",
+            severity="information",
+        ),
+        _e(
+            "FL503",
+            "recorded calls are slower",
+            "`{what}` is not recorded as a CUDA graph any more: {why}",
+            "The first recorded calls are timed on the GPU, and compared with calls that are not recorded. Where few kernels are "
+            "launched, or much is copied to where the recording reads it, recorded calls may take longer; then they are not used.",
             severity="information",
         ),
         # --- FL9xx: environment and worker --------------------------------------------------------------------

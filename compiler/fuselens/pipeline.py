@@ -827,13 +827,18 @@ def _bound(
             kernels = [dataclasses.replace(k, resources=dict(found.get(k.name, {}))) for k in kernels]
     if target != "cpu" or not config.target.startswith("cuda"):
         record.kernels += kernels
+
+    def unrecorded(code: str, why: str) -> None:
+        recorder.on_diagnostic(make(code, captured.span, what=f"graph {record.id} ({phase})", why=why))
+
     if target == "cuda" and config.mode in ("reduce-overhead", "max-autotune"):
         from .runtime.cuda_graphs import Recorded
 
-        def refused(why: str) -> None:
-            recorder.on_diagnostic(make("FL501", captured.span, what=f"graph {record.id} ({phase})", why=why))
-
-        return Recorded(built.call, program.written, captured.sizes is not None, refused)
+        static = captured.owned if phase == "forward" else ()
+        symbolic = captured.sizes is not None
+        return Recorded(built.call, program.written, static, symbolic, config.cuda_graph_memory, unrecorded)
+    if config.mode == "reduce-overhead" and not config.target.startswith("cuda"):
+        unrecorded("FL501", "it runs on the CPU")
     return built.call
 
 

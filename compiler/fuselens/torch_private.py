@@ -18,7 +18,7 @@ import threading
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -1691,9 +1691,13 @@ MASKED_INPUT = _masked._combine_input_and_mask
 # --- CUDA graphs ----------------------------------------------------------------------------------------------------
 
 
-def storage_uses(storage: torch.UntypedStorage) -> int:
-    """How many references there are to a storage: its tensors, and objects like ``storage``."""
-    return torch._C._storage_Use_Count(storage._cdata)
+STORAGE_USES: Callable[[int], int] = torch._C._storage_Use_Count
+"""How many references there are to the storage with this ``_cdata``: its tensors, and objects like ``untyped_storage()``."""
+
+
+def storage_over(address: int, count: int, device: torch.device) -> torch.UntypedStorage:
+    """A storage over memory that belongs to somebody else."""
+    return torch._C._construct_storage_from_data_pointer(address, device, count)
 
 
 def current_stream() -> int:
@@ -1706,3 +1710,45 @@ def largest_float8() -> int:
     """The bits that torch makes of numbers too large for float8_e4m3fn: those of the largest, or (until 2.12) of NaN."""
     with torch._C._DisableTorchDispatch():
         return int(torch.tensor(1e6, device="cpu").to(torch.float8_e4m3fn).view(torch.uint8))
+
+
+def current_queue() -> tuple[int, int]:
+    """The current CUDA device, and the address of its current stream."""
+    device = torch._C._cuda_getDevice()
+    return device, torch._C._cuda_getCurrentRawStream(device)
+
+
+@functools.cache
+def watch_streams(noted: Callable[[torch.Tensor, Any], object]) -> None:
+    """From now on ``noted`` is told when a program says that a stream uses a tensor (``record_stream``): torch's allocator
+    ignores that for memory that is not its own."""
+    told = torch.Tensor.record_stream
+
+    @functools.wraps(told)
+    def record_stream(self: torch.Tensor, s: Any) -> None:
+        told(self, s)
+        noted(self, s)
+
+    torch.Tensor.record_stream = record_stream  # type: ignore[method-assign]
+
+
+def stop_allocating(device: int, pool: Any) -> None:
+    """After a recording that failed: torch may have left its allocator giving memory from ``pool``."""
+    with contextlib.suppress(RuntimeError):
+        torch._C._cuda_endAllocateToPool(device, pool)
+        torch._C._cuda_releasePool(device, pool)
+
+
+COPY_ALL: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None] = torch._foreach_copy_
+"""Copies tensors to tensors, few kernels for many of them."""
+
+_STATIC_ADDRESS = "_dynamo_static_input_type"
+
+
+def mark_address(tensor: torch.Tensor, guard: bool) -> None:
+    """Says that a tensor's memory stays where it is, as torch itself keeps it on the tensor."""
+    setattr(tensor, _STATIC_ADDRESS, "guarded" if guard else "unguarded")
+
+
+def has_marked_address(tensor: torch.Tensor) -> bool:
+    return hasattr(tensor, _STATIC_ADDRESS)

@@ -221,9 +221,33 @@ def test_questions_about_the_compiler():
 def test_mark_step_begin_is_nothing():
     def fn(x):
         torch.compiler.cudagraph_mark_step_begin()
+        fuselens.cudagraph_mark_step_begin()
         return x + 1
 
+    fuselens.cudagraph_mark_step_begin()
     torch.testing.assert_close(compiled(fn, fullgraph=True)(t(3)), t(3) + 1)
+
+
+def test_marked_addresses():
+    x = t(3)
+    fuselens.mark_static_address(x)
+    fuselens.mark_static_address(x, guard=True)
+    torch.testing.assert_close(compiled(lambda x: x + 1, fullgraph=True)(x), x + 1)
+    with pytest.raises(TypeError, match="expects a tensor, got int"):
+        fuselens.mark_static_address(3)  # type: ignore[arg-type]
+
+
+def test_nothing_is_recorded_on_the_cpu():
+    fn = fuselens.compile(lambda x: x.sin() + 1, mode="reduce-overhead")
+    torch.testing.assert_close(fn(t(3)), t(3).sin() + 1)
+    assert [d.code for d in fn.__fuselens__.recorder.report.diagnostics] == ["FL501"]
+    assert fn.__fuselens__.recorder.report.diagnostics[0].span is not None
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_the_memory_of_recordings_is_a_part_of_the_devices(share: float):
+    with pytest.raises(ValueError, match="cuda_graph_memory"):
+        fuselens.compile(lambda x: x, options={"cuda_graph_memory": share})
 
 
 # --- allow_in_graph, assume_constant_result, substitute_in_graph

@@ -1,4 +1,4 @@
-"""What programs say about sizes: ``mark_dynamic`` and its kin, in torch's spelling and as torch keeps it on the tensor."""
+"""What programs say about tensors: ``mark_dynamic`` and its kin, in torch's spelling and as torch keeps it on the tensor."""
 
 from __future__ import annotations
 
@@ -39,6 +39,15 @@ def mark_static(tensor: torch.Tensor, dim: Dims | None = None) -> None:
 def mark_unbacked(tensor: torch.Tensor, dim: Dims) -> None:
     """Not supported: raises NotImplementedError."""
     raise NotImplementedError("mark_unbacked is not supported: use mark_dynamic, which may look at the example size")
+
+
+def mark_static_address(tensor: torch.Tensor, guard: bool = False) -> None:
+    """The memory of ``tensor`` stays where it is: CUDA graphs read it there, however small it is. Where it does move, calls are
+    recorded again, with ``guard`` or without. Parameters and buffers need no mark. Raises TypeError for what is no tensor.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"mark_static_address expects a tensor, got {type(tensor).__name__}")
+    torch_private.mark_address(tensor, guard)
 
 
 def _dims(tensor: torch.Tensor, dim: Dims) -> list[int]:
