@@ -137,3 +137,36 @@ def test_data_dependent_branch():
     compiled = fuselens.compile(toy)
     for b in (t(100).abs(), -t(100).abs()):
         torch.testing.assert_close(compiled(t(100), b), toy(t(100), b))
+
+
+def test_what_triton_makes_can_be_read() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.layer_norm(x, (72,)))
+
+    report = fuselens.explain(f, assembly=("all",))(t(100, 72))
+    (graph,) = report.graphs
+    assert all(k.resources["registers"] > 0 and k.resources["spills"] == 0 for k in graph.kernels)
+    for name in ("ttir", "ttgir", "llir", "ptx", "sass"):
+        stage = graph.stage(name)
+        assert stage is not None and not stage.later
+        assert any(span.file == __file__ for line in stage.lines for span in line.spans)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_float8_is_eagers(dtype: torch.dtype) -> None:
+    every = torch.arange(65536, dtype=torch.int32).to(torch.int16).cuda()
+    eight = torch.arange(256).to(torch.uint8).cuda().view(dtype)
+    for given in (
+        every.view(torch.float16),
+        every.view(torch.bfloat16),
+        every.view(torch.float16).double() * 3,
+        t(4096) * 1e4,
+    ):
+        narrow = fuselens.compile(lambda x: x.to(dtype).clone(), fullgraph=True)
+        got, wanted = narrow(given).float(), given.to(dtype).float()
+        assert torch.equal(got.nan_to_num(nan=1e9), wanted.nan_to_num(nan=1e9))
+    wide = fuselens.compile(lambda x: (x.float() * 2, x.half(), torch.cat([x, x])), fullgraph=True)
+    for got, wanted in zip(wide(eight), (eight.float() * 2, eight.half(), torch.cat([eight, eight])), strict=True):
+        torch.testing.assert_close(got.float(), wanted.float(), rtol=0, atol=0, equal_nan=True)
+    (graph, *_) = wide.__fuselens__.recorder.report.graphs
+    assert graph.kernels and not graph.fallback
