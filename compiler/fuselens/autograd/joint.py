@@ -35,6 +35,7 @@ from torch import fx
 from fuselens import torch_private
 from fuselens.result_layouts import is_dense
 
+from .attention import attended
 from .decompositions import Decompositions, table
 from .list_operators import on_tensors
 from .recorder import Recorder
@@ -339,6 +340,10 @@ class _Trace:
             if node.op == "call_function":
                 if (each := on_tensors(node.target)) is not None:
                     return each(*args, **kwargs)
+                if node.target is F.scaled_dot_product_attention:
+                    own = attended(node.meta["val"], *args, **kwargs)
+                    if own is not None:
+                        return own
                 if node.target is operator.setitem and (chosen := _chosen(*args)) is not None:
                     args[0].copy_(chosen)  # type: ignore[union-attr]
                     return None

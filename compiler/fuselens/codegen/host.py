@@ -20,7 +20,7 @@ from typing import Any
 import sympy
 from sympy import Expr
 
-from ..ir.loops import Buffer, Extern, Graph, Kernel, Node, Ref, extern_reads
+from ..ir.loops import Attention, Buffer, Extern, Graph, Kernel, Node, Ref, extern_reads
 from .expressions import PYTHON, print_factor, print_index
 from .source import HostProgram, KernelInfo, Source, Unsupported, Writer
 
@@ -141,7 +141,7 @@ class Host:
         self._checks = not self.triton and any(i.checks for i in self.infos.values())
         for position, node in enumerate(graph.nodes):
             self.position = position
-            if isinstance(node, Kernel):
+            if isinstance(node, (Kernel, Attention)):
                 self._kernel(node)
             elif isinstance(node, Extern):
                 self._extern(node)
@@ -227,14 +227,14 @@ class Host:
             out.put(f"del {base}")  # else it would hold the memory when this one is dead
             self._did("drop", earlier)
 
-    def _kernel(self, node: Kernel) -> None:
+    def _kernel(self, node: Kernel | Attention) -> None:
         info = self.infos.get(node.name)
         if info is None:
             raise Unsupported(f"no kernel was generated for {node.name}")
         if any(self.graph.root(s) in self.fixed for s in info.written):
             self._check_errors()
         tensors = [self._tensor(s) for s in info.arguments]
-        origins = ", ".join(dict.fromkeys(node.origins))
+        origins = ", ".join(dict.fromkeys(info.operations))
         self.out.forget()
         self._did("kernel", node=node)
         if origins:

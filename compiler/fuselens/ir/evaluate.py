@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fuselens.ir import philox
 from fuselens.ir.affine import INTEGER_FUNCTIONS
-from fuselens.ir.loops import ITEMSIZE, Buffer, Extern, Graph, Kernel, Loop, Op, Ref, interpret, phases_of
+from fuselens.ir.loops import ITEMSIZE, Attention, Buffer, Extern, Graph, Kernel, Loop, Op, Ref, interpret, phases_of
 from fuselens.ir.ops import torch_meaning
 from fuselens.ir.text import show_expression
 
@@ -341,6 +341,31 @@ def _run_extern(node: Extern, memory: Memory) -> None:
             memory.tensor(name).copy_(result)
 
 
+def _run_attention(node: Attention, memory: Memory) -> None:
+    query, key, value = (memory.tensor(n) for n in node.operands())
+    group = query.shape[1] // key.shape[1]
+    points = _Points(memory, node.name, [(a.name, memory.value(a.size)) for a in node.axes], [])
+    wide = torch.float64  # what the kernel computes up to the order of its sums
+    key, value = (t.to(wide).repeat_interleave(group, 1) for t in (key, value))
+    points.values["score"] = (query.to(wide) @ key.mT).float()
+    interpret(node.body, points, points.values)
+    scores = points.values[node.result].to(wide).expand(points.shape)
+    span = memory.value(node.span)
+    made = [memory.tensor(o) for o in node.outputs]
+    for k in range(node.splits):
+        part = slice(k * span, min((k + 1) * span, scores.shape[3]))
+        some = scores[..., part]
+        top = some.amax(-1, keepdim=True) if some.shape[3] else some.new_full((*some.shape[:3], 1), -math.inf)
+        weights = torch.exp(some - torch.where(top == -math.inf, 0, top))
+        total = weights.sum(-1, keepdim=True)
+        mean = weights @ value[:, :, part]
+        if node.splits == 1:
+            made[0].copy_(torch.where(total == 0, 0, mean / total))
+        else:
+            for out, found in zip(made, (mean, top[..., 0], total[..., 0]), strict=True):
+                out.select(3, k).copy_(found)
+
+
 def evaluate(graph: Graph, inputs: list[Any]) -> list[Any]:
     """The outputs of ``graph`` on ``inputs`` (tensors, and integers where the graph takes them), in order.
 
@@ -350,7 +375,9 @@ def evaluate(graph: Graph, inputs: list[Any]) -> list[Any]:
     memory = Memory(graph)
     memory.bind(inputs)
     for node in graph.nodes:
-        if isinstance(node, Extern):
+        if isinstance(node, Attention):
+            _run_attention(node, memory)
+        elif isinstance(node, Extern):
             _run_extern(node, memory)
         else:
             _run_loops(node, memory)

@@ -3,11 +3,12 @@
 ::
 
     Graph   := inputs constants buffers nodes outputs          a straight-line program over buffers
-    Node    := Loop | Extern                                   before fusion
-             | Kernel | Extern                                 after fusion
+    Node    := Loop | Extern | Attention                       before fusion
+             | Kernel | Extern | Attention                     after fusion
     Loop    := axes reduction body                             one ATen operation, writing one buffer
     Kernel  := axes phases                                     fused loops: for each point of axes, each phase in turn
     Phase   := axes body                                       the axes it adds to the kernel's, and what it computes
+    Attention := query key value axes body result splits       an Extern that is a kernel of ours
     Op      := name op args dtype                              one scalar operation, in SSA form
     Buffer  := name dtype sizes strides offset [storage]       a strided region; ``storage`` names what it is a view of
 
@@ -216,6 +217,42 @@ class Extern:
 
 
 @dataclass(frozen=True, slots=True)
+class Attention(Extern):
+    """A softmax over keys of what ``body`` makes of ``query @ key.T``, times values, by one kernel that stores no scores.
+
+    ``args`` begin with query [batch, heads, rows, width], key [batch, groups, keys, width] and value [batch, groups,
+    keys, its width]; as many consecutive heads as there are for a group share its keys. What the body loads from follows.
+    ``axes`` are batch, head, row and key. At each of their points the ops of ``body`` compute ``result`` (f32) from the
+    product, which they know as ``score``: minus infinity where a row does not see a key. A row that sees none is 0.
+
+    With ``splits`` the keys are cut into so many ranges of ``span`` keys, and the outputs hold, for each: the sum of the
+    values with weights ``exp(result - top)`` [batch, heads, rows, splits, width], ``top`` and the sum of the weights.
+    """
+
+    axes: tuple[Axis, ...] = ()
+    body: tuple[Op, ...] = ()
+    result: str = "score"
+    splits: int = 1
+
+    def operands(self) -> tuple[str, str, str]:
+        """Query, key and value."""
+        query, key, value = (a.name for a in self.args[:3])
+        return query, key, value
+
+    @property
+    def span(self) -> Expr:
+        """How many keys are of one split."""
+        keys = self.axes[3].size
+        return (
+            sympy.Integer(-(-int(keys) // self.splits)) if keys.is_Integer else (keys + self.splits - 1) // self.splits
+        )
+
+    def with_body(self, body: tuple[Op, ...], result: str) -> Attention:
+        storages = dict.fromkeys(o.args[0] for o in body if o.op == "load")
+        return dataclasses.replace(self, args=(*self.args[:3], *map(Ref, storages)), body=body, result=result)
+
+
+@dataclass(frozen=True, slots=True)
 class Ref:
     """A buffer as an argument of an extern call."""
 
@@ -279,7 +316,7 @@ def _scans(ops: Iterable[Op]) -> bool:
     return any(o.op == "scan" for o in ops)
 
 
-Node = Loop | Extern | Kernel
+Node = Loop | Extern | Kernel  # an Attention is an Extern
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +351,11 @@ class Graph:
         return tuple(n for n in self.nodes if isinstance(n, Kernel))
 
     def externs(self) -> tuple[Extern, ...]:
-        return tuple(n for n in self.nodes if isinstance(n, Extern))
+        """Calls of operators."""
+        return tuple(n for n in self.nodes if isinstance(n, Extern) and not isinstance(n, Attention))
+
+    def attentions(self) -> tuple[Attention, ...]:
+        return tuple(n for n in self.nodes if isinstance(n, Attention))
 
     def results(self) -> tuple[str, ...]:
         """Buffers that must hold their values at the end: outputs, and new values of inputs."""

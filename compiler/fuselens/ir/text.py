@@ -35,6 +35,7 @@ import sympy
 from sympy import Expr
 
 from fuselens.ir.loops import (
+    Attention,
     Axis,
     Buffer,
     Extern,
@@ -246,7 +247,14 @@ def _body(body: tuple[Op, ...], indent: str, stores: Iterator[int]) -> Iterator[
 
 def _node_lines(node: Node) -> Iterator[tuple[str, tuple[Span, ...]]]:
     stores = iter(range(1 << 30))
-    if isinstance(node, Extern):
+    if isinstance(node, Attention):
+        made = "" if node.outputs == (node.name,) else f" [{', '.join(node.outputs)}]"
+        head = f"  attention {node.name}{made} {_axes(node.axes)} = {', '.join(node.operands())}"
+        head += f" splits {node.splits}" if node.splits > 1 else ""
+        yield head + (f" from {node.origin}" if node.origin else ""), node.spans
+        yield from _body(node.body, "    ", stores)
+        yield f"    softmax {node.result}", ()
+    elif isinstance(node, Extern):
         yield f"  {_extern_line(node)}", node.spans
     elif isinstance(node, Loop):
         head = f"  loop {node.name} {_axes(node.axes)}" + (f" reduce {_axes(node.reduction)}" if node.reduction else "")
@@ -454,7 +462,7 @@ class _Parser:
 
     def _start(self, node: Node) -> None:
         self.nodes.append(node)
-        self.bodies = self.pending[len(self.nodes) - 1] = [((), [])] if isinstance(node, Loop) else []
+        self.bodies = self.pending[len(self.nodes) - 1] = [] if isinstance(node, Kernel) else [((), [])]
         self.stores = 0
 
     def _phase_line(self, line: str) -> None:
@@ -465,6 +473,8 @@ class _Parser:
         bodies = self.pending.get(position, [])
         if isinstance(node, Loop):
             return dataclasses.replace(node, body=tuple(bodies[0][1]))
+        if isinstance(node, Attention):
+            return node.with_body(tuple(bodies[0][1]), node.result)
         if isinstance(node, Kernel):
             return dataclasses.replace(node, phases=tuple(Phase(axes, tuple(body)) for axes, body in bodies))
         return node
@@ -483,6 +493,19 @@ class _Parser:
             name, kind, rest, dtype = found.groups()
             op = Op(name, kind, _parse_args(kind, rest), dtype)
         self.bodies[-1][1].append(op)
+
+    def _attention_line(self, line: str) -> None:
+        found = re.fullmatch(r"attention (\S+)(?: \[([^<]*?)\])? \[(.*?<.*?)\] = (\S+), (\S+), (\S+)(?: splits (\d+))?"
+                             r"(?: from (\S+))?", line)  # fmt: skip
+        if found is None:
+            raise ValueError("expected: attention NAME [axes] = QUERY, KEY, VALUE")
+        name, outputs, axes, *operands, splits, origin = found.groups()
+        made = (name,) if outputs is None else tuple(split_top(outputs))
+        self._start(Attention(name, "fuselens.attention.default", tuple(map(Ref, operands)), (), made, origin=origin or "",
+                              axes=_parse_axes(axes), splits=int(splits or 1)))  # fmt: skip
+
+    def _softmax_line(self, line: str) -> None:
+        self.nodes[-1] = dataclasses.replace(self.nodes[-1], result=line.split()[1])  # pyright: ignore
 
     def _extern_line(self, line: str) -> None:
         found = _EXTERN.fullmatch(line)
@@ -544,6 +567,8 @@ _RULES: dict[str, Callable[[_Parser, str], None]] = {
     "loop": _Parser._loop_line,
     "kernel": _Parser._kernel_line,
     "phase": _Parser._phase_line,
+    "attention": _Parser._attention_line,
+    "softmax": _Parser._softmax_line,
     "extern": _Parser._extern_line,
     "donated": _Parser._donated_line,
     "reuse": _Parser._reuse_line,

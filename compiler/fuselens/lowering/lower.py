@@ -23,6 +23,7 @@ from fuselens.lowering import (
     attention,
     complex_rules,
     composites,
+    few_rows,
     indexing,
     interpolation,
     movement,
@@ -56,6 +57,7 @@ RULES: dict[str, Rule] = {
     **products.RULES,
     **attention.RULES,
     **special.RULES,
+    **few_rows.RULES,
 }
 COMPLEX_RULES: dict[str, Rule] = {**{name: RULES[name] for name in complex_rules.AS_REALS}, **complex_rules.RULES}
 

@@ -16,8 +16,9 @@ from types import MappingProxyType
 import sympy
 from sympy import Expr
 
-from fuselens.ir.affine import linear, product
+from fuselens.ir.affine import ZERO, linear, product
 from fuselens.ir.loops import (
+    Attention,
     Extern,
     Graph,
     Loop,
@@ -53,7 +54,7 @@ def inline(graph: Graph) -> tuple[Graph, list[Decision]]:
     nodes: list[Node] = []
     for position, node in enumerate(graph.nodes):
         if not isinstance(node, Loop):
-            nodes.append(node)
+            nodes.append(_attending(graph, node, chosen) if isinstance(node, Attention) else node)
             continue
         if any(o.op == "load" and o.args[0] in chosen for o in node.body):
             node = with_inlined(graph, node, chosen)
@@ -68,6 +69,7 @@ def inline(graph: Graph) -> tuple[Graph, list[Decision]]:
             if item.storage not in fixed:
                 decisions.append(_decision(item, readers.get(item.storage, []), reason))
         nodes.append(node)
+    fixed = fixed_storages(graph.replace(nodes=tuple(nodes)))
     return graph.replace(nodes=tuple(needed(graph, nodes, fixed))), decisions
 
 
@@ -124,10 +126,26 @@ def _picked(graph: Graph, readers: dict[str, list[Loop]], fixed: set[str]) -> se
 def _readers(graph: Graph) -> dict[str, list[Loop]]:
     readers: dict[str, list[Loop]] = {}
     for node in graph.nodes:
+        if isinstance(node, Attention):
+            node = _scores(node)
         if isinstance(node, Loop):
             for storage in dict.fromkeys(o.args[0] for o in node.body if o.op == "load"):
                 readers.setdefault(storage, []).append(node)
     return readers
+
+
+def _scores(node: Attention) -> Loop:
+    """What the node makes of its scores, as a loop that stores them."""
+    store = Op("store", "store", (node.outputs[0], ZERO, node.result), "f32")
+    return Loop(node.outputs[0], node.axes, (), (*node.body, store), node.origin, node.spans)
+
+
+def _attending(graph: Graph, node: Attention, chosen: dict[str, Item]) -> Attention:
+    """The node with masks and what else it reads of the chosen items computed for each score."""
+    if not any(o.op == "load" and o.args[0] in chosen for o in node.body):
+        return node
+    *body, store = with_inlined(graph, _scores(node), chosen).body
+    return node.with_body(tuple(body), store.args[2])
 
 
 def fixed_storages(graph: Graph) -> set[str]:
@@ -155,7 +173,8 @@ def with_inlined(graph: Graph, node: Loop, chosen: dict[str, Item]) -> Loop:
             remember_unrounded(scope, item.loop.body, item.value, names)
         return names[item.value]
 
-    names: dict[str, str] = {}
+    own = {o.name for o in node.body}
+    names = {n: n for o in node.body for n in o.operands() if n not in own}  # an attention's score
     translate(scope, node.body, {}, resolve, names, exact=is_conversion(node))
     for op in node.body:
         if op.op == "store":

@@ -24,6 +24,7 @@ from sympy import Expr
 from fuselens.ir.affine import integer_value, substitute
 from fuselens.ir.loops import (
     ITEMSIZE,
+    Attention,
     Axis,
     Buffer,
     Extern,
@@ -262,12 +263,14 @@ _RETURNING = frozenset({
     "_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_cudnn_attention_backward", "_linear_pointwise",
-    "_convolution_pointwise", "_convolution_transpose_pointwise",
+    "_convolution_pointwise", "_convolution_transpose_pointwise", "attention",
 })  # fmt: skip
 
 
 def may_raise(node: Node) -> bool:
     """Whether the node may refuse the values that it is given: an index out of range, an integer division by zero."""
+    if isinstance(node, Attention):
+        return may_fail(node.body)
     if isinstance(node, Extern):
         return node.target.split(".")[1] not in _RETURNING
     return any(may_fail(p.body) for p in phases_of(node))

@@ -15,11 +15,12 @@ from typing import Any
 import sympy
 from sympy import Expr
 
-from ...ir.loops import Axis, Graph, element
+from ...ir.loops import Attention, Axis, Graph, Kernel, element
 from ..expressions import TRITON, linear, print_factor
 from ..nest import row_major
 from ..source import Functions, KernelInfo, Source, Writer
 from ..traffic import bytes_moved
+from .attention import AttentionWriter, pointee
 from .blocks import Blocks, Work, candidates
 from .directions import contiguous_along_points
 from .folds import blocks_of, next_power_of_two
@@ -73,10 +74,15 @@ def variants(graph: Graph) -> dict[str, tuple[Blocks, ...]]:
 
 def _kernels(unit: Unit) -> tuple[list[KernelInfo], Writer]:
     functions = Functions()
-    for kernel in unit.graph.kernels():
-        writer = _KernelWriter(unit, kernel, Writer("#", "    "))
+    for node in unit.graph.nodes:
+        if isinstance(node, Attention):
+            writer: _KernelWriter | AttentionWriter = AttentionWriter(unit, node, Writer("#", "    "))
+        elif isinstance(node, Kernel):
+            writer = _KernelWriter(unit, node, Writer("#", "    "))
+        else:
+            continue
         info = writer.write()
-        text = writer.out.anonymous((kernel.name, *(writer.names[a] for a in info.arguments)))
+        text = writer.out.anonymous((node.name, *(writer.names[a] for a in info.arguments)))
         key = (
             text,
             tuple(info.launch["options"].items()),
@@ -131,7 +137,7 @@ class _KernelWriter(Products):
         for number, line in enumerate(body.text().rstrip("\n").split("\n")[1:], 2):
             out.put(line, spans.get(number, ()), note=False)
         read, written = bytes_moved(self.source, self.unit.graph)
-        signature = {self.names[n]: "*" + _pointee(element(self.unit.graph.buffers[n].dtype)) for n in arguments}
+        signature = {self.names[n]: "*" + pointee(element(self.unit.graph.buffers[n].dtype)) for n in arguments}
         signature |= {self.names[s]: "i64" for s in sizes}
         return KernelInfo(
             name=self.source.name, kind=self.source.kind, arguments=arguments, written=tuple(self.source.writes()),
@@ -218,8 +224,3 @@ class _KernelWriter(Products):
         self.shape_names = frozenset({outer.name, inner.name})
         self._straight([op for p in self.kernel.phases for op in p.body])
         return across * down * sympy.Mul(*(a.size for a in rest)), chosen.warps
-
-
-def _pointee(dtype: str) -> str:
-    names = {"f64": "fp64", "f32": "fp32", "f16": "fp16", "bool": "i1", "f8e4m3": "u8", "f8e5m2": "u8"}
-    return names.get(dtype, dtype)

@@ -1,0 +1,78 @@
+"""The Triton kernel of attention: under Triton's interpreter against the oracle, and compiled for sm_90 without a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+
+from fuselens.codegen.traffic import bytes_moved
+from fuselens.codegen.triton.interpret import Job, interpret
+from fuselens.codegen.triton.kernels import to_triton
+from fuselens.codegen.triton.offline import compile_offline
+from fuselens.ir.evaluate import Memory, _run_attention
+from tests.lowering.test_attention import CASES, attending, ordered
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+
+
+def test_attention_under_the_interpreter() -> None:
+    """(The interpreter multiplies no bf16.)"""
+    cases = [
+        *CASES.values(),
+        *({**CASES[name], "dtype": torch.float16} for name in ("split unevenly", "groups of three")),
+    ]
+    jobs, expected = [], []
+    for case in cases:
+        lowered, inputs = attending(**case)
+        graph = ordered(lowered)
+        source = to_triton(graph)
+        (node,) = graph.attentions()
+        info = source.kernel(node.name)
+        assert info is not None
+        memory, reference = Memory(graph), Memory(graph)
+        for each in (memory, reference):
+            each.bind(inputs)
+        tensors = {a: memory.storage(a).clone() for a in info.arguments}
+        jobs.append(Job(source, node.name, tensors, {}, int(info.launch["grid"])))
+        _run_attention(node, reference)
+        expected.append({w: reference.storage(w) for w in info.written})
+    for case, job, found, reference in zip(cases, jobs, interpret(jobs), expected, strict=True):
+        loose = 1e-2 if "masked" in case or "dtype" in case else 1e-5
+        for name, value in reference.items():
+            torch.testing.assert_close(
+                found[name], value, rtol=loose, atol=loose, msg=lambda m, j=job, c=case: f"{c}\n{m}\n{j.source.text}"
+            )
+
+
+@pytest.mark.parametrize("case", [
+    {"heads": 32, "groups": 8, "keys": 512, "width": 128, "mask": "position"},
+    {"heads": 32, "groups": 8, "keys": 4096, "width": 128, "mask": "bias"},
+    {"heads": 32, "groups": 8, "rows": 4, "keys": 1000, "width": 96, "causal": True},
+    {"heads": 8, "groups": 2, "rows": 16, "keys": 2000, "width": 128, "mask": "heads"},
+    {"heads": 8, "groups": 2, "rows": 16, "keys": 2000, "width": 256, "mask": "bias"},
+    {"heads": 8, "groups": 8, "keys": 300, "width": 256, "dtype": torch.float32},
+    {"heads": 8, "groups": 2, "rows": 16, "keys": 300, "width": 128, "dtype": torch.float32},
+], ids=str)  # fmt: skip
+def test_attention_for_sm_90(case: dict[str, Any]) -> None:
+    graph = ordered(attending(**{"dtype": torch.bfloat16, **case})[0])
+    source = to_triton(graph)
+    for info in source.kernels:
+        made = compile_offline(source, info.name)
+        assert made["spills"] == 0
+        if info.kind == "attention":
+            assert ("mma" in made["ptx"]) == (case.get("dtype") is None)
+            assert made["shared"] <= 227 << 10
+
+
+def test_it_says_what_it_moves() -> None:
+    graph = ordered(attending(heads=8, groups=2, keys=150, width=32)[0])
+    source = to_triton(graph)
+    attention, together = source.kernels
+    assert graph.hint(attention.bytes_read) == 4 * (8 * 32 + 2 * 2 * 150 * 32)  # pyright: ignore
+    (kernel,) = graph.kernels()
+    # what the one writes the other reads
+    assert graph.hint(attention.bytes_written) == graph.hint(bytes_moved(kernel, graph)[0])  # pyright: ignore
+    assert together.name == kernel.name

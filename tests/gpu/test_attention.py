@@ -1,0 +1,112 @@
+"""Attention of few rows on a real GPU: our kernel against eager's attention, and in double precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import fuselens
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+@pytest.fixture(autouse=True)
+def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSELENS_STRICT", "1")
+    fuselens.reset()
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "decoded token": {},
+    "long": {"keys": 5000},
+    "batch": {"batch": 3, "keys": 777},
+    "some rows": {"rows": 4, "keys": 300, "mask": "rows"},
+    "sixteen rows": {"rows": 16, "keys": 1000, "mask": "rows"},
+    "a bias": {"rows": 3, "mask": "bias"},
+    "causal": {"rows": 8, "keys": 8, "causal": True},
+    "no groups": {"groups": 32, "mask": ""},
+    "rows that see nothing": {"rows": 2, "mask": "nothing"},
+    "narrow": {"width": 40, "keys": 90},
+    "wide": {"width": 256, "keys": 400},
+    "rows of all heads": {"rows": 5, "by_row": True},
+}
+
+
+def operands(
+    dtype: torch.dtype, *, batch: int = 1, heads: int = 32, groups: int = 8, rows: int = 1, keys: int = 512, width: int = 128,
+    mask: str = "position", causal: bool = False, by_row: bool = False,
+) -> tuple[list[Tensor], dict[str, Any]]:  # fmt: skip
+    seed = torch.Generator("cuda").manual_seed(keys)
+
+    def random(*sizes: int) -> Tensor:
+        return torch.randn(sizes, generator=seed, device="cuda").to(dtype)
+
+    query = random(batch, rows, heads, width).transpose(1, 2) if by_row else random(batch, heads, rows, width)
+    key, value = (random(batch, groups, keys + 8, width)[:, :, :keys] for _ in range(2))
+    given: Any = {
+        "": None, "position": (torch.arange(keys, device="cuda") <= keys // 2)[None, None, None] if not causal else None,
+        "rows": torch.rand(1, 1, rows, keys, device="cuda") < 0.5, "bias": random(batch, 1, rows, keys),
+        "nothing": torch.arange(rows, device="cuda")[:, None].expand(rows, keys) > 0,
+    }[mask]  # fmt: skip
+    return [query, key, value], {"attn_mask": given, "is_causal": causal, "enable_gqa": heads != groups}
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("name", CASES)
+def test_attention(name: str, mode: str) -> None:
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        inputs, more = operands(dtype, **CASES[name])
+        compiled = fuselens.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **more) * 1.5, mode=mode)
+        with torch.no_grad():
+            eager = F.scaled_dot_product_attention(*inputs, **more) * 1.5
+            for _ in range(3):
+                found = compiled(*inputs)
+            mask = more["attn_mask"]
+            exact = F.scaled_dot_product_attention(
+                *(t.double() for t in inputs), **{**more, "attn_mask": mask.double() if mask is not None and mask.dtype != torch.bool else mask}
+            ) * 1.5  # fmt: skip
+        assert "attention" in [k.kind for k in compiled.__fuselens__.recorder.report.kernels]
+        assert found.stride() == eager.stride()
+        hidden = name == "rows that see nothing"  # which cuDNN lets see everything
+        reference = eager.double() if hidden else exact
+        worst, eagers = ((t.double() - reference).abs().max().item() for t in (found, eager))
+        assert worst <= max(2 * eagers, {torch.float32: 2e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype])
+        torch.testing.assert_close(compiled(*inputs), found, rtol=0, atol=0)
+
+
+def test_a_cache_that_is_written() -> None:
+    """The keys of this token are written, then read, in place."""
+
+    def step(q: Tensor, k: Tensor, keys: Tensor, values: Tensor, row: Tensor, at: Tensor) -> Tensor:
+        keys.index_copy_(2, at, k)
+        values.index_copy_(2, at, k * 2)
+        return F.scaled_dot_product_attention(q, keys, values, attn_mask=(row <= at)[None, None, None], enable_gqa=True)
+
+    q, k = torch.randn(1, 32, 1, 64, device="cuda").half(), torch.randn(1, 8, 1, 64, device="cuda").half()
+    keys, row = torch.randn(1, 8, 256, 64, device="cuda").half(), torch.arange(256, device="cuda")
+    for mode in ("default", "reduce-overhead"):
+        compiled = fuselens.compile(step, mode=mode)
+        mine, theirs = [[keys.clone(), keys.clone()] for _ in range(2)]
+        with torch.no_grad():
+            for position in range(100, 106):
+                at = torch.tensor([position], device="cuda")
+                found, expected = compiled(q, k, *mine, row, at), step(q, k, *theirs, row, at)
+                torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)
+                assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_lengths_that_vary() -> None:
+    def step(q: Tensor, keys: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, keys, keys, enable_gqa=True)
+
+    compiled = fuselens.compile(step, dynamic=True)
+    q = torch.randn(1, 8, 1, 64, device="cuda")
+    with torch.no_grad():
+        for n in (40, 41, 300, 1000):
+            keys = torch.randn(1, 2, n, 64, device="cuda")
+            torch.testing.assert_close(compiled(q, keys), step(q, keys), rtol=1e-4, atol=1e-5)
