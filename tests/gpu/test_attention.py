@@ -67,9 +67,9 @@ def test_attention(name: str, mode: str) -> None:
             for _ in range(3):
                 found = compiled(*inputs)
             mask = more["attn_mask"]
-            exact = F.scaled_dot_product_attention(
-                *(t.double() for t in inputs), **{**more, "attn_mask": mask.double() if mask is not None and mask.dtype != torch.bool else mask}
-            ) * 1.5  # fmt: skip
+            if mask is not None and mask.dtype != torch.bool:
+                mask = mask.double()
+            exact = F.scaled_dot_product_attention(*(t.double() for t in inputs), **{**more, "attn_mask": mask}) * 1.5
         assert "attention" in [k.kind for k in compiled.__fuselens__.recorder.report.kernels]
         assert found.stride() == eager.stride()
         hidden = name == "rows that see nothing"  # which cuDNN lets see everything

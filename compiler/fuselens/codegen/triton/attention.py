@@ -22,7 +22,7 @@ from .scalar_ops import TYPES
 
 ROWS = 64  # of a program, at most
 _LOCALS = tuple(
-    "program m d e group band part rows seen query keys values score top total mean first last start new level weight far".split()
+    "program m d e j group band part rows seen query keys values score top total mean first last start new level weight far".split()
 )
 
 
@@ -70,7 +70,7 @@ class AttentionWriter(Operations):
             out.put(line, spans.get(number, ()), note=False)
         signature = {self.names[n]: "*" + pointee(element(graph.buffers[n].dtype)) for n in arguments}
         signature |= {self.names[s]: "i64" for s in sizes}
-        options: dict[str, Any] = {"num_warps": warps, "num_stages": 3}
+        options: dict[str, Any] = {"num_warps": warps, "num_stages": self.stages}
         if self.uses_libdevice:
             options["enable_fp_fusion"] = False
         loaded = dict.fromkeys(o.args[0] for o in node.body if o.op == "load")
@@ -102,7 +102,7 @@ class AttentionWriter(Operations):
         groups, width, across = self.key.sizes[1], self.query.sizes[3], self.value.sizes[3]
         every = int(rows) if rows.is_Integer else ROWS
         block = max(16, min(ROWS, next_power_of_two(every)))
-        columns, warps = self._columns()
+        columns, warps, self.stages = self._columns()
         deep, broad = (max(16, next_power_of_two(int(n))) for n in (width, across))
         self.blocks |= {"ROWS": block, "KEYS": columns, "DEPTH": deep, "WIDTH": broad}
         bands = sympy.Integer(-(-int(rows) // block)) if rows.is_Integer else sympy.floor((rows + block - 1) / block)
@@ -140,19 +140,22 @@ class AttentionWriter(Operations):
             out.put(f"last = tl.minimum(first + {self._text(span)}, {last})" if not whole else f"last = first + {span}")
             first, last = "first", "last"
         out.open(f"for start in range({first}, {last}, KEYS):")
-        out.put(f"{key} = start + tl.arange(0, KEYS)")
+        out.put("j = start + tl.arange(0, KEYS)")
+        out.put(f"{key} = j[None, :]")
         if not whole:
             out.put(f"seen = {key} < {last}")
-        address = self._address(self.key, (batch, "group", f"{key}[None, :]", "d[:, None]"))
-        masks = ("seen[None, :]" if not whole else "", f"({depth_mask})[:, None]" if depth_mask else "")
+        early, late = self._halves()
+        self._straight(early)  # loads of masks and the like are under way while keys are waited for
+        address = self._address(self.key, (batch, "group", key, "d[:, None]"))
+        masks = (self.key_mask, f"({depth_mask})[:, None]" if depth_mask else "")
         out.put(f"keys = tl.load({address}{_masked(*masks)})")
-        address = self._address(self.value, (batch, "group", f"{key}[:, None]", "e"))
-        out.put(f"values = tl.load({address}{_masked('seen[:, None]' if not whole else '', width_mask)})")
-        out.put(f"{key} = {key}[None, :]")
-        if not whole:
-            out.put("seen = seen[None, :]")
+        address = self._address(self.value, (batch, "group", "j[:, None]", "e"))
+        masks = (f"(j < {last})[:, None]" if not whole else "", width_mask)
+        out.put(f"values = tl.load({address}{_masked(*masks)})")
         out.put(f"score = tl.dot(query, keys{self._precision()})", node.spans)
-        result = self._scores()
+        self._straight(late)
+        slot = self.slots[node.result]
+        result = slot.value.text if slot.varies else f"score * 0.0 + {slot.value.text}"
         if not whole:
             out.put(f'score = tl.where(seen, {result}, float("-inf"))')
         elif result != "score":
@@ -178,15 +181,15 @@ class AttentionWriter(Operations):
             out.put(f"tl.store({address}, mean.to({TYPES[self.made[0].dtype]}){mask})", node.spans)
         return node.axes[0].size * groups * bands * node.splits, warps
 
-    def _columns(self) -> tuple[int, int]:
-        """Keys of a block, and warps of a program. What is read once by few programs is asked for in large pieces."""
+    def _columns(self) -> tuple[int, int, int]:
+        """Keys of a block, warps of a program, and blocks that are under way. What is read once by few programs is asked for in large pieces."""
         span = self.unit.graph.hint(self.node.span)
         widest = max(int(self.query.sizes[3]), int(self.value.sizes[3]))
         if self.query.dtype == "f32":  # multiplied in registers
-            return 32, 8
+            return 32, 8, 3
         if 64 < span <= 128 and widest <= 128:
-            return 128, 8
-        return (64, 4) if widest <= 128 else (32, 8)
+            return 128, 8, 2
+        return (64, 4, 3) if widest <= 128 else (32, 8, 3)
 
     def _precision(self) -> str:
         return ', input_precision="ieee"' if self.query.dtype == "f32" else ""
@@ -202,16 +205,18 @@ class AttentionWriter(Operations):
         pointer = self.names[buffer.owner]
         return pointer if text == "0" else f"{pointer} + ({text})"
 
-    def _scores(self) -> str:
-        """Writes what the graph makes of the block of scores; its name."""
+    def _halves(self) -> tuple[list[Op], list[Op]]:
+        """What the graph computes for each score: what does not depend on it, and what does."""
         head, row, key = (a.name for a in self.node.axes[1:])
         self.shape_names = frozenset({head, row, key})
         self.spread = "tl.zeros([ROWS, KEYS], tl.int32)"
-        self.slots["score"] = Slot(Value("score", "f32"), True)
         self.mask = " & ".join(m for m in (self.row_mask, self.key_mask) if m)
-        self._straight(self.node.body)
-        slot = self.slots[self.node.result]
-        return slot.value.text if slot.varies else f"score * 0.0 + {slot.value.text}"
+        self.slots["score"] = Slot(Value("score", "f32"), True)
+        late = {"score"}
+        for op in self.node.body:
+            if not late.isdisjoint(op.operands()):
+                late.add(op.name)
+        return [o for o in self.node.body if o.name not in late], [o for o in self.node.body if o.name in late]
 
     def _mask_of(self, index: Any) -> str:
         """What is of one row, or of one key, has one element for all of the block's."""
