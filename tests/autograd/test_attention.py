@@ -59,8 +59,8 @@ def test_all_else_is_torchs(more: dict[str, Any]) -> None:
 
 def test_gradients_are_torchs() -> None:
     with torch_private.fake_mode():
-        query = torch.empty(1, 8, 1, 64, device="cuda")
-        key = torch.empty(1, 8, 9, 64, device="cuda", requires_grad=True)
+        query = torch.empty(1, 8, 1, 64, device="cuda", dtype=torch.bfloat16)
+        key = torch.empty(1, 8, 9, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         assert attended(query, query, key, key) is None
         with torch.no_grad():
             assert attended(query, query, key, key).shape == (1, 8, 1, 64)

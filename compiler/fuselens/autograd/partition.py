@@ -47,7 +47,7 @@ _EXTERNS = frozenset({
     "_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_flash_attention_backward",
     "_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_cudnn_attention_backward",
     "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
-    "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_bilinear2d", "_fft_r2c", "_fft_c2r", "_fft_c2c",
+    "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_bilinear2d", "_fft_r2c", "_fft_c2r", "_fft_c2c", "attention",
 })  # fmt: skip
 _REDUCTIONS = frozenset({
     "sum", "mean", "prod", "amax", "amin", "any", "all", "var", "var_mean", "argmax", "argmin", "cumsum", "cumprod",

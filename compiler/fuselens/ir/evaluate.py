@@ -360,7 +360,7 @@ def _run_attention(node: Attention, memory: Memory) -> None:
         total = weights.sum(-1, keepdim=True)
         mean = weights @ value[:, :, part]
         if node.splits == 1:
-            made[0].copy_(torch.where(total == 0, 0, mean / total))
+            made[0].copy_(mean / total if node.nan else torch.where(total == 0, 0, mean / total))
         else:
             for out, found in zip(made, (mean, top[..., 0], total[..., 0]), strict=True):
                 out.select(3, k).copy_(found)

@@ -223,7 +223,8 @@ class Attention(Extern):
     ``args`` begin with query [batch, heads, rows, width], key [batch, groups, keys, width] and value [batch, groups,
     keys, its width]; as many consecutive heads as there are for a group share its keys. What the body loads from follows.
     ``axes`` are batch, head, row and key. At each of their points the ops of ``body`` compute ``result`` (f32) from the
-    product, which they know as ``score``: minus infinity where a row does not see a key. A row that sees none is 0.
+    product, which they know as ``score``: minus infinity where a row does not see a key. A row that sees none is 0, or NaN
+    where ``nan`` says so.
 
     With ``splits`` the keys are cut into so many ranges of ``span`` keys, and the outputs hold, for each: the sum of the
     values with weights ``exp(result - top)`` [batch, heads, rows, splits, width], ``top`` and the sum of the weights.
@@ -233,6 +234,7 @@ class Attention(Extern):
     body: tuple[Op, ...] = ()
     result: str = "score"
     splits: int = 1
+    nan: bool = False
 
     def operands(self) -> tuple[str, str, str]:
         """Query, key and value."""

@@ -250,7 +250,7 @@ def _node_lines(node: Node) -> Iterator[tuple[str, tuple[Span, ...]]]:
     if isinstance(node, Attention):
         made = "" if node.outputs == (node.name,) else f" [{', '.join(node.outputs)}]"
         head = f"  attention {node.name}{made} {_axes(node.axes)} = {', '.join(node.operands())}"
-        head += f" splits {node.splits}" if node.splits > 1 else ""
+        head += (f" splits {node.splits}" if node.splits > 1 else "") + (" nan" if node.nan else "")
         yield head + (f" from {node.origin}" if node.origin else ""), node.spans
         yield from _body(node.body, "    ", stores)
         yield f"    softmax {node.result}", ()
@@ -495,14 +495,14 @@ class _Parser:
         self.bodies[-1][1].append(op)
 
     def _attention_line(self, line: str) -> None:
-        found = re.fullmatch(r"attention (\S+)(?: \[([^<]*?)\])? \[(.*?<.*?)\] = (\S+), (\S+), (\S+)(?: splits (\d+))?"
+        found = re.fullmatch(r"attention (\S+)(?: \[([^<]*?)\])? \[(.*?<.*?)\] = (\S+), (\S+), (\S+)(?: splits (\d+))?( nan)?"
                              r"(?: from (\S+))?", line)  # fmt: skip
         if found is None:
             raise ValueError("expected: attention NAME [axes] = QUERY, KEY, VALUE")
-        name, outputs, axes, *operands, splits, origin = found.groups()
+        name, outputs, axes, *operands, splits, nan, origin = found.groups()
         made = (name,) if outputs is None else tuple(split_top(outputs))
         self._start(Attention(name, "fuselens.attention.default", tuple(map(Ref, operands)), (), made, origin=origin or "",
-                              axes=_parse_axes(axes), splits=int(splits or 1)))  # fmt: skip
+                              axes=_parse_axes(axes), splits=int(splits or 1), nan=bool(nan)))  # fmt: skip
 
     def _softmax_line(self, line: str) -> None:
         self.nodes[-1] = dataclasses.replace(self.nodes[-1], result=line.split()[1])  # pyright: ignore

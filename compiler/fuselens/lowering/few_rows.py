@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from fuselens.ir.affine import ZERO
@@ -10,9 +11,10 @@ from fuselens.ir.loops import Attention, Axis, Buffer, Ref
 from fuselens.lowering.body import Body, Scalar
 from fuselens.lowering.builder import Builder, Sizes, Unsupported, contiguous_strides, expression
 
-PROGRAMS = 256  # of which a card runs two on each of its processors
-LONG = 512  # keys of a split from which one program keeps a processor busy
+PROGRAMS = 128  # that keep a card busy; twice as many where they wait for masks
+_CUDNNS = -65536.0  # what cuDNN adds where a mask is False
 LEAST = 64  # keys of a split
+ROWS = 64  # of a program, at most
 
 
 def _attention(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
@@ -35,50 +37,48 @@ def _attention(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str,
         if held.dtype != "bool":
             score = score + held.cast("f32")
         else:  # a row that sees nothing is 0, or what remains of its scores, as with eager's kernel
-            score = _seen(held, score) if math.isinf(masked) else score + held.where(body.const(0.0, "f32"), masked)
-    splits = _splits(low.hint(batch * key.sizes[1]), low.hint(keys))
+            score = score + held.where(body.const(0.0, "f32"), masked) if masked == _CUDNNS else _seen(held, score)
+    bands = -(-low.hint(rows * heads) // (ROWS * low.hint(key.sizes[1])))
+    splits = _splits(low.hint(batch * key.sizes[1]) * bands, low.hint(keys), mask is not None)
     operands = tuple(Ref(b.name) for b in (query, key, value))
+    name = f"attention{sum(isinstance(n, Attention) for n in low.nodes)}"
+    nan = math.isnan(masked)
+    node = Attention(
+        name,
+        "fuselens.attention.default",
+        operands,
+        (),
+        (),
+        (),
+        "",
+        low.origin,
+        low.spans,
+        axes,
+        splits=splits,
+        nan=nan,
+    ).with_body(tuple(body.ops), score.name)
+    out = low.like(meta)
     if splits == 1:
-        out = low.like(meta)
-        low.nodes.append(_node(low, (out.name,), operands, axes, body, score, 1))
+        low.nodes.append(replace(node, outputs=(out.name,)))
         return out
     parts = (batch, heads, rows, expression(splits))
     whole = low.temporary((*parts, value.sizes[3]), "f32", query.device)
     top, total = (low.temporary(parts, "f32", query.device) for _ in range(2))
-    outputs = (whole.name, top.name, total.name)
-    low.nodes.append(_node(low, outputs, operands, axes, body, score, splits))
-    return _together(low, low.like(meta), whole, top, total)
-
-
-def _node(
-    low: Builder,
-    outputs: tuple[str, ...],
-    operands: tuple[Ref, ...],
-    axes: tuple[Axis, ...],
-    body: Body,
-    score: Scalar,
-    splits: int,
-) -> Attention:
-    name = f"attention{sum(isinstance(n, Attention) for n in low.nodes)}"
-    made = Attention(
-        name, "fuselens.attention.default", operands, (), outputs, (), "", low.origin, low.spans, axes, splits=splits
-    )
-    return made.with_body(tuple(body.ops), score.name)
+    low.nodes.append(replace(node, outputs=(whole.name, top.name, total.name)))
+    return _together(low, out, whole, top, total, nan)
 
 
 def _seen(condition: Scalar, score: Scalar) -> Scalar:
     return condition.where(score, score.body.const(-math.inf, "f32"))
 
 
-def _splits(programs: int, keys: int) -> int:
+def _splits(programs: int, keys: int, waiting: bool) -> int:
     """How often keys are split, so that all of the card reads."""
-    wanted = PROGRAMS // programs
-    if keys >= LONG * wanted:
-        wanted //= 2
-    return max(1, min(wanted, keys // LEAST))
+    wanted = PROGRAMS * (2 if waiting else 1) // programs
+    return max(1, min(wanted, keys // LEAST)) if keys > 2 * LEAST else 1
 
 
-def _together(low: Builder, out: Buffer, whole: Buffer, top: Buffer, total: Buffer) -> Buffer:
+def _together(low: Builder, out: Buffer, whole: Buffer, top: Buffer, total: Buffer, nan: bool) -> Buffer:
     """The mean over the splits, by their weights. Everything has a value for each element of the result, so that all of
     it is one kernel."""
     sizes = (*out.sizes, top.sizes[3])
@@ -104,7 +104,11 @@ def _together(low: Builder, out: Buffer, whole: Buffer, top: Buffer, total: Buff
     highest = low.view(finite, sizes, (*contiguous_strides(out.sizes), ZERO), ZERO)
     weights = folded("sum", [over(total), tops, highest], weighted)
     values = folded("sum", [over(whole), tops, highest], weighted)
-    return low.pointwise(out, [values, weights], lambda v, w: w.eq(0.0).where(v.body.const(0.0, "f32"), v / w), "f32")
+
+    def mean(value: Scalar, weight: Scalar) -> Scalar:
+        return value / weight if nan else weight.eq(0.0).where(value.body.const(0.0, "f32"), value / weight)
+
+    return low.pointwise(out, [values, weights], mean, "f32")
 
 
 RULES: dict[str, Any] = {"fuselens.attention": _attention}

@@ -48,6 +48,7 @@ def inline(graph: Graph) -> tuple[Graph, list[Decision]]:
             owner = graph.buffers[node.name].owner
             writers[owner] = writers.get(owner, 0) + 1
     picked = _picked(graph, readers, fixed)
+    attending = {n.outputs[0] for n in graph.attentions()}
     chosen: dict[str, Item] = {}
     folds: dict[str, int] = {}  # results of reductions on a GPU → how many
     decisions: list[Decision] = []
@@ -62,6 +63,8 @@ def inline(graph: Graph) -> tuple[Graph, list[Decision]]:
         if item.reduction and graph.buffers[item.storage].device != "cpu":
             folds[item.storage] = points(graph, (a.size for a in node.axes))
         reason = _reason(graph, item, readers.get(item.storage, []), folds)
+        if not reason and _for_scores(graph, item, readers.get(item.storage, []), attending):
+            reason = "attention computes it for each of its scores"
         if item.storage in picked:
             reason = "only a few of its elements are read, at positions that come from data"
         if reason and writers[item.storage] == 1:
@@ -99,6 +102,15 @@ def _reason(graph: Graph, item: Item, readers: list[Loop], folds: Mapping[str, i
     if len(readers) > 1 and read <= item.bytes:
         return "reading its operand again costs no more than reading its result"
     return ""
+
+
+def _for_scores(graph: Graph, item: Item, readers: list[Loop], attending: set[str]) -> bool:
+    """Whether attention alone reads the item, masks above all, and computing it reads no more than it stores."""
+    if not readers or item.loop.reduction or may_fail(item.loop.body) or item.cost > 3 * CHEAP:
+        return False
+    read = sum({o.args[0]: bytes_of(graph, graph.buffers[o.args[0]]) for o in item.loads}.values())
+    plain = not any(indirect_names(o.args[1]) for o in item.loads)
+    return plain and read <= item.bytes and all(r.name in attending for r in readers)
 
 
 def _picked(graph: Graph, readers: dict[str, list[Loop]], fixed: set[str]) -> set[str]:

@@ -6,12 +6,13 @@ grows. What the graph makes of scores, masks above all, is written as in any ker
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import sympy
 from sympy import Expr
 
-from ...ir.loops import ITEMSIZE, Attention, Buffer, Kernel, Phase, element, indirect_names
+from ...ir.loops import ITEMSIZE, Attention, Buffer, Kernel, Op, Phase, element, indirect_names, symbol
 from ..cpu.scalar_ops import Value
 from ..expressions import TRITON, names_in, print_factor, print_index
 from ..nest import Nest
@@ -21,6 +22,7 @@ from .operations import Operations, Slot, Unit
 from .scalar_ops import TYPES
 
 ROWS = 64  # of a program, at most
+_BELOW = {"le": (False, False), "lt": (False, True), "ge": (True, False), "gt": (True, True)}  # turned, strict
 _LOCALS = tuple(
     "program m d e j group band part rows seen query keys values score top total mean first last start new level weight far".split()
 )
@@ -113,6 +115,9 @@ class AttentionWriter(Operations):
             else:
                 out.put(f"{name} = program % {self._text(count)}")
                 out.put(f"program = program // {self._text(count)}")
+        ahead = keys_ahead(node)
+        if ahead is not None and bands != 1:
+            out.put(f"band = {self._text(bands - 1)} - band  # those with most keys first")
         out.put(f"{batch} = program")
         out.put("m = band * ROWS + tl.arange(0, ROWS)[:, None]")
         out.put(f"{row} = m // {group}" if group > 1 else f"{row} = m")
@@ -139,6 +144,10 @@ class AttentionWriter(Operations):
             out.put(f"first = part * {self._text(span)}")
             out.put(f"last = tl.minimum(first + {self._text(span)}, {last})" if not whole else f"last = first + {span}")
             first, last = "first", "last"
+        if ahead is not None:
+            highest = "(band * ROWS + ROWS - 1)" + (f" // {group}" if group > 1 else "")
+            out.put(f"last = tl.minimum({last}, {highest} + {self._text(ahead + 1)})  # no row sees more")
+            last = "last"
         out.open(f"for start in range({first}, {last}, KEYS):")
         out.put("j = start + tl.arange(0, KEYS)")
         out.put(f"{key} = j[None, :]")
@@ -176,7 +185,7 @@ class AttentionWriter(Operations):
             for buffer, held in ((tops, "top"), (totals, "total")):
                 out.put(f"tl.store({self._address(buffer, point)}, {held}{_masked(self.row_mask, other='')})")
         else:
-            out.put("mean = tl.where(total == 0, 0.0, mean / total)")
+            out.put("mean = mean / total" if node.nan else "mean = tl.where(total == 0, 0.0, mean / total)")
             address = self._address(self.made[0], (batch, heads, row, "e"))
             out.put(f"tl.store({address}, mean.to({TYPES[self.made[0].dtype]}){mask})", node.spans)
         return node.axes[0].size * groups * bands * node.splits, warps
@@ -187,7 +196,7 @@ class AttentionWriter(Operations):
         widest = max(int(self.query.sizes[3]), int(self.value.sizes[3]))
         if self.query.dtype == "f32":  # multiplied in registers
             return 32, 8, 3
-        if 64 < span <= 128 and widest <= 128:
+        if 64 < span <= 128 and widest <= 128 and self.node.splits == 1:  # one block is all there is
             return 128, 8, 2
         return (64, 4, 3) if widest <= 128 else (32, 8, 3)
 
@@ -225,6 +234,38 @@ class AttentionWriter(Operations):
         used, (_, head, row, key) = names_in(index), (a.name for a in self.node.axes)
         masks = (self.row_mask if used & {head, row} else "", self.key_mask if key in used else "")
         return " & ".join(m for m in masks if m)
+
+
+def keys_ahead(node: Attention) -> Expr | None:
+    """How many keys a row sees at most after the one of its own number, where a mask of positions says so."""
+    ops = {o.name: o for o in node.body}
+    row, key = (a.name for a in node.axes[2:])
+    result = ops.get(node.result)
+    if result is None or result.op != "where":
+        return None
+    condition, *values = result.args
+    hidden = [v in ops and ops[v].op == "const" and ops[v].args[0] == -math.inf for v in values]
+    found: list[Expr] = []
+
+    def visit(name: str, holds: bool) -> None:
+        """``holds``: whether a key that is seen makes the value True."""
+        op = ops[name]
+        if op.op == "not":
+            visit(op.args[0], not holds)
+        elif op.op == ("and" if holds else "or"):
+            for operand in op.args:
+                visit(operand, holds)
+        elif op.op in _BELOW and all(a in ops and ops[a].op == "index" for a in op.args):
+            a, b = (sympy.sympify(ops[o].args[0]) for o in op.args)
+            turned, strict = _BELOW[op.op]
+            a, b = (b, a) if turned != (not holds) else (a, b)
+            ahead = b - a + symbol(key) - symbol(row) - int(strict == holds)  # of a <= b
+            if ahead.is_Integer:
+                found.append(ahead)
+
+    if hidden == [False, True] or hidden == [True, False]:
+        visit(condition, hidden[1])
+    return min(found, default=None)
 
 
 def _masked(*masks: str, other: str = ", other=0") -> str:
