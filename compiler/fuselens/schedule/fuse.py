@@ -29,6 +29,7 @@ NEIGHBOURS = 3  # groups tried for each storage that is read
 CANDIDATES = 8  # groups tried for each loop
 SMALL = 8  # a buffer this many times smaller than another is stored for its sake
 EVEN = 1.125  # traffic of recomputing against storing that still counts as even: recomputing lets readers meet
+LAUNCH = 4 << 20  # bytes that a GPU moves in about the time that a launch takes
 SEARCH = 400  # groups looked at when proving that a merge makes no cycle
 
 
@@ -179,8 +180,7 @@ class _Fusion:
         self.decisions[subject] = Decision(code, verdict, subject, reason, span, {"bytes_saved": score, "rule": rule})
 
     def _refused(self, a: Group, b: Group, item: Item, score: int, storage: str) -> Refused | None:
-        apart = storage in b.read and storage not in a.produced
-        if apart and score * 4 < min(self._traffic(a), self._traffic(b)) and not self._siblings(a, b, storage):
+        if storage in b.read and storage not in a.produced and self._too_little(a, b, score, storage):
             return Refused("score", "they share too little memory traffic")
         for group in (a, b):
             read = (b if group is a else a).read
@@ -194,12 +194,18 @@ class _Fusion:
             return Refused("cycle", "another operation must run between them")
         return None
 
-    def _siblings(self, a: Group, b: Group, storage: str) -> bool:
-        """Whether both fold rows of one shape with the same vector, on a GPU, where one launch serves for two."""
-        if self.graph.buffers[storage].device == "cpu" or not a.inner or not b.inner:
+    def _too_little(self, a: Group, b: Group, score: int, storage: str) -> bool:
+        """Whether two groups that read the same are better left apart. On a GPU, one launch is saved as well: what small
+        kernels take, and worth it for those that fold rows of one shape with the same vector."""
+        traffic = min(self._traffic(a), self._traffic(b))
+        if score * 4 >= traffic:
             return False
+        if self.graph.buffers[storage].device == "cpu":
+            return True
+        if not a.inner or not b.inner:
+            return traffic > LAUNCH
         folded = [{n for n in symbol_names(g.read[storage]) if n in g.axes} <= g.inner for g in (a, b) if g.inner]
-        return all(folded) and list(a.axes.values()) == list(b.axes.values())
+        return not all(folded) or list(a.axes.values()) != list(b.axes.values())
 
     def _traffic(self, group: Group) -> int:
         return sum(self.bytes(s) for s in {*group.read, *group.produced})

@@ -16,14 +16,15 @@ _ANY_ORDER = ("", "sum", "max", "min")  # how stores at positions from data may 
 def contiguous_along_points(kernel: Kernel) -> bool:
     """True where memory is contiguous along a kernel axis rather than along the phases' axes.
 
-    What varies along one of them only is little beside what varies along both.
+    What varies along one of them only, or is the same for neighbouring points, is little beside what varies along both.
     """
     inner = outer = 0
     points = frozenset(a.name for a in kernel.axes)
+    nearest = {a.name for a in kernel.axes[-1:]}
     for phase in kernel.phases:
         own = frozenset(a.name for a in phase.axes)
         for op in phase.body:
-            if op.op in ("load", "store") and points & names_in(op.args[1]) and own & names_in(op.args[1]):
+            if op.op in ("load", "store") and nearest & names_in(op.args[1]) and own & names_in(op.args[1]):
                 form = linear(sympy.sympify(op.args[1]), own | points)
                 inner += any(form.coefficients.get(n) == 1 for n in own)
                 outer += any(form.coefficients.get(n) == 1 for n in points)

@@ -10,7 +10,7 @@ from sympy import Expr
 from ...ir.loops import Op, Phase, indirect_names, value_symbol
 from ..expressions import TRITON, names_in, print_factor
 from ..nest import in_order
-from .blocks import Blocks
+from .blocks import PROCESSORS, Blocks
 from .directions import contiguous_along_points
 from .ends import ends
 from .folds import Folds, blocks_of, next_power_of_two
@@ -42,8 +42,9 @@ class Rows(Folds):
             widest = next_power_of_two(longest)
             xblock = max(1, min(BLOCK // widest, 64))
             warps = 4 if widest * xblock <= 2048 else 8 if widest <= 4096 else 16
-            if columns and xblock < 32:
-                fits = False
+            if columns and xblock < 32:  # few of them wait for memory: all of a column at once
+                fits = widest <= 1024 and self.nest.hint(total) <= 64 * PROCESSORS
+                xblock, warps = 16, 8
         if not fits:
             again = not columns and any("evict_last" in policies.values() for _, policies in walks)
             block = next((b for least, *b in REREAD if again and longest >= least), LOOPED)
@@ -66,10 +67,12 @@ class Rows(Folds):
         if self.point_mask:
             out.put(f"xmask = x < {print_factor(total, self.names, TRITON)}")
         self._decode(kernel.axes, "x")
+        early = self._loaded_early()
         stored: set[str] = set()
         for number, (phase, position) in enumerate(zip(kernel.phases, self.nest.positions, strict=True)):
             if fits:
                 phase = self._forwarded(phase)
+                self.policies = {s: p for s, p in walks[number][1].items() if p == "evict_first"}
             else:
                 self.backward, self.policies = walks[number]
             loads = {o.args[0] for o in phase.body if o.op == "load"}
@@ -82,12 +85,25 @@ class Rows(Folds):
                 self.mask = self.point_mask
                 self.spread = "tl.zeros([XBLOCK, 1], tl.int32)"
                 self.shape_names = frozenset(a.name for a in kernel.axes)
-                self._straight(phase.body)
+                self._straight([o for o in phase.body if o.name not in early])
             stored |= {o.args[0] for o in phase.body if o.op == "store"}
         return blocks_of(total, xblock), warps
 
     def _has_ends(self, width: int) -> bool:
         return any(ends(self.kernel, p, self.unit.graph, width) for p in self.kernel.phases)
+
+    def _loaded_early(self) -> set[str]:
+        """Loads what later phases need of the program's points, so that it is there when the columns were folded."""
+        written = set(self.kernel.writes())
+        start = next(k for k, p in enumerate(self.kernel.phases) if p.axes)
+        loads = [
+            o for p in self.kernel.phases[start:] if not p.axes for o in p.body
+            if o.op == "load" and o.args[0] not in written and not indirect_names(o.args[1])
+        ]  # fmt: skip
+        self.mask = self.point_mask
+        self.shape_names = frozenset(a.name for a in self.kernel.axes)
+        self._straight(loads)
+        return {o.name for o in loads}
 
     def _walks(self) -> list[tuple[bool, dict[str, str]]]:
         """For each phase that loops: whether it walks its columns from their end, and how its loads treat the cache.
@@ -110,6 +126,9 @@ class Rows(Folds):
                 backward = not backward and not in_order(phase.body)
             before, after = ({s for r in part for s in r} for part in (reads[:number], reads[number + 1 :]))
             policies = {s: "evict_last" if s in after else "evict_first" for s in reads[number] & (before | after)}
+            if any(o.op == "load" and names_in(o.args[1]) and not names_in(o.args[1]) & points for o in phase.body):
+                # what all programs read is to stay, what goes by is not
+                policies = dict.fromkeys(reads[number] - before - after, "evict_first") | policies
             walks.append((backward, policies))
         return walks
 
