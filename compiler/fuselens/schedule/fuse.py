@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import sympy
+
 from fuselens.ir.affine import integer_value, symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Kernel, Loop, Node, extern_reads, indirect_names
 from fuselens.report import Decision
@@ -343,7 +345,7 @@ def _recompute(graph: Graph, fusion: _Fusion, plan: Plan) -> Iterable[Decision]:
         if storage in fusion.fixed or storage not in plan.stored or storage not in plan.items or item.reduction:
             continue
         readers = outside.get(storage, [])
-        cone = _cone(fusion, plan, item)
+        cone = _cone(fusion, plan, item, any(g.inner for g in readers))
         if cone is None or not readers:
             continue
         cost, loads, rows = cone
@@ -361,9 +363,11 @@ def _recompute(graph: Graph, fusion: _Fusion, plan: Plan) -> Iterable[Decision]:
         )  # fmt: skip
 
 
-def _cone(fusion: _Fusion, plan: Plan, item: Item) -> tuple[int, set[str], set[str]] | None:
+def _cone(fusion: _Fusion, plan: Plan, item: Item, folded: bool) -> tuple[int, set[str], set[str]] | None:
     """Cost of computing one element from memory, the storages that takes, and those among them (small results of
-    reductions) that are not stored yet; None when it cannot be done."""
+    reductions) that are not stored yet; None when it cannot be done, or not by vectors where its readers have to
+    (``folded``: they are reductions of a GPU, whose threads hold neighbours)."""
+    folded = folded and fusion.graph.buffers[item.storage].device != "cpu"
     loads: set[str] = set()
     rows: set[str] = set()
     cost = 0
@@ -375,7 +379,7 @@ def _cone(fusion: _Fusion, plan: Plan, item: Item) -> tuple[int, set[str], set[s
             return None
         for op in current.loads:
             storage = op.args[0]
-            if indirect_names(op.args[1]):
+            if indirect_names(op.args[1]) or (folded and op.args[1].has(sympy.Min)):
                 return None
             if storage in plan.stored or storage not in plan.items:
                 loads.add(storage)
