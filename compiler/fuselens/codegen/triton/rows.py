@@ -69,7 +69,8 @@ class Rows(Folds):
         self._decode(kernel.axes, "x")
         early = self._loaded_early()
         stored: set[str] = set()
-        for number, (phase, position) in enumerate(zip(kernel.phases, self.nest.positions, strict=True)):
+        phases = self._asked_at_once() if fits else kernel.phases
+        for number, (phase, position) in enumerate(zip(phases, self.nest.positions, strict=True)):
             if fits:
                 phase = self._forwarded(phase)
                 self.policies = {s: p for s, p in walks[number][1].items() if p == "evict_first"}
@@ -104,6 +105,26 @@ class Rows(Folds):
         self.shape_names = frozenset(a.name for a in self.kernel.axes)
         self._straight(loads)
         return {o.name for o in loads}
+
+    def _asked_at_once(self) -> tuple[Phase, ...]:
+        """The phases, of which the first over columns loads what only later ones read: it is on its way while that one folds."""
+        phases, written = list(self.kernel.phases), set(self.kernel.writes())
+        first = next(k for k, p in enumerate(phases) if p.axes)
+        known = written | {o.args[0] for o in phases[first].body if o.op == "load"}
+        early: list[Op] = []
+        for k, phase in enumerate(phases[first + 1 :], first + 1):
+            if phase.axes == phases[first].axes:
+                own = {a.name for a in phase.axes}
+                moved = [
+                    o for o in phase.body
+                    if o.op == "load" and o.args[0] not in known and names_in(o.args[1]) & own and not indirect_names(o.args[1])
+                ]  # fmt: skip
+                early += moved
+                phases[k] = Phase(phase.axes, tuple(o for o in phase.body if o not in moved))
+        body = phases[first].body
+        at = next((k for k, o in enumerate(body) if o.op in ("reduce", "scan", "store")), len(body))
+        phases[first] = Phase(phases[first].axes, (*body[:at], *early, *body[at:]))
+        return tuple(phases)
 
     def _walks(self) -> list[tuple[bool, dict[str, str]]]:
         """For each phase that loops: whether it walks its columns from their end, and how its loads treat the cache.
