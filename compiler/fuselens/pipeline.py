@@ -22,7 +22,7 @@ import torch
 from torch import fx
 
 from . import frozen, graph_cache, lazy_views, live, live_memory, recorded_inputs, report, sharing, torch_private
-from .capture.frame import Captured, Facts
+from .capture.frame import Captured, Facts, uncollected
 from .capture.tracer import describe_tensor
 from .config import Config, assembly_of
 from .diagnostics import make
@@ -607,7 +607,8 @@ def _with_effects(
         raise AsWritten
 
     def disabled_backward() -> Callable[..., Any]:
-        return _hook.disabled(compile_backward())  # the program may run it inside a compiled function
+        with uncollected():
+            return _hook.disabled(compile_backward())  # the program may run it inside a compiled function
 
     return autograd_function.build(
         signature, forward, written=written, saved=saved,

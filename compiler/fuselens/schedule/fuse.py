@@ -290,16 +290,16 @@ def _grouped(graph: Graph) -> tuple[_Fusion, Plan]:
 def _spread(graph: Graph, fusion: _Fusion, plan: Plan) -> Graph:
     """Loops that read, from another group, what is not stored any more, rewritten to compute it."""
     nodes: list[Node] = []
+    dropped = {s: i for s, i in plan.items.items() if s not in plan.stored}
     for position, node in enumerate(graph.nodes):
         if isinstance(node, Loop):
             group = fusion.groups[fusion.find(position)]
             own = group.produced
             wanted = {
-                o.args[0] for o in node.body
-                if o.op == "load" and o.args[0] not in plan.stored and o.args[0] not in own and o.args[0] in plan.items
+                o.args[0] for o in node.body if o.op == "load" and o.args[0] in dropped and o.args[0] not in own
             }  # fmt: skip
             if wanted:
-                elsewhere = {s: i for s, i in plan.items.items() if s not in plan.stored and s not in own}
+                elsewhere = {s: i for s, i in dropped.items() if s not in own}
                 node = with_inlined(graph, node, elsewhere)
         nodes.append(node)
     return graph.replace(nodes=tuple(needed(graph, nodes, fusion.fixed)))

@@ -73,7 +73,7 @@ class Operations:
         self.peaks: dict[str, str] = {}  # sums of exponentials, and whose running maximum they share
         # 32-bit indices are faster; symbolic sizes may grow beyond them
         touched = {*kernel.reads(), *kernel.writes()}
-        sizes = [buffer.numel() for name, buffer in unit.graph.buffers.items() if name in touched]
+        sizes = [unit.graph.buffers[name].numel() for name in touched if name in unit.graph.buffers]
         self.wide = any(not s.is_Integer or int(s) >= 2**31 for s in sizes)
 
     def need(self, *functions: str) -> None:
