@@ -164,7 +164,7 @@ def key_for(
 ) -> str | None:  # fmt: skip
     """The key of a captured graph whose inputs share memory as ``shared`` says; None where it has none.
 
-    ``host`` is what code is generated for, and how it is called.
+    ``host`` is what code is generated for, and how it is called: the processor, or the cards.
     """
     if captured.sizes is not None:
         return None

@@ -330,7 +330,6 @@ def _compile(
     """``lazy`` are inputs that stand for lazily conjugated or negated ones."""
     from .autograd.signature import NOTHING_SHARED
     from .autograd.unsupported import Unsupported
-    from .runtime import triton_worker
 
     if captured.sizes is not None and torch_private.depends_on_data(captured.sizes.env):
         raise Unsupported("it computes numbers or sizes from data, which kernels do not know beforehand")
@@ -344,8 +343,6 @@ def _compile(
             raise Unsupported("it returns an input that is a lazily conjugated or negated view")
         call = _compile(plain, config, recorder, run, loops=loops, lazy=frozenset(turns))
         return lambda inputs: call(lazy_views.turned(inputs, turns))
-    if loops and target_of(captured) == "cuda":
-        triton_worker.start()
     traced = _trace(captured, config, run, NOTHING_SHARED, loops)
     signature = traced.signature
     written = {m.input for m in signature.mutations}
@@ -438,14 +435,19 @@ class _Traced:
 
 def _trace(captured: Captured, config: Config, run: Run, shared: Sharing, loops: bool) -> _Traced:
     from .autograd.unsupported import Unsupported
+    from .runtime import triton_worker
     from .runtime.build import host_isa
 
     if shared.bases and captured.sizes is not None:
         raise Unsupported("an input is written to that shares memory with another input, and sizes are symbolic")
 
+    on_gpu = target_of(captured) == "cuda"
+
     def trace() -> Joint:
         from .autograd import joint as joint_stage
 
+        if loops and on_gpu:
+            triton_worker.start()
         with run.stage("joint"):
             return joint_stage.trace(
                 captured.module,
@@ -457,8 +459,8 @@ def _trace(captured: Captured, config: Config, run: Run, shared: Sharing, loops:
 
     key = None
     recorder = run.recorder
-    if loops and not config.freezing and target_of(captured) == "cpu" and not config.target.startswith("cuda"):
-        host = (host_isa(config), _has_cpp_hosts())
+    if loops and not config.freezing and (on_gpu or not config.target.startswith("cuda")):
+        host = (host_isa(config), _has_cpp_hosts(), *(_cards(captured) if on_gpu else ()))
         key = key_for(captured, config, shared, graph=run.graph.id, texts=recorder.texts, host=host)
     traced = _Traced(GraphCache(config, key), trace)
     for diagnostic in traced.cache.cache.drain():
@@ -928,6 +930,20 @@ def _compile_for_absent_gpu(
         )  # fmt: skip
     if source.kernels:
         run.assembly(source, suffix, by_function, captured)
+
+
+def _cards(captured: Captured) -> tuple[Any, ...]:
+    """What the stages may see of the graph's GPUs and the software for them."""
+    from .runtime.triton_jobs import versions
+
+    values = (n.meta.get("val") for n in captured.module.graph.nodes)
+    devices = {v.device for v in values if isinstance(v, torch.Tensor) and v.device.type == "cuda"}
+    cards: list[tuple[Any, ...]] = []
+    for device in sorted(devices, key=str):
+        card: Any = torch.cuda.get_device_properties(device)
+        about = (card.major, card.minor, card.multi_processor_count, card.total_memory, card.L2_cache_size)
+        cards.append((str(device), card.name, *about))
+    return (torch.version.cuda, torch.backends.cudnn.version(), cards, versions())
 
 
 def target_of(captured: Captured) -> str:

@@ -1043,7 +1043,7 @@ def foreign_rules() -> bool:
     rules = (rule for table in global_decomposition_table.values() for rule in table.values())
     if any(not (getattr(rule, "__module__", None) or "torch").startswith("torch") for rule in rules):
         return True
-    devices = ("Meta", "CUDA", "MPS", "XPU")  # also AutogradCUDA and the like: none takes part in a CPU graph
+    devices = ("/Meta", "/CUDA", "MPS", "XPU")  # kernels do not take part in tracing; also AutogradMPS and the like
     return any(name.startswith("aten/") and not name.endswith(devices) for name in torch.library._impls)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fuselens.codegen.generate import generate
 from fuselens.codegen.source import KernelInfo, Unsupported
 from fuselens.codegen.triton.interpret import Job, interpret
 from fuselens.codegen.triton.kernels import to_triton
@@ -32,6 +34,15 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 
 def programs(info: KernelInfo, sizes: dict[str, int]) -> int:
     return int(info.launch["grid"].subs({symbol(k): v for k, v in sizes.items()}))
+
+
+def test_kept_sources_need_no_sympy() -> None:
+    graph = parse(LAYER_NORM.format(d="bf16"))
+    generated = generate(graph, "cuda", "avx2").counted(graph.hint)
+    assert generated.triton is not None
+    data = pickle.dumps(generated)
+    assert b"sympy" not in data
+    assert pickle.loads(data) == generated
 
 
 def check_all(cases: Sequence[tuple[Any, ...]], rtol: float = 1e-5, atol: float = 1e-5) -> None:

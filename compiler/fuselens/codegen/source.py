@@ -134,7 +134,7 @@ class Generated:
         return tuple(s for s in (self.cpp, self.triton, self.host) if s is not None)
 
     def counted(self, hint: Callable[[Any], int]) -> Generated:
-        """The same with the bytes that kernels move as numbers."""
+        """The same with the bytes that kernels move as numbers, and without grids, which the host program has."""
 
         def of(source: Source | None) -> Source | None:
             if source is None:
@@ -144,6 +144,7 @@ class Generated:
                     k,
                     bytes_read=None if k.bytes_read is None else hint(k.bytes_read),
                     bytes_written=None if k.bytes_written is None else hint(k.bytes_written),
+                    launch={name: value for name, value in k.launch.items() if name != "grid"},
                 )
                 for k in source.kernels
             )

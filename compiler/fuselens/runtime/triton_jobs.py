@@ -122,7 +122,7 @@ class Module:
             "arguments": [list(types.items()), list(blocks.items()), divisible],
             "options": options,
             "architecture": architecture,
-            "compiler": [*_versions(), *self._variables],
+            "compiler": [*versions(), *self._variables],
         })  # fmt: skip
         return Job(
             key, str(self.path), self.name, info.function, types, blocks, tuple(divisible), options, architecture,
@@ -163,7 +163,7 @@ def _bare(text: str) -> str:
 
 
 @functools.cache
-def _versions() -> list[str]:
+def versions() -> list[str]:
     """What tells one build of Triton from another, without importing it."""
     spec = importlib.util.find_spec("triton")
     if spec is None or spec.origin is None:
