@@ -100,6 +100,12 @@ def _substituted(e: Expr, replaced: tuple[tuple[str, Expr], ...]) -> Expr:
     return sympy.Add(*parts)
 
 
+@functools.lru_cache(1 << 12)
+def within(place: Expr, last: Expr) -> Expr:
+    """``place``, or the nearest from 0 to ``last``. Kept, because sympy takes milliseconds to compare the parts."""
+    return sympy.Min(sympy.Max(place, ZERO), last)
+
+
 INTEGER_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "FloorDiv": lambda a, b: a // b,
     "CleanDiv": lambda a, b: a // b,

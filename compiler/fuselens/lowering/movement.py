@@ -13,7 +13,7 @@ import sympy
 import torch
 from sympy import Expr
 
-from fuselens.ir.affine import ONE, ZERO
+from fuselens.ir.affine import ONE, ZERO, within
 from fuselens.ir.loops import ITEMSIZE, Buffer
 from fuselens.lowering.body import Body, Scalar
 from fuselens.lowering.builder import Builder, Sizes, Unsupported, expression
@@ -119,7 +119,7 @@ def _chosen(low: Builder, out: Buffer, tensors: list[Buffer], dim: int) -> Buffe
         pieces: list[tuple[Expr, Scalar]] = []
         for tensor in tensors:
             size = tensor.sizes[dim]
-            at = sympy.Min(sympy.Max(point[dim] - start, ZERO), size - 1)
+            at = within(point[dim] - start, size - 1)
             start = start + size
             pieces.append((start, low.element(body, tensor, (*point[:dim], at, *point[dim + 1 :])).cast(out.dtype)))
         value = pieces[-1][1]

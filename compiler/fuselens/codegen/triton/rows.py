@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import sympy
 from sympy import Expr
@@ -158,7 +159,7 @@ class Rows(Folds):
 
         Also notes what this phase stores. Holds for persistent phases, whose columns are the same threads' registers.
         """
-        names = {a.symbol: sympy.Symbol(f"@{k}", integer=True, nonnegative=True) for k, a in enumerate(phase.axes)}
+        axes = tuple(a.symbol for a in phase.axes)
         sizes = tuple(a.size for a in phase.axes)
         renamed: dict[str, str] = {}
         body: list[Op] = []
@@ -166,7 +167,7 @@ class Rows(Folds):
             op = _renamed(op, renamed)
             if op.op in ("load", "store"):
                 index = sympy.sympify(op.args[1])
-                key = (op.args[0], sizes, index.xreplace(names))
+                key = (op.args[0], sizes, _numbered(index, axes))
                 if op.op == "load" and key in self.held:
                     renamed[op.name] = self.held[key]
                     continue
@@ -182,6 +183,12 @@ class Rows(Folds):
 def _registers(phase: Phase) -> int:
     """Of 32 bits, that a column of the phase takes for its loads and its folds, and to compute with them."""
     return sum(3 if o.dtype in ("f64", "i64") else 1 for o in phase.body if o.op in ("load", "reduce"))
+
+
+@functools.lru_cache(1 << 12)
+def _numbered(index: Expr, axes: tuple[sympy.Symbol, ...]) -> Expr:
+    """The index with axes as numbers. Kept: the layers of a network have the same, and sympy compares the parts of limits."""
+    return index.xreplace({a: sympy.Symbol(f"@{k}", integer=True, nonnegative=True) for k, a in enumerate(axes)})
 
 
 def _renamed(op: Op, names: dict[str, str]) -> Op:
