@@ -180,3 +180,26 @@ def test_half_precision_with_scaling() -> None:
             losses.append(loss.item())
         curves.append(losses)
     torch.testing.assert_close(curves[0], curves[1], rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cross_entropy_of_rows_that_begin_anywhere(dtype: torch.dtype) -> None:
+    """Rows of 20001 elements: aligned blocks, then both ends, in the forward and in the backward."""
+    x = torch.randn(1500, 20001, device="cuda", dtype=dtype, requires_grad=True)
+    y = torch.arange(1500, device="cuda")
+    y[7], y[8] = -100, 20000
+    fn = lambda x: F.cross_entropy(x.float(), y)  # noqa: E731
+    found, wanted = fuselens.compile(fn)(x), fn(x)
+    torch.testing.assert_close(found, wanted)
+    (mine,), (theirs,) = torch.autograd.grad(found, x), torch.autograd.grad(wanted, x)
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_gradient_of_an_embedding_whose_rows_repeat() -> None:
+    words = torch.randn(300, 96, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    ids = torch.arange(4000, device="cuda") * 7 % 250
+    scale = torch.randn(4000, 96, device="cuda")
+    fn = lambda words: (F.embedding(ids, words).float() * scale).sum()  # noqa: E731
+    (mine,) = torch.autograd.grad(fuselens.compile(fn)(words), words)
+    wanted = torch.zeros(300, 96, device="cuda").index_add(0, ids, scale.bfloat16().float())
+    torch.testing.assert_close(mine.float(), wanted, rtol=1e-2, atol=1e-2)
