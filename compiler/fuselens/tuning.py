@@ -12,7 +12,8 @@ import torch
 from .codegen.generate import generate
 from .codegen.source import Unsupported
 from .codegen.triton.kernels import variants
-from .codegen.triton.tiles import Shape, predicted, tiles
+from .codegen.triton.products import DESCRIPTORS, descriptors_of
+from .codegen.triton.tiles import Shape, Tiles, predicted, tiles
 from .config import Config
 from .ir.loops import ITEMSIZE
 from .ir.parts import part
@@ -20,7 +21,7 @@ from .report import Decision
 from .runtime import tune_gpu
 from .runtime.tune_gpu import Candidate, Measure
 from .schedule.product_sites import Site, sites
-from .schedule.products import Instead, instead, nodes_of, replaced
+from .schedule.products import Instead, instead, nodes_of, replaced, with_room
 
 if TYPE_CHECKING:
     from .codegen.source import Generated
@@ -65,12 +66,17 @@ def _products(graph: Graph, config: Config, measured: Measure) -> tuple[Graph, d
             continue
         if result.best:
             _, choice, tile = row[result.best - 1]
-            graph = replaced(graph, site, choice)
+            graph = _with_room(replaced(graph, site, choice), choice.product, tile)
             chosen[choice.product] = tile
         subject = " + ".join(n.name for n in site.nodes)
         verdict, span = "taken" if result.best else "vendor", next(iter(site.call.spans), None)
         decisions.append(Decision("FL416", verdict, subject, result.reason, span, result.table))
     return graph, chosen, decisions
+
+
+def _with_room(graph: Graph, kernel: str, tile: Tiles) -> Graph:
+    """``graph`` with room for what the programs of a kernel describe."""
+    return with_room(graph, descriptors_of(kernel), tile.programs * DESCRIPTORS) if tile.programs else graph
 
 
 def _options(graph: Graph, site: Site) -> list[tuple[Candidate, Instead, Any]]:
@@ -87,7 +93,7 @@ def _options(graph: Graph, site: Site) -> list[tuple[Candidate, Instead, Any]]:
         if parts > 1:
             more = 3e-6 + 8 * parts * site.batch * site.rows * site.columns / PART_BYTES
         for tile in tiles(shape):
-            candidate = Candidate(f"{choice.label}, {tile}", alone, {name: tile})
+            candidate = Candidate(f"{choice.label}, {tile}", _with_room(alone, name, tile), {name: tile})
             found.append((predicted(shape, tile) + more, parts > 1, (candidate, choice, tile)))
     found.sort(key=lambda f: f[0])
     whole = [c for _, split, c in found if not split]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,55 @@ def test_every_candidate_of_a_product_agrees(monkeypatch: pytest.MonkeyPatch, tm
         torch.testing.assert_close(compiled(*inputs), fn(*inputs), rtol=2e-2, atol=1.0)
         assert decisions()[0].verdict == "taken"
         fuselens.reset()
+
+
+TURNS = """
+import torch, fuselens
+from fuselens import tuning
+from fuselens.codegen.triton import tiles
+from fuselens.runtime import tune_gpu
+
+measured, wanted = tune_gpu.on_card, 0
+found = []
+
+
+def choose(questions, generate, config):
+    times = measured(questions, generate, config)
+    for question, row in zip(questions, times):
+        turns = [k for k, c in enumerate(question) if "programs" in c.label]
+        found.extend((question[k].label, row[k], row[0]) for k in turns)
+        row[:] = [1.0 if k != (turns + [0] * 9)[wanted] else 0.5 for k in range(len(row))]
+    return times
+
+
+tuning.MEASURE = choose
+tiles.TURNS = True
+b = torch.bfloat16
+torch.manual_seed(0)
+x, w, c = (torch.randn(s, device="cuda").to(b) for s in ((8192, 768), (3072, 768), (3072,)))
+odd = torch.randn(8192 * 768 + 1, device="cuda").to(b)[1:].view(8192, 768)  # its address is no multiple of 16
+programs = {
+    "gelu": (lambda x, w, c: torch.nn.functional.gelu(torch.nn.functional.linear(x, w, c), approximate="tanh"), (x, w, c)),
+    "odd": (lambda x, w: torch.relu(x @ w.t()), (odd, w)),
+    "turned": (lambda x, w: x.t() @ w, (torch.randn(4096, 4096, device="cuda").to(b), torch.randn(4096, 2304, device="cuda").to(b))),
+}
+for wanted in range(3):
+    for name, (fn, inputs) in programs.items():
+        fuselens.reset()
+        with fuselens.config.patch(cache_dir=fuselens.config.from_environment().cache_dir / f"{name}{wanted}"):
+            compiled = fuselens.compile(lambda *a: fn(*a), mode="max-autotune-no-cudagraphs")
+            for _ in range(2):
+                torch.testing.assert_close(compiled(*inputs), fn(*inputs), rtol=2e-2, atol=1.0)
+                torch.cuda.synchronize()
+            decisions = [d for g in compiled.__fuselens__.recorder.report.graphs for d in g.decisions]
+            assert any(d.verdict == "taken" and "programs" in d.reason for d in decisions), decisions
+print(*found, sep="\\n")
+"""
+
+
+def test_tiles_in_turn() -> None:
+    done = subprocess.run([sys.executable, "-c", TURNS], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
 
 
 def test_training() -> None:

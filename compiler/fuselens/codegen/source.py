@@ -46,6 +46,11 @@ class KernelInfo:
         """The exported function to call."""
         return self.same_as or self.name
 
+    @property
+    def pointers(self) -> int:
+        """How many addresses a Triton function declares. It may be given one more (``triton.products.descriptors_of``)."""
+        return sum(kind.startswith("*") for kind in self.launch["signature"].values())
+
 
 @dataclass(frozen=True, slots=True)
 class PythonOperator:

@@ -110,13 +110,15 @@ class Module:
     def job(self, info: KernelInfo, variant: int, architecture: int) -> Job:
         """The ``variant`` (see ``_launch.pyi``) of one kernel."""
         names = list(info.launch["signature"])
-        pointers = len(info.arguments)
+        pointers = info.pointers
         types = dict(info.launch["signature"])
         for size in names[pointers:]:
             types[size] = "i32" if variant & 2 else "i64"
         divisible = list(range(pointers)) if variant & 1 else []
         divisible += [pointers + k for k in range(len(names) - pointers) if variant >> (_FIRST_SIZE + k) & 1]
         blocks, options = dict(info.launch["blocks"]), dict(info.launch["options"])
+        if "ALIGNED" in blocks:
+            blocks["ALIGNED"] = variant & 1
         key = key_of({
             "text": [*self._shared, self._parts[info.function]],
             "arguments": [list(types.items()), list(blocks.items()), divisible],

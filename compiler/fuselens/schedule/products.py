@@ -57,6 +57,13 @@ def instead(graph: Graph, site: Site) -> list[Instead]:
     return [*found, *(_split(graph, site, parts) for parts in several)]
 
 
+def with_room(graph: Graph, name: str, size: int) -> Graph:
+    """``graph`` with a buffer of ``size`` bytes for a kernel's own use."""
+    device = next(b.device for b in graph.buffers.values())
+    buffer = Buffer(name, "u8", (sympy.Integer(size),), (sympy.S.One,), device=device)
+    return graph.replace(buffers={**graph.buffers, name: buffer})
+
+
 def _whole(graph: Graph, site: Site, *, inside: bool = False) -> Kernel:
     product = _product(graph, site, 1, inside=inside)
     return product if site.reader is None else _joined(graph, site, product)

@@ -61,7 +61,7 @@ def main(job_file: str, result_file: str) -> None:
             module = modules[job.source.text] = load_module(job.source, Path(job_file).parent / f"m{number}")
         info = job.source.kernel(job.kernel)
         assert info is not None
-        tensors = [_as_kernels_see(job.tensors[a]) for a in info.arguments]
+        tensors = [_as_kernels_see(job.tensors[a]) for a in info.arguments[: info.pointers]]
         try:
             if job.grid:
                 getattr(module, info.function)[(job.grid,)](*tensors, *(job.sizes[s] for s in info.sizes))

@@ -25,7 +25,7 @@ from .blocks import Blocks, Work, candidates
 from .directions import contiguous_along_points
 from .folds import blocks_of, next_power_of_two
 from .operations import Unit
-from .products import Products
+from .products import Products, descriptors_of
 from .scalar_ops import FUNCTION_NEEDS, FUNCTIONS
 from .tiles import Tiles
 
@@ -82,7 +82,7 @@ def _kernels(unit: Unit) -> tuple[list[KernelInfo], Writer]:
         else:
             continue
         info = writer.write()
-        text = writer.out.anonymous((node.name, *(writer.names[a] for a in info.arguments)))
+        text = writer.out.anonymous((node.name, *(writer.names[a] for a in info.arguments[: info.pointers])))
         key = (
             text,
             tuple(info.launch["options"].items()),
@@ -139,6 +139,8 @@ class _KernelWriter(Products):
         read, written = bytes_moved(self.source, self.unit.graph)
         signature = {self.names[n]: "*" + pointee(element(self.unit.graph.buffers[n].dtype)) for n in arguments}
         signature |= {self.names[s]: "i64" for s in sizes}
+        if self.copied:
+            arguments = (*arguments, descriptors_of(self.source.name))
         return KernelInfo(
             name=self.source.name, kind=self.source.kind, arguments=arguments, written=tuple(self.source.writes()),
             sizes=sizes, operations=self.source.origins, spans=self.source.spans, bytes_read=read, bytes_written=written,

@@ -52,7 +52,7 @@ def compile_kernel(module: ModuleType, info: KernelInfo, arch: int) -> dict[str,
 
     signature = {**info.launch["signature"], **dict.fromkeys(info.launch["blocks"], "constexpr")}
     # tensors from torch's allocator are aligned, so pointers are assumed to be multiples of 16 bytes
-    attributes = {(k,): [["tt.divisibility", 16]] for k in range(len(info.arguments))}
+    attributes = {(k,): [["tt.divisibility", 16]] for k in range(info.pointers)}
     unit = ASTSource(
         fn=getattr(module, info.function), signature=signature, constexprs=dict(info.launch["blocks"]), attrs=attributes
     )

@@ -59,6 +59,8 @@ class Operations:
         self.chosen = Blocks(1)
         self.stages = 0  # of a product's loads
         self.masks: dict[str, str] = {}  # of a product, by axis
+        self.copied: dict[str, tuple[str, bool]] = {}  # loads of a product that the card copies
+        self.corner = ("", "")  # where a product's tile begins
         self.blocks: dict[str, int] = {}
         self.uses_libdevice = False
         self.checks = False

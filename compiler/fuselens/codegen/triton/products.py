@@ -8,9 +8,9 @@ from typing import Any
 import sympy
 from sympy import Expr
 
-from ...ir.loops import Axis, Op, Phase, indirect_names
+from ...ir.loops import ITEMSIZE, Axis, Op, Phase, indirect_names
 from ..cpu.scalar_ops import Value
-from ..expressions import names_in
+from ..expressions import linear, names_in
 from ..nest import index_of
 from ..source import Unsupported
 from .operations import Slot
@@ -18,6 +18,13 @@ from .rows import Rows
 from .tiles import Tiles
 
 _HALVES = ("f16", "bf16")
+DESCRIPTORS = 256  # bytes of a program's
+
+
+def descriptors_of(kernel: str) -> str:
+    """The buffer in which the programs of ``kernel`` describe the tiles that the card copies, if the graph has one. Triton's
+    kernels take its address after all that they are declared with."""
+    return f"{kernel}_descriptors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,33 +53,89 @@ class Products(Rows):
         self.rank, self.stages = 2, tiles.stages
         self.blocks |= {"YBLOCK": tiles.rows, "XBLOCK": tiles.columns, "DEPTH": tiles.depth, "GROUP": tiles.group}
         down, across = -(-int(high) // tiles.rows), -(-int(wide) // tiles.columns)
+        self.shape_names = frozenset(a.name for a in (*rows, *columns))
+        if tiles.programs and batches:
+            raise Unsupported("batches in turn")
+        if tiles.programs and descriptors_of(kernel.name) in self.unit.graph.buffers:
+            for name, factor, place in (("left", left, rows), ("right", right, columns)):
+                self._describe(name, factor, phase.axes[0], place, high if name == "left" else wide, tiles)
         program, row, column = (self._claim(f"tile {n}") for n in ("program", "row", "column"))
-        out.put(f"{program} = {self._program()}")
+        programs = min(tiles.programs, down * across)
+        if programs:
+            out.open(f"for {program} in tl.range({self._program()}, {down * across}, {programs}, flatten=True):")
+        else:
+            out.put(f"{program} = {self._program()}")
         if batches:
             batch = self._claim("tile batch")
             out.put(f"{batch} = {program} // {down * across}")
             self._decode(batches, batch)
             out.put(f"{program} = {program} % {down * across}")
         first, height = self._claim("tile first"), self._claim("tile height")
+        self.corner = (self._claim("tile top"), self._claim("tile left"))
+        top, side = self.corner
         out.put(f"{first} = {program} // (GROUP * {across}) * GROUP  # tiles next to each other share what they read")
         out.put(f"{height} = tl.minimum({down} - {first}, GROUP)")
-        out.put(f"{row} = {first} + {program} % (GROUP * {across}) % {height}")
-        out.put(f"{row} = ({row} * YBLOCK + tl.arange(0, YBLOCK))[:, None]")
-        out.put(f"{column} = {program} % (GROUP * {across}) // {height}")
-        out.put(f"{column} = ({column} * XBLOCK + tl.arange(0, XBLOCK))[None, :]")
+        out.put(f"{top} = ({first} + {program} % (GROUP * {across}) % {height}) * YBLOCK")
+        out.put(f"{side} = {program} % (GROUP * {across}) // {height} * XBLOCK")
+        out.put(f"{row} = ({top} + tl.arange(0, YBLOCK))[:, None]")
         self._decode(rows, row)
-        self._decode(columns, column)
         if int(high) % tiles.rows:
             self.masks |= dict.fromkeys((a.name for a in rows), f"({row} < {high})")
+
+        def across_from(start: str, count: str) -> None:
+            out.put(f"{column} = ({start} + tl.arange(0, {count}))[None, :]")
+            self._decode(columns, column)
+
         if int(wide) % tiles.columns:
             self.masks |= dict.fromkeys((a.name for a in columns), f"({column} < {wide})")
+        across_from(side, "XBLOCK")
         self.mask = " & ".join(dict.fromkeys(self.masks.values()))
-        self.shape_names = frozenset(a.name for a in (*rows, *columns))
         self._sum(phase.axes[0], total, left, right, tiles)
         self.mask = " & ".join(dict.fromkeys(self.masks.values()))
-        self.spread = "tl.zeros([YBLOCK, XBLOCK], tl.int32)"
-        self._straight(rest)
-        return sympy.Integer(down * across) * sympy.Mul(*(a.size for a in batches)), tiles.warps
+        if not programs:
+            self.spread = "tl.zeros([YBLOCK, XBLOCK], tl.int32)"
+            self._straight(rest)
+            return sympy.Integer(down * across) * sympy.Mul(*(a.size for a in batches)), tiles.warps
+        # half of the columns after the other: what follows needs room beside the tiles that are on their way
+        name = self.slots[total.name].value.text
+        halves = f"{name}_0, {name}_1"
+        out.put(f"{halves} = tl.split(tl.permute(tl.reshape({name}, [YBLOCK, 2, XBLOCK // 2]), [0, 2, 1]))")
+        self.spread = "tl.zeros([YBLOCK, XBLOCK // 2], tl.int32)"
+        for half in range(2):
+            across_from(f"{side} + XBLOCK // 2" if half else side, "XBLOCK // 2")
+            self.slots[total.name] = Slot(Value(f"{name}_{half}", "f32"), True)
+            self._straight(rest)
+        out.close("")
+        return sympy.Integer(programs), tiles.warps
+
+    def _describe(
+        self, name: str, factor: _Factor, axis: Axis, place: tuple[Axis, ...], size: Expr, tiles: Tiles
+    ) -> None:
+        """Lets the card copy an operand's tiles, where memory holds a plain matrix of them."""
+        load = self._dot_operand(factor)
+        if load.op != "load" or len(place) != 1:
+            return
+        buffer = self.unit.graph.buffers[load.args[0]]
+        form = linear(sympy.sympify(load.args[1]), frozenset((axis.name, place[0].name)))
+        steps = {n: form.coefficients.get(n, sympy.S.Zero) for n in (axis.name, place[0].name)}
+        width = ITEMSIZE[buffer.dtype]
+        inner, outer = sorted(steps, key=lambda n: steps[n] != 1)
+        numbers = (*steps.values(), form.rest)
+        if form.tangled or not all(n.is_Integer for n in numbers) or steps[inner] != 1 or steps[outer] <= 1:
+            return
+        if int(steps[outer]) * width % 16 or int(form.rest) * width % 16:
+            return
+        extents = {axis.name: (axis.size, "DEPTH"), place[0].name: (size, "YBLOCK" if name == "left" else "XBLOCK")}
+        tile = self._claim(f"tile of {name}")
+        shape, block = (", ".join(str(extents[n][k]) for n in (outer, inner)) for k in (0, 1))
+        start = f" + {form.rest}" if form.rest != 0 else ""
+        self.blocks["ALIGNED"] = 1
+        self.out.open("if ALIGNED:")
+        self.out.put(
+            f"{tile} = tl.make_tensor_descriptor({self.names[load.args[0]]}{start}, [{shape}], [{steps[outer]}, 1], [{block}])"
+        )
+        self.out.close("")
+        self.copied[load.name] = (tile, outer == axis.name)
 
     def _phases(self) -> tuple[Phase, tuple[Op, ...]]:
         first, *others = self.kernel.phases
@@ -133,7 +196,11 @@ class Products(Rows):
             self.masks |= {axis.name: mask} if mask else {}
             self.mask = " & ".join(dict.fromkeys(self.masks.values()))
             value = self._dot_operand(factor)
-            self._straight([o for o in before[k] if o.name != factor.value.name or value is factor.value])
+            needed = [o for o in before[k] if o.name != factor.value.name or value is factor.value]
+            if value.name in self.copied:
+                self._copy(value, needed, start, self.corner[k], turned=bool(k))
+            else:
+                self._straight(needed)
             text = self.slots[value.name].value.text
             if mask and value.op != "load":
                 text = f"tl.where({mask}, {text}, 0)"
@@ -148,6 +215,19 @@ class Products(Rows):
         self.masks.pop(axis.name, None)
         self.shape_names -= {axis.name}
         self.slots[total.name] = Slot(Value(name, "f32"), True)
+
+    def _copy(self, load: Op, needed: list[Op], start: str, corner: str, *, turned: bool) -> None:
+        """The tile of a matrix, which the card copies where memory is aligned."""
+        tile, deep = self.copied[load.name]
+        out = self.out
+        out.open("if ALIGNED:")
+        place = f"[{start}, {corner}]" if deep else f"[{corner}, {start}]"
+        name = self._claim(load.name)
+        out.put(f"{name} = {tile}.load({place}){'.T' if deep != turned else ''}", load.spans)
+        out.close("")
+        out.open("else:")
+        self._straight(needed)
+        out.close("")
 
     def _dot_operand(self, factor: _Factor) -> Op:
         """What is multiplied: the value before it was made wider, where that loses nothing."""

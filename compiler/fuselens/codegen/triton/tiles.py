@@ -16,6 +16,10 @@ RATE = {
 }  # operations a second of a multiprocessor, by bytes of a number: tensor cores, and without
 RATE_TF32 = 3.2e12
 TRAFFIC = 70e9  # bytes a second from the second-level cache to a multiprocessor
+IN_TURN = ((128, 256, 64, 8, 3, 1), (128, 128, 64, 4, 4, 2), (256, 128, 64, 8, 3, 1))
+"""Tiles of halves that programs take in turn: rows, columns, depth, warps, stages, and programs of a multiprocessor."""
+TURNS = False  # whether they are measured
+COPIED = 0.82  # part of the time that they take when the card copies operands
 STEP = 0.6e-6  # seconds until the first numbers are there, and to write the results
 
 
@@ -31,9 +35,13 @@ class Tiles:
     stages: int = 3
     group: int = 8
     tf32: bool = False
+    programs: int = (
+        0  # as many as the card runs at a time, each taking tiles in turn, which it has copied; 0: one for each tile
+    )
 
     def __str__(self) -> str:
-        return f"{self.rows} x {self.columns} x {self.depth}, {self.warps} warps, {self.stages} stages"
+        turns = f", {self.programs} programs" if self.programs else ""
+        return f"{self.rows} x {self.columns} x {self.depth}, {self.warps} warps, {self.stages} stages{turns}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,22 @@ def tiles(shape: Shape) -> tuple[Tiles, ...]:
         alike = [t for t in kept if (t.rows, t.columns) == (tile.rows, tile.columns)]
         if predicted(shape, tile) < math.inf and len(alike) < (2 if not kept or (alike and alike[0] is kept[0]) else 1):
             kept.append(tile)
-    return tuple(kept[:MOST])
+    return (*(in_turn(shape) if TURNS else ()), *kept[:MOST])
+
+
+def in_turn(shape: Shape) -> tuple[Tiles, ...]:
+    """Tiles that programs take in turn, where each gets one at least."""
+    if shape.batch > 1 or shape.width != 2:
+        return ()
+    return tuple(
+        Tiles(rows, columns, depth, warps, stages, programs=PROCESSORS * resident)
+        for rows, columns, depth, warps, stages, resident in IN_TURN
+        if _programs(shape, rows, columns) >= PROCESSORS and shape.summed % depth == 0
+    )
+
+
+def _programs(shape: Shape, rows: int, columns: int) -> int:
+    return shape.batch * -(-shape.rows // rows) * -(-shape.columns // columns)
 
 
 def _warps(rows: int, columns: int, width: int) -> tuple[int, ...]:
@@ -96,7 +119,7 @@ def predicted(shape: Shape, t: Tiles) -> float:
         return math.inf
     resident = min(SHARED // (t.stages * _bytes(t.rows, t.columns, t.depth, shape.width)),
                    65536 // (32 * t.warps * (registers + 64)), 2048 // (32 * t.warps))  # fmt: skip
-    programs = shape.batch * -(-shape.rows // t.rows) * -(-shape.columns // t.columns)
+    programs = _programs(shape, t.rows, t.columns)
     steps = -(-shape.summed // t.depth)
     rate = RATE_TF32 if shape.tf32 and shape.width == 4 else RATE[shape.width]
     tensor_cores = shape.width == 2 or shape.tf32
@@ -106,4 +129,5 @@ def predicted(shape: Shape, t: Tiles) -> float:
     load = _bytes(t.rows, t.columns, t.depth, shape.width) / TRAFFIC
     together = max(1, min(resident, -(-programs // PROCESSORS)))
     step = max(max(compute, load) * together, 0.9e-6 / (t.stages - 1))
-    return math.ceil(programs / (PROCESSORS * together)) * (steps * step + STEP)
+    seconds = math.ceil(programs / (PROCESSORS * together)) * (steps * step + STEP)
+    return seconds * COPIED if t.programs else seconds
