@@ -47,7 +47,7 @@ def for_gpu(
 
 def _generated(graph: Graph, tunings: Mapping[str, Any]) -> Generated | None:
     with suppress(Unsupported):
-        return generate(graph, "cuda", "scalar", tunings=tunings)
+        return generate(graph, "cuda", "scalar", cpp_host=False, tunings=tunings)
     return None
 
 

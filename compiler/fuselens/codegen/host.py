@@ -103,7 +103,8 @@ class Host:
 
     def _uses(self, node: Node) -> tuple[str, ...]:
         if isinstance(node, Kernel):
-            return tuple(dict.fromkeys((*node.reads(), *node.writes())))
+            own = self.infos[node.name].arguments if self.triton and node.name in self.infos else ()
+            return tuple(dict.fromkeys((*node.reads(), *node.writes(), *own)))
         if isinstance(node, Extern):
             named = (*extern_reads(node), *(o for o in node.outputs if o))
             owners = tuple(self.graph.buffers[n].owner for n in named)
