@@ -1,0 +1,233 @@
+"""Graphs as they are compiled for a GPU, on the CPU: their host programs as they are, their kernels by Triton's interpreter.
+
+``python -m tests.integration.interpreted operators abs:float32 …`` or ``models bert gpt2 …`` compares with eager, in a process of
+its own (the interpreter is chosen when Triton is imported), and prints a line of JSON. ``--all [--shard K/N]`` takes every operator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import ctypes
+import dataclasses
+import json
+import os
+import re
+import sys
+import tempfile
+import types
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy
+import torch
+
+from fuselens import pipeline, torch_private
+from fuselens.codegen.source import KernelInfo, Source
+from fuselens.codegen.triton.offline import load_module
+from fuselens.lowering import lower as lowering
+from fuselens.runtime import compile_graph, launch, memory, triton_worker
+
+INEXACT = ("logcumsumexp",)  # gradients of samples that eager computes as badly
+MOST_PROGRAMS = 256  # of a launch; one takes milliseconds
+_ITS_OWN = re.compile("ufunc 'bitwise_(and|or)' not supported")  # of what two comparisons of one loaded number gave
+_POINTEES = {
+    "fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
+    "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "u16": torch.uint16, "u32": torch.uint32,
+    "u64": torch.uint64, "i1": torch.bool, "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2,
+}  # fmt: skip
+
+
+@dataclasses.dataclass
+class Counts:
+    """What happened in this process. ``errors`` would be hidden by the eager run that follows them."""
+
+    kernels: int = 0  # functions that ran
+    launches: int = 0
+    skipped: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    errors: list[str] = dataclasses.field(default_factory=list)
+
+
+COUNTS = Counts()
+
+
+class Skipped(Exception):
+    """A launch that would take too long, or failed."""
+
+
+def kernels(source: Source, *_: Any) -> dict[str, Any]:
+    """In the place of :func:`launch.load_triton`."""
+    module = load_module(source, Path(tempfile.mkdtemp(prefix="interpreted-", dir=_SCRATCH.name)))
+    if hasattr(module, "libdevice"):
+        module.libdevice = Libdevice()  # type: ignore[attr-defined]
+    return {info.name: _launcher(module, info) for info in source.kernels if info.same_as is None}
+
+
+def _launcher(module: types.ModuleType, info: KernelInfo) -> Callable[..., None]:
+    function = getattr(module, info.name)
+    pointees = [_POINTEES[t.removeprefix("*")] for t in list(info.launch["signature"].values())[: len(info.arguments)]]
+    ran = False
+
+    def run(_stream: int, programs: int, *given: int) -> None:
+        nonlocal ran
+        if programs > MOST_PROGRAMS or torch.bfloat16 in pointees:
+            COUNTS.skipped["too many programs" if programs > MOST_PROGRAMS else "bfloat16"] += 1
+            raise Skipped
+        addresses, sizes = given[: len(pointees)], given[len(pointees) :]
+        tensors = [_at(address, dtype) for address, dtype in zip(addresses, pointees, strict=True)]
+        COUNTS.kernels += not ran
+        COUNTS.launches += 1
+        ran = True
+        if not programs:
+            return
+        try:
+            function[(programs,)](*tensors, *sizes)
+        except Exception as error:
+            if _ITS_OWN.search(str(error)):
+                COUNTS.skipped["the interpreter cannot"] += 1
+            else:
+                COUNTS.errors.append(f"{info.name}: {error}\n{Path(module.__file__ or '').read_text()}")
+            raise Skipped from error
+
+    return run
+
+
+def _at(address: int, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor whose only element is at an address; kernels count from there."""
+    if not address:
+        return torch.empty(1, dtype=dtype)
+    memory_there = (ctypes.c_char * dtype.itemsize).from_address(address)
+    return torch.frombuffer(memory_there, dtype=torch.uint8).view(dtype)
+
+
+class Libdevice:
+    """Functions of CUDA's library by torch's."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(torch, name)
+
+        def call(*given: Any) -> Any:
+            from triton import language as tl
+            from triton.runtime.interpreter import TensorHandle
+
+            (first, *_) = tensors = [g for g in given if isinstance(g, tl.tensor)]
+            arrays = [
+                torch.from_numpy(numpy.asarray(g.handle.data)) if isinstance(g, tl.tensor) else torch.tensor(g)
+                for g in given
+            ]
+            made = function(*torch.broadcast_tensors(*arrays)).to(arrays[given.index(first)].dtype).numpy()
+            widest = max(tensors, key=lambda t: t.handle.data.ndim)
+            return tl.tensor(TensorHandle(made, first.handle.dtype), widest.type)
+
+        return call
+
+
+def install() -> None:
+    """From here on, graphs of this process are compiled for a GPU and run by the interpreter."""
+    plain, floats_as_tensors, built = lowering.lower, compile_graph.floats_as_tensors, compile_graph.build
+
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        return plain(*args, **{**kwargs, "device": "cuda"})
+
+    def on_cpu(call: Any, inputs: Any, outputs: Any, graph: Any) -> Any:
+        buffers = {name: dataclasses.replace(b, device="cpu") for name, b in graph.buffers.items()}
+        return floats_as_tensors(call, inputs, outputs, graph.replace(buffers=buffers))
+
+    def build(graph: Any, generated: Any, *args: Any) -> Any:
+        """Operators that make tensors are told where."""
+        host = generated.host
+        host = host and dataclasses.replace(host, text=host.text.replace("torch.device('cuda')", "torch.device('cpu')"))
+        return built(graph, dataclasses.replace(generated, host=host), *args)
+
+    def no_work(*_: Any, **__: Any) -> None: ...
+
+    replaced: list[tuple[Any, str, Any]] = [
+        (lowering, "lower", lower),
+        (pipeline, "target_of", lambda captured: "cuda"),
+        (compile_graph, "floats_as_tensors", on_cpu),
+        (compile_graph, "build", build),
+        (memory, "maker", lambda dtype, device, make=memory.maker: make(dtype, "cpu")),
+        (launch, "load_triton", kernels),
+        (launch, "compile_ahead", no_work),
+        (triton_worker, "start", no_work),
+        (torch_private, "current_stream", lambda: 0),
+    ]
+    for module, name, value in replaced:
+        assert hasattr(module, name), name
+        setattr(module, name, value)
+
+
+_SCRATCH = tempfile.TemporaryDirectory(prefix="fuselens-interpreted-")
+
+
+def operators(cases: Iterable[tuple[str, str]], most: int) -> list[str]:
+    """The differences that samples of torch's own operators show."""
+    from . import operator_database as database
+
+    out: list[str] = []
+    for name, dtype in cases:
+        before, skipped = len(COUNTS.errors), COUNTS.skipped.total()
+        try:
+            found = database.verify(name, dtype, most).differences
+        except Skipped:
+            found = []
+        except Exception as error:  # noqa: BLE001 - what stops the compiler is the finding
+            found = [f"{name} ({dtype}): {type(error).__name__}: {error}"]
+        if COUNTS.skipped.total() > skipped:  # whose samples end with that exception
+            found = [d for d in found if "['exception']" not in d]
+        out += [*found, *COUNTS.errors[before:]]
+    return out
+
+
+def models(names: Iterable[str]) -> list[str]:
+    """The differences that training steps of models show."""
+    import fuselens
+    from tests.models import runner
+
+    def compile_(model: torch.nn.Module) -> torch.nn.Module:
+        return fuselens.compile(model, options={"fallback_random": True})
+
+    out = []
+    for name in names:
+        fuselens.reset()
+        outcome = runner.measure(name, compile_, training=True, exact=False)
+        out += [f"{name}: {outcome.problem}"] if outcome.problem else []
+    return [*out, *COUNTS.errors]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("operators", "models"))
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--shard", default="0/1")
+    parser.add_argument("--most", type=int, default=2, help="signatures of an operator and dtype")
+    given = parser.parse_args()
+    os.environ |= {"FUSELENS_CACHE_DIR": _SCRATCH.name, "FUSELENS_STRICT": "1"}
+    torch.set_num_threads(1)
+    install()
+    said = os.dup(1)
+    os.dup2(2, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if given.what == "models":
+            differences = models(given.names)
+        else:
+            from . import operator_database as database
+            from .test_interpreted import DTYPES
+
+            k, n = map(int, given.shard.split("/"))
+            cases = [c for c in database.cases("cpu", DTYPES) if c[0] not in INEXACT][k::n] if given.all else []
+            cases += [(name, dtype) for name, _, dtype in (case.rpartition(":") for case in given.names)]
+            differences = operators(cases, given.most)
+    counts = vars(COUNTS) | {"differences": differences}
+    os.write(said, (json.dumps(counts) + "\n").encode())
+    sys.stdout = sys.stderr
+
+
+if __name__ == "__main__":
+    main()
