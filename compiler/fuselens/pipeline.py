@@ -676,6 +676,7 @@ def _kernels(
     from .rewrite.convolutions import pack
     from .rewrite.halves import single
     from .rewrite.libraries import choose
+    from .rewrite.rows import own_attention
     from .rewrite.simplify import simplify
     from .runtime.autotune import tune
     from .runtime.build import host_isa
@@ -690,7 +691,7 @@ def _kernels(
     first = len(record.stages)
     with run.stage(f"simplify{suffix}"):
         module = simplify(module)
-        decisions = attention(module)
+        decisions = [*attention(module), *own_attention(module)]
         libraries, constants = Libraries(config), Constants(module, known)
         with torch_private.autocast_off():
             decisions += single(module, libraries.half_seconds, LEAST_GAIN, constants, form)

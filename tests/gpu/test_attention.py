@@ -110,3 +110,37 @@ def test_lengths_that_vary() -> None:
         for n in (40, 41, 300, 1000):
             keys = torch.randn(1, 2, n, 64, device="cuda")
             torch.testing.assert_close(compiled(q, keys), step(q, keys), rtol=1e-4, atol=1e-5)
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    at = torch.arange(k.shape[2], device=k.device)
+    mask = at[: q.shape[2], None] >= at
+    return (q @ k.transpose(-1, -2) * 0.125).masked_fill(~mask, float("-inf")).softmax(-1) @ v
+
+
+def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """As transformers write it."""
+    k, v = (
+        t[:, :, None].expand(-1, -1, 4, -1, -1).reshape(q.shape[0], q.shape[1], t.shape[2], t.shape[3]) for t in (k, v)
+    )
+    at = torch.arange(k.shape[2], device=k.device)
+    bias = torch.where(at[: q.shape[2], None] >= at, 0.0, torch.finfo(q.dtype).min).to(q.dtype)
+    scores = torch.matmul(q, k.transpose(2, 3)) * 0.125 + bias
+    return torch.matmul(torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype), v).transpose(1, 2)
+
+
+@pytest.mark.parametrize("fn", [causal, grouped])
+def test_attention_that_is_written_out(fn: Any) -> None:
+    for rows, keys in ((300, 300), (256, 1024), (1, 700)):
+        for dtype in (torch.float16, torch.bfloat16):
+            heads, groups = (8, 2) if fn is grouped else (4, 4)
+            q, k, v = (
+                torch.randn(2, h, n, 64, device="cuda").to(dtype)
+                for h, n in ((heads, rows), (groups, keys), (groups, keys))
+            )
+            compiled = fuselens.compile(fn)
+            with torch.no_grad():
+                found, eager, exact = compiled(q, k, v), fn(q, k, v), fn(q.float(), k.float(), v.float())
+            assert "attention" in [k.kind for k in compiled.__fuselens__.recorder.report.kernels]
+            worst, eagers = ((t.float() - exact).abs().max().item() for t in (found, eager))
+            assert worst <= max(2 * eagers, 1e-2), (rows, keys, dtype)

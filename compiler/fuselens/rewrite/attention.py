@@ -26,7 +26,7 @@ KEYS, QUERIES = 128, 16  # sequences from which the flash kernel wins, measured 
 
 
 @dataclass(frozen=True, slots=True)
-class _Scores:
+class Scores:
     """``product * scale`` and what is added to it: tensors, and masks with where they hold minus infinity."""
 
     product: fx.Node
@@ -49,9 +49,9 @@ def attention(module: fx.GraphModule) -> list[Decision]:
 
 
 def _replace(node: fx.Node) -> Decision | None:
-    weights = _peeled(node.args[0])
-    scores = _softmax_of(weights)
-    found = _scores(scores) if scores is not None else None
+    weights = peeled(node.args[0])
+    scores = softmax_of(weights)
+    found = scores_of(scores) if scores is not None else None
     if scores is None or found is None:
         return None
     shape = scores.meta["val"].shape
@@ -62,10 +62,10 @@ def _replace(node: fx.Node) -> Decision | None:
     width = value.shape[-1]
     if keys < KEYS or queries < QUERIES or value.dtype != torch.float32 or value.device.type != "cpu":
         return None
-    make = _Maker(node)
-    query = _shaped(found.product.args[0], (*lead, queries, width), make)
-    key = _shaped(found.product.args[1], (*lead, width, keys), make)
-    values = _shaped(node.args[1], (*lead, keys, width), make)
+    make = Maker(node)
+    query = shaped(found.product.args[0], (*lead, queries, width), make)
+    key = shaped(found.product.args[1], (*lead, width, keys), make)
+    values = shaped(node.args[1], (*lead, keys, width), make)
     if query is None or key is None or values is None:
         return None
     key = make(aten.transpose.int, key, -2, -1)
@@ -92,7 +92,7 @@ def _replace(node: fx.Node) -> Decision | None:
     return Decision("FL415", "vendor", subject, "its scores are never stored", node.meta.get("span"), data)
 
 
-class _Maker:
+class Maker:
     """Makes nodes before one that they stand in for, with its spans."""
 
     def __init__(self, at: fx.Node) -> None:
@@ -120,7 +120,7 @@ def _only_user(node: fx.Node) -> bool:
     return len(node.users) == 1
 
 
-def _peeled(node: Any) -> Any:
+def peeled(node: Any) -> Any:
     """The node whose elements ``node`` has in the same order, while nobody else reads what lies between."""
     while isinstance(node, fx.Node) and node.target in _RESHAPES and _only_user(node):
         source = node.args[0]
@@ -131,7 +131,7 @@ def _peeled(node: Any) -> Any:
     return node
 
 
-def _softmax_of(node: Any) -> fx.Node | None:
+def softmax_of(node: Any) -> fx.Node | None:
     """``x`` where the node is ``softmax(x, -1)``, decomposed, and nobody else reads its parts."""
     if not isinstance(node, fx.Node) or node.target is not aten.div.Tensor or not _only_user(node):
         return None
@@ -159,33 +159,33 @@ def _folds(node: fx.Node, target: Any, source: fx.Node, last: Sequence[int]) -> 
     return operand is source and isinstance(dims, (list, tuple)) and len(dims) == 1 and dims[0] in last and keep is True
 
 
-def _scores(node: Any, top: bool = True) -> _Scores | None:
+def scores_of(node: Any, top: bool = True) -> Scores | None:
     """The node as scaled product plus biases; parts of it are read by nobody else."""
     if not isinstance(node, fx.Node) or not (top or _only_user(node)) or node.kwargs:
         return None
     args: tuple[Any, ...] = node.args
     if node.target is aten.bmm.default:
-        return _Scores(node, 1.0)
+        return Scores(node, 1.0)
     if node.target in _RESHAPES:
         reshapes = isinstance(args[0], fx.Node) and args[0].target is aten.bmm.default
-        return _scores(args[0], False) if reshapes else None
+        return scores_of(args[0], False) if reshapes else None
     if node.target in (aten.mul.Tensor, aten.div.Tensor):
-        inner, factor = _scores(args[0], False), args[1]
+        inner, factor = scores_of(args[0], False), args[1]
         if inner is None or inner.biases or inner.masks or not isinstance(factor, (int, float)) or not factor:
             return None
         scale = inner.scale * factor if node.target is aten.mul.Tensor else inner.scale / factor
-        return _Scores(inner.product, scale) if scale > 0 and math.isfinite(scale) else None
+        return Scores(inner.product, scale) if scale > 0 and math.isfinite(scale) else None
     if node.target is aten.add.Tensor:
         for product, bias in (args, args[::-1]):
-            inner = _scores(product, False) if isinstance(bias, fx.Node) else None
+            inner = scores_of(product, False) if isinstance(bias, fx.Node) else None
             if inner is not None and _spreads(bias, node) and bias.meta["val"].dtype == node.meta["val"].dtype:
-                return _Scores(inner.product, inner.scale, (*inner.biases, bias), inner.masks)
+                return Scores(inner.product, inner.scale, (*inner.biases, bias), inner.masks)
     if node.target is aten.where.self:
         mask, yes, no = args
         for product, other, holds in ((no, yes, True), (yes, no, False)):
-            inner = _scores(product, False)
+            inner = scores_of(product, False)
             if inner is not None and _is_minus_infinity(other) and isinstance(mask, fx.Node) and _spreads(mask, node):
-                return _Scores(inner.product, inner.scale, inner.biases, (*inner.masks, (mask, holds)))
+                return Scores(inner.product, inner.scale, inner.biases, (*inner.masks, (mask, holds)))
     return None
 
 
@@ -202,7 +202,7 @@ def _is_minus_infinity(node: Any) -> bool:
     return node.args[fills[node.target]] == -math.inf  # type: ignore[index]
 
 
-def _shaped(node: Any, shape: tuple[int, ...], make: _Maker) -> fx.Node | None:
+def shaped(node: Any, shape: tuple[int, ...], make: Maker) -> fx.Node | None:
     """A node with the elements of ``node`` and this shape: one that it was copied or reshaped from, or a view of it."""
     if not isinstance(node, fx.Node) or node.meta["val"].numel() != math.prod(shape):
         return None
@@ -219,7 +219,7 @@ def _shaped(node: Any, shape: tuple[int, ...], make: _Maker) -> fx.Node | None:
     return make(aten.view.default, node, list(shape)) if node.meta["val"].is_contiguous() else None
 
 
-def _bias(found: _Scores, rank: int, make: _Maker) -> fx.Node | None:
+def _bias(found: Scores, rank: int, make: Maker) -> fx.Node | None:
     """What is added to the scaled product, in one tensor; masks become minus infinity and 0."""
     terms = list(found.biases)
     dtype, device = found.product.meta["val"].dtype, found.product.meta["val"].device
