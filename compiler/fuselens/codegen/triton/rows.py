@@ -188,7 +188,7 @@ def _registers(phase: Phase) -> int:
 @functools.lru_cache(1 << 12)
 def _numbered(index: Expr, axes: tuple[sympy.Symbol, ...]) -> Expr:
     """The index with axes as numbers. Kept: the layers of a network have the same, and sympy compares the parts of limits."""
-    return index.xreplace({a: sympy.Symbol(f"@{k}", integer=True, nonnegative=True) for k, a in enumerate(axes)})
+    return index.xreplace({a: sympy.Symbol(f"@{k}", integer=True, nonnegative=True) for k, a in enumerate(axes)})  # pyright: ignore
 
 
 def _renamed(op: Op, names: dict[str, str]) -> Op:
