@@ -27,8 +27,8 @@ def _rule(*names: str) -> Rule:
     """``names``: of the operator's arguments, in order."""
 
     def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        q, k, v, bias = (given.get(n) for n in ("query", "key", "value", "attn_bias"))
+        given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
+        q, k, v, bias = given["query"], given["key"], given["value"], given.get("attn_bias")
         if given.get("dropout_p") or given.get("is_causal") or low.used != {0} or (low.device or q.device) == "cpu":
             raise Unsupported(VENDOR)
         size = ITEMSIZE[k.dtype] * (low.hint(k.numel()) + low.hint(v.numel()))

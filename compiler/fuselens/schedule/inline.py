@@ -218,11 +218,11 @@ def solved(
         sizes = {**sizes, **{f"%{n}": limits[n] for n in values}}
     elif held:
         for k, position in enumerate(held):
-            most = next((a for a in position.args if a.is_Integer), None)
+            most = next((a for a in position.args if isinstance(a, sympy.Integer)), None)
             if most is not None and position.is_nonnegative:
                 own[symbol(f"%held{k}")] = position
                 sizes = {**sizes, f"%held{k}": most + 1}
-        index = index.xreplace({position: at for at, position in own.items()})
+        index = index.xreplace({position: at for at, position in own.items()})  # pyright: ignore
     elif index == item.store.args[1] and all(sizes.get(a) == s for a, s in item.sizes.items()):
         return {}
     store = item.form(item.store.args[1])

@@ -310,7 +310,7 @@ class _Writes:
         names = (f"write{k}" for k in itertools.count())
         rules: dict[str, str] = {}
         # the last first: where its positions are checked early, nothing raises any more after those before it
-        for written, value in reversed(graph.writes.items()):
+        for written, value in reversed(list(graph.writes.items())):
             rules[written] = self._refused(written, value)
             if not rules[written]:
                 self.reuse[value] = written
