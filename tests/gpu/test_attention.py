@@ -70,7 +70,8 @@ def test_attention(name: str, mode: str) -> None:
             if mask is not None and mask.dtype != torch.bool:
                 mask = mask.double()
             exact = F.scaled_dot_product_attention(*(t.double() for t in inputs), **{**more, "attn_mask": mask}) * 1.5
-        assert "attention" in [k.kind for k in compiled.__fuselens__.recorder.report.kernels]
+        kinds = [k.kind for k in compiled.__fuselens__.recorder.report.kernels]
+        assert "attention" in kinds or (name == "no groups" and dtype == torch.float32)  # which torch has a kernel for
         assert found.stride() == eager.stride()
         hidden = name == "rows that see nothing"  # which cuDNN lets see everything
         reference = eager.double() if hidden else exact
