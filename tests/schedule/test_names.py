@@ -62,13 +62,13 @@ def test_inputs_called_like_kernels() -> None:
     inputs = torch.randn(64), torch.randn(8, 5)
     for got, wanted in zip(fuselens.compile(f)(*inputs), f(*inputs), strict=True):
         torch.testing.assert_close(got, wanted)
-    from fuselens.codegen.host import to_host
+    from fuselens.codegen.steps import to_host
     from fuselens.codegen.triton.kernels import to_triton
 
     graph = fuse(parse(GRAPH))
     (name,) = [k.name for k in graph.kernels()]
     assert name == "exp_0"
-    host = to_host(graph, {"triton": to_triton(graph)})
+    host = to_host(graph, {"triton": to_triton(graph)}, steps=False)
     assert "exp_0(stream, 1, v_exp_0.data_ptr(), " in host.text
 
 
