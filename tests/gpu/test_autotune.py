@@ -104,7 +104,6 @@ def test_every_candidate_of_a_product_agrees(monkeypatch: pytest.MonkeyPatch, tm
 TURNS = """
 import torch, fuselens
 from fuselens import tuning
-from fuselens.codegen.triton import tiles
 from fuselens.runtime import tune_gpu
 
 measured, wanted = tune_gpu.on_card, 0
@@ -121,7 +120,6 @@ def choose(questions, generate, config):
 
 
 tuning.MEASURE = choose
-tiles.TURNS = True
 b = torch.bfloat16
 torch.manual_seed(0)
 x, w, c = (torch.randn(s, device="cuda").to(b) for s in ((8192, 768), (3072, 768), (3072,)))

@@ -186,7 +186,7 @@ def _joined(graph: Graph, site: Site, product: Kernel) -> Kernel:
     assert reader is not None
     places = read_at(graph, site, reader)
     assert places is not None
-    mapping = dict(zip(("i0", "i1", "i2"), (places.batch, places.row, places.column), strict=True))
+    mapping: dict[str, Expr] = dict(zip(("i0", "i1", "i2"), (places.batch, places.row, places.column), strict=True))
     taken = {o.name for o in reader.ops()}
     first, last = product.phases
     names = {o.name: o.name if o.name not in taken else fresh(o.name, taken) for p in product.phases for o in p.body}

@@ -18,7 +18,6 @@ RATE_TF32 = 3.2e12
 TRAFFIC = 70e9  # bytes a second from the second-level cache to a multiprocessor
 IN_TURN = ((128, 256, 64, 8, 3, 1), (128, 128, 64, 4, 4, 2), (256, 128, 64, 8, 3, 1))
 """Tiles of halves that programs take in turn: rows, columns, depth, warps, stages, and programs of a multiprocessor."""
-TURNS = False  # whether they are measured
 COPIED = 0.82  # part of the time that they take when the card copies operands
 STEP = 0.6e-6  # seconds until the first numbers are there, and to write the results
 
@@ -83,7 +82,7 @@ def tiles(shape: Shape) -> tuple[Tiles, ...]:
         alike = [t for t in kept if (t.rows, t.columns) == (tile.rows, tile.columns)]
         if predicted(shape, tile) < math.inf and len(alike) < (2 if not kept or (alike and alike[0] is kept[0]) else 1):
             kept.append(tile)
-    return (*(in_turn(shape) if TURNS else ()), *kept[:MOST])
+    return (*in_turn(shape), *kept[:MOST])
 
 
 def in_turn(shape: Shape) -> tuple[Tiles, ...]:
