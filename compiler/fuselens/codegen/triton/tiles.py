@@ -16,7 +16,7 @@ RATE = {
 }  # operations a second of a multiprocessor, by bytes of a number: tensor cores, and without
 RATE_TF32 = 3.2e12
 TRAFFIC = 70e9  # bytes a second from the second-level cache to a multiprocessor
-IN_TURN = ((128, 256, 64, 8, 3, 1), (128, 128, 64, 4, 4, 2), (256, 128, 64, 8, 3, 1))
+IN_TURN = ((128, 256, 64, 8, 3, 1), (128, 128, 64, 4, 3, 2), (256, 128, 64, 8, 3, 1))
 """Tiles of halves that programs take in turn: rows, columns, depth, warps, stages, and programs of a multiprocessor."""
 COPIED = 0.82  # part of the time that they take when the card copies operands
 STEP = 0.6e-6  # seconds until the first numbers are there, and to write the results
