@@ -52,7 +52,7 @@ def test_kernels_run_on_the_current_stream() -> None:
     side = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
-        torch.cuda._sleep(50_000_000)
+        torch.cuda._sleep(1_000_000_000)
         out = made(*given)
         assert not side.query()
         done = torch.cuda.Event()

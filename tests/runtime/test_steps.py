@@ -24,6 +24,7 @@ from fuselens.codegen.expressions import PYTHON, print_index
 from fuselens.codegen.operators import SHIMS, c_parameters
 from fuselens.codegen.source import Source
 from fuselens.codegen.steps import to_host
+from fuselens.codegen.triton.kernels import to_triton
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph, symbol
 from fuselens.ir.text import parse
@@ -37,6 +38,7 @@ from fuselens.schedule.order import order
 from tests.codegen.graphs import ISA, clone, config
 from tests.codegen.test_layouts import LAYER_NORM
 from tests.codegen.test_reductions import reduction
+from tests.lowering.test_attention import CASES, attending, ordered
 
 from .test_launch import SIGNATURE
 from .test_program import chained
@@ -335,6 +337,17 @@ def test_what_steps_cannot_say_runs_by_python() -> None:
     made = to_host(chain, {"triton": _infos(parse(chained(2)))}, steps=True)
     assert made.program is None
     assert "buf2 = new_f32_meta(" in made.text
+
+
+def test_kernels_that_are_written_for_a_gpu_alone() -> None:
+    for case in CASES.values():
+        graph = ordered(attending(**case)[0])
+        source = to_triton(graph)
+        made = to_host(graph, {"triton": source}, steps=True)
+        assert made.program is not None
+        steps = made.program.steps
+        assert steps is not None
+        assert len(steps.kernels) == sum(k.same_as is None for k in source.kernels)
 
 
 def test_graphs_of_operators_run_by_steps() -> None:

@@ -19,7 +19,7 @@ import sympy
 from sympy import Expr
 
 from ..ir.dtypes import NAMES
-from ..ir.loops import ITEMSIZE, Buffer, Extern, Graph, Kernel, extern_reads
+from ..ir.loops import ITEMSIZE, Buffer, Extern, Graph, extern_reads
 from ..native import SCALAR_TYPES
 from .expressions import PYTHON, print_index
 from .host import Host, Statement, argument_text, operator_name
@@ -298,7 +298,7 @@ class _Encoder:
         self.words += [Op.OVER, self._take(buffer.name, "slot"), base, _SCALAR_TYPES[buffer.dtype], rank, at]
 
     def _kernel(self, statement: Statement) -> None:
-        assert isinstance(statement.node, Kernel)
+        assert statement.node is not None
         info = self.infos[statement.node.name]
         kernel = self.kernels.setdefault(info.function, len(self.kernels))
         addresses = [self.slot[name] for name in info.arguments]
