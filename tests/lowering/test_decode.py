@@ -165,3 +165,11 @@ def test_halves_that_change_places_are_chosen_among() -> None:
     assert len(graph.kernels()) == 1
     ragged = check(lambda x, y, z: torch.cat((x * 2, -y, z), 1) + 1, [r(3, 5), r(3, 1), r(3, 4)], 0)
     assert len(ragged.kernels()) == 1, show(ragged)[0]
+
+
+def test_nothing_is_loaded_of_an_empty_piece() -> None:
+    graph = check(lambda x, y, z: torch.cat((x, y, z), 1), [r(3, 0), r(3, 4), r(3, 0)], 0)
+    loaded = {op.args[0] for kernel in graph.kernels() for op in kernel.ops() if op.op == "load"}
+    assert len(loaded) == 1
+    diagonal = check(lambda x, y: torch.block_diag(x, y), [r(1, 1), r(2, 3)], 0)
+    assert len(diagonal.kernels()) == 1, show(diagonal)[0]

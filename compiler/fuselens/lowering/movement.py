@@ -103,7 +103,11 @@ def _cat(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         raise Unsupported(f"loops do not compute with {out.dtype}")
     dim %= max(len(out.sizes), 1)
     if out.device != "cpu" and 1 < len(tensors) <= FEW and ITEMSIZE[out.dtype] * low.hint(out.numel()) <= SMALL:
-        return _chosen(low, out, tensors, dim)
+        pieces = [
+            t for t in tensors if t.sizes[dim] != ZERO
+        ]  # of which there is an element to load wherever a point is
+        if pieces and all(t.sizes[dim].is_Integer or t.sizes[dim].is_Symbol for t in pieces):
+            return _chosen(low, out, pieces, dim)
     start: Expr = ZERO
     for tensor in tensors:
         copy_into(low, region(low, out, dim, start, tensor.sizes[dim]), tensor)
