@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from fuselens.codegen.steps import to_host
 from fuselens.codegen.traffic import bytes_moved
 from fuselens.codegen.triton.attention import keys_ahead
 from fuselens.codegen.triton.interpret import Job, interpret
@@ -119,3 +120,17 @@ def test_a_row_walks_no_keys_that_it_cannot_see() -> None:
     (found,) = interpret([Job(source, "attention0", tensors, {}, int(info.launch["grid"]))])
     _run_attention(graph.attentions()[0], memory)
     torch.testing.assert_close(found["buf0"], memory.storage("buf0"), rtol=1e-5, atol=1e-5)
+
+
+def test_host_programs_launch_it() -> None:
+    for keys in (40, 400):
+        graph = ordered(attending(keys=keys, mask="position", heads=4, groups=2)[0])
+        source = to_triton(graph)
+        for steps in (False, True):
+            made = to_host(graph, {"triton": source}, steps=steps)
+            if steps:
+                assert made.program is not None and made.program.steps is not None
+                assert made.program.steps.kernels == tuple(k.name for k in source.kernels)
+                assert not [o for o in made.program.operators if "attention" in o.call]
+            else:
+                assert made.text.count("(stream, ") == len(source.kernels) == (2 if keys == 400 else 1)
