@@ -34,7 +34,7 @@ def scattered(x: Tensor, at: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     return (
         added,
         y.scatter_reduce(0, at % y.shape[0], x[:, 0], "amax"),
-        torch.zeros_like(y).index_put((at % 5,), x[:, 1]),
+        torch.zeros_like(y).index_put((at % 5,), x[:, 1], accumulate=True),
     )
 
 
@@ -94,6 +94,7 @@ def main() -> None:
 
         cases = database.cases("cuda", ("float32", "bfloat16", "int64"))
         for name, dtype in random.Random(given.seed).sample(cases, given.operators):
+            print(name, dtype, flush=True)
             found += database.verify(name, dtype, 2, "cuda").differences
     print("\n".join(found) or "agrees with eager")
     sys.exit(bool(found))
