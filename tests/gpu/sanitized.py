@@ -56,6 +56,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]], boo
     "embedding": (lambda w, at: F.embedding(at, w).sin(), lambda: (made(31, 9, grad=True), indices(257, 31)), None),
     "scanned": (lambda x: x.cumsum(1) + x.cumsum(0), lambda: (made(13, 1025),), None),
     "pooled": (lambda x: F.max_pool2d(x, 3, 2, 1), lambda: (made(2, 3, 15, 17, grad=True),), None),
+    "empty parts": (torch.block_diag, lambda: (made(1, 5), made(2, 5), made(3, 5)), None),
     "float8": (lambda x: x.to(torch.float8_e4m3fn).float() * 2, lambda: (made(1003),), None),
 }  # fmt: skip
 

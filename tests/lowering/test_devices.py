@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+import fuselens
 from fuselens import torch_private
 from fuselens.ir.loops import Extern, Graph, Loop
 from fuselens.lowering.lower import lower
@@ -94,3 +95,12 @@ def test_layouts_of_kernels_that_a_gpu_has_of_its_own() -> None:
             index = torch.zeros_like(x, dtype=torch.int64)
             assert aten.max_unpool2d.default(x, index, [4, 4]).stride() == pooled
             assert aten.nonzero_static.default(torch.empty(3, 2, 2, device=device), size=5).stride() == places
+
+
+def test_parts_without_elements_are_not_read() -> None:
+    """Small tensors side by side are one loop on a GPU, which looks at each of them at every point."""
+    parts = torch.randn(1, 5), torch.randn(2, 5), torch.randn(3, 5)
+    report = fuselens.explain(lambda *p: torch.block_diag(*p), target="cuda:sm_90")(*parts)
+    (text,) = [s.text for g in report.graphs for s in g.stages if s.name == "triton"]
+    assert text.count("tl.load(") == 3
+    assert "+ (-1)" not in text and ") - 1)" not in text

@@ -102,6 +102,7 @@ def _cat(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     if any(t.dtype not in LOOP_DTYPES for t in (*tensors, out)):
         raise Unsupported(f"loops do not compute with {out.dtype}")
     dim %= max(len(out.sizes), 1)
+    tensors = [t for t in tensors if t.sizes[dim] != 0]
     if out.device != "cpu" and 1 < len(tensors) <= FEW and ITEMSIZE[out.dtype] * low.hint(out.numel()) <= SMALL:
         pieces = [
             t for t in tensors if t.sizes[dim] != ZERO
