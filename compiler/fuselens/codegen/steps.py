@@ -19,7 +19,7 @@ import sympy
 from sympy import Expr
 
 from ..ir.dtypes import NAMES
-from ..ir.loops import ITEMSIZE, Buffer, Extern, Graph, extern_reads
+from ..ir.loops import ITEMSIZE, Buffer, Extern, Graph, Ref, extern_reads
 from ..native import SCALAR_TYPES
 from .expressions import PYTHON, print_index
 from .host import Host, Statement, argument_text, operator_name
@@ -379,7 +379,7 @@ class _Encoder:
 
     def _argument(self, kind: str, value: Any) -> list[int]:
         null = [Argument.WORD, 0]
-        if kind in "tTU" and value is not None:
+        if kind in "tTU" and isinstance(value, Ref):
             return [Argument.OPTIONAL if kind == "T" else Argument.TENSOR, self.slot[value.name]]
         if kind == "U":
             return [Argument.UNDEFINED, 0]

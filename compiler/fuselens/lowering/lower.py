@@ -179,7 +179,7 @@ class _Walk:
             before = len(self.low.nodes)
             self.values[node] = step(node)
             if title := node.meta.get("captured") or node.meta.get("forward_node"):
-                self.titles |= dict.fromkeys((made.name for made in self.low.nodes[before:]), title)
+                self.titles |= dict.fromkeys((made.name for made in self.low.nodes[before:]), str(title))
         self._check_symbols()
         low = self.low
         return Graph(

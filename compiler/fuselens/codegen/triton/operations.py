@@ -68,6 +68,9 @@ class Operations:
         self.held: dict[tuple[str, tuple[Expr, ...], Expr], str] = {}  # stored elements still in registers
         self.places: dict[Expr, str] = {}  # indices that variables hold
         self.rank = 1
+        self.mask = self.point_mask = self.fold_mask = ""
+        self.spread = ""
+        self.shape_names: frozenset[str] = frozenset()  # axes along which the block's points differ
         self.backward = False  # whether the phase walks its columns from their end
         self.stores_first = False  # whether stored elements are to leave the cache first
         self.policies: dict[str, str] = {}  # how loads of the phase's elements treat the cache
