@@ -86,7 +86,7 @@ class Recorder:
 
     def on_call(self, code: types.CodeType, args: Sequence[Any]) -> None:
         """The function is compiled for a call with ``args``: where the run is followed, they are recorded."""
-        self._on_gpu = any(isinstance(a, torch.Tensor) and a.is_cuda for a in args)
+        self._on_gpu = any(type(a) is torch.Tensor and a.is_cuda for a in args)  # no code of a subclass runs
         if self.follower is None:
             return
         recorded = False
