@@ -86,7 +86,8 @@ class Recorder:
 
     def on_call(self, code: types.CodeType, args: Sequence[Any]) -> None:
         """The function is compiled for a call with ``args``: where the run is followed, they are recorded."""
-        self._on_gpu = any(type(a) is torch.Tensor and a.is_cuda for a in args)  # no code of a subclass runs
+        with torch_private.without_torch_function():
+            self._on_gpu = any(isinstance(a, torch.Tensor) and a.is_cuda for a in args)
         if self.follower is None:
             return
         recorded = False
@@ -667,6 +668,7 @@ def _kernels(
 ) -> tuple[Bind, list[int]]:
     """What makes a callable, and the inputs that it writes by itself. ``keep`` is given what a later process builds it
     from. Kernels for a GPU are being compiled when this returns."""
+    from .autograd.unsupported import Unsupported
     from .codegen.generate import generate, variants
     from .ir import text
     from .lowering.lower import lower
@@ -714,6 +716,10 @@ def _kernels(
             fused, tunings, tried = tuning.for_gpu(fused, config)
             decisions += tried
         run.record(f"tune{suffix}", "loop", lambda: text.show(fused))
+    if target == "cuda" and torch.are_deterministic_algorithms_enabled() and fused.order_matters():
+        raise Unsupported(
+            "torch.use_deterministic_algorithms(True) holds, and it changes elements in an order that varies"
+        )
     with run.stage(f"order{suffix}"):
         taken = [loops.inputs[k] for k in donated] if donated and target == "cpu" and _donates() else ()
         ordered = order(fused, taken)

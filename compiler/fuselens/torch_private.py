@@ -1002,6 +1002,11 @@ AMBIENT: dict[str, Callable[[], Any]] = {
     "the innermost function transform": torch._C._functorch.peek_interpreter_stack,
 }
 """State of torch that every graph depends on, and the builtin functions that read it."""
+AMBIENT_ON_GPU: dict[str, Callable[[], Any]] = {
+    "whether algorithms are deterministic": torch._C._get_deterministic_algorithms,
+    "the precision of products of float32": torch._C._get_float32_matmul_precision,
+}
+"""State that graphs for a GPU depend on, too."""
 
 
 AUTOCAST_ON: Callable[[], bool] = torch._C._is_any_autocast_enabled

@@ -616,9 +616,10 @@ def test_modes_around_the_call(backend: str) -> None:
     for _ in range(2):
         with Record() as record:
             surrounded(t(3))
-        with Record() as too:
-            function(t(3))
-        assert record.log == too.log
+        for again in (function, compiled(surrounded, backend)[0]):
+            with Record() as too:
+                again(t(3))
+            assert record.log == too.log
 
 
 @pytest.mark.parametrize("cls", [Plain, Log, Disabled], ids=lambda c: c.__name__)

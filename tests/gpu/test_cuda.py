@@ -170,3 +170,20 @@ def test_float8_is_eagers(dtype: torch.dtype) -> None:
         torch.testing.assert_close(got.float(), wanted.float(), rtol=0, atol=0, equal_nan=True)
     (graph, *_) = wide.__fuselens__.recorder.report.graphs
     assert graph.kernels and not graph.fallback
+
+
+def test_deterministic_algorithms() -> None:
+    """Sums into elements that several points name run eagerly, whose order is fixed, from the call on that asks for it."""
+    index, source = torch.randint(0, 3, (20_000,), generator=torch.Generator().manual_seed(0)).cuda(), t(20_000)
+
+    def scattered(index, source):
+        return torch.zeros(3, device="cuda").index_put((index,), source * 2, accumulate=True)
+
+    compiled = fuselens.compile(scattered)
+    compiled(index, source)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for _ in range(5):
+            assert torch.equal(compiled(index, source), scattered(index, source))
+    finally:
+        torch.use_deterministic_algorithms(False)

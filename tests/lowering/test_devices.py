@@ -12,6 +12,7 @@ import fuselens
 from fuselens import torch_private
 from fuselens.ir.loops import Extern, Graph, Loop
 from fuselens.lowering.lower import lower
+from fuselens.schedule.fuse import fuse
 
 aten = torch.ops.aten
 
@@ -86,6 +87,11 @@ def test_points_that_add_halves_at_the_same_time_add_to_single_precision() -> No
 
 def test_points_that_set_flags_at_the_same_time_are_a_loop() -> None:
     assert all(isinstance(n, Loop) for n in _added(torch.bool, "cuda").nodes)
+
+
+def test_sums_that_points_make_at_the_same_time_come_in_no_order() -> None:
+    assert fuse(_added(torch.float32, "cuda")).order_matters()
+    assert not fuse(_added(torch.bool, "cuda")).order_matters()
 
 
 def test_layouts_of_kernels_that_a_gpu_has_of_its_own() -> None:

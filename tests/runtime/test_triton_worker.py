@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,3 +148,42 @@ def test_a_damaged_binary_is_made_again(cache: Cache) -> None:
     assert job.is_made(cache)
     assert job.binary(cache) is None
     assert triton_worker.binary(job, cache).name == "second"
+
+
+def test_a_compiler_that_dies_does_not_take_the_program_along(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import triton
+
+    real = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    deadly, assembler = tmp_path / "deadly", tmp_path / "ptxas"
+    assembler.write_text(f'#!/bin/sh\n[ -e {deadly} ] && kill -SEGV $PPID\nexec {real} "$@"\n')
+    assembler.chmod(0o755)
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(assembler))
+    made = module(cache)
+    made.write()
+    first, second = (made.job(i, 3, 90) for i in (FIRST, SECOND))
+    assert triton_worker.binary(second, cache).name == "second"
+    deadly.touch()
+    monkeypatch.setattr(Job, "make", None)
+    with pytest.raises(RuntimeError, match="Triton's compiler died: Segmentation fault"):
+        triton_worker.binary(first, cache)
+
+
+def test_the_worker_imports_nothing_from_where_it_was_started(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "collections").mkdir()
+    (tmp_path / "collections" / "__init__.py").write_text("raise SystemExit\n")
+    monkeypatch.chdir(tmp_path)
+    made = module(cache)
+    made.write()
+    job = made.job(SECOND, 3, 90)
+    monkeypatch.setattr(Job, "make", None)
+    assert triton_worker.binary(job, cache).name == "second"
+
+
+def test_an_interrupt_from_the_keyboard_spares_the_worker(cache: Cache) -> None:
+    triton_worker.start()
+    worker = triton_worker._worker()._process.pid
+    assert os.getpgid(worker) == worker != os.getpgid(0)

@@ -15,7 +15,7 @@ import re
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -159,7 +159,8 @@ class Tracer:
         at = [torch_private.mode_at(i) for i in range(count)]
         self.outer_modes: list[Value] = [self.lazy(mode(None), src.applied(mode, nothing)) for mode in at]
         self.function_modes = list(self.outer_modes)  # those that handle torch functions now, the innermost last
-        self.ambient = {what: (read, read()) for what, read in torch_private.AMBIENT.items()}
+        self.ambient = _read(torch_private.AMBIENT)
+        self.ambient_on_gpu = _read(torch_private.AMBIENT_ON_GPU)
 
     def allow_symbols(self, axes: Mapping[str, Mapping[int, str]]) -> None:
         """From now on sizes and integers may be symbolic; ``axes`` as in :class:`Variation`."""
@@ -453,7 +454,9 @@ class Tracer:
         """Default dtype, inference mode, autocast and modes are as they are now."""
         if self.autocast_active:
             self.guard_autocast()
-        for what, state in self.ambient.items():
+        with torch_private.without_torch_function():
+            on_gpu = any(isinstance(given, torch.Tensor) and given.is_cuda for _, given in self.inputs)
+        for what, state in (self.ambient | (self.ambient_on_gpu if on_gpu else {})).items():
             self.guards.check_state(_hook.STATE, state, name="STATE", text=f"{what} is {state[1]}", span=None)
         holder, key = torch_private.DUAL_LEVEL
         level = src.dict_item(src.constant(holder, "torch.autograd.forward_ad"), key, "the level of forward-mode AD")
@@ -897,6 +900,10 @@ def _is_trackable_key(key: Any) -> bool:
         or classify.is_library_kind(kind)
         or (kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__)
     )
+
+
+def _read(state: Mapping[str, Callable[[], Any]]) -> dict[str, tuple[Callable[[], Any], Any]]:
+    return {what: (read, read()) for what, read in state.items()}
 
 
 def _first(graph: fx.Graph) -> fx.Node:

@@ -125,7 +125,7 @@ def direct(node: Extern, device: str) -> tuple[Shim, tuple[tuple[str, Any], ...]
     """The shim's function for an extern call on "cpu" or "cuda", with the kind and value of each of its parameters; None
     without one."""
     shim = SHIMS.get(node.target)
-    if shim is None or device not in shim.devices or len(node.outputs) != len(shim.results):
+    if shim is None or device not in shim.devices or len(node.outputs) != len(shim.results) or not any(node.outputs):
         return None
     if len(shim.results) == 1 and node.outputs != (node.name,):
         return None

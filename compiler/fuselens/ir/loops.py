@@ -363,6 +363,10 @@ class Graph:
         """Buffers that must hold their values at the end: outputs, and new values of inputs."""
         return (*(o for o in self.outputs if isinstance(o, str)), *self.writes.values())
 
+    def order_matters(self) -> bool:
+        """Whether elements are changed by points that come in an order: where they run in parallel, results would vary."""
+        return any(op.update not in ("", "max", "min") for kernel in self.kernels() for op in kernel.ops())
+
     def overwritten(self) -> tuple[str, ...]:
         """Donated inputs whose memory is taken over, in the order of the inputs."""
         taken = set(self.reuse.values())

@@ -1,8 +1,8 @@
 """Compiles Triton kernels in parallel, in the background: ``python -m fuselens.runtime.triton_worker``.
 
 It imports Triton once, which takes as long as dozens of kernels, then forks for each of the jobs that it reads on stdin (a line
-of JSON has a list) and says when they are done (a line on stdout has a number). What it makes is in our cache, where the
-process that asked finds it. It ends with that one, and never touches a GPU.
+of JSON has a list) and says when they are done (a line on stdout has a number, and the signal that its process died of, or 0).
+What it makes is in our cache, where the process that asked finds it. It ends with that one, and never touches a GPU.
 """
 
 from __future__ import annotations
@@ -46,21 +46,25 @@ def submit(jobs: Sequence[Job], cache: Cache) -> None:
         _worker.cache_clear()  # without it, kernels are compiled one after another
 
 
-def wait(jobs: Sequence[Job], cache: Cache) -> None:
-    """Has jobs compiled; returns when that was tried."""
+def wait(jobs: Sequence[Job], cache: Cache) -> list[int]:
+    """Has jobs compiled; returns when that was tried: for each the signal that its process died of, or 0."""
     try:
         worker = _worker()
         worker.submit(jobs, cache)
-        for job in jobs:
-            worker.wait(job, cache)
+        return [worker.wait(job, cache) for job in jobs]
     except (OSError, ValueError):
         _worker.cache_clear()
+        return [0] * len(jobs)
 
 
 def binary(job: Job, cache: Cache) -> Binary:
-    """What becomes of a job. Waits for the worker, and compiles what that did not. Raises what Triton raises."""
-    wait([job], cache)
-    return job.binary(cache) or job.make(cache)
+    """What becomes of a job. Waits for the worker, and compiles what that did not, unless it died of it. Raises what Triton
+    raises."""
+    (died,) = wait([job], cache)
+    made = job.binary(cache)
+    if made is None and died:
+        raise RuntimeError(f"Triton's compiler died: {signal.strsignal(died)}")
+    return made or job.make(cache)
 
 
 class _Worker:
@@ -68,10 +72,11 @@ class _Worker:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         self._asking, self._waiting = threading.Lock(), threading.Lock()
         self._numbers: dict[tuple[str, Path], int] = {}
-        self._done: set[int] = set()
+        self._done: dict[int, int] = {}  # a job's number → the signal that its process died of, 0 without one
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
-        )
+            [sys.executable, "-P", "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True,
+            process_group=0,  # an interrupt from the keyboard is for the program
+        )  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._requests, self._answers = self._process.stdin, self._process.stdout
@@ -93,15 +98,18 @@ class _Worker:
                 self._requests.flush()
                 self._numbers |= {(job.key, cache.root): first + k for k, job in enumerate(new)}
 
-    def wait(self, job: Job, cache: Cache) -> None:
-        """Returns when the worker has done with a job that was given to it, whatever came of it."""
+    def wait(self, job: Job, cache: Cache) -> int:
+        """Returns when the worker has done with a job that was given to it, whatever came of it: the signal that its
+        process died of, or 0."""
         number = self._numbers[job.key, cache.root]
         with self._waiting:
             while number not in self._done:
                 line = self._answers.readline()
                 if not line:
                     raise OSError("the worker ended")
-                self._done.add(int(line))
+                done, died = map(int, line.split())
+                self._done[done] = died
+            return self._done[number]
 
     def close(self) -> None:
         if self._pid == os.getpid():
@@ -118,7 +126,7 @@ def _worker() -> _Worker:
 # --- in the worker ----------------------------------------------------------------------------------------------------
 
 
-def serve(requests: int, answer: Callable[[int], object], most: int) -> None:
+def serve(requests: int, answer: Callable[[int, int], object], most: int) -> None:
     """Compiles what the jobs on the file descriptor ``requests`` say until that ends, ``most`` at a time."""
     ended, ending = os.pipe()  # holds a byte for each child that ended
     os.set_blocking(ending, False)
@@ -132,10 +140,10 @@ def serve(requests: int, answer: Callable[[int], object], most: int) -> None:
         if ended in ready:
             os.read(ended, 4096)
             while running:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     break
-                answer(running.pop(pid))
+                answer(running.pop(pid), os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
         if requests in ready:
             data = os.read(requests, _PIPE_BYTES)
             if not data:
@@ -199,7 +207,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever compilers print is no answer
     with contextlib.suppress(Exception):
         _warm()
-    serve(0, lambda number: os.write(answers, b"%d\n" % number), len(os.sched_getaffinity(0)))
+    serve(0, lambda *done: os.write(answers, b"%d %d\n" % done), len(os.sched_getaffinity(0)))
 
 
 if __name__ == "__main__":
