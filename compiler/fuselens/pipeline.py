@@ -713,7 +713,7 @@ def _kernels(
         from . import tuning
 
         with run.stage(f"tune{suffix}"):
-            fused, tunings, tried = tuning.for_gpu(fused, config)
+            fused, tunings, tried = tuning.for_gpu(fused, config, loops=loops)
             decisions += tried
         run.record(f"tune{suffix}", "loop", lambda: text.show(fused))
     if target == "cuda" and torch.are_deterministic_algorithms_enabled() and fused.order_matters():

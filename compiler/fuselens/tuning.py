@@ -1,4 +1,5 @@
-"""What measuring decides of a GPU's graph: which products are kernels that take along what reads them, and all kernels' blocks."""
+"""What measuring decides of a GPU's graph: which products are kernels that take along what reads them, which attention is a
+kernel with its masks in it, and all kernels' blocks."""
 
 from __future__ import annotations
 
@@ -15,17 +16,19 @@ from .codegen.triton.kernels import variants
 from .codegen.triton.products import DESCRIPTORS, descriptors_of
 from .codegen.triton.tiles import Shape, Tiles, predicted, tiles
 from .config import Config
-from .ir.loops import ITEMSIZE
+from .ir.loops import ITEMSIZE, Loop
 from .ir.parts import part
 from .report import Decision
 from .runtime import tune_gpu
 from .runtime.tune_gpu import Candidate, Measure
-from .schedule.product_sites import Site, sites
+from .schedule import fuse, split
+from .schedule.attention_sites import attended, attentions
+from .schedule.product_sites import Site, sites, used
 from .schedule.products import Instead, instead, nodes_of, replaced, with_room
 
 if TYPE_CHECKING:
     from .codegen.source import Generated
-    from .ir.loops import Graph
+    from .ir.loops import Attention, Extern, Graph, Kernel
 
 MOST = 10  # candidates of a product besides the vendor's library
 MOST_OF_PARTS = 2  # of which in so many parts
@@ -35,11 +38,18 @@ MEASURE: Measure = tune_gpu.on_card
 
 
 def for_gpu(
-    graph: Graph, config: Config, measured: Measure | None = None
+    graph: Graph, config: Config, measured: Measure | None = None, loops: Graph | None = None
 ) -> tuple[Graph, dict[str, Any], list[Decision]]:
-    """The fused graph with the products that are kernels of ours, the blocks of kernels by name, and what was tried."""
+    """The fused graph with the products and attention that are kernels of ours, the blocks of kernels by name, and what was
+    tried. ``loops`` is the graph before it was fused, which says how masks are made."""
     measured = measured or MEASURE
-    graph, tiled, decisions = _products(graph, config, measured)
+    tiled: dict[str, Any] = {}
+    decisions: list[Decision] = []
+    if loops is not None:
+        graph, tiled, decisions = _attention(loops, graph, config, measured)
+    graph, products, tried = _products(graph, config, measured)
+    tiled |= products
+    decisions += tried
     blocks = {name: v for name, v in variants(graph).items() if name not in tiled}
     chosen, tried = tune_gpu.tune(graph, blocks, _generated, config, measured)
     return graph, chosen | tiled, [*decisions, *tried]
@@ -49,6 +59,53 @@ def _generated(graph: Graph, tunings: Mapping[str, Any]) -> Generated | None:
     with suppress(Unsupported):
         return generate(graph, "cuda", "scalar", cpp_host=False, tunings=tunings)
     return None
+
+
+def _attention(
+    loops: Graph, graph: Graph, config: Config, measured: Measure
+) -> tuple[Graph, dict[str, Any], list[Decision]]:
+    """The vendor's attention, or ours with what it makes of its masks."""
+    found = attentions(loops)
+    if not found:
+        return graph, {}, []
+    ours = _fused(attended(loops, found))
+    blocks = variants(ours)
+    calls = {n.name: n for n in graph.externs() if n.name in found}
+    questions = []
+    for name, node in found.items():
+        (own,) = (n for n in ours.attentions() if n.name == node.name)
+        alone = part(ours, [own])
+        vendor = Candidate(VENDOR, part(graph, [*_masks(graph, ours, calls[name]), calls[name]]))
+        questions.append((vendor, *(Candidate(str(b), alone, {alone.nodes[0].name: b}) for b in blocks[node.name])))
+    chosen: dict[str, Any] = {}
+    taken: dict[str, Attention] = {}
+    decisions = []
+    results = tune_gpu.timed(questions, _generated, config, measured)
+    for (name, node), result in zip(found.items(), results, strict=True):
+        if not math.isfinite(result.seconds[0]):
+            continue
+        if result.best:
+            taken[name] = node
+            chosen[node.name] = blocks[node.name][result.best - 1]
+        verdict, span = "taken" if result.best else "vendor", next(iter(node.spans), None)
+        decisions.append(Decision("FL416", verdict, node.name, result.reason, span, result.table))
+    return _fused(attended(loops, taken)) if taken else graph, chosen, decisions
+
+
+def _fused(loops: Graph) -> Graph:
+    return split.for_gpu(fuse.fuse(loops))
+
+
+def _masks(graph: Graph, ours: Graph, call: Extern) -> list[Kernel]:
+    """The kernels that are there for the call alone: our kernel does what they do."""
+    made = {ours.buffers[n].owner for k in ours.kernels() for n in k.writes()}
+    found: list[Kernel] = []
+    for kernel in reversed(graph.kernels()):
+        written = {graph.buffers[n].owner for n in kernel.writes()}
+        users = [n for n in graph.nodes if not isinstance(n, Loop) and n is not kernel and written & used(graph, n)]
+        if users and not written & made and all(any(u is n for n in (call, *found)) for u in users):
+            found.insert(0, kernel)
+    return found
 
 
 def _products(graph: Graph, config: Config, measured: Measure) -> tuple[Graph, dict[str, Any], list[Decision]]:
@@ -81,14 +138,20 @@ def _with_room(graph: Graph, kernel: str, tile: Tiles) -> Graph:
 
 def _options(graph: Graph, site: Site) -> list[tuple[Candidate, Instead, Any]]:
     """The kernels and tiles from which a model expects most."""
-    tf32 = site.dtype == "f32" and torch.get_float32_matmul_precision() != "highest"
+    convolves = site.call.target == "aten.convolution.default"
+    rounds = torch.backends.cudnn.allow_tf32 if convolves else torch.get_float32_matmul_precision() != "highest"
+    tf32 = site.dtype == "f32" and rounds
+    shared = (
+        site.factors[0].strides[0] == 0 and site.batch > 1
+    )  # one factor for all matrices: their columns are in one row
+    batch, columns = (1, site.batch * site.columns) if shared else (site.batch, site.columns)
     found = []
     for choice in instead(graph, site):
         kernels = nodes_of(site, choice)
         alone = part(replaced(graph, site, choice), kernels)
         name = next(new.name for k, new in zip(kernels, alone.nodes, strict=True) if k.name == choice.product)
         parts = choice.parts
-        shape = Shape(site.batch * parts, site.rows, site.columns, site.summed // parts, ITEMSIZE[site.dtype], tf32)
+        shape = Shape(batch * parts, site.rows, columns, site.summed // parts, ITEMSIZE[site.dtype], tf32)
         more = 0.1 * predicted(shape, tiles(shape)[0]) if choice.inside else 0.0  # what is computed again
         if parts > 1:
             more = 3e-6 + 8 * parts * site.batch * site.rows * site.columns / PART_BYTES

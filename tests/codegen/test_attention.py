@@ -12,7 +12,7 @@ from fuselens.codegen.steps import to_host
 from fuselens.codegen.traffic import bytes_moved
 from fuselens.codegen.triton.attention import keys_ahead
 from fuselens.codegen.triton.interpret import Job, interpret
-from fuselens.codegen.triton.kernels import to_triton
+from fuselens.codegen.triton.kernels import to_triton, variants
 from fuselens.codegen.triton.offline import compile_offline
 from fuselens.ir.evaluate import Memory, _run_attention
 from fuselens.ir.text import parse
@@ -75,6 +75,39 @@ def test_attention_for_sm_90(case: dict[str, Any]) -> None:
             assert made["shared"] <= 227 << 10
 
 
+def test_every_block_computes_the_same() -> None:
+    lowered, inputs = attending(heads=2, groups=1, rows=70, keys=90, mask="heads")
+    graph = ordered(lowered)
+    (node,) = graph.attentions()
+    tried = variants(graph)[node.name]
+    assert len({str(b) for b in tried}) == len(tried) > 4
+    reference, jobs = Memory(graph), []
+    for blocks in tried:
+        source = to_triton(graph, tunings={node.name: blocks})
+        info = source.kernel(node.name)
+        assert info is not None
+        memory = Memory(graph)
+        memory.bind(inputs)
+        jobs.append(
+            Job(source, node.name, {a: memory.storage(a).clone() for a in info.arguments}, {}, int(info.launch["grid"]))
+        )
+    reference.bind(inputs)
+    _run_attention(node, reference)
+    for found in interpret(jobs):
+        for name in node.outputs:
+            torch.testing.assert_close(found[name], reference.storage(name), rtol=1e-5, atol=1e-5)
+
+
+def test_blocks_fit_the_card() -> None:
+    for case in ({"width": 128, "mask": "heads", "dtype": torch.bfloat16}, {"width": 64, "dtype": torch.float32}):
+        graph = ordered(attending(heads=4, groups=4, rows=1000, keys=1000, **case)[0])  # pyright: ignore
+        (node,) = graph.attentions()
+        for blocks in variants(graph)[node.name][-2:]:
+            made = compile_offline(to_triton(graph, tunings={node.name: blocks}), node.name)
+            assert made["spills"] == 0, blocks
+            assert made["shared"] <= 227 << 10, blocks
+
+
 def test_it_says_what_it_moves() -> None:
     graph = ordered(attending(heads=8, groups=2, keys=150, width=32)[0])
     source = to_triton(graph)
@@ -96,8 +129,10 @@ def test_a_row_walks_no_keys_that_it_cannot_see() -> None:
     b = index i2{offset} : i64
     c = {compare} : bool
     e = const -inf : f32
+    zero = const 0.0 : f32
     f = where c, {choice} : f32
-    softmax f
+    g = add score, f : f32
+    softmax g
   return buf0
 """
     for offset in (0, 5, -3):
@@ -105,7 +140,7 @@ def test_a_row_walks_no_keys_that_it_cannot_see() -> None:
         for compare, choice, least in (
             ("le a, b", "score, e", 0), ("lt a, b", "score, e", -1), ("ge b, a", "score, e", 0), ("gt a, b", "e, score", 0),
             ("ge a, b", "e, score", -1), ("le b, a", "e, score", -1), ("gt b, a", "score, e", -1), ("ge a, b", "score, e", None),
-            ("eq a, b", "score, e", None),
+            ("eq a, b", "score, e", None), ("le a, b", "zero, e", 0),
         ):  # fmt: skip
             text = body.format(offset=shift, compare=compare, choice=choice)
             (node,) = parse(text).attentions()

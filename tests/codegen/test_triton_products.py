@@ -15,8 +15,10 @@ from fuselens.codegen.triton.kernels import to_triton
 from fuselens.codegen.triton.offline import compile_offline
 from fuselens.codegen.triton.products import DESCRIPTORS, descriptors_of
 from fuselens.codegen.triton.tiles import Shape, Tiles, in_turn, predicted, tiles
+from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse
+from fuselens.ir.verify import verify
 from fuselens.schedule.product_sites import sites
 from fuselens.schedule.products import instead, replaced, with_room
 
@@ -49,6 +51,21 @@ BATCHES = """graph g
   extern buf0 = aten.bmm.default(x, w)
   return buf0
 """
+CONVOLUTION = """graph g
+  input x: {d}[3, 40, {high}, 7] strides [{x}]
+  input w: {d}[24, 40, {size}, {size}] strides [{w}]
+  input b: {d}[24] strides [1]
+  buffer buf0: {d}[3, 24, {high}, 7] strides [{out}]
+  buffer buf1: f32[3, 24, {high}, 7] strides [{out}]
+  extern buf0 = aten.convolution.default(x, w, {rest})
+  kernel kernel0 [i0 < {numel}] from [aten.exp.default]
+    phase []
+      t0 = load buf0[i0] : {d}
+      {cast}
+      t2 = exp t1 : f32
+      store buf1[i0] = t2
+  return buf1
+"""
 
 
 def product(d: str, m: int, n: int, k: int, turned: str = "", rows: int = 0, both: bool = False) -> Graph:
@@ -60,6 +77,29 @@ def product(d: str, m: int, n: int, k: int, turned: str = "", rows: int = 0, bot
         x=f"1, {m}" if "x" in turned else f"{k}, 1", w=f"1, {k}" if "w" in turned else f"{n}, 1",
     )  # fmt: skip
     return parse(text)
+
+
+def convolution(
+    d: str = "f32",
+    last: str = "",
+    high: int = 5,
+    size: int = 1,
+    bias: str = "b",
+    more: str = "[1, 1], [0, 0], [1, 1], False, [0, 0], 1",
+) -> Graph:
+    """Of an image and weights; in those tensors that ``last`` names channels are next to each other."""
+
+    def strides(channels: int, name: str, high: int, wide: int) -> str:
+        image = high * wide
+        if name in last:
+            return f"{channels * image}, 1, {channels * wide}, {channels}"
+        return f"{channels * image}, {image}, {wide}, 1"
+
+    cast = "t1 = cast t0 : f32" if d != "f32" else "t1 = neg t0 : f32"
+    return parse(CONVOLUTION.format(
+        d=d, high=high, size=size, rest=f"{bias}, {more}", numel=3 * 24 * high * 7, cast=cast,
+        x=strides(40, "x", high, 7), w=strides(40, "w", size, size), out=strides(24, "o", high, 7),
+    ))  # fmt: skip
 
 
 def given(graph: Graph) -> list[torch.Tensor]:
@@ -95,6 +135,36 @@ def test_under_the_interpreter() -> None:
     changed, tunings = first(graph, Tiles(16, 16, 32))
     cases.append((changed, given(graph), tunings))
     check_all(cases, rtol=1e-3, atol=1e-2)
+
+
+def test_convolutions_of_points() -> None:
+    cases = []
+    for d in ("f32", "f16"):
+        for last in ("", "xwo", "x", "w"):
+            graph = convolution(d, last, bias="b" if last else "None")
+            inputs = given(graph)
+            assert len(instead(graph, sites(graph)[0])) == 1
+            changed, tunings = first(graph, Tiles(16, 32, 32))
+            verify(changed)
+            (eager,), (found,) = evaluate(graph, inputs), evaluate(changed, inputs)
+            torch.testing.assert_close(found.log(), eager.log(), rtol=1e-2, atol=1e-2)
+            cases.append((changed, inputs, tunings))
+    check_all(cases, rtol=2e-2, atol=1e-2)
+    graph = convolution(last="o")  # what reads the product has its elements in another order
+    (site,) = sites(graph)
+    assert site.reader is None
+    changed, _ = first(graph, Tiles(16, 16, 16))
+    torch.testing.assert_close(evaluate(changed, given(graph)), evaluate(graph, given(graph)), rtol=1e-3, atol=1e-3)
+    changed, tunings = first(convolution("bf16", "xwo", high=64), Tiles(128, 32, 32))
+    assert compile_offline(to_triton(changed, tunings=tunings), *tunings)["spills"] == 0
+
+
+def test_other_convolutions_stay() -> None:
+    rest = ", False, [0, 0], "
+    assert sites(convolution(size=3, more=f"[1, 1], [1, 1], [1, 1]{rest}1")) == []
+    assert sites(convolution(more=f"[2, 2], [2, 3], [1, 1]{rest}1")) == []
+    assert sites(convolution(more=f"[1, 1], [0, 0], [1, 1]{rest}2")) == []
+    assert sites(convolution(more="[1, 1], [0, 0], [1, 1], True, [0, 0], 1")) == []
 
 
 def test_tiles_in_turn() -> None:

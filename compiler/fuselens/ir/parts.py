@@ -8,7 +8,7 @@ from typing import Any
 
 import sympy
 
-from .loops import Axis, Buffer, Extern, Graph, Kernel, Loop, Op, Phase, Ref, extern_reads, symbol
+from .loops import Attention, Axis, Buffer, Extern, Graph, Kernel, Loop, Op, Phase, Ref, extern_reads, symbol
 
 
 def part(graph: Graph, nodes: Iterable[Kernel | Extern]) -> Graph:
@@ -70,6 +70,8 @@ def _symbols(graph: Graph, nodes: tuple[Kernel | Extern, ...]) -> list[str]:
             used |= set(node.size_symbols())
         else:
             _visit((node.args, node.kwargs), used)
+            if isinstance(node, Attention):
+                _visit((tuple(a.size for a in node.axes), tuple(o.args for o in node.body)), used)
         for name in _touched(node):
             buffer = graph.buffers[name]
             for each in (buffer, graph.buffers[buffer.owner]):
@@ -105,14 +107,6 @@ def _renamed(node: Kernel | Extern, name: str, renamed: dict[str, str], mapping:
             return tuple(value(e) for e in v)
         return v.xreplace(mapping) if isinstance(v, sympy.Expr) else v
 
-    if isinstance(node, Extern):
-        outputs = tuple(renamed[o] if o else "" for o in node.outputs)
-        return Extern(
-            outputs[0] if node.outputs == (node.name,) else name,
-            node.target, value(node.args), tuple((k, value(v)) for k, v in node.kwargs), outputs,
-            tuple(renamed[m] for m in node.mutates),
-        )  # fmt: skip
-
     def op(o: Op) -> Op:
         args = tuple(value(a) for a in o.args)
         if o.op in ("load", "store"):
@@ -121,6 +115,20 @@ def _renamed(node: Kernel | Extern, name: str, renamed: dict[str, str], mapping:
 
     def axes(given: Iterable[Axis]) -> tuple[Axis, ...]:
         return tuple(dataclasses.replace(a, size=value(a.size)) for a in given)
+
+    if isinstance(node, Extern):
+        outputs = tuple(renamed[o] if o else "" for o in node.outputs)
+        if isinstance(node, Attention):
+            args, body = value(node.args), tuple(map(op, node.body))
+            return dataclasses.replace(
+                node, name=outputs[0] if node.outputs == (node.name,) else name, args=args, outputs=outputs,
+                axes=axes(node.axes), body=body, origin="", spans=(),
+            )  # fmt: skip
+        return Extern(
+            outputs[0] if node.outputs == (node.name,) else name,
+            node.target, value(node.args), tuple((k, value(v)) for k, v in node.kwargs), outputs,
+            tuple(renamed[m] for m in node.mutates),
+        )  # fmt: skip
 
     phases = tuple(Phase(axes(p.axes), tuple(map(op, p.body))) for p in node.phases)
     return Kernel(name, axes(node.axes), phases)

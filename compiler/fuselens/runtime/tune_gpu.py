@@ -20,7 +20,7 @@ import torch
 from ..config import Config
 from ..ir import text
 from ..ir.dtypes import DTYPES
-from ..ir.loops import Graph, Kernel, symbol
+from ..ir.loops import Attention, Graph, Kernel, symbol
 from ..ir.parts import part
 from ..report import Decision
 from . import compile_graph, measure
@@ -77,8 +77,8 @@ def tune(
     graph: Graph, variants: Mapping[str, Sequence[Any]], generate: Generate, config: Config, measured: Measure
 ) -> tuple[dict[str, Any], list[Decision]]:
     """The best of the ``variants`` of each kernel where it beats the first, and a record of what was tried."""
-    kernels: dict[str, tuple[Graph, list[Kernel]]] = {}
-    for kernel in graph.kernels():
+    kernels: dict[str, tuple[Graph, list[Kernel | Attention]]] = {}
+    for kernel in (*graph.kernels(), *graph.attentions()):
         if len(variants.get(kernel.name, ())) > 1:
             alone = part(graph, [kernel])
             kernels.setdefault(text.show(alone)[0], (alone, []))[1].append(kernel)

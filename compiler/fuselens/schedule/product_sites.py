@@ -1,4 +1,5 @@
-"""Products of matrices in a graph, with the kernels that make their operands and read them, by elements of the product."""
+"""Products of matrices in a graph, convolutions of single points among them, with the kernels that make their operands and
+read them, by elements of the product."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import sympy
 from sympy import Expr
 
 from fuselens.ir.affine import linear
-from fuselens.ir.loops import Axis, Extern, Graph, Kernel, Loop, Ref, extern_reads
+from fuselens.ir.loops import Axis, Buffer, Extern, Graph, Kernel, Loop, Ref, extern_reads
 
 _PRODUCTS = {"aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default"}
 _DTYPES = ("f32", "f16", "bf16")
@@ -31,9 +32,12 @@ class Maker:
 @dataclass(frozen=True, slots=True)
 class Site:
     """A call that computes a product, the kernel that may follow in the same one, and those that may make the operands' elements
-    where they are multiplied, if there are any."""
+    where they are multiplied, if there are any. The factors, what is added to the product and ``out`` are seen as matrices."""
 
     call: Extern
+    factors: tuple[Buffer, Buffer]
+    added: Buffer | None
+    out: Buffer
     reader: Kernel | None
     makers: tuple[Maker | None, ...]
     batch: int
@@ -68,6 +72,30 @@ def sites(graph: Graph) -> list[Site]:
 
 
 def _site(graph: Graph, call: Extern) -> Site | None:
+    if call.target == "aten.convolution.default":
+        matrices = _convolved(graph, call)
+    else:
+        matrices = _multiplied(graph, call)
+    if matrices is None:
+        return None
+    a, b, added, out = matrices
+    buffers = [out, a, b, *(() if added is None else (added,))]
+    if out.dtype not in _DTYPES or any(b.dtype != out.dtype for b in buffers):
+        return None
+    numbers = [e for b in buffers for e in (*b.sizes, *b.strides, b.offset)]
+    if not all(e.is_Integer for e in numbers):
+        return None
+    batch = int(a.sizes[0]) if len(a.sizes) == 3 else 1
+    rows, summed, columns = int(a.sizes[-2]), int(a.sizes[-1]), int(out.sizes[-1])
+    if min(batch, rows, summed, columns) == 0 or min(rows, columns) == 1:
+        return None
+    return Site(call, (a, b), added, out, None, (None, None), batch, rows, columns, summed, out.dtype)
+
+
+_Matrices = tuple[Buffer, Buffer, Buffer | None, Buffer]
+
+
+def _multiplied(graph: Graph, call: Extern) -> _Matrices | None:
     if call.target not in _PRODUCTS or call.outputs != (call.name,) or graph.buffers[call.name].storage:
         return None
     scale = dict(call.kwargs)
@@ -75,20 +103,52 @@ def _site(graph: Graph, call: Extern) -> Site | None:
         return None
     if not all(isinstance(a, Ref) for a in call.args):
         return None
-    out = graph.buffers[call.name]
-    operands = [graph.buffers[a.name] for a in call.args]
-    buffers = [out, *operands]
-    if out.dtype not in _DTYPES or any(b.dtype != out.dtype for b in buffers):
+    *added, a, b = (graph.buffers[a.name] for a in call.args)
+    return a, b, added[0] if added else None, graph.buffers[call.name]
+
+
+def _convolved(graph: Graph, call: Extern) -> _Matrices | None:
+    """A convolution whose kernel is one point, as a product: of the weight and each image or, where channels lie together, of
+    all points and the weight."""
+    if call.outputs != (call.name,) or graph.buffers[call.name].storage or call.kwargs or len(call.args) != 9:
         return None
-    numbers = [e for b in buffers for e in (*b.sizes, *b.strides, b.offset)]
-    if not all(e.is_Integer for e in numbers):
+    image, kernel, shift, *rest = call.args
+    stride, padding, _, turned, _, groups = rest
+    if not all(isinstance(a, Ref) for a in (image, kernel)) or not (shift is None or isinstance(shift, Ref)):
         return None
-    a = operands[-2]
-    batch = int(a.sizes[0]) if len(a.sizes) == 3 else 1
-    rows, summed, columns = int(a.sizes[-2]), int(a.sizes[-1]), int(out.sizes[-1])
-    if min(batch, rows, summed, columns) == 0 or min(rows, columns) == 1:
+    x, w, out = graph.buffers[image.name], graph.buffers[kernel.name], graph.buffers[call.name]
+    plain = all(n == 1 for n in (*stride, groups)) and not any(padding) and not turned
+    if not plain or len(x.sizes) < 3 or len(w.sizes) != len(x.sizes) or any(n != 1 for n in w.sizes[2:]):
         return None
-    return Site(call, None, (None, None), batch, rows, columns, summed, out.dtype)
+    count = sympy.Mul(*x.sizes[2:])
+    (batch, channels), made = x.sizes[:2], w.sizes[0]
+    near, far = (_merged(b.sizes[2:], b.strides[2:]) for b in (x, out))
+    if near is None or far is None:
+        return None
+    bias = None if shift is None else graph.buffers[shift.name]
+    if out.strides[1] == 1 and out.strides[0] == count * far and x.strides[0] == count * near:
+        points = _seen(x, (batch * count, channels), (near, x.strides[1]))
+        weight = _seen(w, (channels, made), (w.strides[1], w.strides[0]))
+        return points, weight, bias, _seen(out, (batch * count, made), (far, sympy.S.One))
+    weight = _seen(w, (batch, made, channels), (sympy.S.Zero, *w.strides[:2]))
+    points = _seen(x, (batch, channels, count), (*x.strides[:2], near))
+    added = None if bias is None else _seen(bias, (made, sympy.S.One), (bias.strides[0], sympy.S.Zero))
+    return weight, points, added, _seen(out, (batch, made, count), (*out.strides[:2], far))
+
+
+def _seen(buffer: Buffer, sizes: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Buffer:
+    return dataclasses.replace(buffer, sizes=sizes, strides=strides)
+
+
+def _merged(sizes: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Expr | None:
+    """The distance of elements that are next to each other, where these dimensions are as one in memory."""
+    inner = strides[-1]
+    reach = inner
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if stride != reach:
+            return None
+        reach = reach * size
+    return inner
 
 
 def _reader(graph: Graph, site: Site) -> Kernel | None:
@@ -105,7 +165,7 @@ def _reader(graph: Graph, site: Site) -> Kernel | None:
         if not isinstance(node, Kernel):
             return None
         if site.call.name in node.reads():
-            return node if _of_points(node) and read_at(graph, site, node) is not None else None
+            return node if _of_points(node) and read_at(site, node) is not None else None
         if read & set(node.writes()):
             return None
     return None
@@ -113,7 +173,7 @@ def _reader(graph: Graph, site: Site) -> Kernel | None:
 
 def _maker(graph: Graph, site: Site, which: int) -> Maker | None:
     """What makes an operand, if that is a kernel of points that makes nothing else, and nobody else wants the operand."""
-    operand, other = (graph.buffers[site.call.args[k].name] for k in (which - 2, -1 - which))
+    operand, other = site.factors[which], site.factors[1 - which]
     owner = operand.owner
     users = [n for n in graph.nodes if not isinstance(n, Loop) and owner in used(graph, n)]
     if len(users) != 2 or users[1] is not site.call or other.owner == owner or owner in wanted(graph):
@@ -212,8 +272,8 @@ def places_of(indices: set[Expr], kernel: Kernel, batch: int, rows: int, columns
     )  # fmt: skip
 
 
-def read_at(graph: Graph, site: Site, reader: Kernel) -> _Places | None:
-    out = graph.buffers[site.call.name]
+def read_at(site: Site, reader: Kernel) -> _Places | None:
+    out = site.out
     expected = [site.columns * site.rows, site.columns, 1][-len(out.sizes) :]
     if [int(s) for s in out.strides] != expected or out.offset != 0:
         return None

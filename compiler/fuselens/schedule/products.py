@@ -65,7 +65,7 @@ def with_room(graph: Graph, name: str, size: int) -> Graph:
 
 
 def _whole(graph: Graph, site: Site, *, inside: bool = False) -> Kernel:
-    product = _product(graph, site, 1, inside=inside)
+    product = _product(site, 1, inside=inside)
     return product if site.reader is None else _joined(graph, site, product)
 
 
@@ -89,15 +89,15 @@ def nodes_of(site: Site, choice: Instead) -> tuple[Kernel, ...]:
 # --- kernels ----------------------------------------------------------------------------------------------------------
 
 
-def _product(graph: Graph, site: Site, parts: int, *, inside: bool = False) -> Kernel:
+def _product(site: Site, parts: int, *, inside: bool = False) -> Kernel:
     """The product as a kernel of its own; with ``parts`` those of its sums, which it stores in the buffer ``NAME_parts``."""
     axes = [Axis(n, sympy.Integer(s)) for n, s in (("i0", site.batch), ("i1", site.rows), ("i2", site.columns))]
     where = tuple(a.symbol for a in axes)
-    call, out = site.call, graph.buffers[site.call.name]
+    call, out = site.call, site.out
     if parts == 1:
         point = where[-len(out.sizes) :]
         tail = [
-            *_finished(graph, site, "total", where),
+            *_finished(site, "total", where),
             Op("store0", "store", (out.name, out.index(point), "rounded"), ""),
         ]
         name = call.name
@@ -109,7 +109,7 @@ def _product(graph: Graph, site: Site, parts: int, *, inside: bool = False) -> K
         axes.insert(0, part)
         name = f"{call.name}_1"
     tail[-1] = dataclasses.replace(tail[-1], dtype=out.dtype if parts == 1 else "f32")
-    phases = (_summed(graph, site, where, parts, inside), Phase((), tuple(tail)))
+    phases = (_summed(site, where, parts, inside), Phase((), tuple(tail)))
     return Kernel(f"kernel_{name}", tuple(axes), phases, (call.name,), (call.origin,), call.spans)
 
 
@@ -117,9 +117,9 @@ def _parts_name(site: Site) -> str:
     return f"{site.call.name}_parts"
 
 
-def _summed(graph: Graph, site: Site, where: tuple[Expr, ...], parts: int, inside: bool) -> Phase:
+def _summed(site: Site, where: tuple[Expr, ...], parts: int, inside: bool) -> Phase:
     """The phase that sums products, for the element at ``where``."""
-    a, b = (graph.buffers[r.name] for r in site.call.args[-2:])
+    a, b = site.factors
     length = site.summed // parts
     axis = Axis("k", sympy.Integer(length))
     k = axis.symbol if parts == 1 else symbol("i3") * length + axis.symbol
@@ -153,7 +153,7 @@ def _made(maker: Maker, prefix: str, point: tuple[Expr, ...]) -> tuple[list[Op],
     return [o for o in ops if o is not store], store.args[2]
 
 
-def _finished(graph: Graph, site: Site, total: str, where: tuple[Expr, ...]) -> list[Op]:
+def _finished(site: Site, total: str, where: tuple[Expr, ...]) -> list[Op]:
     """From the sum to the element of the product, ``rounded``."""
     call, spans = site.call, site.call.spans
     scale = dict(call.kwargs)
@@ -168,8 +168,8 @@ def _finished(graph: Graph, site: Site, total: str, where: tuple[Expr, ...]) -> 
 
     total = scaled(total, scale.get("alpha", 1))
     beta = scale.get("beta", 1)
-    if len(call.args) == 3 and beta != 0:
-        buffer = graph.buffers[call.args[0].name]
+    buffer = site.added
+    if buffer is not None and beta != 0:
         given = where[-len(buffer.sizes) :] if buffer.sizes else ()
         point = tuple(sympy.S.Zero if size == 1 else p for size, p in zip(buffer.sizes, given, strict=True))
         index = sympy.expand(buffer.index(point))
@@ -184,7 +184,7 @@ def _joined(graph: Graph, site: Site, product: Kernel) -> Kernel:
     """``product`` (or a sum of its parts) with what reads it."""
     reader = site.reader
     assert reader is not None
-    places = read_at(graph, site, reader)
+    places = read_at(site, reader)
     assert places is not None
     mapping: dict[str, Expr] = dict(zip(("i0", "i1", "i2"), (places.batch, places.row, places.column), strict=True))
     taken = {o.name for o in reader.ops()}
@@ -215,13 +215,12 @@ def _joined(graph: Graph, site: Site, product: Kernel) -> Kernel:
 
 def _split(graph: Graph, site: Site, parts: int) -> Instead:
     """Sums in parts, then the sums of the parts, with what follows."""
-    first = _product(graph, site, parts)
+    first = _product(site, parts)
     size = site.batch * site.rows * site.columns
-    out = graph.buffers[site.call.name]
     sizes = tuple(map(sympy.Integer, (parts, site.batch, site.rows, site.columns)))
     strides = tuple(map(sympy.Integer, (size, site.rows * site.columns, site.columns, 1)))
-    buffer = Buffer(_parts_name(site), "f32", sizes, strides, device=out.device)
-    whole = _product(graph, site, 1)
+    buffer = Buffer(_parts_name(site), "f32", sizes, strides, device=site.out.device)
+    whole = _product(site, 1)
     axis = Axis("k", sympy.Integer(parts))
     where = tuple(a.symbol for a in whole.axes)
     index = axis.symbol * size + (where[0] * site.rows + where[1]) * site.columns + where[2]

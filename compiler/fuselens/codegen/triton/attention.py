@@ -17,6 +17,7 @@ from ..cpu.scalar_ops import Value
 from ..expressions import TRITON, names_in, print_factor, print_index
 from ..nest import Nest
 from ..source import KernelInfo, Writer
+from .attention_blocks import AttentionBlocks
 from .folds import next_power_of_two
 from .operations import Operations, Slot, Unit
 from .scalar_ops import TYPES
@@ -41,6 +42,8 @@ class AttentionWriter(Operations):
         sizes = [b.numel() for b in (self.query, self.key, self.value, *self.made)]
         self.wide |= any(not s.is_Integer or int(s) >= 2**31 for s in (*sizes, *touched))
         self.group = int(self.query.sizes[1]) // int(self.key.sizes[1])
+        given = unit.tunings.get(node.name)
+        self.blocked = given if isinstance(given, AttentionBlocks) else self._default()
 
     def write(self) -> KernelInfo:
         node, out, graph = self.node, self.out, self.unit.graph
@@ -102,9 +105,8 @@ class AttentionWriter(Operations):
         batch, heads, row, key = (self.names[a.name] for a in node.axes)
         rows, keys = node.axes[2].size * group, node.axes[3].size
         groups, width, across = self.key.sizes[1], self.query.sizes[3], self.value.sizes[3]
-        every = int(rows) if rows.is_Integer else ROWS
-        block = max(16, min(ROWS, next_power_of_two(every)))
-        columns, warps, self.stages = self._columns()
+        block, columns, warps = self.blocked.rows, self.blocked.keys, self.blocked.warps
+        self.stages = self.blocked.stages
         deep, broad = (max(16, next_power_of_two(int(n))) for n in (width, across))
         self.blocks |= {"ROWS": block, "KEYS": columns, "DEPTH": deep, "WIDTH": broad}
         bands = sympy.Integer(-(-int(rows) // block)) if rows.is_Integer else sympy.floor((rows + block - 1) / block)
@@ -190,6 +192,11 @@ class AttentionWriter(Operations):
             out.put(f"tl.store({address}, mean.to({TYPES[self.made[0].dtype]}){mask})", node.spans)
         return node.axes[0].size * groups * bands * node.splits, warps
 
+    def _default(self) -> AttentionBlocks:
+        rows = self.query.sizes[2] * self.group
+        block = max(16, min(ROWS, next_power_of_two(int(rows)) if rows.is_Integer else ROWS))
+        return AttentionBlocks(block, *self._columns())
+
     def _columns(self) -> tuple[int, int, int]:
         """Keys of a block, warps of a program, and blocks that are under way. What is read once by few programs is asked for in large pieces."""
         span = self.unit.graph.hint(self.node.span)
@@ -240,11 +247,6 @@ def keys_ahead(node: Attention) -> Expr | None:
     """How many keys a row sees at most after the one of its own number, where a mask of positions says so."""
     ops = {o.name: o for o in node.body}
     row, key = (a.name for a in node.axes[2:])
-    result = ops.get(node.result)
-    if result is None or result.op != "where":
-        return None
-    condition, *values = result.args
-    hidden = [v in ops and ops[v].op == "const" and ops[v].args[0] == -math.inf for v in values]
     found: list[Expr] = []
 
     def visit(name: str, holds: bool) -> None:
@@ -263,8 +265,19 @@ def keys_ahead(node: Attention) -> Expr | None:
             if ahead.is_Integer:
                 found.append(ahead)
 
-    if hidden == [False, True] or hidden == [True, False]:
-        visit(condition, hidden[1])
+    def hide(name: str) -> None:
+        """``name`` is minus infinity for keys that are not seen."""
+        op = ops.get(name)
+        if op is not None and op.op in ("add", "cast"):
+            for operand in op.operands():
+                hide(operand)
+        elif op is not None and op.op == "where":
+            condition, *values = op.args
+            hidden = [v in ops and ops[v].op == "const" and ops[v].args[0] == -math.inf for v in values]
+            if hidden[0] != hidden[1]:
+                visit(condition, hidden[1])
+
+    hide(node.result)
     return min(found, default=None)
 
 

@@ -20,7 +20,9 @@ from ..expressions import TRITON, linear, print_factor
 from ..nest import row_major
 from ..source import Functions, KernelInfo, Source, Writer
 from ..traffic import bytes_moved
+from . import attention_blocks
 from .attention import AttentionWriter, pointee
+from .attention_blocks import AttentionBlocks
 from .blocks import Blocks, Work, candidates
 from .directions import contiguous_along_points
 from .folds import blocks_of, next_power_of_two
@@ -34,7 +36,9 @@ TILE = 32  # edge of a two-dimensional block
 
 
 def to_triton(
-    graph: Graph, target: str = "cuda", tunings: Mapping[str, Blocks | Tiles] = MappingProxyType({})
+    graph: Graph,
+    target: str = "cuda",
+    tunings: Mapping[str, Blocks | Tiles | AttentionBlocks] = MappingProxyType({}),
 ) -> Source:
     """All kernels of ``graph`` as the text of a Python module, those of ``tunings`` in these blocks. Raises Unsupported.
 
@@ -61,14 +65,17 @@ def to_triton(
     return Source("triton", head.text() + out.text(), lines, tuple(infos))
 
 
-def variants(graph: Graph) -> dict[str, tuple[Blocks, ...]]:
+def variants(graph: Graph) -> dict[str, tuple[Blocks, ...] | tuple[AttentionBlocks, ...]]:
     """By kernel, the blocks that it has unless others are chosen, then those that are worth measuring. Raises Unsupported."""
-    found: dict[str, tuple[Blocks, ...]] = {}
+    found: dict[str, tuple[Blocks, ...] | tuple[AttentionBlocks, ...]] = {}
     for kernel in graph.kernels():
         writer = _KernelWriter(Unit(graph), kernel, Writer("#", "    "))
         writer.write()
         along = bool(writer.chosen.columns) and contiguous_along_points(writer.kernel)
         found[kernel.name] = candidates(Work.of(writer.kernel, graph, along), writer.chosen)
+    for node in graph.attentions():
+        default = AttentionWriter(Unit(graph), node, Writer("#", "    ")).blocked
+        found[node.name] = attention_blocks.candidates(graph, node, default)
     return found
 
 

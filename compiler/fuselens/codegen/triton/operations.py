@@ -17,6 +17,7 @@ from ..cpu.scalar_ops import Value
 from ..expressions import TRITON, names_in, print_factor, print_index
 from ..nest import Nest, index_of, simplify
 from ..source import Unsupported, Writer
+from .attention_blocks import AttentionBlocks
 from .blocks import Blocks
 from .directions import spread
 from .scalar_ops import FUNCTIONS, TABLE, TYPES, bitcast, cast, literal
@@ -32,7 +33,9 @@ _DIVISIONS = ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "ModularIndexing")
 
 
 class Unit:
-    def __init__(self, graph: Graph, tunings: Mapping[str, Blocks | Tiles] = MappingProxyType({})) -> None:
+    def __init__(
+        self, graph: Graph, tunings: Mapping[str, Blocks | Tiles | AttentionBlocks] = MappingProxyType({})
+    ) -> None:
         self.graph = graph
         self.tunings = tunings  # by kernel, where measuring has chosen
         self.functions: set[str] = set()
