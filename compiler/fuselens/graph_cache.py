@@ -103,7 +103,7 @@ class GraphCache:
         file = io.BytesIO()
         try:
             pickle.Pickler(file, pickle.HIGHEST_PROTOCOL).dump(content)
-        except (pickle.PicklingError, TypeError, AttributeError, ValueError):
+        except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError):
             return
         self.cache.put(_KIND, self.key, file.getvalue(), f".{phase}")
 

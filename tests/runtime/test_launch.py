@@ -92,6 +92,20 @@ def test_errors(driver: Driver, built: list[int]) -> None:
     driver.status = 700
     with pytest.raises(RuntimeError, match="CUDA error 700"):
         run(0, 1, 16)
+    texts = {700: b"an illegal memory access was encountered"}
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_char_p))
+    def describe(error, text):
+        text[0] = texts.get(error)
+        return 0 if error in texts else 1
+
+    function = ctypes.cast(driver.function, ctypes.c_void_p).value or 0
+    _launch.init(function, ctypes.cast(describe, ctypes.c_void_p).value or 0)
+    with pytest.raises(RuntimeError, match="CUDA error 700 .*: an illegal memory access was encountered"):
+        run(0, 1, 16)
+    driver.status = 999
+    with pytest.raises(RuntimeError, match="CUDA error 999 at the launch of a compiled kernel$"):
+        run(0, 1, 16)
     with pytest.raises(ValueError, match="1024"):
         _launch.Kernel(lambda key: (0, 0, 0), 2000, 0)
 

@@ -143,8 +143,13 @@ def test_a_damaged_binary_is_made_again(cache: Cache) -> None:
     made = module(cache)
     made.write()
     job = made.job(SECOND, 3, 90)
+    for other in (b"half a line", b'{"name": "second", "warps": 2}\nimage'):  # whole, and of another version
+        cache.put("cubin", job.key, other)
+        assert job.binary(cache) is None
     path = cache.put("cubin", job.key, b"half a line")
     path.write_bytes(b"half")
+    made.path.write_bytes(b"\xff\xfe")
+    made.write()
     assert job.is_made(cache)
     assert job.binary(cache) is None
     assert triton_worker.binary(job, cache).name == "second"

@@ -1,5 +1,5 @@
-/* Launches of GPU kernels: one C call from arguments to cuLaunchKernel. Built without CUDA: the address of that function
- * comes from the driver at run time.
+/* Launches of GPU kernels: one C call from arguments to cuLaunchKernel. Built without CUDA: the addresses of the driver's
+ * functions come from it at run time.
  *
  * A kernel is compiled in variants, chosen by what holds of a call's arguments: are all pointers multiples of 16 bytes,
  * are all integers below 2^31, and which integers are multiples of 16. A variant is asked for when it is first needed.
@@ -13,7 +13,10 @@
 typedef int (*launch_function)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                                unsigned bz, unsigned shared, void *stream, void **parameters, void **extra);
 
+typedef int (*describe_function)(int error, const char **text);
+
 static launch_function launch_kernel;
+static describe_function describe_error; /* null: errors are numbers */
 
 enum { MOST_ARGUMENTS = 1024, ALIGNED = 1, NARROW = 2, FIRST_SIZE = 2, FLAGGED_SIZES = 60, SCRATCH = 2, NO_CONTEXT = 201 };
 
@@ -55,8 +58,12 @@ static Variant *build(Kernel *self, uint64_t key) {
 
 /* For a launch that was not made: raises why, or provides what it lacked. */
 static int prepare(Kernel *self, uint64_t key, uint64_t programs, int error) {
-  if (error) PyErr_Format(PyExc_RuntimeError, "CUDA error %d at the launch of a compiled kernel", error);
-  else if (programs >> 31)
+  if (error) {
+    const char *text = NULL;
+    int known = describe_error && !describe_error(error, &text) && text;
+    PyErr_Format(PyExc_RuntimeError, "CUDA error %d at the launch of a compiled kernel%s%s", error, known ? ": " : "",
+                 known ? text : "");
+  } else if (programs >> 31)
     PyErr_Format(PyExc_OverflowError, "%llu programs are more than a launch takes", (unsigned long long)programs);
   else if (build(self, key)) return 0;
   return -1;
@@ -176,10 +183,13 @@ static PyTypeObject KernelType = {
     .tp_doc = "kernel(stream, programs, *addresses, *sizes)",
 };
 
-static PyObject *init(PyObject *module, PyObject *address) {
-  void *function = PyLong_AsVoidPtr(address);
-  if (!function && PyErr_Occurred()) return NULL;
+static PyObject *init(PyObject *module, PyObject *addresses) {
+  PyObject *launching, *describing = NULL;
+  if (!PyArg_ParseTuple(addresses, "O|O:init", &launching, &describing)) return NULL;
+  void *function = PyLong_AsVoidPtr(launching), *other = describing ? PyLong_AsVoidPtr(describing) : NULL;
+  if (PyErr_Occurred()) return NULL;
   launch_kernel = (launch_function)(uintptr_t)function;
+  describe_error = (describe_function)(uintptr_t)other;
   Py_RETURN_NONE;
 }
 
@@ -187,7 +197,7 @@ static PyObject *entry(PyObject *module, PyObject *unused) { return PyLong_FromV
 
 static PyMethodDef methods[] = {
     {"entry", entry, METH_NOARGS, "entry() -> the address of the function by which _steps.h launches kernels."},
-    {"init", init, METH_O, "init(address of cuLaunchKernel)"},
+    {"init", init, METH_VARARGS, "init(address of cuLaunchKernel, address of cuGetErrorString)"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -11,8 +11,8 @@ class Kernel:
     def __init__(self, build: Callable[[int], tuple[int, int, int]], pointers: int, sizes: int, /) -> None: ...
     def __call__(self, stream: int, programs: int, /, *arguments: int) -> None: ...
 
-def init(address: int, /) -> None:
-    """Tells where cuLaunchKernel is."""
+def init(launch: int, describe: int = 0, /) -> None:
+    """Tells where cuLaunchKernel and cuGetErrorString are; without the latter errors are numbers."""
 
 def entry() -> int:
     """The address of the C function by which host programs launch kernels."""

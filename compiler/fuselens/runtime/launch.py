@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..native import address
 from . import _launch, triton_worker
 from .build import BuildFailed
 from .cache import Cache
@@ -154,7 +155,10 @@ def _enter_context(driver: ctypes.CDLL, device: int) -> None:
 
 def _check(error: int) -> None:
     if error:
-        raise RuntimeError(f"CUDA error {error} when a compiled kernel was loaded")
+        text = ctypes.c_char_p()
+        _driver().cuGetErrorString(error, ctypes.byref(text))
+        why = (text.value or b"unknown").decode()
+        raise RuntimeError(f"CUDA error {error} when a compiled kernel was loaded: {why}")
 
 
 def device_of(info: KernelInfo) -> torch.device:
@@ -185,10 +189,10 @@ def _architecture(device: torch.device) -> int:
 
 @functools.cache
 def _driver() -> ctypes.CDLL:
-    """The driver's functions; tells the launcher of cuLaunchKernel, once."""
+    """The driver's functions; tells the launcher of those it calls, once."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
-        _launch.init(ctypes.cast(library.cuLaunchKernel, ctypes.c_void_p).value or 0)
+        _launch.init(address(library, "cuLaunchKernel"), address(library, "cuGetErrorString"))
     except (OSError, AttributeError) as error:
         raise BuildFailed(("libcuda",), f"error: {error}") from error
     return library

@@ -58,12 +58,12 @@ class Job:
         return cache.path(KIND, self.key).exists()
 
     def binary(self, cache: Cache) -> Binary | None:
-        """What was made of it."""
-        found = cache.get(KIND, self.key)
-        if found is None:
+        """What was made of it; None also where another version of the compiler kept it in another form."""
+        head, _, image = (cache.get(KIND, self.key) or b"").partition(b"\n")
+        try:
+            return Binary(**json.loads(head), image=image)
+        except (ValueError, TypeError):
             return None
-        head, _, image = found.partition(b"\n")
-        return Binary(**json.loads(head), image=image)
 
     def make(self, cache: Cache) -> Binary:
         """Compiles it, here. Raises whatever Triton raises."""
@@ -136,7 +136,7 @@ class Module:
         if _read(self.path) != self.text:  # no checksum at its end: it must stay Python
             with self._cache.scratch() as directory:
                 made = directory / "kernels.py"
-                made.write_text(self.text)
+                made.write_text(self.text, encoding="utf-8")
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 made.replace(self.path)
 
@@ -181,6 +181,6 @@ def versions() -> list[str]:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text()
-    except OSError:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
         return None
