@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fuselens import torch_private
 from fuselens.autograd.decompositions import table
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
@@ -95,64 +92,6 @@ def test_siblings_are_one_kernel_with_what_comes_before_and_after() -> None:
     norm, both, last = graph.kernels()
     assert [sum(o.op == "reduce" for o in k.ops()) for k in (norm, both, last)] == [1, 2, 1], show(graph)[0]
     assert [len(k.writes()) for k in (norm, both, last)] == [1, 1, 1]
-
-
-CUDNN = torch.ops.aten._scaled_dot_product_cudnn_attention.default
-EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
-FLASH = torch.ops.aten._scaled_dot_product_flash_attention.default
-
-
-def attention(
-    target: Any, inputs: list[torch.Tensor], *args: Any, results: tuple[int, ...] = (0,), **kwargs: Any
-) -> Graph:
-    """Kernels of an operator that exists on a GPU only."""
-    graph, mode = fx.Graph(), torch_private.fake_mode()
-    names = [graph.placeholder(f"x{k}") for k in range(len(inputs))]
-    both = graph.call_function(target, (*names, *args), kwargs)
-    graph.output(tuple(graph.call_function(operator.getitem, (both, k)) for k in results))
-    module = fx.GraphModule(torch.nn.Module(), graph)
-    with mode:
-        fakes = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda") for x in inputs]
-    torch_private.propagate(module, mode, fakes)
-    return order(for_gpu(fuse(lower(module, name="g"))))
-
-
-@pytest.mark.parametrize("groups", [1, 2, 6])
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_attention_of_one_query(dtype: torch.dtype, groups: int) -> None:
-    q, k, v = (r(2, *s, dtype=dtype) for s in ((6, 1, 16), (groups, 20, 16), (groups, 20, 16)))
-    bias = r(2, 1, 1, 20, dtype=dtype)
-    bias[0, ..., 5:] = -torch.inf
-    each = 6 // groups
-    ks, vs = k.repeat_interleave(each, 1), v.repeat_interleave(each, 1)
-    whole = bias.expand(2, 6, 1, 20)
-    for graph, inputs, mask, scale in (
-        (attention(CUDNN, [q, k, v, bias], False), [q, k, v, bias], bias, None),
-        (attention(EFFICIENT, [q, ks, vs, whole], False, scale=0.5), [q, ks, vs, whole], bias, 0.5),
-        (attention(FLASH, [q, ks, vs]), [q, ks, vs], None, None),
-    ):
-        eager = F.scaled_dot_product_attention(q, ks, vs, attn_mask=mask, scale=scale)
-        agrees(graph, inputs, eager, TOLERANCE[dtype])
-        assert not graph.externs()
-        assert len(graph.kernels()) == 2, show(graph)[0]
-
-
-def test_a_query_that_sees_nothing_gives_zeros() -> None:
-    q, k, v = r(1, 2, 1, 16), r(1, 2, 20, 16), r(1, 2, 20, 16)
-    inputs = [q, k, v, torch.full((1, 2, 1, 20), -torch.inf)]
-    agrees(attention(CUDNN, inputs, False), inputs, torch.zeros(1, 2, 1, 16), 0)
-
-
-def test_other_attention_is_the_vendors() -> None:
-    q, k, far = r(1, 2, 1, 16), r(1, 2, 20, 16), r(1, 2, 1 << 17, 16)
-    for graph in (
-        attention(FLASH, [k, k, k]),
-        attention(FLASH, [q, k, k], 0.0, True),
-        attention(FLASH, [q, k, k], 0.5),
-        attention(FLASH, [q, k, k], results=(0, 1)),
-        attention(FLASH, [q, far, far]),
-    ):
-        assert graph.externs()
 
 
 def rotated(x: Any, cos: Any, sin: Any) -> Any:

@@ -20,7 +20,6 @@ from torch.fx.node import map_arg
 from fuselens.ir.affine import symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Ref
 from fuselens.lowering import (
-    attention,
     complex_rules,
     composites,
     few_rows,
@@ -55,7 +54,6 @@ RULES: dict[str, Rule] = {
     **interpolation.RULES,
     **searching.RULES,
     **products.RULES,
-    **attention.RULES,
     **special.RULES,
     **few_rows.RULES,
 }
