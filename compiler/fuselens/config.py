@@ -105,15 +105,17 @@ def from_environment(environ: Mapping[str, str] | None = None, **changes: Any) -
         values["live"] = env["FUSELENS_LIVE"] != "0"
     if env.get("CXX"):
         values["cxx"] = env["CXX"]
-    values["triton_variables"] = tuple(
-        sorted(
-            f"{name}={value}" for name, value in env.items() if name.startswith(_TRITON) and not name.endswith(_PLACES)
-        )
-    )
+    values["triton_variables"] = triton_variables(env)
     values.update(_patches.get())
     values.update(changes)
     config = Config(**values)
     return dataclasses.replace(config, cache_dir=config.cache_dir.expanduser())
+
+
+def triton_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What an environment tells Triton's compiler."""
+    found = (f"{name}={v}" for name, v in environ.items() if name.startswith(_TRITON) and not name.endswith(_PLACES))
+    return tuple(sorted(found))
 
 
 def with_options(config: Config, options: Mapping[str, Any] | None) -> Config:

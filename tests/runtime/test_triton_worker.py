@@ -128,6 +128,17 @@ def test_kernels_are_compiled_in_the_background(cache: Cache, monkeypatch: pytes
     assert first.binary(cache) == triton_worker.binary(first, cache)
 
 
+def test_an_environment_that_changed(cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    made = module(cache)
+    made.write()
+    usual = triton_worker.binary(made.job(SECOND, 3, 90), cache)
+    monkeypatch.setenv("DISABLE_PTXAS_OPT", "1")
+    other = module(cache, variables=("DISABLE_PTXAS_OPT=1",))
+    assert triton_worker.binary(other.job(SECOND, 3, 90), cache).image != usual.image
+    assert triton_worker.binary(other.job(FIRST, 3, 90), cache).name == "first"
+
+
 def test_without_a_worker(cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     made = module(cache)

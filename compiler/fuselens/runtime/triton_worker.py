@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..config import triton_variables
 from . import triton_jobs
 from .cache import Cache
 from .triton_jobs import Binary, Job
@@ -83,12 +84,14 @@ class _Worker:
         for pipe in (self._requests, self._answers):
             with contextlib.suppress(OSError, AttributeError):
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        self._pid = os.getpid()
+        self._pid, self._variables = os.getpid(), triton_variables(os.environ)
         atexit.register(self.close)
 
     def submit(self, jobs: Sequence[Job], cache: Cache) -> None:
         if self._pid != os.getpid():
             raise OSError("the worker is another process'")
+        if self._variables != triton_variables(os.environ):
+            raise OSError("the worker has the environment that was")
         with self._asking:
             new = [job for job in jobs if (job.key, cache.root) not in self._numbers]
             if new:
