@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from . import torch_private
 from .api import Annotation
 from .capture import classify
 from .torch_private import unwrap_torch_compile
@@ -88,7 +89,7 @@ def _global_state() -> tuple[Any, ...]:
     return (
         torch.__version__, torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"), torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(), torch.get_num_threads(),
+        torch_private.float32_precisions(), torch.get_num_threads(),
     )  # fmt: skip
 
 

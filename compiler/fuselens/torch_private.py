@@ -1004,9 +1004,48 @@ AMBIENT: dict[str, Callable[[], Any]] = {
 """State of torch that every graph depends on, and the builtin functions that read it."""
 AMBIENT_ON_GPU: dict[str, Callable[[], Any]] = {
     "whether algorithms are deterministic": torch._C._get_deterministic_algorithms,
-    "the precision of products of float32": torch._C._get_float32_matmul_precision,
 }
 """State that graphs for a GPU depend on, too."""
+
+ATTENTION: dict[str, Callable[[], Any]] = {
+    "torch.backends.cuda.flash_sdp_enabled()": torch._C._get_flash_sdp_enabled,
+    "torch.backends.cuda.mem_efficient_sdp_enabled()": torch._C._get_mem_efficient_sdp_enabled,
+    "torch.backends.cuda.math_sdp_enabled()": torch._C._get_math_sdp_enabled,
+    "torch.backends.cuda.cudnn_sdp_enabled()": torch._C._get_cudnn_sdp_enabled,
+}
+"""The same of graphs that attend."""
+
+
+def float32_precision(backend: str, operation: str) -> str:
+    """What operands of f32 are rounded to: "none" and "ieee" say that they are not. ``torch.get_float32_matmul_precision``
+    raises where a program has set this for a backend alone."""
+    return torch._C._get_fp32_precision_getter(backend, operation)
+
+
+def float32_precisions() -> list[str]:
+    """The same of all backends."""
+    return [float32_precision(b, o) for b in ("cuda", "mkldnn") for o in ("matmul", "conv", "rnn")]
+
+
+class Float32Precision:
+    """What products and convolutions of f32 round operands to on a GPU; calling it tells whether that is as it was when this was made."""
+
+    __slots__ = ("found",)
+
+    def __init__(self) -> None:
+        self.found = self.now()
+
+    @staticmethod
+    def now() -> tuple[str, str]:
+        return float32_precision("cuda", "matmul"), float32_precision("cuda", "conv")
+
+    def __call__(self) -> bool:
+        return self.now() == self.found
+
+    def __str__(self) -> str:
+        return "fp32_precision of torch.backends.cuda.matmul is {!r}, of torch.backends.cudnn.conv {!r}".format(
+            *self.found
+        )
 
 
 AUTOCAST_ON: Callable[[], bool] = torch._C._is_any_autocast_enabled
@@ -1033,7 +1072,7 @@ def tracing_state() -> tuple[str, ...] | None:
         [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")],
         torch.is_autocast_cache_enabled(), torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(), torch.utils.deterministic.fill_uninitialized_memory,
-        torch.get_float32_matmul_precision(), torch.backends.mkldnn.enabled, torch.backends.mkldnn.is_available(),
+        float32_precisions(), torch.backends.mkldnn.enabled, torch.backends.mkldnn.is_available(),
         cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled(),
         cudnn.enabled, cudnn.benchmark, cudnn.deterministic, torch.backends.mha.get_fastpath_enabled(),
         torch.backends.cpu.get_cpu_capability(),

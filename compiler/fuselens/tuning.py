@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from . import torch_private
 from .codegen.generate import generate
 from .codegen.source import Unsupported
 from .codegen.triton.kernels import variants
@@ -139,8 +138,8 @@ def _with_room(graph: Graph, kernel: str, tile: Tiles) -> Graph:
 def _options(graph: Graph, site: Site) -> list[tuple[Candidate, Instead, Any]]:
     """The kernels and tiles from which a model expects most."""
     convolves = site.call.target == "aten.convolution.default"
-    rounds = torch.backends.cudnn.allow_tf32 if convolves else torch.get_float32_matmul_precision() != "highest"
-    tf32 = site.dtype == "f32" and rounds
+    precision = torch_private.float32_precision("cuda", "conv" if convolves else "matmul")
+    tf32 = site.dtype == "f32" and precision == "tf32"
     shared = (
         site.factors[0].strides[0] == 0 and site.batch > 1
     )  # one factor for all matrices: their columns are in one row

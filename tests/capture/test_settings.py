@@ -11,6 +11,7 @@ import torch
 
 import fuselens
 from fuselens import comparison
+from fuselens.capture import _hook
 
 from .programs import t
 
@@ -353,3 +354,42 @@ def test_settings_that_change_between_calls(function: Callable[..., Any], change
         change()
         assert run(compiled, x) == run(function, x)
     assert run(compiled, x) == run(function, x)
+
+
+@contextlib.contextmanager
+def rounded():
+    """What torch documents for this, after which ``torch.get_float32_matmul_precision`` raises."""
+    before, torch.backends.cuda.matmul.fp32_precision = torch.backends.cuda.matmul.fp32_precision, "tf32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+def attends(x):
+    return torch.nn.functional.scaled_dot_product_attention(x, x, x) * 2
+
+
+def multiplies(x):
+    return (x @ x.transpose(-1, -2)).relu()
+
+
+@pytest.mark.parametrize(("fn", "setting", "mode", "again"), [
+    (attends, lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), "default", True),
+    (multiplies, lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), "default", False),
+    (multiplies, rounded, "max-autotune", True),
+    (multiplies, rounded, "default", False),
+], ids=["attention", "no attention", "rounded", "rounded by a library"])  # fmt: skip
+def test_settings_that_choose_kernels(fn: Any, setting: Any, mode: str, again: bool) -> None:
+    """Code that was compiled under others is not used."""
+    x, traced = torch.randn(1, 2, 8, 16), []
+
+    def f(x):
+        return fn(x)
+
+    compiled = fuselens.compile(f, mode=mode)
+    for context in (contextlib.nullcontext, setting, contextlib.nullcontext):
+        with context():
+            torch.testing.assert_close(compiled(x), fn(x))
+            traced.append(len(_hook.entries(f)))
+    assert traced == ([1, 2, 2] if again else [1, 1, 1])

@@ -78,6 +78,36 @@ def test_other_products_are_the_vendors() -> None:
     assert not check(torch.mv, [r(24, 40), r(40)], 1e-5, "symbolic").externs()
 
 
+def test_operands_that_a_factor_of_0_hides_are_not_read() -> None:
+    """As BLAS defines it: NaN in them is none in the result."""
+    hidden = [r(24), torch.full((24, 40), torch.nan), r(40)]
+    assert scheduled(lambda c, x, w: torch.addmv(c, x, w, alpha=0), hidden).externs()
+    check(lambda c, x, w: torch.addmv(c, x, w, beta=0, alpha=2), [torch.full((24,), torch.nan), r(24, 40), r(40)], 1e-5)
+
+
+def test_deterministic_algorithms_are_atens() -> None:
+    """Sums at positions come in any order on a GPU, and so do elements of which one remains. What is around them stays ours."""
+    rows = [r(5, 8), torch.tensor([1, 3, 1]), r(3, 8)]
+
+    def add(x: Any, k: Any, v: Any) -> Any:
+        return x.index_add(0, k, v * 2) + 1
+
+    def put(x: Any, k: Any, v: Any) -> Any:
+        return x.index_put((k,), v * 2) + 1
+
+    def grad(x: Any, k: Any, v: Any) -> Any:
+        return torch.ops.aten.embedding_dense_backward(v * 2, k, x.shape[0], -1, False) + 1
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        graphs = [scheduled(fn, rows) for fn in (add, put, grad)]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for graph in graphs:
+        assert graph.externs() and graph.kernels() and not graph.order_matters()
+    assert scheduled(add, rows).order_matters()
+
+
 def mlp(x: Any, scale: Any, gate: Any, up: Any, down: Any) -> Any:
     wide = x.float()
     h = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * scale

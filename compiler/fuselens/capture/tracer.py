@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 from torch.fx.node import map_aggregate
+from torch.nn import functional as F
 
 from .. import torch_private
 from ..config import Config
@@ -161,6 +162,8 @@ class Tracer:
         self.function_modes = list(self.outer_modes)  # those that handle torch functions now, the innermost last
         self.ambient = _read(torch_private.AMBIENT)
         self.ambient_on_gpu = _read(torch_private.AMBIENT_ON_GPU)
+        self.attention = _read(torch_private.ATTENTION)
+        self.precision = torch_private.Float32Precision()
 
     def allow_symbols(self, axes: Mapping[str, Mapping[int, str]]) -> None:
         """From now on sizes and integers may be symbolic; ``axes`` as in :class:`Variation`."""
@@ -454,9 +457,15 @@ class Tracer:
         """Default dtype, inference mode, autocast and modes are as they are now."""
         if self.autocast_active:
             self.guard_autocast()
+        if self.config.mode.startswith("max-autotune"):
+            self.guards.check_state(
+                _hook.GLOBAL_CALL, self.precision, name="PRECISION", text=str(self.precision), span=None
+            )
         with torch_private.without_torch_function():
             on_gpu = any(isinstance(given, torch.Tensor) and given.is_cuda for _, given in self.inputs)
-        for what, state in (self.ambient | (self.ambient_on_gpu if on_gpu else {})).items():
+        attends = any(n.target is F.scaled_dot_product_attention for n in self.graph.nodes)
+        states = self.ambient | (self.ambient_on_gpu if on_gpu else {}) | (self.attention if attends else {})
+        for what, state in states.items():
             self.guards.check_state(_hook.STATE, state, name="STATE", text=f"{what} is {state[1]}", span=None)
         holder, key = torch_private.DUAL_LEVEL
         level = src.dict_item(src.constant(holder, "torch.autograd.forward_ad"), key, "the level of forward-mode AD")

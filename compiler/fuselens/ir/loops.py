@@ -102,6 +102,11 @@ class Buffer:
             total = total * size
         return total
 
+    def end(self) -> Expr:
+        """The number of elements of the storage up to the last one of the tensor."""
+        last = sympy.Add(*((n - 1) * s for n, s in zip(self.sizes, self.strides, strict=True)))
+        return self.offset + last + 1
+
     def index(self, point: tuple[Expr, ...]) -> Expr:
         """The element index, within the storage, of the logical position ``point`` (one expression per dimension)."""
         total = self.offset

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from sympy import Expr
 
 from fuselens.ir.affine import ONE, ZERO, product
@@ -184,6 +185,8 @@ def update(
     kind = "max" if kind == "sum" and out.dtype == "bool" else kind
     if out.dtype == "bool" and kind == "prod":
         kind = "min"
+    if out.device.startswith("cuda") and kind not in ("max", "min") and torch.are_deterministic_algorithms_enabled():
+        raise Unsupported("points that update one element at the same time come in any order")
     if out.device.startswith("cuda") and kind != "last" and out.dtype not in _ATOMIC.get(kind, ()):
         if kind != "sum" or out.dtype not in HALVES:
             raise Unsupported(f"points that update one {out.dtype} at the same time by {kind}")

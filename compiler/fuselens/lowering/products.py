@@ -125,6 +125,8 @@ def _added(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
     if len(args) != 3 or not kwargs.keys() <= {"beta", "alpha"} or not _are_numbers(beta, alpha):
         raise Unsupported(VENDOR)
+    if alpha == 0:  # operands are not read then: NaN is none
+        raise Unsupported(VENDOR)
     bias, a, b = args
     if bias.dtype not in FLOATS:
         raise Unsupported(VENDOR)

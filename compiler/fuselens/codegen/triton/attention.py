@@ -39,8 +39,8 @@ class AttentionWriter(Operations):
         self.query, self.key, self.value = (buffers[n] for n in node.operands())
         self.made = tuple(buffers[n] for n in node.outputs)
         touched = (*self.query.sizes, *self.key.sizes, *self.value.sizes)
-        sizes = [b.numel() for b in (self.query, self.key, self.value, *self.made)]
-        self.wide |= any(not s.is_Integer or int(s) >= 2**31 for s in (*sizes, *touched))
+        self.wide |= not unit.far.isdisjoint(b.owner for b in (self.query, self.key, self.value, *self.made))
+        self.wide |= any(not s.is_Integer or int(s) >= 2**31 for s in touched)
         self.group = int(self.query.sizes[1]) // int(self.key.sizes[1])
         given = unit.tunings.get(node.name)
         self.blocked = given if isinstance(given, AttentionBlocks) else self._default()
@@ -70,6 +70,7 @@ class AttentionWriter(Operations):
         out.put(f'    """{node.origin or "attention"}"""')
         if self.divides_sums:
             out.put("    zero = tl.program_id(1)  # which it is in every program", note=False)
+        self._widen_sizes(sizes)
         spans = {l.line: l.spans for l in body.lines()}
         for number, line in enumerate(body.text().rstrip("\n").split("\n")[1:], 2):
             out.put(line, spans.get(number, ()), note=False)
@@ -151,7 +152,7 @@ class AttentionWriter(Operations):
             out.put(f"last = tl.minimum({last}, {highest} + {self._text(ahead + 1)})  # no row sees more")
             last = "last"
         out.open(f"for start in range({first}, {last}, KEYS):")
-        out.put("j = start + tl.arange(0, KEYS)")
+        out.put(f"j = start + tl.arange(0, KEYS){'.to(tl.int64)' if self.wide else ''}")
         out.put(f"{key} = j[None, :]")
         if not whole:
             out.put(f"seen = {key} < {last}")

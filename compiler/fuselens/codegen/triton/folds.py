@@ -6,7 +6,7 @@ import sympy
 from sympy import Expr
 
 from ...ir.loops import Op, Phase
-from ..expressions import TRITON, names_in, print_factor
+from ..expressions import TRITON, linear, names_in, print_factor
 from ..nest import index_of
 from .ends import Ends, ends
 from .operations import Operations
@@ -39,7 +39,7 @@ class Folds(Operations):
         self.block = block
         body = [op for op in phase.body if op.name in inside]
         if persistent:
-            out.put(f"{r} = tl.arange(0, {block})[None, :]")
+            out.put(f"{r} = {self._columns_of(phase, block)}")
             if not exact:
                 out.put(f"{r}mask = {r} < {size}")
             self._decode(phase.axes, r)
@@ -61,11 +61,11 @@ class Folds(Operations):
         if parts is None:
             out.open(f"for start in range(0, {size}, {block}):")
             start = f"({size} - 1) // {block} * {block} - start" if self.backward else "start"
-            out.put(f"{r} = {start} + tl.arange(0, {block})[None, :]")
+            out.put(f"{r} = {start} + {self._columns_of(phase, block)}")
             if not exact:
                 out.put(f"{r}mask = {r} < {size}")
         else:
-            self._open_parts(parts, r, block)
+            self._open_parts(parts, r, block, self._columns_of(phase, block))
         self._decode(phase.axes, r)
         if parts is not None and parts.multiple > 1:
             self._place_parts(parts, r)
@@ -83,7 +83,12 @@ class Folds(Operations):
         for op in folds:
             self._finish(op)
 
-    def _open_parts(self, parts: Ends, r: str, block: str) -> None:
+    def _columns_of(self, phase: Phase, block: str) -> str:
+        """The numbers of a block's columns, of 64 bits where elements of a row may lie so far apart."""
+        text = f"tl.arange(0, {block})[None, :]"
+        return f"{text}.to(tl.int64)" if self.wide and any(_is_far(op, phase) for op in phase.body) else text
+
+    def _open_parts(self, parts: Ends, r: str, block: str, columns: str) -> None:
         """The loops over a row of which whole blocks come first, and both ends after them."""
         out, multiple = self.out, parts.multiple
         if multiple > 1:
@@ -91,7 +96,7 @@ class Folds(Operations):
         out.open("for rest in tl.static_range(2):  # whole blocks, then both ends of the row")
         out.open(f"for start in range(0, {parts.rest} if rest else {parts.whole}, {block}):")
         start = f"(start if rest else {parts.whole} - {block} - start)" if self.backward else "start"
-        out.put(f"{r} = {start} + tl.arange(0, {block})[None, :]")
+        out.put(f"{r} = {start} + {columns}")
         out.put(f"{r}mask = {r} < {parts.rest} if rest else tl.full([1, {block}], True, tl.int1)")
         if multiple > 1:
             after = f"tl.where({r} < {r}first, {r}, {r} + {parts.whole})"
@@ -278,6 +283,16 @@ class Folds(Operations):
         """The last column of a block."""
         columns = f"tl.arange(0, {self.block})[None, :] == {self.block} - 1"
         return f"tl.sum(tl.where({columns}, {block}, 0), 1)[:, None].to({block}.dtype)"
+
+
+def _is_far(op: Op, phase: Phase) -> bool:
+    """Whether the element that an op names may be 2^31 elements from that of another column. Symbolic sizes are wide already."""
+    index = index_of(op)
+    if index is None:
+        return False
+    form = linear(index, frozenset(a.name for a in phase.axes))
+    steps = [form.coefficients.get(a.name, sympy.S.Zero) * a.size for a in phase.axes]
+    return bool(form.tangled) or sum(abs(int(s)) for s in steps if s.is_Integer) >= 2**31
 
 
 def next_power_of_two(n: int) -> int:

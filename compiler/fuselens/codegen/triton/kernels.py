@@ -140,6 +140,7 @@ class _KernelWriter(Products):
         out.put(f'    """{origins}"""')
         if self.divides_sums:
             out.put("    zero = tl.program_id(1)  # which it is in every program", note=False)
+        self._widen_sizes(sizes)
         spans = {l.line: l.spans for l in body.lines()}
         for number, line in enumerate(body.text().rstrip("\n").split("\n")[1:], 2):
             out.put(line, spans.get(number, ()), note=False)

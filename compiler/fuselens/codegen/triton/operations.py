@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -39,12 +39,17 @@ class Unit:
         self.graph = graph
         self.tunings = tunings  # by kernel, where measuring has chosen
         self.functions: set[str] = set()
+        self.far = {b.owner for b in graph.buffers.values() if _is_wide(b.end()) or _is_wide(b.numel())}
 
 
 @dataclass(slots=True)
 class Slot:
     value: Value
     varies: bool  # between the block's points; if not, it may be a number, which loads with masks do not take
+
+
+def _is_wide(count: Expr) -> bool:
+    return not count.is_Integer or int(count) >= 2**31
 
 
 class Operations:
@@ -81,8 +86,14 @@ class Operations:
         self.peaks: dict[str, str] = {}  # sums of exponentials, and whose running maximum they share
         # 32-bit indices are faster; symbolic sizes may grow beyond them
         touched = {*kernel.reads(), *kernel.writes()}
-        sizes = [unit.graph.buffers[name].numel() for name in touched if name in unit.graph.buffers]
-        self.wide = any(not s.is_Integer or int(s) >= 2**31 for s in sizes)
+        groups = (self.kernel.axes, *(p.axes for p in self.kernel.phases))
+        counts = [sympy.Mul(*(a.size for a in axes)) for axes in groups]
+        self.wide = not unit.far.isdisjoint(touched) or any(map(_is_wide, counts))
+
+    def _widen_sizes(self, sizes: Iterable[str]) -> None:
+        """Counts what sizes make by 64 bits: each may have 32, not their products."""
+        for name in map(self.names.__getitem__, sizes) if self.wide else ():
+            self.out.put(f"    {name} = {name}.to(tl.int64)", note=False)
 
     def need(self, *functions: str) -> None:
         self.unit.functions |= set(functions)
