@@ -10,7 +10,8 @@ import torch
 
 from fuselens.codegen.steps import to_host
 from fuselens.codegen.traffic import bytes_moved
-from fuselens.codegen.triton.attention import keys_ahead
+from fuselens.codegen.triton.attention import keys_near
+from fuselens.codegen.triton.attention_blocks import AttentionBlocks
 from fuselens.codegen.triton.interpret import Job, interpret
 from fuselens.codegen.triton.kernels import to_triton, variants
 from fuselens.codegen.triton.offline import compile_offline
@@ -144,7 +145,7 @@ def test_a_row_walks_no_keys_that_it_cannot_see() -> None:
         ):  # fmt: skip
             text = body.format(offset=shift, compare=compare, choice=choice)
             (node,) = parse(text).attentions()
-            assert keys_ahead(node) == (None if least is None else least + offset), (compare, choice)
+            assert keys_near(node)[1] == (None if least is None else least + offset), (compare, choice)
     inputs = [torch.randn(1, 2, 100, 16), torch.randn(1, 1, 80, 16)]
     graph = parse(body.format(offset=" - 3", compare="gt a, b", choice="e, score"))
     source = to_triton(graph)
@@ -155,6 +156,53 @@ def test_a_row_walks_no_keys_that_it_cannot_see() -> None:
     (found,) = interpret([Job(source, "attention0", tensors, {}, int(info.launch["grid"]))])
     _run_attention(graph.attentions()[0], memory)
     torch.testing.assert_close(found["buf0"], memory.storage("buf0"), rtol=1e-5, atol=1e-5)
+
+
+def test_a_row_walks_no_keys_before_its_window() -> None:
+    body = """graph g
+  input q: f32[1, {heads}, 150, 16] strides [{whole}, 2400, 16, 1] on cuda
+  input k: f32[1, 1, {keys}, 16] strides [{size}, {size}, 16, 1] on cuda
+  buffer buf0: f32[1, {heads}, 150, 16] strides [{whole}, 2400, 16, 1] on cuda
+  attention attention0 [buf0] [i0 < 1, i1 < {heads}, i2 < 150, i3 < {keys}] = q, k, k
+    a = index i3 : i64
+    b = index i2 : i64
+    far = sub b, a : i64
+    near = abs far : i64
+    most = const 20 : i64
+    c = {compare} : bool
+    d = {other} : bool
+    seen = and c, d : bool
+    zero = const 0.0 : f32
+    least = const -inf : f32
+    mask = where seen, zero, least : f32
+    f = add score, mask : f32
+    softmax f
+  return buf0
+"""
+    jobs, expected = [], []
+    for heads, keys, compare, other, near in (
+        (1, 160, "lt far, most", "le a, b", (19, 0)), (2, 128, "le far, most", "le a, b", (20, 0)),
+        (1, 90, "ge most, far", "gt b, a", (20, -1)), (1, 150, "lt near, most", "ge a, a", (19, 19)),
+    ):  # fmt: skip
+        text = body.format(heads=heads, whole=2400 * heads, keys=keys, size=16 * keys, compare=compare, other=other)
+        graph = parse(text)
+        (node,) = graph.attentions()
+        assert keys_near(node) == near
+        memory = Memory(graph)
+        memory.bind([torch.randn(1, heads, 150, 16), torch.randn(1, 1, keys, 16)])
+        for blocks in (AttentionBlocks(64, 32, 4, 2), AttentionBlocks(16, 16, 4, 2), AttentionBlocks(256, 32, 4, 2)):
+            source = to_triton(graph, tunings={"attention0": blocks})
+            (info,) = source.kernels
+            tensors = {a: memory.storage(a).clone() for a in info.arguments}
+            jobs.append(Job(source, "attention0", tensors, {}, int(info.launch["grid"])))
+            expected.append(memory)
+        _run_attention(node, memory)
+    for job, found, memory in zip(jobs, interpret(jobs), expected, strict=True):
+        torch.testing.assert_close(
+            found["buf0"], memory.storage("buf0"), rtol=1e-5, atol=1e-5, msg=lambda m, j=job: f"{m}\n{j.source.text}"
+        )
+    for source in (jobs[0].source, jobs[3].source):
+        assert compile_offline(source, "attention0")["spills"] == 0
 
 
 def test_host_programs_launch_it() -> None:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fuselens import tuning
+from fuselens.codegen.triton.attention import keys_near
 from fuselens.config import Config
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Attention, Graph
@@ -82,6 +83,8 @@ def test_our_kernel_is_taken_where_that_is_faster(name: str, tmp_path: Path) -> 
     assert (decision.code, decision.verdict, decision.subject) == ("FL416", "taken", node.name)
     assert card.asked[0][0] == tuning.VENDOR
     verify(changed)
+    if fn is masked:
+        assert keys_near(node) == (49, 0)
     (found,) = evaluate(order(changed), inputs)
     torch.testing.assert_close(found, expected(fn, *inputs), rtol=1e-2, atol=1e-2)
     again = Card()

@@ -25,7 +25,7 @@ from .scalar_ops import TYPES
 ROWS = 64  # of a program, at most
 _BELOW = {"le": (False, False), "lt": (False, True), "ge": (True, False), "gt": (True, True)}  # turned, strict
 _LOCALS = tuple(
-    "program m d e j group band part rows seen query keys values score top total mean first last start new level weight far".split()
+    "program m d e j group band part rows seen query keys values score top total mean first last begin start new level weight far".split()
 )
 
 
@@ -118,7 +118,7 @@ class AttentionWriter(Operations):
             else:
                 out.put(f"{name} = program % {self._text(count)}")
                 out.put(f"program = program // {self._text(count)}")
-        ahead = keys_ahead(node)
+        behind, ahead = keys_near(node)
         if ahead is not None and bands != 1:
             out.put(f"band = {self._text(bands - 1)} - band  # those with most keys first")
         out.put(f"{batch} = program")
@@ -151,6 +151,14 @@ class AttentionWriter(Operations):
             highest = "(band * ROWS + ROWS - 1)" + (f" // {group}" if group > 1 else "")
             out.put(f"last = tl.minimum({last}, {highest} + {self._text(ahead + 1)})  # no row sees more")
             last = "last"
+        if behind is not None:
+            lowest = f"band * ROWS // {group}" if group > 1 else "band * ROWS"
+            out.put(
+                f"begin = tl.maximum({lowest} - {self._text(behind)}, 0) // KEYS * KEYS  # no row sees earlier ones"
+            )
+            if first != "0":
+                out.put(f"begin = tl.maximum(begin, {first})")
+            first = "begin"
         out.open(f"for start in range({first}, {last}, KEYS):")
         out.put(f"j = start + tl.arange(0, KEYS){'.to(tl.int64)' if self.wide else ''}")
         out.put(f"{key} = j[None, :]")
@@ -244,27 +252,52 @@ class AttentionWriter(Operations):
         return " & ".join(m for m in masks if m)
 
 
-def keys_ahead(node: Attention) -> Expr | None:
-    """How many keys a row sees at most after the one of its own number, where a mask of positions says so."""
+def keys_near(node: Attention) -> tuple[Expr | None, Expr | None]:
+    """How many keys a row sees at most before the one of its own number and after it, where masks of positions say so."""
     ops = {o.name: o for o in node.body}
-    row, key = (a.name for a in node.axes[2:])
-    found: list[Expr] = []
+    row, key = (symbol(a.name) for a in node.axes[2:])
+    behind: list[Expr] = []
+    ahead: list[Expr] = []
+
+    def position(name: str) -> Expr | None:
+        op = ops.get(name)
+        if op is not None and op.op == "index":
+            return sympy.sympify(op.args[0])
+        if op is not None and op.op == "const" and isinstance(op.args[0], int):
+            return sympy.Integer(op.args[0])
+        if op is not None and op.op in ("add", "sub") and op.dtype == "i64":
+            a, b = map(position, op.operands())
+            return None if a is None or b is None else a + b if op.op == "add" else a - b
+        return None
+
+    def at_most(a: str, b: str, strict: bool) -> None:
+        """Keys that are seen are where ``a <= b``, or ``a < b``."""
+        op = ops.get(a)
+        inside = position(op.args[0]) if op is not None and op.op == "abs" else None
+        large = position(b)
+        for small in (position(a),) if inside is None else (inside, -inside):
+            if small is None or large is None:
+                continue
+            least = large - small - int(strict)
+            if (before := sympy.expand(least - key + row)).is_Integer:
+                behind.append(before)
+            if (after := sympy.expand(least + key - row)).is_Integer:
+                ahead.append(after)
 
     def visit(name: str, holds: bool) -> None:
         """``holds``: whether a key that is seen makes the value True."""
-        op = ops[name]
+        op = ops.get(name)
+        if op is None:
+            return
         if op.op == "not":
             visit(op.args[0], not holds)
         elif op.op == ("and" if holds else "or"):
             for operand in op.args:
                 visit(operand, holds)
-        elif op.op in _BELOW and all(a in ops and ops[a].op == "index" for a in op.args):
-            a, b = (sympy.sympify(ops[o].args[0]) for o in op.args)
+        elif op.op in _BELOW:
+            a, b = op.operands()
             turned, strict = _BELOW[op.op]
-            a, b = (b, a) if turned != (not holds) else (a, b)
-            ahead = b - a + symbol(key) - symbol(row) - int(strict == holds)  # of a <= b
-            if ahead.is_Integer:
-                found.append(ahead)
+            at_most(*((b, a) if turned != (not holds) else (a, b)), strict == holds)
 
     def hide(name: str) -> None:
         """``name`` is minus infinity for keys that are not seen."""
@@ -279,7 +312,7 @@ def keys_ahead(node: Attention) -> Expr | None:
                 visit(condition, hidden[1])
 
     hide(node.result)
-    return min(found, default=None)
+    return min(behind, default=None), min(ahead, default=None)
 
 
 def _masked(*masks: str, other: str = ", other=0") -> str:
