@@ -22,7 +22,7 @@ from sympy import Expr
 
 from ..ir.loops import Attention, Buffer, Extern, Graph, Kernel, Node, Ref, extern_reads
 from .expressions import PYTHON, print_factor, print_index
-from .source import HostProgram, KernelInfo, Source, Unsupported, Writer
+from .source import HostProgram, KernelInfo, PythonOperator, Source, Unsupported, Writer
 
 TORCH_NAMES: dict[str, str] = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
@@ -351,6 +351,31 @@ def argument_text(value: Any, tensor: Callable[[str], str], number: Callable[[Ex
     if kind == "device":
         return f"torch.device({str(value)!r})"
     raise Unsupported(f"argument {value!r} of an operator")
+
+
+def python_operator(node: Extern, name: str) -> tuple[PythonOperator, tuple[str, ...], tuple[Expr, ...]]:
+    """A call of the operator in Python, and the buffers and numbers that it takes, in order."""
+    tensors: dict[str, str] = {}
+    numbers: dict[Expr, str] = {}
+
+    def text(value: Any) -> str:
+        return argument_text(
+            value,
+            lambda buffer: tensors.setdefault(buffer, f"t{len(tensors)}"),
+            lambda number: numbers.setdefault(number, f"n{len(numbers)}"),
+        )
+
+    arguments = ", ".join([text(a) for a in node.args] + [f"{k}={text(v)}" for k, v in node.kwargs])
+    results = -1 if node.outputs == (node.name,) else len(used_outputs(node))
+    parameters = (*tensors.values(), *numbers.values())
+    call = f"{operator_name(node.target)}({arguments})"
+    made = PythonOperator(name, parameters, call, len(tensors), len(numbers), results)
+    return made, tuple(tensors), tuple(numbers)
+
+
+def used_outputs(node: Extern) -> tuple[str, ...]:
+    """The operator's results, "" for those that nobody reads; none where nobody reads any."""
+    return node.outputs if any(node.outputs) else ()
 
 
 def operator_name(target: str) -> str:

@@ -22,7 +22,7 @@ from ..ir.dtypes import NAMES
 from ..ir.loops import ITEMSIZE, Buffer, Extern, Graph, Ref, extern_reads
 from ..native import SCALAR_TYPES
 from .expressions import PYTHON, print_index
-from .host import Host, Statement, argument_text, operator_name
+from .host import Host, Statement, python_operator, used_outputs
 from .operators import Shim, direct
 from .source import HostProgram, PythonOperator, Source, Steps, Unsupported
 
@@ -325,22 +325,9 @@ class _Encoder:
         """
         node = statement.node
         assert isinstance(node, Extern)
-        tensors: dict[str, str] = {}
-        numbers: dict[Expr, str] = {}
-
-        def text(value: Any) -> str:
-            return argument_text(
-                value,
-                lambda name: tensors.setdefault(name, f"t{len(tensors)}"),
-                lambda number: numbers.setdefault(number, f"n{len(numbers)}"),
-            )
-
-        arguments = ", ".join([text(a) for a in node.args] + [f"{k}={text(v)}" for k, v in node.kwargs])
-        used = node.outputs if any(node.outputs) else ()
-        parameters = (*tensors.values(), *numbers.values())
-        count = -1 if used == (node.name,) else len(used)
-        call = f"{operator_name(node.target)}({arguments})"
-        again = self._operator(parameters, call, len(tensors), len(numbers), count)
+        used = used_outputs(node)
+        made, tensors, numbers = python_operator(node, "")
+        again = self.operators.setdefault(made, len(self.operators))
         given = [self.slot[name] for name in tensors]
         after = self._list(numbers) if numbers else 0
         found = self._direct(node)

@@ -21,7 +21,7 @@ from ...ir.dtypes import NAMES
 from ...ir.loops import ITEMSIZE, Buffer, Extern, Kernel, Node, element, extern_reads
 from ...native import CHECK_FAILED, NO_MEMORY, OPERATOR_FAILED, SCALAR_TYPES
 from ..expressions import print_factor, print_index
-from ..host import argument_text, operator_name
+from ..host import python_operator, used_outputs
 from ..operators import c_parameters, direct
 from ..source import HostProgram, KernelInfo, PythonOperator, Unsupported, Writer
 from .parts import C_TYPES
@@ -419,24 +419,10 @@ class _Host:
         return [self._list(value), str(len(value))]
 
     def _by_python(self, node: Extern) -> None:
-        tensors: dict[str, str] = {}
-        numbers: dict[Expr, str] = {}
-
-        def text(value: Any) -> str:
-            return argument_text(
-                value,
-                lambda name: tensors.setdefault(name, f"t{len(tensors)}"),
-                lambda number: numbers.setdefault(number, f"n{len(numbers)}"),
-            )
-
-        arguments = ", ".join([text(a) for a in node.args] + [f"{k}={text(v)}" for k, v in node.kwargs])
-        used = node.outputs if any(node.outputs) else ()
-        lone = used == (node.name,)
+        used = used_outputs(node)
         which = len(self.operators)
-        parameters = (*tensors.values(), *numbers.values())
-        call = f"{operator_name(node.target)}({arguments})"
-        count = -1 if lone else len(used)
-        self.operators.append(PythonOperator(f"operator{which}", parameters, call, len(tensors), len(numbers), count))
+        made, tensors, numbers = python_operator(node, f"operator{which}")
+        self.operators.append(made)
         given = [self._tensor(n) for n in tensors]
         results = [self._slot("tensor") for _ in used]
         into = f"&{results[0]}" if results else "0"  # slots that were made together lie side by side
