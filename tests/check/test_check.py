@@ -372,5 +372,6 @@ def test_a_run_measures_memory(written: Written) -> None:
     assert result.eager_bytes is not None
     assert result.compiled_bytes is not None
     assert 2 * 16 << 20 < result.eager_bytes
-    assert 16 << 20 <= result.compiled_bytes < result.eager_bytes
+    # what the system counts is resident: it may take pages of libraries back meanwhile
+    assert 8 << 20 < result.compiled_bytes < result.eager_bytes
     assert stages[-4:] == ["f: run eagerly", "f: run compiled", "f: time", "f: measure memory"]

@@ -194,7 +194,7 @@ def test_running_the_function_from_its_lens(workbench: Workbench, toy: Path) -> 
     text = workbench.notification("Fuselens: toy ")
     assert "toy agrees with eager" in text, text
     workbench.screenshot("11-run")
-    workbench.page("click", ".notification-toast .monaco-button", "Show Details", 10_000)
+    workbench.press_in_notification("Show Details")
     note = until("details", lambda: _visible_documents(workbench, "fuselens-note"))
     details = workbench.probe.text(note[0]["uri"])
     assert "eager, median" in details

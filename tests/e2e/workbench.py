@@ -283,6 +283,20 @@ class Workbench:
 
         return until(f"notification with {containing!r}", shown)[0]
 
+    def press_in_notification(self, button: str) -> None:
+        """Presses a button of the only notification, in the list of those that went by if it is not on the screen."""
+
+        def pressed() -> bool:
+            selector = ".notification-toast .monaco-button, .notifications-center .monaco-button"
+            try:
+                self.page("click", selector, button, 2_000)
+            except AssertionError:
+                self.probe.command("notifications.showList")
+                return False
+            return True
+
+        until(f"button {button!r}", pressed)
+
     def close_notifications(self) -> None:
         self.probe.command("notifications.clearAll")
 
