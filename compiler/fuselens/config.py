@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+_WEEK = 604800
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -34,6 +36,7 @@ class Config:
     memory_budget: float = 1.0  # bytes kept for the backward, as a part of what the fastest choice keeps: 0 to 1
     cuda_graph_memory: float = 0.5  # part of a GPU's memory that its recorded calls may hold
     keep_freed_memory: bool = True  # in this process, instead of giving it back to the system after each step (glibc)
+    build_limit: float = 300.0  # seconds after which a compiler that builds kernels is ended
     build: bool = True  # without: graphs run as captured, and what their kernels would be is worked out after the call
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)
     cache_dir: Path = field(default_factory=lambda: Path("~/.cache/fuselens").expanduser())
@@ -54,6 +57,8 @@ class Config:
             raise ValueError(
                 f"cuda_graph_memory is {self.cuda_graph_memory}: give a part of the GPU's memory, from 0 to 1"
             )
+        if not 0.0 < self.build_limit <= _WEEK:
+            raise ValueError(f"build_limit is {self.build_limit}: give seconds, from more than 0 to {_WEEK}")
 
 
 ASSEMBLY = frozenset(
@@ -142,7 +147,7 @@ def assembly_of(config: Config) -> frozenset[str]:
 _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
     "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "cuda_graph_memory", "keep_freed_memory",
-    "build", "explore", "cache_dir", "print_after", "dump", "strict", "live", "assembly", "triton_variables",
+    "build", "build_limit", "explore", "cache_dir", "print_after", "dump", "strict", "live", "assembly", "triton_variables",
 })  # fmt: skip
 
 

@@ -315,7 +315,7 @@ def _refusal(error: Exception, captured: Captured) -> report.Diagnostic:
     if isinstance(error, NoCompiler):
         return make("FL403", where, what=str(error))
     if isinstance(error, BuildFailed):
-        return make("FL402", where, what=f"graph of {captured.frame}", why=str(error)[:2000])
+        return make("FL402", error.span or where, what=f"graph of {captured.frame}", why=str(error)[:2000])
     return make("FL404", where, why=f"{type(error).__name__}: {str(error)[:500]}")
 
 

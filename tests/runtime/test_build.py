@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+import fuselens
 from fuselens.codegen.cpu.parts import UNIT
 from fuselens.config import Config
 from fuselens.runtime.build import BuildFailed, NoCompiler, build, find_compiler, host_isa
@@ -67,6 +69,27 @@ def test_refused_code_says_why(config: Config) -> None:
     assert "error" in str(caught.value)
     assert "<stdin>:1" in caught.value.stderr
     assert not list(config.cache_dir.rglob("*.so"))
+
+
+def test_a_compiler_that_hangs_is_ended_and_the_graph_runs_eagerly(config: Config, tmp_path: Path) -> None:
+    script = tmp_path / "slow-g++"
+    script.write_text('#!/bin/sh\ncase "$*" in *-shared*) exec sleep 1000;; esac\nexec g++ "$@"\n')
+    script.chmod(0o755)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.exp() + 1
+
+    x = torch.randn(8)
+    options = {"cxx": str(script), "build_limit": 0.2, "cache_dir": config.cache_dir}
+    report = fuselens.explain(fuselens.compile(f, options=options))(x)
+    (found,) = report.diagnostics
+    assert found.code == "FL402"
+    assert "took longer than 0.2 s (option build_limit)" in found.explanation
+    assert found.span is not None
+    assert found.span.file == __file__
+    assert torch.equal(fuselens.compile(f, options=options)(x), f(x))
+    with pytest.raises(ValueError, match="build_limit is 0"):
+        fuselens.compile(f, options={"build_limit": 0})
 
 
 def test_missing_compiler_names_what_was_tried(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

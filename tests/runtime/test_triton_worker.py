@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -55,8 +57,8 @@ def info(name: str, arguments: tuple[str, ...], sizes: tuple[str, ...] = ()) -> 
 FIRST, SECOND, BROKEN = info("first", ("a", "b"), ("n",)), info("second", ("a",)), info("broken", ("a",))
 
 
-def module(cache: Cache, text: str = TEXT, variables: tuple[str, ...] = ()) -> Module:
-    return Module(Source("triton", text, kernels=(FIRST, SECOND, BROKEN)), cache, variables)
+def module(cache: Cache, text: str = TEXT, variables: tuple[str, ...] = (), limit: float = 300) -> Module:
+    return Module(Source("triton", text, kernels=(FIRST, SECOND, BROKEN)), cache, variables, limit)
 
 
 @pytest.fixture
@@ -139,12 +141,22 @@ def test_an_environment_that_changed(cache: Cache, monkeypatch: pytest.MonkeyPat
     assert triton_worker.binary(other.job(FIRST, 3, 90), cache).name == "first"
 
 
-def test_without_a_worker(cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+def test_a_worker_that_ended_is_replaced(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     made = module(cache)
     made.write()
     triton_worker.start()
     triton_worker._worker()._process.kill()
+    monkeypatch.setattr(Job, "make", None)
+    job = made.job(SECOND, 3, 90)
+    triton_worker.submit([job], cache)
+    assert triton_worker.binary(job, cache) == job.binary(cache)
+
+
+def test_without_a_worker(cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    made = module(cache)
+    made.write()
+    monkeypatch.setattr(triton_worker.sys, "executable", str(tmp_path / "none"))
     job = made.job(SECOND, 3, 90)
     triton_worker.submit([job], cache)
     assert triton_worker.binary(job, cache) == job.binary(cache)
@@ -166,16 +178,22 @@ def test_a_damaged_binary_is_made_again(cache: Cache) -> None:
     assert triton_worker.binary(job, cache).name == "second"
 
 
-def test_a_compiler_that_dies_does_not_take_the_program_along(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def assembler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str) -> Path:
+    """Puts a script before Triton's assembler that runs ``line`` once the file that is returned exists."""
     import triton
 
     real = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
-    deadly, assembler = tmp_path / "deadly", tmp_path / "ptxas"
-    assembler.write_text(f'#!/bin/sh\n[ -e {deadly} ] && kill -SEGV $PPID\nexec {real} "$@"\n')
-    assembler.chmod(0o755)
-    monkeypatch.setenv("TRITON_PTXAS_PATH", str(assembler))
+    flag, script = tmp_path / "flag", tmp_path / "ptxas"
+    script.write_text(f'#!/bin/sh\n[ -e {flag} ] && {line}\nexec {real} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(script))
+    return flag
+
+
+def test_a_compiler_that_dies_does_not_take_the_program_along(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    deadly = assembler(monkeypatch, tmp_path, "kill -SEGV $PPID")
     made = module(cache)
     made.write()
     first, second = (made.job(i, 3, 90) for i in (FIRST, SECOND))
@@ -184,6 +202,68 @@ def test_a_compiler_that_dies_does_not_take_the_program_along(
     monkeypatch.setattr(Job, "make", None)
     with pytest.raises(RuntimeError, match="Triton's compiler died: Segmentation fault"):
         triton_worker.binary(first, cache)
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def runs(number: int) -> bool:
+    """Whether a process has not ended, whoever is to wait for it."""
+    try:
+        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+@pytest.mark.parametrize("ended", ["by its limit", "with the worker", "with the program"])
+def test_a_compiler_that_hangs_is_ended_with_what_it_started(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ended: str
+) -> None:
+    number = tmp_path / "number"
+    stuck = assembler(monkeypatch, tmp_path, f"echo $$ > {number}.new && mv {number}.new {number} && exec sleep 1000")
+    made = module(cache, limit=2 if ended == "by its limit" else 300)
+    made.write()
+    first, second = (made.job(i, 3, 90) for i in (FIRST, SECOND))
+    assert triton_worker.binary(second, cache).name == "second"
+    stuck.touch()
+    monkeypatch.setattr(Job, "make", None)
+    if ended == "by its limit":
+        for _ in range(2):  # the second time nothing is waited for
+            with pytest.raises(RuntimeError, match="Triton's compiler took longer than 2 s .option build_limit."):
+                triton_worker.binary(first, cache)
+    else:
+        triton_worker.submit([first], cache)
+        wait_for(number.exists)
+        if ended == "with the program":  # whose pipes end
+            triton_worker._worker()._requests.close()
+        else:
+            triton_worker._worker().close()
+    wait_for(lambda: not runs(int(number.read_text())))
+    stuck.unlink()
+    assert triton_worker.binary(made.job(FIRST, 7, 90), cache).name == "first"
+
+
+def test_a_forked_process_has_a_worker_of_its_own(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = module(cache)
+    made.write()
+    first, second = (made.job(i, 3, 90) for i in (FIRST, SECOND))
+    triton_worker.binary(first, cache)
+    monkeypatch.setattr(Job, "make", None)
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            made_there = triton_worker.binary(second, cache)
+            triton_worker._worker().close()
+            os._exit(0 if made_there.name == "second" else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert second.is_made(cache)
+    assert triton_worker.binary(made.job(FIRST, 7, 90), cache).name == "first"
 
 
 def test_the_worker_imports_nothing_from_where_it_was_started(

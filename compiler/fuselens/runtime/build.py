@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config import Config
+from ..report import Span
 from .cache import Cache, key_of
 
 # -O2 inlines and packs lanes, which is all these units need; -O3 takes up to 40 % longer to build and ran no faster.
@@ -34,7 +35,6 @@ BASE_FLAGS = (
 )  # fmt: skip
 # Vectors that are computed side by side are interleaved, so that a processor finds work of both within its window.
 FAMILY_FLAGS = {"gcc": ("-fschedule-insns", "-fsched-pressure")}
-BUILD_LIMIT = 120.0  # seconds
 _SCRATCH = "TMPDIR", "ZIG_LOCAL_CACHE_DIR", "ZIG_GLOBAL_CACHE_DIR"  # where compilers put files of their own
 
 
@@ -47,12 +47,12 @@ class NoCompiler(Exception):
 
 
 class BuildFailed(Exception):
-    """The compiler refused generated code. ``stderr`` is what it said."""
+    """The compiler refused generated code. ``stderr`` is what it said, ``span`` the place that the code is of."""
 
-    def __init__(self, command: tuple[str, ...], stderr: str) -> None:
+    def __init__(self, command: tuple[str, ...], stderr: str, span: Span | None = None) -> None:
         first = next((l for l in stderr.splitlines() if "error" in l), stderr.strip().split("\n")[0])
         super().__init__(first or f"{command[0]} failed")
-        self.command, self.stderr = command, stderr
+        self.command, self.stderr, self.span = command, stderr, span
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def build(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache, p
             cache.discard(path)
     if patient and (nice := shutil.which("nice")):
         compiler = replace(compiler, command=(nice, "-n", "19", *compiler.command))
-    path = _compile(text, compiler, flags, path, cache)
+    path = _compile(text, compiler, flags, path, cache, config.build_limit)
     return Built(path, _load(path), False, time.perf_counter() - start)
 
 
@@ -183,7 +183,7 @@ def _planned(
     return compiler, flags, cache.path("cpp", key, ".so")
 
 
-def _compile(text: str, compiler: Compiler, flags: tuple[str, ...], path: Path, cache: Cache) -> Path:
+def _compile(text: str, compiler: Compiler, flags: tuple[str, ...], path: Path, cache: Cache, limit: float) -> Path:
     """Runs the compiler in a private directory and moves the library to ``path``."""
     # The text goes through a pipe: no source file to write, and error messages say <stdin>:line.
     libraries = ("-Wl,--as-needed", _openmp(), "-lm", *(("-lgcc",) if compiler.family != "zig" else ()))
@@ -192,14 +192,14 @@ def _compile(text: str, compiler: Compiler, flags: tuple[str, ...], path: Path, 
         with cache.scratch() as directory:
             made = directory / "kernels.so"
             done = subprocess.run(
-                (*command, str(made)), input=text, capture_output=True, text=True, timeout=BUILD_LIMIT, check=False,
+                (*command, str(made)), input=text, capture_output=True, text=True, timeout=limit, check=False,
                 env={**os.environ, "LC_ALL": "C", **dict.fromkeys(_SCRATCH, str(directory))},
             )  # fmt: skip
             if done.returncode != 0 or not made.exists():
                 raise BuildFailed(command, done.stderr or f"error: exit status {done.returncode}")
             cache.adopt(made, path)
     except subprocess.TimeoutExpired as error:
-        raise BuildFailed(command, f"error: the compiler took longer than {BUILD_LIMIT:.0f} s") from error
+        raise BuildFailed(command, f"error: the compiler took longer than {limit:g} s (option build_limit)") from error
     except OSError as error:  # no compiler any more, or no place to write
         raise BuildFailed(command, f"error: {error}") from error
     return path

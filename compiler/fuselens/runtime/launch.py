@@ -39,7 +39,7 @@ def compile_ahead(
         kernels = [k for k in source.kernels if k.same_as is None and known.keys() >= set(k.sizes)]
         if kernels:
             architecture = _architecture(device_of(kernels[0]))
-            module = Module(source, cache, config.triton_variables)
+            module = Module(source, cache, config.triton_variables, config.build_limit)
             wanted = [module.job(k, _kind([known[s] for s in k.sizes]), architecture) for k in kernels]
             jobs += _submit(module, wanted, cache)
     if wait:
@@ -50,7 +50,7 @@ def compiled(source: Source, config: Config, *, texts: bool) -> dict[str, tuple[
     """The functions of ``source`` by name, for the usual arguments: what Triton made of them (all of its texts only if asked
     for: it compiles again for that), and bytes of shared memory."""
     cache = Cache(config.cache_dir)
-    module = Module(source, cache, config.triton_variables)
+    module = Module(source, cache, config.triton_variables, config.build_limit)
     found: dict[str, tuple[Mapping[str, Any], int]] = {}
     for info in source.kernels:
         if info.same_as is None and (texts or not info.sizes):
@@ -80,7 +80,7 @@ def load_triton(source: Source, config: Config, cache: Cache) -> dict[str, Any]:
     if not kernels:
         return {}
     device = device_of(kernels[0])
-    module = Module(source, cache, config.triton_variables)
+    module = Module(source, cache, config.triton_variables, config.build_limit)
     made = {k.name: _Variants(module, k, device, cache) for k in kernels}
     usual = [made[k.name] for k in kernels if not k.sizes]
     _submit(module, [variants.job(_USUAL) for variants in usual], cache)
@@ -120,7 +120,8 @@ class _Variants:
                     binary = triton_worker.binary(job, self.cache)
                 function = _loaded(job.key, self.device.index, binary)
             except Exception as error:
-                raise BuildFailed(("triton", self.info.name), f"error: {type(error).__name__}: {error}") from error
+                why, span = f"error: {type(error).__name__}: {error}", next(iter(self.info.spans), None)
+                raise BuildFailed(("triton", self.info.name), why, span) from error
             self.made[variant] = function, binary.threads, binary.shared
         _enter_context(_driver(), self.device.index)
         return self.made[variant]

@@ -52,6 +52,7 @@ class Job:
     divisible: tuple[int, ...]  # arguments that are multiples of 16
     options: dict[str, Any]
     architecture: int
+    limit: float  # seconds after which its compiler is ended
     length: int = 0  # of its text
 
     def is_made(self, cache: Cache) -> bool:
@@ -94,11 +95,11 @@ class Job:
 class Module:
     """The kernels of a Triton source, in a file: Triton reads their text from there."""
 
-    def __init__(self, source: Source, cache: Cache, variables: Sequence[str]) -> None:
+    def __init__(self, source: Source, cache: Cache, variables: Sequence[str], limit: float) -> None:
         self.text = source.text
         key = key_of({"triton": source.text})
         self.path, self.name = cache.path("triton", key, ".py"), f"fuselens_kernels_{key}"
-        self._cache, self._variables = cache, list(variables)
+        self._cache, self._variables, self._limit = cache, list(variables), limit
         kernels = {k.function for k in source.kernels}
         starts = [*((m.start(), m[1]) for m in _FUNCTION.finditer(source.text)), (len(source.text), "")]
         parts = {name: source.text[a:b] for (a, name), (b, _) in itertools.pairwise(starts)}
@@ -128,7 +129,7 @@ class Module:
         })  # fmt: skip
         return Job(
             key, str(self.path), self.name, info.function, types, blocks, tuple(divisible), options, architecture,
-            len(self._parts[info.function]),
+            self._limit, len(self._parts[info.function]),
         )  # fmt: skip
 
     def write(self) -> None:

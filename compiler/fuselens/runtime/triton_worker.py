@@ -2,6 +2,7 @@
 
 It imports Triton once, which takes as long as dozens of kernels, then forks for each of the jobs that it reads on stdin (a line
 of JSON has a list) and says when they are done (a line on stdout has a number, and the signal that its process died of, or 0).
+Whoever takes longer than the job's limit is ended, by an alarm, with all that it started.
 What it makes is in our cache, where the process that asked finds it. It ends with that one, and never touches a GPU.
 """
 
@@ -30,6 +31,7 @@ from . import triton_jobs
 from .cache import Cache
 from .triton_jobs import Binary, Job
 
+_WARM_LIMIT = 60  # seconds
 _PIPE_BYTES = 1 << 20  # who asks does not wait until the worker has imported Triton
 
 
@@ -49,13 +51,16 @@ def submit(jobs: Sequence[Job], cache: Cache) -> None:
 
 def wait(jobs: Sequence[Job], cache: Cache) -> list[int]:
     """Has jobs compiled; returns when that was tried: for each the signal that its process died of, or 0."""
-    try:
-        worker = _worker()
-        worker.submit(jobs, cache)
-        return [worker.wait(job, cache) for job in jobs]
-    except (OSError, ValueError):
-        _worker.cache_clear()
-        return [0] * len(jobs)
+    for _ in range(
+        2
+    ):  # the first may have ended, be that of the process which forked this one, or have another environment
+        try:
+            worker = _worker()
+            worker.submit(jobs, cache)
+            return [worker.wait(job, cache) for job in jobs]
+        except (OSError, ValueError):
+            _worker.cache_clear()
+    return [0] * len(jobs)
 
 
 def binary(job: Job, cache: Cache) -> Binary:
@@ -63,6 +68,8 @@ def binary(job: Job, cache: Cache) -> Binary:
     raises."""
     (died,) = wait([job], cache)
     made = job.binary(cache)
+    if made is None and died == signal.SIGALRM:
+        raise RuntimeError(f"Triton's compiler took longer than {job.limit:g} s (option build_limit)")
     if made is None and died:
         raise RuntimeError(f"Triton's compiler died: {signal.strsignal(died)}")
     return made or job.make(cache)
@@ -117,8 +124,12 @@ class _Worker:
     def close(self) -> None:
         if self._pid == os.getpid():
             with contextlib.suppress(OSError):
-                self._process.kill()
-                self._process.wait()
+                self._process.terminate()  # it ends the compilers
+                try:
+                    self._process.wait(1)
+                except subprocess.TimeoutExpired:
+                    self._process.kill()
+                    self._process.wait()
 
 
 @functools.cache
@@ -128,25 +139,37 @@ def _worker() -> _Worker:
 
 # --- in the worker ----------------------------------------------------------------------------------------------------
 
+_HANDLED = (signal.SIGCHLD, signal.SIGTERM)
+
 
 def serve(requests: int, answer: Callable[[int, int], object], most: int) -> None:
-    """Compiles what the jobs on the file descriptor ``requests`` say until that ends, ``most`` at a time."""
-    ended, ending = os.pipe()  # holds a byte for each child that ended
-    os.set_blocking(ending, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(ending)
-    waiting: collections.deque[tuple[int, Job, Cache]] = collections.deque()
+    """Compiles what the jobs on the file descriptor ``requests`` say, ``most`` at a time, until that ends or SIGTERM comes."""
     running: dict[int, int] = {}  # process → number of its job
+    try:
+        _serve(requests, answer, most, running)
+    finally:
+        for pid in running:
+            _end(pid)
+
+
+def _serve(requests: int, answer: Callable[[int, int], object], most: int, running: dict[int, int]) -> None:
+    signals, signalled = os.pipe()  # holds the numbers of those that came
+    os.set_blocking(signalled, False)
+    for number in _HANDLED:
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(signalled)
+    waiting: collections.deque[tuple[int, Job, Cache]] = collections.deque()
     unread = b""
     while True:
-        ready, _, _ = select.select([requests, ended], [], [])
-        if ended in ready:
-            os.read(ended, 4096)
-            while running:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if not pid:
-                    break
-                answer(running.pop(pid), os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
+        ready, _, _ = select.select([requests, signals], [], [])
+        if signals in ready:
+            if signal.SIGTERM in os.read(signals, 4096):
+                return
+            while running and (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
+                if ended.si_code != os.CLD_EXITED:
+                    _end(ended.si_pid)  # while it is waited for, its number is nobody else's
+                _, status = os.waitpid(ended.si_pid, 0)
+                answer(running.pop(ended.si_pid), os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
         if requests in ready:
             data = os.read(requests, _PIPE_BYTES)
             if not data:
@@ -159,9 +182,28 @@ def serve(requests: int, answer: Callable[[int, int], object], most: int) -> Non
             pid = os.fork()
             if not pid:
                 with contextlib.suppress(BaseException):
+                    _alone(job.limit)
                     _make(job, cache)
                 os._exit(0)
+            with contextlib.suppress(OSError):
+                os.setpgid(pid, pid)  # whichever is first, it or this
             running[pid] = number
+
+
+def _alone(limit: float) -> None:
+    """Makes this process one that leads those which it starts, and has an alarm end it when the time is over, whatever it does."""
+    signal.set_wakeup_fd(-1)
+    for number in (*_HANDLED, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    os.setpgid(0, 0)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+
+
+def _end(leader: int) -> None:
+    """Ends a process and what it started."""
+    with contextlib.suppress(OSError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _jobs(request: dict[str, Any]) -> list[tuple[int, Job, Cache]]:
@@ -202,7 +244,16 @@ def _warm() -> None:
     with tempfile.TemporaryDirectory(prefix="fuselens-triton-") as directory:
         os.environ["TRITON_CACHE_DIR"] = directory
         source = ASTSource(fn=nothing, signature={"a": "*fp32", "XBLOCK": "constexpr"}, constexprs={"XBLOCK": 128})
-        triton.compile(source, target=GPUTarget("cuda", 90, 32))
+        signal.signal(signal.SIGALRM, _late)
+        signal.alarm(_WARM_LIMIT)
+        try:
+            triton.compile(source, target=GPUTarget("cuda", 90, 32))
+        finally:
+            signal.alarm(0)
+
+
+def _late(*_: object) -> None:
+    raise TimeoutError("Triton's compiler takes too long")
 
 
 def main() -> None:
