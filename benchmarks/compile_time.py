@@ -117,17 +117,17 @@ def _child(system: str, task: dict[str, Any]) -> None:
 
 def _followed() -> list[Any]:
     """The graphs that will be compiled, whose stages are timed in processor seconds."""
-    from fuselens import pipeline
+    from fuselens.pipeline import recorder
 
     graphs: list[Any] = []
-    new_graph = pipeline.Recorder.new_graph
+    new_graph = recorder.Recorder.new_graph
 
     def remembered(self: Any, captured: Any) -> Any:
         graphs.append(new_graph(self, captured))
         return graphs[-1]
 
-    pipeline.Recorder.new_graph = remembered  # type: ignore[method-assign]
-    pipeline.time = types.SimpleNamespace(perf_counter=processor_seconds)  # type: ignore[assignment]
+    recorder.Recorder.new_graph = remembered  # type: ignore[method-assign]
+    recorder.time = types.SimpleNamespace(perf_counter=processor_seconds)  # type: ignore[assignment]
     return graphs
 
 

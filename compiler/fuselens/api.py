@@ -148,7 +148,7 @@ def wrap(
     if recorder is None:
         recorder = Recorder(getattr(fn, "__qualname__", type(fn).__name__), _file_of(fn), None, config, texts=False)
         recorder.follower = _follower(fn, config)
-    compiler = FrameCompiler(config, _graph_compiler(config, recorder, backend), recorder, root_code(fn))
+    compiler = FrameCompiler(config, _graph_compiler(recorder, backend), recorder, root_code(fn))
     if axes and compiler.root is not None:
         compiler.variations[compiler.root].axes = {name: dict(dims) for name, dims in axes.items()}
     annotation = Annotation(fn, config, example_inputs, recorder, backend)
@@ -249,10 +249,10 @@ def _python_frame(fn: Callable[..., Any]) -> types.FunctionType:
 
 
 def _graph_compiler(
-    config: Config, recorder: Recorder, backend: Callable[..., Any] | None
+    recorder: Recorder, backend: Callable[..., Any] | None
 ) -> Callable[[Captured], Callable[[tuple[Any, ...]], Any]]:
     if backend is None:
-        return _followed(lambda captured: compile_graph(captured, config, recorder), recorder)
+        return _followed(lambda captured: compile_graph(captured, recorder), recorder)
 
     def custom(captured: Captured) -> Callable[[tuple[Any, ...]], Any]:
         recorder.new_graph(captured)
@@ -331,7 +331,7 @@ def torch_backend(
         node.meta["val"] = fake
     torch_private.propagate(gm, mode, fakes)
     captured = Captured(gm, real, fakes, torch.is_grad_enabled(), "torch.compile", None, len(gm.graph.nodes), mode)
-    compiled = compile_graph(captured, config, recorder)
+    compiled = compile_graph(captured, recorder)
     return lambda *inputs: compiled(inputs)
 
 
@@ -427,10 +427,11 @@ def warm(
     be compiled now; what calls raise is ignored.
     """
     calls, said = list(calls), []
+    config = dataclasses.replace(config, explore=True)
     for turned_first in (False, True):
         reset()
         recorder = Recorder("", _file_of(fn), None, config, texts=False, backwards=True)
-        compiled = wrap(fn, dataclasses.replace(config, explore=True), recorder=recorder, owner=object())
+        compiled = wrap(fn, config, recorder=recorder, owner=object())
         branches = 0
         for turned in (turned_first, not turned_first):
             for call in calls:

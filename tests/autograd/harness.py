@@ -17,9 +17,10 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from fuselens import sharing, torch_private
+from fuselens import torch_private
 from fuselens.autograd.joint import Joint, trace
 from fuselens.autograd.partition import Partition, forward_only, partition
+from fuselens.pipeline import sharing
 from fuselens.report import Span
 from fuselens.runtime.autograd_function import build
 

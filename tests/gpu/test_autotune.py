@@ -93,7 +93,7 @@ def test_every_candidate_of_a_product_agrees(monkeypatch: pytest.MonkeyPatch, tm
             found = measured(questions, generate, config)
             return [[1.0 if k != min(which, len(row) - 1) else 0.5 for k in range(len(row))] for row in found]
 
-        monkeypatch.setattr("fuselens.tuning.MEASURE", choose)
+        monkeypatch.setattr("fuselens.pipeline.tuning.MEASURE", choose)
         monkeypatch.setenv("FUSELENS_CACHE_DIR", str(tmp_path / str(which)))
         compiled, decisions = tuned(lambda x, w: fn(x, w))
         torch.testing.assert_close(compiled(*inputs), fn(*inputs), rtol=2e-2, atol=1.0)
@@ -103,7 +103,7 @@ def test_every_candidate_of_a_product_agrees(monkeypatch: pytest.MonkeyPatch, tm
 
 TURNS = """
 import torch, fuselens
-from fuselens import tuning
+from fuselens.pipeline import tuning
 from fuselens.runtime import tune_gpu
 
 measured, wanted = tune_gpu.on_card, 0
@@ -165,7 +165,7 @@ def test_it_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(1600, 1000, device="cuda")
     first, decisions = tuned(fn)
     first(x)
-    monkeypatch.setattr("fuselens.tuning.MEASURE", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr("fuselens.pipeline.tuning.MEASURE", lambda *_: pytest.fail("measured again"))
     again, found = tuned(lambda x: fn(x))
     again(x)
     assert [d.data for d in found()] == [d.data for d in decisions()]

@@ -26,11 +26,12 @@ os.environ["TRITON_INTERPRET"] = "1"
 import numpy
 import torch
 
-from fuselens import pipeline, torch_private
+from fuselens import torch_private
 from fuselens.codegen.source import KernelInfo, Source
 from fuselens.codegen.triton.offline import load_module
-from fuselens.lowering import lower as lowering
-from fuselens.runtime import compile_graph, launch, memory, triton_worker
+from fuselens.pipeline import programs, stages
+from fuselens.pipeline.recorder import Run
+from fuselens.runtime import launch, memory, triton_worker
 
 # gradients of samples that eager computes as badly
 INEXACT = {("logcumsumexp", "float32"), ("addcmul", "float16")}
@@ -129,7 +130,7 @@ class Libdevice:
 
 def install() -> None:
     """From here on, graphs of this process are compiled for a GPU and run by the interpreter."""
-    plain, floats_as_tensors, built = lowering.lower, compile_graph.floats_as_tensors, compile_graph.build
+    plain, floats_as_tensors, built = stages.lower, stages.floats_as_tensors, programs.build
 
     def lower(*args: Any, **kwargs: Any) -> Any:
         return plain(*args, **{**kwargs, "device": "cuda"})
@@ -147,10 +148,10 @@ def install() -> None:
     def no_work(*_: Any, **__: Any) -> None: ...
 
     replaced: list[tuple[Any, str, Any]] = [
-        (lowering, "lower", lower),
-        (pipeline, "target_of", lambda captured: "cuda"),
-        (compile_graph, "floats_as_tensors", on_cpu),
-        (compile_graph, "build", build),
+        (stages, "lower", lower),
+        (Run, "target", "cuda"),
+        (stages, "floats_as_tensors", on_cpu),
+        (programs, "build", build),
         (memory, "maker", lambda dtype, device, make=memory.maker: make(dtype, "cpu")),
         (launch, "load_triton", kernels),
         (launch, "compile_ahead", no_work),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fuselens import tuning, views
+from fuselens import views
 from fuselens.codegen.generate import generate
 from fuselens.codegen.source import Generated
 from fuselens.codegen.triton.blocks import Blocks, Work, candidates, predicted
@@ -21,6 +21,7 @@ from fuselens.ir.loops import Graph
 from fuselens.ir.parts import part
 from fuselens.ir.text import parse, show
 from fuselens.ir.verify import verify
+from fuselens.pipeline import tuning
 from fuselens.report import Decision
 from fuselens.report import Graph as ReportedGraph
 from fuselens.runtime import tune_gpu

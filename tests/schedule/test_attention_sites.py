@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuselens import tuning
 from fuselens.codegen.triton.attention import keys_near
 from fuselens.config import Config
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Attention, Graph
 from fuselens.ir.verify import verify
 from fuselens.lowering.lower import lower
+from fuselens.pipeline import tuning
 from fuselens.schedule.attention_sites import attentions
 from fuselens.schedule.fuse import fuse
 from fuselens.schedule.order import order

@@ -19,8 +19,8 @@ from .cache import Cache
 
 if TYPE_CHECKING:
     from ..codegen.source import Generated
-    from ..graph_cache import Program
     from ..ir.loops import Graph
+    from ..pipeline.graph_cache import Program
 
 Call = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from . import torch_private
-from .capture.frame import Captured
+from .. import torch_private
+from ..capture.frame import Captured
 
 Turn = tuple[Callable[[torch.Tensor], torch.Tensor], ...]
 

@@ -7,14 +7,17 @@ as it is, because the tensors may count their versions together.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import threading
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 
-from . import torch_private
-from .autograd.signature import NOTHING_SHARED, Base, Sharing
-from .autograd.unsupported import Unsupported
+from .. import torch_private
+from ..autograd.signature import NOTHING_SHARED, Base, Sharing
+from ..autograd.unsupported import Unsupported
+
+_VARIANTS = 8  # ways of sharing memory that one graph is compiled for
 
 
 def find(
@@ -37,6 +40,33 @@ def find(
                 source = next(i for i in part if i in written)
                 bases.append(_base(inputs, part, source, differentiable))
     return Sharing(tuple(bases), tuple(sorted(i for g in touched for i in g)))
+
+
+def by_sharing(
+    ready: Callable[..., Any],
+    shared: Sharing,
+    find: Callable[[tuple[Any, ...]], Sharing],
+    compile_for: Callable[[Sharing], Callable[..., Any]],
+    eager: Callable[..., Any],
+) -> Callable[..., Any]:
+    """``ready`` for calls whose inputs share memory as ``shared`` says; others are compiled for when they come."""
+    variants = {shared: ready}
+    lock = threading.Lock()
+
+    def run(inputs: tuple[Any, ...]) -> Any:
+        try:
+            found = find(inputs)
+        except Unsupported:
+            return eager(inputs)
+        if found is shared:
+            return ready(inputs)
+        with lock:
+            variant = variants.get(found)
+            if variant is None:
+                variant = variants[found] = compile_for(found) if len(variants) < _VARIANTS else eager
+        return variant(inputs)
+
+    return run
 
 
 def tensors(inputs: Sequence[Any]) -> list[int]:

@@ -29,15 +29,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import fx
 
-from . import report, torch_private
-from .autograd.signature import SavedValue, Sharing, Signature
-from .config import Config, cache_key
-from .runtime.cache import Cache, key_of
-from .runtime.measure import machine
+from .. import report, torch_private
+from ..autograd.signature import SavedValue, Sharing, Signature
+from ..config import Config, cache_key
+from ..runtime.cache import Cache, key_of
+from ..runtime.measure import machine
 
 if TYPE_CHECKING:
-    from .capture.frame import Captured
-    from .codegen.source import Generated
+    from ..capture.frame import Captured
+    from ..codegen.source import Generated
 
 T = TypeVar("T")
 _KIND, _RESULTS = "graph", "results"
@@ -196,7 +196,7 @@ def _versions() -> list[str]:
 def _own_sources() -> str:
     """A digest of this compiler."""
     digest = hashlib.sha256()
-    root = Path(__file__).parent
+    root = Path(__file__).parents[1]
     for path in sorted(root.rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -8,26 +8,26 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from . import torch_private
-from .codegen.generate import generate
-from .codegen.source import Unsupported
-from .codegen.triton.kernels import variants
-from .codegen.triton.products import DESCRIPTORS, descriptors_of
-from .codegen.triton.tiles import Shape, Tiles, predicted, tiles
-from .config import Config
-from .ir.loops import ITEMSIZE, Loop
-from .ir.parts import part
-from .report import Decision
-from .runtime import tune_gpu
-from .runtime.tune_gpu import Candidate, Measure
-from .schedule import fuse, split
-from .schedule.attention_sites import attended, attentions
-from .schedule.product_sites import Site, sites, used
-from .schedule.products import Instead, instead, nodes_of, replaced, with_room
+from .. import torch_private
+from ..codegen.generate import generate
+from ..codegen.source import Unsupported
+from ..codegen.triton.kernels import variants
+from ..codegen.triton.products import DESCRIPTORS, descriptors_of
+from ..codegen.triton.tiles import Shape, Tiles, predicted, tiles
+from ..config import Config
+from ..ir.loops import ITEMSIZE, Loop
+from ..ir.parts import part
+from ..report import Decision
+from ..runtime import tune_gpu
+from ..runtime.tune_gpu import Candidate, Measure
+from ..schedule import fuse, split
+from ..schedule.attention_sites import attended, attentions
+from ..schedule.product_sites import Site, sites, used
+from ..schedule.products import Instead, instead, nodes_of, replaced, with_room
 
 if TYPE_CHECKING:
-    from .codegen.source import Generated
-    from .ir.loops import Attention, Extern, Graph, Kernel
+    from ..codegen.source import Generated
+    from ..ir.loops import Attention, Extern, Graph, Kernel
 
 MOST = 10  # candidates of a product besides the vendor's library
 MOST_OF_PARTS = 2  # of which in so many parts

@@ -1,0 +1,36 @@
+"""The pipeline: what happens to a captured graph, stage by stage.
+
+The runner (:class:`.recorder.Run`) times, records and, on request, prints or dumps each stage; no stage does that for
+itself. A stage that cannot handle a graph raises a typed refusal; the graph then runs eagerly, as captured, and the
+report says why.
+"""
+
+from __future__ import annotations
+
+from .graphs import compile_graph
+from .recorder import Recorder
+from .warming import warm
+
+__all__ = ["STAGES", "Recorder", "compile_graph", "warm"]
+
+STAGES = (
+    "capture",
+    "joint",
+    "forward",
+    "backward",
+    "simplify",
+    "lower",
+    "fuse",
+    "tune",
+    "order",
+    "cpp",
+    "triton",
+    "host",
+    "ttir",
+    "ttgir",
+    "llir",
+    "ptx",
+    "sass",
+    "memory",
+    "guards",
+)

@@ -1,0 +1,47 @@
+"""A graph's callable, with eager's effects on inputs, autograd and random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..autograd.random_numbers import drawing
+from ..autograd.signature import SavedValue, Signature
+from ..capture import _hook
+from ..capture.frame import uncollected
+from ..capture.resuming import AsWritten
+from ..capture.tensor_layout import tangents_like
+from ..diagnostics import make
+from ..runtime import autograd_function
+from .recorder import Run
+from .refusals import as_captured
+
+
+def with_effects(
+    signature: Signature, forward: Callable[..., Any], written: list[int], run: Run, *, saved: Sequence[SavedValue] = (),
+    compile_backward: Callable[[], Callable[..., Any]] | None = None, again: bool = False,
+) -> Callable[..., Any]:  # fmt: skip
+    """``written`` are the inputs that ``forward`` writes to by itself. A backward is compiled when it first runs, or at
+    once (``again``)."""
+    captured = run.captured
+    eager = as_captured(captured.module)
+    if signature.random and run.loops and not run.config.fallback_random:
+        eager = drawing(eager)
+    if compile_backward is None:
+        return autograd_function.build(signature, forward, written=written, eager=eager)
+
+    def as_written(inputs: tuple[Any, ...]) -> Any:
+        run.say(make("FL303", captured.span, what=captured.frame))
+        raise AsWritten
+
+    def disabled_backward() -> Callable[..., Any]:
+        with uncollected():
+            return _hook.disabled(compile_backward())  # the program may run it inside a compiled function
+
+    return autograd_function.build(
+        signature, forward, written=written, saved=saved,
+        backward=disabled_backward() if run.recorder.backwards or again else None,
+        compile_backward=_hook.disabled(disabled_backward), eager=eager,
+        on_double_backward=lambda: run.say(make("FL302", captured.span)),
+        expects=tangents_like, as_written=as_written if captured.resumable else None,
+    )  # fmt: skip

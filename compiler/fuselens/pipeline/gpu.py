@@ -1,0 +1,155 @@
+"""What the pipeline does for graphs on a GPU besides the stages, and for CPU graphs that are compiled for one.
+
+A GPU that is absent (``Config.target``) gets kernels of its own, lowered, compiled and reported, and never run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from .. import report
+from ..capture.frame import Captured
+from ..config import assembly_of
+from ..diagnostics import make
+from .recorder import Run
+
+if TYPE_CHECKING:
+    from ..codegen.source import Source
+    from ..codegen.triton.assembly import Compiled
+    from ..ir.loops import Graph
+
+Call = Callable[[tuple[Any, ...]], Any]
+
+
+def cards(captured: Captured) -> tuple[Any, ...]:
+    """What the stages may see of the graph's GPUs and the software for them."""
+    from ..runtime.triton_jobs import versions
+
+    values = (n.meta.get("val") for n in captured.module.graph.nodes)
+    devices = {v.device for v in values if isinstance(v, torch.Tensor) and v.device.type == "cuda"}
+    found: list[tuple[Any, ...]] = []
+    for device in sorted(devices, key=str):
+        card: Any = torch.cuda.get_device_properties(device)
+        about = (card.major, card.minor, card.multi_processor_count, card.total_memory, card.L2_cache_size)
+        found.append((str(device), card.name, *about))
+    return (torch.version.cuda, torch.backends.cudnn.version(), found, versions())
+
+
+def tuned(fused: Graph, loops: Graph, run: Run) -> tuple[Graph, dict[str, Any], list[report.Decision]]:
+    """The tune stage: the graph with what measuring chose, the choices by kernel, and what was tried."""
+    if not run.config.mode.startswith("max-autotune") or torch.cuda.is_current_stream_capturing():
+        return fused, {}, []
+    from ..ir import text
+    from . import tuning
+
+    with run.stage("tune"):
+        fused, tunings, tried = tuning.for_gpu(fused, run.config, loops=loops)
+    run.record("tune", "loop", lambda: text.show(fused))
+    return fused, tunings, tried
+
+
+def recorded(call: Call, written: Sequence[int], run: Run) -> Call:
+    """``call``, recorded as CUDA graphs where the mode asks for it. ``written`` are the inputs that it writes to."""
+
+    def unrecorded(code: str, why: str) -> None:
+        run.say(make(code, run.captured.span, what=f"graph {run.graph.id} ({run.phase})", why=why))
+
+    config = run.config
+    if run.target == "cuda" and config.mode in ("reduce-overhead", "max-autotune"):
+        from ..runtime.cuda_graphs import Recorded
+
+        static = run.captured.owned if run.phase == "forward" else ()
+        symbolic = run.captured.sizes is not None
+        return Recorded(call, written, static, symbolic, config.cuda_graph_memory, unrecorded)
+    if config.mode == "reduce-overhead" and not config.target.startswith("cuda"):
+        unrecorded("FL501", "it runs on the CPU")
+    return call
+
+
+def with_resources(kernels: list[report.Kernel], source: Source | None, run: Run) -> list[report.Kernel]:
+    """``kernels`` with the registers, spills and shared memory of those that run on the GPU, where texts are wanted."""
+    if not run.recorder.texts or run.target != "cuda" or source is None or not kernels:
+        return kernels
+    from ..codegen.triton.assembly import Compiled, resource_usage
+    from ..runtime.launch import compiled
+
+    made = {
+        name: Compiled(texts, {**resource_usage(texts["cubin"]), "shared": shared})
+        for name, (texts, shared) in compiled(source, run.config, texts=bool(assembly_of(run.config))).items()
+    }
+    _keep_assembly(source, made, run)
+    functions = {k.name: k.function for k in source.kernels}
+    found = {name: made[f].resources for name, f in functions.items() if f in made}
+    return [dataclasses.replace(k, resources=dict(found.get(k.name, {}))) for k in kernels]
+
+
+def as_on_gpu(module: fx.GraphModule, fused: Graph, run: Run) -> tuple[Graph, Source | None]:
+    """The Triton kernels that a CPU graph would have on a GPU, and the graph that they are of.
+
+    Where nobody asked for a GPU they are a document only, of the graph as it was lowered if Triton can express it.
+    """
+    from ..codegen.source import Unsupported
+    from ..codegen.triton.kernels import to_triton
+    from ..lowering.lower import lower
+    from ..schedule.fuse import fuse
+    from ..schedule.order import order
+    from ..schedule.split import for_gpu
+
+    if not run.for_absent_gpu:
+        with suppress(Unsupported):
+            there = order(for_gpu(fused))
+            return there, to_triton(there)
+    there = order(for_gpu(fuse(lower(module, name=fused.name, device="cuda"))))
+    try:
+        return there, to_triton(there, run.config.target if run.for_absent_gpu else "cuda")
+    except Unsupported:
+        if run.for_absent_gpu:
+            raise
+        return there, None
+
+
+def compile_for_absent(graph: Graph, source: Source, run: Run) -> None:
+    """Kernels of a CPU graph compiled for the configured GPU: texts and resources, nothing that runs."""
+    architecture = int(run.config.target.partition("sm_")[2] or 90)
+    try:
+        from ..codegen.triton.assembly import Compiled
+        from ..codegen.triton.offline import compile_kernel, load_module
+
+        module = load_module(source, run.config.cache_dir / "offline")
+    except ImportError as error:
+        why = f"Triton is not installed ({error})"
+        run.say(make("FL402", run.captured.span, what=run.config.target, why=why))
+        return
+    by_function: dict[str, Compiled] = {}
+    for info in source.kernels:
+        if info.function not in by_function:
+            asm = compile_kernel(module, info, architecture)
+            by_function[info.function] = Compiled(asm, {k: int(asm[k]) for k in ("registers", "spills", "shared")})
+        resources = dict(by_function[info.function].resources)
+        read, written = (None if b is None else graph.hint(b) for b in (info.bytes_read, info.bytes_written))
+        run.graph.kernels.append(report.Kernel(
+            info.name, "triton", run.phase, info.kind, info.operations, info.spans, read, written, resources=resources
+        ))  # fmt: skip
+    if source.kernels:
+        _keep_assembly(source, by_function, run)
+
+
+def _keep_assembly(source: Source, compiled: Mapping[str, Compiled], run: Run) -> None:
+    """The documents of compiled Triton kernels; where nobody asked for them, only that there are such."""
+    from ..codegen.triton import assembly
+
+    if not run.recorder.texts:
+        return
+    wanted = assembly_of(run.config)
+    for form in assembly.forms():
+        text, lines = assembly.document(form, source, compiled) if form in wanted else ("", ())
+        suffix = assembly.SUFFIXES[form]
+        if suffix == "mlir":
+            text = run.in_names_of_axes(text, "_size")
+        run.keep(report.Stage(run.named(form), suffix, text, lines, later=form not in wanted))

@@ -1,0 +1,195 @@
+"""A captured graph becomes a callable: of the cache or of the stages, for inputs as they share memory, frozen or not."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from .. import live_memory, torch_private
+from ..autograd.signature import NOTHING_SHARED, Sharing, Signature
+from ..autograd.unsupported import Unsupported
+from ..capture import _hook
+from ..capture.frame import Captured
+from ..capture.tracer import describe_tensor
+from ..diagnostics import make
+from ..ir import graph_text
+from ..runtime import triton_worker
+from ..runtime.build import host_isa
+from . import frozen, gpu, lazy_views, programs, sharing
+from .effects import with_effects
+from .graph_cache import GraphCache, key_for
+from .recorder import Recorder, Run
+from .refusals import as_captured, or_eager
+
+if TYPE_CHECKING:
+    from ..autograd.joint import Joint
+
+
+def compile_graph(captured: Captured, recorder: Recorder) -> Callable[[tuple[Any, ...]], Any]:
+    """The callable (gathered inputs → outputs) for a captured graph. Never fails: what is refused runs eagerly."""
+    record = recorder.new_graph(captured)
+    run = Run(captured, recorder, record)
+    run.record("capture", "py", lambda: graph_text.show(captured.module.graph, f"graph{record.id}"))
+    output = next(n for n in captured.module.graph.nodes if n.op == "output").args[0]
+    record.outputs = tuple(
+        describe_tensor(n.meta["val"], captured.sizes) for n in output if hasattr(n.meta.get("val"), "stride")
+    )
+    if run.config.backend == "eager":
+        record.fallback = True
+        return _hook.disabled(as_captured(captured.module))
+
+    def compiled() -> Callable[..., Any]:
+        made = or_eager(lambda: _compile(run), run)
+        if record.memory:
+            run.record("memory", "txt", lambda: live_memory.text(record))
+        return made
+
+    if run.config.build or run.target != "cpu":
+        return _hook.disabled(compiled())
+    recorder.later(compiled)
+    return _hook.disabled(as_captured(captured.module))
+
+
+def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Callable[..., Any]:
+    """``lazy`` are inputs that stand for lazily conjugated or negated ones."""
+    captured = run.captured
+    if captured.sizes is not None and torch_private.depends_on_data(captured.sizes.env):
+        raise Unsupported("it computes numbers or sizes from data, which kernels do not know beforehand")
+    if any(isinstance(n.meta.get("val"), torch.Generator) for n in captured.module.graph.nodes):
+        raise Unsupported("it draws from generators of random numbers, which kernels do not")
+    if foreign := _foreign_devices(captured.module.graph):
+        raise Unsupported(f"it has tensors on the device {min(foreign)}, for which no code is generated")
+    if turns := lazy_views.turns(captured.inputs):
+        plain = lazy_views.in_memory(captured, turns)
+        if plain is None:
+            raise Unsupported("it returns an input that is a lazily conjugated or negated view")
+        call = _compile(replace(run, captured=plain), frozenset(turns))
+        return lambda inputs: call(lazy_views.turned(inputs, turns))
+    traced = _trace(run, NOTHING_SHARED)
+    signature = traced.signature
+    written = {m.input for m in signature.mutations}
+    if lazy & written:
+        raise Unsupported("it writes to an input that is a lazily conjugated or negated view")
+    if not written:
+        return _freezing(traced, run) or _compile_traced(traced, run)
+    visible = {m.input for m in signature.mutations if m.differentiable}
+    grad = captured.grad_enabled or signature.enables_grad
+    find = functools.partial(sharing.find, written=written, visible=visible, grad=grad)
+    shared = find(captured.inputs, wanted=sharing.tensors(captured.inputs))
+    if shared is not NOTHING_SHARED:
+        traced = _trace(run, shared)
+    ready = _compile_traced(traced, run)
+    wanted = sorted({*written, *captured.arguments, *shared.companions})
+    if len(wanted) == 1:
+        return ready
+
+    def compile_for(shared: Sharing) -> Callable[..., Any]:
+        other = run.again()
+        return or_eager(lambda: _compile_traced(_trace(other, shared), other), other)
+
+    find = functools.partial(find, wanted=wanted)
+    return sharing.by_sharing(ready, shared, find, compile_for, as_captured(captured.module))
+
+
+def _foreign_devices(graph: fx.Graph) -> set[str]:
+    """Types of the devices of a graph's tensors that no kernels are made for: ``meta`` tensors have no data."""
+    values = [n.meta.get("val") for n in graph.nodes]
+    return {v.device.type for v in values if isinstance(v, torch.Tensor)} - {"cpu", "cuda"}
+
+
+def _freezing(traced: _Traced, run: Run) -> Callable[..., Any] | None:
+    """The graph compiled for parameters and buffers as they are, and again when they change; None where it is not."""
+    if not run.config.freezing or not run.loops:
+        return None
+    captured, joint = run.captured, traced.joint
+    if joint.training or joint.signature.detached:
+        run.say(make("FL304", captured.span, why="gradients are recorded"))
+        return None
+    owned = [i for i in captured.owned if frozen.freezable(captured.inputs[i])]
+    if not owned:
+        return None
+    first = [(traced, run)]
+
+    def compile_for(tensors: Mapping[int, Any]) -> Callable[..., Any]:
+        if first:
+            return _compile_traced(*first.pop(), constants=tensors)
+        run.say(make("FL201", captured.span, what=f"`{captured.frame}`, because a frozen tensor changed"))
+        other = run.again()
+        return or_eager(lambda: _compile_traced(_trace(other, NOTHING_SHARED), other, constants=tensors), other)
+
+    return frozen.by_state(owned, compile_for, captured.inputs, run.config.recompile_limit)
+
+
+class _Traced:
+    """A captured graph's joint graph, or what the cache has of it: then ``joint`` is traced if somebody asks for it.
+
+    ``again``: the cache has its forward, but no backward yet.
+    """
+
+    def __init__(self, cache: GraphCache, trace: Callable[[], Joint]) -> None:
+        self.cache, self._trace = cache, trace
+        self.entry = cache.load()
+        self.backward = cache.load_backward() if self.entry is not None and self.entry.training else None
+        self.again = self.entry is not None and self.entry.training and self.backward is None
+        if self.again:
+            self.entry = None
+
+    @functools.cached_property
+    def joint(self) -> Joint:
+        return self._trace()
+
+    @property
+    def signature(self) -> Signature:
+        return self.joint.signature if self.entry is None else self.entry.signature
+
+
+def _trace(run: Run, shared: Sharing) -> _Traced:
+    captured, config = run.captured, run.config
+    if shared.bases and captured.sizes is not None:
+        raise Unsupported("an input is written to that shares memory with another input, and sizes are symbolic")
+    on_gpu = run.target == "cuda"
+
+    def trace() -> Joint:
+        from ..autograd import joint as joint_stage
+
+        if run.loops and on_gpu:
+            triton_worker.start()
+        with run.stage("joint"):
+            return joint_stage.trace(
+                captured.module,
+                captured.fakes,
+                grad_enabled=captured.grad_enabled,
+                sharing=shared,
+                counter_based=run.loops and not config.fallback_random,
+            )
+
+    key = None
+    if run.loops and not config.freezing and not run.for_absent_gpu:
+        host = (host_isa(config), programs.has_cpp_hosts(), *(gpu.cards(captured) if on_gpu else ()))
+        key = key_for(captured, config, shared, graph=run.graph.id, texts=run.recorder.texts, host=host)
+    traced = _Traced(GraphCache(config, key), trace)
+    for diagnostic in traced.cache.cache.drain():
+        run.say(diagnostic)
+    return traced
+
+
+def _compile_traced(traced: _Traced, run: Run, *, constants: Mapping[int, Any] | None = None) -> Callable[..., Any]:
+    """The callable of a traced graph: from the cache, or made by the stages and kept there."""
+    entry, backward = traced.entry, traced.backward
+    if entry is None:
+        from .stages import compile_joint
+
+        return compile_joint(traced.joint, run, traced.cache, again=traced.again, constants=constants or {})
+    run.graph.training = entry.training
+    run.graph.decisions += entry.decisions
+    for stage in entry.stages:
+        run.keep(stage)
+    return with_effects(
+        entry.signature, programs.from_cache(entry.forward, run), entry.forward.written, run, saved=entry.saved,
+        compile_backward=backward and (lambda: programs.from_cache(backward, replace(run, phase="backward"))),
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""Programs, made by the stages or taken from the cache, become callables; the report gets what their builds say."""
+
+from __future__ import annotations
+
+from .. import live, report
+from ..capture import tensor_layout
+from ..runtime import program as host_program
+from ..runtime.compile_graph import Built, Call, build
+from . import gpu
+from .graph_cache import Program
+from .recorder import Run
+
+
+def has_cpp_hosts() -> bool:
+    """Whether this process can run host programs in C++."""
+    return host_program.available(tensor_layout.tensor_offset())
+
+
+def donates() -> bool:
+    """Whether C++ host programs can tell that an input's memory is theirs."""
+    return has_cpp_hosts() and host_program.donates()
+
+
+def say(program: Program, record: report.Graph) -> None:
+    """Puts what the stages decided into the report."""
+    record.decisions += program.decisions
+    record.memory += program.memory
+    record.externs += program.externs
+
+
+def from_cache(program: Program, run: Run) -> Call:
+    for stage in program.stages:
+        run.keep(stage)
+    say(program, run.graph)
+    return bound(program, run)
+
+
+def bound(program: Program, run: Run) -> Call:
+    """The callable of a program."""
+    record, config, generated = run.graph, run.config, program.generated
+    with run.stage("build"):
+        built = build(program, generated, config, run.target, run.phase)
+    record.timings += [report.Timing(run.named(t.stage), t.seconds) for t in built.timings]
+    record.cached = built.cached and (run.phase == "forward" or record.cached)
+    for diagnostic in built.diagnostics:
+        run.say(diagnostic)
+    if run.recorder.follower is not None:
+        _follow_kernels(built, program, run, run.recorder.follower)
+    if run.recorder.texts:
+        for stage in built.stages:
+            shown = run.in_names_of_axes(stage.text, "_size")
+            run.keep(report.Stage(run.named(stage.name), stage.suffix, shown, stage.lines))
+    if not run.for_absent_gpu:
+        record.kernels += gpu.with_resources(built.kernels, generated.triton, run)
+    return gpu.recorded(built.call, program.written, run)
+
+
+def _follow_kernels(built: Built, program: Program, run: Run, follower: live.Follower) -> None:
+    """Has the times of a C++ program's kernels taken now and then."""
+    from ..runtime.kernel_times import Probe, timed
+
+    text = timed(program.generated)
+    if text is not None:
+        kernels = [(kernel.name, run.phase, kernel.spans) for kernel in built.kernels]
+        probe = Probe(built.call, text, program.generated, run.config)  # type: ignore[arg-type]
+        follower.kernels(run.graph.id, kernels, probe)

@@ -1,0 +1,201 @@
+"""What the stages say goes into the report: :class:`Recorder` for a function, :class:`Run` for one graph of it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from .. import live, recorded_inputs, report, torch_private
+from ..capture.frame import Captured, Facts
+from ..capture.tracer import describe_tensor
+from ..config import Config
+from . import graph_cache
+
+
+class Recorder:
+    """Collects what the stages say into a :class:`report.Report`. Who wants ``texts`` or fills the cache wants
+    ``backwards`` compiled with their forwards, not when one first runs."""
+
+    def __init__(
+        self, function: str, file: str, span: report.Span | None, config: Config, texts: bool, backwards: bool = False
+    ) -> None:
+        self.report = report.Report(function, file, span, target=config.target)
+        self.config = config
+        self.texts = texts or bool(config.print_after) or config.dump is not None
+        self.backwards = self.texts or backwards
+        self.progress: Callable[[str], None] | None = None
+        self.follower: live.Follower | None = None
+        self.seconds = 0.0
+        self._later: list[Callable[[], object]] = []
+        self._seen: set[Any] = set()
+        self._calls: list[Any] = []
+        self._on_gpu = False
+
+    def on_call(self, code: types.CodeType, args: Sequence[Any]) -> None:
+        """The function is compiled for a call with ``args``: where the run is followed, they are recorded."""
+        with torch_private.without_torch_function():
+            self._on_gpu = any(isinstance(a, torch.Tensor) and a.is_cuda for a in args)
+        if self.follower is None:
+            return
+        recorded = False
+        with suppress(recorded_inputs.NotRecordable):
+            call = recorded_inputs.described(code, args)
+            self._calls = [*(c for c in self._calls if c != call), call]
+            recorded_inputs.Recording(self.config.cache_dir, code.co_filename, code.co_qualname).keep(self._calls)
+            recorded = True
+        where = report.Span(code.co_filename, code.co_firstlineno, 0, code.co_firstlineno, 0)
+        given = [(n, a) for n, a in zip(code.co_varnames, args, strict=False) if isinstance(a, torch.Tensor)]
+        self.follower.call(tuple(report.Shape(n, where, describe_tensor(a, None)) for n, a in given), recorded)
+
+    def on_break(self, diagnostic: report.Diagnostic) -> None:
+        if self.follower is not None:
+            self.follower.finding(diagnostic)
+        key = (diagnostic.code, diagnostic.span)
+        if key not in self._seen:
+            self._seen.add(key)
+            self.report.breaks.append(diagnostic)
+
+    def on_diagnostic(self, diagnostic: report.Diagnostic) -> None:
+        if self.follower is not None:
+            self.follower.finding(diagnostic)
+        key = (diagnostic.code, diagnostic.span, diagnostic.message)
+        if key not in self._seen:
+            self._seen.add(key)
+            self.report.diagnostics.append(diagnostic)
+
+    def on_frame(self, facts: Facts) -> None:
+        if self.follower is not None:
+            self.follower.shapes(tuple(facts.shapes))
+        seen = {(g.source, g.expression) for g in self.report.guards}
+        self.report.guards += [g for g in facts.guards if (g.source, g.expression) not in seen]
+        self.report.symbols += [s for s in facts.symbols if s not in self.report.symbols]
+        known = {(s.name, s.span) for s in self.report.shapes}
+        for shape in facts.shapes:
+            if (shape.name, shape.span) not in known:
+                known.add((shape.name, shape.span))
+                self.report.shapes.append(shape)
+
+    def capturing(self, code: types.CodeType) -> AbstractContextManager[None]:
+        return graph_cache.capturing(self.config, code, self.on_diagnostic, self._on_new)
+
+    def _on_new(self) -> None:
+        """A frame is captured of which the cache knows nothing: its kernels will have to be compiled."""
+        from ..runtime import triton_worker
+
+        if self._on_gpu and self.config.backend == "fuselens":
+            triton_worker.start()
+
+    def later(self, work: Callable[[], object]) -> None:
+        """Leaves ``work`` for :meth:`finish`."""
+        self._later.append(work)
+
+    @property
+    def finished(self) -> bool:
+        return not self._later
+
+    def finish(self) -> None:
+        """Called after the function: does what was left for later, and writes the dump folder that was asked for."""
+        start = time.perf_counter()
+        while self._later:
+            self._later.pop(0)()
+        self.seconds += time.perf_counter() - start
+        self.report.timings.append(report.Timing("total", self.seconds))
+        if self.config.dump is not None:
+            from .. import views
+
+            views.dump(self.report, self.config.dump)
+
+    def new_graph(self, captured: Captured) -> report.Graph:
+        graph = report.Graph(
+            id=len(self.report.graphs), frame=captured.frame, span=captured.span, operations=captured.operations,
+            inputs=tuple(
+                describe_tensor(f, captured.sizes) if isinstance(f, torch.Tensor) else report.Tensor(_number_or_object(f), ())
+                for f in captured.fakes
+            ),
+        )  # fmt: skip
+        self.report.graphs.append(graph)
+        return graph
+
+
+def _number_or_object(given: Any) -> str:
+    if isinstance(given, torch.Generator):
+        return type(given).__name__
+    return "float" if isinstance(given, torch.SymFloat) else "int"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One captured graph going through the stages: times each, keeps its text when somebody wants it.
+
+    Stages of its backward are named after it.
+    """
+
+    captured: Captured
+    recorder: Recorder
+    graph: report.Graph
+    phase: str = "forward"
+
+    @property
+    def config(self) -> Config:
+        return self.recorder.config
+
+    @property
+    def loops(self) -> bool:
+        """Whether the graph becomes loops, or runs operator by operator."""
+        return self.config.backend == "fuselens"
+
+    @functools.cached_property
+    def target(self) -> str:
+        """Where the graph's kernels run: on the GPU if any of its tensors are there."""
+        values = (n.meta.get("val") for n in self.captured.module.graph.nodes)
+        return "cuda" if any(isinstance(v, torch.Tensor) and v.device.type == "cuda" for v in values) else "cpu"
+
+    @property
+    def for_absent_gpu(self) -> bool:
+        """Whether kernels are compiled for a GPU that is not here, while the graph runs on the CPU."""
+        return self.target == "cpu" and self.config.target.startswith("cuda")
+
+    def again(self) -> Run:
+        """The same captured graph compiled once more, a graph of its own in the report."""
+        return replace(self, graph=self.recorder.new_graph(self.captured))
+
+    def named(self, stage: str) -> str:
+        return stage if self.phase == "forward" else f"{stage}.{self.phase}"
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        name = self.named(name)
+        if self.recorder.progress is not None:
+            self.recorder.progress(name)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.graph.timings.append(report.Timing(name, time.perf_counter() - start))
+
+    def record(self, name: str, suffix: str, make_text: Callable[[], tuple[str, tuple[report.Line, ...]]]) -> None:
+        if self.recorder.texts:
+            text, lines = make_text()
+            self.keep(report.Stage(self.named(name), suffix, self.in_names_of_axes(text), lines))
+
+    def in_names_of_axes(self, text: str, suffix: str = "") -> str:
+        """``text`` with the user's names for symbolic sizes, each with ``suffix``."""
+        return text if self.captured.sizes is None else self.captured.sizes.rename(text, suffix)
+
+    def keep(self, stage: report.Stage) -> None:
+        self.graph.stages.append(stage)
+        wanted = self.config.print_after
+        base = stage.name.split(".")[0]
+        if stage.name in wanted or base in wanted or "all" in wanted:
+            print(f"# --- graph {self.graph.id}, after {stage.name}\n{stage.text}", file=sys.stderr)
+
+    def say(self, diagnostic: report.Diagnostic) -> None:
+        self.recorder.on_diagnostic(diagnostic)

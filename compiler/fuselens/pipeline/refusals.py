@@ -1,0 +1,93 @@
+"""Graphs that a stage refuses: they run eagerly, as they were captured, and the report says why."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import fx
+
+from .. import report, torch_private
+from ..diagnostics import make
+from ..ir.straight_line import straight_line
+from .recorder import Run
+
+T = TypeVar("T")
+log = logging.getLogger("fuselens")
+
+
+def or_eager(make: Callable[[], Callable[..., Any]], run: Run) -> Callable[..., Any]:
+    """What ``make`` makes of the run's graph; where a stage refuses it, the graph as it was captured."""
+    graph = run.graph
+
+    def eagerly(why: report.Diagnostic) -> Callable[..., Any]:
+        graph.fallback = True
+        graph.decisions.append(
+            report.Decision(why.code, "fallback", f"graph {graph.id}", why.message, run.captured.span)
+        )
+        return as_captured(run.captured.module)
+
+    return or_else(make, eagerly, run)
+
+
+def or_else(make: Callable[[], T], otherwise: Callable[[report.Diagnostic], T], run: Run) -> T:
+    """What ``make`` makes; where a stage refuses that, what ``otherwise`` makes of the reason, which the report gets, too.
+    What no stage raises on purpose is a defect of ours, and raised where that is asked for."""
+    try:
+        return make()
+    except Exception as error:
+        if not isinstance(error, _typed()):
+            log.warning("graph %d of %s runs eagerly", run.graph.id, run.captured.frame, exc_info=True)
+            if run.config.strict:
+                raise
+        why = _diagnostic(error, run)
+        run.say(why)
+        return otherwise(why)
+
+
+def as_captured(module: fx.GraphModule) -> Callable[[tuple[Any, ...]], Any]:
+    """Runs a captured graph operator by operator. Where it raises, what it entered and set is as it was before."""
+    graph = straight_line(module)
+    targets = [n.target for n in module.graph.nodes]
+    if torch_private.SET_GRAD_ENABLED not in targets and not any(
+        isinstance(t, torch_private.EnterContext) for t in targets
+    ):
+        return graph
+
+    def run(inputs: tuple[Any, ...]) -> Any:
+        enabled = torch.is_grad_enabled()
+        try:
+            return graph(inputs)
+        except BaseException as error:
+            called = error.__traceback__ and error.__traceback__.tb_next
+            if called is not None:
+                torch_private.exit_all(called.tb_frame.f_locals.values())
+            torch_private.set_grad_enabled(enabled)
+            raise
+
+    return run
+
+
+def _typed() -> tuple[type[BaseException], ...]:
+    from ..autograd.unsupported import Unsupported
+    from ..codegen.source import Unsupported as NotGenerated
+    from ..lowering.builder import LoweringError
+    from ..runtime.build import BuildFailed, NoCompiler
+
+    return (Unsupported, LoweringError, NotGenerated, BuildFailed, NoCompiler)
+
+
+def _diagnostic(error: Exception, run: Run) -> report.Diagnostic:
+    from ..autograd.unsupported import Unsupported
+    from ..runtime.build import BuildFailed, NoCompiler
+
+    where = run.captured.span
+    if isinstance(error, Unsupported):
+        return make("FL301", error.span or where, why=error.reason)
+    if isinstance(error, NoCompiler):
+        return make("FL403", where, what=str(error))
+    if isinstance(error, BuildFailed):
+        return make("FL402", error.span or where, what=f"graph of {run.captured.frame}", why=str(error)[:2000])
+    return make("FL404", where, why=f"{type(error).__name__}: {str(error)[:500]}")

@@ -1,0 +1,55 @@
+"""What every compilation needs, made beforehand."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import torch
+from torch import fx
+
+from .. import torch_private
+
+
+def warm() -> None:
+    """Fills what every compilation needs (tables, torch's and sympy's caches) without computing on real tensors.
+
+    The worker calls it once before it forks; a process that forks must have started neither OpenMP's threads nor, where
+    torch was built for accelerators, those of the autograd engine. So a backward's operators are here a forward's.
+    """
+    from ..autograd import joint as joint_stage
+    from ..autograd import partition as partition_stage
+    from ..capture import classify, tensor_layout
+    from ..capture.sources import local
+    from ..capture.symbols import Sizes
+    from ..codegen.generate import generate
+    from ..config import from_environment
+    from ..lowering.lower import lower
+    from ..rewrite.simplify import simplify
+    from ..runtime.build import NoCompiler, find_compiler, host_isa
+    from ..schedule.fuse import fuse
+    from ..schedule.order import order
+
+    tensor_layout.ensure()
+    with suppress(NoCompiler):
+        find_compiler(from_environment())
+    classify.is_graph_callable(torch.relu)
+    for axes in ({}, {"x": {0: "n"}}):
+        sizes = Sizes(axes) if axes else None
+        mode = torch_private.fake_mode(sizes.env if sizes else None)
+        real = torch.empty(4, 8, requires_grad=True)
+        fake = (
+            sizes.fake(mode, real, {0: True}, local(0, "x"), None) if sizes else torch_private.fake_static(mode, real)
+        )
+        graph = fx.Graph()
+        x = graph.placeholder("x")
+        positive = graph.call_function(torch.relu, (x,))
+        y = graph.call_function(torch.softmax, (positive, -1))
+        total = graph.call_method("sum", (y, 0))
+        aten = torch.ops.aten
+        tangent = graph.call_method("expand_as", (total, x))
+        tangent = graph.call_function(aten._softmax_backward_data.default, (tangent, y, -1, torch.float32))
+        graph.output((total, graph.call_function(aten.threshold_backward.default, (tangent, positive, 0))))
+        module = fx.GraphModule(torch.nn.Module(), graph)
+        torch_private.propagate(module, mode, [fake])
+        part = partition_stage.forward_only(joint_stage.trace(module, [fake], grad_enabled=False))
+        generate(order(fuse(lower(simplify(part), name="warm"))), "cpu", host_isa(from_environment()))
