@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from fuselens.codegen.triton import rows
+from fuselens.codegen.triton.blocks import Blocks
 from fuselens.codegen.triton.interpret import Job, interpret
-from fuselens.codegen.triton.kernels import to_triton
+from fuselens.codegen.triton.kernels import to_triton, variants
 from fuselens.ir.evaluate import Memory
 from fuselens.ir.text import parse
 from fuselens.schedule import split
@@ -37,12 +38,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "REREAD", ((150, 128, 4),))
 
 
-def check(cases: list[Case], tolerance: float = 2e-5) -> list[str]:
+def check(cases: list[Case], tolerance: float = 2e-5, blocks: Blocks | None = None) -> list[str]:
     """Runs each program, all in one interpreter, and compares its outputs with eager's. Returns the kernels' texts."""
     jobs, memories = [], []
     for text, x, _ in cases:
-        graph = order(for_gpu(parse(text)))
-        source = to_triton(graph)
+        graph = order(for_gpu(parse(text)) if blocks is None else parse(text))
+        source = to_triton(graph, tunings={k.name: blocks for k in graph.kernels()} if blocks else {})
         memory = Memory(graph)
         memory.bind([x])
         for kernel in graph.kernels():
@@ -132,12 +133,60 @@ def test_rows_that_begin_anywhere_in_memory() -> None:
         rows += [(LOG_SOFTMAX.format(n=n, m=m), x, lambda v: (v.log_softmax(-1),)) for x in special(n, m)]
     x = torch.randn(7, 203)
     x[:, 150] = x[:, 31] = 9.0
-    rows.append((BEST.format(m=203), x, lambda v: (v.argmax(1), (v * v).sum(1), v + v.argmax(1)[:, None])))
+    rows.append((BEST.format(m=203), x, best))
     padded = LOG_SOFTMAX.format(n=7, m=203).replace("strides [203, 1]", "strides [208, 1]").replace("203*i0", "208*i0")
     assert all("for rest in" in to_triton(parse(text)).text for text, *_ in rows)
     check(rows)
     assert "column0first" not in to_triton(parse(padded)).text and "rest" in to_triton(parse(padded)).text
     assert "rest" not in to_triton(parse(LOG_SOFTMAX.format(n=7, m=200))).text
+
+
+def best(x: Tensor) -> tuple[Tensor, ...]:
+    return x.argmax(1), (x * x).sum(1), x + x.argmax(1)[:, None]
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_programs_that_share_a_row(parts: int) -> None:
+    cases: list[Case] = []
+    for n, m, inputs in ((3, 512, 1), (2, 203, None), (2, 33, 1)):
+        cases += [(LOG_SOFTMAX.format(n=n, m=m), x, lambda v: (v.log_softmax(-1),)) for x in special(n, m)[:inputs]]
+    x = torch.randn(7, 203)
+    x[:, 150] = x[:, 31] = 9.0  # in parts of different programs
+    x[2, 140] = torch.nan
+    cases.append((BEST.format(m=203), x, best))
+    for d in ("f32", "i64"):
+        row = torch.randint(-50, 50, (509,))
+        cases.append((EVERYTHING.format(n=509, d=d, symbols=""), row.float() if d == "f32" else row, everything))
+    texts = check(cases, blocks=Blocks(1, 1, 512 // parts, 4, parts))
+    assert all(f"part = tl.program_id(0) % {parts}" in t and t.count("leave_cluster()") == 2 for t in texts)
+    assert texts[0].count("tl.load(v_x") == 1
+
+
+def test_which_programs_can_share_a_row() -> None:
+    blocks = Blocks(1, 1, 64, 4, 8)
+    for text, shared in (
+        (LOG_SOFTMAX.format(n=4, m=512), True),
+        (LOG_SOFTMAX.format(n=4, m=513), False),  # more columns than they have
+        (LOG_SOFTMAX.format(n=4, m="s0").replace("graph g", "graph g symbols [s0 = x.1 hint 300]"), False),
+        (SCATTERED.format(n=128), False),
+    ):
+        graph = parse(text)
+        source = to_triton(graph, tunings={k.name: blocks for k in graph.kernels()})
+        assert ("part = " in source.text) == shared, source.text
+        assert [k.launch.get("cluster", 1) for k in source.kernels][-1] == (8 if shared else 1)
+
+
+def test_clusters_compile_for_sm_90(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fuselens.codegen.triton.offline import compile_offline
+
+    monkeypatch.undo()
+    graph = order(for_gpu(parse(LOG_SOFTMAX.format(n=2048, m=131072))))
+    (shared, *_) = [b for b in variants(graph)["k"] if isinstance(b, Blocks) and b.parts > 1]
+    found = compile_offline(to_triton(graph, tunings={"k": shared}), "k", 90)
+    assert found["spills"] == 0
+    assert found["ptx"].count("barrier.cluster.arrive") == 3  # for the maximum, for the sum, and at the end
+    loads = re.findall(r"ld\.global\S*\.v4\.b32", found["ptx"])
+    assert len(loads) * 4 * 32 * shared.warps == shared.columns  # each column once
 
 
 def test_aligned_parts_of_rows_move_in_vectors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,41 @@ def test_every_candidate_of_a_product_agrees(monkeypatch: pytest.MonkeyPatch, tm
         fuselens.reset()
 
 
+LONG_ROWS: dict[str, tuple[Callable[[Any], Any], tuple[int, int]]] = {
+    "softmax": (lambda x: x.softmax(-1), (300, 20_000)),
+    "log_softmax": (lambda x: x.log_softmax(-1), (300, 131_072)),
+    "layer norm": (lambda x: F.layer_norm(x, (x.shape[-1],)) + x, (200, 65_536)),
+    "best": (lambda x: (x.argmax(-1), x / (x * x).sum(-1, keepdim=True)), (150, 50_257)),
+    "doubles": (lambda x: x.double().softmax(-1), (150, 16_384)),
+}
+
+
+@pytest.mark.parametrize("name", LONG_ROWS)
+@pytest.mark.parametrize("which", range(3))
+def test_programs_that_share_a_row(name: str, which: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    fn, shape = LONG_ROWS[name]
+    x = t(*shape)
+    x[3, 70] = x[5, shape[1] - 2] = torch.inf
+    x[7, shape[1] // 2] = torch.nan
+    measured, asked = tune_gpu.on_card, [0]
+
+    def choose(questions: Any, generate: Any, config: Any) -> list[list[float]]:
+        found = measured(questions, generate, config)
+        for question, row in zip(questions, found, strict=True):
+            shared = [k for k, c in enumerate(question) if " programs" in c.label]
+            if shared:
+                asked[0] += 1
+                assert row[shared[which % len(shared)]] < 1.0, "it runs"
+                row[:] = [0.5 if k == shared[which % len(shared)] else 1.0 for k in range(len(row))]
+        return found
+
+    monkeypatch.setattr("fuselens.tuning.MEASURE", choose)
+    compiled, _ = tuned(lambda x: fn(x))
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), fn(x), rtol=1e-4, atol=1e-5, equal_nan=True)
+    assert asked[0]
+
+
 TURNS = """
 import torch, fuselens
 from fuselens.pipeline import tuning

@@ -48,9 +48,9 @@ def driver() -> Iterator[Driver]:
 
 
 def kernel(built: list[int], pointers: int, sizes: int) -> _launch.Kernel:
-    def build(key: int) -> tuple[int, int, int]:
+    def build(key: int) -> tuple[int, int, int, int]:
         built.append(key)
-        return 1000 + key, 128, 64
+        return 1000 + key, 128, 64, 1
 
     return _launch.Kernel(build, pointers, sizes)
 
@@ -107,16 +107,52 @@ def test_errors(driver: Driver, built: list[int]) -> None:
     with pytest.raises(RuntimeError, match="CUDA error 999 at the launch of a compiled kernel$"):
         run(0, 1, 16)
     with pytest.raises(ValueError, match="1024"):
-        _launch.Kernel(lambda key: (0, 0, 0), 2000, 0)
+        _launch.Kernel(lambda key: (0, 0, 0, 1), 2000, 0)
+
+
+class Settings(ctypes.Structure):
+    """``CUlaunchConfig``."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(ctypes.c_uint * 18)),
+        ("count", ctypes.c_uint),
+    )
+
+
+def test_programs_that_start_together(driver: Driver) -> None:
+    run = _launch.Kernel(lambda key: (7, 256, 64, 8), 1, 0)
+    with pytest.raises(RuntimeError, match="CUDA error 801"):  # by a driver that cannot
+        run(5, 24, 4096)
+    launches = []
+
+    @ctypes.CFUNCTYPE(
+        ctypes.c_int, ctypes.POINTER(Settings), ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
+    )
+    def launch_with(settings, function, parameters, extra):
+        s = settings[0]
+        address = ctypes.cast(parameters[0], ctypes.POINTER(ctypes.c_uint64))[0]
+        launches.append((s.gx, s.gy, s.gz, s.bx, s.by, s.bz, s.shared, s.stream, s.count, function, address))
+        launches.append([s.attributes[0][k] for k in (0, 2, 3, 4)])
+        return 0
+
+    functions = driver.function, launch_with
+    launch, with_settings = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions)
+    _launch.init(launch, 0, with_settings)
+    run(5, 24, 4096)
+    cluster_dimension = 4
+    assert launches == [(24, 1, 1, 256, 1, 1, 64, 5, 1, 7, 4096), [cluster_dimension, 8, 1, 1]]
+    assert driver.launches == []
 
 
 def test_a_thread_without_a_context_gets_one(driver: Driver) -> None:
     asked: list[int] = []
 
-    def build(key: int) -> tuple[int, int, int]:
+    def build(key: int) -> tuple[int, int, int, int]:
         asked.append(key)
         driver.status = 0 if len(asked) == 2 else driver.status
-        return 1, 128, 0
+        return 1, 128, 0, 1
 
     run, driver.count = _launch.Kernel(build, 1, 0), 1
     driver.status = 201
@@ -128,7 +164,7 @@ def test_a_thread_without_a_context_gets_one(driver: Driver) -> None:
 
 
 def test_a_variant_that_cannot_be_built(driver: Driver) -> None:
-    def build(key: int) -> tuple[int, int, int]:
+    def build(key: int) -> tuple[int, int, int, int]:
         raise LookupError("no such thing")
 
     run = _launch.Kernel(build, 1, 0)

@@ -85,7 +85,7 @@ class Machine:
         function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * (pointers + sizes))(address(library, name))
         self.functions.append((function, pointers + sizes))
         which = len(self.functions)
-        return _launch.Kernel(lambda key: (which, 1, 0), pointers, sizes)
+        return _launch.Kernel(lambda key: (which, 1, 0, 1), pointers, sizes)
 
     def host(self, graph: Graph) -> Callable[[Any], Any]:
         """The graph's steps, which launch its C++ kernels."""

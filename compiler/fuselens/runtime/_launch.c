@@ -13,23 +13,43 @@
 typedef int (*launch_function)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                                unsigned bz, unsigned shared, void *stream, void **parameters, void **extra);
 
+/* As the driver's header has them */
+typedef struct {
+  int kind;
+  char unused[4];
+  union {
+    unsigned cluster[3]; /* programs that start together, along each axis */
+    char room[64];
+  } value;
+} LaunchAttribute;
+
+typedef struct {
+  unsigned grid[3], block[3], shared;
+  void *stream;
+  LaunchAttribute *attributes;
+  unsigned count;
+} LaunchSettings;
+
+typedef int (*launch_with_function)(const LaunchSettings *settings, void *function, void **parameters, void **extra);
+
 typedef int (*describe_function)(int error, const char **text);
 
 static launch_function launch_kernel;
+static launch_with_function launch_with; /* null: kernels of clusters cannot be launched */
 static describe_function describe_error; /* null: errors are numbers */
 
-enum { MOST_ARGUMENTS = 1024, ALIGNED = 1, NARROW = 2, FIRST_SIZE = 2, FLAGGED_SIZES = 60, SCRATCH = 2, NO_CONTEXT = 201 };
+enum { MOST_ARGUMENTS = 1024, ALIGNED = 1, NARROW = 2, FIRST_SIZE = 2, FLAGGED_SIZES = 60, SCRATCH = 2, NO_CONTEXT = 201, NOT_SUPPORTED = 801, CLUSTER = 4 };
 
 typedef struct Variant {
   uint64_t key;
   void *function;
-  unsigned threads, shared;
+  unsigned threads, shared, cluster;
   struct Variant *next;
 } Variant;
 
 typedef struct {
   PyObject_HEAD vectorcallfunc call;
-  PyObject *build; /* key -> (function, threads, bytes of shared memory); makes the GPU usable in this thread */
+  PyObject *build; /* key -> (function, threads, bytes of shared memory, programs of a cluster); makes the GPU usable in this thread */
   Py_ssize_t pointers, sizes;
   Variant *_Atomic variants; /* the last one first; threads without the interpreter lock look through them */
 } Kernel;
@@ -44,16 +64,23 @@ static Variant *build(Kernel *self, uint64_t key) {
   PyObject *made = PyObject_CallFunction(self->build, "K", (unsigned long long)key);
   if (!made) return NULL;
   unsigned long long function;
-  unsigned threads, shared;
-  int ok = PyArg_ParseTuple(made, "KII", &function, &threads, &shared);
+  unsigned threads, shared, cluster;
+  int ok = PyArg_ParseTuple(made, "KIII", &function, &threads, &shared, &cluster);
   Py_DECREF(made);
   Variant *variant = !ok ? NULL : find(self, key); /* another thread's, meanwhile */
   if (!ok || variant) return variant;
   variant = PyMem_RawMalloc(sizeof *variant);
   if (!variant) return (Variant *)PyErr_NoMemory();
-  *variant = (Variant){key, (void *)(uintptr_t)function, threads, shared, self->variants};
+  *variant = (Variant){key, (void *)(uintptr_t)function, threads, shared, cluster, self->variants};
   atomic_store_explicit(&self->variants, variant, memory_order_release);
   return variant;
+}
+
+static int launch_cluster(const Variant *variant, unsigned programs, void *stream, void **parameters) {
+  if (!launch_with) return NOT_SUPPORTED;
+  LaunchAttribute cluster = {.kind = CLUSTER, .value.cluster = {variant->cluster, 1, 1}};
+  LaunchSettings settings = {{programs, 1, 1}, {variant->threads, 1, 1}, variant->shared, stream, &cluster, 1};
+  return launch_with(&settings, variant->function, parameters, NULL);
 }
 
 /* For a launch that was not made: raises why, or provides what it lacked. */
@@ -96,8 +123,9 @@ static int launch_values(PyObject *kernel, void *stream, uint64_t programs, uint
     Variant *variant = find(self, key);
     int error = 0;
     if (variant && !(programs >> 31)) {
-      error = launch_kernel(variant->function, (unsigned)programs, 1, 1, variant->threads, 1, 1, variant->shared, stream,
-                            parameters, NULL);
+      error = variant->cluster > 1 ? launch_cluster(variant, (unsigned)programs, stream, parameters)
+                                   : launch_kernel(variant->function, (unsigned)programs, 1, 1, variant->threads, 1, 1,
+                                                   variant->shared, stream, parameters, NULL);
       if (!error) return 0;
     }
     int lost = error == NO_CONTEXT && !entered; /* nothing has used the GPU in this thread */
@@ -184,12 +212,14 @@ static PyTypeObject KernelType = {
 };
 
 static PyObject *init(PyObject *module, PyObject *addresses) {
-  PyObject *launching, *describing = NULL;
-  if (!PyArg_ParseTuple(addresses, "O|O:init", &launching, &describing)) return NULL;
+  PyObject *launching, *describing = NULL, *clusters = NULL;
+  if (!PyArg_ParseTuple(addresses, "O|OO:init", &launching, &describing, &clusters)) return NULL;
   void *function = PyLong_AsVoidPtr(launching), *other = describing ? PyLong_AsVoidPtr(describing) : NULL;
+  void *with = clusters ? PyLong_AsVoidPtr(clusters) : NULL;
   if (PyErr_Occurred()) return NULL;
   launch_kernel = (launch_function)(uintptr_t)function;
   describe_error = (describe_function)(uintptr_t)other;
+  launch_with = (launch_with_function)(uintptr_t)with;
   Py_RETURN_NONE;
 }
 
@@ -197,7 +227,7 @@ static PyObject *entry(PyObject *module, PyObject *unused) { return PyLong_FromV
 
 static PyMethodDef methods[] = {
     {"entry", entry, METH_NOARGS, "entry() -> the address of the function by which _steps.h launches kernels."},
-    {"init", init, METH_VARARGS, "init(address of cuLaunchKernel, address of cuGetErrorString)"},
+    {"init", init, METH_VARARGS, "init(address of cuLaunchKernel, of cuGetErrorString, of cuLaunchKernelEx)"},
     {NULL, NULL, 0, NULL},
 };
 

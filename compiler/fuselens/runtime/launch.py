@@ -104,13 +104,13 @@ class _Variants:
 
     def __init__(self, module: Module, info: KernelInfo, device: torch.device, cache: Cache) -> None:
         self.module, self.info, self.device, self.cache = module, info, device, cache
-        self.made: dict[int, tuple[int, int, int]] = {}
+        self.made: dict[int, tuple[int, int, int, int]] = {}
 
     def job(self, variant: int) -> Job:
         return self.module.job(self.info, variant, _architecture(self.device))
 
-    def of(self, variant: int) -> tuple[int, int, int]:
-        """The variant's function, threads and shared memory. This thread can launch it afterwards."""
+    def of(self, variant: int) -> tuple[int, int, int, int]:
+        """The variant's function, threads, shared memory and programs of a cluster. This thread can launch it afterwards."""
         if variant not in self.made:
             job = self.job(variant)
             try:
@@ -122,7 +122,7 @@ class _Variants:
             except Exception as error:
                 why, span = f"error: {type(error).__name__}: {error}", next(iter(self.info.spans), None)
                 raise BuildFailed(("triton", self.info.name), why, span) from error
-            self.made[variant] = function, binary.threads, binary.shared
+            self.made[variant] = function, binary.threads, binary.shared, self.info.launch.get("cluster", 1)
         _enter_context(_driver(), self.device.index)
         return self.made[variant]
 
@@ -193,7 +193,8 @@ def _driver() -> ctypes.CDLL:
     """The driver's functions; tells the launcher of those it calls, once."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
-        _launch.init(address(library, "cuLaunchKernel"), address(library, "cuGetErrorString"))
+        clusters = address(library, "cuLaunchKernelEx") if hasattr(library, "cuLaunchKernelEx") else 0
+        _launch.init(address(library, "cuLaunchKernel"), address(library, "cuGetErrorString"), clusters)
     except (OSError, AttributeError) as error:
         raise BuildFailed(("libcuda",), f"error: {error}") from error
     return library

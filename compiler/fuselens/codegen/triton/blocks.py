@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 from ...ir.loops import ITEMSIZE, Graph, Kernel
 from ..traffic import bytes_moved
+from .clusters import SIZES, may_share
 
 MOST = 8  # candidates of a kernel, the generator's own choice included
+SHARED = 3  # of them, those of clusters
+LONG = 8192  # columns of a row that one program has in registers
 # An H100
 PROCESSORS = 132
 BANDWIDTH = 3.0e12  # bytes a second
@@ -23,12 +26,13 @@ START = 0.5e-6  # seconds that a program takes to begin and end
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """What one program computes: ``points`` along the kernel's innermost axis and ``across`` along another, or whole rows
-    of which it has ``columns`` at a time."""
+    of which it has ``columns`` at a time, or these of a row that ``parts`` programs share."""
 
     points: int
     across: int = 1
     columns: int = 0
     warps: int = 4
+    parts: int = 1
 
     def distance(self, other: Blocks) -> float:
         """How many times one has to be doubled or halved to be the other."""
@@ -38,7 +42,8 @@ class Blocks:
     def __str__(self) -> str:
         size = f"{self.across} x {self.points}" if self.across > 1 else str(self.points)
         columns = f" x {self.columns}" if self.columns else ""
-        return f"{size}{columns}, {self.warps} warp{'s' * (self.warps > 1)}"
+        shared = f" of {self.parts} programs" if self.parts > 1 else ""
+        return f"{size}{columns}{shared}, {self.warps} warp{'s' * (self.warps > 1)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class Work:
     loads: int  # registers that an element takes
     width: int  # bytes of an element of what it loads, on average
     along: bool
+    held: int = 0  # registers that an element takes while programs that share its row wait; 0: they cannot
 
     @classmethod
     def of(cls, kernel: Kernel, graph: Graph, along: bool) -> Work:
@@ -62,7 +68,11 @@ class Work:
         moved = sum(graph.hint(b) for b in bytes_moved(kernel, graph))
         columns = max((product(p.axes) for p in kernel.phases if p.axes), default=0)
         width = -(-sum(ITEMSIZE[d] for d in dtypes) // max(1, len(dtypes)))
-        return cls(product(kernel.axes), columns, moved, max(1, wide), max(1, width), along)
+        stored = {
+            o.args[0]: max(4, ITEMSIZE[graph.buffers[o.args[0]].dtype]) // 4 for o in kernel.ops() if o.op == "load"
+        }
+        held = 1 + sum(stored.values()) if may_share(kernel) and not along else 0
+        return cls(product(kernel.axes), columns, moved, max(1, wide), max(1, width), along, held)
 
 
 def candidates(work: Work, default: Blocks) -> tuple[Blocks, ...]:
@@ -71,7 +81,12 @@ def candidates(work: Work, default: Blocks) -> tuple[Blocks, ...]:
         {b for b in _space(work, default) if b != default},
         key=lambda b: (float(f"{predicted(work, b):.1e}"), b.distance(default), str(b)),  # to two digits
     )
-    return (default, *(b for b in others[: MOST - 1] if predicted(work, b) < math.inf))
+    kept = [b for b in others if predicted(work, b) < math.inf]
+    together = [b for b in kept if b.parts > 1][
+        :SHARED
+    ]  # whose gain depends on what is in cache, which the model does not know
+    alone = [b for b in kept if b.parts == 1][: MOST - 1 - len(together)]
+    return default, *together, *alone
 
 
 def _space(work: Work, default: Blocks) -> Iterator[Blocks]:
@@ -86,6 +101,8 @@ def _space(work: Work, default: Blocks) -> Iterator[Blocks]:
                 yield from (Blocks(x, 1, r, warps) for x in powers(16, 256) for r in powers(4, 128) if x <= most)
                 continue
             yield from (Blocks(x, 1, longest, warps) for x in powers(1, 64) if x <= most)
+            if work.held and longest > LONG:
+                yield from (Blocks(1, 1, longest // parts, warps, parts) for parts in SIZES)
             yield from (Blocks(x, 1, r, warps) for x in powers(1, 4) for r in powers(256, 16384) if r < longest)
     elif default.across > 1:
         for across in powers(16, 128):
@@ -99,17 +116,17 @@ def predicted(work: Work, b: Blocks) -> float:
     block = b.points * b.across * max(1, b.columns)
     threads = 32 * b.warps
     each = block / threads
-    registers = 24 + math.ceil(each) * work.loads
+    registers = 24 + math.ceil(each) * (work.held if b.parts > 1 else work.loads)
     if registers > MOST_REGISTERS or each < 1:
         return math.inf
     resident = min(PROGRAMS, THREADS // threads, REGISTERS // (threads * registers))
     if not resident:
         return math.inf
-    programs = -(-work.points // (b.points * b.across))
+    programs = -(-work.points // (b.points * b.across)) * b.parts
     waves = programs / (PROCESSORS * resident)
     asked = min(programs / PROCESSORS, resident) * block * work.width * max(1, work.loads // 2)
     vector = min(1.0, 0.5 + each * work.width / 32)  # a thread loads 16 bytes at once where it has them
     busy = min(1.0, asked / IN_FLIGHT) * vector
     wasted = math.ceil(waves) / waves if waves > 1 else 1.0
-    turns = -(-work.columns // b.columns) if b.columns else 1
+    turns = -(-work.columns // (b.columns * b.parts)) if b.columns else 1
     return max(work.bytes / (BANDWIDTH * busy) * wasted, math.ceil(waves) * (turns * LATENCY + START))

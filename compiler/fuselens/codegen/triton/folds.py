@@ -24,7 +24,10 @@ class Folds(Operations):
         self.blocks[block] = width
         r = self._claim(f"column{number or ''}")
         size = print_factor(length, self.names, TRITON)
-        exact = length.is_Integer and int(length) > 0 and int(length) % width == 0
+        if self.parts > 1:
+            width = max(1, width // self.parts)
+            self.blocks[block] = width
+        exact = length.is_Integer and int(length) > 0 and int(length) % (width * self.parts) == 0
         parts = None if persistent else ends(self.kernel, phase, self.unit.graph, width)
         inside = self._inside(phase)
         folds = [op for op in phase.body if op.op == "reduce"]
@@ -38,8 +41,11 @@ class Folds(Operations):
         self.spread = f"tl.zeros([XBLOCK, {block}], tl.int32)"
         self.block = block
         body = [op for op in phase.body if op.name in inside]
+        peaks = {op.args[1]: op.name for op in folds if op.args[0] == "max"}
+        self.peaks = {op.name: peaks.get(op.args[1], op.name) for op in folds if op.args[0] == "sumexp"}
         if persistent:
-            out.put(f"{r} = {self._columns_of(phase, block)}")
+            first = f"part * {block} + " if self.parts > 1 else ""
+            out.put(f"{r} = {first}{self._columns_of(phase, block)}")
             if not exact:
                 out.put(f"{r}mask = {r} < {size}")
             self._decode(phase.axes, r)
@@ -51,8 +57,6 @@ class Folds(Operations):
                 else:
                     self._op(op)
             return
-        peaks = {op.args[1]: op.name for op in folds if op.args[0] == "max"}
-        self.peaks = {op.name: peaks.get(op.args[1], op.name) for op in folds if op.args[0] == "sumexp"}
         for op in folds:
             self._start(op)
         for op in body:
@@ -156,12 +160,23 @@ class Folds(Operations):
 
     def _folded(self, kind: str, text: str) -> str:
         """A block folded over its columns, as a column."""
+        if self.parts > 1:
+            return self._shared(kind, text)
         if kind == "sum":
             return f"tl.sum({text}, 1)[:, None]"
         if kind in ("any", "all"):
             return f"tl.{'max' if kind == 'any' else 'min'}({text}, 1)[:, None]"
         self.need(f"fold_{kind}")
         return f"tl.reduce({text}, 1, fold_{kind})[:, None]"
+
+    def _shared(self, kind: str, text: str) -> str:
+        """A row folded by the programs that have parts of it."""
+        function = f"{kind}_of_{self.parts}"
+        self.need(function)
+        simple = {"sum": "sum", "any": "max", "all": "min"}.get(kind)
+        if simple is None:
+            self.need(f"fold_{kind}")
+        return f"{function}({f'tl.{simple}({text})' if simple else f'tl.reduce({text}, None, fold_{kind})'})"
 
     def _fold_at_once(self, op: Op, position: Expr) -> None:
         kind = op.args[0]
@@ -176,7 +191,8 @@ class Folds(Operations):
             return
         if kind == "sumexp":
             self.out.put(f"{op.name}_all = {text}", op.spans)
-            most = self._folded("max", f"{op.name}_all")
+            peak = self.peaks[op.name] if self.parts > 1 else op.name
+            most = self.slots[peak].value.text if peak in self.slots else self._folded("max", f"{op.name}_all")
             self._define(op, self._folded("sum", f"tl.exp({op.name}_all - {most})"))
             return
         folded = self._folded(kind, text)
@@ -188,7 +204,8 @@ class Folds(Operations):
         name = f"{values}_best"
         self.out.put(f"{name} = {best}")
         chosen = f"({values} == {name}) | (({values} != {values}) & ({name} != {name}))"
-        return f"tl.min(tl.where({chosen}, {at}, 9223372036854775807), 1)[:, None]"
+        lowest = f"tl.where({chosen}, {at}, 9223372036854775807)"
+        return self._shared("min", lowest) if self.parts > 1 else f"tl.min({lowest}, 1)[:, None]"
 
     def _start(self, op: Op) -> None:
         kind, name = op.args

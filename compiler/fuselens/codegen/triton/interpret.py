@@ -6,16 +6,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..source import Source
+from ..source import KernelInfo, Source
 
 
 @dataclass(slots=True)
@@ -64,11 +66,49 @@ def main(job_file: str, result_file: str) -> None:
         tensors = [_as_kernels_see(job.tensors[a]) for a in info.arguments[: info.pointers]]
         try:
             if job.grid:
-                getattr(module, info.function)[(job.grid,)](*tensors, *(job.sizes[s] for s in info.sizes))
+                launch = functools.partial(getattr(module, info.function)[(job.grid,)], *tensors)
+                together(launch, module, info)(*(job.sizes[s] for s in info.sizes))
         except Exception as error:
             raise RuntimeError(f"job {number}, {job.kernel}:\n{job.source.text}") from error
         results.append(job.tensors)
     torch.save(results, result_file)
+
+
+def together(launch: Callable[..., None], module: Any, info: KernelInfo) -> Callable[..., None]:
+    """``launch`` of a kernel whose programs may be clusters. The interpreter runs one program after the other, so they run
+    until each knows what the others gave: again for each number that they give, of which they know one more every time. Kernels
+    of clusters write nothing that they read."""
+    programs = info.launch.get("cluster", 1)
+    if programs == 1:
+        return launch
+
+    def run(*sizes: int) -> None:
+        from triton.runtime.interpreter import interpreter_builder
+
+        given: dict[tuple[int, int], Any] = {}  # by program, and which of its numbers
+        asked: Counter[int] = Counter()
+        known = 0
+
+        def of_programs(x: Any) -> tuple[Any, ...]:
+            program = interpreter_builder.grid_idx[0]
+            number = asked[program]
+            asked[program] += 1
+            if number >= known:
+                given[program, number] = x
+                return (x,) * programs
+            first = program // programs * programs
+            return tuple(given[first + k, number] for k in range(programs))
+
+        setattr(module, f"of_{programs}_programs", of_programs)
+        module.leave_cluster = lambda: None
+        while True:
+            asked.clear()
+            launch(*sizes)
+            if known >= max(asked.values(), default=0):
+                return
+            known += 1
+
+    return run
 
 
 def _as_kernels_see(tensor: Any) -> Any:

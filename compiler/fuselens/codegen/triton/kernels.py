@@ -155,6 +155,7 @@ class _KernelWriter(Products):
             launch={
                 "grid": grid, "options": self._options(warps), "blocks": dict(self.blocks), "signature": signature,
                 "device": self.unit.graph.buffers[arguments[0]].device if arguments else "cuda",
+                **({"cluster": self.parts} if self.parts > 1 else {}),
                 "interpretable": not self.uses_libdevice,
             },
         )  # fmt: skip

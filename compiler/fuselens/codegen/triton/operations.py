@@ -27,7 +27,9 @@ ATOMIC = frozenset(
     {("sum", d) for d in ("f64", "f32", "f16", "i64", "i32")} | {(k, d) for k in ("max", "min") for d in ("i64", "i32")}
 )
 """Updates that points of one program, and programs, may do at the same time."""
-_RESERVED = frozenset((*"tl triton libdevice float x xmask y ymask program range start rest zero".split(), *FUNCTIONS))
+_RESERVED = frozenset(
+    (*"tl triton libdevice float part x xmask y ymask program range start rest zero".split(), *FUNCTIONS)
+)
 _ZERO = sympy.Symbol("%zero", integer=True, nonnegative=True)
 _DIVISIONS = ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "ModularIndexing")
 
@@ -75,6 +77,7 @@ class Operations:
         self.divides_sums = False
         self.held: dict[tuple[str, tuple[Expr, ...], Expr], str] = {}  # stored elements still in registers
         self.places: dict[Expr, str] = {}  # indices that variables hold
+        self.parts = 1  # of a row, each another program's
         self.rank = 1
         self.mask = self.point_mask = self.fold_mask = ""
         self.spread = ""

@@ -12,6 +12,7 @@ from ...ir.loops import Op, Phase, indirect_names, value_symbol
 from ..expressions import TRITON, names_in, print_factor
 from ..nest import in_order
 from .blocks import PROCESSORS, Blocks
+from .clusters import may_share
 from .directions import contiguous_along_points
 from .ends import ends
 from .folds import Folds, blocks_of, next_power_of_two
@@ -58,12 +59,17 @@ class Rows(Folds):
             widest = min(widest, next_power_of_two(longest))
         if self.tuning is not None:
             xblock, widest, warps = self.tuning.points, self.tuning.columns, self.tuning.warps
-            fits = all(n.is_Integer for n in lengths) and longest <= widest
+            fits = all(n.is_Integer for n in lengths) and longest <= widest * self.tuning.parts
+            self.parts = self.tuning.parts if fits and xblock == 1 and may_share(kernel) else 1
         if total.is_Integer:
             xblock = min(xblock, next_power_of_two(int(total)))
-        self.chosen = Blocks(xblock, 1, widest, warps)
+        self.chosen = Blocks(xblock, 1, widest, warps, self.parts)
         self.blocks["XBLOCK"] = xblock
-        out.put(f"x = {self._program()} * XBLOCK + tl.arange(0, XBLOCK)[:, None]")
+        block = self._program()
+        if self.parts > 1:
+            out.put(f"part = tl.program_id(0) % {self.parts}  # of a row, which the programs of a cluster share")
+            block = f"{block} // {self.parts}"
+        out.put(f"x = {block} * XBLOCK + tl.arange(0, XBLOCK)[:, None]")
         self.point_mask = "" if total.is_Integer and int(total) % xblock == 0 else "xmask"
         if self.point_mask:
             out.put(f"xmask = x < {print_factor(total, self.names, TRITON)}")
@@ -89,7 +95,10 @@ class Rows(Folds):
                 self.shape_names = frozenset(a.name for a in kernel.axes)
                 self._straight([o for o in phase.body if o.name not in early])
             stored |= {o.args[0] for o in phase.body if o.op == "store"}
-        return blocks_of(total, xblock), warps
+        if self.parts > 1:
+            self.need("leave_cluster")
+            out.put("leave_cluster()")
+        return blocks_of(total, xblock) * self.parts, warps
 
     def _has_ends(self, width: int) -> bool:
         return any(ends(self.kernel, p, self.unit.graph, width) for p in self.kernel.phases)
@@ -155,7 +164,8 @@ class Rows(Folds):
         return walks
 
     def _forwarded(self, phase: Phase) -> Phase:
-        """The phase without loads of elements that an earlier phase of this program stored: it still holds them.
+        """The phase without loads of elements that an earlier phase of this program stored or, where programs wait for each
+        other, loaded: it still holds them.
 
         Also notes what this phase stores. Holds for persistent phases, whose columns are the same threads' registers.
         """
@@ -171,6 +181,8 @@ class Rows(Folds):
                 if op.op == "load" and key in self.held:
                     renamed[op.name] = self.held[key]
                     continue
+                if op.op == "load" and self.parts > 1 and not indirect_names(index):
+                    self.held[key] = op.name  # the compiler reads again after a barrier
                 if op.op == "store":
                     for other in [k for k in self.held if k[0] == op.args[0] and k != key]:
                         del self.held[other]

@@ -14,6 +14,7 @@ from ...ir.loops import Op
 from ...torch_private import largest_float8
 from ..cpu.scalar_ops import Value, rounded
 from ..source import Unsupported
+from . import clusters
 
 TYPES: dict[str, str] = {
     "f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16", "i64": "tl.int64",
@@ -202,7 +203,8 @@ def scan_logsumexp(a, b):
     return high + log1p(tl.exp(far))
 """,
 }
-FUNCTION_NEEDS = {"tanh_f64": ("expm1",), "scan_logsumexp": ("log1p",)}
+FUNCTIONS |= clusters.FUNCTIONS
+FUNCTION_NEEDS = {"tanh_f64": ("expm1",), "scan_logsumexp": ("log1p",)} | clusters.NEEDS
 
 
 class Emitter(Protocol):
