@@ -1012,8 +1012,15 @@ ATTENTION: dict[str, Callable[[], Any]] = {
     "torch.backends.cuda.mem_efficient_sdp_enabled()": torch._C._get_mem_efficient_sdp_enabled,
     "torch.backends.cuda.math_sdp_enabled()": torch._C._get_math_sdp_enabled,
     "torch.backends.cuda.cudnn_sdp_enabled()": torch._C._get_cudnn_sdp_enabled,
+    "torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()": torch._C._get_math_sdp_allow_fp16_bf16_reduction,
 }
 """The same of graphs that attend."""
+
+
+def attends_by_steps() -> bool:
+    """Whether the program leaves attention no implementation but the one by products and a softmax (``SDPBackend.MATH``)."""
+    others = torch._C._get_flash_sdp_enabled, torch._C._get_mem_efficient_sdp_enabled, torch._C._get_cudnn_sdp_enabled
+    return not any(enabled() for enabled in others)
 
 
 def float32_precision(backend: str, operation: str) -> str:
@@ -1074,6 +1081,7 @@ def tracing_state() -> tuple[str, ...] | None:
         torch.is_deterministic_algorithms_warn_only_enabled(), torch.utils.deterministic.fill_uninitialized_memory,
         float32_precisions(), torch.backends.mkldnn.enabled, torch.backends.mkldnn.is_available(),
         cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled(),
+        cuda.fp16_bf16_reduction_math_sdp_allowed(), torch._C._get_sdp_priority_order(),
         cudnn.enabled, cudnn.benchmark, cudnn.deterministic, torch.backends.mha.get_fastpath_enabled(),
         torch.backends.cpu.get_cpu_capability(),
     )  # fmt: skip

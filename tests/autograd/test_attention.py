@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fuselens import torch_private
 from fuselens.autograd.attention import attended
@@ -55,6 +56,18 @@ def test_few_rows_are_ours(more: dict[str, Any]) -> None:
 ], ids=str)  # fmt: skip
 def test_all_else_is_torchs(more: dict[str, Any]) -> None:
     assert OWN[0] not in targets(**more)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_is_to_be_products_and_a_softmax_is(dtype: torch.dtype, masked: bool) -> None:
+    more: dict[str, Any] = {"dtype": dtype, "mask": ((1, 64), torch.bool) if masked else None}
+    with sdpa_kernel(SDPBackend.MATH):
+        found = targets(**more)
+    assert OWN[0] not in found
+    assert found.count("aten.bmm.default") == 2
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+        assert targets(**more) == OWN
 
 
 def test_gradients_are_torchs() -> None:

@@ -370,19 +370,38 @@ def attends(x):
     return torch.nn.functional.scaled_dot_product_attention(x, x, x) * 2
 
 
+ATTENDS = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+
+
+def attends_as_a_module(x):
+    return ATTENDS(x, x, x, need_weights=False)[0]
+
+
+@contextlib.contextmanager
+def halves():
+    before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(not before)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)
+
+
 def multiplies(x):
     return (x @ x.transpose(-1, -2)).relu()
 
 
 @pytest.mark.parametrize(("fn", "setting", "mode", "again"), [
     (attends, lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), "default", True),
+    (attends_as_a_module, lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), "default", True),
+    (attends, halves, "default", True),
     (multiplies, lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), "default", False),
     (multiplies, rounded, "max-autotune", True),
     (multiplies, rounded, "default", False),
-], ids=["attention", "no attention", "rounded", "rounded by a library"])  # fmt: skip
+], ids=["attention", "attention of a module", "attention in halves", "no attention", "rounded", "rounded by a library"])  # fmt: skip
 def test_settings_that_choose_kernels(fn: Any, setting: Any, mode: str, again: bool) -> None:
     """Code that was compiled under others is not used."""
-    x, traced = torch.randn(1, 2, 8, 16), []
+    x, traced = torch.randn(*((1, 8, 16) if fn is attends_as_a_module else (1, 2, 8, 16))), []
 
     def f(x):
         return fn(x)

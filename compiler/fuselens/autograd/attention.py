@@ -41,6 +41,8 @@ def _taken(query: Any, key: Any, value: Any, mask: Any, causal: bool, grouped: b
     tensors = [t for t in (*operands, mask) if isinstance(t, Tensor)]
     if len(tensors) != 3 + (mask is not None) or any(t.device.type != "cuda" for t in tensors):
         return False
+    if torch_private.attends_by_steps():
+        return False
     if (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)) or torch.is_autocast_enabled("cuda"):
         return False
     if any(t.dim() != 4 or t.dtype != query.dtype or t.dtype not in _DTYPES for t in operands):
