@@ -37,7 +37,7 @@ from .report import Diagnostic, FileReport, Frame, Report, RunResult, Span
 Progress = Callable[[str], None]
 log = logging.getLogger(__name__)
 # Findings that the next check may not make: not the function's.
-_OF_THE_MACHINE = frozenset({"FL402", "FL403", "FL405"})
+_OF_THE_MACHINE = frozenset({"FL402", "FL403", "FL405", "FL406"})
 _FROM_ANNOTATION = ("fullgraph", "dynamic", "mode", "backend")
 
 

@@ -306,6 +306,14 @@ TABLE: dict[str, Entry] = {
             severity="information",
         ),
         _e(
+            "FL406",
+            "compiled graph failed",
+            "a call of this graph failed ({what}) and {then}",
+            "Memory was short, or the driver refused. What fails before it writes to an input runs eagerly instead, with eager's results."
+            " After a write the call cannot be repeated, because the write would be made twice.",
+            "Make the inputs again before you repeat such a call.",
+        ),
+        _e(
             "FL410",
             "fused",
             "fused {what}: {why}",

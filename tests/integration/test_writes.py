@@ -11,6 +11,8 @@ from torch import nn
 
 import fuselens
 from fuselens import comparison
+from fuselens.pipeline import programs
+from fuselens.runtime import program
 
 from .test_modules import t
 
@@ -134,6 +136,69 @@ def test_an_index_out_of_range_after_a_write() -> None:
         with pytest.raises(IndexError):
             run(tensor, torch.tensor([9]))
     assert torch.equal(x, y)
+
+
+HUGE = 1 << 45  # elements: more than there are addresses
+
+
+@pytest.mark.parametrize("cpp", [True, False], ids=["in C++", "in Python"])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_graph_that_fails_after_a_write_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, cpp: bool, training: bool
+) -> None:
+    def f(x: Any, w: Any) -> Any:
+        x.add_(1)
+        return x.sum().expand(HUGE).clone() * w
+
+    if not cpp:
+        monkeypatch.setattr(programs, "has_cpp_hosts", lambda: False)
+        monkeypatch.setattr(program, "runs_steps", lambda target: False)
+    compiled = fuselens.compile(f)
+    for times in (1, 2):
+        x = torch.zeros(4)
+        for k in range(times):
+            with pytest.raises((MemoryError, RuntimeError)) as caught:
+                compiled(x, torch.ones(1, requires_grad=training))
+            assert x.tolist() == [k + 1] * 4  # in eager, too
+            (note,) = caught.value.__notes__
+            assert note.startswith("FL406: a call of this graph failed")
+    report = fuselens.explain(f)(torch.zeros(4), torch.ones(1, requires_grad=training))
+    (said,) = [d for d in report.diagnostics if d.code == "FL406"]
+    assert "had written to inputs" in said.message
+    assert said.span is not None
+    assert said.span.file == __file__
+
+
+def test_a_graph_that_fails_before_it_writes_runs_eagerly() -> None:
+    fails = [True, False]
+
+    @torch.library.custom_op("fuselens_tests::fails", mutates_args=())
+    def fails_now_and_then(x: torch.Tensor) -> torch.Tensor:
+        if fails.pop(0):
+            raise MemoryError("no memory")
+        return x + 1
+
+    fails_now_and_then.register_fake(lambda x: torch.empty_like(x))
+
+    def f(x: Any, w: Any) -> Any:
+        x.add_(1)
+        x.add_(fails_now_and_then(x.detach()))
+        return x * w
+
+    compiled = fuselens.compile(f, options={"strict": False})
+    x, w = torch.zeros(4), torch.ones(4, requires_grad=True)
+    y = compiled(x, w)
+    y.sum().backward()
+    assert (x.tolist(), y.tolist()) == ([3] * 4, [3] * 4)
+    assert w.grad is not None
+    assert w.grad.tolist() == [3] * 4
+    fails += [True, False]
+    (said,) = [d for d in fuselens.explain(compiled)(x.clone(), w).diagnostics if d.code == "FL406"]
+    assert said.message == "a call of this graph failed (MemoryError: no memory) and ran eagerly"
+    fails += [False, True, True]
+    assert compiled(x, w).tolist() == [9] * 4
+    with pytest.raises(MemoryError):  # eager fails, too
+        compiled(x, w)
 
 
 def test_statistics_of_batch_norm_are_written_by_kernels() -> None:

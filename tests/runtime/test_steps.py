@@ -30,7 +30,7 @@ from fuselens.ir.loops import Graph, symbol
 from fuselens.ir.text import parse
 from fuselens.ir.verify import verify
 from fuselens.native import address
-from fuselens.runtime import _launch, _program, program
+from fuselens.runtime import _launch, _program, memory, program
 from fuselens.runtime.build import build
 from fuselens.runtime.cache import Cache
 from fuselens.runtime.compile_graph import build as build_graph
@@ -68,10 +68,14 @@ class Machine:
         self.held.value = self.most.value = 0
         self.streams: set[int] = set()
         self.status = 0
+        self.left = -1  # launches until they fail
 
         def launch(which, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra):
             function, count = self.functions[which - 1]
             self.streams.add(stream)
+            if not self.left:
+                return 700
+            self.left -= 1
             if not self.status:
                 function(*(ctypes.cast(parameters[k], ctypes.POINTER(ctypes.c_int64))[0] for k in range(count)))
             return self.status
@@ -297,6 +301,38 @@ def test_what_fails_raises_its_own_error_and_leaves_nothing(machine: Machine) ->
     assert live() <= before
     assert machine.held.value == 0
     assert broken((torch.zeros(4),))[0].tolist() == [3] * 4
+
+
+def test_what_fails_after_a_write_says_so(machine: Machine) -> None:
+    graph = order(parse(chained(3).replace("  return", "  write buf0 = buf1\n  return")))
+    steps, source = machine.host(graph), to_host(graph, {"triton": _infos(graph)}, steps=False)
+    left = 0
+
+    def kernel(stream: int, programs: int, *addresses: int) -> None:
+        nonlocal left
+        if not left:
+            raise RuntimeError("CUDA error 700")
+        left -= 1
+        given, made = ((ctypes.c_float * 4).from_address(a) for a in (addresses[0], addresses[-1]))
+        made[:] = [v + 1 for v in given]
+
+    names: dict[str, Any] = {"current_stream": lambda: 77, "after_writing": memory.after_writing, "torch": torch}
+    names |= {name: memory.maker(*made) for name, made in source.makers.items()}
+    names |= {k.function: kernel for k in source.kernels}
+    exec(source.text, names)
+    for run in (steps, names["call"]):
+        for launches in range(3):
+            machine.left = left = launches
+            x = torch.zeros(4)
+            with pytest.raises(RuntimeError, match="CUDA error 700") as caught:
+                run((x,))
+            assert x.tolist() == [float(launches > 0)] * 4
+            assert memory.has_written(caught.value) == (launches > 0)
+        machine.left = left = 3
+        x = torch.zeros(4)
+        assert run((x,))[0].tolist() == [3] * 4
+        assert x.tolist() == [1] * 4
+    assert machine.held.value == 0
 
 
 def _infos(graph: Graph) -> Source:

@@ -36,7 +36,8 @@ class Statement:
     """A statement of a host program, for ``steps.py``. ``kind`` and what it does: "kernel" and "call" run ``node``;
 
     ``name`` is a tensor made anew ("new"), another name ("alias"), a view ("view"), another shape ("reshape") or dtype
-    ("reinterpret") of ``base``, laid out as kernels expect ("settle"), or not needed any more ("drop").
+    ("reinterpret") of ``base``, laid out as kernels expect ("settle"), or not needed any more ("drop"). From "wrote" on,
+    inputs have been written to.
     """
 
     kind: str
@@ -47,7 +48,9 @@ class Statement:
 
 # What graphs call for a few numbers at a time, by torch's Python binding: that takes a quarter of the operator's time.
 _BINDINGS = {"aten.randint.low": "torch.randint"}
-_RESERVED = frozenset({"call", "inputs", "torch", "reinterpret", "settled", "check_errors", "stream", "current_stream"})
+_RESERVED = frozenset(
+    {"call", "inputs", "torch", "reinterpret", "settled", "check_errors", "stream", "current_stream", "after_writing"}
+)
 
 
 class Host:
@@ -74,7 +77,7 @@ class Host:
         for buffer in graph.buffers.values():
             for base in {buffer.storage, graph.reuse.get(buffer.name, "")} - {""}:
                 self.inside.setdefault(base, []).append(buffer.name)
-        self._checks = False
+        self._checks = self._wrote = False
 
     # --- names ---
 
@@ -152,6 +155,8 @@ class Host:
         results = [self._output(o) for o in graph.outputs]
         self._check_errors()
         out.put(f"return ({', '.join(results)}{',' if len(results) == 1 else ''})")
+        if self._wrote:
+            out.close("")
         out.close("")
         constants = {self._name(c): c for c in graph.constants}
         return Source("host", out.text(), out.lines(), tuple(self.infos.values()), dict(self.makers), constants)
@@ -161,6 +166,13 @@ class Host:
         if self._checks:
             self.out.put("check_errors()  # an integer was divided by zero, or an index out of range: raise")
             self._checks = False
+
+    def _writes(self) -> None:
+        """Inputs have been written to: what fails from here on may not be repeated."""
+        if not self._wrote and self.position + 1 < len(self.graph.nodes):
+            self._wrote = True
+            self._did("wrote")
+            self.out.open("with after_writing:  # to an input: if anything fails now, the call is not repeated")
 
     def _symbol_source(self, position: int, dimension: int) -> str:
         owner = self.graph.inputs[position]
@@ -232,7 +244,8 @@ class Host:
         info = self.infos.get(node.name)
         if info is None:
             raise Unsupported(f"no kernel was generated for {node.name}")
-        if any(self.graph.root(s) in self.fixed for s in info.written):
+        writes = any(self.graph.root(s) in self.fixed for s in info.written)
+        if writes:
             self._check_errors()
         tensors = [self._tensor(s) for s in info.arguments]
         origins = ", ".join(dict.fromkeys(info.operations))
@@ -244,14 +257,18 @@ class Host:
             grid = print_index(info.launch["grid"], None, PYTHON)
             arguments = ", ".join(["stream", grid, *(f"{t}.data_ptr()" for t in tensors), *info.sizes])
             self.out.put(f"{info.function}({arguments})", node.spans)
-            return
-        arguments = ", ".join([*(f"{t}.data_ptr()" for t in tensors), *info.sizes])
-        self.out.put(f"{node.name}({arguments})", node.spans)
+        else:
+            arguments = ", ".join([*(f"{t}.data_ptr()" for t in tensors), *info.sizes])
+            self.out.put(f"{node.name}({arguments})", node.spans)
+        if writes:
+            self._writes()
 
     def _extern(self, node: Extern) -> None:
         arguments = [self._argument(a) for a in node.args]
         arguments += [f"{k}={self._argument(v)}" for k, v in node.kwargs]
         call = f"{operator_name(node.target)}({', '.join(arguments)})"
+        if any(self.graph.root(n) in self.fixed for n in node.mutates):
+            self._writes()
         self._did("call", node=node)
         out = self.out
         out.forget()

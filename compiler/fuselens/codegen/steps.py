@@ -52,6 +52,7 @@ class Op(IntEnum):
     RELEASE = 13  # memory
     RESULT = 14  # which, slot
     INTEGER_RESULT = 15  # which, number
+    WROTE = 16
 
 
 class Postfix(IntEnum):
@@ -305,6 +306,9 @@ class _Encoder:
         sizes = [self.symbols[name] for name in info.sizes]
         programs = self._list([info.launch["grid"]])
         self.words += [Op.LAUNCH, kernel, programs, len(addresses), *addresses, len(sizes), *sizes]
+
+    def _wrote(self, statement: Statement) -> None:
+        self.words.append(Op.WROTE)
 
     def _settle(self, statement: Statement) -> None:
         buffer = self.graph.buffers[statement.name]

@@ -27,8 +27,18 @@ def with_effects(
     eager = as_captured(captured.module)
     if signature.random and run.loops and not run.config.fallback_random:
         eager = drawing(eager)
+
+    def on_failure(error: Exception, wrote: bool) -> None:
+        then = "had written to inputs, which are in between now: its error is raised" if wrote else "ran eagerly"
+        said = make("FL406", captured.span, what=f"{type(error).__name__}: {str(error)[:500]}", then=then)
+        run.say(said)
+        if wrote:
+            error.add_note(f"{said.code}: {said.message}")
+        elif run.config.strict:
+            raise error
+
     if compile_backward is None:
-        return autograd_function.build(signature, forward, written=written, eager=eager)
+        return autograd_function.build(signature, forward, written=written, eager=eager, on_failure=on_failure)
 
     def as_written(inputs: tuple[Any, ...]) -> Any:
         run.say(make("FL303", captured.span, what=captured.frame))
@@ -43,5 +53,5 @@ def with_effects(
         backward=disabled_backward() if run.recorder.backwards or again else None,
         compile_backward=_hook.disabled(disabled_backward), eager=eager,
         on_double_backward=lambda: run.say(make("FL302", captured.span)),
-        expects=tangents_like, as_written=as_written if captured.resumable else None,
+        expects=tangents_like, as_written=as_written if captured.resumable else None, on_failure=on_failure,
     )  # fmt: skip

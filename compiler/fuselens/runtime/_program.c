@@ -335,7 +335,7 @@ struct Program {
     PyObject *weak; /* references to it */
 };
 
-enum { OPERATOR_RAISED = 1 << 16 };
+enum { OPERATOR_RAISED = 1 << 16, WROTE = 1 << 17 };
 
 static int tensor_from(PyObject *o, Tensor *made) {
     if (UNLIKELY(!PyObject_TypeCheck(o, tensor_type))) {
@@ -392,6 +392,15 @@ static int host_operator(Call *call, int which, const Tensor *tensors, const lon
 }
 
 #include "_steps.h"
+
+/* Notes on the exception that is being raised that inputs have been written to: memory.has_written looks for it. */
+static void say_written(void) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (PyObject_SetAttrString(value, "fuselens_wrote", Py_True)) PyErr_Clear();
+    PyErr_Restore(type, value, traceback);
+}
 
 static PyObject *output_of(Value *value, char kind) {
     if (kind == 'i') return PyLong_FromLong(value->integer);
@@ -472,11 +481,12 @@ static PyObject *Program_call(PyObject *object, PyObject *const *args, size_t na
     int status = self->entry(&runtime, &call, in, out);
     if (call.thread) PyEval_RestoreThread(call.thread);
     if (UNLIKELY(status)) {
-        if (status != OPERATOR_RAISED) {
-            PyObject *raised = PyObject_CallFunction(self->failed, "i", status);
+        if (!(status & OPERATOR_RAISED)) {
+            PyObject *raised = PyObject_CallFunction(self->failed, "i", status & ~WROTE);
             Py_XDECREF(raised);
             if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "a compiled graph failed with code %d", status);
         }
+        if (status & WROTE) say_written();
     } else {
         made = PyTuple_New(no);
         for (Py_ssize_t k = 0; made && k < no; ++k) {

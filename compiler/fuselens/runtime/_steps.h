@@ -2,7 +2,8 @@
  * _program.c; codegen/steps.py writes the words, and says what each operation takes. */
 
 enum Operation {
-    END, SIZE, STRIDE, INTEGER, COMPUTE, NEW, ALLOCATE, VIEW, OVER, LAUNCH, CALL, SETTLE, DROP, RELEASE, RESULT, INTEGER_RESULT
+    END, SIZE, STRIDE, INTEGER, COMPUTE, NEW, ALLOCATE, VIEW, OVER, LAUNCH, CALL, SETTLE, DROP, RELEASE, RESULT, INTEGER_RESULT,
+    INPUTS_WRITTEN
 };
 enum Postfix { NUMBER, ADD, SUBTRACT, MULTIPLY, DIVIDE, MODULO, LEAST, GREATEST };
 enum Argument {
@@ -47,6 +48,7 @@ typedef struct { /* one run */
     void **memory, *stream;
     int64_t *numbers;
     Py_ssize_t inputs, given;
+    int wrote; /* WROTE once an input was written to */
 } Run;
 
 static int compute(const int64_t *words, int64_t count, const int64_t *numbers, int64_t *result) {
@@ -222,8 +224,9 @@ static int walk(Run *r) {
             w += 2;
             break;
         case INTEGER_RESULT: r->out[w[0]].integer = numbers[w[1]], w += 2; break;
+        case INPUTS_WRITTEN: r->wrote = WROTE; break;
         }
-        if (UNLIKELY(status)) return status;
+        if (UNLIKELY(status)) return status | r->wrote;
     }
 }
 
@@ -234,7 +237,7 @@ static int run_steps(const Runtime *unused, Call *call, Value *in, Value *out) {
     Tensor slot[self->slots + 1];
     void *memory[self->memories + 1];
     int64_t own[self->varies ? self->n_numbers + 1 : 1];
-    Run run = {self, call, in, out, slot, memory, NULL, self->varies ? own : self->numbers, inputs, given};
+    Run run = {self, call, in, out, slot, memory, NULL, self->varies ? own : self->numbers, inputs, given, 0};
     for (Py_ssize_t k = 0; k < given; ++k) slot[k] = in[k].tensor;
     memset(slot + given, 0, (self->slots - given) * sizeof(Tensor));
     memset(memory, 0, sizeof memory);

@@ -26,6 +26,8 @@ import torch
 
 from fuselens import torch_private
 
+from .memory import has_written
+
 if TYPE_CHECKING:
     from fuselens.autograd.partition import SavedValue
     from fuselens.autograd.signature import Base, Extent, Leaf, Output, Signature, View
@@ -48,13 +50,15 @@ def build(
     on_double_backward: Callable[[], None] | None = None,
     expects: Expects | None = None,
     as_written: Callable[[Values], Values] | None = None,
+    on_failure: Callable[[Exception, bool], None] | None = None,
 ) -> Callable[[Values], Values]:
     """``inputs -> outputs`` with eager's effects. ``saved`` comes from the partition; without tangents it is unused.
 
     ``written`` are inputs that ``forward`` writes by itself: it gives None for their new values.
     ``on_double_backward`` is called each time second derivatives are recomputed eagerly (FL302). Without ``eager``,
     asking for them raises RuntimeError. ``expects`` makes the fast test of tangents from the results that they belong
-    to. ``as_written``, by default ``eager``, runs while the program watches what autograd saves.
+    to. ``as_written``, by default ``eager``, runs while the program watches what autograd saves. ``on_failure`` is told why
+    a graph that writes to inputs failed where ``eager`` did not, and whether it had written, so that its error is raised.
     """
     bases = signature.sharing.bases
     if bases:
@@ -73,7 +77,7 @@ def build(
         run = _without_grad(_owning(forward, signature, written))
     else:
         run = _owning(forward, signature, written)
-    run = run if signature.plain else _with_epilogue(run, signature, written, eager)
+    run = run if signature.plain else _with_epilogue(run, signature, written, eager, on_failure)
     if signature.enables_grad:
         run = torch.enable_grad()(run)
     as_written = as_written or eager  # type: ignore[assignment]
@@ -555,6 +559,7 @@ def _with_epilogue(
     signature: Signature,
     written: Sequence[int],
     eager: Callable[[Values], Sequence[Any]] | None,
+    on_failure: Callable[[Exception, bool], None] | None,
 ) -> Callable[[Values], Values]:
     hidden = [(m.input, m.result, m.writes > 0) for m in signature.mutations
               if not m.differentiable and m.input not in written]  # fmt: skip
@@ -580,9 +585,15 @@ def _with_epilogue(
         except Exception as error:
             for i in asked:
                 inputs[i].requires_grad_(False)
-            if eager is not None and signature.written and not isinstance(error, torch_private.StopRecomputation):
-                eager(inputs)  # raises the same after the writes that precede it
-            raise
+            if eager is None or not signature.written or isinstance(error, torch_private.StopRecomputation):
+                raise
+            wrote = has_written(error)
+            outputs = () if wrote else tuple(eager(inputs))  # raises the same after the writes that precede it
+            if on_failure is not None:
+                on_failure(error, wrote)
+            if wrote:
+                raise
+            return outputs
         if signature.inference:
             values = tuple(
                 [torch_private.as_inference_tensor(v) if i in signature.inference else v for i, v in enumerate(values)]

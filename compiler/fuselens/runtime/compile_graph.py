@@ -86,7 +86,7 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
     if steps is not None:
         built.call = program.bind_steps(steps, graph.constants, names)
     elif host is not None:
-        names |= {"reinterpret": memory.reinterpret, "settled": memory.settled}
+        names |= {"reinterpret": memory.reinterpret, "settled": memory.settled, "after_writing": memory.after_writing}
         names |= {name: graph.constants[buffer] for name, buffer in host.constants.items()}
         names |= {name: memory.maker(*made) for name, made in host.makers.items()}
         exec(compile(host.text, f"<fuselens host program {graph.name}>", "exec"), names)

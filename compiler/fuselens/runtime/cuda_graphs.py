@@ -26,6 +26,7 @@ import torch
 
 from .. import torch_private
 from .graph_memory import Group, Part, Pool
+from .memory import after_writing
 from .recording_policy import ENOUGH, LAUNCH, MOST_SIZES, NEVER, WARM_CALLS, Size, Sizes, Trial
 
 Call = Callable[[Any], Sequence[Any]]
@@ -61,14 +62,15 @@ class _Recording:
         if given:
             _copy(self.memory, given)
         self.part.graph.replay()
-        if self.written:
-            _copy([given[k].data for k in self.written], [self.memory[k] for k in self.written])
-        self.pool.handed_out(self.part)
-        copied = self.size.copied
-        return [
-            r if type(r) is not torch.Tensor else r.clone() if k in copied else r.detach()
-            for k, r in enumerate(self.part.results)
-        ]
+        with after_writing:
+            if self.written:
+                _copy([given[k].data for k in self.written], [self.memory[k] for k in self.written])
+            self.pool.handed_out(self.part)
+            copied = self.size.copied
+            return [
+                r if type(r) is not torch.Tensor else r.clone() if k in copied else r.detach()
+                for k, r in enumerate(self.part.results)
+            ]
 
     def make_way(self) -> bool:
         """Whether what is in the way now will not be from the next time on."""

@@ -68,6 +68,24 @@ def error_check(library: ctypes.CDLL) -> Callable[[], None]:
     return check
 
 
+class _AfterWriting:
+    """Inside, inputs have been written to: what is raised says so."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            error.fuselens_wrote = True  # type: ignore[attr-defined]
+
+
+after_writing = _AfterWriting()
+
+
+def has_written(error: BaseException) -> bool:
+    """Whether the call that raised this had written to inputs, so that it may not be repeated."""
+    return getattr(error, "fuselens_wrote", False)
+
+
 def kernel_error(kinds: int) -> Exception:
     """The exception for error flags of kernels."""
     return RuntimeError("ZeroDivisionError") if kinds & 1 else IndexError("an index is out of range")

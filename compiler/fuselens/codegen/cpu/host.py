@@ -19,7 +19,7 @@ from sympy import Expr
 
 from ...ir.dtypes import NAMES
 from ...ir.loops import ITEMSIZE, Buffer, Extern, Kernel, Node, element, extern_reads
-from ...native import CHECK_FAILED, NO_MEMORY, OPERATOR_FAILED, SCALAR_TYPES
+from ...native import CHECK_FAILED, NO_MEMORY, OPERATOR_FAILED, SCALAR_TYPES, WROTE
 from ..expressions import print_factor, print_index
 from ..host import python_operator, used_outputs
 from ..operators import c_parameters, direct
@@ -113,6 +113,7 @@ class _Host:
         self.lists: dict[str, str] = {}  # constant arrays: their declaration → their name
         self.body = Writer("//")
         self.checks = any(i.checks for i in self.infos.values())
+        self.wrote = 0  # WROTE once an input was written to
         self.symbols = set(graph.symbols)
 
     # --- what lies where ---
@@ -176,7 +177,7 @@ class _Host:
         return print_index(sympy.expand(extent * ITEMSIZE[buffer.dtype]))
 
     def _try(self, call: str, code: int = OPERATOR_FAILED, spans: tuple[Any, ...] = ()) -> None:
-        self.body.put(f"if ({call}) return {code};", spans)
+        self.body.put(f"if ({call}) return {code | self.wrote};", spans)
 
     # --- memory and tensors ---
 
@@ -245,7 +246,7 @@ class _Host:
         else:
             slot = self.memory[root] = self._slot("memory")
             self.body.put(f"void* const {name} = {slot} = run->allocate({self._bytes(self.graph.buffers[root])});")
-            self.body.put(f"if (!{name}) return {NO_MEMORY};")
+            self.body.put(f"if (!{name}) return {NO_MEMORY | self.wrote};")
         return name
 
     # --- the function ---
@@ -338,7 +339,8 @@ class _Host:
         info = self.infos.get(node.name)
         if info is None:
             raise Unsupported(f"no kernel was generated for {node.name}")
-        if any(self.roots[s] in self.fixed for s in info.written):
+        writes = any(self.roots[s] in self.fixed for s in info.written)
+        if writes:
             self._check()
         written = set(info.written)
         arguments = []
@@ -349,6 +351,8 @@ class _Host:
             )
         self.body.forget()
         self.body.put(f"{info.function}({', '.join([*arguments, *info.sizes])});", node.spans)
+        if writes:
+            self.wrote = WROTE
 
     def _free(self, node: Node, position: int) -> None:
         """Gives up memory that nothing uses any more, so that it serves the next allocation."""
@@ -371,6 +375,8 @@ class _Host:
         self.body.forget()
         if node.reason:
             self.body.put(f"// {node.target}: {node.reason}")
+        if any(self.roots[n] in self.fixed for n in node.mutates):
+            self.wrote = WROTE
         found = direct(node, "cpu")
         if found is None:
             self._by_python(node)
@@ -431,7 +437,7 @@ class _Host:
             passed = f"given{which}"
             self.body.put(f"void* const {passed}[] = {{{', '.join(given)}}};")
         self.body.put(
-            f"if (const int code = run->python(call, {which}, {passed}, {self._list(numbers)}, {into})) return code;",
+            f"if (const int code = run->python(call, {which}, {passed}, {self._list(numbers)}, {into})) return code{f' | {WROTE}' * bool(self.wrote)};",
             node.spans,
         )
         self._take(node, results)
