@@ -1015,6 +1015,10 @@ ATTENTION: dict[str, Callable[[], Any]] = {
     "torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()": torch._C._get_math_sdp_allow_fp16_bf16_reduction,
 }
 """The same of graphs that attend."""
+ATTENDS = (
+    torch.nn.functional.scaled_dot_product_attention, torch.nn.functional.multi_head_attention_forward,
+    torch._native_multi_head_attention, torch._transformer_encoder_layer_fwd,
+)  # fmt: skip
 
 
 def attends_by_steps() -> bool:

@@ -463,7 +463,7 @@ class Tracer:
             )
         with torch_private.without_torch_function():
             on_gpu = any(isinstance(given, torch.Tensor) and given.is_cuda for _, given in self.inputs)
-        attends = any(n.target in _ATTENDS for n in self.graph.nodes)
+        attends = any(n.target in torch_private.ATTENDS for n in self.graph.nodes)
         states = self.ambient | (self.ambient_on_gpu if on_gpu else {}) | (self.attention if attends else {})
         for what, state in states.items():
             self.guards.check_state(_hook.STATE, state, name="STATE", text=f"{what} is {state[1]}", span=None)
@@ -881,10 +881,6 @@ def _weakly(obj: Any) -> Any:
 _RESHAPING = {"t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_"}
 """Methods that make a tensor a view of itself in place: compiled graphs do so as well."""
 # whose C++ form takes sizes as plain numbers, and so fixes symbolic ones
-_ATTENDS = {
-    F.scaled_dot_product_attention, F.multi_head_attention_forward, torch._native_multi_head_attention,
-    torch._transformer_encoder_layer_fwd,
-}  # fmt: skip
 _FIX_SIZES = {torch.nn.functional.pad, torch.constant_pad_nd}
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _DICTS = (dict, OrderedDict, defaultdict)
