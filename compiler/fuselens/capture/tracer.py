@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 from torch.fx.node import map_aggregate
-from torch.nn import functional as F
 
 from .. import torch_private
 from ..config import Config
