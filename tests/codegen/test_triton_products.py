@@ -150,21 +150,13 @@ def test_convolutions_of_points() -> None:
             torch.testing.assert_close(found.log(), eager.log(), rtol=1e-2, atol=1e-2)
             cases.append((changed, inputs, tunings))
     check_all(cases, rtol=2e-2, atol=1e-2)
-    graph = convolution(last="o")  # what reads the product has its elements in another order
+    graph = convolution(last="o")  # what the product is read for has its elements in another order than matrices have
     (site,) = sites(graph)
-    assert site.reader is None
+    assert site.reader is not None
     changed, _ = first(graph, Tiles(16, 16, 16))
     torch.testing.assert_close(evaluate(changed, given(graph)), evaluate(graph, given(graph)), rtol=1e-3, atol=1e-3)
     changed, tunings = first(convolution("bf16", "xwo", high=64), Tiles(128, 32, 32))
     assert compile_offline(to_triton(changed, tunings=tunings), *tunings)["spills"] == 0
-
-
-def test_other_convolutions_stay() -> None:
-    rest = ", False, [0, 0], "
-    assert sites(convolution(size=3, more=f"[1, 1], [1, 1], [1, 1]{rest}1")) == []
-    assert sites(convolution(more=f"[2, 2], [2, 3], [1, 1]{rest}1")) == []
-    assert sites(convolution(more=f"[1, 1], [0, 0], [1, 1]{rest}2")) == []
-    assert sites(convolution(more="[1, 1], [0, 0], [1, 1], True, [0, 0], 1")) == []
 
 
 def test_tiles_in_turn() -> None:
@@ -219,6 +211,58 @@ def test_floats_keep_their_digits_unless_told() -> None:
         assert ("tf32" in compile_offline(to_triton(changed, tunings=tunings), name)["ptx"]) is tf32
 
 
+SYMBOLIC = """graph g symbols [s0 = x.0 hint 20, s1 = x.1 hint 40, s2 = w.1 hint 24]
+  input x: {d}[{m}, {k}] strides [{k}, 1]
+  input w: {d}[{k}, {n}] strides [{n}, 1]
+  input b: {d}[{n}] strides [1]
+  buffer buf0: {d}[{m}, {n}] strides [{n}, 1]
+  buffer buf1: f32[{m}, {n}] strides [{n}, 1]
+  extern buf0 = aten.addmm.default(b, x, w)
+  kernel kernel0 [{axes}] from [aten.exp.default]
+    phase []
+      t0 = load buf0[{index}] : {d}
+      t1 = cast t0 : f32
+      t2 = exp t1 : f32
+      store buf1[{index}] = t2
+  return buf1
+"""
+
+
+def symbolic(d: str, which: str, flat: bool) -> Graph:
+    m, k, n = (
+        f"s{i}" if c in which else size for i, (c, size) in enumerate(zip("mkn", ("20", "40", "24"), strict=True))
+    )
+    axes, index = (f"i0 < {m}*{n}", "i0") if flat else (f"i0 < {m}, i1 < {n}", f"{n}*i0 + i1")
+    text = SYMBOLIC.format(d=d, m=m, k=k, n=n, axes=axes, index=index)
+    names = [f"s{i}" for i, c in enumerate("mkn") if c in which]
+    head = "graph g symbols [s0 = x.0 hint 20, s1 = x.1 hint 40, s2 = w.1 hint 24]"
+    kept = ", ".join(part for part in head[17:-1].split(", ") if part[:2] in names)
+    return parse(text.replace(head, f"graph g symbols [{kept}]"))
+
+
+def test_sizes_that_vary() -> None:
+    cases = []
+    for d, which, flat in (
+        ("f32", "m", True), ("f32", "k", True), ("f32", "n", True), ("f32", "mkn", False), ("f32", "mn", True),
+        ("f16", "m", False), ("f16", "mkn", True),
+    ):  # fmt: skip
+        graph = symbolic(d, which, flat)
+        verify(graph)
+        (site,) = sites(graph)
+        assert site.reader is not None
+        changed, tunings = first(graph, Tiles(16, 32, 16, group=2))
+        verify(changed)
+        for m, k, n in ((20, 40, 24), (33, 50, 70)):
+            sizes = [m if "m" in which else 20, k if "k" in which else 40, n if "n" in which else 24]
+            generator = torch.Generator().manual_seed(0)
+            dtype = torch.float32 if d == "f32" else torch.float16
+            inputs = [(torch.randn(s, generator=generator) / 6).to(dtype)
+                      for s in ((sizes[0], sizes[1]), (sizes[1], sizes[2]), (sizes[2],))]  # fmt: skip
+            torch.testing.assert_close(evaluate(changed, inputs), evaluate(graph, inputs), rtol=1e-2, atol=1e-2)
+            cases.append((changed, inputs, tunings))
+    check_all(cases, rtol=1e-2, atol=1e-2)
+
+
 def test_other_sums_are_refused() -> None:
     graph = parse(
         """graph g
@@ -244,3 +288,33 @@ def test_the_model_of_tiles() -> None:
     assert all(t.rows == 16 for t in tiles(few))
     for shape in (large, few, Shape(8, 33, 100, 50, 4)):
         assert 1 <= len(tiles(shape)) <= 10
+
+
+def test_conditions_of_what_is_multiplied() -> None:
+    """0 where a condition says so: of positions, which are masks of loads then, or of the element itself."""
+    text = """graph g
+  input x: f32[16, 40] strides [40, 1]
+  input w: f32[40, 24] strides [24, 1]
+  buffer buf0: f32[16, 24] strides [24, 1]
+  kernel kernel0 [i0 < 16, i1 < 24] from [aten.mm.default]
+    phase [i2 < 40]
+      t0 = load x[40*i0 + i2] : f32
+      zero = const 0.0 : f32
+      high = gt t0, zero : bool
+      left = where high, t0, zero : f32
+      t1 = load w[24*Min(39, Max(0, i2 - 3)) + i1] : f32
+      at = index i2 - 3 : i64
+      least = const 0 : i64
+      held = ge at, least : bool
+      right = where held, t1, zero : f32
+      products = mul left, right : f32
+      total = reduce sum products : f32
+    phase []
+      store buf0[24*i0 + i1] = total
+  return buf0
+"""
+    graph = parse(text)
+    verify(graph)
+    tile = {"kernel0": Tiles(16, 16, 16)}
+    assert "held" in to_triton(graph, tunings=tile).text.partition("t1 = tl.load")[2].partition("\n")[0]
+    check_all([(graph, given(graph), tile)], rtol=1e-4, atol=1e-4)

@@ -83,6 +83,33 @@ def test_products(name: str, dtype: torch.dtype) -> None:
     assert any("the vendor's library" in d.data and len(d.data) > 3 for d in decisions())
 
 
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_every_candidate_of_a_convolution_agrees(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: torch.dtype, last: bool
+) -> None:
+    form = torch.channels_last if last else torch.contiguous_format
+    x, w = (t(*s, dtype=dtype).to(memory_format=form) for s in ((4, 64, 28, 28), (96, 64, 3, 3)))
+    b = t(96, dtype=dtype)
+    torch.backends.cudnn.allow_tf32 = False
+    wanted = F.relu(F.conv2d(x.double(), w.double(), b.double(), 2, 1)).float()
+    measured = tune_gpu.on_card
+    for which in range(1, 9):
+
+        def choose(questions: Any, generate: Any, config: Any, which: int = which) -> list[list[float]]:
+            found = measured(questions, generate, config)
+            return [[1.0 if k != min(which, len(row) - 1) else 0.5 for k in range(len(row))] for row in found]
+
+        monkeypatch.setattr("fuselens.pipeline.tuning.MEASURE", choose)
+        monkeypatch.setenv("FUSELENS_CACHE_DIR", str(tmp_path / str(which)))
+        compiled, decisions = tuned(lambda x, w, b: F.relu(F.conv2d(x, w, b, 2, 1)))
+        found = compiled(x, w, b).float()
+        tolerance = 1e-4 if dtype == torch.float32 else 1e-2
+        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance * float(wanted.max()))
+        assert decisions()[0].verdict == "taken"
+        fuselens.reset()
+
+
 def test_every_candidate_of_a_product_agrees(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fn, shapes = PRODUCTS["few rows"]
     inputs = [t(*shape, dtype=torch.bfloat16) for shape in shapes]
@@ -129,7 +156,7 @@ def test_programs_that_share_a_row(name: str, which: int, monkeypatch: pytest.Mo
                 row[:] = [0.5 if k == shared[which % len(shared)] else 1.0 for k in range(len(row))]
         return found
 
-    monkeypatch.setattr("fuselens.tuning.MEASURE", choose)
+    monkeypatch.setattr("fuselens.pipeline.tuning.MEASURE", choose)
     compiled, _ = tuned(lambda x: fn(x))
     for _ in range(3):
         torch.testing.assert_close(compiled(x), fn(x), rtol=1e-4, atol=1e-5, equal_nan=True)

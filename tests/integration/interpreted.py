@@ -1,7 +1,7 @@
 """Graphs as they are compiled for a GPU, on the CPU: their host programs as they are, their kernels by Triton's interpreter.
 
 ``python -m tests.integration.interpreted operators abs:float32 …`` or ``models bert gpt2 …`` compares with eager, in a process of
-its own (the interpreter is chosen when Triton is imported), and prints a line of JSON. ``--all [--shard K/N]`` takes every operator.
+its own (the interpreter is chosen when Triton is imported), and prints a line of JSON; ``tuned`` does with products as kernels. ``--all [--shard K/N]`` takes every operator.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import collections
 import ctypes
 import dataclasses
 import json
+import math
 import os
 import re
 import sys
@@ -25,6 +26,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy
 import torch
+import torch.nn.functional as F
 
 from fuselens import torch_private
 from fuselens.codegen.source import KernelInfo, Source
@@ -201,9 +203,59 @@ def models(names: Iterable[str]) -> list[str]:
     return [*out, *COUNTS.errors]
 
 
+def _tensors(*shapes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(s, generator=generator) / math.sqrt(s[-1]) for s in shapes)
+
+
+def _images(count: int, high: int, *, last: bool) -> tuple[torch.Tensor, ...]:
+    x, w, b = _tensors((count, 12, high, 8), (16, 12, 3, 3), (16,))
+    form = torch.channels_last if last else torch.contiguous_format
+    return x.contiguous(memory_format=form), w.contiguous(memory_format=form), b
+
+
+def _convolved(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.relu(F.conv2d(x, w, b, 2, 1))
+
+
+TUNED: dict[str, tuple[Callable[..., torch.Tensor], bool | None, list[tuple[torch.Tensor, ...]]]] = {
+    "rows vary": (lambda x, w: F.gelu(x @ w), None, [_tensors((n, 24), (24, 40)) for n in (20, 33, 50)]),
+    "all vary": (lambda x, w: F.gelu(x @ w), True, [_tensors((n, n + 4), (n + 4, 2 * n)) for n in (20, 33, 50)]),
+    "batches": (lambda q, k, m: (q @ k.mT) * 0.5 + m, True,
+                [_tensors((n, 2, 3 * n, 16), (n, 2, 5 * n, 16), (3 * n, 5 * n)) for n in (3, 5, 7)]),
+    "images": (_convolved, None, [_images(n, 9, last=True) for n in (2, 3, 5)]),
+    "images in order": (_convolved, None, [_images(2, 9, last=False)]),
+    "images of any size": (_convolved, True, [_images(n, 2 * n + 5, last=True) for n in (2, 3, 5)]),
+}  # fmt: skip
+
+
+def tuned() -> list[str]:
+    """The differences that functions show when the first kernel is taken in the place of each of the vendor's products."""
+    import fuselens
+    from fuselens.pipeline import tuning
+
+    def first(questions: Any, _generate: Any, _config: Any) -> list[list[float]]:
+        return [[1.0, 0.5, *(1.0 for _ in question[2:])] for question in questions]
+
+    tuning.MEASURE = first
+    torch.cuda.is_current_stream_capturing = lambda: False
+    out = []
+    for name, (function, dynamic, calls) in TUNED.items():
+        fuselens.reset()
+        compiled: Any = fuselens.compile(function, mode="max-autotune-no-cudagraphs", dynamic=dynamic)
+        for given in calls:
+            with torch.no_grad():
+                found, wanted = compiled(*given), function(*given)
+            if not torch.allclose(found, wanted, rtol=1e-4, atol=1e-4):
+                out.append(f"{name}: {(found - wanted).abs().max()}")
+        taken = [d for g in compiled.__fuselens__.recorder.report.graphs for d in g.decisions if d.verdict == "taken"]
+        out += [] if taken else [f"{name}: the vendor's"]
+    return [*out, *COUNTS.errors]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("operators", "models"))
+    parser.add_argument("what", choices=("operators", "models", "tuned"))
     parser.add_argument("names", nargs="*")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--shard", default="0/1")
@@ -218,6 +270,8 @@ def main() -> None:
         warnings.simplefilter("ignore")
         if given.what == "models":
             differences = models(given.names)
+        elif given.what == "tuned":
+            differences = tuned()
         else:
             from . import operator_database as database
             from .test_interpreted import DTYPES

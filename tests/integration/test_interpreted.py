@@ -41,6 +41,10 @@ def test_a_model() -> None:
     assert interpreted("models", "gpt2")["launches"] > 40
 
 
+def test_products_as_kernels() -> None:
+    assert interpreted("tuned")["kernels"] > 8
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_every_operator(shard: int) -> None:

@@ -15,6 +15,7 @@ from ..codegen.triton.kernels import variants
 from ..codegen.triton.products import DESCRIPTORS, descriptors_of
 from ..codegen.triton.tiles import Shape, Tiles, predicted, tiles
 from ..config import Config
+from ..ir.affine import product
 from ..ir.loops import ITEMSIZE, Loop
 from ..ir.parts import part
 from ..report import Decision
@@ -140,20 +141,25 @@ def _options(graph: Graph, site: Site) -> list[tuple[Candidate, Instead, Any]]:
     convolves = site.call.target == "aten.convolution.default"
     precision = torch_private.float32_precision("cuda", "conv" if convolves else "matmul")
     tf32 = site.dtype == "f32" and precision == "tf32"
-    shared = (
-        site.factors[0].strides[0] == 0 and site.batch > 1
-    )  # one factor for all matrices: their columns are in one row
-    batch, columns = (1, site.batch * site.columns) if shared else (site.batch, site.columns)
+    operands = site.operands
+    batch, rows, columns, summed = (
+        graph.hint(product(n)) for n in ((operands.batch,), operands.rows, operands.columns, operands.summed)
+    )
+    elements = batch * rows * columns
+    if operands.factors[0].strides[0] == 0 and batch > 1:  # one factor for all matrices: their columns are in one row
+        batch, columns = 1, batch * columns
+    static = all(e.is_Integer for e in (*site.elements, *operands.summed))
+    run = graph.hint(operands.summed[-1]) if len(operands.summed) > 1 else 0
     found = []
     for choice in instead(graph, site):
         kernels = nodes_of(site, choice)
         alone = part(replaced(graph, site, choice), kernels)
         name = next(new.name for k, new in zip(kernels, alone.nodes, strict=True) if k.name == choice.product)
         parts = choice.parts
-        shape = Shape(batch * parts, site.rows, columns, site.summed // parts, ITEMSIZE[site.dtype], tf32)
+        shape = Shape(batch * parts, rows, columns, summed // parts, ITEMSIZE[site.dtype], tf32, run // parts, static)
         more = 0.1 * predicted(shape, tiles(shape)[0]) if choice.inside else 0.0  # what is computed again
         if parts > 1:
-            more = 3e-6 + 8 * parts * site.batch * site.rows * site.columns / PART_BYTES
+            more = 3e-6 + 8 * parts * elements / PART_BYTES
         for tile in tiles(shape):
             candidate = Candidate(f"{choice.label}, {tile}", _with_room(alone, name, tile), {name: tile})
             found.append((predicted(shape, tile) + more, parts > 1, (candidate, choice, tile)))

@@ -1,16 +1,18 @@
-"""Products of matrices in a graph, convolutions of single points among them, with the kernels that make their operands and
-read them, by elements of the product."""
+"""Products of matrices in a graph, convolutions among them, with the kernels that make their operands and read them, by
+elements of the product."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import sympy
 from sympy import Expr
 
-from fuselens.ir.affine import linear
+from fuselens.ir.affine import ONE, ZERO, divide, linear, product
 from fuselens.ir.loops import Axis, Buffer, Extern, Graph, Kernel, Loop, Ref, extern_reads
+from fuselens.schedule.convolution_sites import Convolution, Operands, as_product, convolution, seen
 
 _PRODUCTS = {"aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default"}
 _DTYPES = ("f32", "f16", "bf16")
@@ -32,19 +34,12 @@ class Maker:
 @dataclass(frozen=True, slots=True)
 class Site:
     """A call that computes a product, the kernel that may follow in the same one, and those that may make the operands' elements
-    where they are multiplied, if there are any. The factors, what is added to the product and ``out`` are seen as matrices."""
+    where they are multiplied, if there are any."""
 
     call: Extern
-    factors: tuple[Buffer, Buffer]
-    added: Buffer | None
-    out: Buffer
-    reader: Kernel | None
-    makers: tuple[Maker | None, ...]
-    batch: int
-    rows: int
-    columns: int
-    summed: int
-    dtype: str
+    operands: Operands
+    reader: Kernel | None = None
+    makers: tuple[Maker | None, ...] = (None, None)
 
     @property
     def nodes(self) -> tuple[Extern | Kernel, ...]:
@@ -53,6 +48,15 @@ class Site:
     @property
     def kernels_before(self) -> tuple[Kernel, ...]:
         return tuple(m.kernel for m in self.makers if m is not None)
+
+    @property
+    def dtype(self) -> str:
+        return self.operands.out.dtype
+
+    @property
+    def elements(self) -> tuple[Expr, ...]:
+        """The dimensions of the product: batches, rows and columns."""
+        return (self.operands.batch, *self.operands.rows, *self.operands.columns)
 
 
 def sites(graph: Graph) -> list[Site]:
@@ -72,30 +76,20 @@ def sites(graph: Graph) -> list[Site]:
 
 
 def _site(graph: Graph, call: Extern) -> Site | None:
-    if call.target == "aten.convolution.default":
-        matrices = _convolved(graph, call)
-    else:
-        matrices = _multiplied(graph, call)
-    if matrices is None:
+    convolved = convolution(graph, call)
+    operands = _multiplied(graph, call) if convolved is None else _of_points(convolved) or as_product(convolved)
+    if operands is None:
         return None
-    a, b, added, out = matrices
-    buffers = [out, a, b, *(() if added is None else (added,))]
+    out = operands.out
+    buffers = [out, *operands.factors, *(() if operands.added is None else (operands.added,))]
     if out.dtype not in _DTYPES or any(b.dtype != out.dtype for b in buffers):
         return None
-    numbers = [e for b in buffers for e in (*b.sizes, *b.strides, b.offset)]
-    if not all(e.is_Integer for e in numbers):
-        return None
-    batch = int(a.sizes[0]) if len(a.sizes) == 3 else 1
-    rows, summed, columns = int(a.sizes[-2]), int(a.sizes[-1]), int(out.sizes[-1])
-    if min(batch, rows, summed, columns) == 0 or min(rows, columns) == 1:
-        return None
-    return Site(call, (a, b), added, out, None, (None, None), batch, rows, columns, summed, out.dtype)
+    sizes = (operands.rows, operands.columns, operands.summed, (operands.batch,))
+    high, wide, deep, count = (graph.hint(product(n)) for n in sizes)
+    return Site(call, operands) if min(high, wide) > 1 and min(deep, count) > 0 else None
 
 
-_Matrices = tuple[Buffer, Buffer, Buffer | None, Buffer]
-
-
-def _multiplied(graph: Graph, call: Extern) -> _Matrices | None:
+def _multiplied(graph: Graph, call: Extern) -> Operands | None:
     if call.target not in _PRODUCTS or call.outputs != (call.name,) or graph.buffers[call.name].storage:
         return None
     scale = dict(call.kwargs)
@@ -104,40 +98,33 @@ def _multiplied(graph: Graph, call: Extern) -> _Matrices | None:
     if not all(isinstance(a, Ref) for a in call.args):
         return None
     *added, a, b = (graph.buffers[a.name] for a in call.args)
-    return a, b, added[0] if added else None, graph.buffers[call.name]
+    return _matrices(a, b, added[0] if added else None, graph.buffers[call.name])
 
 
-def _convolved(graph: Graph, call: Extern) -> _Matrices | None:
+def _matrices(a: Buffer, b: Buffer, added: Buffer | None, out: Buffer) -> Operands:
+    batch = a.sizes[0] if len(a.sizes) == 3 else ONE
+    return Operands((a, b), added, out, batch, a.sizes[-2:-1], out.sizes[-1:], a.sizes[-1:])
+
+
+def _of_points(c: Convolution) -> Operands | None:
     """A convolution whose kernel is one point, as a product: of the weight and each image or, where channels lie together, of
     all points and the weight."""
-    if call.outputs != (call.name,) or graph.buffers[call.name].storage or call.kwargs or len(call.args) != 9:
+    x, w, out, bias = c.image, c.weight, c.out, c.bias
+    if not c.plain or c.groups != 1:
         return None
-    image, kernel, shift, *rest = call.args
-    stride, padding, _, turned, _, groups = rest
-    if not all(isinstance(a, Ref) for a in (image, kernel)) or not (shift is None or isinstance(shift, Ref)):
-        return None
-    x, w, out = graph.buffers[image.name], graph.buffers[kernel.name], graph.buffers[call.name]
-    plain = all(n == 1 for n in (*stride, groups)) and not any(padding) and not turned
-    if not plain or len(x.sizes) < 3 or len(w.sizes) != len(x.sizes) or any(n != 1 for n in w.sizes[2:]):
-        return None
-    count = sympy.Mul(*x.sizes[2:])
+    count = product(x.sizes[2:])
     (batch, channels), made = x.sizes[:2], w.sizes[0]
     near, far = (_merged(b.sizes[2:], b.strides[2:]) for b in (x, out))
     if near is None or far is None:
         return None
-    bias = None if shift is None else graph.buffers[shift.name]
     if out.strides[1] == 1 and out.strides[0] == count * far and x.strides[0] == count * near:
-        points = _seen(x, (batch * count, channels), (near, x.strides[1]))
-        weight = _seen(w, (channels, made), (w.strides[1], w.strides[0]))
-        return points, weight, bias, _seen(out, (batch * count, made), (far, sympy.S.One))
-    weight = _seen(w, (batch, made, channels), (sympy.S.Zero, *w.strides[:2]))
-    points = _seen(x, (batch, channels, count), (*x.strides[:2], near))
-    added = None if bias is None else _seen(bias, (made, sympy.S.One), (bias.strides[0], sympy.S.Zero))
-    return weight, points, added, _seen(out, (batch, made, count), (*out.strides[:2], far))
-
-
-def _seen(buffer: Buffer, sizes: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Buffer:
-    return dataclasses.replace(buffer, sizes=sizes, strides=strides)
+        points = seen(x, (batch * count, channels), (near, x.strides[1]))
+        weight = seen(w, (channels, made), (w.strides[1], w.strides[0]))
+        return _matrices(points, weight, bias, seen(out, (batch * count, made), (far, ONE)))
+    weight = seen(w, (batch, made, channels), (ZERO, *w.strides[:2]))
+    points = seen(x, (batch, channels, count), (*x.strides[:2], near))
+    added = None if bias is None else seen(bias, (made, ONE), (bias.strides[0], ZERO))
+    return _matrices(weight, points, added, seen(out, (batch, made, count), (*out.strides[:2], far)))
 
 
 def _merged(sizes: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Expr | None:
@@ -165,7 +152,7 @@ def _reader(graph: Graph, site: Site) -> Kernel | None:
         if not isinstance(node, Kernel):
             return None
         if site.call.name in node.reads():
-            return node if _of_points(node) and read_at(site, node) is not None else None
+            return node if _is_pointwise(node) and read_at(site, node, graph.hint) is not None else None
         if read & set(node.writes()):
             return None
     return None
@@ -173,34 +160,33 @@ def _reader(graph: Graph, site: Site) -> Kernel | None:
 
 def _maker(graph: Graph, site: Site, which: int) -> Maker | None:
     """What makes an operand, if that is a kernel of points that makes nothing else, and nobody else wants the operand."""
-    operand, other = site.factors[which], site.factors[1 - which]
+    factors = site.operands.factors
+    operand, other = factors[which], factors[1 - which]
+    if len(operand.sizes) > 3 or site.operands.borders[which]:
+        return None
     owner = operand.owner
     users = [n for n in graph.nodes if not isinstance(n, Loop) and owner in used(graph, n)]
     if len(users) != 2 or users[1] is not site.call or other.owner == owner or owner in wanted(graph):
         return None
     kernel = users[0]
-    if not isinstance(kernel, Kernel) or not _of_points(kernel) or kernel.writes() != (owner,):
+    if not isinstance(kernel, Kernel) or not _is_pointwise(kernel) or kernel.writes() != (owner,):
         return None
     place = {id(n): k for k, n in enumerate(graph.nodes)}
     between = graph.nodes[place[id(kernel)] + 1 : place[id(site.reader or site.call)] + 1]
     if any(set(kernel.reads()) & _written(graph, n) for n in between if not isinstance(n, Loop)):
         return None
-    high, wide = (int(n) for n in operand.sizes[-2:])
-    strides = [int(n) for n in operand.strides]
-    plain = strides[-2:] == [wide, 1]
-    whole = strides[:-2] in ([], [high * wide]) and operand.offset == 0
-    if not whole or not (plain or strides[-2:] == [1, high]) or graph.buffers[owner].numel() != operand.numel():
+    high, wide = operand.sizes[-2:]
+    strides = operand.strides
+    plain = strides[-2:] == (wide, 1)
+    whole = strides[:-2] in ((), (high * wide,)) and operand.offset == 0
+    if not whole or not (plain or strides[-2:] == (1, high)) or graph.buffers[owner].numel() != operand.numel():
         return None
     stores = [o for o in kernel.ops() if o.op == "store"]
-    places = places_of(
-        {sympy.sympify(stores[0].args[1])}, kernel, site.batch, *((high, wide) if plain else (wide, high))
-    )
-    if places is None or len(stores) != 1:
+    sizes = (site.operands.batch, *((high, wide) if plain else (wide, high)))
+    places = places_of({sympy.sympify(stores[0].args[1])}, kernel, sizes, graph.hint)
+    if places is None or len(stores) != 1 or not all(p.is_Symbol or p == 0 for p in places.at):
         return None
-    parts = (places.batch, places.row, places.column)
-    if not all(p.is_Symbol or p == 0 for p in parts):
-        return None
-    batch, outer, inner = (p.name if isinstance(p, sympy.Symbol) else "" for p in parts)
+    batch, outer, inner = (p.name if isinstance(p, sympy.Symbol) else "" for p in places.at)
     return Maker(kernel, places.change, batch, outer, inner, not plain)
 
 
@@ -218,79 +204,100 @@ def wanted(graph: Graph) -> set[str]:
     return {graph.buffers[n].owner for n in graph.results()}
 
 
-def _of_points(kernel: Kernel) -> bool:
+def _is_pointwise(kernel: Kernel) -> bool:
     plain = all(o.op not in ("reduce", "scan", "bounds") and not o.update for o in kernel.ops())
     return plain and not any(p.axes for p in kernel.phases)
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The points of a kernel by elements of the product: its axes, divided where rows and batches end."""
+    """The points of a kernel by elements of the product: its axes, divided where dimensions end."""
 
     axes: tuple[Axis, ...]
     change: dict[str, Expr]  # divided axes in terms of what they were divided into
-    batch: Expr
-    row: Expr
-    column: Expr
+    at: tuple[Expr, ...]  # the position in each dimension
 
 
-def places_of(indices: set[Expr], kernel: Kernel, batch: int, rows: int, columns: int) -> _Places | None:
-    """The points of ``kernel``, which are at ``indices`` of memory that holds matrices, one row after the other."""
+def places_of(
+    indices: set[Expr], kernel: Kernel, sizes: tuple[Expr, ...], hint: Callable[[Expr], int]
+) -> _Places | None:
+    """The points of ``kernel``, which are at ``indices`` of memory that holds dimensions of ``sizes``, the outermost first."""
     names = frozenset(a.name for a in kernel.axes)
     form = linear(next(iter(indices)), names) if len(indices) == 1 else None
-    if form is None or form.constant != 0 or not all(a.size.is_Integer for a in kernel.axes):
+    if form is None or form.constant != 0:
         return None
-    if not all(c.is_Integer for _, c in form.terms):
-        return None
-    steps = {a: int(c) for a, c in form.terms}
-    axes = sorted((a for a in kernel.axes if a.size != 1), key=lambda a: -steps.get(a.name, 0))
-    reach = 1
-    parts: list[tuple[Axis, int]] = []  # innermost first, with its step
+    steps = dict(form.terms)
+    axes = sorted((a for a in kernel.axes if a.size != 1), key=lambda a: -hint(steps.get(a.name, ZERO)))
+    borders = [(d, product(sizes[d + 1 :]), product(sizes[d:])) for d in reversed(range(len(sizes))) if sizes[d] != 1]
+    reach = ONE
+    parts: list[Axis] = []  # innermost first
+    at = [ZERO] * len(sizes)
     change: dict[str, Expr] = {}
     taken = {a.name for a in kernel.axes}
     for axis in reversed(axes):
         if steps.get(axis.name) != reach:
             return None
-        divided = _divided(axis, reach, (columns, columns * rows), taken)
+        divided = _divided(axis, reach, borders, taken)
         if divided is None:
             return None
         if len(divided) > 1:
-            change[axis.name] = sympy.Add(*(a.symbol * (step // reach) for a, step in divided))
-        parts += divided
-        reach *= int(axis.size)
-    if reach != batch * rows * columns:
+            change[axis.name] = sympy.Add(*(a.symbol * inside for a, inside, _, _ in divided))
+        for part, _, dimension, step in divided:
+            at[dimension] = at[dimension] + part.symbol * step
+            parts.append(part)
+        reach = sympy.expand(reach * axis.size)
+    if reach != sympy.expand(product(sizes)):
         return None
-
-    def position(low: int, high: int) -> Expr:
-        return sympy.Add(*(a.symbol * (step // low) for a, step in parts if low <= step < high))
-
-    many = columns * rows
-    change |= {a.name: sympy.S.Zero for a in kernel.axes if a.size == 1}
-    return _Places(
-        tuple(a for a, _ in reversed(parts)), change,
-        position(many, reach + 1), position(columns, many), position(1, columns),
-    )  # fmt: skip
+    change |= {a.name: ZERO for a in kernel.axes if a.size == 1}
+    return _Places(tuple(reversed(parts)), change, tuple(at))
 
 
-def read_at(site: Site, reader: Kernel) -> _Places | None:
-    out = site.out
-    expected = [site.columns * site.rows, site.columns, 1][-len(out.sizes) :]
-    if [int(s) for s in out.strides] != expected or out.offset != 0:
+def read_at(site: Site, reader: Kernel, hint: Callable[[Expr], int]) -> _Places | None:
+    """Where ``reader`` is in the dimensions of the product, which is whole in memory."""
+    out = site.operands.out
+    sizes = site.elements
+    kept = range(len(sizes) - len(out.sizes), len(sizes))
+    order = sorted((d for d in kept if sizes[d] != 1), key=lambda d: -hint(out.strides[d - kept[0]]))
+    reach = ONE
+    for d in reversed(order):
+        if out.strides[d - kept[0]] != reach:
+            return None
+        reach = sympy.expand(reach * sizes[d])
+    if out.offset != 0:
         return None
     indices = {sympy.sympify(o.args[1]) for o in reader.ops() if o.op == "load" and o.args[0] == out.name}
-    return places_of(indices, reader, site.batch, site.rows, site.columns)
+    found = places_of(indices, reader, tuple(sizes[d] for d in order), hint)
+    if found is None:
+        return None
+    at = dict(zip(order, found.at, strict=True))
+    return dataclasses.replace(found, at=tuple(at.get(d, ZERO) for d in range(len(sizes))))
 
 
-def _divided(axis: Axis, step: int, borders: tuple[int, ...], taken: set[str]) -> list[tuple[Axis, int]] | None:
-    """``axis``, innermost part first, so that no part crosses a border."""
-    size = int(axis.size)
-    cuts = sorted({b for b in borders if step < b < step * size})
-    found = []
-    for at, end in zip([step, *cuts], [*cuts, step * size], strict=True):
-        if end % at:
+def _divided(
+    axis: Axis, start: Expr, borders: list[tuple[int, Expr, Expr]], taken: set[str]
+) -> list[tuple[Axis, Expr, int, Expr]] | None:
+    """``axis``, whose points are ``start`` apart, innermost part first, so that no part crosses a border: each part with its
+    step of the axis, its dimension and its step of that."""
+    found: list[tuple[Axis, Expr, int, Expr]] = []
+    left, inside = axis.size, ONE
+    for dimension, low, high in borders:
+        at = sympy.expand(start * inside)
+        if left == 1 or divide(at, high) is not None:  # a later dimension, or an earlier one
+            continue
+        step, room = divide(at, low), divide(high, at)
+        rest = None if room is None else divide(left, room)
+        if rest is None:  # it ends before the border, or crosses it
+            rest, room = ONE, left
+            if divide(high, at * left) is None:
+                return None
+        if step is None:
             return None
-        name = axis.name if not cuts else fresh(axis.name, taken)
-        found.append((Axis(name, sympy.Integer(end // at)), at))
+        found.append((Axis(axis.name, room), inside, dimension, step))
+        left, inside = rest, inside * room
+    if left != 1:
+        return None
+    if len(found) > 1:
+        found = [(dataclasses.replace(a, name=fresh(a.name, taken)), *rest) for a, *rest in found]  # pyright: ignore
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import sympy
 from sympy import Expr
 
-from fuselens.ir.affine import substitute, symbol_names
+from fuselens.ir.affine import ZERO, product, substitute, symbol_names
 from fuselens.ir.loops import (
     Axis,
     Buffer,
@@ -28,6 +28,7 @@ from fuselens.ir.loops import (
     symbol,
     value_symbol,
 )
+from fuselens.schedule.convolution_sites import element
 from fuselens.schedule.product_sites import Maker, Site, fresh, read_at, used, wanted
 
 PARTS = (2, 4, 8, 16)  # of the sums of a split product
@@ -53,8 +54,10 @@ def instead(graph: Graph, site: Site) -> list[Instead]:
     if any(site.makers):
         before = _whole(graph, site, inside=True)
         found.append(Instead(f"{found[0].label} with operands", (before,), before.name, inside=True))
-    several = [p for p in PARTS if site.summed % p == 0 and site.summed // p >= SHORTEST_PART]
-    return [*found, *(_split(graph, site, parts) for parts in several)]
+    cut, deep = _cut(site), product(site.operands.summed)
+    several = [p for p in PARTS if cut.is_Integer and int(cut) % p == 0 and graph.hint(deep) // p >= SHORTEST_PART]
+    found += [_split(graph, site, parts) for parts in several]
+    return [dataclasses.replace(i, kernels=tuple(_apart(graph, k) for k in i.kernels)) for i in found]
 
 
 def with_room(graph: Graph, name: str, size: int) -> Graph:
@@ -65,8 +68,8 @@ def with_room(graph: Graph, name: str, size: int) -> Graph:
 
 
 def _whole(graph: Graph, site: Site, *, inside: bool = False) -> Kernel:
-    product = _product(site, 1, inside=inside)
-    return product if site.reader is None else _joined(graph, site, product)
+    whole = _product(site, 1, inside=inside)
+    return whole if site.reader is None else _joined(graph, site, whole)
 
 
 def replaced(graph: Graph, site: Site, choice: Instead) -> Graph:
@@ -89,28 +92,38 @@ def nodes_of(site: Site, choice: Instead) -> tuple[Kernel, ...]:
 # --- kernels ----------------------------------------------------------------------------------------------------------
 
 
+def _cut(site: Site) -> Expr:
+    """The dimension that is summed in parts: the innermost, which is the longest of products and channels of convolutions."""
+    return site.operands.summed[-1]
+
+
 def _product(site: Site, parts: int, *, inside: bool = False) -> Kernel:
     """The product as a kernel of its own; with ``parts`` those of its sums, which it stores in the buffer ``NAME_parts``."""
-    axes = [Axis(n, sympy.Integer(s)) for n, s in (("i0", site.batch), ("i1", site.rows), ("i2", site.columns))]
+    axes = [Axis(f"i{d}", size) for d, size in enumerate(site.elements)]
     where = tuple(a.symbol for a in axes)
-    call, out = site.call, site.out
+    call, out = site.call, site.operands.out
     if parts == 1:
-        point = where[-len(out.sizes) :]
+        point = where[len(where) - len(out.sizes) :]
         tail = [
             *_finished(site, "total", where),
-            Op("store0", "store", (out.name, out.index(point), "rounded"), ""),
+            Op("store0", "store", (out.name, sympy.expand(out.index(point)), "rounded"), out.dtype),
         ]
         name = call.name
     else:
-        part = Axis("i3", sympy.Integer(parts))
-        size = site.batch * site.rows * site.columns
-        index = part.symbol * size + (where[0] * site.rows + where[1]) * site.columns + where[2]
-        tail = [Op("store0", "store", (_parts_name(site), sympy.expand(index), "total"), "")]
+        part = Axis(f"i{len(axes)}", sympy.Integer(parts))
+        index = sympy.expand(part.symbol * product(site.elements) + row_major(where, site.elements))
+        tail = [Op("store0", "store", (_parts_name(site), index, "total"), "f32")]
         axes.insert(0, part)
         name = f"{call.name}_1"
-    tail[-1] = dataclasses.replace(tail[-1], dtype=out.dtype if parts == 1 else "f32")
     phases = (_summed(site, where, parts, inside), Phase((), tuple(tail)))
     return Kernel(f"kernel_{name}", tuple(axes), phases, (call.name,), (call.origin,), call.spans)
+
+
+def row_major(point: tuple[Expr, ...], sizes: tuple[Expr, ...]) -> Expr:
+    total = ZERO
+    for place, size in zip(point, sizes, strict=True):
+        total = total * size + place
+    return total
 
 
 def _parts_name(site: Site) -> str:
@@ -119,26 +132,28 @@ def _parts_name(site: Site) -> str:
 
 def _summed(site: Site, where: tuple[Expr, ...], parts: int, inside: bool) -> Phase:
     """The phase that sums products, for the element at ``where``."""
-    a, b = site.factors
-    length = site.summed // parts
-    axis = Axis("k", sympy.Integer(length))
-    k = axis.symbol if parts == 1 else symbol("i3") * length + axis.symbol
-    batch, row, column = where
+    *outer, last = site.operands.summed
+    last = last / parts
+    axes = tuple(Axis(f"k{d}" if outer else "k", size) for d, size in enumerate((*outer, last)))
+    *taps, k = (a.symbol for a in axes)
+    k = k if parts == 1 else symbol(f"i{len(where)}") * last + k
+    batch, *rest = where
+    high = len(site.operands.rows)
+    points = ((batch, *rest[:high], *taps, k), (batch, *taps, k, *rest[high:]))
     spans = site.call.spans
-    body = []
-    factors = (("left", a, (batch, row, k), site.makers[0]), ("right", b, (batch, k, column), site.makers[1]))
-    for name, buffer, point, maker in factors:
-        element = f"{name}_element"
+    body: list[Op] = []
+    for which, name in enumerate(("left", "right")):
+        point, maker = points[which], site.makers[which]
         if inside and maker is not None:
-            made, element = _made(maker, name, point)
-            body += made
+            made, value = _made(maker, name, point)
+            body += [*made, Op(name, "cast", (value,), "f32", spans)]
         else:
-            index = sympy.expand(buffer.index(point[-len(buffer.sizes) :]))
-            body.append(Op(element, "load", (buffer.owner, index), buffer.dtype, spans))
-        body.append(Op(name, "cast", (element,), "f32", spans))
+            buffer = site.operands.factors[which]
+            point = point[len(point) - len(buffer.sizes) :]
+            body += element(buffer, site.operands.borders[which], point, name, spans)
     body.append(Op("products", "mul", ("left", "right"), "f32", spans))
     body.append(Op("total", "reduce", ("sum", "products"), "f32", spans))
-    return Phase((axis,), tuple(body))
+    return Phase(axes, tuple(body))
 
 
 def _made(maker: Maker, prefix: str, point: tuple[Expr, ...]) -> tuple[list[Op], str]:
@@ -168,9 +183,9 @@ def _finished(site: Site, total: str, where: tuple[Expr, ...]) -> list[Op]:
 
     total = scaled(total, scale.get("alpha", 1))
     beta = scale.get("beta", 1)
-    buffer = site.added
+    buffer = site.operands.added
     if buffer is not None and beta != 0:
-        given = where[-len(buffer.sizes) :] if buffer.sizes else ()
+        given = where[len(where) - len(buffer.sizes) :]
         point = tuple(sympy.S.Zero if size == 1 else p for size, p in zip(buffer.sizes, given, strict=True))
         index = sympy.expand(buffer.index(point))
         ops.append(Op("added_element", "load", (buffer.owner, index), buffer.dtype, spans))
@@ -180,21 +195,21 @@ def _finished(site: Site, total: str, where: tuple[Expr, ...]) -> list[Op]:
     return [*ops, Op("rounded", "cast", (total,), site.dtype, spans)]
 
 
-def _joined(graph: Graph, site: Site, product: Kernel) -> Kernel:
-    """``product`` (or a sum of its parts) with what reads it."""
+def _joined(graph: Graph, site: Site, whole: Kernel) -> Kernel:
+    """``whole`` (or a sum of its parts) with what reads it."""
     reader = site.reader
     assert reader is not None
-    places = read_at(site, reader)
+    places = read_at(site, reader, graph.hint)
     assert places is not None
-    mapping: dict[str, Expr] = dict(zip(("i0", "i1", "i2"), (places.batch, places.row, places.column), strict=True))
+    mapping: dict[str, Expr] = {f"i{d}": place for d, place in enumerate(places.at)}
     taken = {o.name for o in reader.ops()}
-    first, last = product.phases
-    names = {o.name: o.name if o.name not in taken else fresh(o.name, taken) for p in product.phases for o in p.body}
-    axis = next((a for a in first.axes if a.name in {x.name for x in places.axes}), None)
-    if axis is not None:
-        new = fresh(axis.name, {x.name for x in places.axes} | taken)
-        mapping[axis.name] = symbol(new)
-        first = dataclasses.replace(first, axes=tuple(Axis(new, a.size) for a in first.axes))
+    first, last = whole.phases
+    names = {o.name: o.name if o.name not in taken else fresh(o.name, taken) for p in whole.phases for o in p.body}
+    theirs = {x.name for x in places.axes}
+    held = theirs | taken
+    renamed = {a.name: fresh(a.name, held) if a.name in theirs else a.name for a in first.axes}
+    mapping |= {old: symbol(new) for old, new in renamed.items()}
+    first = dataclasses.replace(first, axes=tuple(Axis(renamed[a.name], a.size) for a in first.axes))
     kept = site.call.name in wanted(graph) or any(
         site.call.name in used(graph, n)
         for n in graph.nodes if n is not site.call and n is not reader and not isinstance(n, Loop)
@@ -216,14 +231,14 @@ def _joined(graph: Graph, site: Site, product: Kernel) -> Kernel:
 def _split(graph: Graph, site: Site, parts: int) -> Instead:
     """Sums in parts, then the sums of the parts, with what follows."""
     first = _product(site, parts)
-    size = site.batch * site.rows * site.columns
-    sizes = tuple(map(sympy.Integer, (parts, site.batch, site.rows, site.columns)))
-    strides = tuple(map(sympy.Integer, (size, site.rows * site.columns, site.columns, 1)))
-    buffer = Buffer(_parts_name(site), "f32", sizes, strides, device=site.out.device)
+    size = product(site.elements)
+    sizes = (sympy.Integer(parts), *site.elements)
+    strides = tuple(product(sizes[d + 1 :]) for d in range(len(sizes)))
+    buffer = Buffer(_parts_name(site), "f32", sizes, strides, device=site.operands.out.device)
     whole = _product(site, 1)
     axis = Axis("k", sympy.Integer(parts))
     where = tuple(a.symbol for a in whole.axes)
-    index = axis.symbol * size + (where[0] * site.rows + where[1]) * site.columns + where[2]
+    index = axis.symbol * size + row_major(where, site.elements)
     body = (
         Op("part", "load", (buffer.name, sympy.expand(index)), "f32", site.call.spans),
         Op("total", "reduce", ("sum", "part"), "f32", site.call.spans),
@@ -232,6 +247,23 @@ def _split(graph: Graph, site: Site, parts: int) -> Instead:
     if site.reader is not None:
         second = _joined(graph, site, second)
     return Instead(f"{parts} parts", (first, second), first.name, (buffer,), parts)
+
+
+def _apart(graph: Graph, kernel: Kernel) -> Kernel:
+    """``kernel`` without values and axes that are called as buffers are: a program may call its tensors ``k`` or ``total``."""
+    axes = [a.name for a in (*kernel.axes, *(a for p in kernel.phases for a in p.axes))]
+    taken = {*graph.buffers, *axes, *(o.name for o in kernel.ops())}
+    names = {o.name: fresh(o.name, taken) for o in kernel.ops() if o.name in graph.buffers}
+    moved = {a: fresh(a, taken) for a in axes if a in graph.buffers}
+    if not names and not moved:
+        return kernel
+    mapping: dict[str, Expr] = {a: symbol(b) for a, b in moved.items()}
+
+    def renamed(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(Axis(moved.get(a.name, a.name), a.size) for a in axes)
+
+    phases = tuple(Phase(renamed(p.axes), tuple(_changed(o, names, mapping) for o in p.body)) for p in kernel.phases)
+    return dataclasses.replace(kernel, axes=renamed(kernel.axes), phases=phases)
 
 
 def _changed(op: Op, names: dict[str, str], mapping: dict[str, Expr]) -> Op:

@@ -56,6 +56,7 @@ def to_triton(
     if "libdevice" in unit.functions:
         head.put("from triton.language.extra import libdevice")
     wanted = unit.functions | {n for f in unit.functions for n in FUNCTION_NEEDS.get(f, ())}
+    wanted |= {n for n in ("floor_div", "floor_mod") if f"{n}(" in out.text()}  # of sizes and positions
     for name, text in FUNCTIONS.items():
         if name in wanted:
             head.put()

@@ -69,6 +69,7 @@ class Operations:
         self.chosen = Blocks(1)
         self.stages = 0  # of a product's loads
         self.masks: dict[str, str] = {}  # of a product, by axis
+        self.beside = ""  # a condition of the load that is written, besides masks
         self.copied: dict[str, tuple[str, bool]] = {}  # loads of a product that the card copies
         self.corner = ("", "")  # where a product's tile begins
         self.blocks: dict[str, int] = {}
@@ -147,11 +148,7 @@ class Operations:
         names = dict(self.names)
         for indirect in indirect_names(expression):
             names["%" + indirect] = self.slots[indirect].value.text
-        text = print_index(self._unbounded(expression, names), names, TRITON)
-        for name in ("floor_div", "floor_mod"):
-            if f"{name}(" in text:
-                self.need(name)
-        return text
+        return print_index(self._unbounded(expression, names), names, TRITON)
 
     def _unbounded(self, expression: Any, names: dict[str, str]) -> Expr:
         """``expression`` whose dividends have no bounds that a compiler could know.

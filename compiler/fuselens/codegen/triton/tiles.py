@@ -51,17 +51,19 @@ class Shape:
     summed: int
     width: int  # bytes of a number
     tf32: bool = False
+    run: int = 0  # terms of a sum that lie along one dimension, of several
+    static: bool = True  # whether sizes are known
 
 
 def tiles(shape: Shape) -> tuple[Tiles, ...]:
     """The tiles from which the model expects most, best first."""
     sizes = (16, 32, 64, 128, 256)
+    depths = [d for d in (32, 64, 128) if d * shape.width in (64, 128, 256) and d <= max(32, 2 * shape.summed)]
+    depths = [d for d in depths if shape.run and shape.run % d == 0] or depths
     found = []
     for rows in sizes:
         for columns in sizes:
-            for depth in (32, 64, 128):
-                if depth * shape.width not in (64, 128, 256) or depth > max(32, 2 * shape.summed):
-                    continue
+            for depth in depths:
                 found += [
                     Tiles(rows, columns, depth, warps, stages, tf32=shape.tf32)
                     for warps in _warps(rows, columns, shape.width)
@@ -87,7 +89,7 @@ def tiles(shape: Shape) -> tuple[Tiles, ...]:
 
 def in_turn(shape: Shape) -> tuple[Tiles, ...]:
     """Tiles that programs take in turn, where each gets one at least."""
-    if shape.batch > 1 or shape.width != 2:
+    if shape.batch > 1 or shape.width != 2 or shape.run or not shape.static:
         return ()
     return tuple(
         Tiles(rows, columns, depth, warps, stages, programs=PROCESSORS * resident)
