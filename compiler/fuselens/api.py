@@ -8,6 +8,7 @@ import copyreg
 import dataclasses
 import functools
 import inspect as inspecting
+import itertools
 import sys
 import time
 import traceback
@@ -38,7 +39,7 @@ from .control import (
     substitute_in_graph,
 )
 from .modules import CompiledModule, proxy
-from .pipeline import Recorder, compile_graph
+from .pipeline import Recorder, compile_graph, prepare
 from .report import Frame, Report, RunResult, Span
 
 __all__ = [
@@ -136,7 +137,17 @@ def compile(  # noqa: A001 - torch's own name for it
         return type(fn)(fn.__func__ if disable else wrap(fn.__func__, config, example_inputs, function))
     if not callable(fn):
         raise TypeError(f"fuselens.compile expects a function or module, got {type(fn).__name__}")
-    return fn if disable else wrap(fn, config, example_inputs, function)
+    if disable:
+        return fn
+    if function is None:
+        prepare(root_code(fn), config, on_gpu=_may_run_on_gpu(fn))
+    return wrap(fn, config, example_inputs, function)
+
+
+def _may_run_on_gpu(fn: Any) -> bool:
+    """Whether the program uses a GPU, and a module is there."""
+    owned = itertools.chain(fn.parameters(), fn.buffers()) if isinstance(fn, torch.nn.Module) else ()
+    return torch.cuda.is_initialized() and all(t.is_cuda for t in itertools.islice(owned, 1))
 
 
 def wrap(

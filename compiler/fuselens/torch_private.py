@@ -91,6 +91,15 @@ def fake_mode(shape_env: Any | None = None) -> FakeTensorMode:
         return _FakeMode(allow_non_fake_inputs=False, shape_env=shape_env)
 
 
+def load_symbolic_sizes() -> None:
+    """Imports what fake modes and symbolic sizes import when they are first used, and what sympy's first sum does."""
+    import sympy
+
+    importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    a, b = sympy.symbols("a b")
+    a + b  # pyright: ignore[reportUnusedExpression]
+
+
 def _view_by_kernel(view: Any, x: Any, sizes: Any) -> tuple[Any, tuple[Any, ...]] | None:
     """The view, of sizes or dimensions, with the strides of ATen's kernel.
 

@@ -118,6 +118,17 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """:func:`uncollected`, for imports: what they make lives, so the collector need not look at it afterwards either."""
+    gc.collect(1)
+    with uncollected():
+        yield
+        if gc.get_freeze_count() == 0:
+            gc.freeze()
+            gc.unfreeze()  # into the oldest generation
+
+
 class FrameCompiler:
     """The hook's callback for one compiled function: its configuration, backend and recorder."""
 

@@ -7,8 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 from ..ir.loops import Graph
-from .cpu.cpp import to_cpp
-from .cpu.cpp import variants as variants
 from .cpu.isa import ISAS
 from .host import operators_text
 from .source import Generated, Source
@@ -33,7 +31,9 @@ def generate(
         from .triton.kernels import to_triton
 
         triton = to_triton(graph, target, tunings)
-    if not on_gpu and graph.kernels():
+    elif graph.kernels():
+        from .cpu.cpp import to_cpp
+
         cpp = to_cpp(
             graph, isa, host=cpp_host, floats=floats, float_outputs=float_outputs, tunings=tunings, fast_math=fast_math
         )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from .graphs import compile_graph
 from .recorder import Recorder
-from .warming import warm
+from .warming import prepare, warm
 
-__all__ = ["STAGES", "Recorder", "compile_graph", "warm"]
+__all__ = ["STAGES", "Recorder", "compile_graph", "prepare", "warm"]
 
 STAGES = (
     "capture",

@@ -17,13 +17,13 @@ import hashlib
 import io
 import math
 import operator
+import os
 import pickle
 import platform
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -135,9 +135,7 @@ def capturing(
 ) -> Iterator[None]:
     """Inside, a frame is captured: what operators return for its fake tensors is known if it was captured before.
     ``on_new`` is called where it was not."""
-    cache = Cache(config.cache_dir)
-    name = [code.co_filename, code.co_qualname, code.co_firstlineno]
-    key = key_of({"code": name, "versions": _versions(), "sources": _own_sources()})
+    cache, key = Cache(config.cache_dir), _results_key(code)
     known: dict[Any, Any] = {}
     apart = torch_private.foreign_rules()
     if not apart and (data := cache.get(_RESULTS, key)) is not None:
@@ -153,6 +151,16 @@ def capturing(
         yield
     if not apart and used.keys() - known.keys():
         cache.put(_RESULTS, key, pickle.dumps(used, pickle.HIGHEST_PROTOCOL))
+
+
+def was_captured(config: Config, code: types.CodeType) -> bool:
+    """Whether the cache knows what :func:`capturing` looks for."""
+    return Cache(config.cache_dir).path(_RESULTS, _results_key(code)).exists()
+
+
+def _results_key(code: types.CodeType) -> str:
+    name = [code.co_filename, code.co_qualname, code.co_firstlineno]
+    return key_of({"code": name, "versions": _versions(), "sources": _own_sources()})
 
 
 class _Nameless(Exception):
@@ -196,9 +204,12 @@ def _versions() -> list[str]:
 def _own_sources() -> str:
     """A digest of this compiler."""
     digest = hashlib.sha256()
-    root = Path(__file__).parents[1]
-    for path in sorted(root.rglob("*.py")):
-        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    root = os.path.dirname(os.path.dirname(__file__))
+    for folder, folders, files in os.walk(root):  # with pathlib it takes twice as long
+        folders.sort()
+        for path in sorted(os.path.join(folder, name) for name in files if name.endswith(".py")):
+            with open(path, "rb", buffering=0) as file:
+                digest.update(b"%s\0%s\0" % (path[len(root) :].encode(), file.read()))
     return digest.hexdigest()
 
 

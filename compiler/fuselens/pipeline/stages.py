@@ -16,7 +16,7 @@ from ..autograd.joint import Joint
 from ..autograd.partition import forward_only, partition
 from ..autograd.signature import SavedValue, Signature
 from ..autograd.unsupported import Unsupported
-from ..codegen.generate import generate, variants
+from ..codegen.generate import generate
 from ..ir import graph_text, text
 from ..ir.straight_line import straight_line
 from ..lowering.lower import fuses, lower
@@ -153,6 +153,8 @@ def _lowered(
             generate, ordered, target, isa, floats=floats, float_outputs=numbers, fast_math=config.fast_math
         )
         if config.mode.startswith("max-autotune") and target == "cpu":
+            from ..codegen.cpu.cpp import variants
+
             others = variants(ordered, isa, torch.get_num_threads())
             tunings, tried = tune(ordered, lambda chosen: make_sources(cpp_host=False, tunings=chosen), others, config)
             decisions += tried

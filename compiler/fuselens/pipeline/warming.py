@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import types
 from contextlib import suppress
 
 import torch
 from torch import fx
 
 from .. import torch_private
+from ..capture.frame import importing
+from ..config import Config
+from ..runtime import triton_worker
+from .graph_cache import was_captured
+
+
+def prepare(code: types.CodeType | None, config: Config, *, on_gpu: bool) -> None:
+    """A function is going to be called: where the cache does not know it, what compiling takes is imported, and the
+    compiler of Triton's kernels started, before its first call rather than in it."""
+    if code is None or config.backend != "fuselens" or was_captured(config, code):
+        return
+    if on_gpu:
+        triton_worker.start()
+    with suppress(ImportError):  # of what is missing, the call tells
+        _import_stages(on_gpu)
+
+
+@functools.cache
+def _import_stages(on_gpu: bool) -> None:
+    for_target = ("codegen.triton.kernels", "runtime.launch") if on_gpu else ("codegen.cpu.cpp",)
+    with importing():
+        torch_private.load_symbolic_sizes()
+        for name in ("pipeline.stages", "autograd.joint", *for_target):
+            importlib.import_module(f"fuselens.{name}")
 
 
 def warm() -> None:
