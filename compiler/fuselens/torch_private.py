@@ -344,15 +344,23 @@ class _LazyModule(types.ModuleType):
     """
 
     def __getattr__(self, name: str) -> Any:
-        if sys.modules.get(self.__name__) in (None, self):
+        found = sys.modules.get(self.__name__)
+        if found in (None, self):
             if self.__name__ == "torch._dynamo" and name == "config":
                 return _PEER_CONFIG
             if self.__name__ == "torch._dynamo.config" and name in _PEER_SETTINGS:
                 return _PEER_SETTINGS[name]
-        return getattr(importlib.import_module(self.__name__), name)
+        if found is self and name.startswith("__"):  # somebody asks each module where it came from
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r} yet")
+        return getattr(self._real(), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(importlib.import_module(self.__name__), name, value)
+        setattr(self._real(), name, value)
+
+    def _real(self) -> types.ModuleType:
+        if sys.modules.get(self.__name__) is self:
+            sys.modules.pop(self.__name__, None)
+        return importlib.import_module(self.__name__)
 
 
 _PEER_CONFIG = _LazyModule("torch._dynamo.config")
@@ -371,7 +379,7 @@ def _without_peer_import() -> Iterator[None]:
             yield
         finally:
             if sys.modules.get("torch._dynamo.config") is _PEER_CONFIG:
-                del sys.modules["torch._dynamo.config"]
+                sys.modules.pop("torch._dynamo.config", None)
 
 
 _import_lock = threading.Lock()

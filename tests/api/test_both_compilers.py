@@ -56,5 +56,32 @@ def test_modules_are_made_after_the_peer_has_run() -> None:
     agrees(PROGRAM)
 
 
+PLACES = """
+    import inspect
+    import sys
+
+    from fuselens import torch_private
+
+    with torch_private._without_peer_import():
+        for module in list(sys.modules.values()):
+            getattr(module, "__file__", None), getattr(module, "__warningregistry__", None)
+        inspect.getmodule(sys._getframe())
+        assert "torch._dynamo" not in sys.modules
+        assert sys.modules["torch._dynamo.config"].fake_tensor_cache_enabled
+        import torch._dynamo  # as another thread may do meanwhile
+
+        assert torch._dynamo.config.recompile_limit > 0
+        assert torch._dynamo.config.__file__
+    import torch._dynamo.config as config
+
+    assert config.__file__ and torch._dynamo.config.recompile_limit == config.recompile_limit
+    print("agrees")
+"""
+
+
+def test_whoever_asks_all_modules_where_they_are_imports_no_peer() -> None:
+    agrees(PLACES)
+
+
 def test_the_peers_options_reach_the_backend() -> None:
     agrees(OPTIONS)

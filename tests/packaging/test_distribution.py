@@ -88,6 +88,7 @@ def test_wheel_holds_both_packages_and_the_extension(tmp_path: Path) -> None:
         *built,
     } <= names
     assert {n for n in names if n.endswith(".so")} == built, "nothing built for another interpreter goes along"
+    assert not {n for n in names if n.endswith((".c", ".h"))}, "they are in the source distribution"
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
     code = "import fuselens.capture._hook as h; print(h.__file__)"

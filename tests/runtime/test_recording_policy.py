@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from typing import Any
+
 from fuselens.runtime import recording_policy
-from fuselens.runtime.recording_policy import MOST_MISSES, MOST_SIZES, NEVER, RECORDED_CALLS, WARM_CALLS, Sizes, Trial
+from fuselens.runtime.cuda_graphs import Recorded
+from fuselens.runtime.recording_policy import (
+    MOST_MISSES,
+    MOST_SIZES,
+    NEVER,
+    RECORDED_CALLS,
+    WARM_CALLS,
+    Size,
+    Sizes,
+    Trial,
+)
 
 
 class Stream:
@@ -114,3 +128,29 @@ def test_calls_that_fit_no_recording_are_left_alone_ever_longer() -> None:
         rests.append(size.rest)
     assert rests[:3] == [64, 128, 256]
     assert rests[-1] == rests[-2] == 64 << 8
+
+
+def in_a_thread(work: Callable[[], Any]) -> Any:
+    found = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_a_thread_with_the_number_of_one_that_ended_has_run_nothing() -> None:
+    recorded = Recorded(lambda inputs: inputs, (), (), False, 0.5, lambda code, why: None)
+
+    def run() -> int:
+        recorded._as_it_is(Size(), ())
+        assert recorded._ran_here()
+        return threading.get_ident()
+
+    number = in_a_thread(run)
+    for _ in range(100):
+        again, ran = in_a_thread(lambda: (threading.get_ident(), recorded._ran_here()))
+        assert not ran
+        if again == number:
+            break
+    else:
+        raise AssertionError("numbers are not used again here")

@@ -115,7 +115,9 @@ class Recorded:
         self._sizes = Sizes()
         self._slower = self._faster = 0
         self._said: set[str] = set()
-        self._threads: set[int] = set()  # that ran it as it is: libraries load for each, which cannot be recorded
+        self._threads = (
+            threading.local()
+        )  # those that ran it as it is: libraries load for each, which cannot be recorded
         self._given_up = False
         self._device: int | None = None
         self._positions: list[int] = []  # of inputs that are tensors: the same in each call
@@ -178,7 +180,7 @@ class Recorded:
             self._say(code, why)
 
     def _as_it_is(self, size: Size, inputs: Any) -> Sequence[Any]:
-        self._threads.add(threading.get_ident())
+        self._threads.ran = True
         if not 2 <= size.calls <= WARM_CALLS or size.wanted == NEVER:
             return self.call(inputs)
         trial = size.trial = size.trial or Trial(mark)
@@ -186,6 +188,9 @@ class Recorded:
         results = self.call(inputs)
         trial.took(start, recorded=False)
         return results
+
+    def _ran_here(self) -> bool:
+        return hasattr(self._threads, "ran")
 
     # --- under the group's lock
 
@@ -224,7 +229,7 @@ class Recorded:
                 return None
         size.moved |= {k for k, (a, b) in enumerate(zip(size.addresses, addresses, strict=False)) if a != b}
         size.addresses = addresses
-        if size.calls <= size.wanted or threading.get_ident() not in self._threads:
+        if size.calls <= size.wanted or not self._ran_here():
             return None
         if sum(r.make_way() for r in fitting):
             return None
