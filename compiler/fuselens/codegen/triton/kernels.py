@@ -15,7 +15,7 @@ from typing import Any
 import sympy
 from sympy import Expr
 
-from ...ir.loops import Attention, Axis, Graph, Kernel, element
+from ...ir.loops import ITEMSIZE, Attention, Axis, Graph, Kernel, Op, element, indirect_names
 from ..expressions import TRITON, linear, print_factor
 from ..nest import row_major
 from ..source import Functions, KernelInfo, Source, Writer
@@ -33,6 +33,7 @@ from .tiles import Tiles
 
 POINTS = 1024  # points of a one-dimensional block
 TILE = 32  # edge of a two-dimensional block
+REGISTERS = 64  # of a thread, for what it loads before it computes
 
 
 def to_triton(
@@ -186,8 +187,26 @@ class _KernelWriter(Products):
         self._decode(axes, "x")
         if len(axes) > 1:
             self.places[row_major(axes)] = "x"  # which the compiler sees to be contiguous
-        self._straight([op for p in self.kernel.phases for op in p.body])
+        self._straight(self._asked_first(block // (32 * warps)))
         return blocks_of(total, block), warps
+
+    def _asked_first(self, each: int) -> list[Op]:
+        """The body with loads before the first check or store, which a thread would not do before it has what these need; as
+        many as it has registers for with ``each`` points."""
+        body = [op for p in self.kernel.phases for op in p.body]
+        start = next((k for k, op in enumerate(body) if op.op in ("bounds", "store")), len(body))
+        room = REGISTERS // max(1, each)
+        stored: set[str] = set()
+        early: list[Op] = []
+        for op in body[start:]:
+            if op.op == "store":
+                stored.add(op.args[0])
+            elif op.op == "load" and op.args[0] not in stored and not indirect_names(op.args[1]):
+                room -= max(1, ITEMSIZE[self.unit.graph.buffers[op.args[0]].dtype] // 4)
+                if room >= 0:
+                    early.append(op)
+        moved = {op.name for op in early}
+        return [*body[:start], *early, *(op for op in body[start:] if op.name not in moved)]
 
     def _tile_axes(self) -> tuple[Axis, Axis] | None:
         """(outer, inner) axes of a two-dimensional tile, where some access is contiguous along each."""
@@ -234,5 +253,5 @@ class _KernelWriter(Products):
         self.mask = "xmask"
         self.spread = "tl.zeros([YBLOCK, XBLOCK], tl.int32)"
         self.shape_names = frozenset({outer.name, inner.name})
-        self._straight([op for p in self.kernel.phases for op in p.body])
+        self._straight(self._asked_first(chosen.points * chosen.across // (32 * chosen.warps)))
         return across * down * sympy.Mul(*(a.size for a in rest)), chosen.warps
