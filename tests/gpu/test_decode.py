@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fuselens
+from fuselens.pipeline import tuning
+from fuselens.runtime import tune_gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -73,7 +76,7 @@ class Decoder(nn.Module):
         return self.head(x)
 
 
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.06), (torch.float16, 0.01), (torch.float32, 1e-4)])
 def test_tokens_one_at_a_time(dtype: torch.dtype, tolerance: float, mode: Any) -> None:
     torch.manual_seed(0)
@@ -90,3 +93,29 @@ def test_tokens_one_at_a_time(dtype: torch.dtype, tolerance: float, mode: Any) -
             torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * scale)
     for (name, ours), theirs in zip(other.named_buffers(), model.buffers(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance * float(theirs.abs().max()), msg=name)
+
+
+def test_norms_in_the_products_that_read_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As measuring chooses where that is faster: here always."""
+    measured = tune_gpu.on_card
+
+    def choose(questions: Any, generate: Any, config: Any) -> list[list[float]]:
+        found = measured(questions, generate, config)
+        for question, row in zip(questions, found, strict=True):
+            if question[-1].label == tuning.EACH:
+                row[:] = [1.0, 0.9]
+        return found
+
+    monkeypatch.setattr(tuning, "MEASURE", choose)
+    monkeypatch.setenv("FUSELENS_CACHE_DIR", str(tmp_path))
+    torch.manual_seed(0)
+    model = Decoder(2, 512, 8, 2, 1408, 1000, 96).to("cuda", torch.bfloat16).eval()
+    model.row = torch.arange(96, device="cuda")
+    compiled: Any = fuselens.compile(copy.deepcopy(model), mode="max-autotune")
+    with torch.no_grad():
+        for step in range(3):
+            word, at = torch.full((1, 1), 7 * step, device="cuda"), torch.full((1,), step, device="cuda")
+            expected, found = model(word, at), compiled(word, at)
+            torch.testing.assert_close(found, expected, rtol=0, atol=0.06 * float(expected.abs().max()))
+    decisions = [d for g in compiled.__fuselens__.recorder.report.graphs for d in g.decisions]
+    assert any(tuning.EACH in d.reason and d.verdict == "taken" for d in decisions)

@@ -1,5 +1,5 @@
 """What measuring decides of a GPU's graph: which products are kernels that take along what reads them, which attention is a
-kernel with its masks in it, and all kernels' blocks."""
+kernel with its masks in it, which folds of short rows their readers do, and all kernels' blocks."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from ..schedule import fuse, split
 from ..schedule.attention_sites import attended, attentions
 from ..schedule.product_sites import Site, sites, used
 from ..schedule.products import Instead, instead, nodes_of, replaced, with_room
+from ..schedule.refolded import refolded, refolds
 
 if TYPE_CHECKING:
     from ..codegen.source import Generated
@@ -34,6 +35,7 @@ MOST = 10  # candidates of a product besides the vendor's library
 MOST_OF_PARTS = 2  # of which in so many parts
 PART_BYTES = 2.0e12  # a second, of partial sums that are written and read again
 VENDOR = "the vendor's library"
+ONCE, EACH = "once", "each kernel that reads the result"
 MEASURE: Measure = tune_gpu.on_card
 
 
@@ -49,7 +51,8 @@ def for_gpu(
         graph, tiled, decisions = _attention(loops, graph, config, measured)
     graph, products, tried = _products(graph, config, measured)
     tiled |= products
-    decisions += tried
+    graph, again = _folds(graph, config, measured)
+    decisions += [*tried, *again]
     blocks = {name: v for name, v in variants(graph).items() if name not in tiled}
     chosen, tried = tune_gpu.tune(graph, blocks, _generated, config, measured)
     return graph, chosen | tiled, [*decisions, *tried]
@@ -129,6 +132,29 @@ def _products(graph: Graph, config: Config, measured: Measure) -> tuple[Graph, d
         verdict, span = "taken" if result.best else "vendor", next(iter(site.call.spans), None)
         decisions.append(Decision("FL416", verdict, subject, result.reason, span, result.table))
     return graph, chosen, decisions
+
+
+def _folds(graph: Graph, config: Config, measured: Measure) -> tuple[Graph, list[Decision]]:
+    """Folds of short rows, once or in every kernel that reads the result."""
+    found = refolds(graph)
+    questions = []
+    for fold in found:
+        without = refolded(graph, fold)
+        names = {r.name for r in fold.readers}
+        each = part(without, [k for k in without.kernels() if k.name in names])
+        questions.append((Candidate(ONCE, part(graph, fold.nodes)), Candidate(EACH, each)))
+    decisions = []
+    for fold, result in zip(found, tune_gpu.timed(questions, _generated, config, measured), strict=True):
+        once, each = result.seconds
+        if not math.isfinite(once):
+            continue
+        better = each < once  # it is a launch less, however little that gains here
+        if better:
+            graph = refolded(graph, fold)
+        reason = f"folding in {EACH} takes {each / once:.2f} of the time of folding {ONCE}"
+        verdict, span = "taken" if better else "default", next(iter(fold.kernel.spans), None)
+        decisions.append(Decision("FL416", verdict, fold.kernel.name, reason, span, result.table))
+    return graph, decisions
 
 
 def _with_room(graph: Graph, kernel: str, tile: Tiles) -> Graph:

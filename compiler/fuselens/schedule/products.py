@@ -163,7 +163,7 @@ def _made(maker: Maker, prefix: str, point: tuple[Expr, ...]) -> tuple[list[Op],
     places = zip((maker.batch, maker.outer, maker.inner), (batch, outer, inner), strict=True)
     mapping = {name: expression for name, expression in places if name}
     names = {o.name: f"{prefix}_{o.name}" for o in maker.kernel.ops()}
-    ops = [_changed(_changed(o, {}, maker.change), names, mapping) for o in maker.kernel.ops()]
+    ops = [changed(changed(o, {}, maker.change), names, mapping) for o in maker.kernel.ops()]
     store = next(o for o in ops if o.op == "store")
     return [o for o in ops if o is not store], store.args[2]
 
@@ -217,11 +217,11 @@ def _joined(graph: Graph, site: Site, whole: Kernel) -> Kernel:
     tail = [o for o in last.body if o.op != "store" or kept]
     reading = {o.name: names["rounded"] for o in reader.ops() if o.op == "load" and o.args[0] == site.call.name}
     rest = [o for o in reader.ops() if o.name not in reading]
-    body = [_changed(o, names, mapping) for o in tail]
-    body += [_changed(o, reading, places.change) for o in rest]
+    body = [changed(o, names, mapping) for o in tail]
+    body += [changed(o, reading, places.change) for o in rest]
     stores = iter(range(len(body)))
     body = [dataclasses.replace(o, name=f"store{next(stores)}") if o.op == "store" else o for o in body]
-    phases = (Phase(first.axes, tuple(_changed(o, names, mapping) for o in first.body)), Phase((), tuple(body)))
+    phases = (Phase(first.axes, tuple(changed(o, names, mapping) for o in first.body)), Phase((), tuple(body)))
     return Kernel(
         reader.name, places.axes, phases, (site.call.name, *reader.loops), (site.call.origin, *reader.origins),
         tuple(dict.fromkeys((*site.call.spans, *reader.spans))),
@@ -262,11 +262,11 @@ def _apart(graph: Graph, kernel: Kernel) -> Kernel:
     def renamed(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(Axis(moved.get(a.name, a.name), a.size) for a in axes)
 
-    phases = tuple(Phase(renamed(p.axes), tuple(_changed(o, names, mapping) for o in p.body)) for p in kernel.phases)
+    phases = tuple(Phase(renamed(p.axes), tuple(changed(o, names, mapping) for o in p.body)) for p in kernel.phases)
     return dataclasses.replace(kernel, axes=renamed(kernel.axes), phases=phases)
 
 
-def _changed(op: Op, names: dict[str, str], mapping: dict[str, Expr]) -> Op:
+def changed(op: Op, names: dict[str, str], mapping: dict[str, Expr]) -> Op:
     """``op`` with other names for values and other axes."""
     values = {value_symbol(a): value_symbol(b) for a, b in names.items()}
     args = []

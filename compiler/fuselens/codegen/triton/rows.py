@@ -80,7 +80,9 @@ class Rows(Folds):
         for number, (phase, position) in enumerate(zip(phases, self.nest.positions, strict=True)):
             if fits:
                 phase = self._forwarded(phase)
-                self.policies = {s: p for s, p in walks[number][1].items() if p == "evict_first"}
+                here = {o.args[0] for o in kernel.phases[number].body if o.op == "load"}
+                moved = {s: p for _, later in walks[number + 1 :] for s, p in later.items() if s not in here}
+                self.policies = {s: p for s, p in (moved | walks[number][1]).items() if p == "evict_first"}
             else:
                 self.backward, self.policies = walks[number]
             loads = {o.args[0] for o in phase.body if o.op == "load"}
