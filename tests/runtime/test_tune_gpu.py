@@ -17,6 +17,7 @@ from fuselens.codegen.source import Generated
 from fuselens.codegen.triton.blocks import Blocks, Work, candidates, predicted
 from fuselens.codegen.triton.kernels import to_triton, variants
 from fuselens.config import Config
+from fuselens.ir.card import H100
 from fuselens.ir.loops import Graph
 from fuselens.ir.parts import part
 from fuselens.ir.text import parse, show
@@ -143,7 +144,7 @@ def test_parts_are_graphs() -> None:
 
 
 def test_the_model_prefers_what_keeps_memory_busy() -> None:
-    work = Work(points=1 << 26, columns=0, bytes=1 << 29, loads=1, width=4, along=False)
+    work = Work(points=1 << 26, columns=0, bytes=1 << 29, loads=1, width=4, along=False, card=H100)
     default = Blocks(1024)
     assert predicted(work, Blocks(64, warps=1)) > predicted(work, default)
     assert predicted(work, Blocks(8192, warps=1)) == math.inf  # does not fit registers

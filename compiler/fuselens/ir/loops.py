@@ -39,6 +39,7 @@ import sympy
 from sympy import Expr
 
 from ..report import Decision, Span
+from .card import H100, Card
 
 DType = Literal[
     "f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool", "c64", "c128", "u16", "u32", "u64", "f8e4m3", "f8e5m2", "c32",
@@ -350,6 +351,7 @@ class Graph:
     donated: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()
     titles: Mapping[str, str] = field(default_factory=dict, compare=False)  # loop → captured operation
+    card: Card = field(default=H100, compare=False)  # what it runs on, if it is for a GPU
 
     def replace(self, **changes: Any) -> Graph:
         return dataclasses.replace(self, **changes)

@@ -45,6 +45,7 @@ def part(graph: Graph, nodes: Iterable[Kernel | Extern]) -> Graph:
         outputs=tuple(renamed[n] for n in outputs),
         symbols={n: (len(inputs) + k, -1) for k, n in enumerate(integers)},
         hints={n.name: graph.hint(symbol(s)) for s, n in names.items()},
+        card=graph.card,
     )
 
 

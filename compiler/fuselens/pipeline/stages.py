@@ -127,7 +127,7 @@ def _lowered(
     run.record("simplify", "py", lambda: graph_text.show(module.graph, f"{run.phase}{record.id}"))
     with run.stage("lower"):
         name = f"graph{record.id}" if run.phase == "forward" else f"graph{record.id}_{run.phase}"
-        loops = lower(module, name=name, writes=dict(writes))
+        loops = lower(module, name=name, writes=dict(writes)).replace(card=gpu.card(run))
     run.record("lower", "loop", lambda: text.show(loops))
     with run.stage("fuse"):
         fused = fuse(loops)

@@ -182,7 +182,8 @@ def _options(graph: Graph, site: Site) -> list[tuple[Candidate, Instead, Any]]:
         alone = part(replaced(graph, site, choice), kernels)
         name = next(new.name for k, new in zip(kernels, alone.nodes, strict=True) if k.name == choice.product)
         parts = choice.parts
-        shape = Shape(batch * parts, rows, columns, summed // parts, ITEMSIZE[site.dtype], tf32, run // parts, static)
+        size = (batch * parts, rows, columns, summed // parts, ITEMSIZE[site.dtype])
+        shape = Shape(*size, tf32, run // parts, static, graph.card)
         more = 0.1 * predicted(shape, tiles(shape)[0]) if choice.inside else 0.0  # what is computed again
         if parts > 1:
             more = 3e-6 + 8 * parts * elements / PART_BYTES

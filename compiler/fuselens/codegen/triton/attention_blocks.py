@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from ...ir.loops import ITEMSIZE, Attention, Graph
 from .blocks import MOST_REGISTERS
-from .tiles import SHARED
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ def candidates(graph: Graph, node: Attention, default: AttentionBlocks) -> tuple
     def fits(b: AttentionBlocks) -> bool:
         registers = b.rows * (across + b.keys) // (32 * b.warps)  # of a thread, for sums and scores
         memory = itemsize * (b.rows * width + b.stages * b.keys * (width + across)) + b.stages * b.rows * b.keys * masks
-        return registers <= most and memory <= SHARED and b.keys <= keys
+        return registers <= most and memory <= graph.card.shared and b.keys <= keys
 
     smaller = [AttentionBlocks(rows, b.keys, b.warps, b.stages) if rows < b.rows else b for b in _SPACE]
     others = [b for b in dict.fromkeys(smaller) if b != default and fits(b)]

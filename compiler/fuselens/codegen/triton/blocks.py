@@ -6,16 +6,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ...ir.card import Card
 from ...ir.loops import ITEMSIZE, Graph, Kernel
 from ..traffic import bytes_moved
-from .clusters import SIZES, may_share
+from .clusters import CLUSTERS, SIZES, may_share
 
 MOST = 8  # candidates of a kernel, the generator's own choice included
 SHARED = 3  # of them, those of clusters
 LONG = 8192  # columns of a row that one program has in registers
-# An H100
-PROCESSORS = 132
-BANDWIDTH = 3.0e12  # bytes a second
+# Of an H100; what differs between cards most, ``Graph.card`` says
 LATENCY = 0.8e-6  # seconds from a load to its value when memory is busy
 IN_FLIGHT = 32 << 10  # bytes that a multiprocessor has to have asked for at a time
 THREADS, REGISTERS, PROGRAMS = 2048, 65536, 32  # of a multiprocessor
@@ -56,6 +55,7 @@ class Work:
     loads: int  # registers that an element takes
     width: int  # bytes of an element of what it loads, on average
     along: bool
+    card: Card
     held: int = 0  # registers that an element takes while programs that share its row wait; 0: they cannot
 
     @classmethod
@@ -71,8 +71,9 @@ class Work:
         stored = {
             o.args[0]: max(4, ITEMSIZE[graph.buffers[o.args[0]].dtype]) // 4 for o in kernel.ops() if o.op == "load"
         }
-        held = 1 + sum(stored.values()) if may_share(kernel) and not along else 0
-        return cls(product(kernel.axes), columns, moved, max(1, wide), max(1, width), along, held)
+        shared = graph.card.architecture >= CLUSTERS and may_share(kernel) and not along
+        held = 1 + sum(stored.values()) if shared else 0
+        return cls(product(kernel.axes), columns, moved, max(1, wide), max(1, width), along, graph.card, held)
 
 
 def candidates(work: Work, default: Blocks) -> tuple[Blocks, ...]:
@@ -123,10 +124,10 @@ def predicted(work: Work, b: Blocks) -> float:
     if not resident:
         return math.inf
     programs = -(-work.points // (b.points * b.across)) * b.parts
-    waves = programs / (PROCESSORS * resident)
-    asked = min(programs / PROCESSORS, resident) * block * work.width * max(1, work.loads // 2)
+    waves = programs / (work.card.processors * resident)
+    asked = min(programs / work.card.processors, resident) * block * work.width * max(1, work.loads // 2)
     vector = min(1.0, 0.5 + each * work.width / 32)  # a thread loads 16 bytes at once where it has them
     busy = min(1.0, asked / IN_FLIGHT) * vector
     wasted = math.ceil(waves) / waves if waves > 1 else 1.0
     turns = -(-work.columns // (b.columns * b.parts)) if b.columns else 1
-    return max(work.bytes / (BANDWIDTH * busy) * wasted, math.ceil(waves) * (turns * LATENCY + START))
+    return max(work.bytes / (work.card.bandwidth * busy) * wasted, math.ceil(waves) * (turns * LATENCY + START))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ...ir.loops import Kernel
 
+CLUSTERS = 90  # the architecture from which on there are some
 SIZES = (2, 4, 8)  # programs of a cluster
 _FOLDED = {"f32", "f64", "i32", "i64", "bool"}
 _FOLDS = {

@@ -9,7 +9,6 @@ import sympy
 from ...ir.loops import Graph, Kernel, Op, Phase
 from ..expressions import linear, names_in
 
-ROWS = 8 * 132  # programs that fill a card
 _ANY_ORDER = ("", "sum", "max", "min")  # how stores at positions from data may come in any order
 
 
@@ -38,7 +37,7 @@ def spread(kernel: Kernel, graph: Graph) -> Kernel:
     if len(passes) != 1 or kernel.phases[-1] is not passes[0]:
         return kernel
     rows = graph.hint(sympy.Mul(*(a.size for a in kernel.axes)))
-    if rows >= ROWS and not contiguous_along_points(kernel):
+    if rows >= graph.card.programs and not contiguous_along_points(kernel):
         return kernel
     before = [o for p in kernel.phases[:-1] for o in p.body]
     body, axes = (*before, *passes[0].body), (*kernel.axes, *passes[0].axes)

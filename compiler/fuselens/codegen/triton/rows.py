@@ -11,7 +11,7 @@ from sympy import Expr
 from ...ir.loops import Op, Phase, indirect_names, value_symbol
 from ..expressions import TRITON, names_in, print_factor
 from ..nest import in_order
-from .blocks import PROCESSORS, Blocks
+from .blocks import Blocks
 from .clusters import may_share
 from .directions import contiguous_along_points
 from .ends import ends
@@ -45,7 +45,7 @@ class Rows(Folds):
             xblock = max(1, min(BLOCK // widest, 64))
             warps = 4 if widest * xblock <= 2048 else 8 if widest <= 4096 else 16
             if columns and xblock < 32:  # few of them wait for memory: all of a column at once
-                fits = widest <= 1024 and self.nest.hint(total) <= 64 * PROCESSORS
+                fits = widest <= 1024 and self.nest.hint(total) <= 64 * self.unit.graph.card.processors
                 xblock, warps = 16, 8
         if not fits:
             again = not columns and any("evict_last" in policies.values() for _, policies in walks)

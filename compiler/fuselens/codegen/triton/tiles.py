@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .blocks import PROCESSORS
+from ...ir.card import H100, Card
 
 MOST = 7  # candidates of one product
-# An H100
-SHARED = 227 << 10  # bytes of a multiprocessor
+# Of an H100
 RATE = {
     2: 6.5e12,
     4: 0.35e12,
@@ -53,6 +52,7 @@ class Shape:
     tf32: bool = False
     run: int = 0  # terms of a sum that lie along one dimension, of several
     static: bool = True  # whether sizes are known
+    card: Card = H100
 
 
 def tiles(shape: Shape) -> tuple[Tiles, ...]:
@@ -68,7 +68,7 @@ def tiles(shape: Shape) -> tuple[Tiles, ...]:
                     Tiles(rows, columns, depth, warps, stages, tf32=shape.tf32)
                     for warps in _warps(rows, columns, shape.width)
                     for stages in (2, 3, 4, 5)
-                    if stages * _bytes(rows, columns, depth, shape.width) <= SHARED
+                    if stages * _bytes(rows, columns, depth, shape.width) <= shape.card.shared
                 ]
     line = 128 // shape.width  # terms that shared memory holds best
     found.sort(
@@ -92,9 +92,9 @@ def in_turn(shape: Shape) -> tuple[Tiles, ...]:
     if shape.batch > 1 or shape.width != 2 or shape.run or not shape.static:
         return ()
     return tuple(
-        Tiles(rows, columns, depth, warps, stages, programs=PROCESSORS * resident)
+        Tiles(rows, columns, depth, warps, stages, programs=shape.card.processors * resident)
         for rows, columns, depth, warps, stages, resident in IN_TURN
-        if _programs(shape, rows, columns) >= PROCESSORS and shape.summed % depth == 0
+        if _programs(shape, rows, columns) >= shape.card.processors and shape.summed % depth == 0
     )
 
 
@@ -118,7 +118,7 @@ def predicted(shape: Shape, t: Tiles) -> float:
     registers = t.rows * t.columns // (32 * t.warps)  # of a thread, for the sums
     if registers > 160:
         return math.inf
-    resident = min(SHARED // (t.stages * _bytes(t.rows, t.columns, t.depth, shape.width)),
+    resident = min(shape.card.shared // (t.stages * _bytes(t.rows, t.columns, t.depth, shape.width)),
                    65536 // (32 * t.warps * (registers + 64)), 2048 // (32 * t.warps))  # fmt: skip
     programs = _programs(shape, t.rows, t.columns)
     steps = -(-shape.summed // t.depth)
@@ -128,7 +128,7 @@ def predicted(shape: Shape, t: Tiles) -> float:
     edges = t.rows * t.columns / (t.rows * t.columns + 24 * (t.rows + t.columns))
     compute = 2 * t.rows * t.columns * t.depth / (rate * used * edges)
     load = _bytes(t.rows, t.columns, t.depth, shape.width) / TRAFFIC
-    together = max(1, min(resident, -(-programs // PROCESSORS)))
+    together = max(1, min(resident, -(-programs // shape.card.processors)))
     step = max(max(compute, load) * together, 0.9e-6 / (t.stages - 1))
-    seconds = math.ceil(programs / (PROCESSORS * together)) * (steps * step + STEP)
+    seconds = math.ceil(programs / (shape.card.processors * together)) * (steps * step + STEP)
     return seconds * COPIED if t.programs else seconds
