@@ -38,7 +38,7 @@ test-extension: extension ## types and unit tests of the extension
 test-e2e: environment extension browser editor ## the tests in a real editor (ARGS="-k name")
 	@$(PY) -m pytest -m e2e -n 0 $(ARGS) tests/e2e
 
-sweep: environment ## the tests that take minutes: 10,000 random programs, 5,000 random graphs and the whole standard library (SEED=, ARGS=)
+sweep: environment ## the tests that take minutes: 10,000 random programs, 5,000 random graphs, 2,000 for a GPU, and the whole standard library (SEED=, ARGS=)
 	@FUSELENS_SWEEP_SEED=$(SEED) $(PY) -m pytest -n 2 -v -m sweep $(ARGS)
 
 versions: ## the Python tests on each supported Python that is here, and on the oldest torch (VERSIONS="3.12 3.13")

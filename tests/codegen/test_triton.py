@@ -75,6 +75,25 @@ def test_wide_unsigned_integers_under_the_interpreter() -> None:
     check_all([(BITS.format(d=d), [unsigned(d, ""), unsigned(d, "").roll(5)]) for d in UNSIGNED])
 
 
+def test_conversions_go_where_torchs_go() -> None:
+    """To bytes by 64 bits, and to half precision by single."""
+    text = """graph g
+  input arg0: f64[4] strides [1]
+  buffer buf0: u8[4] strides [1]
+  buffer buf1: f16[4] strides [1]
+  kernel kernel0 [i0 < 4] from [aten._to_copy.default]
+    phase []
+      a = load arg0[i0] : f64
+      b = cast a : u8
+      store buf0[i0] = b
+      h = cast a : f16
+      store buf1[i0] = h
+  return buf0, buf1
+"""
+    numbers = torch.tensor([3e9 + 5, -2.0, 1 + 2**-11 + 2**-30, 1 + 3 * 2**-11 - 2**-40], dtype=torch.float64)
+    check_all([(text, [numbers])], 0, 0)
+
+
 def test_reductions_under_the_interpreter() -> None:
     graphs = []
     for kind in ("sum", "prod", "max", "min", "argmax", "argmin"):

@@ -14,9 +14,7 @@ from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse, show
 from fuselens.ir.verify import verify
-from fuselens.lowering import lower
-from fuselens.runtime import compile_graph
-from fuselens.schedule import fuse, order
+from fuselens.pipeline import programs, stages
 
 _RELATIVE = {"bf16": 6e-2, "f16": 1e-2, "f32": 1e-4, "f64": 1e-10}
 
@@ -28,56 +26,54 @@ class Broken(AssertionError):
 @contextmanager
 def checked() -> Iterator[None]:
     """While it is open, compilations check what each stage makes; their first calls evaluate it on the inputs given."""
-    graphs: list[Graph] = []
+    graphs: dict[str, list[tuple[str, Graph]]] = {}  # by name: what each stage made
 
-    def watch(module: Any, stage: str) -> Any:
-        run = getattr(module, stage)
+    def watch(stage: str) -> Any:
+        run = getattr(stages, stage)
 
         def checking(*args: Any, **kwargs: Any) -> Graph:
             made = run(*args, **kwargs)
-            if stage == "lower":
-                graphs.clear()
-            graphs.append(made)
+            graphs[made.name] = [*(graphs.get(made.name, ()) if stage != "lower" else ()), (stage, made)]
             verify(made)
             text = re.sub("  #.*", "", show(made)[0])  # spans are comments of the text
             if show(parse(text))[0] != text:
                 raise Broken(f"{stage}: the graph is another one when printed and parsed\n{text}")
             return made
 
-        return mock.patch.object(module, stage, checking)
+        return mock.patch.object(stages, stage, checking)
 
-    real_build = compile_graph.build
+    real_build = programs.build
 
-    def build(*args: Any, **kwargs: Any) -> Any:
-        built = real_build(*args, **kwargs)
-        stages, call = list(graphs), built.call
-        graphs.clear()  # the next graph may come from the cache, through no stage
+    def build(graph: Graph, *args: Any, **kwargs: Any) -> Any:
+        built = real_build(graph, *args, **kwargs)
+        made, call = graphs.pop(graph.name, []), built.call  # one from the cache went through no stage
 
         def first(inputs: tuple[Any, ...]) -> Any:
-            if stages:
+            if made:
                 try:
-                    _evaluate(stages, inputs)
+                    _evaluate(made, inputs)
                 finally:
-                    stages.clear()
+                    made.clear()
             return call(inputs)
 
         built.call = first
         return built
 
     with (
-        watch(lower, "lower"),
-        watch(fuse, "fuse"),
-        watch(order, "order"),
-        mock.patch.object(compile_graph, "build", build),
+        watch("lower"),
+        watch("fuse"),
+        watch("for_gpu"),
+        watch("order"),
+        mock.patch.object(programs, "build", build),
     ):
         yield
 
 
-def _evaluate(stages: list[Graph], inputs: tuple[Any, ...]) -> None:
+def _evaluate(made: list[tuple[str, Graph]], inputs: tuple[Any, ...]) -> None:
     expected: list[Any] = []
-    used = {b.dtype for b in stages[0].buffers.values()}
+    used = {b.dtype for b in made[0][1].buffers.values()}
     relative = next((r for d, r in _RELATIVE.items() if d in used), 0.0)
-    for name, graph in zip(("lower", "fuse", "order"), stages, strict=True):
+    for name, graph in made:
         given = [_copy(i) if isinstance(i, torch.Tensor) else i for i in inputs]
         results = [r for r in evaluate(graph, given)] + [g for g in given if isinstance(g, torch.Tensor)]
         if name == "lower" or (name == "fuse" and used & {"f16", "bf16"}):  # what is not stored is not rounded

@@ -1,7 +1,8 @@
 """Graphs as they are compiled for a GPU, on the CPU: their host programs as they are, their kernels by Triton's interpreter.
 
-``python -m tests.integration.interpreted operators abs:float32 …`` or ``models bert gpt2 …`` compares with eager, in a process of
-its own (the interpreter is chosen when Triton is imported), and prints a line of JSON; ``tuned`` does with products as kernels. ``--all [--shard K/N]`` takes every operator.
+``python -m tests.integration.interpreted operators abs:float32 …``, ``models bert gpt2 …``, ``tuned`` (products as kernels) or
+``graphs 1 2 …`` (seeds of random graphs, ``--count`` each) compares with eager, in a process of its own (the interpreter is
+chosen when Triton is imported), and prints a line of JSON. ``--all [--shard K/N]`` takes every operator.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from fuselens.pipeline import programs, stages
 from fuselens.pipeline.recorder import Run
 from fuselens.runtime import launch, memory, triton_worker
 
+from . import interpreter_semantics
+
 # gradients of samples that eager computes as badly
 INEXACT = {("logcumsumexp", "float32"), ("addcmul", "float16")}
 MOST_PROGRAMS = 256  # of a launch; one takes milliseconds
@@ -52,6 +55,7 @@ class Counts:
 
     kernels: int = 0  # functions that ran
     launches: int = 0
+    graphs: int = 0  # random ones that were compared
     skipped: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     errors: list[str] = dataclasses.field(default_factory=list)
 
@@ -78,8 +82,8 @@ def _launcher(module: types.ModuleType, info: KernelInfo) -> Callable[..., None]
 
     def run(_stream: int, programs: int, *given: int) -> None:
         nonlocal ran
-        if programs > MOST_PROGRAMS or torch.bfloat16 in pointees:
-            COUNTS.skipped["too many programs" if programs > MOST_PROGRAMS else "bfloat16"] += 1
+        if programs > MOST_PROGRAMS:
+            COUNTS.skipped["too many programs"] += 1
             raise Skipped
         addresses, sizes = given[: len(pointees)], given[len(pointees) :]
         tensors = [_at(address, dtype) for address, dtype in zip(addresses, pointees, strict=True)]
@@ -149,12 +153,13 @@ def install() -> None:
 
     def no_work(*_: Any, **__: Any) -> None: ...
 
+    interpreter_semantics.install()
     replaced: list[tuple[Any, str, Any]] = [
         (stages, "lower", lower),
         (Run, "target", "cuda"),
         (stages, "floats_as_tensors", on_cpu),
         (programs, "build", build),
-        (memory, "maker", lambda dtype, device, make=memory.maker: make(dtype, "cpu")),
+        (memory, "maker", MEMORY.maker),
         (launch, "load_triton", kernels),
         (launch, "compile_ahead", no_work),
         (triton_worker, "start", no_work),
@@ -165,6 +170,7 @@ def install() -> None:
         setattr(module, name, value)
 
 
+MEMORY = interpreter_semantics.Memory()
 _SCRATCH = tempfile.TemporaryDirectory(prefix="fuselens-interpreted-")
 
 
@@ -181,6 +187,7 @@ def operators(cases: Iterable[tuple[str, str]], most: int) -> list[str]:
             found = []
         except Exception as error:  # noqa: BLE001 - what stops the compiler is the finding
             found = [f"{name} ({dtype}): {type(error).__name__}: {error}"]
+        COUNTS.errors += MEMORY.problems()
         if COUNTS.skipped.total() > skipped:  # whose samples end with that exception
             found = [d for d in found if "['exception']" not in d]
         out += [*found, *COUNTS.errors[before:]]
@@ -199,6 +206,7 @@ def models(names: Iterable[str]) -> list[str]:
     for name in names:
         fuselens.reset()
         outcome = runner.measure(name, compile_, training=True, exact=False)
+        COUNTS.errors += MEMORY.problems()
         out += [f"{name}: {outcome.problem}"] if outcome.problem else []
     return [*out, *COUNTS.errors]
 
@@ -253,13 +261,50 @@ def tuned() -> list[str]:
     return [*out, *COUNTS.errors]
 
 
+def difference(program: Any) -> str | None:
+    """How a random graph differs from eager, or why its kernels could not run; None also where the interpreter cannot run them."""
+    from .graph_comparison import outcome
+
+    errors, skipped = len(COUNTS.errors), COUNTS.skipped.total()
+    try:
+        found = outcome(program).difference
+    except Skipped:
+        found = None
+    COUNTS.errors += MEMORY.problems()
+    if COUNTS.errors[errors:]:
+        found = COUNTS.errors.pop()
+        del COUNTS.errors[errors:]
+    elif COUNTS.skipped.total() > skipped:
+        return None
+    return found
+
+
+def graphs(seeds: Iterable[str], count: int) -> list[str]:
+    """The differences that random graphs show: for each seed of the first, in a small form."""
+    from .graph_comparison import reduced
+    from .random_graphs import SIZES, WIDE_SIZES, first_failing
+
+    def fails(program: Any) -> bool:
+        return bool(difference(program))
+
+    out: list[str] = []
+    for seed in map(int, seeds):
+        found, seen = first_failing(count, seed, fails, (SIZES, WIDE_SIZES)[seed % 2])
+        COUNTS.graphs += seen
+        if found:
+            small = reduced(found, fails)
+            out.append(f"seed {seed}: {difference(small)}\n\n{small}\n\nfound as\n\n{found}")
+    return out
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("operators", "models", "tuned"))
+    parser.add_argument("what", choices=("operators", "models", "tuned", "graphs"))
     parser.add_argument("names", nargs="*")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--shard", default="0/1")
     parser.add_argument("--most", type=int, default=2, help="signatures of an operator and dtype")
+    parser.add_argument("--count", type=int, default=50, help="graphs of a seed")
     given = parser.parse_args()
     os.environ |= {"FUSELENS_CACHE_DIR": _SCRATCH.name, "FUSELENS_STRICT": "1"}
     torch.set_num_threads(1)
@@ -272,6 +317,8 @@ def main() -> None:
             differences = models(given.names)
         elif given.what == "tuned":
             differences = tuned()
+        elif given.what == "graphs":
+            differences = graphs(given.names, given.count)
         else:
             from . import operator_database as database
             from .test_interpreted import DTYPES

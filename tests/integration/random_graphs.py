@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import hypothesis
 import torch
 import torch.nn.functional as F
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 SIZES = (0, 1, 3, 7, 8, 17, 64, 100)
+WIDE_SIZES = (0, 1, 2, 3, 8, 33, 129, 1025, 4099)  # on both sides of what a program of a GPU takes at once
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 INTEGERS = ("int64", "int32", "uint8")
 MOST_ELEMENTS = 20_000
@@ -130,8 +133,9 @@ def tame(value: Any) -> bool:
 class Builder:
     """Draws one program. The operations of the table use it to choose operands, dimensions and numbers."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, all_sizes: tuple[int, ...] = SIZES) -> None:
         self.random = random
+        self.all_sizes = all_sizes
         self.inputs: list[Input] = []
         self.steps: list[Step] = []
         self.values: dict[str, torch.Tensor] = {}
@@ -258,7 +262,7 @@ class Builder:
         rank = self.pick((2, 3, 1, 4, 0, 5))
         found: list[int] = []
         for _ in range(rank):
-            allowed = [n for n in SIZES if n * math.prod(found) <= 8000] if not self.chance(4) else [3, 8]
+            allowed = [n for n in self.all_sizes if n * math.prod(found) <= 8000] if not self.chance(4) else [3, 8]
             found.append(self.pick([n for n in allowed if n != 0 or self.chance(6)] or [1]))
         return tuple(found)
 
@@ -279,12 +283,18 @@ class Builder:
 
 
 @st.composite
-def programs(draw: Any, most_steps: int = 30) -> Program:
+def programs(draw: Any, most_steps: int = 30, sizes: tuple[int, ...] = SIZES) -> Program:
     """Programs of 3 to ``most_steps`` steps (fewer where eager refuses most of what is drawn)."""
+    return drawn(
+        Random(draw(st.integers(0, 2**64 - 1))), most_steps, sizes
+    )  # `graph_comparison.reduced` makes them small
+
+
+def drawn(random: Random, most_steps: int, sizes: tuple[int, ...]) -> Program:
     from . import graph_layers  # noqa: F401 - puts its operations into the table
     from .graph_operations import OPERATIONS
 
-    b = Builder(Random(draw(st.integers(0, 2**64 - 1))))  # failures are reduced by `graph_comparison.reduced`
+    b = Builder(random, sizes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(b.integer(1, 4)):
@@ -309,5 +319,29 @@ def finished(b: Builder) -> Program:
     outputs += [n for n in made if n in read and b.chance(6)][:2]
     if b.chance(12):
         outputs.append(b.inputs[-1].name)
-    sizes = tuple({n: b.pick(SIZES[2:] if n > 1 else (n,)) for n in SIZES} for _ in range(2)) if b.dynamic else ()
-    return Program(tuple(b.inputs), tuple(b.steps), tuple(outputs[:8]), b.dynamic, sizes)
+    changed = tuple({n: b.pick(b.all_sizes[2:] if n > 1 else (n,)) for n in b.all_sizes} for _ in range(2))
+    return Program(tuple(b.inputs), tuple(b.steps), tuple(outputs[:8]), b.dynamic, changed if b.dynamic else ())
+
+
+def first_failing(
+    count: int, seed: int, fails: Callable[[Program], bool], sizes: tuple[int, ...] = SIZES
+) -> tuple[Program | None, int]:
+    """The first of ``count`` different programs that fails, and how many were tried."""
+    seen: set[str] = set()
+    failed: list[Program] = []
+
+    @hypothesis.seed(seed)
+    @settings(
+        max_examples=2 * count, database=None, deadline=None, suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate,),
+    )  # fmt: skip
+    @hypothesis.given(programs(sizes=sizes))
+    def attempt(program: Program) -> None:
+        key = str(program)
+        if key not in seen and len(seen) < count and not failed:
+            seen.add(key)
+            if fails(program):
+                failed.append(program)
+
+    attempt()
+    return (failed[0] if failed else None), len(seen)

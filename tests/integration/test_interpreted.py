@@ -1,8 +1,12 @@
-"""Kernels as a GPU gets them, run by Triton's interpreter where there is none, against eager: a sample, and in the sweep everything."""
+"""Kernels as a GPU gets them, run by Triton's interpreter where there is none, against eager: a sample, and in the sweep everything.
+
+Programs of a launch run from the last to the first, folds join halves, and memory is full of NaN with guards behind it.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -15,9 +19,11 @@ from . import operator_database as database
 
 pytest.importorskip("triton")
 ROOT = Path(__file__).resolve().parents[2]
-DTYPES = ("float32", "float16", "int64", "bool")  # of bfloat16 the interpreter knows too little
+DTYPES = ("float32", "float16", "bfloat16", "int64", "bool")
 SAMPLE = random.Random(3).sample(database.cases("cpu", DTYPES), 48)
 SHARDS = 12
+SEED = int(os.environ.get("FUSELENS_SWEEP_SEED") or 0)
+BATCHES, GRAPHS_PER_BATCH = 40, 50
 
 
 def interpreted(*arguments: str, seconds: float = 1800) -> dict[str, Any]:
@@ -37,6 +43,12 @@ def test_operators(shard: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_sample_of_graphs(seed: int) -> None:
+    assert interpreted("graphs", str(seed), "--count", "12")["kernels"] > 40
+
+
+@pytest.mark.slow
 def test_a_model() -> None:
     assert interpreted("models", "gpt2")["launches"] > 40
 
@@ -50,6 +62,13 @@ def test_products_as_kernels() -> None:
 def test_every_operator(shard: int) -> None:
     counts = interpreted("operators", "--all", "--shard", f"{shard}/{SHARDS}")
     assert sum(counts["skipped"].values()) < counts["launches"] / 20
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(2000)
+@pytest.mark.parametrize("seed", range(SEED * BATCHES, (SEED + 1) * BATCHES))
+def test_many_graphs(seed: int) -> None:
+    assert interpreted("graphs", str(seed), "--count", str(GRAPHS_PER_BATCH))["graphs"] == GRAPHS_PER_BATCH
 
 
 @pytest.mark.sweep

@@ -7,14 +7,17 @@ the graph that each stage makes is verified, printed, parsed back and evaluated.
 from __future__ import annotations
 
 import os
+from typing import Any
 
-import hypothesis
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+
+from fuselens.ir.loops import Graph
+from fuselens.ir.text import parse, show
+from fuselens.pipeline import stages
 
 from .graph_comparison import EPSILON, compare, outcome, reduced
-from .random_graphs import Input, Program, Step, programs
+from .random_graphs import Input, Program, Step, first_failing
 
 SEED = int(os.environ.get("FUSELENS_SWEEP_SEED") or 0)
 BATCHES, GRAPHS_PER_BATCH = 100, 50
@@ -22,27 +25,11 @@ BATCHES, GRAPHS_PER_BATCH = 100, 50
 
 def agree(count: int, seed: int) -> int:
     """Compares ``count`` different programs and fails with a small form of the first that differs; gives their number."""
-    seen: set[str] = set()
-    failed: list[Program] = []
-
-    @hypothesis.seed(seed)
-    @settings(
-        max_examples=2 * count, database=None, deadline=None, suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate,),
-    )  # fmt: skip
-    @given(programs())
-    def compare(program: Program) -> None:
-        key = str(program)
-        if key not in seen and len(seen) < count and not failed:
-            seen.add(key)
-            if outcome(program).difference:
-                failed.append(program)
-
-    compare()
-    for program in failed:
-        small = reduced(program, lambda p: bool(outcome(p).difference))
-        pytest.fail(f"{outcome(small).difference}\n\n{small}\n\nfound as\n\n{program}", pytrace=False)
-    return len(seen)
+    found, seen = first_failing(count, seed, lambda p: bool(outcome(p).difference))
+    if found:
+        small = reduced(found, lambda p: bool(outcome(p).difference))
+        pytest.fail(f"{outcome(small).difference}\n\n{small}\n\nfound as\n\n{found}", pytrace=False)
+    return seen
 
 
 def program(*steps: str, inputs: str, outputs: str = "", dynamic: bool = False) -> Program:
@@ -272,6 +259,14 @@ def test_the_comparison_sees_errors_beyond_rounding(name: str) -> None:
     assert "output" in str(compare(WRONG[name], wrong, 0))
     assert "1 of" in str(compare(WRONG[name], wrong_element, 0))
     assert "gradient" in str(compare(WRONG[name], wrong_gradient, 0))
+
+
+def test_a_stage_that_computes_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(graph: Graph, *given: Any, plain: Any = stages.order) -> Graph:
+        return parse(show(plain(graph, *given))[0].replace(" = add ", " = sub "))
+
+    monkeypatch.setattr(stages, "order", wrong)
+    assert "order: result 0 is another one" in str(outcome(program("a = x + 2.5", inputs="x float32 3")).difference)
 
 
 @pytest.mark.timeout(600)

@@ -134,6 +134,8 @@ def test_halves_that_change_places_are_chosen_among() -> None:
     assert len(graph.kernels()) == 1
     ragged = check(lambda x, y, z: torch.cat((x * 2, -y, z), 1) + 1, [r(3, 5), r(3, 1), r(3, 4)], 0)
     assert len(ragged.kernels()) == 1, show(ragged)[0]
+    half = check(lambda x, y: torch.cat((x, y)), [r(3, dtype=torch.float16), r(5, dtype=torch.float16)], 0)
+    assert len(half.kernels()) == 1, show(half)[0]
 
 
 def test_nothing_is_loaded_of_an_empty_piece() -> None:

@@ -126,7 +126,8 @@ def _chosen(low: Builder, out: Buffer, tensors: list[Buffer], dim: int) -> Buffe
             size = tensor.sizes[dim]
             at = within(point[dim] - start, size - 1)
             start = start + size
-            pieces.append((start, low.element(body, tensor, (*point[:dim], at, *point[dim + 1 :])).cast(out.dtype)))
+            piece = low.element(body, tensor, (*point[:dim], at, *point[dim + 1 :])).cast(out.dtype)
+            pieces.append((start, *_widened(piece)))
         value = pieces[-1][1]
         for end, piece in pieces[-2::-1]:
             value = (place < end).where(piece, value)

@@ -388,9 +388,12 @@ def cast(e: Emitter, op: Op, value: Value) -> str:
         return f"{value.text} != 0"
     if op.dtype not in TYPES:
         raise Unsupported(f"cast to {op.dtype}")
+    between = ""  # as torch
     if value.dtype in ("f32", "f64", "f16", "bf16") and op.dtype in ("i8", "i16", "u8"):
-        return f"{value.text}.to(tl.int32).to({TYPES[op.dtype]})"  # as torch: through a wider integer
-    return f"{value.text}.to({TYPES[op.dtype]})"
+        between = ".to(tl.int64)" if op.dtype == "u8" else ".to(tl.int32)"
+    elif value.dtype in ("f64", "i64", "i32", "u64", "u32") and op.dtype in ("f16", "bf16"):
+        between = ".to(tl.float32)"
+    return f"{value.text}{between}.to({TYPES[op.dtype]})"
 
 
 def bitcast(e: Emitter, op: Op, value: Value) -> str:
