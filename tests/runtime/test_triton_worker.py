@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import importlib.util
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -277,6 +279,13 @@ def test_the_worker_imports_nothing_from_where_it_was_started(
     job = made.job(SECOND, 3, 90)
     monkeypatch.setattr(Job, "make", None)
     assert triton_worker.binary(job, cache).name == "second"
+
+
+def test_the_worker_imports_no_more_of_the_compiler_than_it_needs() -> None:
+    code = "import sys, fuselens.runtime.triton_worker; print(*(m for m in sys.modules if m.startswith(('fuselens.', 'torch'))))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    runtime = {f"fuselens.runtime{m}" for m in ("", ".cache", ".triton_jobs", ".triton_worker")}
+    assert set(done.stdout.split()) == {"fuselens.config", *runtime}
 
 
 def test_an_interrupt_from_the_keyboard_spares_the_worker(cache: Cache) -> None:

@@ -71,8 +71,9 @@ def table() -> Decompositions:
     }  # fmt: skip
     chosen |= _extra()
     chosen |= definitions.TABLE | embedding_bags.TABLE
-    chosen |= {op: definitions.linspace(rule) for op, rule in torch_private.decompositions_for(["linspace"]).items()}
-    chosen |= {op: definitions.logspace(rule) for op, rule in torch_private.decompositions_for(["logspace"]).items()}
+    for op, rule in torch_private.decompositions_for(["linspace", "logspace"]).items():
+        over = definitions.linspace if _packet(op) == "linspace" else definitions.logspace
+        chosen[op] = over(rule)
     groups = torch.ops.aten.native_group_norm.default
     chosen[groups] = definitions.group_norm(chosen[groups])
     threshold = torch.ops.aten.threshold_backward.default

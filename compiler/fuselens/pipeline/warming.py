@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from .. import torch_private
+from ..capture import classify, tensor_layout
 from ..capture.frame import importing
 from ..config import Config
 from ..runtime import triton_worker
@@ -20,21 +21,30 @@ from .graph_cache import was_captured
 def prepare(code: types.CodeType | None, config: Config, *, on_gpu: bool) -> None:
     """A function is going to be called: where the cache does not know it, what compiling takes is imported, and the
     compiler of Triton's kernels started, before its first call rather than in it."""
-    if code is None or config.backend != "fuselens" or was_captured(config, code):
+    if (
+        code is None
+        or config.backend != "fuselens"
+        or torch_private.dispatch_mode_active()
+        or was_captured(config, code)
+    ):
         return
     if on_gpu:
         triton_worker.start()
     with suppress(ImportError):  # of what is missing, the call tells
-        _import_stages(on_gpu)
+        _load(on_gpu)
 
 
 @functools.cache
-def _import_stages(on_gpu: bool) -> None:
+def _load(on_gpu: bool) -> None:
+    """Imports the stages and makes their tables."""
     for_target = ("codegen.triton.kernels", "runtime.launch") if on_gpu else ("codegen.cpu.cpp",)
-    with importing():
+    with torch_private.without_torch_function(), importing():
         torch_private.load_symbolic_sizes()
-        for name in ("pipeline.stages", "autograd.joint", *for_target):
+        for name in ("pipeline.stages", *for_target):
             importlib.import_module(f"fuselens.{name}")
+        importlib.import_module("fuselens.autograd.decompositions").table()
+        torch_private.fake_mode()
+        classify.is_graph_callable(torch.relu)
 
 
 def warm() -> None:
@@ -45,7 +55,6 @@ def warm() -> None:
     """
     from ..autograd import joint as joint_stage
     from ..autograd import partition as partition_stage
-    from ..capture import classify, tensor_layout
     from ..capture.sources import local
     from ..capture.symbols import Sizes
     from ..codegen.generate import generate
@@ -56,10 +65,10 @@ def warm() -> None:
     from ..schedule.fuse import fuse
     from ..schedule.order import order
 
+    _load(on_gpu=False)
     tensor_layout.ensure()
     with suppress(NoCompiler):
         find_compiler(from_environment())
-    classify.is_graph_callable(torch.relu)
     for axes in ({}, {"x": {0: "n"}}):
         sizes = Sizes(axes) if axes else None
         mode = torch_private.fake_mode(sizes.env if sizes else None)

@@ -18,10 +18,10 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..diagnostics import make
-from ..report import Diagnostic
+if TYPE_CHECKING:
+    from ..report import Diagnostic
 
 SCHEMA = 1  # raise it when the meaning of entries changes
 ABANDONED_SECONDS = 600  # a process that was killed left its private directory behind: none is in use for so long
@@ -96,6 +96,8 @@ class Cache:
 
     def discard(self, path: Path) -> None:
         """Removes a damaged entry and records it."""
+        from ..diagnostics import make  # Triton's worker, which is waited for, starts without
+
         self.diagnostics.append(make("FL405", what=str(path)))
         with contextlib.suppress(OSError):
             path.unlink()
