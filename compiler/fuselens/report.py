@@ -31,9 +31,6 @@ class Span:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column + 1}"
 
-    def covers_line(self, file: str, line: int) -> bool:
-        return self.file == file and self.line <= line <= self.end_line
-
 
 @dataclass(frozen=True, slots=True)
 class Frame:

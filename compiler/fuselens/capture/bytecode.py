@@ -118,8 +118,6 @@ from typing import Any, NamedTuple
 VERSION = sys.version_info[:2]
 NULL_FIRST = VERSION < (3, 13)
 """Whether a call's NULL lies below the callable (3.11, 3.12) or above it (3.13)."""
-FOR_ITER_POPS = True
-"""A FOR_ITER micro that is exhausted pops the iterator and jumps to where the loop is left, on every version."""
 
 Position = tuple["int | None", "int | None", "int | None", "int | None"]
 """(line, end line, column, end column), columns in UTF-8 bytes, as co_positions gives them."""
@@ -781,18 +779,6 @@ def delete_fast(name: str) -> Instructions:
     return _one("DELETE_FAST", name)
 
 
-def load_global(name: str) -> Instructions:
-    return _one("LOAD_GLOBAL", name)
-
-
-def store_global(name: str) -> Instructions:
-    return _one("STORE_GLOBAL", name)
-
-
-def delete_global(name: str) -> Instructions:
-    return _one("DELETE_GLOBAL", name)
-
-
 def load_deref(name: str) -> Instructions:
     return _one("LOAD_DEREF", name)
 
@@ -832,24 +818,8 @@ def load_attr(name: str) -> Instructions:
     return _one("LOAD_ATTR", name)
 
 
-def store_attr(name: str) -> Instructions:
-    return _one("STORE_ATTR", name)
-
-
-def delete_attr(name: str) -> Instructions:
-    return _one("DELETE_ATTR", name)
-
-
 def binary_subscr() -> Instructions:
     return _one("BINARY_SUBSCR")
-
-
-def store_subscr() -> Instructions:
-    return _one("STORE_SUBSCR")
-
-
-def delete_subscr() -> Instructions:
-    return _one("DELETE_SUBSCR")
 
 
 def binary_op(symbol: str) -> Instructions:
@@ -919,20 +889,8 @@ def build_list(n: int) -> Instructions:
     return _one("BUILD_LIST", n)
 
 
-def build_set(n: int) -> Instructions:
-    return _one("BUILD_SET", n)
-
-
 def build_map(n: int) -> Instructions:
     return _one("BUILD_MAP", n)
-
-
-def build_slice(n: int) -> Instructions:
-    return _one("BUILD_SLICE", n)
-
-
-def list_append(i: int) -> Instructions:
-    return _one("LIST_APPEND", i)
 
 
 def list_extend(i: int) -> Instructions:
@@ -941,14 +899,6 @@ def list_extend(i: int) -> Instructions:
 
 def dict_update(i: int) -> Instructions:
     return _one("DICT_UPDATE", i)
-
-
-def unpack_sequence(n: int) -> Instructions:
-    return _one("UNPACK_SEQUENCE", n)
-
-
-def get_iter() -> Instructions:
-    return _one("GET_ITER")
 
 
 def return_value() -> Instructions:
@@ -994,10 +944,6 @@ def jump(target: Instruction) -> Instructions:
 def pop_jump_if(truth: bool, target: Instruction) -> Instructions:
     to_bool = _one("TO_BOOL") if VERSION >= (3, 13) else []
     return [*to_bool, Instruction("POP_JUMP_IF_TRUE" if truth else "POP_JUMP_IF_FALSE", target=target)]
-
-
-def pop_jump_if_none(is_none: bool, target: Instruction) -> Instructions:
-    return [Instruction("POP_JUMP_IF_NONE" if is_none else "POP_JUMP_IF_NOT_NONE", target=target)]
 
 
 # --- the normalised form ------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import sympy
 from sympy import Expr
 
-from ..ir.loops import Axis, Graph, Kernel, Op, Phase, indirect_names, symbol
+from ..ir.loops import Axis, Graph, Kernel, Op, Phase, indirect_names
 from .expressions import linear, names_in, set_zero
 
 INDEXED = {"load": 1, "store": 1, "index": 0, "random": 3}  # which argument of an op is the index expression
@@ -358,7 +358,3 @@ def _score(axis: str, body: Iterable[Op], nest: Nest) -> float:
     if nest.hint(nest.size(axis)) < 4:
         score -= 1
     return score
-
-
-def flat_symbols(axes: Iterable[Axis]) -> dict[str, sympy.Symbol]:
-    return {a.name: symbol(a.name) for a in axes}

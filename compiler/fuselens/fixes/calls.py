@@ -28,7 +28,6 @@ _DTYPES = frozenset("float16 float32 float64 int8 int16 int32 int64 uint8 comple
 _CONSTANTS = frozenset("pi e inf nan newaxis".split())
 _WRAPPING = ("torch.from_numpy", "torch.as_tensor", "torch.tensor")
 _VALUES = ("numpy.asarray", "numpy.array")
-_DISTINCT = ("torch.maximum", "torch.minimum")
 
 
 def call_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:

@@ -36,11 +36,6 @@ def lanes(width: int, item: str, separator: str = ", ") -> str:
     return separator.join(item.replace("#", str(l)) for l in range(width))
 
 
-def vector_type(register: str, width: int) -> str:
-    """The C++ name of a vector of ``width`` lanes of a register kind."""
-    return f"{register}x{width}"
-
-
 # --- scalars and types, once per unit ------------------------------------------------------------------------------
 
 # What compilers make of "#pragma omp parallel", written out: it needs neither the pragma nor a compiler's own runtime.
