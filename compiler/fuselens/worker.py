@@ -21,7 +21,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -45,10 +45,10 @@ class Preloads:
         self._tainted = False
         self._sites = [Path(p).resolve() for p in _site_directories()]
 
-    def learn(self, source: str) -> None:
-        """Notes the packages that a successfully checked file imports."""
+    def learn(self, source: str, also: Iterable[str] = ()) -> None:
+        """Notes the packages that a successfully checked file imports, and others that its check did."""
         try:
-            names = discovery.imported_modules(source)
+            names = discovery.imported_modules(source).union(also)
         except SyntaxError:
             return
         candidates = names - sys.stdlib_module_names - _OURS - self.denied - sys.modules.keys()
@@ -189,7 +189,8 @@ class Worker:
 
         def deliver(frame: bytes) -> None:
             if b'"kind":"result"' in frame[:64] and b'"functions":[' in frame:
-                self._preloads.learn(isolation.source_of(request))
+                compiles = b'"backend":"triton"' in frame
+                self._preloads.learn(isolation.source_of(request), ["triton"] if compiles else [])
             _write(self._events, frame)
 
         self._supervisor.submit(request, deliver, fresh=fresh)
