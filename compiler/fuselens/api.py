@@ -100,8 +100,8 @@ def compile(  # noqa: A001 - torch's own name for it
             its inputs, real tensors, and symbolic integers where sizes are symbolic; the callable takes such inputs
             and returns a tuple, as ``gm`` does.
         mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
-        options: fields of :class:`fuselens.config.Config` by name, e.g. ``{"target": "cpu"}``. A backend of the
-            program's own is given ``mode=`` and ``options=`` when they are set.
+        options: fields of :class:`fuselens.config.Config` by name, e.g. ``{"target": "cpu"}``, with any mode. A backend
+            of the program's own is given ``mode=`` and ``options=`` when they are set.
         disable: return ``fn`` unchanged.
         example_inputs: a tuple of positional arguments, or a callable that returns one. The editor compiles with them;
             calls do not need them.
@@ -120,8 +120,6 @@ def compile(  # noqa: A001 - torch's own name for it
         )
     if mode is not None and mode not in MODES:
         raise ValueError(f"unknown mode {mode!r}; modes are {', '.join(MODES)}")
-    if mode is not None and options:
-        raise ValueError("mode and options cannot be given together")
     if not isinstance(backend, str) and not callable(backend):
         raise TypeError(f"backend is a name or a function, not a {type(backend).__name__}")
     function = backends.find(backend) if isinstance(backend, str) else backend
@@ -470,5 +468,6 @@ def compare(
     compiled = wrap(fn, dataclasses.replace(config, explore=False, fallback_random=True), owner=object())
     named = dict(kwargs)
     return comparison.compare(
-        fn, compiled, args, named, function=function, gradients=gradients, progress=progress, unpooled=without_pool
-    )
+        fn, compiled, args, named, function=function, gradients=gradients, progress=progress, unpooled=without_pool,
+        target=config.target,
+    )  # fmt: skip

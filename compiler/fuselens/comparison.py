@@ -31,10 +31,11 @@ _MOST_REPEATS = 200
 def compare(
     eager: Callable[..., Any], compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *,
     function: str, gradients: bool, progress: Callable[[str], None] = lambda _: None,
-    unpooled: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    unpooled: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext, target: str = "auto",
 ) -> RunResult:  # fmt: skip
     """Both callables on copies of the inputs, from the same random state; see :class:`RunResult`. ``progress`` is told
-    what is being done; inside ``unpooled()`` freed memory goes back to the system, so that it can be measured."""
+    what is being done; inside ``unpooled()`` freed memory goes back to the system, so that it can be measured; ``target``
+    is what is compiled for."""
     progress("run eagerly")
     try:
         expected, expected_gradients = _once(eager, args, kwargs, gradients)
@@ -66,8 +67,18 @@ def compare(
         function=function, agrees=difference is None and gradient_difference is None, detail=detail,
         max_error=worst[0], gradients_agree=None if not expected_gradients else gradient_difference is None,
         eager_seconds=eager_seconds, compiled_seconds=compiled_seconds, compile_seconds=compile_seconds,
-        eager_bytes=eager_bytes, compiled_bytes=compiled_bytes,
+        eager_bytes=eager_bytes, compiled_bytes=compiled_bytes, instead=_instead(target, compiled, (args, kwargs)),
     )  # fmt: skip
+
+
+def _instead(target: str, compiled: Callable[..., Any], inputs: Any) -> str:
+    """What of a GPU's code did not run. One input there is enough: with it the graph's kernels are there."""
+    module = getattr(getattr(compiled, "__fuselens__", None), "target", None)
+    tensors = [*_leaves(inputs), *(module.parameters() if isinstance(module, torch.nn.Module) else ())]
+    if not target.startswith("cuda") or any(t.is_cuda for t in tensors):
+        return ""
+    why = "its tensors are on the CPU" if torch.cuda.is_available() else "this machine has no GPU"
+    return f"the kernels for {target} did not run, because {why}: C++ kernels of the same graphs did"
 
 
 def _raised(function: str, which: str, error: Exception) -> RunResult:

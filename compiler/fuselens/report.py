@@ -161,10 +161,11 @@ class Decision:
     data: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def candidates(self) -> list[tuple[str, float]]:
-        """What was measured, the fastest first, with seconds of a call; nothing for other decisions."""
-        times = [(name, s) for name, s in self.data.items() if isinstance(s, float)] if self.code == "FL416" else []
-        return sorted(times, key=lambda t: t[1])
+    def candidates(self) -> list[tuple[str, float | None]]:
+        """What was measured, the fastest first, with seconds of a call, or would be where there is a GPU; nothing for
+        other decisions."""
+        times = [(name, s) for name, s in self.data.items() if s is None or isinstance(s, float)]
+        return sorted(times, key=lambda t: t[1] or 0.0) if self.code == "FL416" else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,16 @@ class Kernel:
     bytes_read: int | None = None
     bytes_written: int | None = None
     resources: dict[str, int] = field(default_factory=dict)  # registers, spills, shared memory, where known
+
+    @property
+    def takes(self) -> str:
+        """The resources as ``48 registers, 128 B of shared memory, 64 B spilled``; "" where they are not known."""
+        registers, shared, spills = (self.resources.get(name, 0) for name in ("registers", "shared", "spills"))
+        said = [f"{registers} registers"] if registers else []
+        amount = f"{shared / 1024:g} KiB" if shared >= 1024 else f"{shared} B"
+        said += [f"{amount} of shared memory"] if shared else []
+        said += [f"{spills} B spilled"] if spills else []
+        return ", ".join(said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +288,7 @@ class RunResult:
     eager_bytes: int | None = None
     compiled_bytes: int | None = None
     error: Diagnostic | None = None
+    instead: str = ""  # what did not run, and what ran in its place
 
 
 @dataclass(slots=True)

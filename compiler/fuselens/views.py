@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -113,23 +114,29 @@ def summary_lines(report: Report) -> list[str]:
     place = f"{report.span}: " if report.span is not None else f"{report.file}: "
     out = [f"{place}{report.function}: {report.summary()}"]
     for graph in report.graphs:
-        traits = [f"{graph.operations} operation{'' if graph.operations == 1 else 's'}"]
+        traits = [_operations_text(graph)]
         traits += ["with backward"] if graph.training else []
         traits += ["runs eagerly"] if graph.fallback else []
         traits += ["from the cache"] if graph.cached else []
         out.append(f"  graph {graph.id} {graph.frame}: {', '.join(traits)}")
         for kernel in graph.kernels:
             traffic = f"reads {bytes_text(kernel.bytes_read)}, writes {bytes_text(kernel.bytes_written)}"
+            traffic += f"; {kernel.takes}" if kernel.takes else ""
             where = _lines_text(kernel.spans)
             what = ", ".join(kernel.operations)
             out.append(
                 f"    {kernel.phase} kernel {kernel.name} ({kernel.backend}, {kernel.kind}): {what}; {traffic}{where}"
             )
         if graph.externs:
-            out.append(f"    extern: {', '.join(graph.externs)}")
+            counted = Counter(graph.externs).items()
+            out.append(f"    extern: {', '.join(name if n == 1 else f'{n} × {name}' for name, n in counted)}")
     if timings := _timings_text([*report.timings, *(t for g in report.graphs for t in g.timings)]):
         out.append(f"  {timings}")
     return out
+
+
+def _operations_text(graph: Graph) -> str:
+    return f"{graph.operations} operation{'' if graph.operations == 1 else 's'}"
 
 
 def _lines_text(spans: Iterable[Span]) -> str:
@@ -187,14 +194,14 @@ def _guards_text(guards: list[Guard]) -> list[str]:
 
 
 def _graph_text(graph: Graph) -> list[str]:
-    out = [f"{graph.operations} operations" + (", runs eagerly" if graph.fallback else "")]
+    out = [_operations_text(graph) + (", runs eagerly" if graph.fallback else "")]
     if graph.inputs or graph.outputs:
         out.append(f"({', '.join(map(str, graph.inputs))}) -> ({', '.join(map(str, graph.outputs))})")
     for kernel in graph.kernels:
         out.append(f"{kernel.phase} kernel {kernel.name} ({kernel.backend}, {kernel.kind})")
         out.append(f"  {', '.join(kernel.operations)}{_lines_text(kernel.spans)}")
         out.append(f"  reads {bytes_text(kernel.bytes_read)}, writes {bytes_text(kernel.bytes_written)} per call")
-        out += [f"  {name}: {value}" for name, value in kernel.resources.items()]
+        out += [f"  {kernel.takes}"] if kernel.takes else []
     out += [f"extern {name}" for name in graph.externs]
     out += live_memory.text(graph)[0].splitlines()
     for d in graph.decisions:
@@ -214,6 +221,7 @@ def run_text(result: RunResult) -> str:
     if result.error is not None:
         return f"{result.function}: not run\n{diagnostic_text(result.error)}"
     out = [f"{result.function}: {'agrees with eager' if result.agrees else 'DIFFERS from eager'}: {result.detail}"]
+    out += [f"  {result.instead}"] if result.instead else []
     if result.max_error is not None:
         out.append(f"  largest error {result.max_error:.3g}")
     if result.gradients_agree is not None:

@@ -56,6 +56,7 @@ export interface RunResult {
   eager_bytes?: number | null;
   compiled_bytes?: number | null;
   error?: CompilerDiagnostic | null;
+  instead?: string;
 }
 
 /** Commands that the server executes. */

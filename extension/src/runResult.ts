@@ -21,6 +21,9 @@ export function headline(result: RunResult): string {
   if (isNumber(eager) && isNumber(compiled)) {
     parts.push(`${comparison(eager, compiled)} (${duration(eager)} → ${duration(compiled)})`);
   }
+  if (result.instead) {
+    parts.push(result.instead);
+  }
   return parts.join(" · ");
 }
 

@@ -53,7 +53,6 @@ def codes(fn) -> list[str]:
         ({"backend": "nvfuser9"}, ValueError, r"unknown backend 'nvfuser9'; backends are .*aot_eager, eager, fuselens"),
         ({"backend": 3}, TypeError, "backend is a name or a function, not a int"),
         ({"options": {"taget": "cpu"}}, ValueError, r"unknown option 'taget'; known options are .*target"),
-        ({"mode": "default", "options": {"target": "cpu"}}, ValueError, "cannot be given together"),
         ({"nonsense": 1}, TypeError, "nonsense"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import runpy
 from pathlib import Path
 
@@ -16,6 +17,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FUNCTIONS = [(f.name, a.qualname) for f in sorted(EXAMPLES.glob("*.py")) for a in discover(f.read_text(), str(f))]
 
 
+@functools.cache
 def report(name: str) -> FileReport:
     return check.check_file(str(EXAMPLES / name))
 

@@ -100,7 +100,7 @@ def test_summary_lines() -> None:
     assert "/w/toy.py:1:5: toy: 1 graph · 1 break · 1 kernel" in text
     assert "graph 0 toy: 2 operations, with backward" in text
     assert "forward kernel kernel0 (cpp, pointwise)" in text
-    assert "div, mul; reads 2 KiB, writes ?; line 3" in text
+    assert "div, mul; reads 2 KiB, writes ?; 12 registers; line 3" in text
     assert "extern: aten.mm" in text
     assert "capture 1.5 ms · build.cpp 50 ms" in text
 
@@ -109,7 +109,7 @@ def test_explain_says_everything() -> None:
     text = views.explain(toy_report(), SOURCE)
     for part in ("Breaks", "FL101", "^^^^", "Guards", "a is float32[n]  [line 3]", "line 2: x is float32[n]",
                  "n = a.shape[0] (2 …, here 16)", "refused: loop1 + loop2 (FL410, line 3): different sizes",
-                 "registers: 12", "(float32[n]) -> ()", "stages: capture, cpp", "torch 2.13",
+                 "12 registers", "(float32[n]) -> ()", "stages: capture, cpp", "torch 2.13",
                  "target cpu"):  # fmt: skip
         assert part in text
 

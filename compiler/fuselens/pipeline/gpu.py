@@ -1,6 +1,7 @@
 """What the pipeline does for graphs on a GPU besides the stages, and for CPU graphs that are compiled for one.
 
-A GPU that is absent (``Config.target``) gets kernels of its own, lowered, compiled and reported, and never run.
+For a GPU that is absent (``Config.target``) a graph goes through the same stages, and its kernels are compiled and reported;
+what runs is the same graph's kernels for the CPU.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from ..capture.frame import Captured
 from ..config import assembly_of
 from ..diagnostics import make
 from ..ir.card import H100, Card, usual
+from ..runtime.compile_graph import texts
 from .recorder import Run
 
 if TYPE_CHECKING:
-    from ..codegen.source import Source
+    from ..codegen.source import Generated, Source
     from ..codegen.triton.assembly import Compiled
     from ..ir.loops import Graph
 
@@ -73,13 +75,16 @@ def _architecture(run: Run) -> int:
 
 def tuned(fused: Graph, loops: Graph, run: Run) -> tuple[Graph, dict[str, Any], list[report.Decision]]:
     """The tune stage: the graph with what measuring chose, the choices by kernel, and what was tried."""
-    if not run.config.mode.startswith("max-autotune") or torch.cuda.is_current_stream_capturing():
+    if not run.config.mode.startswith("max-autotune") or (
+        run.target == "cuda" and torch.cuda.is_current_stream_capturing()
+    ):
         return fused, {}, []
     from ..ir import text
     from . import tuning
 
     with run.stage("tune"):
-        fused, tunings, tried = tuning.for_gpu(fused, run.config, loops=loops)
+        measured = tuning.unmeasured if run.for_absent_gpu else None
+        fused, tunings, tried = tuning.for_gpu(fused, run.config, measured, loops)
     run.record("tune", "loop", lambda: text.show(fused))
     return fused, tunings, tried
 
@@ -97,8 +102,9 @@ def recorded(call: Call, written: Sequence[int], run: Run) -> Call:
         static = run.captured.owned if run.phase == "forward" else ()
         symbolic = run.captured.sizes is not None
         return Recorded(call, written, static, symbolic, config.cuda_graph_memory, unrecorded)
-    if config.mode == "reduce-overhead" and not config.target.startswith("cuda"):
-        unrecorded("FL501", "it runs on the CPU")
+    if config.mode == "reduce-overhead" or (run.for_absent_gpu and config.mode == "max-autotune"):
+        absent = f"{config.target} is compiled for, not run on"
+        unrecorded("FL501", absent if run.for_absent_gpu else "it runs on the CPU")
     return call
 
 
@@ -110,8 +116,8 @@ def with_resources(kernels: list[report.Kernel], source: Source | None, run: Run
     from ..runtime.launch import compiled
 
     made = {
-        name: Compiled(texts, {**resource_usage(texts["cubin"]), "shared": shared})
-        for name, (texts, shared) in compiled(source, run.config, texts=bool(assembly_of(run.config))).items()
+        name: Compiled(asm, {**resource_usage(asm["cubin"]), "shared": shared})
+        for name, (asm, shared) in compiled(source, run.config, texts=bool(assembly_of(run.config))).items()
     }
     _keep_assembly(source, made, run)
     functions = {k.name: k.function for k in source.kernels}
@@ -119,11 +125,9 @@ def with_resources(kernels: list[report.Kernel], source: Source | None, run: Run
     return [dataclasses.replace(k, resources=dict(found.get(k.name, {}))) for k in kernels]
 
 
-def as_on_gpu(module: fx.GraphModule, fused: Graph, run: Run) -> tuple[Graph, Source | None]:
-    """The Triton kernels that a CPU graph would have on a GPU, and the graph that they are of.
-
-    Where nobody asked for a GPU they are a document only, of the graph as it was lowered if Triton can express it.
-    """
+def as_on_gpu(module: fx.GraphModule, fused: Graph) -> Source | None:
+    """The Triton kernels that a CPU graph would have on a GPU, to look at: of the graph as it was lowered if Triton can
+    express it. None where there are none."""
     from ..codegen.source import Unsupported
     from ..codegen.triton.kernels import to_triton
     from ..lowering.lower import lower
@@ -131,42 +135,40 @@ def as_on_gpu(module: fx.GraphModule, fused: Graph, run: Run) -> tuple[Graph, So
     from ..schedule.order import order
     from ..schedule.split import for_gpu
 
-    if not run.for_absent_gpu:
-        with suppress(Unsupported):
-            there = order(for_gpu(fused))
-            return there, to_triton(there)
-    lowered = lower(module, name=fused.name, device="cuda").replace(card=fused.card)
-    there = order(for_gpu(fuse(lowered)))
+    with suppress(Unsupported):
+        return to_triton(order(for_gpu(fused)))
+    with suppress(Unsupported):
+        return to_triton(order(for_gpu(fuse(lower(module, name=fused.name, device="cuda").replace(card=fused.card)))))
+    return None
+
+
+def compile_for_absent(graph: Graph, generated: Generated, run: Run) -> None:
+    """What was generated of a graph for the configured GPU, compiled: texts and resources, nothing that runs."""
+    from ..codegen.triton.assembly import Compiled
+    from ..codegen.triton.offline import compile_kernel, load_module
+
+    run.keep_sources(texts(generated))
+    source = generated.triton
+    if source is None:
+        return
     try:
-        return there, to_triton(there, run.config.target if run.for_absent_gpu else "cuda")
-    except Unsupported:
-        if run.for_absent_gpu:
-            raise
-        return there, None
-
-
-def compile_for_absent(graph: Graph, source: Source, run: Run) -> None:
-    """Kernels of a CPU graph compiled for the configured GPU: texts and resources, nothing that runs."""
-    try:
-        from ..codegen.triton.assembly import Compiled
-        from ..codegen.triton.offline import compile_kernel, load_module
-
         module = load_module(source, run.config.cache_dir / "offline")
     except ImportError as error:
-        why = f"Triton is not installed ({error})"
-        run.say(make("FL402", run.captured.span, what=run.config.target, why=why))
-        return
+        refused = make("FL402", run.captured.span, what=run.config.target, why=f"Triton is not installed ({error})")
+        message = f"kernels for {run.config.target} are not compiled: Triton is not installed"
+        run.say(dataclasses.replace(refused, message=message))
+        module = None
     by_function: dict[str, Compiled] = {}
     for info in source.kernels:
-        if info.function not in by_function:
+        if module is not None and info.function not in by_function:
             asm = compile_kernel(module, info, _architecture(run))
             by_function[info.function] = Compiled(asm, {k: int(asm[k]) for k in ("registers", "spills", "shared")})
-        resources = dict(by_function[info.function].resources)
+        resources = dict(by_function[info.function].resources) if module is not None else {}
         read, written = (None if b is None else graph.hint(b) for b in (info.bytes_read, info.bytes_written))
         run.graph.kernels.append(report.Kernel(
             info.name, "triton", run.phase, info.kind, info.operations, info.spans, read, written, resources=resources
         ))  # fmt: skip
-    if source.kernels:
+    if by_function:
         _keep_assembly(source, by_function, run)
 
 

@@ -46,11 +46,8 @@ def bound(program: Program, run: Run) -> Call:
         run.say(diagnostic)
     if run.recorder.follower is not None:
         _follow_kernels(built, program, run, run.recorder.follower)
-    if run.recorder.texts:
-        for stage in built.stages:
-            shown = run.in_names_of_axes(stage.text, "_size")
-            run.keep(report.Stage(run.named(stage.name), stage.suffix, shown, stage.lines))
     if not run.for_absent_gpu:
+        run.keep_sources(built.stages)
         record.kernels += gpu.with_resources(built.kernels, generated.triton, run)
     return gpu.recorded(built.call, program.written, run)
 

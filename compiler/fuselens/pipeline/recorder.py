@@ -6,7 +6,7 @@ import functools
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -196,6 +196,12 @@ class Run:
         base = stage.name.split(".")[0]
         if stage.name in wanted or base in wanted or "all" in wanted:
             print(f"# --- graph {self.graph.id}, after {stage.name}\n{stage.text}", file=sys.stderr)
+
+    def keep_sources(self, stages: Iterable[report.Stage]) -> None:
+        """Generated texts, where texts are wanted."""
+        for stage in stages if self.recorder.texts else ():
+            text = self.in_names_of_axes(stage.text, "_size")
+            self.keep(report.Stage(self.named(stage.name), stage.suffix, text, stage.lines))
 
     def say(self, diagnostic: report.Diagnostic) -> None:
         self.recorder.on_diagnostic(diagnostic)

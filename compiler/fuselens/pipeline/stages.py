@@ -120,56 +120,59 @@ def _lowered(
     """
     if not run.loops:
         return lambda: straight_line(module), []
-    config, record, target = run.config, run.graph, run.target
+    config, record, target, absent = run.config, run.graph, run.target, run.for_absent_gpu
     first = len(record.stages)
     with run.stage("simplify"):
         module, decisions = _simplified(module, run, constants)
     run.record("simplify", "py", lambda: graph_text.show(module.graph, f"{run.phase}{record.id}"))
     with run.stage("lower"):
         name = f"graph{record.id}" if run.phase == "forward" else f"graph{record.id}_{run.phase}"
-        loops = lower(module, name=name, writes=dict(writes)).replace(card=gpu.card(run))
+        lowered = functools.partial(lower, module, name=name, writes=dict(writes))
+        loops = lowered(device="cuda" if absent else None).replace(card=gpu.card(run))
     run.record("lower", "loop", lambda: text.show(loops))
     with run.stage("fuse"):
         fused = fuse(loops)
-        if target == "cuda":
+        if target == "cuda" or absent:
             fused = for_gpu(fused)
     run.record("fuse", "loop", lambda: text.show(fused))
     tunings: dict[str, Any] = {}
-    if target == "cuda":
+    if target == "cuda" or absent:
         fused, tunings, tried = gpu.tuned(fused, loops, run)
         decisions += tried
-        if torch.are_deterministic_algorithms_enabled() and fused.order_matters():
-            raise Unsupported(
-                "torch.use_deterministic_algorithms(True) holds, and it changes elements in an order that varies"
-            )
+    if target == "cuda" and torch.are_deterministic_algorithms_enabled() and fused.order_matters():
+        raise Unsupported(
+            "torch.use_deterministic_algorithms(True) holds, and it changes elements in an order that varies"
+        )
     with run.stage("order"):
         taken = [loops.inputs[k] for k in donated] if donated and target == "cpu" and programs.donates() else ()
-        ordered = order(fused, taken)
+        ordered = order(fused, () if absent else taken)
+        own = lowered() if absent else loops  # of what runs
+        here = order(fuse(own), taken) if absent else ordered
     run.record("order", "loop", lambda: text.show(ordered))
     floats, numbers = _floats(module)
     with run.stage("generate"):
         isa = host_isa(config)
         make_sources = functools.partial(
-            generate, ordered, target, isa, floats=floats, float_outputs=numbers, fast_math=config.fast_math
+            generate, here, target, isa, floats=floats, float_outputs=numbers, fast_math=config.fast_math
         )
-        if config.mode.startswith("max-autotune") and target == "cpu":
+        if config.mode.startswith("max-autotune") and target == "cpu" and not absent:
             from ..codegen.cpu.cpp import variants
 
             others = variants(ordered, isa, torch.get_num_threads())
             tunings, tried = tune(ordered, lambda chosen: make_sources(cpp_host=False, tunings=chosen), others, config)
             decisions += tried
-        there, document = ordered, None
-        if target == "cpu" and (run.for_absent_gpu or config.triton_text or run.recorder.texts):
-            there, document = gpu.as_on_gpu(module, fused, run)
+        shown = target == "cpu" and not absent and (config.triton_text or run.recorder.texts)
+        document = gpu.as_on_gpu(module, fused) if shown else None
         generated = make_sources(document, cpp_host=programs.has_cpp_hosts(), tunings=tunings)
+        there = generate(ordered, config.target, isa, cpp_host=False) if absent else generated
     held = live_memory.saved_bytes(record) if run.phase == "backward" else 0
     memory = [
         MemoryStep(node.name, run.phase, held + count, node.spans)
         for node, count in zip(ordered.nodes, live_bytes(ordered), strict=True)
     ]
-    written = [i for i, name in enumerate(loops.inputs) if name in loops.writes]
+    written = [i for i, name in enumerate(own.inputs) if name in own.writes]
     program = Program(
-        ordered.name, generated.counted(ordered.hint), dict(ordered.constants), written,
+        here.name, generated.counted(here.hint), dict(here.constants), written,
         [*decisions, *ordered.decisions], memory,
         [e.target for e in ordered.externs()],
     )  # fmt: skip
@@ -183,12 +186,11 @@ def _lowered(
     def bind() -> Call:
         call = programs.bound(program, run)
         keep(replace(program, stages=stages))
-        if run.for_absent_gpu:
-            assert document is not None
+        if absent:
             with run.stage("build.ptx"):
-                gpu.compile_for_absent(there, document, run)
+                gpu.compile_for_absent(ordered, there, run)
         in_python = generated.program is None
-        return floats_as_tensors(call, floats, numbers, loops) if floats and in_python else call
+        return floats_as_tensors(call, floats, numbers, here) if floats and in_python else call
 
     return bind, written
 
@@ -196,6 +198,8 @@ def _lowered(
 def _simplified(module: fx.GraphModule, run: Run, known: Mapping[int, Any]) -> tuple[fx.GraphModule, list[Decision]]:
     module = simplify(module)
     decisions = [*attention(module), *own_attention(module)]
+    if run.for_absent_gpu:
+        return module, decisions  # the CPU's libraries do not matter
     libraries, constants = Libraries(run.config), Constants(module, known)
     with torch_private.autocast_off():
         decisions += single(module, libraries.half_seconds, LEAST_GAIN, constants, form)

@@ -4,7 +4,7 @@ kernel with its masks in it, which folds of short rows their readers do, and all
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,11 @@ def for_gpu(
     return graph, chosen | tiled, [*decisions, *tried]
 
 
+def unmeasured(questions: Sequence[Sequence[Candidate]], *_: Any) -> list[list[float]]:
+    """For those who have no card: no time is known."""
+    return [[math.nan] * len(candidates) for candidates in questions]
+
+
 def _generated(graph: Graph, tunings: Mapping[str, Any]) -> Generated | None:
     with suppress(Unsupported):
         return generate(graph, "cuda", "scalar", cpp_host=False, tunings=tunings)
@@ -85,7 +90,7 @@ def _attention(
     decisions = []
     results = tune_gpu.timed(questions, _generated, config, measured)
     for (name, node), result in zip(found.items(), results, strict=True):
-        if not math.isfinite(result.seconds[0]):
+        if math.isinf(result.seconds[0]):
             continue
         if result.best:
             taken[name] = node
@@ -122,7 +127,7 @@ def _products(graph: Graph, config: Config, measured: Measure) -> tuple[Graph, d
     decisions = []
     results = tune_gpu.timed(questions, _generated, config, measured)
     for site, row, result in zip(found, options, results, strict=True):
-        if not math.isfinite(result.seconds[0]):
+        if math.isinf(result.seconds[0]):
             continue
         if result.best:
             _, choice, tile = row[result.best - 1]

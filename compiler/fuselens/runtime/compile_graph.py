@@ -43,6 +43,11 @@ class Built:
 SUFFIXES = {"cpp": "cpp", "triton": "py", "host": "py"}
 
 
+def texts(generated: Generated) -> list[report.Stage]:
+    """What was generated, to read."""
+    return [report.Stage(s.language, SUFFIXES[s.language], s.text, s.lines) for s in generated.sources()]
+
+
 def build(graph: Program, generated: Generated, config: Config, target: str = "cpu", phase: str = "forward") -> Built:
     """Builds the kernels of ``graph``, binds them to the host program and returns the callable (on the
     CPU without ``config.build``: nothing that could be called).
@@ -55,7 +60,7 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
             program.keep_freed()
     cache = Cache(config.cache_dir)
     built = Built(call=_unbound)
-    built.stages = [report.Stage(s.language, SUFFIXES[s.language], s.text, s.lines) for s in generated.sources()]
+    built.stages = texts(generated)
     host = generated.host
     names: dict[str, Any] = {"torch": torch}
     built.cached = True

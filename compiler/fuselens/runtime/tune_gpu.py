@@ -46,8 +46,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Candidates that compute the same with their seconds, infinite for those that cannot be built. The first is what is
-    taken without a reason for another."""
+    """Candidates that compute the same with their seconds, infinite for those that cannot be built, NaN where nothing can
+    be measured. The first is what is taken without a reason for another."""
 
     candidates: tuple[Candidate, ...]
     seconds: tuple[float, ...]
@@ -60,13 +60,16 @@ class Timed:
     @property
     def reason(self) -> str:
         first, best = self.candidates[0].label, self.candidates[self.best].label
+        if math.isnan(self.seconds[0]):
+            return f"there is no GPU to measure these on, so {first} is taken"
         if not self.best:
             return f"nothing is faster than {first}"
         return f"{best} takes {self.seconds[self.best] / self.seconds[0]:.2f} of the time of {first}"
 
     @property
-    def table(self) -> dict[str, float]:
-        return {c.label: s for c, s in zip(self.candidates, self.seconds, strict=True) if s < math.inf}
+    def table(self) -> dict[str, float | None]:
+        times = zip(self.candidates, self.seconds, strict=True)
+        return {c.label: None if math.isnan(s) else s for c, s in times if s != math.inf}
 
 
 Generate = Callable[[Graph, Mapping[str, Any]], "Generated | None"]  # None for what cannot be generated
@@ -91,7 +94,7 @@ def tune(
     for result, (_, same) in zip(timed(questions, generate, config, measured), kernels.values(), strict=True):
         if result.best:
             chosen |= {k.name: variants[k.name][result.best] for k in same}
-        if math.isfinite(result.seconds[0]):
+        if not math.isinf(result.seconds[0]):
             names, span = ", ".join(k.name for k in same), next(iter(same[0].spans), None)
             verdict = "taken" if result.best else "default"
             decisions.append(Decision("FL416", verdict, names, result.reason, span, result.table))
@@ -111,7 +114,7 @@ def timed(
         for other, same in enumerate(asked):
             if str(same) == key:
                 known[other] = kept
-        if kept and kept[0] is not None:
+        if kept and math.isfinite(seconds[0]):
             measure.remembered(config, asked[k], lambda kept=kept: kept)
     return [
         Timed(tuple(c), tuple(math.inf if s is None else s for s in seconds))

@@ -54,7 +54,8 @@ def _commands(view: View, function: Annotated, actions: Actions) -> Iterator[lsp
         yield from _last_run(view, function)
         return
     arguments = [view.uri, function.qualname]
-    title = summary.headline(report) + (" · stale" if view.stale else "")
+    stale = "stale" if view.stale else ""
+    title = " · ".join(filter(None, (summary.headline(report), summary.demand(report), stale)))
     yield lsp.Command(title, actions.open_document, arguments=arguments)
     if any(documents.kind(stage) == "kernel" for graph in report.graphs for stage in graph.stages):
         yield lsp.Command("Open kernel", actions.open_kernel, arguments=arguments)

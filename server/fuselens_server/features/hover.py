@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r"\w+")
 _PLACE = re.compile(r"\s+# (?:\S+:\d+:\d+|line \d+)$")  # where an IR line comes from: the line hovered over
+_HEAD = re.compile(r"^(\s*kernel \w+ \[.*?\]) of \[.*")  # which loops it fused is said elsewhere
 _MAXIMUM_FUNCTIONS = 3  # a helper inlined by many functions shows the first ones
 _MAXIMUM_EXCERPT = 12  # lines of loop IR
 _MAXIMUM_LINES = 12  # of guards, decisions, shapes
@@ -200,9 +201,10 @@ def _graph(view: View, report: Report, graph: Graph, line: int, link: Links) -> 
         return []
     kernels = [k for k in graph.kernels if _covers(view, k.spans, line)]
     became = [code(summary.kernel_line(kernel)) for kernel in kernels]
-    fate = "runs eagerly" if graph.fallback else "→ " + ", ".join(became) if became else "no kernel of its own"
+    arrow = f"→ {became[0]}" if len(became) == 1 else "→\n" + bullets(became)
+    fate = "runs eagerly" if graph.fallback else arrow if became else "no kernel of its own"
     parts = [f"**graph {graph.id}** {fate}"]
-    stage = _loops(graph)
+    stage = _loops(view, graph, line)
     excerpt = _excerpt(view, stage, line) if stage else []
     if excerpt:
         parts.append(block("text", excerpt))
@@ -216,10 +218,12 @@ def _graph(view: View, report: Report, graph: Graph, line: int, link: Links) -> 
     return [part for part in parts if part]
 
 
-def _loops(graph: Graph) -> Stage | None:
-    """The last text of the loop IR, which is the fused one; before there is any, the last text that has lines."""
-    loops = [s for s in graph.stages if s.suffix == "loop" and s.lines] or [s for s in graph.stages if s.lines]
-    return loops[-1] if loops else None
+def _loops(view: View, graph: Graph, line: int) -> Stage | None:
+    """The last text of the loop IR that has something of the line, which is the fused one, of the forward where there is
+    one; before there is any, the last text that has."""
+    found = [s for s in graph.stages if any(_covers(view, entry.spans, line) for entry in s.lines)]
+    loops = [s for s in found if s.suffix == "loop"] or found
+    return next((s for s in reversed(loops) if not s.name.endswith(".backward")), loops[-1] if loops else None)
 
 
 def _excerpt(view: View, stage: Stage, line: int) -> list[str]:
@@ -229,7 +233,7 @@ def _excerpt(view: View, stage: Stage, line: int) -> list[str]:
     for index, number in enumerate(wanted[:_MAXIMUM_EXCERPT]):
         if index and wanted[index - 1] != number - 1:
             out.append("…")
-        out.append(_PLACE.sub("", text[number - 1]))
+        out.append(_HEAD.sub(r"\1", _PLACE.sub("", text[number - 1])))
     if len(wanted) > _MAXIMUM_EXCERPT:
         out.append(f"… {len(wanted) - _MAXIMUM_EXCERPT} more lines")
     return _dedent(out)
@@ -242,7 +246,10 @@ def _dedent(lines: list[str]) -> list[str]:
 
 def _decision(decision: Decision) -> str:
     mark = _VERDICTS.get(decision.verdict, "•")
-    times = "; ".join(f"{escape(name)} {summary.duration(seconds)}" for name, seconds in decision.candidates)
+    times = "; ".join(
+        escape(name) if seconds is None else f"{escape(name)} {summary.duration(seconds)}"
+        for name, seconds in decision.candidates
+    )
     said = f"{mark} {escape(decision.verdict)}: {code(decision.subject)}: {escape(decision.reason)}"
     return f"{said} ({times})" if times else said
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -9,6 +10,7 @@ from fuselens import live_memory
 from fuselens.diagnostics import TABLE
 from fuselens.report import Diagnostic, Graph, Kernel, Report, RunResult, Span, Timing
 
+_OPERATOR = re.compile(r"^(?:aten|prims)\.(\w+)\.\w+$")
 _TOTAL = "total"  # the timing of the whole compilation, which holds the stages'
 
 
@@ -36,6 +38,15 @@ def headline(report: Report) -> str:
     return report.summary()
 
 
+def demand(report: Report) -> str:
+    """What the kernels take of a GPU at most: ``≤ 83 registers, 64 B spilled``; "" where that is not known."""
+    registers, spills = (
+        max((k.resources.get(name, 0) for k in report.kernels), default=0) for name in ("registers", "spills")
+    )
+    said = [f"≤ {registers} registers"] if registers else []
+    return ", ".join([*said, f"{size(spills)} spilled"] if spills else said)
+
+
 def stage_times(report: Report) -> list[Timing]:
     """Seconds per stage over all graphs, in the order in which stages first ran. Nested stages ("build.cpp") follow
     their parent and are not part of a total."""
@@ -61,13 +72,13 @@ def kernel_line(kernel: Kernel) -> str:
     """``fused_0 (cpp, forward pointwise: div, abs, add; reads 1.0 KiB, writes 512 B)``"""
     about = f"{kernel.backend}, {kernel.phase} {kernel.kind}"
     if kernel.operations:
-        about += ": " + ", ".join(kernel.operations)
+        about += ": " + ", ".join(dict.fromkeys(_OPERATOR.sub(r"\1", name) for name in kernel.operations))
     traffic = [
         f"{verb} {size(count)}"
         for verb, count in (("reads", kernel.bytes_read), ("writes", kernel.bytes_written))
         if count is not None
     ]
-    traffic += [f"{value} {name}" for name, value in kernel.resources.items()]
+    traffic += [kernel.takes] if kernel.takes else []
     return f"{kernel.name} ({about}{'; ' + ', '.join(traffic) if traffic else ''})"
 
 
@@ -82,6 +93,7 @@ def run_line(result: RunResult) -> str:
         parts.append(f"gradients {'agree' if result.gradients_agree else 'DIFFER'}")
     times = (("eager", result.eager_seconds), ("compiled", result.compiled_seconds))
     parts += [f"{name} {duration(seconds)}" for name, seconds in times if seconds is not None]
+    parts += [result.instead] if result.instead else []
     return " · ".join(parts)
 
 
@@ -170,7 +182,7 @@ def _graph(report: Report, graph: Graph) -> list[str]:
             continue
         where = f" ({_place(report, decision.span)})" if decision.span else ""
         out.append(f"{decision.verdict}: {decision.subject}: {decision.reason}{where}")
-        out += [f"  {duration(seconds):>9}  {name}" for name, seconds in decision.candidates]
+        out += [f"  {'–' if s is None else duration(s):>9}  {name}" for name, s in decision.candidates]
     return out
 
 

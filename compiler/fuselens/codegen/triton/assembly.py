@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,11 +62,21 @@ def _of_cubin(cubin: bytes, name: str, *options: str) -> str:
         return subprocess.run([path, *options, file.name], capture_output=True, text=True, check=False).stdout
 
 
+_ARRAYS = re.compile(rb"\.local [^;]*__local_depot\d+\[(\d+)\]")
+_STACK = 8  # bytes, of which stacks are multiples
+
+
 def resource_usage(cubin: bytes) -> dict[str, int]:
-    """``registers`` per thread and ``spills`` (bytes of stack per thread) of a compiled kernel; 0 where unknown."""
+    """``registers`` per thread and ``spills`` of a compiled kernel; 0 where unknown.
+
+    Spills are the bytes of stack per thread beyond arrays of the program's own (of ``sin``, for large arguments), which the
+    PTX among the debug information declares.
+    """
     text = _of_cubin(cubin, "cuobjdump", "-res-usage")
     registers, stack = re.search(r"REG:(\d+)", text), re.search(r"STACK:(\d+)", text)
-    return {"registers": int(registers[1]) if registers else 0, "spills": int(stack[1]) if stack else 0}
+    arrays = sum(-(-int(size) // _STACK) * _STACK for size in _ARRAYS.findall(cubin))
+    spills = max(0, int(stack[1]) - arrays) if stack else 0
+    return {"registers": int(registers[1]) if registers else 0, "spills": spills}
 
 
 def document(form: str, source: Source, compiled: Mapping[str, Compiled]) -> tuple[str, tuple[Line, ...]]:
@@ -74,15 +85,16 @@ def document(form: str, source: Source, compiled: Mapping[str, Compiled]) -> tup
     comment = ";" if form == "llir" else "//"
     out: list[str] = []
     lines: list[Line] = []
-    for info in source.kernels:
-        if info.same_as is not None or info.name not in compiled:
-            continue
+    kernels = [info for info in source.kernels if info.same_as is None and info.name in compiled]
+    with ThreadPoolExecutor(len(kernels) or 1) as pool:  # nvdisasm takes some tenths of a second each time
+        texts = list(pool.map(lambda info: _READERS[form](compiled[info.name].asm), kernels))
+    for info, read in zip(kernels, texts, strict=True):
         out += [""] if out else []
         for heading in _headings(info, source.kernels, compiled[info.name].resources):
             out.append(f"{comment} {heading}")
             lines.append(Line(len(out), info.spans))
         last: tuple[int, tuple[Span, ...]] = (0, ())
-        for text, line in _READERS[form](compiled[info.name].asm):
+        for text, line in read:
             spans = user.get(line, ())
             if line and (line, spans) != last:
                 text = f"{text}  {comment} triton.py:{line}" + (f"  {comment} {user_lines(spans)}" if spans else "")
@@ -199,6 +211,7 @@ def _ptx(text: str) -> _Text:
 
 _FILE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
 _ENCODED = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/")
+_ROOM = re.compile(r"^ {8}(/\*[0-9a-f]+\*/) {0,12}")
 
 
 def _sass(asm: Mapping[str, Any]) -> _Text:
@@ -212,8 +225,13 @@ def _sass(asm: Mapping[str, Any]) -> _Text:
             number = int(file[2])
             current = places[number - 1] if file[1] == ".nv_debug_ptx_txt" and number <= len(places) else 0
         else:
-            out.append((line.expandtabs().rstrip(), current if _ENCODED.match(line) else 0))
+            out.append((_narrow(line.expandtabs().rstrip()), current if _ENCODED.match(line) else 0))
     return out
+
+
+def _narrow(line: str) -> str:
+    """Without most of the room that nvdisasm leaves, so that what stands behind the instruction is seen."""
+    return _ROOM.sub(r"    \1", line) if _ENCODED.match(line) else line.removeprefix("    ")
 
 
 _READERS = {
