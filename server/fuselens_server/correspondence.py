@@ -12,6 +12,8 @@ from fuselens.report import FileReport, Graph, Kernel, Report, Span, Stage
 
 from .convert import Encoding, SourceText
 
+TRITON_LINE = re.compile(r"(?<=[/;] )triton\.py:(\d+)")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Generated:
@@ -30,9 +32,10 @@ class Correspondence:
     def __init__(self, report: FileReport | None = None, joined: Sequence[Correspondence] = ()) -> None:
         self._report = report
         self._joined = joined  # those of other reports
-        self._texts: dict[int, SourceText] = {}  # these three by the identity of stages, which live as long as this
+        self._texts: dict[int, SourceText] = {}  # these four by the identity of stages, which live as long as this
         self._spans: dict[int, dict[int, tuple[Span, ...]]] = {}
         self._heads: dict[int, dict[frozenset[Span], int]] = {}
+        self._modules: dict[int, dict[int, int]] = {}
 
     @cached_property
     def _by_line(self) -> dict[tuple[str, int], list[Generated]]:
@@ -59,6 +62,22 @@ class Correspondence:
         found = self._spans.get(id(stage))
         if found is None:
             found = self._spans[id(stage)] = {entry.line: entry.spans for entry in stage.lines}
+        return found
+
+    def triton_lines(self, stage: Stage) -> dict[int, int]:
+        """Of the lines of what was compiled from a Triton module, as far as known, the line of that module. It is
+        written where it changes."""
+        found = self._modules.get(id(stage))
+        if found is None:
+            found = self._modules[id(stage)] = {}
+            spans, current = self.spans(stage), 0
+            for number, text in enumerate(stage.text.split("\n"), 1):
+                if text.startswith(("// kernel ", "; kernel ")):
+                    current = 0
+                elif place := TRITON_LINE.search(text):
+                    current = found[number] = int(place[1])
+                elif current and number in spans:
+                    found[number] = current
         return found
 
     def kernel_place(self, graph: Graph, kernel: Kernel) -> tuple[Stage, int] | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fuselens import wire
+from fuselens.config import ASSEMBLY
 from fuselens.report import FileReport, Report, Stage
 
 from .configuration import Settled
@@ -21,15 +22,20 @@ if TYPE_CHECKING:
     from .session import Document, Session
 
 
+_TOGETHER = (("ttir", "ttgir", "llir", "ptx"), ("sass",))
+
+
 @dataclass(frozen=True, slots=True)
 class _Key:
     document: Document
     function: str
     report: int  # its identity: a new one lacks them again
+    forms: tuple[str, ...]
 
 
 class LaterTexts:
-    """At most one request per function, for all of its texts. ``on_change`` is told of the addresses that have text now."""
+    """At most one request per function for instructions, which a slow tool lists, and one for all else. ``on_change`` is
+    told of the addresses that have text now."""
 
     def __init__(
         self,
@@ -61,15 +67,16 @@ class LaterTexts:
         )
         if document is None or checked is None or report is None or not _lacking(report, address):
             return None
-        key = _Key(document, report.function, id(report))
+        forms = next(forms for forms in _TOGETHER if address.name.partition(".")[0] in forms)
+        key = _Key(document, report.function, id(report), forms)
         if key not in self._tasks:
             source = checked.text.origin.text.removeprefix("\ufeff")
-            self._tasks.start(key, self._make(document, report, source))
+            self._tasks.start(key, self._make(document, report, source, forms))
         return key
 
-    async def _make(self, document: Document, report: Report, source: str) -> None:
+    async def _make(self, document: Document, report: Report, source: str, forms: tuple[str, ...]) -> None:
         settings, environment = await self._configuration.settled(document.path)
-        options = {**settings.options, "build": not settings.warm_files, "assembly": ["all"]}
+        options = {**settings.options, "build": not settings.warm_files, "assembly": list(forms)}
         request = wire.Request(0, "check", document.path, source, (report.function,), options, settings.limits)
         try:
             event = await self._pool.submit(environment, request, lambda _: None)
@@ -78,7 +85,7 @@ class LaterTexts:
         except (StartError, WorkerDiedError) as error:
             file, why = FileReport(document.path), str(error)
         made = next((r for r in file.functions if r.function == report.function), None)
-        changed = take(report, made, why)
+        changed = take(report, made, why, forms)
         if document.checked is not None and any(r is report for r in document.checked.report.functions):
             found = Correspondence(document.checked.report)
             document.checked = dataclasses.replace(document.checked, correspondence=found)
@@ -92,15 +99,15 @@ def _lacking(report: Report, address: ReportDocument) -> bool:
     return any(stage.later for stage in found)
 
 
-def take(report: Report, made: Report | None, why: str) -> list[tuple[int, Stage]]:
-    """Puts the texts that ``made`` has in the place of those that ``report`` lacks; where it has none, ``why``. Returns what
-    is new, with the numbers of its graphs."""
+def take(report: Report, made: Report | None, why: str, forms: Collection[str] = ASSEMBLY) -> list[tuple[int, Stage]]:
+    """Puts the texts of these ``forms`` that ``made`` has in the place of those that ``report`` lacks; where it has none,
+    ``why``. Returns what is new, with the numbers of its graphs."""
     graphs = {graph.id: graph for graph in made.graphs} if made else {}
     changed = []
     for graph in report.graphs:
         other = graphs.get(graph.id)
         for place, stage in enumerate(graph.stages):
-            if stage.later:
+            if stage.later and stage.name.partition(".")[0] in forms:
                 found = other.stage(stage.name) if other else None
                 text = f"{comment(stage.suffix)} This text was not made: {why}\n"
                 new = found if found and not found.later else dataclasses.replace(stage, text=text, later=False)

@@ -43,7 +43,7 @@ async def test_documents_down_to_the_instructions(new_editor: Any, tmp_path: Pat
         for name in ("ttir", "ttgir", "llir", "ptx", "sass"):
             params = lsp.TextDocumentContentParams(addresses[name])
             texts[name] = (await editor.client.workspace_text_document_content_async(params)).text
-        assert len(editor.notifications["fuselens/documentsChanged"]) == changes + 1  # all came with the first
+        assert len(editor.notifications["fuselens/documentsChanged"]) == changes + 2  # all but SASS came with the first
         marks = {"ttir": "tt.load", "ttgir": "#blocked", "llir": "getelementptr", "ptx": "ld.global", "sass": "LDG"}
         for name, mark in marks.items():
             lines = texts[name].splitlines()
@@ -59,6 +59,27 @@ async def test_documents_down_to_the_instructions(new_editor: Any, tmp_path: Pat
             links = await editor.client.text_document_document_link_async(lsp.DocumentLinkParams(here))
             (line,) = {m[1] for m in [re.search(r"triton\.py:(\d+)", lines[divided])] if m}
             assert any(k.target == f"{addresses['triton']}#L{line}" for k in links if k.range.start.line == divided)
+        params = lsp.TextDocumentContentParams(addresses["triton"])
+        module = (await editor.client.workspace_text_document_content_async(params)).text.splitlines()
+        summed = next(n for n, line in enumerate(module) if "tl.sum(" in line)
+        here, at = lsp.TextDocumentIdentifier(addresses["triton"]), lsp.Position(summed, 0)
+        down = await editor.client.text_document_implementation_async(lsp.ImplementationParams(here, at))
+        assert {link.uri for link in down} == {addresses[name] for name in texts}
+        for link in down:
+            first = texts[parse(link.uri).name].splitlines()[link.range.start.line]
+            assert re.search(rf"[/;] triton\.py:{summed + 1}\b", first)
+        context = lsp.ReferenceContext(include_declaration=False)
+        found = await editor.client.text_document_references_async(lsp.ReferenceParams(context, here, at))
+        instructions = [place for place in found if place.uri == addresses["ptx"]]
+        ptx = texts["ptx"].splitlines()
+        marks = [m[1] for p in instructions if (m := re.search(r"triton\.py:(\d+)", ptx[p.range.start.line]))]
+        assert marks and set(marks) == {str(summed + 1)}  # and none of others that came from the same code
+        own = next(n for n, line in enumerate(ptx) if "triton.py" in line and "file.py" not in line)
+        here, at = lsp.TextDocumentIdentifier(addresses["ptx"]), lsp.Position(own, 0)
+        (back,) = await editor.client.text_document_definition_async(lsp.DefinitionParams(here, at))
+        assert back.uri == addresses["triton"] and f"triton.py:{back.range.start.line + 1}" in ptx[own]
+        told = await editor.client.text_document_hover_async(lsp.HoverParams(here, at))
+        assert module[back.range.start.line].strip() in told.contents.value
         await file.save(FILE.replace("+ 1", "+ 2"))
         params = lsp.TextDocumentContentParams(addresses["ttir"])
         for _ in range(300):  # until the check of the new text has ended

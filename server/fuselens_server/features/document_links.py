@@ -12,6 +12,7 @@ from lsprotocol import types as lsp
 from fuselens.diagnostics import TABLE
 from fuselens.report import Graph, Kernel, Report, Span, Stage
 from fuselens_server.convert import SourceText
+from fuselens_server.correspondence import TRITON_LINE
 from fuselens_server.document_uri import CodeDocument, ReportDocument
 from fuselens_server.features.locations import find_stage, user_location
 from fuselens_server.view import View
@@ -25,7 +26,6 @@ _NUMBER = re.compile(r"\d+")
 _GRAPH = re.compile(r"Graph (\d+)$")
 _STAGES = re.compile(r"  stages: (.*)")
 _KERNEL = re.compile(r"  kernel (\S+) \(")
-_TRITON = re.compile(r"(?<=[/;] )triton\.py:(\d+)")
 
 
 def register(server: FuselensServer) -> None:
@@ -100,10 +100,15 @@ def _codes(line: str, start: int = 0) -> Iterator[_Found]:
 
 def _triton(line: str, document: ReportDocument) -> Iterator[_Found]:
     """Where an instruction came from in the module that was compiled to it."""
-    for match in _TRITON.finditer(line):
-        _, dot, phase = document.name.partition(".")
-        target = replace(document, name=f"triton{dot}{phase}", suffix="py")
+    for match in TRITON_LINE.finditer(line):
+        target = triton_module(document)
         yield _Found(match.start(), match.end(), f"{target}#L{match[1]}", f"the Triton kernel, line {match[1]}")
+
+
+def triton_module(document: ReportDocument) -> ReportDocument:
+    """The module that ``document`` was compiled from."""
+    _, dot, phase = document.name.partition(".")
+    return replace(document, name=f"triton{dot}{phase}", suffix="py")
 
 
 class _Places:

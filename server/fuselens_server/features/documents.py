@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LANGUAGES = {
     "py": "python", "cpp": "cpp", "c": "c", "cu": "cuda-cpp", "loop": "fuselens-loop", "md": "markdown", "mlir": "mlir",
-    "ll": "llvm",
+    "ll": "llvm", "ptx": "fuselens-assembly", "sass": "fuselens-assembly",
 }  # fmt: skip
 KERNEL_SUFFIXES = frozenset({"cpp", "c", "cu", "mlir", "ll", "ptx", "sass"})
 

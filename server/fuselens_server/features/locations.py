@@ -8,6 +8,7 @@ import re
 from lsprotocol import types as lsp
 from pygls import uris
 
+from fuselens.config import ASSEMBLY
 from fuselens.report import Graph, Report, Span, Stage
 from fuselens_server.convert import SourceText
 from fuselens_server.document_uri import ReportDocument
@@ -62,6 +63,27 @@ def find_stage(view: View, document: ReportDocument) -> tuple[Report, Graph, Sta
             if (graph.id, stage.name, stage.suffix) == (document.graph, document.name, document.suffix):
                 return report, graph, stage  # type: ignore[return-value]  # graphs of a report
     return None
+
+
+def compiled_lines(view: View, document: ReportDocument, line: int) -> list[tuple[Stage, list[int]]]:
+    """Of the Triton module and of what was compiled from it the lines that belong to the line of one of them."""
+    found = find_stage(view, document)
+    form, _, phase = document.name.partition(".")
+    lines_of = view.correspondence.triton_lines
+    if found is None or form not in ASSEMBLY | {"triton"}:
+        return []
+    _, graph, stage = found
+    module = line if form == "triton" else lines_of(stage).get(line)
+    if module is None:
+        return []
+    out = []
+    for other in graph.stages:
+        name, _, of = other.name.partition(".")
+        if of == phase and name == "triton":
+            out.append((other, [module]))
+        elif of == phase and name in ASSEMBLY:
+            out.append((other, [n for n, at in lines_of(other).items() if at == module]))
+    return out
 
 
 def on_name(text: SourceText, position: lsp.Position, comment: str = "#") -> bool:

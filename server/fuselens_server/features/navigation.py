@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
@@ -18,7 +18,14 @@ from fuselens.report import Line, Span
 from fuselens_server.correspondence import Generated, innermost, outermost, runs
 from fuselens_server.document_uri import ReportDocument, parse
 from fuselens_server.features import documents
-from fuselens_server.features.locations import find_stage, on_name, stage_location, stage_text, user_location
+from fuselens_server.features.locations import (
+    compiled_lines,
+    find_stage,
+    on_name,
+    stage_location,
+    stage_text,
+    user_location,
+)
 from fuselens_server.view import View
 
 if TYPE_CHECKING:
@@ -48,8 +55,13 @@ def register(server: FuselensServer) -> None:
         return _targets(ls, params, names=ls.settings.on_names).encode(links)
 
     @server.feature(lsp.TEXT_DOCUMENT_IMPLEMENTATION)
-    def text_document_implementation(ls: FuselensServer, params: lsp.ImplementationParams) -> Answer:
-        links = ls.client("text_document.implementation.link_support")
+    async def text_document_implementation(ls: FuselensServer, params: lsp.ImplementationParams) -> Answer:
+        links, uri = ls.client("text_document.implementation.link_support"), params.text_document.uri
+        if (shown := ls.documents.shown(uri)) is not None and (made := assembly(shown[1])) is not None:
+            await ls.documents.complete(str(made))
+            shown = ls.documents.shown(uri) or shown
+            if (found := instructions(*shown, params.position.line + 1)).locations:
+                return found.encode(links)
         return _targets(ls, params, names=True).encode(links)
 
     @server.feature(lsp.TEXT_DOCUMENT_REFERENCES)
@@ -149,26 +161,54 @@ def _stage_locations(view: View, made: Iterable[Generated]) -> list[lsp.Location
 
 
 def user_lines(view: View, document: ReportDocument, line: int) -> Targets:
-    """The user code that a line of a stage's text came from."""
+    """The user code that a line of a stage's text came from; of an instruction that came from none its line of Triton."""
     entry, place = _line_of(view, document, line)
     found = [user_location(view, view.compiled, span, nearest=True) for span in outermost(entry.spans)]
+    if not found and assembly(document) is None:
+        found = [at[0] for stage, at in _compiled(view, document, line) if stage.partition(".")[0] == "triton"]
     return Targets(place, [location for location in found if location is not None])
+
+
+def assembly(document: ReportDocument) -> ReportDocument | None:
+    """A document of what a Triton module becomes; None for other documents."""
+    form, dot, phase = document.name.partition(".")
+    return replace(document, name=f"ptx{dot}{phase}", suffix="ptx") if form == "triton" else None
+
+
+def instructions(view: View, document: ReportDocument, line: int) -> Targets:
+    """What a line of a Triton module became, at each step where it first stands there."""
+    found = _compiled(view, document, line)
+    first = [at[0] for stage, at in found if at and stage.partition(".")[0] != "triton"]
+    return Targets(_line_of(view, document, line)[1], first)
+
+
+def _compiled(view: View, document: ReportDocument, line: int) -> list[tuple[str, list[lsp.Location]]]:
+    """By stage, what belongs to a line of a Triton module, or of what was compiled from it."""
+    found = find_stage(view, document)
+    return [
+        (stage.name, [stage_location(view, found[0], found[1], stage, *run) for run in runs(lines)])
+        for stage, lines in compiled_lines(view, document, line) if found
+    ]  # fmt: skip
 
 
 def references_of_line(
     view: View, document: ReportDocument, line: int, include_declaration: bool = True
 ) -> list[lsp.Location]:
-    """The user code that a line of a stage's text came from, and all else that became of that code."""
+    """The user code that a line of a stage's text came from, and all else that became of that code; of what Triton's
+    compilers make just what belongs to this line."""
     entry, _ = _line_of(view, document, line)
-    own = user_lines(view, document, line).locations if include_declaration else []
+    own = user_lines(view, document, line).locations if include_declaration and entry.spans else []
+    exact = _compiled(view, document, line)
+    graph = document.graph if exact else None
     wanted = set(entry.spans)
     made = [
         g
         for span in dict.fromkeys(wanted)
         for g in view.correspondence.of_line({span.file}, span.line)
-        if g.span == span
+        if g.span == span and not (g.graph.id == graph and g.stage.name in dict(exact))
     ]
-    return [*own, *_stage_locations(view, sorted(made, key=lambda g: (g.report.function, g.graph.id)))]
+    others = _stage_locations(view, sorted(made, key=lambda g: (g.report.function, g.graph.id)))
+    return [*own, *others, *(at for _, found in exact for at in found)]
 
 
 def _line_of(view: View, document: ReportDocument, line: int) -> tuple[Line, lsp.Range | None]:
