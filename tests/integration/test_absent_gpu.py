@@ -64,6 +64,7 @@ def test_arrays_are_not_spilled(tmp_path: Path) -> None:
     stage = report.graphs[0].stage("ptx")
     assert stage is not None and "__local_depot" in stage.text  # for arguments that are large
     assert kernel.resources["spills"] == 0
+    assert set(report.versions) == {"torch", "triton"}
 
 
 def test_a_run_says_what_ran(tmp_path: Path) -> None:

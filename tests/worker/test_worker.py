@@ -263,6 +263,16 @@ def test_preloads_third_party_imports_after_success(own: Callable[..., Client]) 
     assert "preloaded" in only(client.check(PATH, source)).message
 
 
+def test_preloads_triton_where_kernels_for_a_gpu_are_compiled(own: Callable[..., Client]) -> None:
+    pytest.importorskip("triton")
+    client = own()
+    client.event()
+    function = GOOD.replace("@fuselens.compile\n", '@fuselens.compile(options={"target": "cuda:sm_90"})\n')
+    source = f"import sys\nif 'triton' in sys.modules: raise RuntimeError('preloaded')\n{function}"
+    assert source != GOOD and client.check(PATH, source).diagnostics == []
+    assert "preloaded" in only(client.check(PATH, source)).message
+
+
 def test_restarts_itself_when_a_preloaded_package_changes(own: Callable[..., Client], tmp_path: Path) -> None:
     environment = {"PYTHONUSERBASE": str(tmp_path)}
     where = Path(site_directory(environment))

@@ -174,10 +174,13 @@ def compile_for_absent(graph: Graph, generated: Generated, run: Run) -> None:
 
 def _keep_assembly(source: Source, compiled: Mapping[str, Compiled], run: Run) -> None:
     """The documents of compiled Triton kernels; where nobody asked for them, only that there are such."""
+    import triton
+
     from ..codegen.triton import assembly
 
     if not run.recorder.texts:
         return
+    run.recorder.report.versions |= {"triton": triton.__version__}
     wanted = assembly_of(run.config)
     for form in assembly.forms():
         text, lines = assembly.document(form, source, compiled) if form in wanted else ("", ())

@@ -165,7 +165,8 @@ def _place(report: Report, span: Span) -> str:
 
 def _graph(report: Report, graph: Graph) -> list[str]:
     kind = "forward and backward" if graph.training else "forward only"
-    out = [f"{graph.frame}: {graph.operations} operations, {kind}{', from the cache' if graph.cached else ''}"]
+    operations = f"{graph.operations} operation{'' if graph.operations == 1 else 's'}"
+    out = [f"{graph.frame}: {operations}, {kind}{', from the cache' if graph.cached else ''}"]
     if graph.fallback:
         out.append("runs eagerly, as captured")
     if graph.stages:
