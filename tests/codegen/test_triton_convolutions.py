@@ -73,11 +73,12 @@ def convolution(
     d: str, last: str, images: int = 2, channels: int = 16, made: int = 12, size: tuple[int, ...] = (6, 7),
     kernel: tuple[int, ...] = (3, 3), stride: tuple[int, ...] = (1, 1), padding: tuple[int, ...] = (1, 1),
     dilation: tuple[int, ...] = (1, 1), bias: bool = True, reader: bool = True, batch: str = "",
+    groups: int = 1,
 ) -> Graph:  # fmt: skip
     """In those of ``x``, ``w`` and ``y`` that ``last`` names channels are next to each other. ``batch`` is a size symbol."""
     out = [(n + 2 * p - e * (k - 1) - 1) // s + 1
            for n, k, s, p, e in zip(size, kernel, stride, padding, dilation, strict=True)]  # fmt: skip
-    shapes = {"x": (images, channels, *size), "w": (made, channels, *kernel), "y": (images, made, *out)}
+    shapes = {"x": (images, channels, *size), "w": (made, channels // groups, *kernel), "y": (images, made, *out)}
 
     def shape(name: str, dtype: str, of: str) -> str:
         sizes = [*map(str, shapes[of])]
@@ -93,7 +94,8 @@ def convolution(
     if batch:
         text = text.replace("graph g\n", f"graph g symbols [{batch} = x.0 hint {images}]\n")
     given = ", ".join(map(numbers, (stride, padding, dilation)))
-    text += f"  extern y = aten.convolution.default(x, w, {'b' if bias else 'None'}, {given}, False, {numbers((0,) * len(size))}, 1)\n"
+    rest = f"{'b' if bias else 'None'}, {given}, False, {numbers((0,) * len(size))}, {groups}"
+    text += f"  extern y = aten.convolution.default(x, w, {rest})\n"
     count = f"{math.prod(shapes['y'][1:])}*{batch}" if batch else str(math.prod(shapes["y"]))
     return parse(text + (READER.format(count=count, d=d) if reader else "  return y\n"))
 

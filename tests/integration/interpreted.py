@@ -226,6 +226,15 @@ def _convolved(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     return F.relu(F.conv2d(x, w, b, 2, 1))
 
 
+def _channels(count: int) -> tuple[torch.Tensor, ...]:
+    x, w, b = _tensors((count, 24, 9, 8), (24, 1, 7, 7), (24,))
+    return x.contiguous(memory_format=torch.channels_last), w, b
+
+
+def _normed(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(F.conv2d(x, w, b, 1, 3, 1, 24).permute(0, 2, 3, 1), (24,))
+
+
 TUNED: dict[str, tuple[Callable[..., torch.Tensor], bool | None, list[tuple[torch.Tensor, ...]]]] = {
     "rows vary": (lambda x, w: F.gelu(x @ w), None, [_tensors((n, 24), (24, 40)) for n in (20, 33, 50)]),
     "all vary": (lambda x, w: F.gelu(x @ w), True, [_tensors((n, n + 4), (n + 4, 2 * n)) for n in (20, 33, 50)]),
@@ -233,6 +242,7 @@ TUNED: dict[str, tuple[Callable[..., torch.Tensor], bool | None, list[tuple[torc
                 [_tensors((n, 2, 3 * n, 16), (n, 2, 5 * n, 16), (3 * n, 5 * n)) for n in (3, 5, 7)]),
     "images": (_convolved, None, [_images(n, 9, last=True) for n in (2, 3, 5)]),
     "images in order": (_convolved, None, [_images(2, 9, last=False)]),
+    "channels, then norms": (_normed, None, [_channels(n) for n in (2, 3)]),
     "images of any size": (_convolved, True, [_images(n, 2 * n + 5, last=True) for n in (2, 3, 5)]),
 }  # fmt: skip
 

@@ -23,6 +23,7 @@ from ..runtime import tune_gpu
 from ..runtime.tune_gpu import Candidate, Measure
 from ..schedule import fuse, split
 from ..schedule.attention_sites import attended, attentions
+from ..schedule.depthwise_sites import depthwise, matched, written_out
 from ..schedule.product_sites import Site, sites, used
 from ..schedule.products import Instead, instead, nodes_of, replaced, with_room
 from ..schedule.refolded import refolded, refolds
@@ -48,7 +49,9 @@ def for_gpu(
     tiled: dict[str, Any] = {}
     decisions: list[Decision] = []
     if loops is not None:
-        graph, tiled, decisions = _attention(loops, graph, config, measured)
+        loops, graph, tiled, decisions = _attention(loops, graph, config, measured)
+        graph, tried = _depthwise(loops, graph, config, measured)
+        decisions += tried
     graph, products, tried = _products(graph, config, measured)
     tiled |= products
     graph, again = _folds(graph, config, measured)
@@ -71,11 +74,11 @@ def _generated(graph: Graph, tunings: Mapping[str, Any]) -> Generated | None:
 
 def _attention(
     loops: Graph, graph: Graph, config: Config, measured: Measure
-) -> tuple[Graph, dict[str, Any], list[Decision]]:
+) -> tuple[Graph, Graph, dict[str, Any], list[Decision]]:
     """The vendor's attention, or ours with what it makes of its masks."""
     found = attentions(loops)
     if not found:
-        return graph, {}, []
+        return loops, graph, {}, []
     ours = _fused(attended(loops, found))
     blocks = variants(ours)
     calls = {n.name: n for n in graph.externs() if n.name in found}
@@ -97,7 +100,36 @@ def _attention(
             chosen[node.name] = blocks[node.name][result.best - 1]
         verdict, span = "taken" if result.best else "vendor", next(iter(node.spans), None)
         decisions.append(Decision("FL416", verdict, node.name, result.reason, span, result.table))
-    return _fused(attended(loops, taken)) if taken else graph, chosen, decisions
+    loops = attended(loops, taken)
+    return loops, _fused(loops) if taken else graph, chosen, decisions
+
+
+def _depthwise(loops: Graph, graph: Graph, config: Config, measured: Measure) -> tuple[Graph, list[Decision]]:
+    """The vendor's convolutions of single channels, or loops, which fuse with what is around them."""
+    found = depthwise(loops)
+    if not found:
+        return graph, []
+    ours = _fused(written_out(loops, found))
+    blocks = variants(ours)
+    groups = matched(graph, ours, found)
+    questions = []
+    for group in groups:
+        alone = part(ours, group.kernels)
+        names = {old.name: new.name for old, new in zip(group.kernels, alone.nodes, strict=True)}
+        main = next(k.name for k in group.kernels if group.calls & set(k.loops))
+        own = (Candidate(f"loops, {b}", alone, {names[main]: b}) for b in blocks[main])
+        questions.append((Candidate(VENDOR, part(graph, group.nodes)), *own))
+    taken: dict[str, Loop] = {}
+    decisions = []
+    for group, result in zip(groups, tune_gpu.timed(questions, _generated, config, measured), strict=True):
+        if not math.isfinite(result.seconds[0]):
+            continue
+        taken |= {name: found[name] for name in group.calls if result.best}
+        verdict, span = "taken" if result.best else "vendor", next(iter(found[min(group.calls)].spans), None)
+        decisions.append(
+            Decision("FL416", verdict, " + ".join(n.name for n in group.nodes), result.reason, span, result.table)
+        )
+    return _fused(written_out(loops, taken)) if taken else graph, decisions
 
 
 def _fused(loops: Graph) -> Graph:

@@ -32,6 +32,12 @@ class Border:
     def place(self, point: tuple[Expr, ...]) -> Expr:
         return sympy.expand(point[self.window] * self.stride + point[self.tap] * self.step - self.before)
 
+    def leaves(self, tap: int, windows: Expr) -> tuple[bool, bool]:
+        """Whether ``tap`` of so many windows may be before the first element, and beyond the last."""
+        start = tap * self.step - self.before
+        known = windows.is_Integer and self.size.is_Integer
+        return start < 0, not known or int(windows - 1) * self.stride + start >= int(self.size)
+
 
 @dataclass(frozen=True, slots=True)
 class Operands:

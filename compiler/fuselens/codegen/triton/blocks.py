@@ -19,6 +19,8 @@ LATENCY = 0.8e-6  # seconds from a load to its value when memory is busy
 IN_FLIGHT = 32 << 10  # bytes that a multiprocessor has to have asked for at a time
 THREADS, REGISTERS, PROGRAMS = 2048, 65536, 32  # of a multiprocessor
 MOST_REGISTERS = 224  # of a thread, so that nothing is spilled
+REUSING = ((32, 8, 1), (64, 8, 2), (64, 16, 2), (128, 8, 4), (32, 16, 1))
+"""Points, points across and warps of tiles for kernels that load much of what is the same along an axis."""
 START = 0.5e-6  # seconds that a program takes to begin and end
 
 
@@ -76,8 +78,9 @@ class Work:
         return cls(product(kernel.axes), columns, moved, max(1, wide), max(1, width), along, graph.card, held)
 
 
-def candidates(work: Work, default: Blocks) -> tuple[Blocks, ...]:
-    """``default``, then others, those first that the model expects most of."""
+def candidates(work: Work, default: Blocks, reuses: bool = False) -> tuple[Blocks, ...]:
+    """``default``, then others, those first that the model expects most of. With ``reuses``, tiles load less."""
+    tiles = tuple(Blocks(x, y, 0, w) for x, y, w in REUSING if reuses)
     others = sorted(
         {b for b in _space(work, default) if b != default},
         key=lambda b: (float(f"{predicted(work, b):.1e}"), b.distance(default), str(b)),  # to two digits
@@ -86,8 +89,8 @@ def candidates(work: Work, default: Blocks) -> tuple[Blocks, ...]:
     together = [b for b in kept if b.parts > 1][
         :SHARED
     ]  # whose gain depends on what is in cache, which the model does not know
-    alone = [b for b in kept if b.parts == 1][: MOST - 1 - len(together)]
-    return default, *together, *alone
+    alone = [b for b in kept if b.parts == 1][: max(1, MOST - 1 - len(together) - len(tiles))]
+    return default, *tiles, *together, *alone
 
 
 def _space(work: Work, default: Blocks) -> Iterator[Blocks]:

@@ -16,7 +16,7 @@ import sympy
 from sympy import Expr
 
 from ...ir.loops import ITEMSIZE, Attention, Axis, Graph, Kernel, Op, element, indirect_names
-from ..expressions import TRITON, linear, print_factor
+from ..expressions import TRITON, linear, names_in, print_factor
 from ..nest import row_major
 from ..source import Functions, KernelInfo, Source, Writer
 from ..traffic import bytes_moved
@@ -34,6 +34,7 @@ from .tiles import Tiles
 POINTS = 1024  # points of a one-dimensional block
 TILE = 32  # edge of a two-dimensional block
 REGISTERS = 64  # of a thread, for what it loads before it computes
+REUSED = 8  # loads that are the same along an axis, from which on tiles are worth measuring
 
 
 def to_triton(
@@ -74,7 +75,8 @@ def variants(graph: Graph) -> dict[str, tuple[Blocks, ...] | tuple[AttentionBloc
         writer = _KernelWriter(Unit(graph), kernel, Writer("#", "    "))
         writer.write()
         along = bool(writer.chosen.columns) and contiguous_along_points(writer.kernel)
-        found[kernel.name] = candidates(Work.of(writer.kernel, graph, along), writer.chosen)
+        reuses = writer.chosen.across == 1 and writer.reused_axes() is not None
+        found[kernel.name] = candidates(Work.of(writer.kernel, graph, along), writer.chosen, reuses)
     for node in graph.attentions():
         default = AttentionWriter(Unit(graph), node, Writer("#", "    ")).blocked
         found[node.name] = attention_blocks.candidates(graph, node, default)
@@ -120,6 +122,8 @@ class _KernelWriter(Products):
             self._claim(axis.name)
         folding = any(p.axes for p in kernel.phases)
         tile = None if folding else self._tile_axes()
+        if self.tuning is not None and self.tuning.across > 1 and not folding:
+            tile = tile or self.reused_axes()
         body = Writer("#", "    ")
         self.out = body
         body.open("pass")  # only for the indentation
@@ -230,6 +234,17 @@ class _KernelWriter(Products):
             return None
         return candidates[-2], candidates[-1]
 
+    def reused_axes(self) -> tuple[Axis, Axis] | None:
+        """(outer, inner) axes of a tile where many loads are the same along one of them at least: a thread has several of the
+        points for which it needs each."""
+        axes = self.kernel.axes
+        if len(axes) < 2 or any(p.axes for p in self.kernel.phases):
+            return None
+        names = {a.name for a in axes[-2:]}
+        loads = dict.fromkeys(o.args[:2] for o in self.kernel.ops() if o.op == "load")
+        same = [index for _, index in loads if not names <= names_in(sympy.sympify(index))]
+        return (axes[-2], axes[-1]) if len(same) >= REUSED else None
+
     def _tiles(self, outer: Axis, inner: Axis) -> tuple[Expr, int]:
         out = self.out
         self.rank = 2
@@ -246,10 +261,10 @@ class _KernelWriter(Products):
         if rest:
             out.put(f"block = program // {columns} // {rows}")
             self._decode(rest, "block")
-        out.put(
-            f"xmask = ({x} < {print_factor(inner.size, self.names, TRITON)})"
-            f" & ({y} < {print_factor(outer.size, self.names, TRITON)})"
-        )
+        inside = {a.name: f"({n} < {print_factor(a.size, self.names, TRITON)})" for a, n in ((inner, x), (outer, y))}
+        out.put(f"xmask = {' & '.join(inside.values())}")
+        if self._tile_axes() is None:  # what is the same along an axis is loaded once for it
+            self.masks = inside
         self.mask = "xmask"
         self.spread = "tl.zeros([YBLOCK, XBLOCK], tl.int32)"
         self.shape_names = frozenset({outer.name, inner.name})

@@ -270,7 +270,7 @@ class Products(Rows):
         out.close("")
 
     def _mask_of(self, index: Any) -> str:
-        if not self.stages:
+        if not self.masks and not self.beside:
             return super()._mask_of(index)
         masks = [self.masks[n] for n in sorted(names_in(index)) if n in self.masks]
         masks = [self.mask] if indirect_names(index) else masks
