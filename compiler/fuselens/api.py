@@ -177,6 +177,7 @@ def wrap(
     if inspecting.iscoroutinefunction(fn):
         _mark_coroutine_function(region)
     region.__dict__["__fuselens__"] = annotation
+    region.__dict__["__prepare_scriptable__"] = lambda: fn  # torch.jit.script compiles source
     example = getattr(fn, "__fuselens_example__", None)
     if example is not None:
         region.__dict__["__fuselens_example__"] = example

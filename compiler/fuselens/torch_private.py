@@ -1010,12 +1010,16 @@ def mode_active() -> bool:
     return dispatch_mode_active() or NUMBER_OF_MODES() > 0
 
 
+TORCHSCRIPT_RECORDS: Callable[[], bool] = torch._C._is_tracing
+FX_RECORDS: Callable[[], bool] = torch.fx._symbolic_trace.is_fx_tracing
+
 AMBIENT: dict[str, Callable[[], Any]] = {
     "torch.get_default_dtype()": torch.get_default_dtype,
     "torch.is_inference_mode_enabled()": torch.is_inference_mode_enabled,
     "whether autocast is on": torch._C._is_any_autocast_enabled,
     "the number of active dispatch modes": DISPATCH_MODES,
     "the number of active function modes": NUMBER_OF_MODES,
+    "whether torch.jit.trace records": TORCHSCRIPT_RECORDS,
     "the innermost function transform": torch._C._functorch.peek_interpreter_stack,
 }
 """State of torch that every graph depends on, and the builtin functions that read it."""

@@ -68,7 +68,19 @@ def _is_inference_mode_enabled(m: Machine, args: list[Value], kwargs: dict[str, 
     return Constant(torch.is_inference_mode_enabled())
 
 
-@rule(torch.compiler.is_exporting, torch.jit.is_scripting, torch.jit.is_tracing, torch_private.TRACING_STATE)
+@rule(torch.jit.is_tracing, torch_private.TORCHSCRIPT_RECORDS)
+def _is_tracing(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    m.tracer.guard_ambient()
+    return Constant(False)
+
+
+@rule(torch_private.TRACING_STATE)
+def _tracing_state(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    m.tracer.guard_ambient()
+    return Constant(None)
+
+
+@rule(torch.compiler.is_exporting, torch.jit.is_scripting)
 def _false(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(False)
 
