@@ -91,15 +91,13 @@ def test_what_they_make_is_eagers(name: str, make: Callable[[], Function], warm:
     assert _hook.entries(function)  # afterwards it is compiled as ever
 
 
-def test_what_is_recorded_runs_eagerly_and_a_report_says_so() -> None:
-    function = smooth()
-    example = torch.randn(4, 3), torch.randn(3, 5)
-
-    def traces(x: Tensor, w: Tensor) -> Tensor:
-        return torch.jit.trace(function, (x, w), check_trace=False)(x, w)
-
-    report = fuselens.explain(traces)(*example)
-    assert any(d.code == "FL109" and "torch.jit.trace" in d.explanation + d.message for d in report.diagnostics)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["jit.trace", "symbolic_trace of a caller"])
+def test_a_report_says_what_ran_eagerly(name: str) -> None:
+    compiled, example = fuselens.compile(smooth()), (torch.randn(4, 3), torch.randn(3, 5))
+    TRACERS[name](compiled, example)
+    said = compiled.__fuselens__.recorder.report.diagnostics
+    assert any(d.code == "FL109" and "torch.jit.trace" in d.explanation + d.message for d in said)
 
 
 @pytest.mark.filterwarnings("ignore")
