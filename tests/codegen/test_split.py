@@ -160,6 +160,34 @@ def test_a_joint_reduction_of_everything(n: int, dtype: str) -> None:
         same(graph, x, x.sum(), x.min(), x.argmax(), x.argmin())
 
 
+def test_a_fold_of_what_does_not_vary_along_its_axis() -> None:
+    text = """graph g
+  input x: f32[262139] strides [1]
+  input y: f32[] strides []
+  buffer a: f32[] strides []
+  buffer b: f32[] strides []
+  buffer c: i64[] strides []
+  kernel k []
+    phase []
+      t0 = load y[0] : f32
+    phase [r0 < 262139]
+      t1 = load x[r0] : f32
+      t2 = reduce max t1 : f32
+      t3 = reduce sum t0 : f32
+      t4 = reduce argmax t0 : i64
+    phase []
+      store a[0] = t2
+      store b[0] = t3
+      store c[0] = t4
+  return a, b, c
+"""
+    graph = suited(text)
+    verify(graph)
+    assert rules(graph) == ["split"]
+    found = evaluate(graph, [torch.arange(262139.0), torch.tensor(0.5)])
+    assert [f.item() for f in found] == [262138.0, 131069.5, 0]
+
+
 def test_a_size_that_changes() -> None:
     graph = suited(EVERYTHING.format(n="s0", d="f32", symbols=" symbols [s0 = x.0 hint 300000]"))
     assert rules(graph) == ["split"]

@@ -116,7 +116,7 @@ class Memory:
             count = bytes_ // wanted.itemsize
             whole = torch.full((count + self.GUARD,), 0, dtype=wanted).fill_(value)
             self.made.append((whole.view(torch.uint8), bytes_))
-            return whole.as_strided(sizes, strides)
+            return memory.reinterpret(whole, sizes, strides, wanted)  # not a view
 
         return made
 

@@ -20,7 +20,18 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 SIZES = (0, 1, 3, 7, 8, 17, 64, 100)
-WIDE_SIZES = (0, 1, 2, 3, 8, 33, 129, 1025, 4099)  # on both sides of what a program of a GPU takes at once
+WIDE_SIZES = (
+    0,
+    1,
+    2,
+    3,
+    8,
+    33,
+    129,
+    1025,
+    4099,
+    16411,
+)  # on both sides of what programs of a GPU take at once, or share
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 INTEGERS = ("int64", "int32", "uint8")
 MOST_ELEMENTS = 20_000
@@ -262,7 +273,11 @@ class Builder:
         rank = self.pick((2, 3, 1, 4, 0, 5))
         found: list[int] = []
         for _ in range(rank):
-            allowed = [n for n in self.all_sizes if n * math.prod(found) <= 8000] if not self.chance(4) else [3, 8]
+            allowed = (
+                [n for n in self.all_sizes if n * math.prod(found) <= max(8000, self.all_sizes[-1])]
+                if not self.chance(4)
+                else [3, 8]
+            )
             found.append(self.pick([n for n in allowed if n != 0 or self.chance(6)] or [1]))
         return tuple(found)
 

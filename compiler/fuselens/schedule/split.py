@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import sympy
@@ -24,8 +24,10 @@ from fuselens.schedule.online import online
 from fuselens.torch_private import integer_functions
 
 # An H100, measured: 64 programs read 1578 GB/s where memory gives 3000.
+BANDWIDTH = 3.0e12  # bytes a second
 PER_PROGRAM = 25e9
 LAUNCH = 4e-6  # seconds that one more kernel takes
+PROGRAMS = 8 * 132  # fill the multiprocessors: eight of 256 threads each
 COLUMNS = 64  # points of a program where memory is contiguous along points
 LEAST = {True: 64, False: 2048}  # elements of a part: in columns, and along rows
 
@@ -79,6 +81,10 @@ class _Pieces:
     buffers: dict[str, Buffer] = field(default_factory=dict)
     segment: list[Phase] = field(default_factory=list)  # what the next kernel begins with
     crossing: dict[str, Op] = field(default_factory=dict)  # loads of values that lie in memory by now
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        return {o.name: o.dtype for o in self.kernel.ops()}
 
     def run(self) -> bool:
         """Writes the pieces. False where that is not possible."""
@@ -144,15 +150,14 @@ class _Pieces:
         axes = self.kernel.axes
         body = [_moved(o, cut.mapping) for o in phase.body]
         if cut.end is not None:
-            body = _masked(body, cut)
+            body = _masked(body, cut, self.dtypes)
         layout = (*cut.outer, *axes) if self.columns else (*axes, *cut.outer)
         stores: list[Op] = []
         loads: dict[str, Op] = {}
         for op in [o for o in body if o.op == "reduce"]:
             kind, value = op.args
             if kind in ("argmax", "argmin"):
-                dtype = next(o.dtype for o in body if o.name == value)
-                best = Op(f"{op.name}_best", "reduce", (kind[3:], value), dtype, op.spans)
+                best = Op(f"{op.name}_best", "reduce", (kind[3:], value), self.dtypes[value], op.spans)
                 body.append(best)
                 loads[best.name] = self._store(best, layout, stores)
                 stores += self._place(op, phase.axes, cut)
@@ -221,25 +226,25 @@ def _rescaled(op: Op, load: Op, peak: Op, most: str) -> list[Op]:
     ]  # fmt: skip
 
 
-def _masked(body: list[Op], cut: _Cut) -> list[Op]:
+def _masked(body: list[Op], cut: _Cut, dtypes: Mapping[str, str]) -> list[Op]:
     """The pass with what lies beyond the axis left out of its folds: there, the last element is read again, which does
-    not change a maximum, but would a sum."""
+    not change a maximum, but would a sum. ``dtypes`` are those of the kernel's values."""
     summed = {o.args[1] for o in body if o.op == "reduce" and o.args[0] == "sumexp"}
     spans = body[0].spans
     out = [
         Op("place", "index", (cut.place,), "i64", spans), Op("end", "index", (cut.end,), "i64", spans),
         Op("within", "lt", ("place", "end"), "bool", spans),
     ]  # fmt: skip
-    dtypes = {o.name: o.dtype for o in body}
+    made: set[str] = set()
     for op in body:
         identity = {"sum": 0, "prod": 1, "sumexp": -math.inf}.get(op.args[0]) if op.op == "reduce" else None
         if op.op == "reduce" and (identity is not None or op.args[1] in summed):
             value, dtype = op.args[1], dtypes[op.args[1]]
             kept = f"{value}_within_{'low' if value in summed and op.args[0] in ('max', 'sumexp') else op.args[0]}"
-            if kept not in dtypes:
+            if kept not in made:
                 other = -math.inf if kept.endswith("_low") else identity
                 other = bool(other) if dtype == "bool" else other if dtype[0] != "f" else float(other)  # type: ignore[arg-type]
-                dtypes[kept] = dtype
+                made.add(kept)
                 out += [
                     Op(f"{kept}_not", "const", (other,), dtype, op.spans),
                     Op(kept, "where", ("within", value, f"{kept}_not"), dtype, op.spans),
@@ -273,14 +278,14 @@ def _split(graph: Graph, kernel: Kernel) -> _Pieces | None:
     length = max(graph.hint(product(a.size for a in p.axes)) for p in passes)
     columns = _along_points(kernel)
     programs = -(-points // (COLUMNS if columns else 1))
-    count = min(-(-graph.card.programs // max(programs, 1)), length // LEAST[columns])
+    count = min(-(-PROGRAMS // max(programs, 1)), length // LEAST[columns])
     if points == 0 or count < 2:
         return None
     pieces = _Pieces(graph, kernel, columns, programs, count)
     moved = points * sum(_bytes(p) * graph.hint(product(a.size for a in p.axes)) for p in passes)
     if not pieces.run():
         return None
-    before, after = (moved / min(graph.card.bandwidth, n * PER_PROGRAM) for n in (programs, programs * count))
+    before, after = (moved / min(BANDWIDTH, n * PER_PROGRAM) for n in (programs, programs * count))
     return pieces if after + LAUNCH * (len(pieces.kernels) - 1) < before else None
 
 
