@@ -1,8 +1,9 @@
 """Graphs as they are compiled for a GPU, on the CPU: their host programs as they are, their kernels by Triton's interpreter.
 
-``python -m tests.integration.interpreted operators abs:float32 …``, ``models bert gpt2 …``, ``tuned`` (products as kernels) or
-``graphs 1 2 …`` (seeds of random graphs, ``--count`` each) compares with eager, in a process of its own (the interpreter is
-chosen when Triton is imported), and prints a line of JSON. ``--all [--shard K/N]`` takes every operator.
+``python -m tests.integration.interpreted operators abs:float32 …``, ``models bert gpt2 …``, ``tuned`` (products as kernels),
+``attention "soft caps" …`` (as it is written out) or ``graphs 1 2 …`` (seeds of random graphs, ``--count`` each) compares with eager,
+in a process of its own (the interpreter is chosen when Triton is imported), and prints a line of JSON. ``--all [--shard K/N]`` takes
+every operator.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import collections
 import ctypes
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -34,6 +36,7 @@ from fuselens.codegen.source import KernelInfo, Source
 from fuselens.codegen.triton.offline import load_module
 from fuselens.pipeline import programs, stages
 from fuselens.pipeline.recorder import Run
+from fuselens.rewrite import rows
 from fuselens.runtime import launch, memory, triton_worker
 
 from . import interpreter_semantics
@@ -128,7 +131,7 @@ class Libdevice:
                 for g in given
             ]
             made = function(*torch.broadcast_tensors(*arrays)).to(arrays[given.index(first)].dtype).numpy()
-            widest = max(tensors, key=lambda t: t.handle.data.ndim)
+            widest = max(tensors, key=lambda t: (t.handle.data.ndim, t.handle.data.size))
             return tl.tensor(TensorHandle(made, first.handle.dtype), widest.type)
 
         return call
@@ -156,6 +159,8 @@ def install() -> None:
     interpreter_semantics.install()
     replaced: list[tuple[Any, str, Any]] = [
         (stages, "lower", lower),
+        (stages, "attention", lambda module: []),
+        (stages, "own_attention", functools.partial(rows.own_attention, device="cuda")),
         (Run, "target", "cuda"),
         (stages, "floats_as_tensors", on_cpu),
         (programs, "build", build),
@@ -307,9 +312,35 @@ def graphs(seeds: Iterable[str], count: int) -> list[str]:
     return out
 
 
+def attention(names: Iterable[str]) -> list[str]:
+    """The differences that attention shows as it is written out, of few rows and of more, and where it does not become a kernel."""
+    import fuselens
+    from tests.rewrite.spellings import HEADS, SPELLINGS, inputs
+
+    out = []
+    for name in names:
+        spelling = SPELLINGS[name]
+        shared = spelling.groups not in (None, HEADS)
+        for length, keys, dtype in ((1, 150, torch.float16), (3, 70, torch.float32), (17, 256, torch.float16)):
+            given = inputs(spelling, length, keys, dtype, 16)
+            compiled = fuselens.compile(spelling.write, fullgraph=True)
+            with torch.no_grad():
+                found, eager = compiled(*given), spelling.write(*given)
+            exact = spelling.write(*(t.double() if t.is_floating_point() else t for t in given))
+            worst, eagers = ((t.double() - exact).nan_to_num().abs().max().item() for t in (found, eager))
+            kernels = [k.kind for k in compiled.__fuselens__.recorder.report.kernels]
+            own = spelling.taken and (dtype != torch.float32 or shared)
+            case = f"{name}, {length} rows, {dtype}"
+            if worst > 1.2 * eagers + torch.finfo(dtype).eps or not torch.equal(found.isnan(), eager.isnan()):
+                out.append(f"{case}: {worst} from what is exact, eager {eagers}")
+            if ("attention" in kernels) != own:
+                out.append(f"{case}: {kernels}")
+    return [*out, *COUNTS.errors]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("operators", "models", "tuned", "graphs"))
+    parser.add_argument("what", choices=("operators", "models", "tuned", "attention", "graphs"))
     parser.add_argument("names", nargs="*")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--shard", default="0/1")
@@ -329,6 +360,8 @@ def main() -> None:
             differences = tuned()
         elif given.what == "graphs":
             differences = graphs(given.names, given.count)
+        elif given.what == "attention":
+            differences = attention(given.names)
         else:
             from . import operator_database as database
             from .test_interpreted import DTYPES

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.rewrite.spellings import SPELLINGS
+
 from . import operator_database as database
 
 pytest.importorskip("triton")
@@ -55,6 +57,14 @@ def test_a_model() -> None:
 
 def test_products_as_kernels() -> None:
     assert interpreted("tuned")["kernels"] > 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", range(2))
+def test_attention_that_is_written_out(shard: int) -> None:
+    names = list(SPELLINGS)[shard::2]
+    counts = interpreted("attention", *names)
+    assert counts["launches"] >= 3 * len(names) and not counts["skipped"]
 
 
 @pytest.mark.sweep

@@ -14,11 +14,8 @@ import torch
 from torch import Tensor
 
 from fuselens import torch_private
-from fuselens.ir.attention import OWN
+from fuselens.ir.attention import OWN, ROWS, SHARED, WIDTH
 
-ROWS = 16  # of one head; with those of the heads that share its keys
-SHARED = 64
-WIDTH = 256
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 

@@ -350,14 +350,20 @@ def _run_attention(node: Attention, memory: Memory) -> None:
     points.values["score"] = (query.to(wide) @ key.mT).float()
     interpret(node.body, points, points.values)
     scores = points.values[node.result].to(wide).expand(points.shape)
+    sink = points.values[node.sink].to(wide).expand(points.shape)[..., :1] if node.sink else None
     span = memory.value(node.span)
     made = [memory.tensor(o) for o in node.outputs]
     for k in range(node.splits):
         part = slice(k * span, min((k + 1) * span, scores.shape[3]))
         some = scores[..., part]
         top = some.amax(-1, keepdim=True) if some.shape[3] else some.new_full((*some.shape[:3], 1), -math.inf)
-        weights = torch.exp(some - torch.where(top == -math.inf, 0, top))
+        if sink is not None and k == 0:
+            top = torch.maximum(top, sink)
+        level = torch.where(top == -math.inf, 0, top)
+        weights = torch.exp(some - level)
         total = weights.sum(-1, keepdim=True)
+        if sink is not None and k == 0:
+            total = total + torch.exp(sink - level)
         mean = weights @ value[:, :, part]
         if node.splits == 1:
             made[0].copy_(mean / total if node.nan else torch.where(total == 0, 0, mean / total))

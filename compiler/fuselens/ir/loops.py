@@ -8,7 +8,7 @@
     Loop    := axes reduction body                             one ATen operation, writing one buffer
     Kernel  := axes phases                                     fused loops: for each point of axes, each phase in turn
     Phase   := axes body                                       the axes it adds to the kernel's, and what it computes
-    Attention := query key value axes body result splits       an Extern that is a kernel of ours
+    Attention := query key value axes body result sink splits       an Extern that is a kernel of ours
     Op      := name op args dtype                              one scalar operation, in SSA form
     Buffer  := name dtype sizes strides offset [storage]       a strided region; ``storage`` names what it is a view of
 
@@ -230,7 +230,8 @@ class Attention(Extern):
     keys, its width]; as many consecutive heads as there are for a group share its keys. What the body loads from follows.
     ``axes`` are batch, head, row and key. At each of their points the ops of ``body`` compute ``result`` (f32) from the
     product, which they know as ``score``: minus infinity where a row does not see a key. A row that sees none is 0, or NaN
-    where ``nan`` says so.
+    where ``nan`` says so. Where it is named, ``sink`` is one more score of each row, of no value. ``product`` is a buffer
+    of the scores as the graph has them, from which the body's loads may be made: fusion puts ``score`` in its place.
 
     With ``splits`` the keys are cut into so many ranges of ``span`` keys, and the outputs hold, for each: the sum of the
     values with weights ``exp(result - top)`` [batch, heads, rows, splits, width], ``top`` and the sum of the weights.
@@ -241,6 +242,8 @@ class Attention(Extern):
     result: str = "score"
     splits: int = 1
     nan: bool = False
+    sink: str = ""
+    product: str = ""
 
     def operands(self) -> tuple[str, str, str]:
         """Query, key and value."""
@@ -255,9 +258,10 @@ class Attention(Extern):
             sympy.Integer(-(-int(keys) // self.splits)) if keys.is_Integer else (keys + self.splits - 1) // self.splits
         )
 
-    def with_body(self, body: tuple[Op, ...], result: str) -> Attention:
+    def with_body(self, body: tuple[Op, ...], result: str, sink: str = "") -> Attention:
         storages = dict.fromkeys(o.args[0] for o in body if o.op == "load")
-        return dataclasses.replace(self, args=(*self.args[:3], *map(Ref, storages)), body=body, result=result)
+        args = (*self.args[:3], *map(Ref, storages))
+        return dataclasses.replace(self, args=args, body=body, result=result, sink=sink)
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def _renamed(node: Kernel | Extern, name: str, renamed: dict[str, str], mapping:
             args, body = value(node.args), tuple(map(op, node.body))
             return dataclasses.replace(
                 node, name=outputs[0] if node.outputs == (node.name,) else name, args=args, outputs=outputs,
-                axes=axes(node.axes), body=body, origin="", spans=(),
+                axes=axes(node.axes), body=body, product="", origin="", spans=(),
             )  # fmt: skip
         return Extern(
             outputs[0] if node.outputs == (node.name,) else name,

@@ -251,9 +251,10 @@ def _node_lines(node: Node) -> Iterator[tuple[str, tuple[Span, ...]]]:
         made = "" if node.outputs == (node.name,) else f" [{', '.join(node.outputs)}]"
         head = f"  attention {node.name}{made} {_axes(node.axes)} = {', '.join(node.operands())}"
         head += (f" splits {node.splits}" if node.splits > 1 else "") + (" nan" if node.nan else "")
+        head += f" of {node.product}" if node.product else ""
         yield head + (f" from {node.origin}" if node.origin else ""), node.spans
         yield from _body(node.body, "    ", stores)
-        yield f"    softmax {node.result}", ()
+        yield f"    softmax {node.result}" + (f", {node.sink}" if node.sink else ""), ()
     elif isinstance(node, Extern):
         yield f"  {_extern_line(node)}", node.spans
     elif isinstance(node, Loop):
@@ -474,7 +475,7 @@ class _Parser:
         if isinstance(node, Loop):
             return dataclasses.replace(node, body=tuple(bodies[0][1]))
         if isinstance(node, Attention):
-            return node.with_body(tuple(bodies[0][1]), node.result)
+            return node.with_body(tuple(bodies[0][1]), node.result, node.sink)
         if isinstance(node, Kernel):
             return dataclasses.replace(node, phases=tuple(Phase(axes, tuple(body)) for axes, body in bodies))
         return node
@@ -496,16 +497,17 @@ class _Parser:
 
     def _attention_line(self, line: str) -> None:
         found = re.fullmatch(r"attention (\S+)(?: \[([^<]*?)\])? \[(.*?<.*?)\] = (\S+), (\S+), (\S+)(?: splits (\d+))?( nan)?"
-                             r"(?: from (\S+))?", line)  # fmt: skip
+                             r"(?: of (\S+))?(?: from (\S+))?", line)  # fmt: skip
         if found is None:
             raise ValueError("expected: attention NAME [axes] = QUERY, KEY, VALUE")
-        name, outputs, axes, *operands, splits, nan, origin = found.groups()
+        name, outputs, axes, *operands, splits, nan, product, origin = found.groups()
         made = (name,) if outputs is None else tuple(split_top(outputs))
         self._start(Attention(name, "fuselens.attention.default", tuple(map(Ref, operands)), (), made, origin=origin or "",
-                              axes=_parse_axes(axes), splits=int(splits or 1), nan=bool(nan)))  # fmt: skip
+                              axes=_parse_axes(axes), splits=int(splits or 1), nan=bool(nan), product=product or ""))  # fmt: skip
 
     def _softmax_line(self, line: str) -> None:
-        self.nodes[-1] = dataclasses.replace(self.nodes[-1], result=line.split()[1])  # pyright: ignore
+        result, _, sink = line.removeprefix("softmax ").partition(", ")
+        self.nodes[-1] = dataclasses.replace(self.nodes[-1], result=result, sink=sink)  # pyright: ignore
 
     def _extern_line(self, line: str) -> None:
         found = _EXTERN.fullmatch(line)

@@ -1,4 +1,4 @@
-"""``fuselens.attention``: the kernel that attends, and loops that put its parts together where keys were split."""
+"""``fuselens.attention`` and ``attention_of``: the kernel that attends, and loops that put its parts together where keys were split."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from fuselens.ir.affine import ZERO
+from fuselens.ir.affine import ONE, ZERO
 from fuselens.ir.loops import Attention, Axis, Buffer, Ref
 from fuselens.lowering.body import Body, Scalar
 from fuselens.lowering.builder import Builder, Sizes, Unsupported, contiguous_strides, expression
@@ -19,53 +19,68 @@ ROWS = 64  # of a program, at most
 
 def _attention(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
     query, key, value, mask, scale, causal, masked, _ = args
-    if not (low.device or query.device).startswith("cuda"):
-        raise Unsupported("its kernel is one for a GPU")
-    query, key, value = (low.whole(b) for b in (query, key, value))
-    batch, heads, rows, _ = query.sizes
-    keys = key.sizes[2]
-    axes = tuple(Axis(f"i{k}", size) for k, size in enumerate((batch, heads, rows, keys)))
-    point: Sizes = tuple(a.symbol for a in axes)
-    body = Body(low.spans)
+    attend = _Attending(low, query, key, value)
+    body, point, sizes = attend.body, attend.point, attend.sizes
     score = Scalar(body, "score", "f32")
     if scale != 1:
         score = score * float(scale)
     if causal:
         score = _seen(body.expression(point[3]) <= body.expression(point[2]), score)
     if mask is not None:
-        held = low.load(body, low.whole(mask), point, (batch, heads, rows, keys))
+        held = low.load(body, low.whole(mask), point, sizes)
         if held.dtype != "bool":
             score = score + held.cast("f32")
         else:  # a row that sees nothing is 0, or what remains of its scores, as with eager's kernel
             score = score + held.where(body.const(0.0, "f32"), masked) if masked == _CUDNNS else _seen(held, score)
-    bands = -(-low.hint(rows * heads) // (ROWS * low.hint(key.sizes[1])))
-    splits = _splits(low.hint(batch * key.sizes[1]) * bands, low.hint(keys), mask is not None)
-    operands = tuple(Ref(b.name) for b in (query, key, value))
-    name = f"attention{sum(isinstance(n, Attention) for n in low.nodes)}"
-    nan = math.isnan(masked)
-    node = Attention(
-        name,
-        "fuselens.attention.default",
-        operands,
-        (),
-        (),
-        (),
-        "",
-        low.origin,
-        low.spans,
-        axes,
-        splits=splits,
-        nan=nan,
-    ).with_body(tuple(body.ops), score.name)
-    out = low.like(meta)
-    if splits == 1:
-        low.nodes.append(replace(node, outputs=(out.name,)))
-        return out
-    parts = (batch, heads, rows, expression(splits))
-    whole = low.temporary((*parts, value.sizes[3]), "f32", query.device)
-    top, total = (low.temporary(parts, "f32", query.device) for _ in range(2))
-    low.nodes.append(replace(node, outputs=(whole.name, top.name, total.name)))
-    return _together(low, out, whole, top, total, nan)
+    return attend.make(meta, score, waits=mask is not None)
+
+
+def _attention_of(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
+    query, key, value, product, scores, sink, zero, masked = args
+    attend = _Attending(low, query, key, value)
+    score = low.load(attend.body, low.whole(scores), attend.point, attend.sizes).cast("f32")
+    point, sizes = (*attend.point[:3], ZERO), (*attend.sizes[:3], ONE)
+    last = None if sink is None else low.load(attend.body, low.whole(sink), point, sizes).cast("f32")
+    return attend.make(meta, score, waits=masked, nan=not zero, sink=last, product=low.whole(product))
+
+
+class _Attending:
+    """The node that attends, as it is made: first what becomes of scores, then what follows from that."""
+
+    def __init__(self, low: Builder, *operands: Buffer) -> None:
+        if not (low.device or operands[0].device).startswith("cuda"):
+            raise Unsupported("its kernel is one for a GPU")
+        self.low, self.body = low, Body(low.spans)
+        self.query, self.key, self.value = (low.whole(b) for b in operands)
+        self.sizes: Sizes = (*self.query.sizes[:3], self.key.sizes[2])
+        self.axes = tuple(Axis(f"i{k}", size) for k, size in enumerate(self.sizes))
+        self.point: Sizes = tuple(a.symbol for a in self.axes)
+
+    def make(
+        self, meta: Any, score: Scalar, *, waits: bool, nan: bool = False, sink: Scalar | None = None,
+        product: Buffer | None = None,
+    ) -> Buffer:  # fmt: skip
+        """The result: ``waits`` says whether scores take more than the product."""
+        low = self.low
+        batch, heads, rows, keys = self.sizes
+        groups = self.key.sizes[1]
+        bands = -(-low.hint(rows * heads) // (ROWS * low.hint(groups)))
+        splits = _splits(low.hint(batch * groups) * bands, low.hint(keys), waits)
+        operands = tuple(Ref(b.name) for b in (self.query, self.key, self.value))
+        name = f"attention{sum(isinstance(n, Attention) for n in low.nodes)}"
+        node = Attention(
+            name, "fuselens.attention.default", operands, (), (), (), "", low.origin, low.spans, self.axes, splits=splits,
+            nan=nan, product="" if product is None else product.name,
+        ).with_body(tuple(self.body.ops), score.name, "" if sink is None else sink.name)  # fmt: skip
+        out = low.like(meta)
+        if splits == 1:
+            low.nodes.append(replace(node, outputs=(out.name,)))
+            return out
+        parts = (batch, heads, rows, expression(splits))
+        whole = low.temporary((*parts, self.value.sizes[3]), "f32", self.query.device)
+        top, total = (low.temporary(parts, "f32", self.query.device) for _ in range(2))
+        low.nodes.append(replace(node, outputs=(whole.name, top.name, total.name)))
+        return _together(low, out, whole, top, total, nan)
 
 
 def _seen(condition: Scalar, score: Scalar) -> Scalar:
@@ -111,4 +126,4 @@ def _together(low: Builder, out: Buffer, whole: Buffer, top: Buffer, total: Buff
     return low.pointwise(out, [values, weights], mean, "f32")
 
 
-RULES: dict[str, Any] = {"fuselens.attention": _attention}
+RULES: dict[str, Any] = {"fuselens.attention": _attention, "fuselens.attention_of": _attention_of}

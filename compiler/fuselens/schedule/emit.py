@@ -141,6 +141,16 @@ def remember_unrounded(scope: Scope, ops: Iterable[Op], value: str, names: Mappi
                 scope.unrounded[names[value]] = (names[op.args[0]], dtype)
 
 
+def unrounded(scope: Scope, value: str, op: Op) -> str:
+    """``value`` (f32) in the place of ``op``, which loads it as it was stored."""
+    if op.dtype == "f32":
+        return value
+    name = scope.emit("cast", (value,), op.dtype, op.spans)
+    if op.dtype in _HALVES:
+        scope.unrounded[name] = (value, "f32")
+    return name
+
+
 def without_dead(phases: list[list[Op]]) -> list[list[Op]]:
     """The phases' ops that a store needs, in order."""
     needed: set[str] = set()

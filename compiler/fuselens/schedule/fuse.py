@@ -302,7 +302,7 @@ def _spread(graph: Graph, fusion: _Fusion, plan: Plan) -> Graph:
                 elsewhere = {s: i for s, i in dropped.items() if s not in own}
                 node = with_inlined(graph, node, elsewhere)
         nodes.append(node)
-    return graph.replace(nodes=tuple(needed(graph, nodes, fusion.fixed)))
+    return graph.replace(nodes=tuple(needed(graph, nodes)))
 
 
 def _kernels(fusion: _Fusion, plan: Plan) -> tuple[tuple[Node, ...], list[Decision]]:

@@ -31,7 +31,7 @@ from fuselens.ir.loops import (
     value_symbol,
 )
 from fuselens.report import Decision
-from fuselens.schedule.emit import Scope, remember_unrounded, translate, translated, without_dead
+from fuselens.schedule.emit import Scope, remember_unrounded, translate, translated, unrounded, without_dead
 from fuselens.schedule.items import Item, analyse, bytes_of, is_conversion, points, repetitions
 from fuselens.schedule.matching import always_inside, solve
 
@@ -49,6 +49,7 @@ def inline(graph: Graph) -> tuple[Graph, list[Decision]]:
             writers[owner] = writers.get(owner, 0) + 1
     picked = _picked(graph, readers, fixed)
     attending = {n.outputs[0] for n in graph.attentions()}
+    scores = _scores_of_products(graph, readers)
     chosen: dict[str, Item] = {}
     folds: dict[str, int] = {}  # results of reductions on a GPU → how many
     decisions: list[Decision] = []
@@ -63,7 +64,9 @@ def inline(graph: Graph) -> tuple[Graph, list[Decision]]:
         if item.reduction and graph.buffers[item.storage].device != "cpu":
             folds[item.storage] = points(graph, (a.size for a in node.axes))
         reason = _reason(graph, item, readers.get(item.storage, []), folds)
-        if not reason and _for_scores(graph, item, readers.get(item.storage, []), attending):
+        if item.storage in scores or (
+            not reason and _for_scores(graph, item, readers.get(item.storage, []), attending)
+        ):
             reason = "attention computes it for each of its scores"
         if item.storage in picked:
             reason = "only a few of its elements are read, at positions that come from data"
@@ -72,8 +75,11 @@ def inline(graph: Graph) -> tuple[Graph, list[Decision]]:
             if item.storage not in fixed:
                 decisions.append(_decision(item, readers.get(item.storage, []), reason))
         nodes.append(node)
-    fixed = fixed_storages(graph.replace(nodes=tuple(nodes)))
-    return graph.replace(nodes=tuple(needed(graph, nodes, fixed))), decisions
+    kept = tuple(needed(graph, nodes))
+    calls = {n.name for n in kept if isinstance(n, Extern)}
+    gone = [(n.target, *n.spans[:1]) for n in graph.externs() if n.name not in calls]
+    said = [d for d in graph.decisions if d.code != "FL401" or (d.subject, *filter(None, (d.span,))) not in gone]
+    return graph.replace(nodes=kept, decisions=tuple(said)), decisions
 
 
 def _decision(item: Item, readers: list[Loop], reason: str) -> Decision:
@@ -148,16 +154,43 @@ def _readers(graph: Graph) -> dict[str, list[Loop]]:
 
 def _scores(node: Attention) -> Loop:
     """What the node makes of its scores, as a loop that stores them."""
-    store = Op("store", "store", (node.outputs[0], ZERO, node.result), "f32")
-    return Loop(node.outputs[0], node.axes, (), (*node.body, store), node.origin, node.spans)
+    values = (node.result, *filter(None, (node.sink,)))
+    stores = (Op(f"store{k}", "store", (node.outputs[0], ZERO, value), "f32") for k, value in enumerate(values))
+    return Loop(node.outputs[0], node.axes, (), (*node.body, *stores), node.origin, node.spans)
 
 
 def _attending(graph: Graph, node: Attention, chosen: dict[str, Item]) -> Attention:
-    """The node with masks and what else it reads of the chosen items computed for each score."""
-    if not any(o.op == "load" and o.args[0] in chosen for o in node.body):
+    """The node with masks and what else it reads of the chosen items computed for each score, of the product in registers."""
+    if not node.product and not any(o.op == "load" and o.args[0] in chosen for o in node.body):
         return node
-    *body, store = with_inlined(graph, _scores(node), chosen).body
-    return node.with_body(tuple(body), store.args[2])
+    buffer = graph.buffers[node.product] if node.product else None
+    point = tuple(ZERO if a.size == 1 else a.symbol for a in node.axes)
+    score = None if buffer is None else (buffer.owner, buffer.index(point))
+    ops = with_inlined(graph, _scores(node), chosen, score).body
+    body = tuple(o for o in ops if o.op != "store")
+    return dataclasses.replace(node, product="").with_body(body, *(o.args[2] for o in ops if o.op == "store"))
+
+
+def _scores_of_products(graph: Graph, readers: dict[str, list[Loop]]) -> set[str]:
+    """What loops make of the products that attention names, for it alone."""
+    attentions = [n for n in graph.attentions() if n.product]
+    if not attentions:
+        return set()
+    plain = {n.name: dataclasses.replace(n, args=n.args[:3]) for n in attentions}
+    fixed = fixed_storages(graph.replace(nodes=tuple(plain.get(n.name, n) for n in graph.nodes)))
+    made = {graph.buffers[n.product].owner for n in attentions}
+    loops = [n for n in graph.nodes if isinstance(n, Loop) and not n.reduction and not may_fail(n.body)]
+    for node in loops:
+        if any(o.op == "load" and o.args[0] in made for o in node.body):
+            made.add(graph.buffers[node.name].owner)
+    inside = {n.outputs[0] for n in attentions}
+    found: set[str] = set()
+    for node in reversed(loops):
+        storage = graph.buffers[node.name].owner
+        if storage in made and storage not in fixed and all(r.name in inside for r in readers.get(storage, ())):
+            inside.add(node.name)
+            found.add(storage)
+    return found
 
 
 def fixed_storages(graph: Graph) -> set[str]:
@@ -169,12 +202,17 @@ def fixed_storages(graph: Graph) -> set[str]:
     return fixed
 
 
-def with_inlined(graph: Graph, node: Loop, chosen: dict[str, Item]) -> Loop:
-    """The loop with its loads of the chosen items' storages replaced by what those compute."""
+def with_inlined(
+    graph: Graph, node: Loop, chosen: dict[str, Item], score: tuple[str, Expr] | None = None
+) -> Loop:  # fmt: skip
+    """The loop with its loads of the chosen items' storages replaced by what those compute, and of the element ``score`` by
+    the value of that name."""
     sizes = {a.name: a.size for a in (*node.axes, *node.reduction)}
     scope = Scope(fresh_names(node))
 
     def resolve(scope: Scope, storage: str, index: Expr, op: Op) -> str:
+        if score is not None and storage == score[0] and sympy.expand(index - score[1]) == 0:
+            return unrounded(scope, "score", op)
         item = chosen.get(storage)
         mapping = solved(graph, item, index, sizes, scope.limits) if item else None
         if item is None or mapping is None:
@@ -240,12 +278,19 @@ def solved(
     return solution.values
 
 
-def needed(graph: Graph, nodes: list[Node], fixed: set[str]) -> Iterator[Node]:
-    """Loops whose storage somebody still reads, in order."""
-    read = set(fixed)
+_PRODUCTS = frozenset({"aten.bmm.default", "aten.baddbmm.default"})
+
+
+def needed(graph: Graph, nodes: list[Node]) -> Iterator[Node]:
+    """Loops and products whose storage somebody still reads and all other calls, in order."""
+    read = {graph.buffers[o].owner for o in graph.results()}
     kept: list[Node] = []
     for node in reversed(nodes):
-        if isinstance(node, Loop):
+        if isinstance(node, Extern):
+            if node.target in _PRODUCTS and not any(graph.buffers[o].owner in read for o in node.outputs):
+                continue
+            read.update(graph.buffers[n].owner for n in (*extern_reads(node), *node.mutates))
+        elif isinstance(node, Loop):
             if graph.buffers[node.name].owner not in read:
                 continue
             read.update(o.args[0] for o in node.body if o.op == "load")

@@ -136,12 +136,20 @@ class AttentionWriter(Operations):
         query = self._address(self.query, (batch, heads, row, "d[None, :]"))
         masks = (self.row_mask, f"({depth_mask})[None, :]" if depth_mask else "")
         out.put(f"query = tl.load({query}{_masked(*masks)})", node.spans)
-        out.put('top = tl.full([ROWS, 1], float("-inf"), tl.float32)')
-        out.put("total = tl.zeros([ROWS, 1], tl.float32)")
-        out.put("mean = tl.zeros([ROWS, WIDTH], tl.float32)")
         span = node.span
         whole = keys.is_Integer and int(keys) == int(span) * node.splits and int(span) % columns == 0
         self.key_mask = "" if whole else "seen"
+        beside, early, late = self._parts_of_body()
+        if node.sink:
+            self._straight(beside)
+            out.put(f"top = tl.zeros([ROWS, 1], tl.float32) + {self.slots[node.sink].value.text}")
+            if node.splits > 1:
+                out.put('top = tl.where(part == 0, top, float("-inf"))')
+            out.put('total = tl.where(top == float("-inf"), 0.0, 1.0)')
+        else:
+            out.put('top = tl.full([ROWS, 1], float("-inf"), tl.float32)')
+            out.put("total = tl.zeros([ROWS, 1], tl.float32)")
+        out.put("mean = tl.zeros([ROWS, WIDTH], tl.float32)")
         first, last = "0", self._text(keys)
         if node.splits > 1:
             out.put(f"first = part * {self._text(span)}")
@@ -164,7 +172,6 @@ class AttentionWriter(Operations):
         out.put(f"{key} = j[None, :]")
         if not whole:
             out.put(f"seen = {key} < {last}")
-        early, late = self._halves()
         self._straight(early)  # loads of masks and the like are under way while keys are waited for
         address = self._address(self.key, (batch, "group", key, "d[:, None]"))
         masks = (self.key_mask, f"({depth_mask})[:, None]" if depth_mask else "")
@@ -230,18 +237,25 @@ class AttentionWriter(Operations):
         pointer = self.names[buffer.owner]
         return pointer if text == "0" else f"{pointer} + ({text})"
 
-    def _halves(self) -> tuple[list[Op], list[Op]]:
-        """What the graph computes for each score: what does not depend on it, and what does."""
+    def _parts_of_body(self) -> tuple[list[Op], list[Op], list[Op]]:
+        """What the graph computes for each row beside its scores, and for each score: what does not depend on it, and what does."""
         head, row, key = (a.name for a in self.node.axes[1:])
         self.shape_names = frozenset({head, row, key})
         self.spread = "tl.zeros([ROWS, KEYS], tl.int32)"
         self.mask = " & ".join(m for m in (self.row_mask, self.key_mask) if m)
         self.slots["score"] = Slot(Value("score", "f32"), True)
-        late = {"score"}
-        for op in self.node.body:
+        body, late, beside = self.node.body, {"score"}, {self.node.sink}
+        for op in body:
             if not late.isdisjoint(op.operands()):
                 late.add(op.name)
-        return [o for o in self.node.body if o.name not in late], [o for o in self.node.body if o.name in late]
+        for op in reversed(body):
+            if op.name in beside:
+                beside.update(op.operands())
+        return (
+            [o for o in body if o.name in beside],
+            [o for o in body if o.name not in late | beside],
+            [o for o in body if o.name in late],
+        )
 
     def _mask_of(self, index: Any) -> str:
         """What is of one row, or of one key, has one element for all of the block's."""
