@@ -801,6 +801,20 @@ CHECK = torch._check
 ASSERT_ASYNC = torch._assert_async
 
 
+_FLEX_MODULE = importlib.import_module("torch._higher_order_ops.flex_attention")
+FLEX_LAYOUT: Any = _FLEX_MODULE._permute_strides
+
+
+def flex_strides(sizes: Sequence[int], query: Sequence[int]) -> tuple[int, ...]:
+    """Those that ``FLEX_LAYOUT`` gives a result of these sizes. It imports the peer compiler for the order of a few numbers."""
+    order = sorted(range(len(query)), key=lambda d: (query[d], -d))
+    strides = _FLEX_MODULE._construct_strides(sizes, order)
+    if strides[-1] != 1:
+        last = len(order) - 1
+        strides = _FLEX_MODULE._construct_strides(sizes, [last, *(d for d in order if d != last)])
+    return tuple(strides)
+
+
 def flex_index_mode() -> Any:
     """What handles ``tensor[index]`` in functions of scores. Its module, which flex attention imports, is imported then."""
     module = importlib.import_module("torch._dynamo._trace_wrapped_higher_order_op")

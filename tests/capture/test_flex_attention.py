@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -63,3 +66,38 @@ def refused(q, k):
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_agrees_with_eager(program: Program, backend: str) -> None:
     verify(program, backend)
+
+
+def test_it_is_one_graph_in_a_new_process() -> None:
+    """Eager imports the peer compiler for the layout of the result."""
+    program = """
+import sys, torch, fuselens
+from torch.nn.attention.flex_attention import flex_attention
+
+def f(q, k):
+    return flex_attention(q, k, k, score_mod=lambda s, b, h, i, j: 5 * torch.tanh(s / 5), enable_gqa=True)
+
+k = torch.randn(2, 2, 9, 8)
+for q in (torch.randn(2, 4, 5, 8), torch.randn(2, 5, 4, 8).transpose(1, 2), torch.randn(2, 4, 8, 5).mT):
+    with torch.no_grad():
+        report = fuselens.explain(f)(q, k)
+        found = fuselens.compile(f)(q, k)
+    assert not report.breaks and len(report.graphs) == 1, report.breaks
+    assert "torch._inductor.ir" not in sys.modules
+    print(*found.stride(), float(found.sum()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", "import torch; torch.manual_seed(0)\n" + program], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    torch.manual_seed(0)
+    k = torch.randn(2, 2, 9, 8)
+    for line, q in zip(
+        done.stdout.splitlines(),
+        (torch.randn(2, 4, 5, 8), torch.randn(2, 5, 4, 8).transpose(1, 2), torch.randn(2, 4, 8, 5).mT),
+        strict=True,
+    ):
+        eager = flex_attention(q, k, k, score_mod=lambda s, b, h, i, j: 5 * torch.tanh(s / 5), enable_gqa=True)
+        *strides, total = line.split()
+        assert tuple(map(int, strides)) == eager.stride()
+        assert float(total) == pytest.approx(float(eager.sum()), rel=1e-4, abs=1e-4)

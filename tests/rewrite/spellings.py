@@ -138,6 +138,13 @@ def in_float32(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.matmul(scores.softmax(-1), v.float()).to(q.dtype)
 
 
+def product_in_float32(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """As GPT-J and flex attention."""
+    scores = torch.matmul(q.to(torch.float32), k.to(torch.float32).transpose(-1, -2)) / 8
+    scores = torch.where(mask, scores, torch.finfo(torch.float32).min)
+    return torch.matmul(F.softmax(scores, dim=-1).to(v.dtype), v)
+
+
 def softmax_in_float32(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     """As Llama of Meta."""
     scores = (torch.matmul(q, k.transpose(2, 3)) / math.sqrt(q.shape[-1]) + mask).float()
@@ -268,6 +275,7 @@ SPELLINGS = {
     "nan_to_num": Spelling(zeroed, None, lambda q, k: [hidden(q, k)], taken=False),  # scores that are NaN are hidden, too
     "transformers": Spelling(transformers, 1, lambda q, k: [causal(q, k)]),
     "all in float32": Spelling(in_float32, taken=False),  # weights are not rounded
+    "product in float32": Spelling(product_in_float32, None, lambda q, k: [padding(q, k)]),
     "softmax in float32": Spelling(softmax_in_float32, None, lambda q, k: [causal(q, k)]),
     "repeat_interleave": Spelling(interleaved, 2),
     "repeat_interleave by row": Spelling(interleaved_by_row, 2),

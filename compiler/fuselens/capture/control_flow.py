@@ -273,6 +273,20 @@ def _flex_attention(m: Machine, value: ObjectValue, args: list[Value], kwargs: d
     return m.call(FunctionValue(torch_private.FLEX_ATTENTION_BY_OPERATORS, None), args, kwargs)
 
 
+@rule(torch_private.FLEX_LAYOUT)
+def _flex_layout(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The result lies in memory as the query does."""
+    out, strides = m.use(args[0]), known(m, args[1], "flex_attention")
+    if not isinstance(out, TensorValue) or not all(type(n) is int for n in (*out.fake.shape, *strides)):
+        return m.call(FunctionValue(torch_private.FLEX_LAYOUT, None), args, kwargs)
+    wanted = torch_private.flex_strides(out.fake.shape, strides)
+    if out.fake.stride() == wanted:
+        return m.tracer.call("call_method", "clone", (out,), {}, "flex_attention")
+    sizes = [SequenceValue([Constant(n) for n in numbers], tuple) for numbers in (out.fake.shape, wanted)]
+    made = m.tracer.call("call_method", "new_empty_strided", (out, *sizes), {}, "flex_attention")
+    return m.tracer.call("call_method", "copy_", (made, out), {}, "flex_attention")
+
+
 def _index_by_tensors(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A subscript by numbers in tensors is an operator, which can be mapped over; other functions are what they are."""
     _, function, _, given, named = torch_function.handler_arguments(m, args, kwargs)

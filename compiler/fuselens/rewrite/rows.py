@@ -35,7 +35,9 @@ def own_attention(module: fx.GraphModule, device: str | None = None) -> list[Dec
 def _replace(node: fx.Node) -> Decision | None:
     found = written_out(node)
     value = node.meta["val"]
-    if found is None or value.dtype not in (*_HALVES, torch.float32) or found.product.meta["val"].dtype != value.dtype:
+    if found is None or value.dtype not in (*_HALVES, torch.float32):
+        return None
+    if found.product.meta["val"].dtype not in (value.dtype, torch.float32):
         return None
     make = Maker(node)
     given = operands(found, make)

@@ -14,6 +14,7 @@ _RESHAPES = (
     aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.clone.default, aten.unsqueeze.default,
     aten.squeeze.dim, aten.squeeze.dims,
 )  # fmt: skip
+CONVERSIONS = (torch.ops.prims.convert_element_type.default, aten._to_copy.default)
 _VIEWS = (*_RESHAPES, aten.permute.default, aten.transpose.int)
 
 
@@ -47,13 +48,23 @@ def is_reshape(node: fx.Node) -> bool:
     return moved == sorted(moved)
 
 
-def lies_at(node: fx.Node, shape: Sequence[int]) -> list[tuple[fx.Node, list[int]]]:
-    """The nodes of which ``node`` is a view or a copy, first ones first, that have its elements in this shape by strides."""
+def lies_at(node: fx.Node, shape: Sequence[int], dtype: torch.dtype) -> list[tuple[fx.Node, list[int]]]:
+    """The nodes of which ``node`` is a view, a copy or a conversion that loses nothing, first ones first, that are of this type
+    and have its elements in this shape by strides."""
     steps = [node]
-    while steps[-1].target in _VIEWS and isinstance(steps[-1].args[0], fx.Node):
-        steps.append(steps[-1].args[0])
-    found = ((steps[k], _strides(steps[k::-1], shape)) for k in reversed(range(len(steps))))
+    while (steps[-1].target in _VIEWS and isinstance(steps[-1].args[0], fx.Node)) or _widens(steps[-1]):
+        steps.append(steps[-1].args[0])  # type: ignore[arg-type]
+    of_type = (k for k in reversed(range(len(steps))) if steps[k].meta["val"].dtype == dtype)
+    found = ((steps[k], _strides(steps[k::-1], shape)) for k in of_type)
     return [(first, strides) for first, strides in found if strides is not None]
+
+
+def _widens(node: fx.Node) -> bool:
+    source: Any = node.args[0] if node.target in CONVERSIONS else None
+    before, after = (n.meta["val"] for n in (source, node)) if source is not None else (None, None)
+    if before is None or not (before.is_floating_point() and after.is_floating_point()):
+        return False
+    return before.dtype.itemsize < after.dtype.itemsize and before.device == after.device
 
 
 _Dim = list[tuple[int, int]]  # sizes and distances of what was made one dimension, outer ones first
@@ -74,7 +85,7 @@ def _strides(steps: Sequence[fx.Node], shape: Sequence[int], dense: bool = False
         elif step.target is aten.expand.default:
             dims = [[] for _ in range(len(to) - len(dims))] + dims
             dims = [dim if dim or n == 1 else [(n, 0)] for dim, n in zip(dims, to, strict=True)]
-        else:
+        elif step.target in _RESHAPES:
             dims = _regrouped(dims, to)
         if dims is None:
             return None

@@ -14,11 +14,10 @@ from torch import fx
 
 from fuselens import torch_private
 
-from .views import is_reshape, lies_at, peeled, sizes_of
+from .views import CONVERSIONS, is_reshape, lies_at, peeled, sizes_of
 
 aten = torch.ops.aten
 _PRODUCTS = (aten.bmm.default, aten.baddbmm.default)
-_CONVERSIONS = (torch.ops.prims.convert_element_type.default, aten._to_copy.default)
 _MOST = 64  # nodes between a product and its softmax
 Shape = tuple[int, int, int, int]
 
@@ -57,10 +56,12 @@ class Maker:
     def item(self, several: fx.Node, position: int) -> fx.Node:
         return self(operator.getitem, several, position)
 
-    def seen(self, node: fx.Node, shape: Sequence[int], repeated: int | None = None) -> fx.Node | None:
-        """The elements of ``node`` in this shape, where they lay before views and copies of them were made, if they have
-        strides there. Along a dimension that is ``repeated`` they must be the same, and are there once."""
-        for first, strides in lies_at(node, shape):
+    def seen(
+        self, node: fx.Node, shape: Sequence[int], repeated: int | None = None, dtype: torch.dtype | None = None
+    ) -> fx.Node | None:
+        """The elements of ``node`` in this shape, where they lay before views and copies of them were made, or conversions from
+        ``dtype``, if they have strides there. Along a dimension that is ``repeated`` they must be the same, and are there once."""
+        for first, strides in lies_at(node, shape, dtype or node.meta["val"].dtype):
             if repeated is None or not strides[repeated]:
                 kept = [d for d in range(len(shape)) if d != repeated]
                 sizes, strides = [shape[d] for d in kept], [strides[d] for d in kept]
@@ -109,7 +110,7 @@ def written_out(out: fx.Node) -> Written | None:
 
 
 def operands(found: Written, make: Maker) -> tuple[fx.Node, fx.Node, fx.Node] | None:
-    """Query, key and value: [batch, heads or those that share them, length, width]."""
+    """Query, key and value: [batch, heads or those that share them, length, width], as they were before they were converted."""
     batch, heads, rows, keys = found.shape
     query, key = found.product.args[-2:]
     value = found.out.args[1]
@@ -118,11 +119,12 @@ def operands(found: Written, make: Maker) -> tuple[fx.Node, fx.Node, fx.Node] | 
     if not groups or sizes_of(key)[0] != sizes_of(value)[0] or sizes_of(key)[0] % batch or heads % groups:
         return None
     width, across = sizes_of(query)[-1], sizes_of(value)[-1]
-    query = make.seen(query, (batch, heads, rows, width))
+    dtype = value.meta["val"].dtype
+    query = make.seen(query, (batch, heads, rows, width), dtype=dtype)
     for times in (n for n in range(groups, 0, -1) if groups % n == 0):
         shape, repeated = ((batch, groups), None) if times == 1 else ((batch, groups // times, times), 2)
-        first = make.seen(key, (*shape, width, keys), repeated)
-        second = make.seen(value, (*shape, keys, across), repeated) if first is not None else None
+        first = make.seen(key, (*shape, width, keys), repeated, dtype)
+        second = make.seen(value, (*shape, keys, across), repeated, dtype) if first is not None else None
         if query is not None and first is not None and second is not None:
             return query, make(aten.transpose.int, first, -2, -1), second
     return None
@@ -217,7 +219,7 @@ def _folds(node: fx.Node, target: Any, source: fx.Node) -> bool:
 
 def _unconverted(node: Any, beside: Collection[fx.Node] = ()) -> Any:
     """What the node converts between precisions, while nobody but for ``beside`` reads it."""
-    if isinstance(node, fx.Node) and node.target in _CONVERSIONS:
+    if isinstance(node, fx.Node) and node.target in CONVERSIONS:
         source: Any = node.args[0]
         if source.meta["val"].is_floating_point() and len(source.users.keys() - beside) == 1:
             return source
@@ -297,7 +299,7 @@ def _is_point_by_point(node: fx.Node) -> bool:
     value = node.meta.get("val")
     if node.op != "call_function" or not isinstance(value, torch.Tensor) or value.dtype == torch.float64:
         return False
-    return is_reshape(node) or torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target in _CONVERSIONS
+    return is_reshape(node) or torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target in CONVERSIONS
 
 
 def _beside(node: fx.Node, over: tuple[int, ...], shape: Shape, make: Maker) -> fx.Node:
