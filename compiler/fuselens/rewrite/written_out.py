@@ -96,7 +96,6 @@ def written_out(out: fx.Node) -> Written | None:
         scores, sink = parts
         if sizes_of(sink)[-1] != 1:
             return None
-        scores = _unshifted(scores)
     if hidden and (whole is not None or hidden[-1].args[0] is not scores):
         return None
     found = _leading_to(scores)
