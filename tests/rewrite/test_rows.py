@@ -114,7 +114,12 @@ def test_softmax_of_something_else_stays() -> None:
         powers = (made - made.amax(-1, keepdim=True)).exp()
         return (powers / powers.sum(-2, keepdim=True)) @ v
 
-    for fn in (turned, along_rows, another_head, by_keys, shifted_by_another):
+    def shifted_before_its_sink(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        made = q @ k.transpose(-1, -2)
+        beside = torch.zeros(*made.shape[:3], 1, dtype=made.dtype)
+        return torch.cat((made - made.amax(-1, keepdim=True), beside), -1).softmax(-1)[..., :-1] @ v
+
+    for fn in (shifted_before_its_sink, turned, along_rows, another_head, by_keys, shifted_by_another):
         assert own_attention(traced(fn, [torch.randn(2, 2, KEYS, 64).bfloat16()] * 3, "cpu"), "cuda") == []
 
 
