@@ -5,6 +5,7 @@ Importing this package imports nothing else; torch is imported when something is
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,10 +56,19 @@ def __getattr__(name: str) -> Any:
 
         return module
     if name in __all__:
+        if f"{__name__}.api" not in sys.modules:
+            _import_api()
         from . import api
 
         return getattr(api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _import_api() -> None:
+    from .collector import importing
+
+    with importing():  # otherwise half the time is the collector's
+        from . import api as api
 
 
 def __dir__() -> list[str]:

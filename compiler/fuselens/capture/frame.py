@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import linecache
 import logging
 import re
 import threading
 import types
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,6 +21,7 @@ import torch
 from torch import fx
 
 from .. import torch_private
+from ..collector import uncollected
 from ..config import Config
 from ..diagnostics import make
 from ..ir.straight_line import straight_line
@@ -103,30 +103,6 @@ class Recorder(Protocol):
 
 
 CompileGraph = Callable[[Captured], Callable[[tuple[Any, ...]], Any]]
-
-
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Inside, cycles stay: a compilation makes hundreds of thousands of objects that live, and Python's collector would
-    look at them again and again, for a sixth of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@contextlib.contextmanager
-def importing() -> Iterator[None]:
-    """:func:`uncollected`, for imports: what they make lives, so the collector need not look at it afterwards either."""
-    gc.collect(1)
-    with uncollected():
-        yield
-        if gc.get_freeze_count() == 0:
-            gc.freeze()
-            gc.unfreeze()  # into the oldest generation
 
 
 class FrameCompiler:

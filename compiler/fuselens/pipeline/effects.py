@@ -8,9 +8,9 @@ from typing import Any
 from ..autograd.random_numbers import drawing
 from ..autograd.signature import SavedValue, Signature
 from ..capture import _hook
-from ..capture.frame import uncollected
 from ..capture.resuming import AsWritten
 from ..capture.tensor_layout import tangents_like
+from ..collector import uncollected
 from ..diagnostics import make
 from ..runtime import autograd_function
 from .recorder import Run

@@ -12,7 +12,7 @@ from torch import fx
 
 from .. import torch_private
 from ..capture import classify, tensor_layout
-from ..capture.frame import importing
+from ..collector import importing
 from ..config import Config
 from ..runtime import triton_worker
 from .graph_cache import was_captured
