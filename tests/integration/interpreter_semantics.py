@@ -104,7 +104,7 @@ class Memory:
     VALUES = {torch.bool: 1, torch.uint8: 171}  # where -171 is none; of floats NaN
 
     def __init__(self) -> None:
-        self.made: list[tuple[torch.Tensor, int]] = []
+        self.guards: list[torch.Tensor] = []
 
     def maker(self, dtype: str, device: str, make: Any = memory.maker) -> Callable[..., torch.Tensor]:
         wanted = memory.DTYPES[dtype]
@@ -112,19 +112,20 @@ class Memory:
         plain = make(dtype, "cpu")
 
         def made(sizes: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
-            bytes_ = plain(sizes, strides).untyped_storage().nbytes()
-            count = bytes_ // wanted.itemsize
-            whole = torch.full((count + self.GUARD,), 0, dtype=wanted).fill_(value)
-            self.made.append((whole.view(torch.uint8), bytes_))
-            return memory.reinterpret(whole, sizes, strides, wanted)  # not a view
+            shaped = plain(sizes, strides)
+            if not (count := shaped.untyped_storage().nbytes() // wanted.itemsize):
+                return shaped  # which may be resized
+            bytes_ = bytearray((count + self.GUARD) * wanted.itemsize)
+            whole = torch.frombuffer(bytes_, dtype=wanted).fill_(value)
+            self.guards.append(whole[count:])
+            return memory.reinterpret(torch.frombuffer(bytes_, dtype=wanted, count=count), sizes, strides, wanted)
 
         return made
 
     def problems(self) -> list[str]:
         found: list[str] = []
-        for whole, begin in self.made:
-            end = whole[begin:]
-            if begin and end.view(self.GUARD, -1).unique(dim=0).shape[0] > 1:  # what is empty may be resized
-                found.append(f"memory behind a tensor was written to: {begin} bytes, then {end.tolist()}")
-        self.made.clear()
+        for guard in self.guards:
+            if guard.view(torch.uint8).view(self.GUARD, -1).unique(dim=0).shape[0] > 1:
+                found.append(f"memory behind a tensor was written to: {guard.tolist()}")
+        self.guards.clear()
         return found

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fuselens.autograd.decompositions import table
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
-from fuselens.ir.text import show
+from fuselens.ir.text import parse, show
 from fuselens.ir.verify import verify
 from fuselens.lowering.lower import lower
 from fuselens.rewrite.simplify import simplify
@@ -136,6 +136,12 @@ def test_halves_that_change_places_are_chosen_among() -> None:
     assert len(ragged.kernels()) == 1, show(ragged)[0]
     half = check(lambda x, y: torch.cat((x, y)), [r(3, dtype=torch.float16), r(5, dtype=torch.float16)], 0)
     assert len(half.kernels()) == 1, show(half)[0]
+
+
+def test_limits_of_limits_are_one() -> None:
+    graph = check(lambda x, y: torch.cat((torch.diagonal_scatter(x, x.diagonal() * 2), y)), [r(2, 2, 2), r(1, 2, 2)], 0)
+    assert show(parse(show(graph)[0]))[0] == show(graph)[0]
+    assert len(graph.kernels()) == 1, show(graph)[0]
 
 
 def test_nothing_is_loaded_of_an_empty_piece() -> None:

@@ -225,10 +225,10 @@ def _interleaved(low: Builder, out: Buffer, x: Buffer, source: Buffer, dim: int,
     length = source.sizes[dim]
     if length == 0:
         return low.pointwise(out, [x], lambda v: v, "")
-    divide, at_most, at_least = (integer_functions()[n] for n in ("FloorDiv", "Min", "Max"))
+    divide = integer_functions()["FloorDiv"]
 
     def compute(body: Body, point: Sizes) -> Scalar:
-        nearest = at_most(divide(at_least(point[dim] - start, ZERO), step), length - 1)
+        nearest = sympy.Min(divide(sympy.Max(point[dim] - start, ZERO), step), length - 1)
         there = (*point[:dim], nearest, *point[dim + 1 :])
         kept = low.element(body, x, point)
         new = low.element(body, source, there)
@@ -249,10 +249,9 @@ def _diagonal_scatter(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: di
     length = source.sizes[-1]
     if length == 0:
         return low.pointwise(low.like(meta), [x], lambda v: v, "")
-    at_most, at_least = (integer_functions()[n] for n in ("Min", "Max"))
 
     def compute(body: Body, point: Sizes) -> Scalar:
-        nearest = at_most(at_least(point[row] + min(offset, ZERO), ZERO), length - 1)
+        nearest = within(point[row] + min(offset, ZERO), length - 1)
         there = (*(p for d, p in enumerate(point) if d not in (row, column)), nearest)
         kept = low.element(body, x, point)
         new = low.element(body, source, there)
