@@ -263,6 +263,24 @@ def test_sizes_that_vary() -> None:
     check_all(cases, rtol=1e-2, atol=1e-2)
 
 
+def test_rows_that_vary_in_turn() -> None:
+    graph = symbolic("f16", "m", False)
+    changed, tunings = first(graph, Tiles(32, 32, 32, group=2, programs=3))
+    (name,) = tunings
+    changed = with_room(changed, descriptors_of(name), 3 * DESCRIPTORS)
+    source = to_triton(changed, tunings=tunings)
+    assert source.text.count("make_tensor_descriptor") == 2
+    cases = []
+    for m in (20, 130):
+        generator = torch.Generator().manual_seed(0)
+        inputs = [(torch.randn(s, generator=generator) / 6).half() for s in ((m, 40), (40, 24), (24,))]
+        cases.append((changed, inputs, tunings))
+    check_all(cases, rtol=1e-2, atol=1e-2)
+    compiled = compile_offline(source, name)
+    assert "cp.async.bulk.tensor" in compiled["ptx"]
+    assert compiled["spills"] == 0
+
+
 def test_other_sums_are_refused() -> None:
     graph = parse(
         """graph g

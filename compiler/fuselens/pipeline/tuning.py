@@ -211,7 +211,7 @@ def _options(graph: Graph, site: Site) -> list[tuple[Candidate, Instead, Any]]:
     elements = batch * rows * columns
     if operands.factors[0].strides[0] == 0 and batch > 1:  # one factor for all matrices: their columns are in one row
         batch, columns = 1, batch * columns
-    static = all(e.is_Integer for e in (*site.elements, *operands.summed))
+    fixed = all(e.is_Integer for e in (*operands.columns, *operands.summed))
     run = graph.hint(operands.summed[-1]) if len(operands.summed) > 1 else 0
     found = []
     for choice in instead(graph, site):
@@ -220,7 +220,7 @@ def _options(graph: Graph, site: Site) -> list[tuple[Candidate, Instead, Any]]:
         name = next(new.name for k, new in zip(kernels, alone.nodes, strict=True) if k.name == choice.product)
         parts = choice.parts
         size = (batch * parts, rows, columns, summed // parts, ITEMSIZE[site.dtype])
-        shape = Shape(*size, tf32, run // parts, static, graph.card)
+        shape = Shape(*size, tf32, run // parts, fixed, graph.card)
         more = 0.1 * predicted(shape, tiles(shape)[0]) if choice.inside else 0.0  # what is computed again
         if parts > 1:
             more = 3e-6 + 8 * parts * elements / PART_BYTES

@@ -52,8 +52,8 @@ class Products(Rows):
         batches, rows, columns, neither = (tuple(a for a in kernel.axes if where[a.name] == which) for which in (
             (True, True), (True, False), (False, True), (False, False)))  # fmt: skip
         high, wide = (sympy.Mul(*(a.size for a in axes)) for axes in (rows, columns))
-        static = all(a.size.is_Integer for a in (*kernel.axes, *phase.axes))
-        if neither or (tiles.programs and (batches or not static)):
+        fixed = all(a.size.is_Integer for a in (*columns, *phase.axes))
+        if neither or (tiles.programs and (batches or not fixed)):
             raise Unsupported("a product of other axes")
         self.rank, self.stages = 2, tiles.stages
         self.blocks |= {"YBLOCK": tiles.rows, "XBLOCK": tiles.columns, "DEPTH": tiles.depth, "GROUP": tiles.group}
@@ -64,8 +64,9 @@ class Products(Rows):
                 self._describe(name, factor, phase.axes[0], place, high if name == "left" else wide, tiles)
         program, row, column = (self._claim(f"tile {n}") for n in ("program", "row", "column"))
         down, across = self._number_of("tiles down", tall), self._number_of("tiles across", broad)
-        count = str(tall * broad) if static else f"({down} * {across})"
-        programs = min(tiles.programs, int(tall * broad)) if tiles.programs else 0
+        several = tall * broad
+        count = str(several) if several.is_Integer else f"({down} * {across})"
+        programs = min(tiles.programs, int(several)) if several.is_Integer else tiles.programs
         if programs:
             out.open(f"for {program} in tl.range({self._program()}, {count}, {programs}, flatten=True):")
         else:
@@ -102,7 +103,7 @@ class Products(Rows):
         if not programs:
             self.spread = "tl.zeros([YBLOCK, XBLOCK], tl.int32)"
             self._straight(rest)
-            return tall * broad * sympy.Mul(*(a.size for a in batches)), tiles.warps
+            return several * sympy.Mul(*(a.size for a in batches)), tiles.warps
         # half of the columns after the other: what follows needs room beside the tiles that are on their way
         name = self.slots[total.name].value.text
         halves = f"{name}_0, {name}_1"
@@ -132,7 +133,8 @@ class Products(Rows):
             return
         if int(steps[outer]) * width % 16 or int(form.rest) * width % 16:
             return
-        extents = {axis.name: (axis.size, "DEPTH"), place[0].name: (size, "YBLOCK" if name == "left" else "XBLOCK")}
+        extent = self._number_of("tile rows", size) + ("" if size.is_Integer else ".to(tl.int32)")
+        extents = {axis.name: (axis.size, "DEPTH"), place[0].name: (extent, "YBLOCK" if name == "left" else "XBLOCK")}
         tile = self._claim(f"tile of {name}")
         shape, block = (", ".join(str(extents[n][k]) for n in (outer, inner)) for k in (0, 1))
         start = f" + {form.rest}" if form.rest != 0 else ""
@@ -182,8 +184,8 @@ class Products(Rows):
 
     def _number_of(self, label: str, size: Expr) -> str:
         """A size as a number, or the variable that has it."""
-        if size.is_Integer:
-            return str(size)
+        if size.is_Integer or label in self.names:
+            return str(size) if size.is_Integer else self.names[label]
         name = self._claim(label)
         self.out.put(f"{name} = {print_index(size, self.names, TRITON)}")
         return name
@@ -260,6 +262,7 @@ class Products(Rows):
         """The tile of a matrix, which the card copies where memory is aligned."""
         tile, deep = self.copied[load.name]
         out = self.out
+        corner += ".to(tl.int32)" if self.wide else ""
         out.open("if ALIGNED:")
         place = f"[{start}, {corner}]" if deep else f"[{corner}, {start}]"
         name = self._claim(load.name)

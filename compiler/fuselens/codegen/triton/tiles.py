@@ -51,7 +51,7 @@ class Shape:
     width: int  # bytes of a number
     tf32: bool = False
     run: int = 0  # terms of a sum that lie along one dimension, of several
-    static: bool = True  # whether sizes are known
+    fixed: bool = True  # whether columns and what is summed are of known size
     card: Card = H100
 
 
@@ -89,7 +89,7 @@ def tiles(shape: Shape) -> tuple[Tiles, ...]:
 
 def in_turn(shape: Shape) -> tuple[Tiles, ...]:
     """Tiles that programs take in turn, where each gets one at least."""
-    if shape.batch > 1 or shape.width != 2 or shape.run or not shape.static:
+    if shape.batch > 1 or shape.width != 2 or shape.run or not shape.fixed:
         return ()
     return tuple(
         Tiles(rows, columns, depth, warps, stages, programs=shape.card.processors * resident)
