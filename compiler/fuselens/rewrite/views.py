@@ -60,11 +60,14 @@ def lies_at(node: fx.Node, shape: Sequence[int], dtype: torch.dtype) -> list[tup
 
 
 def _widens(node: fx.Node) -> bool:
-    source: Any = node.args[0] if node.target in CONVERSIONS else None
-    before, after = (n.meta["val"] for n in (source, node)) if source is not None else (None, None)
-    if before is None or not (before.is_floating_point() and after.is_floating_point()):
+    """Whether the node is a conversion that keeps every number."""
+    if node.target not in CONVERSIONS:
         return False
-    return before.dtype.itemsize < after.dtype.itemsize and before.device == after.device
+    source: Any = node.args[0]
+    before, after = source.meta["val"], node.meta["val"]
+    if not (before.is_floating_point() and after.is_floating_point()) or before.device != after.device:
+        return False
+    return before.dtype.itemsize < after.dtype.itemsize
 
 
 _Dim = list[tuple[int, int]]  # sizes and distances of what was made one dimension, outer ones first
