@@ -1025,7 +1025,12 @@ def mode_active() -> bool:
 
 
 TORCHSCRIPT_RECORDS: Callable[[], bool] = torch._C._is_tracing
-FX_RECORDS: Callable[[], bool] = torch.fx._symbolic_trace.is_fx_tracing
+
+
+def fx_records() -> bool:
+    """Whether ``torch.fx`` traces; its own function warns."""
+    return torch.fx._symbolic_trace._is_fx_tracing_flag
+
 
 AMBIENT: dict[str, Callable[[], Any]] = {
     "torch.get_default_dtype()": torch.get_default_dtype,

@@ -137,7 +137,7 @@ class FrameCompiler:
         if torch_private.functorch_active() or torch_private.dispatch_mode_active():
             self.refuse(code, "a dispatch mode or a function transform is active")
             return None
-        if torch_private.TORCHSCRIPT_RECORDS() or torch_private.FX_RECORDS():
+        if torch_private.TORCHSCRIPT_RECORDS() or torch_private.fx_records():
             self.refuse(code, "torch.jit.trace or torch.fx records what it does")
             return None
         if torch_private.dual_level_active():

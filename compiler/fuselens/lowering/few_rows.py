@@ -30,6 +30,8 @@ def _attention(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str,
         held = low.load(body, low.whole(mask), point, sizes)
         if held.dtype != "bool":
             score = score + held.cast("f32")
+            if math.isnan(masked) and held.dtype == "f16":  # written out: sums with the least number of all round to it
+                score = score.cast("f16").cast("f32")
         else:  # a row that sees nothing is 0, or what remains of its scores, as with eager's kernel
             score = score + held.where(body.const(0.0, "f32"), masked) if masked == _CUDNNS else _seen(held, score)
     return attend.make(meta, score, waits=mask is not None)
