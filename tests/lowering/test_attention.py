@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fuselens import torch_private
 from fuselens.ir.attention import OF_SCORES, OWN, meta
@@ -216,3 +217,18 @@ def test_rows_that_the_least_half_hides_attend_to_all_keys_alike(keys: int) -> N
     for graph in (lowered, ordered(lowered)):
         (found,) = evaluate(graph, inputs)
         torch.testing.assert_close(found, eager, atol=2e-3, rtol=1e-2)
+
+
+@pytest.mark.parametrize("what", ["key", "value"])
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_what_is_hidden_and_no_number_is_as_in_eager(what: str, number: float) -> None:
+    lowered, inputs = attending(rows=2, keys=40, mask="nothing")
+    query, key, value, mask = inputs
+    mask[:] = True
+    mask[1, 30] = False
+    (key if what == "key" else value)[:, :, 30] = number
+    with sdpa_kernel(SDPBackend.MATH):
+        eager = F.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
+    for graph in (lowered, ordered(lowered)):
+        (found,) = evaluate(graph, inputs)
+        torch.testing.assert_close(found[:, :, 1], eager[:, :, 1], equal_nan=True)

@@ -12,7 +12,6 @@ from fuselens.lowering.body import Body, Scalar
 from fuselens.lowering.builder import Builder, Sizes, Unsupported, contiguous_strides, expression
 
 PROGRAMS = 128  # that keep a card busy; twice as many where they wait for masks
-_CUDNNS = -65536.0  # what cuDNN adds where a mask is False
 LEAST = 64  # keys of a split
 ROWS = 64  # of a program, at most
 
@@ -28,12 +27,8 @@ def _attention(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str,
         score = _seen(body.expression(point[3]) <= body.expression(point[2]), score)
     if mask is not None:
         held = low.load(body, low.whole(mask), point, sizes)
-        if held.dtype != "bool":
-            score = score + held.cast("f32")
-            if math.isnan(masked) and held.dtype == "f16":  # written out: sums with the least number of all round to it
-                score = score.cast("f16").cast("f32")
-        else:  # a row that sees nothing is 0, or what remains of its scores, as with eager's kernel
-            score = score + held.where(body.const(0.0, "f32"), masked) if masked == _CUDNNS else _seen(held, score)
+        # added, as by eager's kernels: a key that is not seen and NaN is NaN
+        score = score + (held.where(body.const(0.0, "f32"), masked) if held.dtype == "bool" else held.cast("f32"))
     return attend.make(meta, score, waits=mask is not None)
 
 
