@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 import threading
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 import fuselens
+from fuselens.capture import frame as capture_frame
 
 
 def t(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -53,6 +56,29 @@ def test_threads_compile_one_function():
                 torch.testing.assert_close(fn(t(size), n), body(t(size), n))
 
     together(work, times=4)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_process_that_is_forked_while_a_thread_compiles():
+    """It would wait for ever for a lock of that thread: an alarm would end it."""
+    held, ended = threading.Event(), threading.Event()
+
+    def compiling():
+        with capture_frame._one_at_a_time:
+            held.set()
+            ended.wait(0.2)
+
+    thread = threading.Thread(target=compiling)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(30)
+        fn = fuselens.compile(body, backend="eager")
+        os._exit(0 if torch.equal(fn(t(3), 2), body(t(3), 2)) else 1)
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    torch.testing.assert_close(fuselens.compile(body, backend="eager")(t(3), 2), body(t(3), 2))
 
 
 def test_threads_with_different_state():

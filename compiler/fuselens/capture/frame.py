@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import linecache
 import logging
+import os
 import re
 import threading
 import types
@@ -51,6 +52,10 @@ from .values import Constant, ContextExit, Lazy, SequenceValue, SymbolValue, Ten
 
 log = logging.getLogger("fuselens")
 _one_at_a_time = threading.RLock()  # torch's symbolic shapes and fake tensors keep state that threads would share
+if hasattr(os, "register_at_fork"):  # a forked process has no thread that would give back what another one holds
+    os.register_at_fork(
+        before=_one_at_a_time.acquire, after_in_parent=_one_at_a_time.release, after_in_child=_one_at_a_time.release
+    )
 
 
 @dataclass(slots=True)
