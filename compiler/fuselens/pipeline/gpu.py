@@ -35,7 +35,7 @@ def cards(captured: Captured) -> tuple[Any, ...]:
     from ..runtime.triton_jobs import versions
 
     found: list[tuple[Any, ...]] = []
-    for device in _devices(captured):
+    for device in devices(captured):
         told: Any = torch.cuda.get_device_properties(device)
         about = (told.name, told.total_memory, told.L2_cache_size, *dataclasses.astuple(as_told(told)))
         found.append((str(device), *about))
@@ -44,8 +44,8 @@ def cards(captured: Captured) -> tuple[Any, ...]:
 
 def card(run: Run) -> Card:
     """The GPU that the run's graph is compiled for, or would be."""
-    if devices := _devices(run.captured):
-        return as_told(torch.cuda.get_device_properties(devices[0]))
+    if found := devices(run.captured):
+        return as_told(torch.cuda.get_device_properties(found[0]))
     return usual(_architecture(run)) if run.for_absent_gpu else H100
 
 
@@ -63,7 +63,7 @@ def as_told(properties: Any) -> Card:
     )
 
 
-def _devices(captured: Captured) -> list[torch.device]:
+def devices(captured: Captured) -> list[torch.device]:
     values = (n.meta.get("val") for n in captured.module.graph.nodes)
     return sorted({v.device for v in values if isinstance(v, torch.Tensor) and v.device.type == "cuda"}, key=str)
 

@@ -64,6 +64,10 @@ def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Callable[..., Any]
         raise Unsupported("it draws from generators of random numbers, which kernels do not")
     if foreign := _foreign_devices(captured.module.graph):
         raise Unsupported(f"it has tensors on the device {min(foreign)}, for which no code is generated")
+    if run.loops and len(gpus := gpu.devices(captured)) > 1:
+        raise Unsupported(
+            f"it has tensors on several GPUs ({', '.join(map(str, gpus))}), and kernels of a graph run on one"
+        )
     if turns := lazy_views.turns(captured.inputs):
         plain = lazy_views.in_memory(captured, turns)
         if plain is None:
