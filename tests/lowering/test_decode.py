@@ -138,6 +138,13 @@ def test_halves_that_change_places_are_chosen_among() -> None:
     assert len(half.kernels()) == 1, show(half)[0]
 
 
+def test_what_is_written_once_more_is_read_after_it_was_written_first() -> None:
+    def summed(x: torch.Tensor, at: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
+        return torch.index_put(x.amax(0), (at,), more, accumulate=True)
+
+    check(summed, [r(5, 3, dtype=torch.bfloat16), torch.tensor([1, 1]), r(2, dtype=torch.bfloat16)], 3e-2)
+
+
 def test_limits_of_limits_are_one() -> None:
     graph = check(lambda x, y: torch.cat((torch.diagonal_scatter(x, x.diagonal() * 2), y)), [r(2, 2, 2), r(1, 2, 2)], 0)
     assert show(parse(show(graph)[0]))[0] == show(graph)[0]

@@ -120,9 +120,16 @@ class _Builder:
                     mapping[axis] = value
             moved = Member(member.item, mapping, member.row)
             self.members[member.item.loop.name] = moved
-            if member.item.storage in self.plan.items:
+            if member.item.storage in self.plan.items or self._is_read_before_it_changes(member.item):
                 self.sources[member.item.storage] = moved
         return tuple(outer), tuple(inner)
+
+    def _is_read_before_it_changes(self, item: Item) -> bool:
+        """Whether the kernel reads what ``item`` wrote of a buffer that other kernels write to later."""
+        others = [m.item for m in self.group.members if m.item is not item]
+        readers = [o for o in others if any(op.args[0] == item.storage for op in o.loads)]
+        alone = not item.update and all(o.storage != item.storage for o in others)
+        return alone and bool(readers) and all(o.position > item.position for o in readers)
 
     def _set_levels(self) -> None:
         """Passes that must be over before a member runs; -1 is before the first, for values per outer point."""
