@@ -3,7 +3,7 @@
 ``python -m tests.integration.interpreted operators abs:float32 …``, ``models bert gpt2 …``, ``tuned`` (products as kernels),
 ``attention "soft caps" …`` (as it is written out) or ``graphs 1 2 …`` (seeds of random graphs, ``--count`` each) compares with eager,
 in a process of its own (the interpreter is chosen when Triton is imported), and prints a line of JSON. ``--all [--shard K/N]`` takes
-every operator.
+every operator, ``--choose SEED`` blocks by chance.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import functools
 import json
 import math
 import os
+import random
 import re
 import sys
 import tempfile
@@ -33,6 +34,7 @@ import torch.nn.functional as F
 
 from fuselens import torch_private
 from fuselens.codegen.source import KernelInfo, Source
+from fuselens.codegen.triton.interpret import together
 from fuselens.codegen.triton.offline import load_module
 from fuselens.pipeline import programs, stages
 from fuselens.pipeline.recorder import Run
@@ -59,6 +61,7 @@ class Counts:
     kernels: int = 0  # functions that ran
     launches: int = 0
     graphs: int = 0  # random ones that were compared
+    chosen: int = 0  # kernels that another choice was made for
     skipped: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     errors: list[str] = dataclasses.field(default_factory=list)
 
@@ -96,7 +99,7 @@ def _launcher(module: types.ModuleType, info: KernelInfo) -> Callable[..., None]
         if not programs:
             return
         try:
-            function[(programs,)](*tensors, *sizes)
+            together(functools.partial(function[(programs,)], *tensors), module, info)(*sizes)
         except Exception as error:
             if _ITS_OWN.search(str(error)):
                 COUNTS.skipped["the interpreter cannot"] += 1
@@ -169,6 +172,39 @@ def install() -> None:
         (launch, "compile_ahead", no_work),
         (triton_worker, "start", no_work),
         (torch_private, "current_stream", lambda: 0),
+    ]
+    for module, name, value in replaced:
+        assert hasattr(module, name), name
+        setattr(module, name, value)
+
+
+def choose(seed: int) -> None:
+    """From here on, what ``max-autotune`` would measure is chosen by chance: blocks of any size, clusters, products as kernels."""
+    from fuselens.codegen.triton import blocks
+    from fuselens.pipeline import gpu, tuning
+
+    chance, plain = random.Random(seed), gpu.tuned
+
+    def measured(questions: Any, _generate: Any, _config: Any) -> list[list[float]]:
+        picks = [chance.randrange(len(q)) for q in questions]
+        return [[0.5 if k == pick else 1.0 for k in range(len(q))] for q, pick in zip(questions, picks, strict=True)]
+
+    def tuned(fused: Any, loops: Any, run: Any) -> Any:
+        config = run.recorder.config
+        run.recorder.config = dataclasses.replace(config, mode="max-autotune-no-cudagraphs")
+        try:
+            made = plain(fused, loops, run)
+        finally:
+            run.recorder.config = config
+        COUNTS.chosen += len(made[1])
+        return made
+
+    replaced: list[tuple[Any, str, Any]] = [
+        (blocks, "predicted", lambda *_: chance.random()),
+        (blocks, "LONG", 16),
+        (gpu, "tuned", tuned),
+        (tuning, "MEASURE", measured),
+        (torch.cuda, "is_current_stream_capturing", lambda: False),
     ]
     for module, name, value in replaced:
         assert hasattr(module, name), name
@@ -345,11 +381,14 @@ def main() -> None:
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--shard", default="0/1")
     parser.add_argument("--most", type=int, default=2, help="signatures of an operator and dtype")
+    parser.add_argument("--choose", type=int, help="seed of choices by chance among what measuring would choose from")
     parser.add_argument("--count", type=int, default=50, help="graphs of a seed")
     given = parser.parse_args()
     os.environ |= {"FUSELENS_CACHE_DIR": _SCRATCH.name, "FUSELENS_STRICT": "1"}
     torch.set_num_threads(1)
     install()
+    if given.choose is not None:
+        choose(given.choose)
     said = os.dup(1)
     os.dup2(2, 1)
     with warnings.catch_warnings():

@@ -51,6 +51,12 @@ def test_a_sample_of_graphs(seed: int) -> None:
 
 
 @pytest.mark.slow
+def test_choices_of_measuring() -> None:
+    counts = interpreted("operators", *(f"{name}:{dtype}" for name, dtype in SAMPLE[::3]), "--choose", "1")
+    assert counts["chosen"] > 10
+
+
+@pytest.mark.slow
 def test_a_model() -> None:
     assert interpreted("models", "gpt2")["launches"] > 40
 
@@ -79,6 +85,17 @@ def test_every_operator(shard: int) -> None:
 @pytest.mark.parametrize("seed", range(SEED * BATCHES, (SEED + 1) * BATCHES))
 def test_many_graphs(seed: int) -> None:
     assert interpreted("graphs", str(seed), "--count", str(GRAPHS_PER_BATCH))["graphs"] == GRAPHS_PER_BATCH
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_every_operator_with_choices_of_measuring(shard: int) -> None:
+    assert interpreted("operators", "--all", "--shard", f"{shard}/{SHARDS}", "--choose", str(shard))["chosen"] > 100
+
+
+@pytest.mark.sweep
+def test_random_graphs_with_choices_of_measuring() -> None:
+    assert interpreted("graphs", "1", "2", "3", "4", "--count", "50", "--choose", "1")["chosen"] > 100
 
 
 @pytest.mark.sweep

@@ -106,13 +106,13 @@ def _product(site: Site, parts: int, *, inside: bool = False) -> Kernel:
         point = where[len(where) - len(out.sizes) :]
         tail = [
             *_finished(site, "total", where),
-            Op("store0", "store", (out.name, sympy.expand(out.index(point)), "rounded"), out.dtype),
+            Op("store0", "store", (out.name, sympy.expand(out.index(point)), "rounded"), out.dtype, site.call.spans),
         ]
         name = call.name
     else:
         part = Axis(f"i{len(axes)}", sympy.Integer(parts))
         index = sympy.expand(part.symbol * product(site.elements) + row_major(where, site.elements))
-        tail = [Op("store0", "store", (_parts_name(site), index, "total"), "f32")]
+        tail = [Op("store0", "store", (_parts_name(site), index, "total"), "f32", site.call.spans)]
         axes.insert(0, part)
         name = f"{call.name}_1"
     phases = (_summed(site, where, parts, inside), Phase((), tuple(tail)))
