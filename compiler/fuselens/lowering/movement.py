@@ -127,7 +127,7 @@ def _chosen(low: Builder, out: Buffer, tensors: list[Buffer], dim: int) -> Buffe
             at = within(point[dim] - start, size - 1)
             start = start + size
             piece = low.element(body, tensor, (*point[:dim], at, *point[dim + 1 :])).cast(out.dtype)
-            pieces.append((start, *_widened(piece)))
+            pieces.append((start, _widened(piece)[0]))
         value = pieces[-1][1]
         for end, piece in pieces[-2::-1]:
             value = (place < end).where(piece, value)

@@ -175,7 +175,7 @@ def _maker(graph: Graph, site: Site, which: int) -> Maker | None:
     between = graph.nodes[place[id(kernel)] + 1 : place[id(site.reader or site.call)] + 1]
     if any(set(kernel.reads()) & _written(graph, n) for n in between if not isinstance(n, Loop)):
         return None
-    high, wide = operand.sizes[-2:]
+    high, wide = operand.sizes[-2], operand.sizes[-1]
     strides = operand.strides
     plain = strides[-2:] == (wide, 1)
     whole = strides[:-2] in ((), (high * wide,)) and operand.offset == 0
@@ -286,7 +286,7 @@ def _divided(
             continue
         step, room = divide(at, low), divide(high, at)
         rest = None if room is None else divide(left, room)
-        if rest is None:  # it ends before the border, or crosses it
+        if room is None or rest is None:  # it ends before the border, or crosses it
             rest, room = ONE, left
             if divide(high, at * left) is None:
                 return None

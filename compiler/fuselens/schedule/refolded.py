@@ -7,6 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 
 import sympy
+from sympy import Expr
 
 from fuselens.ir.loops import Extern, Graph, Kernel, Loop, Phase
 from fuselens.schedule.product_sites import fresh, used, wanted
@@ -85,16 +86,16 @@ def _joined(fold: Kernel, reader: Kernel) -> Kernel:
         a.name for a in (*reader.axes, *(a for p in reader.phases for a in p.axes))
     }
     names = {o.name: fresh(o.name, taken) for o in fold.ops()}
-    theirs = {
-        tuple(a.size for a in p.axes): p.axes for p in reader.phases
-    }  # the same axes: what they load is asked for early
+    # the same axes where it has them, so that what the reader loads is asked for before the fold
+    theirs = {tuple(a.size for a in p.axes): p.axes for p in reader.phases}
     values: dict[str, str] = {}
     phases = []
     for phase in fold.phases:
         axes = theirs.get(tuple(a.size for a in phase.axes))
         axes = axes or tuple(dataclasses.replace(a, name=fresh(a.name, taken)) for a in phase.axes)
-        mapping = {a.name: b.symbol for a, b in zip(phase.axes, axes, strict=True)}
-        body = [changed(o, names, mapping | {a.name: sympy.S.Zero for a in fold.axes}) for o in phase.body]
+        mapping: dict[str, Expr] = {a.name: sympy.S.Zero for a in fold.axes}
+        mapping |= {a.name: b.symbol for a, b in zip(phase.axes, axes, strict=True)}
+        body = [changed(o, names, mapping) for o in phase.body]
         values |= {o.args[0]: o.args[2] for o in body if o.op == "store"}
         phases.append(Phase(axes, tuple(o for o in body if o.op != "store")))
     known = {o.name: values[o.args[0]] for o in reader.ops() if o.op == "load" and o.args[0] in values}
