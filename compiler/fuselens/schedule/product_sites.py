@@ -162,7 +162,8 @@ def _maker(graph: Graph, site: Site, which: int) -> Maker | None:
     """What makes an operand, if that is a kernel of points that makes nothing else, and nobody else wants the operand."""
     factors = site.operands.factors
     operand, other = factors[which], factors[1 - which]
-    if len(operand.sizes) > 3 or site.operands.borders[which]:
+    dimensions = len(operand.sizes)
+    if dimensions > 3 or site.operands.borders[which]:
         return None
     owner = operand.owner
     users = [n for n in graph.nodes if not isinstance(n, Loop) and owner in used(graph, n)]
