@@ -5,7 +5,8 @@
 A turn of a system lasts at least 20 ms between two CUDA events, gaps between kernels included; the table has medians over
 the turns. ``GB/s`` counts the bytes that a workload must move at least; *copy* is the share of what a device copy of 1 GiB
 reaches in the same run. *cold* is the wall-clock time of the first call (and the first backward) with empty caches, in a
-process that has compiled the workloads before; ``--cold`` measures first calls only, in fresh processes (``cold_starts``).
+process that has compiled the workloads before (of each system's default and ``max-autotune``); ``--cold`` measures first calls
+only, in fresh processes (``cold_starts``). ``--only more`` takes ``MORE``: what else measuring chooses kernels for.
 """
 
 from __future__ import annotations
@@ -227,6 +228,62 @@ def decoder_bytes() -> int:
     return 2 * (32 * (2 * width * width + 2 * groups * width + 3 * width * hidden) + words * width)
 
 
+def convolutions(images: int, form: torch.memory_format) -> Callable[[Compile], Call]:
+    """The convolutions of ResNet-50 that are not of single points, with their biases and activations."""
+    layers = (
+        (64, 56, 64, 1),
+        (128, 56, 128, 2),
+        (128, 28, 128, 1),
+        (256, 28, 256, 2),
+        (256, 14, 256, 1),
+        (512, 7, 512, 1),
+    )
+
+    def fn(xs: list[Tensor], ws: list[Tensor], bs: list[Tensor]) -> list[Tensor]:
+        taken = zip(xs, ws, bs, layers, strict=True)
+        return [F.relu(F.conv2d(x, w, b, stride, 1)) for x, w, b, (*_, stride) in taken]
+
+    def make(wrap: Compile) -> Call:
+        compiled, half = wrap(fn), torch.float16
+        xs = [tensor(images, c, n, n, dtype=half).contiguous(memory_format=form) for c, n, _, _ in layers]
+        ws = [tensor(o, c, 3, 3, dtype=half).contiguous(memory_format=form) / 30 for c, _, o, _ in layers]
+        bs = [tensor(o, dtype=half) for _, _, o, _ in layers]
+        return lambda: compiled(xs, ws, bs)
+
+    return make
+
+
+class ConvNeXt(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.each = nn.Conv2d(width, width, 7, padding=3, groups=width)
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.each(x).permute(0, 2, 3, 1))
+        return x + self.down(F.gelu(self.up(y))).permute(0, 3, 1, 2)
+
+
+def convnext(wrap: Compile) -> Call:
+    model = ConvNeXt(192).cuda().half().to(memory_format=torch.channels_last)
+    compiled, x = (
+        wrap(model),
+        tensor(32, 192, 28, 28, dtype=torch.float16).contiguous(memory_format=torch.channels_last),
+    )
+
+    def call() -> Any:
+        with torch.no_grad():
+            return compiled(x)
+
+    return call
+
+
+def soft_capped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = 50 * torch.tanh(q @ k.mT / (8 * 50))
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+    return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
+
+
 MI, WIDE, HALF = 1 << 20, (16384, 4096), torch.bfloat16
 WORKLOADS: dict[str, Workload] = {
     "pointwise": Workload(
@@ -263,6 +320,26 @@ WORKLOADS: dict[str, Workload] = {
     "ten_tiny_layers": Workload(tiny),
     "gpt2_training": Workload(gpt2_training),
     "decode_8b": Workload(decode, decoder_bytes()),
+}  # fmt: skip
+
+MORE: dict[str, Workload] = {
+    "log_softmax_32768": Workload(function(lambda x: x.log_softmax(-1), lambda: tensor(8192, 32768)), 2 * 4 * 256 * MI),
+    "layer_norm_65536": Workload(
+        function(lambda x: F.layer_norm(x, (65536,)) + x, lambda: tensor(4096, 65536)), 2 * 4 * 256 * MI
+    ),
+    "log_softmax_few_rows": Workload(function(lambda x: x.log_softmax(-1), lambda: tensor(64, MI)), 2 * 4 * 64 * MI),
+    "resnet_convolutions": Workload(convolutions(32, torch.channels_last)),
+    "resnet_in_order": Workload(convolutions(32, torch.contiguous_format)),
+    "convnext_block": Workload(convnext),
+    "soft_capped": Workload(
+        function(soft_capped, *(lambda: tensor(8, 16, 1024, 64, dtype=HALF),) * 3), flops=4 * 8 * 16 * 1024 * 1024 * 64
+    ),
+    "written_out_decode": Workload(
+        function(
+            lambda q, k, v: ((q @ k.mT) * 0.088).float().softmax(-1).to(q.dtype) @ v,
+            lambda: tensor(1, 8, 4, 128, dtype=HALF), *(lambda: tensor(1, 8, 8192, 128, dtype=HALF),) * 2,
+        ), 2 * 2 * 8 * 8192 * 128,
+    ),
 }  # fmt: skip
 
 SYSTEMS: dict[str, Callable[[], Compile]] = {
@@ -307,7 +384,7 @@ def measure(name: str, systems: list[str], rounds: int) -> dict[str, dict[str, f
     for system in systems:
         try:
             torch.compiler.reset()
-            call = WORKLOADS[name].make(SYSTEMS[system]())
+            call = (WORKLOADS | MORE)[name].make(SYSTEMS[system]())
             torch.cuda.synchronize()
             start = time.perf_counter()
             call()
@@ -339,10 +416,10 @@ def show(table: dict[str, dict[str, dict[str, float]]], systems: list[str], copy
         own = min((r["ms"] for s, r in row.items() if s.startswith("own")), default=float("nan"))
         ratios += [peer / own] if peer / own > 0 else []
         line += f"{peer / own:10.2f}"
-        work = WORKLOADS[name]
+        work = (WORKLOADS | MORE)[name]
         rate = work.bytes / own * 1e3
         line += f"{rate / 1e9:7.0f}{rate / copy:6.2f}" if work.bytes else " " * 13
-        line += "".join(f"{row[s]['cold']:7.2f}" for s in ("peer", "own") if s in row)
+        line += "".join(f"{row[s]['cold']:7.2f}" for s in ("peer", "own", "peer_tuned", "own_tuned") if s in row)
         lines.append(line)
     if ratios:
         lines.append(f"geomean of the best modes, peer/own: {statistics.geometric_mean(ratios):.3f}")
@@ -359,7 +436,7 @@ def main() -> None:
     parser.add_argument("--phases", default=",".join(cold_starts.PHASES), help="with --cold; default all")
     parser.add_argument("--parallel", type=int, default=1, help="processes at a time, with --cold")
     options = parser.parse_args()
-    names = options.only.split(",") if options.only else list(WORKLOADS)
+    names = list(MORE) if options.only == "more" else options.only.split(",") if options.only else list(WORKLOADS)
     systems = options.systems.split(",")
     if options.cold:
         systems = [s for s in systems if s in ("peer", "own")]
