@@ -33,6 +33,22 @@ def deletes_an_argument_twice(x):
         return y, str(e)
 
 
+class Noting:
+    def __enter__(self):
+        print("in")
+
+    def __exit__(self, kind, *_):
+        print("out", kind)
+
+
+def makes_objects_of_a_deleted_argument(x, n=3):
+    scaled = Scaled([n])
+    del n
+    with Noting():
+        x = x + n
+    return scaled, x
+
+
 class Scaled:
     def __init__(self, k):
         self.k = k
@@ -284,6 +300,7 @@ CASES = [
     (one_bound_method_in_two_places, (x,)),
     (deletes_an_argument, (x,)),
     (deletes_an_argument_twice, (x,)),
+    (makes_objects_of_a_deleted_argument, (x,)),
     (deletes_an_argument_that_a_closure_has, (x,)),
     (asks_an_ended_generator_again, (x,)),
     (selects_with_a_mask_that_does_not_fit, (x,)),

@@ -171,6 +171,9 @@ def test_programs_that_share_a_row(parts: int) -> None:
 
 def test_which_programs_can_share_a_row() -> None:
     blocks = Blocks(1, 1, 64, 4, 8)
+    graph = parse(LOG_SOFTMAX.format(n=4, m=512))
+    in_place = graph.replace(reuse={"y": "x"}, donated=frozenset({"x"}))
+    assert "part = " not in to_triton(in_place, tunings={"k": blocks}).text  # one would read what another wrote
     for text, shared in (
         (LOG_SOFTMAX.format(n=4, m=512), True),
         (LOG_SOFTMAX.format(n=4, m=513), False),  # more columns than they have

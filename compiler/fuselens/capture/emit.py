@@ -276,6 +276,7 @@ class Emitter:
         self.landings: list[Instruction] = []  # where handlers go on: after everything else
         self.temporaries: dict[int, str] = {}
         self.temporary_names: list[str] = []
+        self.displaced: dict[str, str] = {}  # arguments whose variables are unbound → the temporaries that have them
         self.building: set[int] = set()  # ids of values whose parts are being built
         self.kept: list[Value] = []  # what temporaries know by id must not be collected
         self.resumed: list[tuple[types.CodeType, dict[str, Value]]] = []  # resume functions, and what they are given
@@ -545,10 +546,13 @@ class Emitter:
         self._resume_at(micro.arg, self.m.stack[:-1], [])
 
     def _unbind(self, instructions: list[Instruction]) -> None:
-        """Unbinds variables that the program has unbound, where one of the instructions is about to find that out: they may
-        be arguments, which this frame still has."""
+        """Unbinds variables that the program has unbound, where one of the instructions is about to find that out. Arguments,
+        which this frame still has, are kept elsewhere: what handles the error may be made of them."""
         for micro in (m for i in instructions for m in bytecode.normalise(i)):
             if micro.op in ("LOAD_FAST", "DELETE_FAST") and micro.arg not in self.m.locals | self.m.cells:
+                if micro.arg in self._parameters():
+                    kept = self.displaced[micro.arg] = self._temporary()
+                    self._emit([*bytecode.load_fast(micro.arg), *bytecode.store_fast(kept)])
                 self._emit([*bytecode.load_const(None), *bytecode.store_fast(micro.arg)])
                 self._emit(bytecode.delete_fast(micro.arg))
 
@@ -727,7 +731,7 @@ class Emitter:
 
     def _source(self, source: Source) -> None:
         if source.kind == _hook.ROOT_LOCAL and source.text not in self.cell_names:
-            self._emit(bytecode.load_fast(source.text))
+            self._emit(bytecode.load_fast(self.displaced.get(source.text, source.text)))
             return
         position = self.m.tracer.guards.gather(source)
         self._emit(bytecode.load_fast(GATHERED))

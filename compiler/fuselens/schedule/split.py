@@ -24,10 +24,8 @@ from fuselens.schedule.online import online
 from fuselens.torch_private import integer_functions
 
 # An H100, measured: 64 programs read 1578 GB/s where memory gives 3000.
-BANDWIDTH = 3.0e12  # bytes a second
 PER_PROGRAM = 25e9
 LAUNCH = 4e-6  # seconds that one more kernel takes
-PROGRAMS = 8 * 132  # fill the multiprocessors: eight of 256 threads each
 COLUMNS = 64  # points of a program where memory is contiguous along points
 LEAST = {True: 64, False: 2048}  # elements of a part: in columns, and along rows
 
@@ -278,14 +276,14 @@ def _split(graph: Graph, kernel: Kernel) -> _Pieces | None:
     length = max(graph.hint(product(a.size for a in p.axes)) for p in passes)
     columns = _along_points(kernel)
     programs = -(-points // (COLUMNS if columns else 1))
-    count = min(-(-PROGRAMS // max(programs, 1)), length // LEAST[columns])
+    count = min(-(-graph.card.programs // max(programs, 1)), length // LEAST[columns])
     if points == 0 or count < 2:
         return None
     pieces = _Pieces(graph, kernel, columns, programs, count)
     moved = points * sum(_bytes(p) * graph.hint(product(a.size for a in p.axes)) for p in passes)
     if not pieces.run():
         return None
-    before, after = (moved / min(BANDWIDTH, n * PER_PROGRAM) for n in (programs, programs * count))
+    before, after = (moved / min(graph.card.bandwidth, n * PER_PROGRAM) for n in (programs, programs * count))
     return pieces if after + LAUNCH * (len(pieces.kernels) - 1) < before else None
 
 

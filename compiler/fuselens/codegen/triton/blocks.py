@@ -73,7 +73,7 @@ class Work:
         stored = {
             o.args[0]: max(4, ITEMSIZE[graph.buffers[o.args[0]].dtype]) // 4 for o in kernel.ops() if o.op == "load"
         }
-        shared = graph.card.architecture >= CLUSTERS and may_share(kernel) and not along
+        shared = graph.card.architecture >= CLUSTERS and may_share(kernel, graph) and not along
         held = 1 + sum(stored.values()) if shared else 0
         return cls(product(kernel.axes), columns, moved, max(1, wide), max(1, width), along, graph.card, held)
 

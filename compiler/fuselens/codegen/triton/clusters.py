@@ -7,7 +7,7 @@ and without counters that would have to be zero. Needs thread block clusters (sm
 
 from __future__ import annotations
 
-from ...ir.loops import Kernel
+from ...ir.loops import Graph, Kernel
 
 CLUSTERS = 90  # the architecture from which on there are some
 SIZES = (2, 4, 8)  # programs of a cluster
@@ -18,13 +18,14 @@ _FOLDS = {
 }  # fmt: skip
 
 
-def may_share(kernel: Kernel) -> bool:
+def may_share(kernel: Kernel, graph: Graph) -> bool:
     """Whether programs can compute a row together: none may need elements that another one writes, or write them twice with
     another effect than once."""
     dtypes = {op.name: op.dtype for op in kernel.ops()}
     folded = [dtypes[op.args[1]] for op in kernel.ops() if op.op == "reduce"]
     plain = all(op.op != "scan" and not (op.op == "store" and op.update) for op in kernel.ops())
-    return plain and bool(folded) and _FOLDED.issuperset(folded) and set(kernel.reads()).isdisjoint(kernel.writes())
+    read, written = ({graph.root(n) for n in names} for names in (kernel.reads(), kernel.writes()))
+    return plain and bool(folded) and _FOLDED.issuperset(folded) and read.isdisjoint(written)
 
 
 def _everyones(programs: int, bits: int) -> str:

@@ -57,10 +57,10 @@ class Rows(Folds):
             if again:  # a thread has 64 registers where there are 32 warps: enough for 16 times three values
                 widest //= next_power_of_two(-(-(max(map(_registers, kernel.phases)) + self.wide) // 3))
             widest = min(widest, next_power_of_two(longest))
-        if self.tuning is not None:
-            xblock, widest, warps = self.tuning.points, self.tuning.columns, self.tuning.warps
-            fits = all(n.is_Integer for n in lengths) and longest <= widest * self.tuning.parts
-            self.parts = self.tuning.parts if fits and xblock == 1 and may_share(kernel) else 1
+        chosen = self.tuning
+        whole = chosen is not None and all(n.is_Integer for n in lengths) and longest <= chosen.columns * chosen.parts
+        if chosen is not None and (chosen.parts == 1 or (whole and may_share(kernel, self.unit.graph))):
+            xblock, widest, warps, self.parts, fits = chosen.points, chosen.columns, chosen.warps, chosen.parts, whole
         if total.is_Integer:
             xblock = min(xblock, next_power_of_two(int(total)))
         self.chosen = Blocks(xblock, 1, widest, warps, self.parts)
