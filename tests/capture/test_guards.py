@@ -723,8 +723,9 @@ def test_recompiles_leak_nothing(n: int) -> None:
 
     kept, objects = growth(work, 20, n)
     assert all(r() is None for r in gone)
-    # torch.fx keeps the sources of the graph modules, two a round; and `gone` grows by one
-    assert kept / n < 6_000 and objects / n <= 1, (kept / n, objects / n)
+    # torch.fx keeps the sources of the graph modules, two a round; and `gone` grows by one. A table of what this process has
+    # seen so far may have to grow meanwhile
+    assert kept < 6_000 * n + (128 << 10) and objects / n <= 1, (kept / n, objects / n)
 
 
 def test_entries_die_with_their_function() -> None:
