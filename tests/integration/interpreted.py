@@ -201,7 +201,7 @@ def choose(seed: int) -> None:
 
     replaced: list[tuple[Any, str, Any]] = [
         (blocks, "predicted", lambda *_: chance.random()),
-        (blocks, "LONG", 16),
+        (blocks, "PERSISTENT", 16),
         (gpu, "tuned", tuned),
         (tuning, "MEASURE", measured),
         (torch.cuda, "is_current_stream_capturing", lambda: False),

@@ -174,7 +174,7 @@ def _maker(graph: Graph, site: Site, which: int) -> Maker | None:
         return None
     place = {id(n): k for k, n in enumerate(graph.nodes)}
     between = graph.nodes[place[id(kernel)] + 1 : place[id(site.reader or site.call)] + 1]
-    if any(set(kernel.reads()) & _written(graph, n) for n in between if not isinstance(n, Loop)):
+    if any(set(kernel.reads()) & written(graph, n) for n in between if not isinstance(n, Loop)):
         return None
     high, wide = operand.sizes[-2], operand.sizes[-1]
     strides = operand.strides
@@ -193,10 +193,10 @@ def _maker(graph: Graph, site: Site, which: int) -> Maker | None:
 
 def used(graph: Graph, node: Extern | Kernel) -> set[str]:
     reads = extern_reads(node) if isinstance(node, Extern) else node.reads()
-    return {graph.buffers[n].owner for n in reads} | _written(graph, node)
+    return {graph.buffers[n].owner for n in reads} | written(graph, node)
 
 
-def _written(graph: Graph, node: Extern | Kernel) -> set[str]:
+def written(graph: Graph, node: Extern | Kernel) -> set[str]:
     names = (*node.mutates, *(o for o in node.outputs if o)) if isinstance(node, Extern) else node.writes()
     return {graph.buffers[n].owner for n in names}
 

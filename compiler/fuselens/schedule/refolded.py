@@ -10,7 +10,7 @@ import sympy
 from sympy import Expr
 
 from fuselens.ir.loops import Extern, Graph, Kernel, Loop, Phase
-from fuselens.schedule.product_sites import fresh, used, wanted
+from fuselens.schedule.product_sites import fresh, used, wanted, written
 from fuselens.schedule.products import changed
 
 MOST = 8192  # elements of the row
@@ -68,8 +68,7 @@ def _refold(graph: Graph, kernel: Kernel) -> Refold | None:
             if isinstance(node, Extern) or changed_since & rows or not _reads_rows(node, rows, numbers):
                 return None
             readers.append(node)
-        written = (*node.mutates, *node.outputs) if isinstance(node, Extern) else node.writes()
-        changed_since |= {graph.buffers[n].owner for n in written if n}
+        changed_since |= written(graph, node)
     return Refold(kernel, tuple(readers)) if readers else None
 
 

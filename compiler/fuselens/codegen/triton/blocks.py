@@ -13,7 +13,7 @@ from .clusters import CLUSTERS, SIZES, may_share
 
 MOST = 8  # candidates of a kernel, the generator's own choice included
 SHARED = 3  # of them, those of clusters
-LONG = 8192  # columns of a row that one program has in registers
+PERSISTENT = 8192  # longest reduction that stays in the registers of one program
 # Of an H100; what differs between cards most, ``Graph.card`` says
 LATENCY = 0.8e-6  # seconds from a load to its value when memory is busy
 IN_FLIGHT = 32 << 10  # bytes that a multiprocessor has to have asked for at a time
@@ -86,9 +86,8 @@ def candidates(work: Work, default: Blocks, reuses: bool = False) -> tuple[Block
         key=lambda b: (float(f"{predicted(work, b):.1e}"), b.distance(default), str(b)),  # to two digits
     )
     kept = [b for b in others if predicted(work, b) < math.inf]
-    together = [b for b in kept if b.parts > 1][
-        :SHARED
-    ]  # whose gain depends on what is in cache, which the model does not know
+    # what clusters gain depends on what is in cache, which the model does not know
+    together = [b for b in kept if b.parts > 1][:SHARED]
     alone = [b for b in kept if b.parts == 1][: max(1, MOST - 1 - len(together) - len(tiles))]
     return default, *tiles, *together, *alone
 
@@ -105,7 +104,7 @@ def _space(work: Work, default: Blocks) -> Iterator[Blocks]:
                 yield from (Blocks(x, 1, r, warps) for x in powers(16, 256) for r in powers(4, 128) if x <= most)
                 continue
             yield from (Blocks(x, 1, longest, warps) for x in powers(1, 64) if x <= most)
-            if work.held and longest > LONG:
+            if work.held and longest > PERSISTENT:
                 yield from (Blocks(1, 1, longest // parts, warps, parts) for parts in SIZES)
             yield from (Blocks(x, 1, r, warps) for x in powers(1, 4) for r in powers(256, 16384) if r < longest)
     elif default.across > 1:

@@ -20,13 +20,10 @@ class Folds(Operations):
         out = self.out
         length = sympy.Mul(*(a.size for a in phase.axes))
         block = f"RBLOCK{number}"
-        width = next_power_of_two(int(length)) if persistent else widest
+        width = max(1, next_power_of_two(int(length)) // self.parts) if persistent else widest
         self.blocks[block] = width
         r = self._claim(f"column{number or ''}")
         size = print_factor(length, self.names, TRITON)
-        if self.parts > 1:
-            width = max(1, width // self.parts)
-            self.blocks[block] = width
         exact = length.is_Integer and int(length) > 0 and int(length) % (width * self.parts) == 0
         parts = None if persistent else ends(self.kernel, phase, self.unit.graph, width)
         inside = self._inside(phase)

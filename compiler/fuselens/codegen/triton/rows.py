@@ -11,13 +11,12 @@ from sympy import Expr
 from ...ir.loops import Op, Phase, indirect_names, value_symbol
 from ..expressions import TRITON, names_in, print_factor
 from ..nest import in_order
-from .blocks import Blocks
+from .blocks import PERSISTENT, Blocks
 from .clusters import may_share
 from .directions import contiguous_along_points
 from .ends import ends
 from .folds import Folds, blocks_of, next_power_of_two
 
-PERSISTENT = 8192  # longest reduction that stays in registers
 BLOCK = 2048  # elements of a block that holds several rows at once
 LOOPED = 2048, 8  # columns and warps of a block that loops over a row
 DOWN = 64, 32, 4  # neighbouring columns, rows at a time, and warps of a block that walks down columns
