@@ -83,6 +83,16 @@ def test_products(name: str, dtype: torch.dtype) -> None:
     assert any("the vendor's library" in d.data and len(d.data) > 3 for d in decisions())
 
 
+def preferring(which: int) -> Callable[..., list[list[float]]]:
+    """Measures on the card, and then says that the candidate of this number is the fastest."""
+
+    def choose(questions: Any, generate: Any, config: Any) -> list[list[float]]:
+        found = tune_gpu.on_card(questions, generate, config)
+        return [[1.0 if k != min(which, len(row) - 1) else 0.5 for k in range(len(row))] for row in found]
+
+    return choose
+
+
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_every_candidate_of_a_convolution_agrees(
@@ -93,14 +103,8 @@ def test_every_candidate_of_a_convolution_agrees(
     b = t(96, dtype=dtype)
     torch.backends.cudnn.allow_tf32 = False
     wanted = F.relu(F.conv2d(x.double(), w.double(), b.double(), 2, 1)).float()
-    measured = tune_gpu.on_card
     for which in range(1, 9):
-
-        def choose(questions: Any, generate: Any, config: Any, which: int = which) -> list[list[float]]:
-            found = measured(questions, generate, config)
-            return [[1.0 if k != min(which, len(row) - 1) else 0.5 for k in range(len(row))] for row in found]
-
-        monkeypatch.setattr("fuselens.pipeline.tuning.MEASURE", choose)
+        monkeypatch.setattr("fuselens.pipeline.tuning.MEASURE", preferring(which))
         monkeypatch.setenv("FUSELENS_CACHE_DIR", str(tmp_path / str(which)))
         compiled, decisions = tuned(lambda x, w, b: F.relu(F.conv2d(x, w, b, 2, 1)))
         found = compiled(x, w, b).float()
@@ -113,14 +117,8 @@ def test_every_candidate_of_a_convolution_agrees(
 def test_every_candidate_of_a_product_agrees(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fn, shapes = PRODUCTS["few rows"]
     inputs = [t(*shape, dtype=torch.bfloat16) for shape in shapes]
-    measured = tune_gpu.on_card
     for which in range(1, 9):
-
-        def choose(questions: Any, generate: Any, config: Any, which: int = which) -> list[list[float]]:
-            found = measured(questions, generate, config)
-            return [[1.0 if k != min(which, len(row) - 1) else 0.5 for k in range(len(row))] for row in found]
-
-        monkeypatch.setattr("fuselens.pipeline.tuning.MEASURE", choose)
+        monkeypatch.setattr("fuselens.pipeline.tuning.MEASURE", preferring(which))
         monkeypatch.setenv("FUSELENS_CACHE_DIR", str(tmp_path / str(which)))
         compiled, decisions = tuned(lambda x, w: fn(x, w))
         torch.testing.assert_close(compiled(*inputs), fn(*inputs), rtol=2e-2, atol=1.0)

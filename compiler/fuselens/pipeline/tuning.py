@@ -98,8 +98,7 @@ def _attention(
         if result.best:
             taken[name] = node
             chosen[node.name] = blocks[node.name][result.best - 1]
-        verdict, span = "taken" if result.best else "vendor", next(iter(node.spans), None)
-        decisions.append(Decision("FL416", verdict, node.name, result.reason, span, result.table))
+        decisions.append(result.decision(node.name, next(iter(node.spans), None), "vendor"))
     loops = attended(loops, taken)
     return loops, _fused(loops) if taken else graph, chosen, decisions
 
@@ -125,10 +124,8 @@ def _depthwise(loops: Graph, graph: Graph, config: Config, measured: Measure) ->
         if not math.isfinite(result.seconds[0]):
             continue
         taken |= {name: found[name] for name in group.calls if result.best}
-        verdict, span = "taken" if result.best else "vendor", next(iter(found[min(group.calls)].spans), None)
-        decisions.append(
-            Decision("FL416", verdict, " + ".join(n.name for n in group.nodes), result.reason, span, result.table)
-        )
+        subject, span = " + ".join(n.name for n in group.nodes), next(iter(found[min(group.calls)].spans), None)
+        decisions.append(result.decision(subject, span, "vendor"))
     return _fused(written_out(loops, taken)) if taken else graph, decisions
 
 
@@ -166,8 +163,7 @@ def _products(graph: Graph, config: Config, measured: Measure) -> tuple[Graph, d
             graph = _with_room(replaced(graph, site, choice), choice.product, tile)
             chosen[choice.product] = tile
         subject = " + ".join(n.name for n in site.nodes)
-        verdict, span = "taken" if result.best else "vendor", next(iter(site.call.spans), None)
-        decisions.append(Decision("FL416", verdict, subject, result.reason, span, result.table))
+        decisions.append(result.decision(subject, next(iter(site.call.spans), None), "vendor"))
     return graph, chosen, decisions
 
 

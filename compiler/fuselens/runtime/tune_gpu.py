@@ -22,7 +22,7 @@ from ..ir import text
 from ..ir.dtypes import DTYPES
 from ..ir.loops import Attention, Graph, Kernel, symbol
 from ..ir.parts import part
-from ..report import Decision
+from ..report import Decision, Span
 from . import compile_graph, measure
 from .build import BuildFailed
 
@@ -66,6 +66,10 @@ class Timed:
             return f"nothing is faster than {first}"
         return f"{best} takes {self.seconds[self.best] / self.seconds[0]:.2f} of the time of {first}"
 
+    def decision(self, subject: str, span: Span | None, otherwise: str) -> Decision:
+        """The record of it. ``otherwise`` is what it says where the first is kept."""
+        return Decision("FL416", "taken" if self.best else otherwise, subject, self.reason, span, self.table)
+
     @property
     def table(self) -> dict[str, float | None]:
         times = zip(self.candidates, self.seconds, strict=True)
@@ -96,8 +100,7 @@ def tune(
             chosen |= {k.name: variants[k.name][result.best] for k in same}
         if not math.isinf(result.seconds[0]):
             names, span = ", ".join(k.name for k in same), next(iter(same[0].spans), None)
-            verdict = "taken" if result.best else "default"
-            decisions.append(Decision("FL416", verdict, names, result.reason, span, result.table))
+            decisions.append(result.decision(names, span, "default"))
     return chosen, decisions
 
 
