@@ -61,6 +61,16 @@ def test_a_launch(driver: Driver, built: list[int]) -> None:
     assert launch == (1000 + built[0], (5, 1, 1), (128, 1, 1), 64, 77, [4096, 8192, 100, 32])
 
 
+def test_scratch_memory_comes_after_all_arguments(driver: Driver, built: list[int]) -> None:
+    run = _launch.Kernel(lambda key: (1000 + key, 128, 64, 1), 3, 2, True)
+    driver.count = 6
+    run(77, 5, 4096, 8192, 512, 100, 32)
+    assert driver.launches[-1][-1] == [4096, 8192, 100, 32, 512, 0]
+    assert driver.launches[-1][0] == 1000 + (1 | 2 | 8)
+    with pytest.raises(ValueError, match="0 arguments"):
+        _launch.Kernel(lambda key: (0, 0, 0, 1), 0, 0, True)
+
+
 def test_variants_are_built_once_for_each_kind_of_arguments(driver: Driver, built: list[int]) -> None:
     run = kernel(built, 2, 1)
     aligned, narrow, first = 1, 2, 4

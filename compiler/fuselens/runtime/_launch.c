@@ -51,6 +51,7 @@ typedef struct {
   PyObject_HEAD vectorcallfunc call;
   PyObject *build; /* key -> (function, threads, bytes of shared memory, programs of a cluster); makes the GPU usable in this thread */
   Py_ssize_t pointers, sizes;
+  int scratch; /* whether the last address is of scratch memory that Triton's kernel asks for, after all of its arguments */
   Variant *_Atomic variants; /* the last one first; threads without the interpreter lock look through them */
 } Kernel;
 
@@ -105,7 +106,8 @@ static int launch_values(PyObject *kernel, void *stream, uint64_t programs, uint
   uint64_t key = ALIGNED | NARROW;
   for (Py_ssize_t k = 0; k < count; k++) {
     uint64_t value = values[k];
-    parameters[k] = &values[k];
+    int moves = self->scratch && k >= self->pointers - 1;
+    parameters[!moves ? k : k < self->pointers ? count - 1 : k - 1] = &values[k];
     if (k < self->pointers) {
       if (value & 15) key &= ~(uint64_t)ALIGNED;
     } else {
@@ -114,7 +116,7 @@ static int launch_values(PyObject *kernel, void *stream, uint64_t programs, uint
       if (!(value & 15) && place < FLAGGED_SIZES) key |= (uint64_t)1 << (FIRST_SIZE + place);
     }
   }
-  for (int k = 0; k < SCRATCH; k++) { /* Triton's kernels end with addresses of scratch memory, which ours do not use */
+  for (int k = 0; k < SCRATCH; k++) { /* Triton's kernels end with addresses of scratch memory, of which ours are given one at most */
     values[count + k] = 0;
     parameters[count + k] = &values[count + k];
   }
@@ -160,8 +162,9 @@ static PyObject *launch(PyObject *object, PyObject *const *arguments, size_t fla
 static PyObject *make(PyTypeObject *type, PyObject *arguments, PyObject *named) {
   PyObject *builder;
   Py_ssize_t pointers, sizes;
-  if (!PyArg_ParseTuple(arguments, "Onn:Kernel", &builder, &pointers, &sizes)) return NULL;
-  if (pointers < 0 || sizes < 0 || pointers + sizes > MOST_ARGUMENTS) {
+  int scratch = 0;
+  if (!PyArg_ParseTuple(arguments, "Onn|p:Kernel", &builder, &pointers, &sizes, &scratch)) return NULL;
+  if (pointers < scratch || sizes < 0 || pointers + sizes > MOST_ARGUMENTS) {
     PyErr_Format(PyExc_ValueError, "a kernel of %zd arguments: %d are the most", pointers + sizes, MOST_ARGUMENTS);
     return NULL;
   }
@@ -173,6 +176,7 @@ static PyObject *make(PyTypeObject *type, PyObject *arguments, PyObject *named) 
   if (!self) return NULL;
   self->call = launch;
   self->build = Py_NewRef(builder);
+  self->scratch = scratch;
   self->pointers = pointers;
   self->sizes = sizes;
   return (PyObject *)self;

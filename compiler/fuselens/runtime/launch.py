@@ -86,7 +86,10 @@ def load_triton(source: Source, config: Config, cache: Cache) -> dict[str, Any]:
     _submit(module, [variants.job(_USUAL) for variants in usual], cache)
     for variants in usual:
         variants.of(_USUAL)  # a kernel that cannot be compiled is found now, not when it is launched
-    return {k.name: _launch.Kernel(made[k.name].of, len(k.arguments), len(k.sizes)) for k in kernels}
+    return {
+        k.name: _launch.Kernel(made[k.name].of, len(k.arguments), len(k.sizes), len(k.arguments) > k.pointers)
+        for k in kernels
+    }
 
 
 def _submit(module: Module, jobs: list[Job], cache: Cache) -> list[Job]:
