@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -358,6 +362,24 @@ def test_compiles_for_sm_90_without_a_gpu() -> None:
         assert found["cubin"][:4] == b"\x7fELF"
         assert 0 < found["registers"] <= 255
         assert found["spills"] == 0
+
+
+def test_nothing_stays_in_the_temporary_directory(tmp_path: Path) -> None:
+    """The module's text does while the process runs: Triton reads it."""
+    code = f"""
+import inspect
+from fuselens.codegen.triton.kernels import to_triton
+from fuselens.codegen.triton.offline import load_module
+from fuselens.ir.text import parse
+module = load_module(to_triton(parse({LAYER_NORM.format(d="bf16")!r})))
+print(module.__file__, "def kernel0" in inspect.getsource(module.kernel0.fn))
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    file, read = done.stdout.split()
+    assert tmp_path in Path(file).parents
+    assert read == "True"
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_operation_compiles_for_sm_90() -> None:

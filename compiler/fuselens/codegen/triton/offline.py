@@ -5,8 +5,11 @@ Triton bundles ptxas; its compiler only needs to be told the target. Launching n
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import importlib.util
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -18,8 +21,9 @@ from .assembly import resource_usage
 
 
 def load_module(source: Source, directory: Path | None = None) -> ModuleType:
-    """Imports the module text. Triton reads kernels' source from files, so it is written to one first."""
-    place = directory or Path(tempfile.mkdtemp(prefix="fuselens-triton-"))
+    """Imports the module text. Triton reads kernels' source from files, so it is written to one first, which is there until
+    the process ends where no directory is given."""
+    place = directory or _scratch()
     place.mkdir(parents=True, exist_ok=True)
     name = f"fuselens_kernels_{hashlib.sha256(source.text.encode()).hexdigest()[:16]}"
     path = place / f"{name}.py"
@@ -31,6 +35,13 @@ def load_module(source: Source, directory: Path | None = None) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@functools.cache
+def _scratch() -> Path:
+    place = tempfile.mkdtemp(prefix="fuselens-triton-")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return Path(place)
 
 
 def compile_offline(source: Source, kernel: str, arch: int = 90) -> dict[str, Any]:
