@@ -278,6 +278,7 @@ def _normed(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 TUNED: dict[str, tuple[Callable[..., torch.Tensor], bool | None, list[tuple[torch.Tensor, ...]]]] = {
     "rows vary": (lambda x, w: F.gelu(x @ w), None, [_tensors((n, 24), (24, 40)) for n in (20, 33, 50)]),
+    "bfloat16": (lambda x, w: F.gelu(x @ w), None, [tuple(t.bfloat16() for t in _tensors((20, 24), (24, 40)))]),
     "all vary": (lambda x, w: F.gelu(x @ w), True, [_tensors((n, n + 4), (n + 4, 2 * n)) for n in (20, 33, 50)]),
     "batches": (lambda q, k, m: (q @ k.mT) * 0.5 + m, True,
                 [_tensors((n, 2, 3 * n, 16), (n, 2, 5 * n, 16), (3 * n, 5 * n)) for n in (3, 5, 7)]),
@@ -305,7 +306,8 @@ def tuned() -> list[str]:
         for given in calls:
             with torch.no_grad():
                 found, wanted = compiled(*given), function(*given)
-            if not torch.allclose(found, wanted, rtol=1e-4, atol=1e-4):
+            near = max(1e-4, 2 * torch.finfo(wanted.dtype).eps)
+            if not torch.allclose(found, wanted, rtol=near, atol=near):
                 out.append(f"{name}: {(found - wanted).abs().max()}")
         taken = [d for g in compiled.__fuselens__.recorder.report.graphs for d in g.decisions if d.verdict == "taken"]
         out += [] if taken else [f"{name}: the vendor's"]

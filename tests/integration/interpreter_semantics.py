@@ -25,7 +25,8 @@ def install() -> None:
 
 
 def _bfloat16_is_rounded() -> None:
-    """The interpreter holds the bits of bfloat16 and converts only from and to float32, without rounding."""
+    """The interpreter holds the bits of bfloat16, multiplies them as integers in products, and converts only from and to float32,
+    without rounding."""
 
     def numbers(data: numpy.ndarray[Any, Any]) -> torch.Tensor:
         return torch.from_numpy(numpy.ascontiguousarray(data)).view(torch.bfloat16)
@@ -47,6 +48,11 @@ def _bfloat16_is_rounded() -> None:
     def ones(_: Any, dtype: Any) -> Any:
         return interpreter.TensorHandle(~numpy.zeros(1, interpreter._get_np_dtype(dtype)), dtype.scalar)
 
+    def create_dot(self: Any, a: Any, b: Any, *given: Any, plain: Any = BUILDER.create_dot) -> Any:
+        wide = (cast_impl(self, x, tl.float32) if x.dtype.scalar == tl.bfloat16 else x for x in (a, b))
+        return plain(self, *wide, *given)
+
+    BUILDER.create_dot = create_dot
     BUILDER.get_all_ones_value = ones
     BUILDER.cast_impl = cast_impl
     BUILDER.get_bf16 = constant
