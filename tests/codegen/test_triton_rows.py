@@ -37,7 +37,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(split, name, value)
     monkeypatch.setattr(rows, "PERSISTENT", 64)
     monkeypatch.setattr(rows, "LOOPED", (64, 4))
-    monkeypatch.setattr(rows, "REREAD", ((150, 128, 4),))
+    monkeypatch.setattr(rows, "REREAD", ((599, 128),))
 
 
 def check(cases: list[Case], tolerance: float = 2e-5, blocks: Blocks | None = None) -> list[str]:
@@ -169,10 +169,47 @@ def test_programs_that_share_a_row(parts: int) -> None:
     assert texts[0].count("tl.load(v_x") == 1
 
 
+def test_programs_share_a_row_in_place() -> None:
+    x = torch.randn(3, 512)
+    graph = parse(LOG_SOFTMAX.format(n=3, m=512)).replace(reuse={"y": "x"}, donated=frozenset({"x"}))
+    source = to_triton(graph, tunings={"k": Blocks(1, 1, 64, 4, 8)})
+    assert "part = " in source.text
+    memory = Memory(graph)
+    memory.bind([x.clone()])
+    info = source.kernel("k")
+    assert info is not None
+    job = Job(source, "k", {a: memory.storage(a) for a in info.arguments}, {}, int(info.launch["grid"]))
+    (found,) = interpret([job])
+    torch.testing.assert_close(found["y"].view(3, 512), x.log_softmax(-1), rtol=2e-5, atol=2e-5)
+
+
+HELD = {
+    (131072, "f32", True): "1 x 16384 of 8 programs, 8 warps, 80 registers",
+    (65536, "f32", True): "1 x 16384 of 4 programs, 8 warps, 80 registers",
+    (50304, "f32", True): "1 x 16384 of 4 programs, 8 warps, 80 registers",
+    (50257, "f32", True): "1 x 16384, 32 warps",  # of which no vector is aligned
+    (65536, "f32", False): "1 x 16384, 32 warps",  # a card without clusters
+    (32768, "f32", False): "1 x 32768, 32 warps",
+    (20480, "f32", True): "1 x 4096, 32 warps",
+    (32768, "bf16", True): "1 x 4096, 16 warps",
+    (262144, "f32", True): "1 x 16384, 32 warps",  # more than eight programs hold
+}
+
+
+@pytest.mark.parametrize(("m", "dtype", "clusters"), HELD)
+def test_how_long_rows_are_held(m: int, dtype: str, clusters: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    text = LOG_SOFTMAX.format(n=4096, m=m).replace("f32[", f"{dtype}[")
+    graph = order(for_gpu(parse(text).replace(card=dataclasses.replace(H100, architecture=90 if clusters else 89))))
+    assert str(variants(graph)["k"][0]) == HELD[m, dtype, clusters]
+
+
 def test_which_programs_can_share_a_row() -> None:
     blocks = Blocks(1, 1, 64, 4, 8)
     graph = parse(LOG_SOFTMAX.format(n=4, m=512))
-    in_place = graph.replace(reuse={"y": "x"}, donated=frozenset({"x"}))
+    turned = parse(LOG_SOFTMAX.format(n=4, m=512).replace("store y[512*i0 + ", "store y[512*i0 + 511 - "))
+    in_place = turned.replace(reuse={"y": "x"}, donated=frozenset({"x"}))
+    assert "part = " in to_triton(turned, tunings={"k": blocks}).text
     assert "part = " not in to_triton(in_place, tunings={"k": blocks}).text  # one would read what another wrote
     for text, shared in (
         (LOG_SOFTMAX.format(n=4, m=512), True),

@@ -99,7 +99,7 @@ def _launcher(module: types.ModuleType, info: KernelInfo) -> Callable[..., None]
         if not programs:
             return
         try:
-            together(functools.partial(function[(programs,)], *tensors), module, info)(*sizes)
+            together(functools.partial(function[(programs,)], *tensors), module, info, tensors)(*sizes)
         except Exception as error:
             if _ITS_OWN.search(str(error)):
                 COUNTS.skipped["the interpreter cannot"] += 1

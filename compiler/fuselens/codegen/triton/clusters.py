@@ -7,7 +7,9 @@ and without counters that would have to be zero. Needs thread block clusters (sm
 
 from __future__ import annotations
 
-from ...ir.loops import Graph, Kernel
+import sympy
+
+from ...ir.loops import Graph, Kernel, indirect_names
 
 CLUSTERS = 90  # the architecture from which on there are some
 SIZES = (2, 4, 8)  # programs of a cluster
@@ -24,8 +26,23 @@ def may_share(kernel: Kernel, graph: Graph) -> bool:
     dtypes = {op.name: op.dtype for op in kernel.ops()}
     folded = [dtypes[op.args[1]] for op in kernel.ops() if op.op == "reduce"]
     plain = all(op.op != "scan" and not (op.op == "store" and op.update) for op in kernel.ops())
-    read, written = ({graph.root(n) for n in names} for names in (kernel.reads(), kernel.writes()))
-    return plain and bool(folded) and _FOLDED.issuperset(folded) and read.isdisjoint(written)
+    return plain and bool(folded) and _FOLDED.issuperset(folded) and _own_columns(kernel, graph)
+
+
+def _own_columns(kernel: Kernel, graph: Graph) -> bool:
+    """Whether what is read of what is written is the column itself, which the same program holds."""
+    written = {graph.root(n) for n in kernel.writes()}
+    places: dict[str, set[object]] = {name: set() for name in written}
+    read: set[str] = set()
+    for phase in kernel.phases:
+        numbers = {a.symbol: sympy.Symbol(f"@{k}") for k, a in enumerate(phase.axes)}
+        sizes = tuple(a.size for a in phase.axes)
+        for op in phase.body:
+            if op.op in ("load", "store") and (root := graph.root(op.args[0])) in written:
+                index = sympy.sympify(op.args[1]).xreplace(numbers)  # pyright: ignore
+                places[root].add((sizes, index) if not indirect_names(index) else op)
+                read |= {root} if op.op == "load" else set()
+    return all(len(places[root]) == 1 for root in read)
 
 
 def _everyones(programs: int, bits: int) -> str:

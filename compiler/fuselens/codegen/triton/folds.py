@@ -25,6 +25,7 @@ class Folds(Operations):
         r = self._claim(f"column{number or ''}")
         size = print_factor(length, self.names, TRITON)
         exact = length.is_Integer and int(length) > 0 and int(length) % (width * self.parts) == 0
+        share = width if exact or self.parts == 1 else min(width, -(-int(length) // (16 * self.parts)) * 16)
         parts = None if persistent else ends(self.kernel, phase, self.unit.graph, width)
         inside = self._inside(phase)
         folds = [op for op in phase.body if op.op == "reduce"]
@@ -41,10 +42,11 @@ class Folds(Operations):
         peaks = {op.args[1]: op.name for op in folds if op.args[0] == "max"}
         self.peaks = {op.name: peaks.get(op.args[1], op.name) for op in folds if op.args[0] == "sumexp"}
         if persistent:
-            first = f"part * {block} + " if self.parts > 1 else ""
+            first = f"part * {share} + " if self.parts > 1 else ""
             out.put(f"{r} = {first}{self._columns_of(phase, block)}")
             if not exact:
-                out.put(f"{r}mask = {r} < {size}")
+                end = f" & ({self._columns_of(phase, block)} < {share})" if share < width else ""
+                out.put(f"{r}mask = ({r} < {size}){end}")
             self._decode(phase.axes, r)
             for op in body:
                 if op.op == "reduce":

@@ -67,17 +67,17 @@ def main(job_file: str, result_file: str) -> None:
         try:
             if job.grid:
                 launch = functools.partial(getattr(module, info.function)[(job.grid,)], *tensors)
-                together(launch, module, info)(*(job.sizes[s] for s in info.sizes))
+                together(launch, module, info, tensors)(*(job.sizes[s] for s in info.sizes))
         except Exception as error:
             raise RuntimeError(f"job {number}, {job.kernel}:\n{job.source.text}") from error
         results.append(job.tensors)
     torch.save(results, result_file)
 
 
-def together(launch: Callable[..., None], module: Any, info: KernelInfo) -> Callable[..., None]:
+def together(launch: Callable[..., None], module: Any, info: KernelInfo, tensors: Sequence[Any]) -> Callable[..., None]:
     """``launch`` of a kernel whose programs may be clusters. The interpreter runs one program after the other, so they run
-    until each knows what the others gave: again for each number that they give, of which they know one more every time. Kernels
-    of clusters write nothing that they read."""
+    until each knows what the others gave: again, on what was in ``tensors`` before, for each number that they give, of which
+    they know one more every time."""
     programs = info.launch.get("cluster", 1)
     if programs == 1:
         return launch
@@ -87,7 +87,7 @@ def together(launch: Callable[..., None], module: Any, info: KernelInfo) -> Call
 
         given: dict[tuple[int, int], Any] = {}  # by program, and which of its numbers
         asked: Counter[int] = Counter()
-        known = 0
+        known, before = 0, [t.clone() for t in tensors]
 
         def of_programs(x: Any) -> tuple[Any, ...]:
             program = interpreter_builder.grid_idx[0]
@@ -107,6 +107,8 @@ def together(launch: Callable[..., None], module: Any, info: KernelInfo) -> Call
             if known >= max(asked.values(), default=0):
                 return
             known += 1
+            for tensor, value in zip(tensors, before, strict=True):
+                tensor.copy_(value)
 
     return run
 

@@ -170,7 +170,8 @@ class _KernelWriter(Products):
         """What Triton's compiler is told. Functions of libdevice compute in pairs of numbers, which fusing a product
         with a sum would make inexact: 3.0 ** 1.0 would be less than 3."""
         stages = {"num_stages": self.stages} if self.stages else {}
-        return {"num_warps": warps} | stages | ({"enable_fp_fusion": False} if self.uses_libdevice else {})
+        registers = {"maxnreg": self.chosen.registers} if self.chosen.registers else {}
+        return {"num_warps": warps} | stages | registers | ({"enable_fp_fusion": False} if self.uses_libdevice else {})
 
     def _points(self) -> tuple[Expr, int]:
         axes, out = self.kernel.axes, self.out

@@ -11,7 +11,7 @@ from sympy import Expr
 from ...ir.loops import Op, Phase, indirect_names, value_symbol
 from ..expressions import TRITON, names_in, print_factor
 from ..nest import in_order
-from .blocks import PERSISTENT, Blocks
+from .blocks import PERSISTENT, Blocks, Work, in_registers
 from .clusters import may_share
 from .directions import contiguous_along_points
 from .ends import ends
@@ -21,9 +21,11 @@ BLOCK = 2048  # elements of a block that holds several rows at once
 LOOPED = 2048, 8  # columns and warps of a block that loops over a row
 DOWN = 64, 32, 4  # neighbouring columns, rows at a time, and warps of a block that walks down columns
 STORED = 8192, 16  # the same where a row that begins anywhere is only stored
-REREAD = ((65536, 16384, 32), (16384, 4096, 16))
-"""The same where a row of so many columns is read twice. The fewer rows are under way at once, the more of a row is still in
-the second-level cache."""
+REREAD = ((128 << 10, 16384), (24 << 10, 4096))
+"""Columns of the same where a row of more bytes is read twice. The fewer rows are under way at once, the more of a row is still
+in the second-level cache."""
+VECTORS = 4096  # columns of which threads load 16 bytes at once
+EARLY = 16  # elements of a thread up to which it has registers for what only later phases read
 
 
 class Rows(Folds):
@@ -36,9 +38,11 @@ class Rows(Folds):
         total = sympy.Mul(*(a.size for a in kernel.axes))
         lengths = [sympy.Mul(*(a.size for a in p.axes)) for p in kernel.phases if p.axes]
         longest = max(self.nest.hint(n) for n in lengths)
-        fits = all(n.is_Integer for n in lengths) and longest <= PERSISTENT
+        known = all(n.is_Integer for n in lengths)
+        fits = known and longest <= PERSISTENT
         columns = contiguous_along_points(kernel)
         walks = self._walks()
+        chosen, registers = self.tuning, 0
         if fits:
             widest = next_power_of_two(longest)
             xblock = max(1, min(BLOCK // widest, 64))
@@ -48,7 +52,10 @@ class Rows(Folds):
                 xblock, warps = 16, 8
         if not fits:
             again = not columns and any("evict_last" in policies.values() for _, policies in walks)
-            block = next((b for least, *b in REREAD if again and longest >= least), LOOPED)
+            work = Work.of(kernel, self.unit.graph, columns)
+            block = LOOPED
+            if again and (read := next((n for least, n in REREAD if longest * work.width > least), 0)):
+                block = read, 32 if read > VECTORS else min(32, 8 * work.width)
             if not any(o.op == "reduce" for o in kernel.ops()) and self._has_ends(STORED[0]):
                 block = STORED
             xblock, widest, warps = DOWN if columns else (1, *block)
@@ -56,13 +63,14 @@ class Rows(Folds):
             if again:  # a thread has 64 registers where there are 32 warps: enough for 16 times three values
                 widest //= next_power_of_two(-(-(max(map(_registers, kernel.phases)) + self.wide) // 3))
             widest = min(widest, next_power_of_two(longest))
-        chosen = self.tuning
-        whole = chosen is not None and all(n.is_Integer for n in lengths) and longest <= chosen.columns * chosen.parts
+            chosen = in_registers(work) if again and known and chosen is None else chosen
+        whole = chosen is not None and known and longest <= chosen.columns * chosen.parts
         if chosen is not None and (chosen.parts == 1 or (whole and may_share(kernel, self.unit.graph))):
             xblock, widest, warps, self.parts, fits = chosen.points, chosen.columns, chosen.warps, chosen.parts, whole
+            registers = chosen.registers
         if total.is_Integer:
             xblock = min(xblock, next_power_of_two(int(total)))
-        self.chosen = Blocks(xblock, 1, widest, warps, self.parts)
+        self.chosen = Blocks(xblock, 1, widest, warps, self.parts, registers)
         self.blocks["XBLOCK"] = xblock
         block = self._program()
         if self.parts > 1:
@@ -75,7 +83,8 @@ class Rows(Folds):
         self._decode(kernel.axes, "x")
         early = self._loaded_early()
         stored: set[str] = set()
-        phases = self._asked_at_once() if fits else kernel.phases
+        early_too = fits and xblock * widest <= EARLY * 32 * warps
+        phases = self._asked_at_once() if early_too else kernel.phases
         for number, (phase, position) in enumerate(zip(phases, self.nest.positions, strict=True)):
             if fits:
                 phase = self._forwarded(phase)
