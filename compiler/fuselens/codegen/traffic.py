@@ -21,6 +21,7 @@ def _bytes(kernel: Kernel, graph: Graph, kind: str) -> Expr:
     seen: set[tuple[str, Expr]] = set()
     for phase in kernel.phases:
         axes = (*kernel.axes, *phase.axes)
+        here: dict[str, Expr] = {}
         for op in phase.body:
             if op.op != kind:
                 continue
@@ -30,10 +31,11 @@ def _bytes(kernel: Kernel, graph: Graph, kind: str) -> Expr:
             seen.add((storage, index))
             buffer = graph.buffers[storage]
             count = _points(axes, index, bool(indirect_names(index)))
-            total = count * ITEMSIZE[buffer.dtype]
-            known = most.get(storage)
+            total = here.get(storage, sympy.S.Zero) + count * ITEMSIZE[buffer.dtype]
+            here[storage] = min(total, buffer.numel() * ITEMSIZE[buffer.dtype], key=graph.hint)
+        for storage, total in here.items():
             # phases name their axes differently, so equal traversals look different: count the largest one
-            most[storage] = total if known is None or graph.hint(total) > graph.hint(known) else known
+            most[storage] = max(most.get(storage, total), total, key=graph.hint)
     return sympy.Add(*most.values())
 
 

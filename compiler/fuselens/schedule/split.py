@@ -19,6 +19,7 @@ from sympy import Expr
 from fuselens.ir.affine import linear, product, substitute, symbol_names
 from fuselens.ir.loops import ITEMSIZE, Axis, Buffer, Graph, Kernel, Node, Op, Phase, value_symbol
 from fuselens.report import Decision
+from fuselens.schedule.beside import beside
 from fuselens.schedule.emit import without_dead
 from fuselens.schedule.online import online
 from fuselens.torch_private import integer_functions
@@ -50,7 +51,7 @@ def for_gpu(graph: Graph) -> Graph:
         buffers |= pieces.buffers
         reason = f"{pieces.programs} programs cannot keep the memory busy: {pieces.count} parts of the reduction can"
         decisions.append(_decision(kernel, "split", reason))
-    return graph.replace(nodes=tuple(nodes), buffers=buffers, decisions=(*graph.decisions, *decisions))
+    return beside(graph.replace(nodes=tuple(nodes), buffers=buffers, decisions=(*graph.decisions, *decisions)))
 
 
 def _decision(kernel: Kernel, rule: str, reason: str) -> Decision:

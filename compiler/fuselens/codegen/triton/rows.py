@@ -83,8 +83,8 @@ class Rows(Folds):
         self._decode(kernel.axes, "x")
         early = self._loaded_early()
         stored: set[str] = set()
-        early_too = fits and xblock * widest <= EARLY * 32 * warps
-        phases = self._asked_at_once() if early_too else kernel.phases
+        room = xblock * self.chosen.columns <= EARLY * 32 * self.chosen.warps
+        phases = self._asked_at_once() if fits and room else kernel.phases
         for number, (phase, position) in enumerate(zip(phases, self.nest.positions, strict=True)):
             if fits:
                 phase = self._forwarded(phase)
@@ -127,7 +127,8 @@ class Rows(Folds):
         return {o.name for o in loads}
 
     def _asked_at_once(self) -> tuple[Phase, ...]:
-        """The phases, of which the first over columns loads what only later ones read: it is on its way while that one folds."""
+        """The phases with all loads of one before its first fold, for which a thread waits with what comes after; the first
+        over columns loads what only later ones read, too: it is on its way while that one folds."""
         phases, written = list(self.kernel.phases), set(self.kernel.writes())
         first = next(k for k, p in enumerate(phases) if p.axes)
         known = written | {o.args[0] for o in phases[first].body if o.op == "load"}
@@ -141,9 +142,15 @@ class Rows(Folds):
                 ]  # fmt: skip
                 early += moved
                 phases[k] = Phase(phase.axes, tuple(o for o in phase.body if o not in moved))
-        body = phases[first].body
-        at = next((k for k, o in enumerate(body) if o.op in ("reduce", "scan", "store")), len(body))
-        phases[first] = Phase(phases[first].axes, (*body[:at], *early, *body[at:]))
+        for k, phase in enumerate(phases[first:], first):
+            body = phase.body
+            at = next((n for n, o in enumerate(body) if o.op in ("reduce", "scan", "store")), len(body))
+            asked = [
+                o for o in body[at:] if o.op == "load" and o.args[0] not in written and not indirect_names(o.args[1])
+            ]
+            if phase.axes:
+                rest = (o for o in body[at:] if o not in asked)
+                phases[k] = Phase(phase.axes, (*body[:at], *asked, *(early if k == first else ()), *rest))
         return tuple(phases)
 
     def _walks(self) -> list[tuple[bool, dict[str, str]]]:

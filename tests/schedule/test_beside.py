@@ -1,0 +1,144 @@
+"""Short kernels that become one: the same numbers, and where that may not be."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from fuselens.ir.card import H100
+from fuselens.ir.evaluate import evaluate
+from fuselens.ir.loops import Graph
+from fuselens.ir.text import parse, show
+from fuselens.ir.verify import verify
+from fuselens.schedule.beside import beside
+
+SMALL = dataclasses.replace(H100, processors=1)
+PRODUCTS = """graph g
+  input x: f32[30] strides [1]
+  input q: f32[24, 30] strides [30, 1]
+  input k: f32[8, 30] strides [30, 1]
+  input b: f32[8] strides [1]
+  input s: f32[] strides []
+  buffer y: f32[24] strides [1]
+  buffer z: f32[8] strides [1]
+  buffer w: f32[30] strides [1]
+  kernel first [i0 < 24]
+    phase []
+      t0 = load s[0] : f32
+      t1 = rsqrt t0 : f32
+    phase [r0 < 30]
+      t2 = load x[r0] : f32
+      t3 = mul t2, t1 : f32
+      t4 = load q[30*i0 + r0] : f32
+      t5 = mul t3, t4 : f32
+      t6 = reduce sum t5 : f32
+    phase []
+      store y[i0] = t6
+{between}  kernel second [i0 < 8]
+    phase []
+      t0 = load s[0] : f32
+      t1 = rsqrt t0 : f32
+    phase [r1 < 30]
+      t2 = load x[r1] : f32
+      t3 = mul t2, t1 : f32
+      t4 = load k[30*i0 + r1] : f32
+      t5 = mul t3, t4 : f32
+      t6 = reduce max t5 : f32
+    phase []
+      t7 = load b[i0] : f32
+      t8 = add t6, t7 : f32
+      store z[i0] = t8
+  return y, z{outputs}
+"""
+TURNED = """graph g
+  input x: f32[6, 4] strides [4, 1]
+  input y: f32[2, 4] strides [4, 1]
+  input c: f32[4] strides [1]
+  input at: i64[1] strides [1]
+  input cache: f32[5, 8] strides [8, 1]
+  buffer u: f32[6, 4] strides [4, 1]
+  buffer new: f32[5, 8] strides [8, 1]
+  kernel turned [i0 < 6, i1 < 4]
+    phase []
+      t0 = load x[4*i0 + i1] : f32
+      t1 = load c[i1] : f32
+      t2 = mul t0, t1 : f32
+      store u[4*i0 + i1] = t2
+  kernel copied [i0 < 40]
+    phase []
+      t0 = load cache[i0] : f32
+      store new[i0] = t0
+  kernel kept [i0 < 2, i1 < 4]
+    phase []
+      t0 = load at[0] : i64
+      t1 = bounds t0, 5 : i64
+      t2 = load y[4*i0 + i1] : f32
+      t3 = load c[i1] : f32
+      t4 = mul t2, t3 : f32
+      store new[8*%t1 + 4*i0 + i1] = last t4
+  return u, new
+"""
+
+
+def merged(text: str) -> Graph:
+    graph = beside(parse(text).replace(card=SMALL))
+    verify(graph)
+    return graph
+
+
+def test_products_by_a_vector() -> None:
+    text = PRODUCTS.format(between="", outputs="")
+    graph = merged(text)
+    (kernel,) = graph.kernels()
+    assert [int(a.size) for a in kernel.axes] == [8]
+    assert [d.data for d in graph.decisions] == [{"rule": "beside"}]
+    ops = [o.op for o in kernel.ops()]
+    assert (ops.count("reduce"), ops.count("load"), ops.count("rsqrt")) == (4, 2 + 1 + 3 + 1, 1), show(graph)[0]
+    torch.manual_seed(0)
+    given = [torch.randn(30), torch.randn(24, 30), torch.randn(8, 30), torch.randn(8), torch.tensor(0.3)]
+    x = given[0] * given[4].rsqrt()
+    y, z = evaluate(graph, given)
+    torch.testing.assert_close(y, given[1] @ x)
+    torch.testing.assert_close(z, (given[2] * x).amax(1) + given[3])
+
+
+def test_what_changes_elements_stays_where_it_is() -> None:
+    graph = merged(TURNED)
+    assert [k.name for k in graph.kernels()] == ["copied", "turned"]
+    x, y, c, at, cache = torch.randn(6, 4), torch.randn(2, 4), torch.randn(4), torch.tensor([3]), torch.randn(5, 8)
+    u, new = evaluate(graph, [x, y, c, at, cache])
+    torch.testing.assert_close(u, x * c)
+    torch.testing.assert_close(new, cache.index_copy(0, at, (y * c).view(1, 8)))
+
+
+WRITES_K = "  kernel writes [i0 < 240]\n    phase []\n      t0 = const 1.0 : f32\n      store k[i0] = t0\n"
+READS_Y = "  kernel reads [i0 < 30]\n    phase []\n      t0 = load y[0] : f32\n      store w[i0] = t0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kernels"),
+    [
+        (PRODUCTS.format(between=READS_Y, outputs=", w"), 2),  # the second moves up
+        (PRODUCTS.format(between=WRITES_K, outputs=""), 2),  # the first moves down
+        (PRODUCTS.format(between=WRITES_K + READS_Y, outputs=", w"), 4),  # neither can
+        (
+            PRODUCTS.format(between="", outputs="").replace("load x[r1]", "load y[Mod(r1, 24)]"),
+            2,
+        ),  # one needs the other
+        (PRODUCTS.format(between="", outputs="").replace("[i0 < 24]", "[i0 < 23]"), 2),  # no multiple
+        (PRODUCTS.format(between="", outputs="").replace("[i0 < 24]", "[i0 < 8]"), 2),  # as many points
+        (PRODUCTS.format(between="", outputs="").replace("r1 < 30", "r1 < 29"), 2),  # other columns
+        (TURNED.replace("i1 < 4", "i1 < 3", 1), 3),  # two axes differ
+    ],
+)
+def test_how_many_kernels_are_left(text: str, kernels: int) -> None:
+    assert len(list(merged(text).kernels())) == kernels
+
+
+def test_long_kernels_and_few_programs_stay_apart() -> None:
+    text = PRODUCTS.format(between="", outputs="")
+    slow = dataclasses.replace(SMALL, bandwidth=1e7)
+    assert len(list(beside(parse(text).replace(card=slow)).kernels())) == 2
+    assert len(list(beside(parse(text)).kernels())) == 2
