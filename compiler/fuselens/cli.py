@@ -270,6 +270,10 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         options["assembly"] = ["all"]
     elif stages := _stages(getattr(arguments, "print_after", [])):
         options["assembly"] = list(stages)
+    try:
+        isolation.config_of(options)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from None
     return options
 
 

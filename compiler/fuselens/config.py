@@ -6,12 +6,16 @@ import contextlib
 import contextvars
 import dataclasses
 import os
+import re
+import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 _WEEK = 604800
+TARGET = re.compile(r"auto|cpu|cuda(:sm_\d+[af]?)?")
+TARGETS = "auto, cpu, cuda or a GPU's architecture, such as cuda:sm_90"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Config:
     triton_variables: tuple[str, ...] = ()  # what the environment tells Triton's compiler: name=value
 
     def __post_init__(self) -> None:
+        if not TARGET.fullmatch(self.target):
+            raise ValueError(f"target is {self.target!r}: give {TARGETS}")
         if not 0.0 <= self.memory_budget <= 1.0:
             raise ValueError(f"memory_budget is {self.memory_budget}: give a number from 0 (recompute) to 1 (keep)")
         if not 0.0 <= self.cuda_graph_memory <= 1.0:
@@ -61,6 +67,7 @@ class Config:
             raise ValueError(f"build_limit is {self.build_limit}: give seconds, from more than 0 to {_WEEK}")
 
 
+_KINDS = typing.get_type_hints(Config)
 ASSEMBLY = frozenset(
     {"ttir", "ttgir", "llir", "ptx", "sass"}
 )  # what Triton's compilers make, recorded for who asks for it
@@ -78,10 +85,9 @@ _patches: contextvars.ContextVar[dict[str, Any]] = contextvars.ContextVar("fusel
 def patch(**options: Any) -> Iterator[None]:
     """Inside, also as a decorator, these options are the defaults of what is given to ``fuselens.compile``.
 
-    Unknown names raise ValueError.
+    Unknown names raise ValueError, values of other types TypeError.
     """
-    _check_names(options)
-    token = _patches.set({**_patches.get(), **options})
+    token = _patches.set({**_patches.get(), **_values(options)})
     try:
         yield
     finally:
@@ -124,17 +130,30 @@ def triton_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def with_options(config: Config, options: Mapping[str, Any] | None) -> Config:
-    """``config`` changed by the ``options=`` of :func:`fuselens.compile`. Unknown names raise ValueError."""
-    if not options:
-        return config
-    _check_names(options)
-    return dataclasses.replace(config, **dict(options))
+    """``config`` changed by the ``options=`` of :func:`fuselens.compile`. Unknown names raise ValueError, values of
+    other types TypeError."""
+    return dataclasses.replace(config, **_values(options)) if options else config
 
 
-def _check_names(options: Mapping[str, Any]) -> None:
+def _values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """``options`` as the fields of a configuration hold them."""
     for name in options:
         if name not in _OPTION_FIELDS:
             raise ValueError(f"unknown option {name!r}; known options are {', '.join(sorted(_OPTION_FIELDS))}")
+    return {name: _value(name, value) for name, value in options.items()}
+
+
+def _value(name: str, value: Any) -> Any:
+    kind = _KINDS[name]
+    if kind == tuple[str, ...]:
+        parts = value.split(",") if isinstance(value, str) else value
+        if isinstance(parts, (list, tuple)) and all(isinstance(part, str) for part in parts):
+            return tuple(parts)
+    elif kind in (Path, Path | None) and isinstance(value, (str, os.PathLike)):
+        return Path(value).expanduser()
+    elif isinstance(value, (int, float) if kind is float else kind):
+        return value
+    raise TypeError(f"option {name} takes {getattr(kind, '__name__', kind)}, not {value!r}")
 
 
 def assembly_of(config: Config) -> frozenset[str]:

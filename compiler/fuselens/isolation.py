@@ -523,13 +523,7 @@ def _step_back() -> None:
 def config_of(options: dict[str, Any]) -> config.Config:
     """The configuration that a request's options describe. Options of other purposes are ignored."""
     values = {name: value for name, value in options.items() if name in _OPTIONS}
-    for name in ("print_after", "assembly"):
-        if name in values:
-            values[name] = tuple(values[name])
-    for name in ("dump", "cache_dir"):
-        if values.get(name):
-            values[name] = Path(values[name])
-    return config.from_environment(**{"explore": True, **values})
+    return config.with_options(config.from_environment(explore=True), values)
 
 
 def _run_forked(request: wire.Request, parent: int, events: int, output: int, trace: int) -> NoReturn:

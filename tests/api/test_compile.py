@@ -53,6 +53,11 @@ def codes(fn) -> list[str]:
         ({"backend": "nvfuser9"}, ValueError, r"unknown backend 'nvfuser9'; backends are .*aot_eager, eager, fuselens"),
         ({"backend": 3}, TypeError, "backend is a name or a function, not a int"),
         ({"options": {"taget": "cpu"}}, ValueError, r"unknown option 'taget'; known options are .*target"),
+        ({"options": {"target": "sm_90"}}, ValueError, "target is 'sm_90': give auto, cpu, cuda or .* cuda:sm_90"),
+        ({"options": {"freezing": "yes"}}, TypeError, "option freezing takes bool, not 'yes'"),
+        ({"options": {"cache_dir": 3}}, TypeError, "option cache_dir takes Path, not 3"),
+        ({"options": {"live": "auto"}}, TypeError, r"option live takes bool \| None, not 'auto'"),
+        ({"options": {"assembly": [1]}}, TypeError, r"option assembly takes tuple.*, not \[1\]"),
         ({"nonsense": 1}, TypeError, "nonsense"),
     ],
 )
@@ -82,6 +87,14 @@ def test_config_patch():
     assert fuselens.compile(double).__fuselens__.config.recompile_limit == 8
     with pytest.raises(ValueError, match="unknown option 'recompile'"), fuselens.config.patch(recompile=3):
         pass
+
+
+def test_options_as_texts(tmp_path):
+    options = {"cache_dir": str(tmp_path), "assembly": "ptx,sass", "print_after": ["fuse"], "memory_budget": 1}
+    config = fuselens.compile(double, options=options).__fuselens__.config
+    assert (config.cache_dir, config.assembly, config.print_after) == (tmp_path, ("ptx", "sass"), ("fuse",))
+    with fuselens.config.patch(cache_dir=str(tmp_path)):
+        assert fuselens.compile(double).__fuselens__.config.cache_dir == tmp_path
 
 
 # --- functions

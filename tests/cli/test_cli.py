@@ -151,6 +151,7 @@ def test_run_that_fails(good: Path) -> None:
             ["check", "{dir}/two.py", "--print-after", "capture,nonsense"],
             "unknown stage 'nonsense'; stages are capture",
         ),
+        (["check", "{dir}/two.py", "--target", "gpu"], "target is 'gpu': give auto, cpu, cuda or a GPU's architecture"),
         (["explain", "{dir}/nothing.py::f"], "no such file"),
         (["run", "{dir}/none.py"], "has no annotated functions"),
         (["codes", "FL999"], "unknown code"),

@@ -59,7 +59,7 @@ def test_what_is_not_measured(graph: Graph) -> None:
 
 
 def test_arrays_are_not_spilled(tmp_path: Path) -> None:
-    report = fuselens.explain(torch.sin, target=TARGET, cache_dir=tmp_path, assembly=("ptx",))(torch.randn(64))
+    report = fuselens.explain(torch.sin, target="cuda:sm_90a", cache_dir=str(tmp_path), assembly="ptx")(torch.randn(64))
     (kernel,) = report.graphs[0].kernels
     stage = report.graphs[0].stage("ptx")
     assert stage is not None and "__local_depot" in stage.text  # for arguments that are large

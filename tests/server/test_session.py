@@ -152,6 +152,8 @@ def test_disk_text_of_no_file(tmp_path):
         ({"timeout": 0.5}, "timeout", 0.5),
         ({"memoryLimit": 100}, "memory_limit", 100),
         ({"target": "cpu"}, "target", "cpu"),
+        ({"target": "cuda:sm_90a"}, "target", "cuda:sm_90a"),
+        ({"target": ""}, "target", ""),
         ({"codeLens": False}, "code_lens", False),
         ({"trace": {"server": "off"}}, "timeout", 60.0),
         (None, "timeout", 60.0),
@@ -167,7 +169,7 @@ def test_settings_are_read(values, attribute, expected):
 @pytest.mark.parametrize(
     "values",
     [{"timeout": "1"}, {"timeout": True}, {"timeout": 0}, {"memoryLimit": 1.5}, {"interpreter": 3}, {"codeLens": 1},
-     {"timeout": -1}, {"concurrentChecks": 0}],
+     {"timeout": -1}, {"concurrentChecks": 0}, {"target": "sm_90"}],
 )  # fmt: skip
 def test_wrong_settings_are_named_and_ignored(values):
     found, problems = settings.read(values)

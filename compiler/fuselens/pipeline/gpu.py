@@ -7,6 +7,8 @@ what runs is the same graph's kernels for the CPU.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -70,7 +72,7 @@ def devices(captured: Captured) -> list[torch.device]:
 
 def _architecture(run: Run) -> int:
     """Of the GPU that is not here: the number in ``sm_90``."""
-    return int(run.config.target.partition("sm_")[2] or 90)
+    return int(run.config.target.partition("sm_")[2].rstrip("af") or 90)
 
 
 def tuned(fused: Graph, loops: Graph, run: Run) -> tuple[Graph, dict[str, Any], list[report.Decision]]:
@@ -144,6 +146,8 @@ def as_on_gpu(module: fx.GraphModule, fused: Graph) -> Source | None:
 
 def compile_for_absent(graph: Graph, generated: Generated, run: Run) -> None:
     """What was generated of a graph for the configured GPU, compiled: texts and resources, nothing that runs."""
+    from concurrent.futures import ThreadPoolExecutor
+
     from ..codegen.triton.assembly import Compiled
     from ..codegen.triton.offline import compile_kernel, load_module
 
@@ -159,10 +163,13 @@ def compile_for_absent(graph: Graph, generated: Generated, run: Run) -> None:
         run.say(dataclasses.replace(refused, message=message))
         module = None
     by_function: dict[str, Compiled] = {}
+    if module is not None:
+        distinct = [info for info in source.kernels if info.same_as is None]
+        compile_ = functools.partial(compile_kernel, module, arch=_architecture(run))
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # most of it waits for ptxas
+            for info, asm in zip(distinct, pool.map(compile_, distinct), strict=True):
+                by_function[info.function] = Compiled(asm, {k: int(asm[k]) for k in ("registers", "spills", "shared")})
     for info in source.kernels:
-        if module is not None and info.function not in by_function:
-            asm = compile_kernel(module, info, _architecture(run))
-            by_function[info.function] = Compiled(asm, {k: int(asm[k]) for k in ("registers", "spills", "shared")})
         resources = dict(by_function[info.function].resources) if module is not None else {}
         read, written = (None if b is None else graph.hint(b) for b in (info.bytes_read, info.bytes_written))
         run.graph.kernels.append(report.Kernel(
