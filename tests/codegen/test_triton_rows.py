@@ -211,8 +211,11 @@ def test_which_programs_can_share_a_row() -> None:
     in_place = turned.replace(reuse={"y": "x"}, donated=frozenset({"x"}))
     assert "part = " in to_triton(turned, tunings={"k": blocks}).text
     assert "part = " not in to_triton(in_place, tunings={"k": blocks}).text  # one would read what another wrote
+    counted = LOG_SOFTMAX.format(n=4, m=512).replace("    phase []\n", "    phase []\n      t10 = load x[i0] : f32\n")
+    counted = counted.replace("= log t5 : f32\n", "= log t5 : f32\n      store x[i0] = t10\n")
     for text, shared in (
         (LOG_SOFTMAX.format(n=4, m=512), True),
+        (counted, False),  # each would read what another wrote
         (LOG_SOFTMAX.format(n=4, m=513), False),  # more columns than they have
         (LOG_SOFTMAX.format(n=4, m="s0").replace("graph g", "graph g symbols [s0 = x.1 hint 300]"), False),
         (SCATTERED.format(n=128), False),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sympy
 
-from ...ir.loops import Graph, Kernel, indirect_names
+from ...ir.loops import Graph, Kernel, Op, indirect_names
 
 CLUSTERS = 90  # the architecture from which on there are some
 SIZES = (2, 4, 8)  # programs of a cluster
@@ -40,9 +40,10 @@ def _own_columns(kernel: Kernel, graph: Graph) -> bool:
         for op in phase.body:
             if op.op in ("load", "store") and (root := graph.root(op.args[0])) in written:
                 index = sympy.sympify(op.args[1]).xreplace(numbers)  # pyright: ignore
-                places[root].add((sizes, index) if not indirect_names(index) else op)
+                apart = bool(numbers) and index.free_symbols.issuperset(numbers.values()) and not indirect_names(index)
+                places[root].add((sizes, index) if apart else op)
                 read |= {root} if op.op == "load" else set()
-    return all(len(places[root]) == 1 for root in read)
+    return all(len(places[root]) == 1 and not isinstance(*places[root], Op) for root in read)
 
 
 def _everyones(programs: int, bits: int) -> str:
