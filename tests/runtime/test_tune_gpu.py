@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import math
 from collections.abc import Sequence
@@ -151,6 +152,7 @@ def test_the_model_prefers_what_keeps_memory_busy() -> None:
     found = candidates(work, default)
     assert found[0] == default
     assert 4 <= len(found) == len(set(found)) <= 8
+    assert candidates(dataclasses.replace(work, points=0, bytes=0), default) == (default,)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")

@@ -131,6 +131,8 @@ def sharing(work: Work, columns: int, warps: int, parts: int) -> Blocks:
 
 def candidates(work: Work, default: Blocks, reuses: bool = False) -> tuple[Blocks, ...]:
     """``default``, then others, those first that the model expects most of. With ``reuses``, tiles load less."""
+    if not work.points:
+        return (default,)
     tiles = tuple(Blocks(x, y, 0, w) for x, y, w in REUSING if reuses)
     others = sorted(
         {b for b in _space(work, default) if b != default},
