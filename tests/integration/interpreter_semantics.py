@@ -1,4 +1,4 @@
-"""What a GPU does and Triton's interpreter does not, put into the interpreter: bfloat16 that is rounded, folds as trees, programs
+"""What a GPU does and Triton's interpreter does not, put into the interpreter: truth values, bfloat16 that is rounded, folds as trees, programs
 without an order, memory that nobody cleared. Import it after ``TRITON_INTERPRET`` is set."""
 
 from __future__ import annotations
@@ -19,9 +19,24 @@ BUILDER: Any = interpreter.InterpreterBuilder
 
 
 def install() -> None:
+    _comparisons_are_true_or_false()
     _bfloat16_is_rounded()
     _folds_are_trees()
     _programs_run_backwards()
+
+
+def _comparisons_are_true_or_false() -> None:
+    """The interpreter takes the result of a comparison for a number of the operands' type, which shows when it is repeated."""
+
+    def of(plain: Any) -> Callable[..., Any]:
+        def compare(*given: Any) -> Any:
+            return interpreter.TensorHandle(plain(*given).data, tl.int1)
+
+        return compare
+
+    for name in dir(BUILDER):
+        if name.startswith(("create_icmp", "create_fcmp")):
+            setattr(BUILDER, name, of(getattr(BUILDER, name)))
 
 
 def _bfloat16_is_rounded() -> None:
