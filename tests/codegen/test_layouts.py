@@ -341,6 +341,28 @@ def test_gather_and_scatter() -> None:
         check(text, [torch.randint(0, 50, (n,)), torch.randn(50, 20), torch.randn(50)])
 
 
+@pytest.mark.parametrize("columns", [9, 300])
+def test_few_columns_that_fold_nothing(columns: int) -> None:
+    text = f"""graph g
+  input arg0: f32[5000, 7] strides [7, 1]
+  input arg1: i64[{columns}] strides [1]
+  buffer buf0: f32[5000, {columns}] strides [{columns}, 1]
+  buffer buf1: i64[{columns}] strides [1]
+  kernel kernel0 [i0 < {columns}] from [aten.index_select.default]
+    phase []
+      k = load arg1[i0] : i64
+      o = const 7 : i64
+      m = mod k, o : i64
+      store buf1[i0] = m
+      p = bounds m, 7 : i64
+    phase [i1 < 5000]
+      a = load arg0[7*i1 + %p] : f32
+      store buf0[i0 + {columns}*i1] = a
+  return buf0, buf1
+"""
+    check(text, [torch.randn(5000, 7), torch.randint(-20, 20, (columns,))])
+
+
 def test_indices_with_division_and_remainder() -> None:
     text = """graph g
   input arg0: f32[6, 10] strides [10, 1]

@@ -129,7 +129,7 @@ class UnitWriter(TileWriter):
     def _strip_width(self) -> int:
         """How many vectors a strip has, at most."""
         folds = [o for o in self.kernel.ops() if o.op == "reduce"]
-        arrays = sum(3 if o.args[0] == "sum" else 2 for o in folds)
+        arrays = max(1, sum(3 if o.args[0] == "sum" else 2 for o in folds))
         return max(UNROLL, STRIP // (arrays * self.width * (8 if self.wide else 4)) // UNROLL * UNROLL)
 
     def _first_column(self, outer: list[Axis], first: str, blocks: str, wide: int) -> None:
