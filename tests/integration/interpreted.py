@@ -35,12 +35,14 @@ from fuselens import torch_private
 from fuselens.codegen.source import KernelInfo, Source
 from fuselens.codegen.triton.interpret import together
 from fuselens.codegen.triton.offline import load_module
+from fuselens.ir.evaluate import evaluate
+from fuselens.ir.loops import Extern
 from fuselens.pipeline import programs, stages
 from fuselens.pipeline.recorder import Run
 from fuselens.rewrite import rows
 from fuselens.runtime import launch, memory, triton_worker
 
-from . import interpreter_semantics
+from . import graph_stages, interpreter_semantics
 
 # gradients of samples that eager computes as badly
 INEXACT = {("logcumsumexp", "float32"), ("addcmul", "float16")}
@@ -152,6 +154,13 @@ def install() -> None:
         host = host and dataclasses.replace(host, text=host.text.replace("torch.device('cuda')", "torch.device('cpu')"))
         return built(graph, dataclasses.replace(generated, host=host), *args)
 
+    def evaluated(graph: Any, given: Any) -> Any:
+        """The operators that a stage leaves run on the CPU, too."""
+        nodes = [
+            n if not isinstance(n, Extern) else dataclasses.replace(n, kwargs=_on_cpu(n.kwargs)) for n in graph.nodes
+        ]
+        return evaluate(graph.replace(nodes=tuple(nodes)), given)
+
     def no_work(*_: Any, **__: Any) -> None: ...
 
     interpreter_semantics.install()
@@ -162,6 +171,7 @@ def install() -> None:
         (Run, "target", "cuda"),
         (stages, "floats_as_tensors", on_cpu),
         (programs, "build", build),
+        (graph_stages, "evaluate", evaluated),
         (memory, "maker", MEMORY.maker),
         (launch, "load_triton", kernels),
         (launch, "compile_ahead", no_work),
@@ -173,15 +183,26 @@ def install() -> None:
         setattr(module, name, value)
 
 
+def _on_cpu(kwargs: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
+    return tuple((k, torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs)
+
+
 def choose(seed: int) -> None:
-    """From here on, what ``max-autotune`` would measure is chosen by chance: blocks of any size, clusters, products as kernels."""
+    """From here on, what ``max-autotune`` would measure is chosen by chance, though always the same of the same kernel: blocks of
+    any size, clusters, products as kernels."""
     from fuselens.codegen.triton import blocks
+    from fuselens.ir import text
     from fuselens.pipeline import gpu, tuning
 
-    chance, plain = random.Random(seed), gpu.tuned
+    plain = gpu.tuned
+
+    def chance(*what: Any) -> random.Random:
+        return random.Random(f"{seed} {what}")
 
     def measured(questions: Any, _generate: Any, _config: Any) -> list[list[float]]:
-        picks = [chance.randrange(len(q)) for q in questions]
+        picks = [
+            chance(text.show(q[0].graph)[0], *(candidate.label for candidate in q)).randrange(len(q)) for q in questions
+        ]
         return [[0.5 if k == pick else 1.0 for k in range(len(q))] for q, pick in zip(questions, picks, strict=True)]
 
     def tuned(fused: Any, loops: Any, run: Any) -> Any:
@@ -195,7 +216,7 @@ def choose(seed: int) -> None:
         return made
 
     replaced: list[tuple[Any, str, Any]] = [
-        (blocks, "predicted", lambda *_: chance.random()),
+        (blocks, "predicted", lambda *given: chance(*given).random()),
         (blocks, "PERSISTENT", 16),
         (gpu, "tuned", tuned),
         (tuning, "MEASURE", measured),
@@ -332,8 +353,12 @@ def graphs(seeds: Iterable[str], count: int) -> list[str]:
     from .graph_comparison import reduced
     from .random_graphs import SIZES, WIDE_SIZES, first_failing
 
+    told: dict[str, str] = {}  # again it may be another compilation, from the cache
+
     def fails(program: Any) -> bool:
-        return bool(difference(program))
+        found = difference(program)
+        told[str(program)] = found or ""
+        return bool(found)
 
     out: list[str] = []
     for seed in map(int, seeds):
@@ -341,7 +366,7 @@ def graphs(seeds: Iterable[str], count: int) -> list[str]:
         COUNTS.graphs += seen
         if found:
             small = reduced(found, fails)
-            out.append(f"seed {seed}: {difference(small)}\n\n{small}\n\nfound as\n\n{found}")
+            out.append(f"seed {seed}: {told[str(small)]}\n\n{small}\n\nfound as\n\n{found}")
     return out
 
 
