@@ -248,10 +248,11 @@ class _Rounding(TorchDispatchMode):
             value.data.copy_(value.data.to(dtype))
         if value.requires_grad:
 
-            def backward(_: torch.Tensor) -> None:
+            def backward(_: Any) -> None:
                 self.epsilon = epsilon
 
-            value.register_hook(backward)
+            # a hook of the tensor ends the process now and then (torch 2.13)
+            (value.register_hook if value.grad_fn is None else value.grad_fn.register_prehook)(backward)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__.rstrip("_")
