@@ -10,6 +10,8 @@ from einops.layers.torch import Rearrange, Reduce
 from jaxtyping import Float, jaxtyped
 from torch import nn
 
+import fuselens
+
 from .programs import Program, Programs, t, verify
 
 PROGRAMS = Programs()
@@ -149,3 +151,12 @@ def meta(x):
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_agrees_with_eager(program: Program) -> None:
     verify(program)
+
+
+def test_einops_that_has_computed_nothing_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_loaded_backends", "_type2backend"):
+        monkeypatch.setattr(einops._backends, name, {})
+    compiled = fuselens.compile(re1, backend="eager", fullgraph=True)
+    for _ in range(2):
+        compiled(t(2, 3, 4))
+    assert len(compiled.__fuselens__.recorder.report.graphs) == 1

@@ -23,7 +23,7 @@ from .known import PURE, UNKNOWN, deep_use, fold, is_plain_namedtuple, plain
 from .methods import named_method
 from .module_rules import call_module
 from .operators import contains, delete_subscript, identical, operate, store_subscript, subscript
-from .rules import CALLS, CODE_RULES, RULES
+from .rules import CALLS, CODE_RULES, NAMED_RULES, RULES
 from .torch_rules import set_grad_enabled
 from .tracer import CONSTANT_TYPES
 from .values import (
@@ -129,6 +129,9 @@ def _function(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
         return RULES[function](m, args, kwargs)
     if function.__code__ in CODE_RULES:
         return CODE_RULES[function.__code__](m, value, args, kwargs)
+    named = NAMED_RULES.get((function.__module__, function.__qualname__))
+    if named is not None and (result := named(m, value, args, kwargs)) is not None:
+        return result
     if torch_private.is_size_mark(function):
         return Constant(None)
     code = classify.breaking_code(function)

@@ -11,6 +11,8 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .. import torch_private
 from . import _hook, attributes, polyfills
 from . import sources as src
@@ -18,7 +20,7 @@ from .breaks import Break, raising
 from .iterators import iterate
 from .known import UNKNOWN, deep_use, fold, from_plain, plain
 from .operators import mapping_items
-from .rules import CALLS, CODE_RULES, called, rule
+from .rules import CALLS, CODE_RULES, NAMED_RULES, called, rule
 from .values import (
     Constant,
     DictValue,
@@ -29,6 +31,7 @@ from .values import (
     ObjectValue,
     PartialValue,
     SequenceValue,
+    TensorValue,
     Value,
 )
 
@@ -217,6 +220,17 @@ def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
         raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
     look_up = _LookUp(known, named)
     return m.use(m.tracer.lazy(look_up(value.value), src.applied(look_up, value.source)))
+
+
+def _einops_backend(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """What einops computes tensors with: it looks for that the first time, and keeps it."""
+    if kwargs or len(args) != 1 or not isinstance(m.use(args[0]), TensorValue):
+        return None
+    backend = value.function(torch.empty(0))
+    return m.use(m.tracer.lazy(backend, src.constant(backend, "einops' backend for tensors")))
+
+
+NAMED_RULES["einops._backends", "get_backend"] = _einops_backend
 
 
 def _only_computes(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> bool:

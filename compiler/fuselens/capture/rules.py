@@ -15,6 +15,8 @@ Rule = Callable[["Machine", list[Value], dict[str, Value]], Value]
 RULES: dict[Any, Rule] = {}
 FunctionRule = Callable[["Machine", FunctionValue, list[Value], dict[str, Value]], Value]
 CODE_RULES: dict[types.CodeType, FunctionRule] = {}  # for functions that a library makes anew, all from one code object
+# for functions of packages that need not be there, by module and name; None where the function is traced after all
+NAMED_RULES: dict[tuple[str | None, str], Callable[..., Value | None]] = {}
 
 
 def rule(*callables: Any) -> Callable[[Rule], Rule]:
