@@ -2,11 +2,12 @@
 
     python -m benchmarks.gpu [--only softmax,decode] [--systems eager,peer,own] [--rounds 12] [--json out.json]
 
-A turn of a system lasts at least 20 ms between two CUDA events, gaps between kernels included; the table has medians over
-the turns. ``GB/s`` counts the bytes that a workload must move at least; *copy* is the share of what a device copy of 1 GiB
-reaches in the same run. *cold* is the wall-clock time of the first call (and the first backward) with empty caches, in a
-process that has compiled the workloads before (of each system's default and ``max-autotune``); ``--cold`` measures first calls
-only, in fresh processes (``cold_starts``). ``--only more`` takes ``MORE``: what else measuring chooses kernels for.
+A turn of a system lasts at least 20 ms between two CUDA events, gaps between kernels included, and begins while the card does
+a call that is not counted, for which it waited while the host prepared it. The table has medians over the turns. ``GB/s`` counts
+the bytes that a workload must move at least; *copy* is the share of what a device copy of 1 GiB reaches in the same run. *cold*
+is the wall-clock time of the first call (and the first backward) with empty caches, in a process that has compiled the workloads
+before (of each system's default and ``max-autotune``); ``--cold`` measures first calls only, in fresh processes
+(``cold_starts``). ``--only more`` takes ``MORE``: what else measuring chooses kernels for.
 """
 
 from __future__ import annotations
@@ -361,6 +362,7 @@ def _own(mode: str) -> Compile:
 
 def milliseconds(call: Call, repeats: int) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    call()
     start.record()
     for _ in range(repeats):
         call()

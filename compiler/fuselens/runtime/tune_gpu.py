@@ -29,7 +29,8 @@ from .build import BuildFailed
 if TYPE_CHECKING:
     from ..codegen.source import Generated
 
-FLUSHED = 6  # times the size of the cache is written before a call: while that lasts, the next launches are prepared
+FLUSHED = 6  # times the size of the cache is read before a call: while that lasts, the next launches are prepared. Had it been
+# written, a kernel that waits for memory would wait for that to leave the cache as well, and one that computes would not
 FIRST, MORE = 3, 9  # calls of each candidate, and of those that may be the fastest
 CLOSE = 1.25  # part of the best time so far below which a candidate may be the fastest
 GAIN = 0.95  # part of the first candidate's time that another must stay below
@@ -185,7 +186,8 @@ def _seconds(calls: Sequence[Callable[[Any], Any] | None], graphs: Sequence[Grap
         kinds = [tuple(_kind(g, name) for name in g.inputs) for g in graphs]  # their inputs may come in another order
         memory = {kind: _memory(kind) for kind in dict.fromkeys(kinds)}
         properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
-        other = torch.empty(FLUSHED * properties.L2_cache_size, dtype=torch.int8, device="cuda")
+        other = torch.zeros(FLUSHED * properties.L2_cache_size // 4, device="cuda")
+        total = torch.empty((), device="cuda")
     except torch.OutOfMemoryError:
         return [math.inf] * len(calls)
     ready = {
@@ -198,7 +200,7 @@ def _seconds(calls: Sequence[Callable[[Any], Any] | None], graphs: Sequence[Grap
         for _ in range(rounds):
             for k, call in ready.items():
                 start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                other.zero_()
+                torch.sum(other, 0, out=total)
                 start.record()
                 call()
                 end.record()

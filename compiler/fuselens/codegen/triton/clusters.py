@@ -43,7 +43,7 @@ def _own_columns(kernel: Kernel, graph: Graph) -> bool:
                 apart = bool(numbers) and index.free_symbols.issuperset(numbers.values()) and not indirect_names(index)
                 places[root].add((sizes, index) if apart else op)
                 read |= {root} if op.op == "load" else set()
-    return all(len(places[root]) == 1 and not isinstance(*places[root], Op) for root in read)
+    return all(len(places[root]) == 1 and not any(isinstance(p, Op) for p in places[root]) for root in read)
 
 
 def _everyones(programs: int, bits: int) -> str:

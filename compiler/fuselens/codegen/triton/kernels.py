@@ -33,6 +33,7 @@ from .tiles import Tiles
 
 POINTS = 1024  # points of a one-dimensional block
 TILE = 32  # edge of a two-dimensional block
+LEAST_POINTS = 128
 REGISTERS = 64  # of a thread, for what it loads before it computes
 REUSED = 8  # loads that are the same along an axis, from which on tiles are worth measuring
 
@@ -176,10 +177,10 @@ class _KernelWriter(Products):
     def _points(self) -> tuple[Expr, int]:
         axes, out = self.kernel.axes, self.out
         total = sympy.Mul(*(a.size for a in axes))
-        block = self.tuning.points if self.tuning else POINTS
+        block = self.tuning.points if self.tuning else self._block(total)
         if total.is_Integer:
             block = min(block, max(16, next_power_of_two(int(total))))
-        warps = self.tuning.warps if self.tuning else 4 if block >= 512 else 1
+        warps = self.tuning.warps if self.tuning else max(1, min(4, block // LEAST_POINTS))
         self.chosen = Blocks(block, warps=warps)
         self.blocks["XBLOCK"] = block
         out.put(f"x = {self._program()} * XBLOCK + tl.arange(0, XBLOCK)")
@@ -194,6 +195,11 @@ class _KernelWriter(Products):
             self.places[row_major(axes)] = "x"  # which the compiler sees to be contiguous
         self._straight(self._asked_first(block // (32 * warps)))
         return blocks_of(total, block), warps
+
+    def _block(self, total: Expr) -> int:
+        """Points of a program: fewer where the card would have few programs."""
+        shared = self.nest.hint(total) // self.unit.graph.card.processors
+        return max(LEAST_POINTS, min(POINTS, next_power_of_two(shared)))
 
     def _asked_first(self, each: int) -> list[Op]:
         """The body with loads before the first check or store, which a thread would not do before it has what these need; as

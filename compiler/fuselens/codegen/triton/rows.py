@@ -127,8 +127,8 @@ class Rows(Folds):
         return {o.name for o in loads}
 
     def _asked_at_once(self) -> tuple[Phase, ...]:
-        """The phases with all loads of one before its first fold, for which a thread waits with what comes after; the first
-        over columns loads what only later ones read, too: it is on its way while that one folds."""
+        """The phases, of which the first over columns loads what only later ones read: it is on its way while that one folds.
+        Where no other program fills the time, all that a phase loads is asked for before a thread waits for its first fold."""
         phases, written = list(self.kernel.phases), set(self.kernel.writes())
         first = next(k for k, p in enumerate(phases) if p.axes)
         known = written | {o.args[0] for o in phases[first].body if o.op == "load"}
@@ -142,12 +142,14 @@ class Rows(Folds):
                 ]  # fmt: skip
                 early += moved
                 phases[k] = Phase(phase.axes, tuple(o for o in phase.body if o not in moved))
+        alone = self.nest.hint(sympy.Mul(*(a.size for a in self.kernel.axes))) <= self.unit.graph.card.programs
         for k, phase in enumerate(phases[first:], first):
             body = phase.body
             at = next((n for n, o in enumerate(body) if o.op in ("reduce", "scan", "store")), len(body))
             asked = [
-                o for o in body[at:] if o.op == "load" and o.args[0] not in written and not indirect_names(o.args[1])
-            ]
+                o for o in body[at:]
+                if alone and o.op == "load" and o.args[0] not in written and not indirect_names(o.args[1])
+            ]  # fmt: skip
             if phase.axes:
                 rest = (o for o in body[at:] if o not in asked)
                 phases[k] = Phase(phase.axes, (*body[:at], *asked, *(early if k == first else ()), *rest))
