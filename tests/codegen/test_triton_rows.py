@@ -148,6 +148,26 @@ def test_rows_that_begin_anywhere_in_memory() -> None:
     assert "rest" not in to_triton(parse(LOG_SOFTMAX.format(n=7, m=200))).text
 
 
+def test_rows_shorter_than_what_lies_before_an_aligned_address() -> None:
+    rows: list[Case] = []
+    for m in (66, 127, 191, 193):
+        text = f"""graph g
+  input x: i8[5, {m}] strides [{m}, 1]
+  buffer y: i64[5] strides [1]
+  kernel k [i0 < 5]
+    phase [r0 < {m}]
+      a = load x[{m}*i0 + r0] : i8
+      b = cast a : i64
+      s = reduce sum b : i64
+    phase []
+      store y[i0] = s
+  return y
+"""
+        rows.append((text, torch.randint(-9, 9, (5, m), dtype=torch.int8), lambda v: (v.sum(1),)))
+    texts = check(rows, blocks=Blocks(1, 1, 64))
+    assert ["for rest in" in t for t in texts] == [False, False, True, True]
+
+
 def best(x: Tensor) -> tuple[Tensor, ...]:
     return x.argmax(1), (x * x).sum(1), x + x.argmax(1)[:, None]
 

@@ -3,7 +3,7 @@
 ``python -m tests.integration.interpreted operators abs:float32 …``, ``models bert gpt2 …``, ``tuned`` (products as kernels),
 ``attention "soft caps" …`` (as it is written out) or ``graphs 1 2 …`` (seeds of random graphs, ``--count`` each) compares with eager,
 in a process of its own (the interpreter is chosen when Triton is imported), and prints a line of JSON. ``--all [--shard K/N]`` takes
-every operator, ``--choose SEED`` blocks by chance.
+every operator, ``--choose SEED`` blocks by chance, ``--small`` a card for which short rows are long.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from fuselens import torch_private
 from fuselens.codegen.source import KernelInfo, Source
 from fuselens.codegen.triton.interpret import together
 from fuselens.codegen.triton.offline import load_module
+from fuselens.ir.card import H100
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Extern
 from fuselens.pipeline import programs, stages
@@ -227,6 +228,27 @@ def choose(seed: int) -> None:
         setattr(module, name, value)
 
 
+def small() -> None:
+    """From here on, a card has one processor, and rows are long that are not: they are split, shared and held in registers."""
+    from fuselens.codegen.triton import blocks, rows
+    from fuselens.schedule import split
+
+    replaced: list[tuple[Any, str, Any]] = [
+        (split, "PER_PROGRAM", 1.0),
+        (split, "COLUMNS", 8),
+        (split, "LEAST", {True: 8, False: 64}),
+        (rows, "PERSISTENT", 64),
+        (rows, "LOOPED", (64, 4)),
+        (rows, "REREAD", ((599, 128),)),
+        (blocks, "HELD", (256, 128)),
+        (blocks, "LONG", (256, 256)),
+        (stages.gpu, "card", lambda _: dataclasses.replace(H100, processors=1)),
+    ]
+    for module, name, value in replaced:
+        assert hasattr(module, name), name
+        setattr(module, name, value)
+
+
 MEMORY = interpreter_semantics.Memory()
 _SCRATCH = tempfile.TemporaryDirectory(prefix="fuselens-interpreted-")
 
@@ -404,11 +426,14 @@ def main() -> None:
     parser.add_argument("--shard", default="0/1")
     parser.add_argument("--most", type=int, default=2, help="signatures of an operator and dtype")
     parser.add_argument("--choose", type=int, help="seed of choices by chance among what measuring would choose from")
+    parser.add_argument("--small", action="store_true", help="a card for which short rows are long")
     parser.add_argument("--count", type=int, default=50, help="graphs of a seed")
     given = parser.parse_args()
     os.environ |= {"FUSELENS_CACHE_DIR": _SCRATCH.name, "FUSELENS_STRICT": "1"}
     torch.set_num_threads(1)
     install()
+    if given.small:
+        small()
     if given.choose is not None:
         choose(given.choose)
     said = os.dup(1)

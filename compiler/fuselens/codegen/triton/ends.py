@@ -58,6 +58,6 @@ def ends(kernel: Kernel, phase: Phase, graph: Graph, width: int) -> Ends | None:
         return None
     multiple = 1 if aligned else LINE // sizes[index]
     whole = (length - multiple + 1) // width * width
-    if whole == 0:
+    if whole <= 0:
         return None
     return Ends(index, set_zero(index, frozenset({axis.name})), multiple, whole, length - whole)
