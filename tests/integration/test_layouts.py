@@ -139,3 +139,17 @@ def test_pooling_without_gradients() -> None:
                 expected, found = run(x), fuselens.compile(run)(x)
                 assert (found.stride(), found.requires_grad) == (expected.stride(), expected.requires_grad)
                 assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear"])
+def test_rows_interpolated_by_python_rules(mode: str) -> None:
+    """Symbolic sizes and batch norms need them."""
+
+    def beside_a_norm(x: Tensor) -> tuple[Tensor, ...]:
+        return F.interpolate(x, scale_factor=2, mode=mode), F.batch_norm(x, None, None, training=True)
+
+    x = torch.randn(4, 3, 5).transpose(0, 1)
+    for dynamic in (None, True):
+        for expected, found in zip(beside_a_norm(x), fuselens.compile(beside_a_norm, dynamic=dynamic)(x), strict=True):
+            assert found.stride() == expected.stride()
+            torch.testing.assert_close(found, expected)

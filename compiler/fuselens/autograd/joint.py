@@ -347,6 +347,9 @@ class _Trace:
                 if node.target is operator.setitem and (chosen := _chosen(*args)) is not None:
                     args[0].copy_(chosen)  # type: ignore[union-attr]
                     return None
+                if node.target is F.interpolate:  # Python rules of the nearest in rows keep the layout, kernels do not
+                    made = F.interpolate(*args, **kwargs)
+                    return made.contiguous() if made.ndim == 3 else made
                 made = node.target(*args, **kwargs)  # type: ignore[operator]
                 if torch_private.writes_lists(node.target):
                     self._count_writes(args[0])  # type: ignore[arg-type]
