@@ -192,6 +192,8 @@ programs = {
 }
 for wanted in range(3):
     for name, (fn, inputs) in programs.items():
+        if name == "any rows" and wanted:
+            continue
         fuselens.reset()
         with fuselens.config.patch(cache_dir=fuselens.config.from_environment().cache_dir / f"{name}{wanted}"):
             compiled = fuselens.compile(lambda *a: fn(*a), mode="max-autotune-no-cudagraphs")
