@@ -212,6 +212,7 @@ HELD = {
     (32768, "f32", False): "1 x 32768, 32 warps",
     (20480, "f32", True): "1 x 4096, 32 warps",
     (32768, "bf16", True): "1 x 4096, 16 warps",
+    (32768, "f64", True): "1 x 16384, 32 warps",
     (262144, "f32", True): "1 x 16384, 32 warps",  # more than eight programs hold
 }
 

@@ -112,6 +112,8 @@ def in_registers(work: Work) -> Blocks | None:
     alone, each = HELD
     length = 1 << (work.columns - 1).bit_length()
     bytes_ = work.columns * work.width
+    if work.width > 4:  # what is computed of 64 bits takes many more
+        return None
     if work.columns == length <= alone and work.held <= 2 and bytes_ > LONG[0]:
         return Blocks(1, 1, length, 32)
     parts = next((n for n in SIZES if length <= n * each), 0)
