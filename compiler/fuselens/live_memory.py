@@ -73,8 +73,9 @@ def at(graph: Graph, here: Callable[[Span], bool]) -> list[str]:
     return out
 
 
-def text(graph: Graph) -> tuple[str, tuple[Line, ...]]:
-    """The document, and the spans that its lines are about. Empty for a graph of which nothing is known."""
+def text(graph: Graph, about: str) -> tuple[str, tuple[Line, ...]]:
+    """The document for a report about the file ``about``, and the spans of its lines. Empty for a graph of which nothing
+    is known."""
     out: list[str] = []
     lines: list[Line] = []
 
@@ -91,12 +92,13 @@ def text(graph: Graph) -> tuple[str, tuple[Line, ...]]:
         for (file, line), count in by_line(graph, phase).items():
             spans = [p for s in graph.memory if s.phase == phase for p in s.spans if (p.file, p.line) == (file, line)]
             bar = "#" * -(-count * _BAR // max(highest.bytes, 1))
-            say(f"  line {line:>5}  {bytes_text(count):>10}  {bar}", *dict.fromkeys(spans))
+            where = f"line {line:>5}" if file == about else spans[0].place(about)
+            say(f"  {where:>10}  {bytes_text(count):>10}  {bar}", *dict.fromkeys(spans))
     kept = [d for d in saved(graph) if _bytes(d)]
     if kept:
         say(f"saved for backward: {bytes_text(saved_bytes(graph))} in {len(kept)} value{'' if len(kept) == 1 else 's'}")
         for d in kept:
-            say(f"  {_described(d)}: {d.reason}", *_spans(d))
+            say(f"  {_described(d, about)}: {d.reason}", *_spans(d))
     free = [d.subject for d in saved(graph) if not _bytes(d)]
     if free:
         say(f"read again by the backward, alive anyway: {', '.join(free)}")
@@ -104,12 +106,12 @@ def text(graph: Graph) -> tuple[str, tuple[Line, ...]]:
     if again:
         say("computed again in the backward")
         for d in again:
-            say(f"  {_described(d)}: {d.reason}", *_spans(d))
+            say(f"  {_described(d, about)}: {d.reason}", *_spans(d))
     return "".join(f"{line}\n" for line in out), tuple(lines)
 
 
-def _described(decision: Decision) -> str:
-    where = f", line {decision.span.line}" if decision.span else ""
+def _described(decision: Decision, about: str) -> str:
+    where = f", {decision.span.place(about)}" if decision.span else ""
     return f"{bytes_text(_bytes(decision)):>10}  {decision.subject} {decision.data.get('shape', '')}{where}"
 
 

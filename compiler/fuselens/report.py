@@ -31,6 +31,12 @@ class Span:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column + 1}"
 
+    def place(self, file: str) -> str:
+        """Its line, for readers of what is about ``file``: ``line 12``, or ``model.py:12`` where it is in another."""
+        if self.file == file:
+            return f"line {self.line}"
+        return f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.line}"
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:

@@ -122,7 +122,7 @@ def summary_lines(report: Report) -> list[str]:
         for kernel in graph.kernels:
             traffic = f"reads {bytes_text(kernel.bytes_read)}, writes {bytes_text(kernel.bytes_written)}"
             traffic += f"; {kernel.takes}" if kernel.takes else ""
-            where = _lines_text(kernel.spans)
+            where = _lines_text(kernel.spans, report.file)
             what = ", ".join(kernel.operations)
             out.append(
                 f"    {kernel.phase} kernel {kernel.name} ({kernel.backend}, {kernel.kind}): {what}; {traffic}{where}"
@@ -139,11 +139,17 @@ def _operations_text(graph: Graph) -> str:
     return f"{graph.operations} operation{'' if graph.operations == 1 else 's'}"
 
 
-def _lines_text(spans: Iterable[Span]) -> str:
-    lines = sorted({span.line for span in spans})
-    if not lines:
-        return ""
-    return f"; line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}"
+def _lines_text(spans: Iterable[Span], file: str) -> str:
+    """``; lines 3, 12; model.py:7, 8``: the other files' after those of ``file``."""
+    found: dict[str, set[int]] = {}
+    for span in spans:
+        found.setdefault(span.file, set()).add(span.line)
+    out = ""
+    for path in sorted(found, key=lambda p: (p != file, p)):
+        lines = sorted(found[path])
+        name = f"line{'s' if len(lines) > 1 else ''} " if path == file else f"{Path(path).name}:"
+        out += f"; {name}{', '.join(map(str, lines))}"
+    return out
 
 
 def _timings_text(timings: list[Timing]) -> str:
@@ -160,10 +166,10 @@ def explain(report: Report, source: str | None = None) -> str:
     out += _section("Breaks", (diagnostic_text(b, source, full=True) for b in report.breaks))
     out += _section("Diagnostics", (diagnostic_text(d, source, full=True) for d in report.diagnostics))
     out += _section("Symbols", (_symbol_text(s) for s in report.symbols))
-    out += _section("Guards", _guards_text(report.guards))
-    out += _section("Shapes", (f"line {s.span.line}: {s.name} is {s.tensor}" for s in report.shapes))
+    out += _section("Guards", _guards_text(report.guards, report.file))
+    out += _section("Shapes", (f"{s.span.place(report.file)}: {s.name} is {s.tensor}" for s in report.shapes))
     for graph in report.graphs:
-        out += _section(f"Graph {graph.id}: {graph.frame}", _graph_text(graph))
+        out += _section(f"Graph {graph.id}: {graph.frame}", _graph_text(graph, report.file))
     out += _section("Timings", (f"{t.stage:<16} {seconds_text(t.seconds)}" for t in report.timings))
     out += _section("Versions", (f"{name} {version}" for name, version in report.versions.items()))
     return "\n".join(out)
@@ -182,10 +188,10 @@ def _symbol_text(symbol: Symbol) -> str:
     return f"{symbol.name} = {symbol.source} ({f'{lower} … {upper}'.strip()}{hint})"
 
 
-def _guards_text(guards: list[Guard]) -> list[str]:
+def _guards_text(guards: list[Guard], file: str) -> list[str]:
     costs = ["" if g.cost_ns is None else f"  ({g.cost_ns:.1f} ns)" for g in guards[:_MOST_GUARDS]]
     out = [
-        g.expression + (f"  [line {g.span.line}]" if g.span else "") + cost
+        g.expression + (f"  [{g.span.place(file)}]" if g.span else "") + cost
         for g, cost in zip(guards, costs, strict=False)
     ]
     if len(guards) > _MOST_GUARDS:
@@ -193,21 +199,21 @@ def _guards_text(guards: list[Guard]) -> list[str]:
     return out
 
 
-def _graph_text(graph: Graph) -> list[str]:
+def _graph_text(graph: Graph, file: str) -> list[str]:
     out = [_operations_text(graph) + (", runs eagerly" if graph.fallback else "")]
     if graph.inputs or graph.outputs:
         out.append(f"({', '.join(map(str, graph.inputs))}) -> ({', '.join(map(str, graph.outputs))})")
     for kernel in graph.kernels:
         out.append(f"{kernel.phase} kernel {kernel.name} ({kernel.backend}, {kernel.kind})")
-        out.append(f"  {', '.join(kernel.operations)}{_lines_text(kernel.spans)}")
+        out.append(f"  {', '.join(kernel.operations)}{_lines_text(kernel.spans, file)}")
         out.append(f"  reads {bytes_text(kernel.bytes_read)}, writes {bytes_text(kernel.bytes_written)} per call")
         out += [f"  {kernel.takes}"] if kernel.takes else []
     out += [f"extern {name}" for name in graph.externs]
-    out += live_memory.text(graph)[0].splitlines()
+    out += live_memory.text(graph, file)[0].splitlines()
     for d in graph.decisions:
         if d.verdict in ("saved", "recomputed"):
             continue
-        line = f", line {d.span.line}" if d.span else ""
+        line = f", {d.span.place(file)}" if d.span else ""
         out.append(f"{d.verdict}: {d.subject} ({d.code}{line}): {d.reason}")
         out += [f"  {seconds_text(seconds):>9}  {name}" for name, seconds in d.candidates]
     out += [f"{t.stage:<16} {seconds_text(t.seconds)}" for t in graph.timings]

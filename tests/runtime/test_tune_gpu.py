@@ -94,7 +94,7 @@ def test_the_fastest_is_taken_for_all_equal_kernels(tmp_path: Path) -> None:
     assert decision.candidates[0] == (str(other), 0.5)
     assert f"{other} takes 0.50 of the time of {default}" in decision.reason
     report = ReportedGraph(0, "f", None, 1, decisions=[decision])
-    table = [line for line in views._graph_text(report) if line.startswith("  ")]
+    table = [line for line in views._graph_text(report, "f.py") if line.startswith("  ")]
     assert table[0].split(maxsplit=2) == ["500", "ms", str(other)]
     assert len(table) == len(decision.data)
 

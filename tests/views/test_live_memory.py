@@ -44,8 +44,13 @@ def test_peak_and_lines() -> None:
     assert live_memory.peak(Graph(0, "f", None, 0), "forward") is None
 
 
+def test_lines_of_other_files_name_them() -> None:
+    text, _ = live_memory.text(graph(), "/w/main.py")
+    assert "f.py:2       3 KiB  ####" in text and ", f.py:2: mm is" in text
+
+
 def test_document_is_linked_to_lines() -> None:
-    text, lines = live_memory.text(graph())
+    text, lines = live_memory.text(graph(), "/w/f.py")
     assert text == (
         "forward: at most 3 KiB held at once, in kernel1\n"
         "  line     2       3 KiB  ########################\n"
@@ -61,7 +66,7 @@ def test_document_is_linked_to_lines() -> None:
     assert {entry.line: [s.line for s in entry.spans] for entry in lines} == {
         1: [2, 3], 2: [2], 3: [3], 4: [3], 5: [3], 7: [2], 10: [3],
     }  # fmt: skip
-    assert live_memory.text(Graph(0, "f", None, 0)) == ("", ())
+    assert live_memory.text(Graph(0, "f", None, 0), "/w/f.py") == ("", ())
 
 
 def test_sentences_about_a_line() -> None:

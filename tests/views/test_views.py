@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -103,6 +104,18 @@ def test_summary_lines() -> None:
     assert "div, mul; reads 2 KiB, writes ?; 12 registers; line 3" in text
     assert "extern: aten.mm" in text
     assert "capture 1.5 ms · build.cpp 50 ms" in text
+
+
+def test_places_in_other_files_name_them() -> None:
+    report = toy_report()
+    report.shapes, report.guards = [], []
+    (kernel,) = report.kernels
+    far = [dataclasses.replace(s, file="/lib/layers.py", line=line) for s in kernel.spans for line in (41, 12)]
+    report.graphs[0].kernels = [dataclasses.replace(kernel, spans=(*far, *kernel.spans))]
+    report.graphs[0].decisions = [Decision("FL410", "refused", "a + b", "sizes", far[0])]
+    assert "; line 3; layers.py:12, 41\n" in "\n".join(views.summary_lines(report))
+    text = views.explain(report)
+    assert "; line 3; layers.py:12, 41\n" in text and "refused: a + b (FL410, layers.py:41): sizes" in text
 
 
 def test_explain_says_everything() -> None:

@@ -46,7 +46,7 @@ def compile_graph(captured: Captured, recorder: Recorder) -> Callable[[tuple[Any
     def compiled() -> Callable[..., Any]:
         made = or_eager(lambda: _compile(run), run)
         if record.memory:
-            run.record("memory", "txt", lambda: live_memory.text(record))
+            run.record("memory", "txt", lambda: live_memory.text(record, run.recorder.report.file))
         return made
 
     if run.config.build or run.target != "cpu":

@@ -96,7 +96,9 @@ def _function(view: View, report: Report, link: Links) -> list[str]:
     found = [*report.breaks, *report.diagnostics]
     if found:
         parts.append(
-            bullets([f"{f'line {d.span.line}: ' if d.span else ''}{escape(d.message)} ({d.code})" for d in found])
+            bullets(
+                [f"{f'{d.span.place(report.file)}: ' if d.span else ''}{escape(d.message)} ({d.code})" for d in found]
+            )
         )
     timings = summary.stage_times(report)
     if timings:
@@ -136,7 +138,9 @@ def _parameter(view: View, function: Annotated, parameter: Parameter) -> list[st
         parts.append(bullets([f"{code(s.name)} = {code(s.source)}{_range(s.lower, s.upper, s.hint)}" for s in symbols]))
     guards = [g for g in report.guards if g.root == parameter.name or (not g.root and named.search(g.source))]
     if guards:
-        lines = [f"{g.expression}{f'  # line {g.span.line}' if g.span else ''}" for g in guards[:_MAXIMUM_LINES]]
+        lines = [
+            f"{g.expression}{f'  # {g.span.place(report.file)}' if g.span else ''}" for g in guards[:_MAXIMUM_LINES]
+        ]
         lines += [f"# and {len(guards) - _MAXIMUM_LINES} more"] if len(guards) > _MAXIMUM_LINES else []
         parts.append("Compiled again unless:\n" + block("python", lines))
     else:

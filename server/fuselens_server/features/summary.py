@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from fuselens import live_memory
 from fuselens.diagnostics import TABLE
-from fuselens.report import Diagnostic, Graph, Kernel, Report, RunResult, Span, Timing
+from fuselens.report import Diagnostic, Graph, Kernel, Report, RunResult, Timing
 
 _OPERATOR = re.compile(r"^(?:aten|prims)\.(\w+)\.\w+$")
 _TOTAL = "total"  # the timing of the whole compilation, which holds the stages'
@@ -126,7 +126,7 @@ def guards(report: Report) -> str:
     out = [f"# {report.function} is reused while all of these hold; otherwise it is compiled again."]
     by_root: dict[str, list[str]] = defaultdict(list)
     for guard in report.guards:
-        because = f"    # {_place(report, guard.span)}" if guard.span else ""
+        because = f"    # {guard.span.place(report.file)}" if guard.span else ""
         by_root[guard.root or guard.source].append(f"{guard.kind:<12} {guard.expression}{because}")
     for root, lines in by_root.items():
         out += ["", f"# {root}", *lines]
@@ -157,12 +157,6 @@ def _finding(diagnostic: Diagnostic) -> list[str]:
     return out
 
 
-def _place(report: Report, span: Span) -> str:
-    if span.file == report.file:
-        return f"line {span.line}"
-    return f"{span.file.replace(chr(92), '/').rpartition('/')[2]}:{span.line}"
-
-
 def _graph(report: Report, graph: Graph) -> list[str]:
     kind = "forward and backward" if graph.training else "forward only"
     operations = f"{graph.operations} operation{'' if graph.operations == 1 else 's'}"
@@ -177,11 +171,11 @@ def _graph(report: Report, graph: Graph) -> list[str]:
         )
     out += [f"kernel {kernel_line(kernel)}" for kernel in graph.kernels]
     out += [f"extern {name}" for name in graph.externs]
-    out += live_memory.text(graph)[0].splitlines()
+    out += live_memory.text(graph, report.file)[0].splitlines()
     for decision in graph.decisions:
         if decision.verdict in ("saved", "recomputed"):
             continue
-        where = f" ({_place(report, decision.span)})" if decision.span else ""
+        where = f" ({decision.span.place(report.file)})" if decision.span else ""
         out.append(f"{decision.verdict}: {decision.subject}: {decision.reason}{where}")
         out += [f"  {'–' if s is None else duration(s):>9}  {name}" for name, s in decision.candidates]
     return out
