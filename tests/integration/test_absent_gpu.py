@@ -58,6 +58,28 @@ def test_what_is_not_measured(graph: Graph) -> None:
     assert "–  the vendor's library" in views.explain(report)
 
 
+def attends(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+def writes_it_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    k, v = (t.repeat_interleave(4, 1) for t in (k, v))
+    scores = 30.0 * torch.tanh(q @ k.transpose(-1, -2) / 240.0)
+    return scores.softmax(-1) @ v
+
+
+@pytest.mark.parametrize("fn", [attends, writes_it_out])
+def test_attention_is_the_gpus(fn: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, heads, rows, 64, dtype=torch.bfloat16) for heads, rows in ((8, 1), (2, 512), (2, 512)))
+    compiled = fuselens.compile(fn, options={"target": TARGET, "cache_dir": tmp_path})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(q, k, v), fn(q, k, v), rtol=2e-2, atol=2e-3)
+    (graph,) = fuselens.explain(compiled)(q, k, v).graphs
+    assert [k.kind for k in graph.kernels][0] == "attention" and not graph.fallback
+    assert graph.kernels[0].resources["registers"] > 0
+
+
 def test_arrays_are_not_spilled(tmp_path: Path) -> None:
     report = fuselens.explain(torch.sin, target="cuda:sm_90a", cache_dir=str(tmp_path), assembly="ptx")(torch.randn(64))
     (kernel,) = report.graphs[0].kernels

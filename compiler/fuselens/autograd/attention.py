@@ -19,11 +19,12 @@ from fuselens.ir.attention import OWN, ROWS, SHARED, WIDTH
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-def attended(found: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-    """The result of ``scaled_dot_product_attention`` by our operator, laid out as ``found``; None where torch chooses."""
+def attended(device: str, found: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """The result of ``scaled_dot_product_attention`` by our operator, laid out as ``found``; None where torch chooses. It is
+    for a ``device`` of this kind, if not for that of its operands."""
     given = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
     mask, causal, scale = given.get("attn_mask"), bool(given.get("is_causal")), given.get("scale")
-    if given.get("dropout_p") or not _taken(query, key, value, mask, causal, bool(given.get("enable_gqa"))):
+    if given.get("dropout_p") or not _taken(device, query, key, value, mask, causal, bool(given.get("enable_gqa"))):
         return None
     masked = -math.inf
     if mask is not None and mask.dtype is torch.bool and _is_cudnns(query, key, value, mask):
@@ -33,10 +34,10 @@ def attended(found: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs:
     return OWN(query, key, value, mask, scale, causal, masked, apart)
 
 
-def _taken(query: Any, key: Any, value: Any, mask: Any, causal: bool, grouped: bool) -> bool:
+def _taken(device: str, query: Any, key: Any, value: Any, mask: Any, causal: bool, grouped: bool) -> bool:
     operands = (query, key, value)
     tensors = [t for t in (*operands, mask) if isinstance(t, Tensor)]
-    if len(tensors) != 3 + (mask is not None) or any(t.device.type != "cuda" for t in tensors):
+    if len(tensors) != 3 + (mask is not None) or any((device or t.device.type) != "cuda" for t in tensors):
         return False
     if torch_private.attends_by_steps():
         return False

@@ -94,12 +94,14 @@ def trace(
     decompositions: Decompositions | None = None,
     sharing: Sharing = NOTHING_SHARED,
     counter_based: bool = False,
+    device: str = "",
 ) -> Joint:
     """The joint graph of ``gm`` on ``fake_inputs`` (fake tensors of one mode, or Python/symbolic numbers).
 
     Without an input that requires grad, or where gradients are never on, there is no backward. ``sharing`` tells which
     inputs share memory with those that are written; the fakes do not. With ``counter_based``
-    random operators become functions of a seed (``random_numbers``). Raises Unsupported.
+    random operators become functions of a seed (``random_numbers``). ``device`` is the kind that the graph is for, if its
+    tensors are not there. Raises Unsupported.
     """
     mode = next((m for m in map(torch_private.fake_mode_of, fake_inputs) if m is not None), None)
     if mode is None:
@@ -113,7 +115,7 @@ def trace(
             stack.enter_context(torch_private.python_rules())
         stack.enter_context(recorder)
         stack.enter_context(torch_private.functionalization())
-        return _Trace(gm, fake_inputs, recorder, mode, sharing).run()
+        return _Trace(gm, fake_inputs, recorder, mode, sharing, device).run()
 
 
 class _Trace:
@@ -126,8 +128,9 @@ class _Trace:
         recorder: Recorder,
         mode: Any,
         sharing: Sharing,
+        device: str,
     ) -> None:
-        self.sharing = sharing
+        self.sharing, self.device = sharing, device
         self.members = {i: len(fake_inputs) + k for k, base in enumerate(sharing.bases) for i in base.members}
         self.gm = gm
         self.recorder = recorder
@@ -341,7 +344,7 @@ class _Trace:
                 if (each := on_tensors(node.target)) is not None:
                     return each(*args, **kwargs)
                 if node.target is F.scaled_dot_product_attention:
-                    own = attended(node.meta["val"], *args, **kwargs)
+                    own = attended(self.device, node.meta["val"], *args, **kwargs)
                     if own is not None:
                         return own
                 if node.target is operator.setitem and (chosen := _chosen(*args)) is not None:

@@ -170,6 +170,7 @@ def _trace(run: Run, shared: Sharing) -> _Traced:
                 grad_enabled=captured.grad_enabled,
                 sharing=shared,
                 counter_based=run.loops and not config.fallback_random,
+                device="cuda" if run.for_absent_gpu else "",
             )
 
     key = None

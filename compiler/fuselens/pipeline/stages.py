@@ -197,9 +197,9 @@ def _lowered(
 
 def _simplified(module: fx.GraphModule, run: Run, known: Mapping[int, Any]) -> tuple[fx.GraphModule, list[Decision]]:
     module = simplify(module)
-    decisions = [*attention(module), *own_attention(module)]
     if run.for_absent_gpu:
-        return module, decisions  # the CPU's libraries do not matter
+        return module, own_attention(module, "cuda")  # the CPU's libraries do not matter
+    decisions = [*attention(module), *own_attention(module)]
     libraries, constants = Libraries(run.config), Constants(module, known)
     with torch_private.autocast_off():
         decisions += single(module, libraries.half_seconds, LEAST_GAIN, constants, form)
