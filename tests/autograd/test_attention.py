@@ -74,6 +74,6 @@ def test_gradients_are_torchs() -> None:
     with torch_private.fake_mode():
         query = torch.empty(1, 8, 1, 64, device="cuda", dtype=torch.bfloat16)
         key = torch.empty(1, 8, 9, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-        assert attended(query, query, key, key) is None
+        assert attended("", query, query, key, key) is None
         with torch.no_grad():
-            assert attended(query, query, key, key).shape == (1, 8, 1, 64)
+            assert attended("", query, query, key, key).shape == (1, 8, 1, 64)
