@@ -45,9 +45,9 @@ def test_operators(shard: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_sample_of_graphs(seed: int) -> None:
-    assert interpreted("graphs", str(seed), "--count", "12")["kernels"] > 40
+@pytest.mark.parametrize("how", [("0",), ("1",), ("2", "--small")], ids=" ".join)
+def test_a_sample_of_graphs(how: tuple[str, ...]) -> None:
+    assert interpreted("graphs", *how, "--count", "12")["kernels"] > 40
 
 
 @pytest.mark.slow
@@ -94,8 +94,9 @@ def test_every_operator_with_choices_of_measuring(shard: int) -> None:
 
 
 @pytest.mark.sweep
-def test_random_graphs_with_choices_of_measuring() -> None:
-    assert interpreted("graphs", "1", "2", "3", "4", "--count", "50", "--choose", "1")["chosen"] > 100
+@pytest.mark.parametrize("how", [(), ("--small",)], ids=" ".join)
+def test_random_graphs_with_choices_of_measuring(how: tuple[str, ...]) -> None:
+    assert interpreted("graphs", "1", "2", "3", "4", "--count", "50", "--choose", "1", *how)["chosen"] > 100
 
 
 @pytest.mark.sweep
