@@ -100,7 +100,7 @@ def _launcher(module: types.ModuleType, info: KernelInfo) -> Callable[..., None]
         if not programs:
             return
         try:
-            together(functools.partial(function[(programs,)], *tensors), module, info, tensors)(*sizes)
+            together(functools.partial(function[(programs,)], *tensors), module, info)(*sizes)
         except Exception as error:
             COUNTS.errors.append(f"{info.name}: {error}\n{Path(module.__file__ or '').read_text()}")
             raise Skipped from error

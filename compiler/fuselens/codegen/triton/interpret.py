@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,17 +68,17 @@ def main(job_file: str, result_file: str) -> None:
         try:
             if job.grid:
                 launch = functools.partial(getattr(module, info.function)[(job.grid,)], *tensors)
-                together(launch, module, info, tensors)(*(job.sizes[s] for s in info.sizes))
+                together(launch, module, info)(*(job.sizes[s] for s in info.sizes))
         except Exception as error:
             raise RuntimeError(f"job {number}, {job.kernel}:\n{job.source.text}") from error
         results.append(job.tensors)
     torch.save(results, result_file)
 
 
-def together(launch: Callable[..., None], module: Any, info: KernelInfo, tensors: Sequence[Any]) -> Callable[..., None]:
+def together(launch: Callable[..., None], module: Any, info: KernelInfo) -> Callable[..., None]:
     """``launch`` of a kernel whose programs may be clusters. The interpreter runs one program after the other, so they run
-    until each knows what the others gave: again, on what was in ``tensors`` before, for each number that they give, of which
-    they know one more every time."""
+    until each knows what the others gave: again, on the memory that was there before, for each number that they give, of
+    which they know one more every time."""
     programs = info.launch.get("cluster", 1)
     if programs == 1:
         return launch
@@ -87,7 +88,7 @@ def together(launch: Callable[..., None], module: Any, info: KernelInfo, tensors
 
         given: dict[tuple[int, int], Any] = {}  # by program, and which of its numbers
         asked: Counter[int] = Counter()
-        known, before = 0, [t.clone() for t in tensors]
+        known = 0
 
         def of_programs(x: Any) -> tuple[Any, ...]:
             program = interpreter_builder.grid_idx[0]
@@ -103,14 +104,35 @@ def together(launch: Callable[..., None], module: Any, info: KernelInfo, tensors
         module.leave_cluster = lambda: None
         while True:
             asked.clear()
-            launch(*sizes)
+            with _undoing(interpreter_builder) as undo:
+                launch(*sizes)
             if known >= max(asked.values(), default=0):
                 return
             known += 1
-            for tensor, value in zip(tensors, before, strict=True):
-                tensor.copy_(value)
+            undo()
 
     return run
+
+
+@contextmanager
+def _undoing(builder: Any) -> Iterator[Callable[[], None]]:
+    """Gives what takes back the stores that programs do inside."""
+    store, overwritten = builder.create_masked_store, []
+
+    def keeping(places: Any, value: Any, mask: Any, *how: Any) -> Any:
+        before = builder.create_masked_load(places, mask, None, None, None, False)
+        overwritten.append((places, before, mask))
+        return store(places, value, mask, *how)
+
+    def undo() -> None:
+        for places, before, mask in reversed(overwritten):
+            store(places, before, mask, None, None)
+
+    builder.create_masked_store = keeping
+    try:
+        yield undo
+    finally:
+        builder.create_masked_store = store
 
 
 def _as_kernels_see(tensor: Any) -> Any:
