@@ -178,6 +178,10 @@ def test_other_products() -> None:
     assert sites(parse(GATED.replace("f32", "f64"))) == []
     row = GATED.replace("[16, ", "[1, ").replace("768", "48")
     assert sites(parse(row)) == []
+    outer = GATED.replace("x: f32[16, 32] strides [32, 1]", "x: f32[16, 1] strides [1, 1]").replace(
+        "[32, 48]", "[1, 48]"
+    )
+    assert sites(parse(outer)) == []
 
 
 def test_what_makes_operands() -> None:

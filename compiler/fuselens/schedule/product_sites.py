@@ -86,7 +86,7 @@ def _site(graph: Graph, call: Extern) -> Site | None:
         return None
     sizes = (operands.rows, operands.columns, operands.summed, (operands.batch,))
     high, wide, deep, count = (graph.hint(product(n)) for n in sizes)
-    return Site(call, operands) if min(high, wide) > 1 and min(deep, count) > 0 else None
+    return Site(call, operands) if min(high, wide, deep) > 1 and count > 0 else None
 
 
 def _multiplied(graph: Graph, call: Extern) -> Operands | None:
