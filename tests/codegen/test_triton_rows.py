@@ -120,6 +120,36 @@ def test_softmax_of_looped_split_and_persistent_rows() -> None:
     assert "// RBLOCK2 * RBLOCK2 - start" in looped  # the second pass begins where the first one ended
 
 
+TWO_SUMS = """graph g
+  input x: f32[3, {m}] strides [{m}, 1]
+  buffer y: f32[3] strides [1]
+  buffer z: f32[3] strides [1]
+  kernel k [i0 < 3]
+    phase [r0 < {m}]
+      t0 = load x[{m}*i0 + r0] : f32
+      t1 = reduce max t0 : f32
+      t2 = reduce sumexp t0 : f32
+      t3 = reduce sumexp t0 : f32
+    phase []
+      t4 = log t2 : f32
+      t5 = add t1, t4 : f32
+      t6 = log t3 : f32
+      store y[i0] = t5
+      store z[i0] = t6
+  return y, z
+"""
+
+
+def test_sums_that_share_a_maximum() -> None:
+    """As of a log_softmax beside a logsumexp."""
+
+    def sums(x: Tensor) -> tuple[Tensor, ...]:
+        return x.logsumexp(1), x.logsumexp(1) - x.amax(1)
+
+    cases: list[Case] = [(TWO_SUMS.format(m=m), torch.randn(3, m).mul(9), sums) for m in (64, 203)]
+    assert all("for start" in text for text in check(cases, blocks=Blocks(1, 1, 32)))
+
+
 def test_halves_and_doubles() -> None:
     text = LOG_SOFTMAX.format(n=7, m=200)
     half = text.replace("x: f32", "x: bf16").replace("y: f32", "y: bf16")

@@ -137,6 +137,44 @@ def test_how_many_kernels_are_left(text: str, kernels: int) -> None:
     assert len(list(merged(text).kernels())) == kernels
 
 
+def test_zeros_of_both_signs() -> None:
+    zero = "    phase []\n      t9 = const 0.0 : f32\n      store {}[i0] = t9\n"
+    text = PRODUCTS.format(between="", outputs="")
+    text = text.replace("    phase []\n      store y[i0] = t6\n", zero.format("y"))
+    text = text.replace("      store z[i0] = t8\n", "      t9 = const -0.0 : f32\n      store z[i0] = t9\n")
+    graph = merged(text)
+    assert len(graph.kernels()) == 1
+    given = [torch.randn(30), torch.randn(24, 30), torch.randn(8, 30), torch.randn(8), torch.tensor(0.3)]
+    y, z = evaluate(graph, given)
+    assert not y.signbit().any() and z.signbit().all()
+
+
+def test_passes_whose_axes_have_one_name() -> None:
+    text = PRODUCTS.format(between="", outputs="")
+    for axis, other, out in (("r0", "r0", "y[i0] = t6"), ("r1", "r2", "z[i0] = t8")):
+        first = f"    phase [{other} < 5]\n      t10 = load x[{other}] : f32\n      t11 = reduce sum t10 : f32\n"
+        text = text.replace(f"    phase [{axis} < 30]", f"{first}    phase [{axis} < 30]")
+        added = f"t12 = add {out[-2:]}, t11 : f32\n      store {out[:-2]}t12"
+        text = text.replace(f"store {out}", added)
+    graph = merged(text)
+    assert len(graph.kernels()) == 1
+    given = [torch.randn(30), torch.randn(24, 30), torch.randn(8, 30), torch.randn(8), torch.tensor(0.3)]
+    for found, wanted in zip(evaluate(graph, given), evaluate(parse(text), given), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_merged_kernels_stay_short() -> None:
+    names = range(12)
+    lines = ["graph g", "  input x: f32[4] strides [1]"]
+    lines += [f"  buffer y{k}: f32[{8 if k else 4}] strides [1]" for k in names]
+    for k in names:
+        chain = [f"      t{n} = mul t{n - 1}, t{n - 1} : f32" for n in range(1, 40)]
+        lines += [f"  kernel k{k} [i0 < {8 if k else 4}]", "    phase []", f"      t0 = load x[Mod(i0 + {k}, 4)] : f32"]
+        lines += [*chain, f"      store y{k}[i0] = t39"]
+    graph = merged("\n".join([*lines, f"  return {', '.join(f'y{k}' for k in names)}", ""]))
+    assert 1 < len(graph.kernels()) < len(names)
+
+
 def test_long_kernels_and_few_programs_stay_apart() -> None:
     text = PRODUCTS.format(between="", outputs="")
     slow = dataclasses.replace(SMALL, bandwidth=1e7)

@@ -18,6 +18,7 @@ from fuselens.schedule.product_sites import fresh, used, written
 from fuselens.schedule.products import changed
 
 MOST = 8  # folds of the merged kernel, and how many times as many points a kernel may have as another
+OPS = 512  # of the merged kernel: compilers slow down on longer ones
 NEAR = 8  # nodes among which kernels are looked for
 FOLDED = 40e-6  # seconds that both take together, up to which one launch less is worth it: where they fold,
 POINTS = 0.4e-6  # and where they do not
@@ -73,20 +74,22 @@ def _merged(graph: Graph, one: Kernel, other: Kernel) -> Kernel | None:
     folds = [sum(o.op == "reduce" for o in k.ops()) for k in (few, many)]
     if (folds[0] == 0) != (folds[1] == 0) or folds[0] + times * folds[1] > MOST or _unusual(one) or _unusual(other):
         return None
+    if len([*few.ops()]) + times * len([*many.ops()]) > OPS:
+        return None
     seconds = sum(_bytes(graph, k) for k in (one, other)) / graph.card.bandwidth
     if seconds > (FOLDED if folds[0] else POINTS) or (folds[0] and _points(few) < FILLED * graph.card.processors):
         return None
     taken = {o.name for o in few.ops()} | {a.name for k in (few, many) for a in _axes(k)}
-    sections = [_sections(few)]
+    sections, axes = [_sections(few)], _columns(few)
     for k in range(times):
         names = {o.name: fresh(o.name, taken) for o in many.ops()}
-        mapping: dict[str, Expr] = {}
+        points: dict[str, Expr] = {}
         for mine, theirs in zip(few.axes, many.axes, strict=True):
-            mapping[theirs.name] = mine.symbol + (k * mine.size if mine.size != theirs.size else 0)
-        for mine, theirs in zip(_folded(few), _folded(many), strict=True):
-            mapping |= {b.name: a.symbol for a, b in zip(mine.axes, theirs.axes, strict=True)}
-        sections.append([[changed(o, names, mapping) for o in body] for body in _sections(many)])
-    axes = [axes for p in _folded(few) for axes in ((), p.axes)] + [()]
+            points[theirs.name] = mine.symbol + (k * mine.size if mine.size != theirs.size else 0)
+        sections.append([])
+        for body, mine, theirs in zip(_sections(many), axes, _columns(many), strict=True):
+            mapping = points | {b.name: a.symbol for a, b in zip(mine, theirs, strict=True)}
+            sections[-1].append([changed(o, names, mapping) for o in body])
     bodies = [[o for part in parts for o in part] for parts in zip(*sections, strict=True)]
     phases = tuple(
         Phase(a, tuple(b))
@@ -117,12 +120,8 @@ def _unusual(kernel: Kernel) -> bool:
     return any(o.op in ("scan", "random") for o in kernel.ops()) or bool({*kernel.reads()} & {*kernel.writes()})
 
 
-def _folded(kernel: Kernel) -> list[Phase]:
-    return [p for p in kernel.phases if p.axes]
-
-
 def _folded_sizes(kernel: Kernel) -> list[tuple[Expr, ...]]:
-    return [tuple(a.size for a in p.axes) for p in _folded(kernel)]
+    return [tuple(a.size for a in p.axes) for p in kernel.phases if p.axes]
 
 
 def _axes(kernel: Kernel) -> Iterator[Axis]:
@@ -152,6 +151,11 @@ def _varies(op: Op, kernel: Kernel) -> bool:
     return not kernel.axes or bool({s.name for s in op.args[1].free_symbols} & {a.name for a in kernel.axes})
 
 
+def _columns(kernel: Kernel) -> list[tuple[Axis, ...]]:
+    """The axes of each of its sections."""
+    return [axes for p in kernel.phases if p.axes for axes in ((), p.axes)] + [()]
+
+
 def _sections(kernel: Kernel) -> list[list[Op]]:
     """What a kernel does before, in and after each of its passes over columns."""
     sections: list[list[Op]] = [[]]
@@ -175,7 +179,7 @@ def _once(bodies: list[list[Op]], axes: list[tuple[Axis, ...]], written_to: set[
             op = changed(op, names, {}) if any(n in names for n in op.operands()) else op
             if op.op != "store" and not (op.op == "load" and op.args[0] in written_to):
                 known = everywhere if not columns or op.op == "reduce" else here
-                key = (op.op, op.args, op.dtype)
+                key = (op.op, repr(op.args[0]) if op.op == "const" else op.args, op.dtype)
                 earlier = everywhere.get(key) or here.get(key)
                 if earlier is not None:
                     names[op.name] = earlier

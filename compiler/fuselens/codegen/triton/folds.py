@@ -232,7 +232,9 @@ class Folds(Operations):
             far = f"{op.name}_far"
             out.put(f"{far} = tl.where({new} == {total}, 1.0, tl.exp(-tl.abs({total} - {new})))")
             out.put(f"{running} = tl.where({new} > {total}, {running} * {far} + 1.0, {running} + {far})")
-            out.put(f"{total} = tl.maximum({total}, {new}, propagate_nan=tl.PropagateNan.ALL)")
+            sharing = [n for n, peak in self.peaks.items() if f"{peak}_all" == total]
+            if op.name == sharing[-1]:  # before, the next one needs the old maximum
+                out.put(f"{total} = tl.maximum({total}, {new}, propagate_nan=tl.PropagateNan.ALL)")
         elif kind == "sum":
             out.put(f"{total} += {text}", op.spans)
         elif kind == "prod":
