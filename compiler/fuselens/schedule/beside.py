@@ -34,7 +34,7 @@ def beside(graph: Graph) -> Graph:
         node = nodes[first]  # again after each that it was merged with
         for second in range(first + 1, min(first + NEAR, len(nodes))):
             other = nodes[second]
-            if not (isinstance(node, Kernel) and isinstance(other, Kernel)):
+            if not (isinstance(node, Kernel) and isinstance(other, Kernel)) or _ratio(*_by_points(node, other)) is None:
                 continue
             between = nodes[first + 1 : second]
             if not _independent(graph, other, [node]):
@@ -67,7 +67,7 @@ def _changes(kernel: Kernel) -> bool:
 
 
 def _merged(graph: Graph, one: Kernel, other: Kernel) -> Kernel | None:
-    few, many = sorted((one, other), key=_points)
+    few, many = _by_points(one, other)
     times = _ratio(few, many)
     if times is None or not set(one.reads()) & set(other.reads()) or _folded_sizes(one) != _folded_sizes(other):
         return None
@@ -100,6 +100,10 @@ def _merged(graph: Graph, one: Kernel, other: Kernel) -> Kernel | None:
         one, axes=few.axes, phases=phases, loops=(*one.loops, *other.loops),
         origins=tuple(dict.fromkeys((*one.origins, *other.origins))), spans=tuple(dict.fromkeys((*one.spans, *other.spans))),
     )  # fmt: skip
+
+
+def _by_points(one: Kernel, other: Kernel) -> tuple[Kernel, Kernel]:
+    return (one, other) if _points(one) <= _points(other) else (other, one)
 
 
 def _ratio(few: Kernel, many: Kernel) -> int | None:
