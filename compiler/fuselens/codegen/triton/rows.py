@@ -63,7 +63,8 @@ class Rows(Folds):
             if again:  # a thread has 64 registers where there are 32 warps: enough for 16 times three values
                 widest //= next_power_of_two(-(-(max(map(_registers, kernel.phases)) + self.wide) // 3))
             widest = min(widest, next_power_of_two(longest))
-            chosen = in_registers(work) if again and known and chosen is None else chosen
+            if again and known and chosen is None and not any(o.op == "scan" for o in kernel.ops()):
+                chosen = in_registers(work)
         whole = chosen is not None and known and longest <= chosen.columns * chosen.parts
         if chosen is not None and (chosen.parts == 1 or (whole and may_share(kernel, self.unit.graph))):
             xblock, widest, warps, self.parts, fits = chosen.points, chosen.columns, chosen.warps, chosen.parts, whole
