@@ -105,7 +105,7 @@ def read(values: Any, base: Settings | None = None) -> tuple[Settings, list[str]
             problems.append(f"fuselens.{name}: expected {accepted[-1].__name__}, got {value!r}")
         elif attribute in _CHOICES and value not in _CHOICES[attribute]:
             problems.append(f"fuselens.{name}: expected one of {', '.join(_CHOICES[attribute])}, got {value!r}")
-        elif attribute == "target" and not TARGET.fullmatch(value or "auto"):
+        elif attribute == "target" and not TARGET.fullmatch(str(value or "auto")):
             problems.append(f"fuselens.{name}: expected {TARGETS}, got {value!r}")
         elif isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
             problems.append(f"fuselens.{name}: must be positive, got {value!r}")
