@@ -7,6 +7,7 @@ access, and neighbours that walk memory as one are merged, so that a contiguous 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -28,10 +29,21 @@ class Nest:
     hint: Callable[[Expr], int]
 
     def size(self, name: str) -> Expr:
-        for axis in (*self.kernel.axes, *(a for p in self.kernel.phases for a in p.axes)):
+        for axis in self.kernel.all_axes():
             if axis.name == name:
                 return axis.size
         raise KeyError(name)
+
+
+def numbered(index: Expr, phase: Phase) -> Expr:
+    """The index with the phase's axes as numbers: phases name theirs differently."""
+    return _numbered(index, tuple(a.symbol for a in phase.axes))
+
+
+@functools.lru_cache(1 << 12)
+def _numbered(index: Expr, axes: tuple[sympy.Symbol, ...]) -> Expr:
+    """Kept: the layers of a network have the same, and sympy compares the parts of limits."""
+    return index.xreplace({a: sympy.Symbol(f"@{k}", integer=True, nonnegative=True) for k, a in enumerate(axes)})  # pyright: ignore
 
 
 def index_of(op: Op) -> Expr | None:
@@ -53,7 +65,7 @@ def with_index(op: Op, index: Expr) -> Op:
 def simplify(kernel: Kernel, graph: Graph) -> Nest:
     """``kernel`` with unit axes dropped, parallel axes ordered by stride, and mergeable neighbours merged."""
     positions = [row_major(p.axes) for p in kernel.phases]
-    one = frozenset(a.name for a in _all_axes(kernel) if a.size == 1)
+    one = frozenset(a.name for a in kernel.all_axes() if a.size == 1)
     if one:
         kernel = dataclasses.replace(
             kernel,
@@ -107,10 +119,6 @@ def _without_folds(phase: Phase) -> Phase:
             op = dataclasses.replace(op, op="const" if place else "cast", args=(0,) if place else (value,))
         body.append(op)
     return Phase((), tuple(body))
-
-
-def _all_axes(kernel: Kernel) -> tuple[Axis, ...]:
-    return (*kernel.axes, *(a for p in kernel.phases for a in p.axes))
 
 
 def row_major(axes: tuple[Axis, ...]) -> Expr:
@@ -337,7 +345,7 @@ def _score(axis: str, body: Iterable[Op], nest: Nest) -> float:
     What is read along ``axis`` alone counts little: it could as well be read once for each of its points.
     """
     score = 0.0
-    others = {a.name for a in _all_axes(nest.kernel)} - {axis}
+    others = {a.name for a in nest.kernel.all_axes()} - {axis}
     varying: set[str] = set()  # what differs between lanes: a position among it is a gather
     for op in body:
         index = index_of(op)

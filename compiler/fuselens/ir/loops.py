@@ -299,6 +299,10 @@ class Kernel:
         for phase in self.phases:
             yield from phase.body
 
+    def all_axes(self) -> tuple[Axis, ...]:
+        """Its own, then those of its phases."""
+        return (*self.axes, *(a for p in self.phases for a in p.axes))
+
     def reads(self) -> tuple[str, ...]:
         """Storages it loads from, in first-use order, without repetition."""
         return tuple(dict.fromkeys(o.args[0] for o in self.ops() if o.op == "load"))
@@ -309,9 +313,10 @@ class Kernel:
 
     def size_symbols(self) -> tuple[str, ...]:
         """Names of size symbols that its axes and index expressions use, sorted: integer arguments of the kernel."""
-        bound = {a.name for a in self.axes} | {a.name for p in self.phases for a in p.axes}
+        axes = self.all_axes()
+        bound = {a.name for a in axes}
         found: set[str] = set()
-        for axis in (*self.axes, *(a for p in self.phases for a in p.axes)):
+        for axis in axes:
             found |= _names(axis.size)
         for op in self.ops():
             for arg in op.args:

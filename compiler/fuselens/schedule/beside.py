@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
 
 from sympy import Expr
 
@@ -34,13 +33,13 @@ def beside(graph: Graph) -> Graph:
         node = nodes[first]  # again after each that it was merged with
         for second in range(first + 1, min(first + NEAR, len(nodes))):
             other = nodes[second]
-            if not (isinstance(node, Kernel) and isinstance(other, Kernel)) or _ratio(*_by_points(node, other)) is None:
+            if not (isinstance(node, Kernel) and isinstance(other, Kernel)):
                 continue
-            between = nodes[first + 1 : second]
-            if not _independent(graph, other, [node]):
+            times, between = _ratio(*_by_points(node, other)), nodes[first + 1 : second]
+            if times is None or not _independent(graph, other, [node]):
                 continue
             up, down = (not _changes(k) and _independent(graph, k, between) for k in (other, node))
-            merged = _merged(graph, node, other) if up or down or not between else None
+            merged = _merged(graph, node, other, times) if up or down or not between else None
             if merged is not None:
                 nodes[first : second + 1] = [merged, *between] if up or not between else [*between, merged]
                 reason = f"{other.name} reads the same and is as short: one launch does both"
@@ -66,10 +65,9 @@ def _changes(kernel: Kernel) -> bool:
     return any(o.update for o in kernel.ops())
 
 
-def _merged(graph: Graph, one: Kernel, other: Kernel) -> Kernel | None:
+def _merged(graph: Graph, one: Kernel, other: Kernel, times: int) -> Kernel | None:
     few, many = _by_points(one, other)
-    times = _ratio(few, many)
-    if times is None or not set(one.reads()) & set(other.reads()) or _folded_sizes(one) != _folded_sizes(other):
+    if not set(one.reads()) & set(other.reads()) or _folded_sizes(one) != _folded_sizes(other):
         return None
     folds = [sum(o.op == "reduce" for o in k.ops()) for k in (few, many)]
     if (folds[0] == 0) != (folds[1] == 0) or folds[0] + times * folds[1] > MOST or _unusual(one) or _unusual(other):
@@ -79,7 +77,7 @@ def _merged(graph: Graph, one: Kernel, other: Kernel) -> Kernel | None:
     seconds = sum(_bytes(graph, k) for k in (one, other)) / graph.card.bandwidth
     if seconds > (FOLDED if folds[0] else POINTS) or (folds[0] and _points(few) < FILLED * graph.card.processors):
         return None
-    taken = {o.name for o in few.ops()} | {a.name for k in (few, many) for a in _axes(k)}
+    taken = {o.name for o in few.ops()} | {a.name for k in (few, many) for a in k.all_axes()}
     sections, axes = [_sections(few)], _columns(few)
     for k in range(times):
         names = {o.name: fresh(o.name, taken) for o in many.ops()}
@@ -126,12 +124,6 @@ def _unusual(kernel: Kernel) -> bool:
 
 def _folded_sizes(kernel: Kernel) -> list[tuple[Expr, ...]]:
     return [tuple(a.size for a in p.axes) for p in kernel.phases if p.axes]
-
-
-def _axes(kernel: Kernel) -> Iterator[Axis]:
-    yield from kernel.axes
-    for phase in kernel.phases:
-        yield from phase.axes
 
 
 def _points(kernel: Kernel) -> int:

@@ -251,7 +251,7 @@ def _split(graph: Graph, site: Site, parts: int) -> Instead:
 
 def _apart(graph: Graph, kernel: Kernel) -> Kernel:
     """``kernel`` without values and axes that are called as buffers are: a program may call its tensors ``k`` or ``total``."""
-    axes = [a.name for a in (*kernel.axes, *(a for p in kernel.phases for a in p.axes))]
+    axes = [a.name for a in kernel.all_axes()]
     taken = {*graph.buffers, *axes, *(o.name for o in kernel.ops())}
     names = {o.name: fresh(o.name, taken) for o in kernel.ops() if o.name in graph.buffers}
     moved = {a: fresh(a, taken) for a in axes if a in graph.buffers}

@@ -81,9 +81,7 @@ def _reads_rows(reader: Kernel, rows: set[str], numbers: set[str]) -> bool:
 
 def _joined(fold: Kernel, reader: Kernel) -> Kernel:
     """``reader`` with the phases of ``fold`` before its own."""
-    taken = {o.name for o in reader.ops()} | {
-        a.name for a in (*reader.axes, *(a for p in reader.phases for a in p.axes))
-    }
+    taken = {o.name for o in reader.ops()} | {a.name for a in reader.all_axes()}
     names = {o.name: fresh(o.name, taken) for o in fold.ops()}
     # the same axes where it has them, so that what the reader loads is asked for before the fold
     theirs = {tuple(a.size for a in p.axes): p.axes for p in reader.phases}

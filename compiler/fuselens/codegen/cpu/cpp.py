@@ -104,7 +104,7 @@ class _KernelWriter(ChunkWriter):
         for op in kernel.ops():
             if op.op != "store" and op.dtype not in C_TYPES:
                 raise Unsupported(f"{op.op} of {op.dtype}")
-        axes = (*kernel.axes, *(a for p in kernel.phases for a in p.axes))
+        axes = kernel.all_axes()
         for name in (*arguments, *sizes, *(a.name for a in axes)):
             self.claim(name)
         for name in used:

@@ -11,6 +11,7 @@ from sympy import Expr
 
 from ...ir.card import Card
 from ...ir.loops import ITEMSIZE, Graph, Kernel, Phase
+from ..nest import numbered
 from ..traffic import bytes_moved
 from .clusters import CLUSTERS, SIZES, may_share
 
@@ -21,10 +22,8 @@ PERSISTENT = 8192  # longest reduction that stays in the registers of one progra
 LATENCY = 0.8e-6  # seconds from a load to its value when memory is busy
 IN_FLIGHT = 32 << 10  # bytes that a multiprocessor has to have asked for at a time
 HELD = 32768, 16384  # columns of a row that a program holds in registers alone, and one of several that share it
-LONG = (
-    64 << 10,
-    128 << 10,
-)  # bytes of a row up to which it is better read again from cache than held by one, or by several
+LONG = 64 << 10, 128 << 10
+"""Bytes of a row up to which it is better read again from cache than held by one program, or by several."""
 THREADS, REGISTERS, PROGRAMS = 2048, 65536, 32  # of a multiprocessor
 MOST_REGISTERS = 224  # of a thread, so that nothing is spilled
 REUSING = ((32, 8, 1), (64, 8, 2), (64, 16, 2), (128, 8, 4), (32, 16, 1))
@@ -99,9 +98,8 @@ class Work:
 
 def _loaded(phase: Phase, graph: Graph) -> dict[tuple[str, Expr], int]:
     """Bytes of the elements that a column needs, by their places."""
-    numbers = {a.symbol: sympy.Symbol(f"@{k}") for k, a in enumerate(phase.axes)}
     return {
-        (o.args[0], sympy.sympify(o.args[1]).xreplace(numbers)): ITEMSIZE[graph.buffers[o.args[0]].dtype]  # pyright: ignore
+        (o.args[0], numbered(sympy.sympify(o.args[1]), phase)): ITEMSIZE[graph.buffers[o.args[0]].dtype]
         for o in phase.body if o.op == "load"
     }  # fmt: skip
 

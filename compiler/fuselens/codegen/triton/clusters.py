@@ -10,6 +10,7 @@ from __future__ import annotations
 import sympy
 
 from ...ir.loops import Graph, Kernel, Op, indirect_names
+from ..nest import numbered
 
 CLUSTERS = 90  # the architecture from which on there are some
 SIZES = (2, 4, 8)  # programs of a cluster
@@ -35,13 +36,13 @@ def _own_columns(kernel: Kernel, graph: Graph) -> bool:
     places: dict[str, set[object]] = {name: set() for name in written}
     read: set[str] = set()
     for phase in kernel.phases:
-        numbers = {a.symbol: sympy.Symbol(f"@{k}") for k, a in enumerate(phase.axes)}
+        columns = {a.symbol for a in phase.axes}
         sizes = tuple(a.size for a in phase.axes)
         for op in phase.body:
             if op.op in ("load", "store") and (root := graph.root(op.args[0])) in written:
-                index = sympy.sympify(op.args[1]).xreplace(numbers)  # pyright: ignore
-                apart = bool(numbers) and index.free_symbols.issuperset(numbers.values()) and not indirect_names(index)
-                places[root].add((sizes, index) if apart else op)
+                index = sympy.sympify(op.args[1])
+                apart = bool(columns) and columns <= index.free_symbols and not indirect_names(index)
+                places[root].add((sizes, numbered(index, phase)) if apart else op)
                 read |= {root} if op.op == "load" else set()
     return all(len(places[root]) == 1 and not any(isinstance(p, Op) for p in places[root]) for root in read)
 

@@ -119,7 +119,7 @@ class _KernelWriter(Products):
         sizes = self.source.size_symbols()
         for name in (*arguments, *sizes):
             self._claim(name)
-        for axis in (*kernel.axes, *(a for p in kernel.phases for a in p.axes)):
+        for axis in kernel.all_axes():
             self._claim(axis.name)
         folding = any(p.axes for p in kernel.phases)
         tile = None if folding else self._tile_axes()

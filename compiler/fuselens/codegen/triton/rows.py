@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import sympy
 from sympy import Expr
 
 from ...ir.loops import Op, Phase, indirect_names, value_symbol
 from ..expressions import TRITON, names_in, print_factor
-from ..nest import in_order
+from ..nest import in_order, numbered
 from .blocks import PERSISTENT, Blocks, Work, in_registers
 from .clusters import may_share
 from .directions import contiguous_along_points
@@ -24,7 +23,6 @@ STORED = 8192, 16  # the same where a row that begins anywhere is only stored
 REREAD = ((128 << 10, 16384), (24 << 10, 4096))
 """Columns of the same where a row of more bytes is read twice. The fewer rows are under way at once, the more of a row is still
 in the second-level cache."""
-VECTORS = 4096  # columns of which threads load 16 bytes at once
 EARLY = 16  # elements of a thread up to which it has registers for what only later phases read
 
 
@@ -55,7 +53,7 @@ class Rows(Folds):
             work = Work.of(kernel, self.unit.graph, columns)
             block = LOOPED
             if again and (read := next((n for least, n in REREAD if longest * work.width > least), 0)):
-                block = read, 32 if read > VECTORS else min(32, 8 * work.width)
+                block = read, min(32, max(1, read * work.width // (32 * 16)))  # a thread loads 16 bytes at least
             if not any(o.op == "reduce" for o in kernel.ops()) and self._has_ends(STORED[0]):
                 block = STORED
             xblock, widest, warps = DOWN if columns else (1, *block)
@@ -145,15 +143,16 @@ class Rows(Folds):
                 phases[k] = Phase(phase.axes, tuple(o for o in phase.body if o not in moved))
         alone = self.nest.hint(sympy.Mul(*(a.size for a in self.kernel.axes))) <= self.unit.graph.card.programs
         for k, phase in enumerate(phases[first:], first):
+            if not phase.axes:
+                continue
             body = phase.body
             at = next((n for n, o in enumerate(body) if o.op in ("reduce", "scan", "store")), len(body))
             asked = [
                 o for o in body[at:]
                 if alone and o.op == "load" and o.args[0] not in written and not indirect_names(o.args[1])
             ]  # fmt: skip
-            if phase.axes:
-                rest = (o for o in body[at:] if o not in asked)
-                phases[k] = Phase(phase.axes, (*body[:at], *asked, *(early if k == first else ()), *rest))
+            rest = (o for o in body[at:] if o not in asked)
+            phases[k] = Phase(phase.axes, (*body[:at], *asked, *(early if k == first else ()), *rest))
         return tuple(phases)
 
     def _walks(self) -> list[tuple[bool, dict[str, str]]]:
@@ -189,7 +188,6 @@ class Rows(Folds):
 
         Also notes what this phase stores. Holds for persistent phases, whose columns are the same threads' registers.
         """
-        axes = tuple(a.symbol for a in phase.axes)
         sizes = tuple(a.size for a in phase.axes)
         renamed: dict[str, str] = {}
         body: list[Op] = []
@@ -197,7 +195,7 @@ class Rows(Folds):
             op = _renamed(op, renamed)
             if op.op in ("load", "store"):
                 index = sympy.sympify(op.args[1])
-                key = (op.args[0], sizes, _numbered(index, axes))
+                key = (op.args[0], sizes, numbered(index, phase))
                 if op.op == "load" and key in self.held:
                     renamed[op.name] = self.held[key]
                     continue
@@ -215,12 +213,6 @@ class Rows(Folds):
 def _registers(phase: Phase) -> int:
     """Of 32 bits, that a column of the phase takes for its loads and its folds, and to compute with them."""
     return sum(3 if o.dtype in ("f64", "i64") else 1 for o in phase.body if o.op in ("load", "reduce"))
-
-
-@functools.lru_cache(1 << 12)
-def _numbered(index: Expr, axes: tuple[sympy.Symbol, ...]) -> Expr:
-    """The index with axes as numbers. Kept: the layers of a network have the same, and sympy compares the parts of limits."""
-    return index.xreplace({a: sympy.Symbol(f"@{k}", integer=True, nonnegative=True) for k, a in enumerate(axes)})  # pyright: ignore
 
 
 def _renamed(op: Op, names: dict[str, str]) -> Op:
