@@ -238,7 +238,7 @@ class _FakeMode(FakeTensorMode):
     def _dispatch_impl(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """As torch does. But out of its mode a fake tensor that is asked for more than its layout, its device to begin
         with, makes torch 2.13 import its distributed tensors (.2 s, .6 s with what they import), once in a process."""
-        if self.shape_env is None and _is_kernel_alone(func):
+        if self.shape_env is None and _runs_alone(func, self):
             result = self._by_meta_kernel(func, args, kwargs)
             if result is not NotImplemented:
                 return result
@@ -293,8 +293,17 @@ _OF_ANY_DEVICES = frozenset({
 })  # fmt: skip
 
 
-@functools.cache
-def _is_kernel_alone(func: Any) -> bool:
+_RUN_ALONE: dict[Any, bool] = {}
+
+
+def _runs_alone(func: Any, mode: FakeTensorMode) -> bool:
+    """:func:`_is_kernel_alone`, found once for each operator; ``mode`` is any fake mode."""
+    if (known := _RUN_ALONE.get(func)) is None:
+        known = _RUN_ALONE[func] = _is_kernel_alone(func, mode)
+    return known
+
+
+def _is_kernel_alone(func: Any, mode: FakeTensorMode) -> bool:
     """Whether all that fake modes do for ``func`` is to call its kernel for meta tensors, and that does not tell fake
     tensors from others."""
     if func.namespace != "aten" or torch.Tag.inplace_view in func.tags or not has_meta(func):
@@ -305,7 +314,7 @@ def _is_kernel_alone(func: Any) -> bool:
         return False
     if func in meta_table:
         return meta_table[func].__module__ != "torch._meta_registrations"
-    if func in FakeTensorMode._cpp_meta_supports_symint or torch.Tag.view_copy in func.tags:
+    if torch.Tag.view_copy in func.tags or mode.cpp_meta_supports_symint(func):
         return True
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
     return not composite and not (func in decomposition_table and torch_decomp_decompositions(func))
@@ -1029,7 +1038,8 @@ TORCHSCRIPT_RECORDS: Callable[[], bool] = torch._C._is_tracing
 
 def fx_records() -> bool:
     """Whether ``torch.fx`` traces; its own function warns."""
-    return torch.fx._symbolic_trace._is_fx_tracing_flag
+    traces = torch.fx._symbolic_trace
+    return traces._get_is_fx_tracing() if hasattr(traces, "_get_is_fx_tracing") else traces._is_fx_tracing_flag
 
 
 AMBIENT: dict[str, Callable[[], Any]] = {

@@ -29,7 +29,8 @@ from .values import ActiveValue, Constant, FunctionValue, Known, SequenceValue, 
 if TYPE_CHECKING:
     from .machine import Machine
 
-_APPLY = torch.autograd.Function.__dict__["apply"].__func__
+_APPLY = vars(torch.autograd.Function)["apply"]
+_APPLY = getattr(_APPLY, "__func__", _APPLY)  # from torch 2.15 on it is no classmethod, but one of C
 _ONCE = once_differentiable(lambda ctx: None).__code__
 _MOST_PATTERNS = 4  # of missing gradients that backwards are traced for, with set_materialize_grads(False)
 

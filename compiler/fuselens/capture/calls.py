@@ -327,6 +327,10 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
         return found(m, args, kwargs)
     if type(obj) is types.MethodType and obj.__func__ in RULES:
         return RULES[obj.__func__](m, [Known(obj.__self__), *args], kwargs)
+    if type(obj) is types.BuiltinMethodType and isinstance(obj.__self__, type):
+        found = RULES.get(attributes.class_attribute(obj.__self__, obj.__name__))  # a class method of C
+        if found is not None:
+            return found(m, [Known(obj.__self__), *args], kwargs)
     result = marked(m, value, obj, args, kwargs)
     if result is not None:
         return result
