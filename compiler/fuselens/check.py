@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from . import api, diagnostics, discovery, fingerprints, fixes, recorded_inputs
+from . import api, diagnostics, discovery, fingerprints, fixes, recorded_inputs, torch_names
 from .config import Config, from_environment
 from .discovery import Annotated
 from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, inputs_for, instance_of
@@ -74,10 +74,15 @@ def check_file(
                 check.finish()
             report.functions = _with_fixes(file, [check.report for check in checks])
             report.imports = _imported_files(file)
+            report.diagnostics += torch_names.findings(_import_of_torch(file))
     except FileRefused as refusal:
         report.diagnostics.append(refusal.diagnostic)
     report.seconds = time.perf_counter() - started
     return report
+
+
+def _import_of_torch(file: OpenFile) -> Span | None:
+    return discovery.import_span(file.source, file.path, ("torch", "fuselens"))
 
 
 def warm_file(

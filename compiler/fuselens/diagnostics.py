@@ -503,6 +503,21 @@ TABLE: dict[str, Entry] = {
             "Select another interpreter (setting `fuselens.interpreter`), then restart the worker.",
             severity="error",
         ),
+        _e(
+            "FL918",
+            "torch lacks a name",
+            "torch {version} has no `{name}`, which {lost} needs",
+            "Fuselens uses some names of torch that torch does not document, and this version lacks one. What needs it runs eagerly.",
+            "Install a newer fuselens, or a torch from {oldest} to {newest}, on which this one was tested.",
+        ),
+        _e(
+            "FL919",
+            "torch newer than tested",
+            "torch {version} is newer than {newest}, the newest that this fuselens was tested on",
+            "Everything is compiled as usual. Where this torch has changed what it does not document, a finding says so.",
+            "Look for a newer fuselens.",
+            severity="information",
+        ),
     )
 }
 

@@ -19,42 +19,29 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.masked._ops as _masked
-import torch.utils._device
 import torch.utils.checkpoint
-from torch._decomp import decomposition_table, meta_table
-from torch._ops import OpOverload as OpOverload  # for others to import
-from torch._subclasses.fake_impls import has_meta, op_implementations_checks
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-    UnsupportedOperatorException,
-    in_kernel_invocation_manager,
-    torch_decomp_decompositions,
-)
 from torch.autograd import forward_ad
 from torch.torch_version import TorchVersion
-from torch.utils import _pytree as PYTREE
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    _disable_current_modes,
-    _get_current_dispatch_mode_stack,
-    _pop_mode,
-)
 
 from fuselens import result_layouts
 from fuselens.fake_results import FakeResults
+from fuselens.torch_names import Missing, MissingName, private
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+else:
+    OpOverload, FakeTensor, FakeTensorMode = private.OpOverload, private.FakeTensor, private.FakeTensorMode
+PYTREE = private.pytree
 
 # --- capture
 
-FAKE_DATA_ERRORS = (DataDependentOutputException,)
-FAKE_SHAPE_ERRORS = (DynamicOutputShapeException,)
-FAKE_OPERATOR_ERRORS = (UnsupportedOperatorException,)
+FAKE_DATA_ERRORS = (private.needs_data_error,)
+FAKE_SHAPE_ERRORS = (private.needs_shape_error,)
+FAKE_OPERATOR_ERRORS = (private.no_rule_error,)
 
 
 def needs_data(error: Exception) -> bool:
@@ -71,7 +58,7 @@ def depends_on_data(env: Any) -> bool:
 def check_values(condition: torch.Tensor, error: str, message: str) -> None:
     """Raises (or warns) where the condition is false. A graph of this operator raises only, and a frame follows."""
     try:
-        torch._assert_async(condition)
+        private.assert_async(condition)
     except RuntimeError:
         kind = getattr(builtins, error)
         if not issubclass(kind, Warning):
@@ -81,7 +68,7 @@ def check_values(condition: torch.Tensor, error: str, message: str) -> None:
 
 def check_number(condition: bool, message: str | None) -> None:
     """``torch._check`` as a node of a graph: raises RuntimeError."""
-    torch._check(condition, None if message is None else lambda: message)
+    private.check(condition, None if message is None else lambda: message)
 
 
 def fake_mode(shape_env: Any | None = None) -> FakeTensorMode:
@@ -139,7 +126,7 @@ def _refused_mask(func: Any, x: Any, mask: Any, source: Any) -> None:
 
 def _refused_shape(func: Any, *args: Any) -> None:
     """torch 2.11's rule gives this operator the shape that its result has where no values repeat."""
-    raise DynamicOutputShapeException(func)
+    raise private.needs_shape_error(func)
 
 
 # Where torch's fake kernels differ from the real ones: the operator and arguments to run instead, None for the same.
@@ -156,7 +143,7 @@ _CORRECTIONS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]] | None]] = {
     torch.ops.aten.true_divide_.Tensor: _refused_for_integers,
     torch.ops.aten.true_divide_.Scalar: _refused_for_integers,
     torch.ops.aten.masked_scatter_.default: _refused_mask,
-    torch.ops.aten._unique.default: _refused_shape,
+    private.unique: _refused_shape,
 }
 
 
@@ -194,6 +181,12 @@ def _empty_strides(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> t
     return None if strides == result.stride() else strides
 
 
+def _unwrapped(mode: Any) -> Any:
+    """A mode's handler without the wrapper that keeps the peer compiler out of it."""
+    handler = getattr(mode, "__torch_dispatch__", None)
+    return getattr(handler, "__wrapped__", handler)
+
+
 class _FakeMode(FakeTensorMode):
     """torch's fake mode with its handler called as it is (torch wraps it, and imports the peer compiler to do so)."""
 
@@ -201,7 +194,7 @@ class _FakeMode(FakeTensorMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    __torch_dispatch__ = getattr(FakeTensorMode.__torch_dispatch__, "__wrapped__", FakeTensorMode.__torch_dispatch__)
+    __torch_dispatch__ = _unwrapped(FakeTensorMode)
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -214,10 +207,7 @@ class _FakeMode(FakeTensorMode):
         return FAKE_RESULTS.run(self, func, args, kwargs, lambda: self._as_by_kernel(func, args, kwargs, compute()))
 
     def _as_by_kernel(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
-        if (
-            func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-            and args[0].dtype == torch.float64
-        ):
+        if func is private.cpu_attention and args[0].dtype == torch.float64:
             with self:  # the kernel keeps its sums in the precision that it computes in
                 return result[0], result[1].to(torch.float64)
         if isinstance(result, tuple):
@@ -271,7 +261,7 @@ class _FakeMode(FakeTensorMode):
         def above(t: Any) -> Any:
             return fake_of.get(id(t), t)
 
-        with in_kernel_invocation_manager(self):
+        with private.in_kernel_invocation(self):
             given = PYTREE.tree_map(below, (args, kwargs))
             try:
                 result = func(*given[0], **given[1])
@@ -279,9 +269,7 @@ class _FakeMode(FakeTensorMode):
                 return NotImplemented
         if any((m.shape, m.stride()) != (fake_of[id(m)].shape, fake_of[id(m)].stride()) for m in metas.values()):
             return NotImplemented
-        return self.wrap_meta_outputs_with_default_device_logic(
-            PYTREE.tree_map(above, result), func, fakes, fakes[0].fake_device
-        )
+        return private.wrap_meta_outputs(self, PYTREE.tree_map(above, result), func, fakes, fakes[0].fake_device)
 
 
 # Torch's rules for these call operators on fake tensors out of their mode.
@@ -289,7 +277,7 @@ _ASKS_FAKES = frozenset({torch.ops.aten.native_layer_norm.default, torch.ops.ate
 # And for these they only see to operands on different devices.
 _OF_ANY_DEVICES = frozenset({
     torch.ops.aten.copy.default, torch.ops.aten.copy_.default, torch.ops.aten.slice_scatter.default,
-    torch.ops.aten.diagonal_scatter.default, torch.ops.aten._unsafe_index_put.default,
+    torch.ops.aten.diagonal_scatter.default, private.index_put,
 })  # fmt: skip
 
 
@@ -299,31 +287,37 @@ _RUN_ALONE: dict[Any, bool] = {}
 def _runs_alone(func: Any, mode: FakeTensorMode) -> bool:
     """:func:`_is_kernel_alone`, found once for each operator; ``mode`` is any fake mode."""
     if (known := _RUN_ALONE.get(func)) is None:
-        known = _RUN_ALONE[func] = _is_kernel_alone(func, mode)
+        if isinstance(private.in_kernel_invocation, Missing) or isinstance(private.wrap_meta_outputs, Missing):
+            return False
+        try:
+            known = _is_kernel_alone(func, mode)
+        except MissingName:
+            known = False
+        _RUN_ALONE[func] = known
     return known
 
 
 def _is_kernel_alone(func: Any, mode: FakeTensorMode) -> bool:
     """Whether all that fake modes do for ``func`` is to call its kernel for meta tensors, and that does not tell fake
     tensors from others."""
-    if func.namespace != "aten" or torch.Tag.inplace_view in func.tags or not has_meta(func):
+    if func.namespace != "aten" or torch.Tag.inplace_view in func.tags or not private.has_meta(func):
         return False
     if func in _OF_ANY_DEVICES:
         return True
-    if any(a.is_out for a in func._schema.arguments) or any(check(func) for check, _ in op_implementations_checks):
+    if any(a.is_out for a in func._schema.arguments) or any(check(func) for check, _ in private.fake_rules):
         return False
-    if func in meta_table:
-        return meta_table[func].__module__ != "torch._meta_registrations"
-    if torch.Tag.view_copy in func.tags or mode.cpp_meta_supports_symint(func):
+    if func in private.meta_table:
+        return private.meta_table[func].__module__ != "torch._meta_registrations"
+    if torch.Tag.view_copy in func.tags or private.supports_symint(mode, func):
         return True
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
-    return not composite and not (func in decomposition_table and torch_decomp_decompositions(func))
+    composite = private.dispatch_has_kernel(func.name(), "CompositeImplicitAutograd")
+    return not composite and not (func in private.decomposition_table and private.fake_decompositions(func))
 
 
 FAKE_RESULTS = FakeResults(
     FakeTensor,
-    lambda: (torch.get_default_dtype(), torch._C._get_default_device(), torch.is_inference_mode_enabled()),
-    lambda a, b: torch._C._dispatch_key_set(a) == torch._C._dispatch_key_set(b),
+    lambda: (torch.get_default_dtype(), private.default_device(), torch.is_inference_mode_enabled()),
+    lambda a, b: private.dispatch_key_set(a) == private.dispatch_key_set(b),
 )
 """What operators returned under fake modes without symbolic sizes."""
 
@@ -455,18 +449,15 @@ def new_shape_env(on_guard: Callable[[], None] | None = None, *, scalars: bool =
 
 @functools.cache
 def _shape_env_class() -> type:
-    from torch._logging import trace_structured
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv, SLoc
-
     # Torch's trace log finds out at its first record that nobody listens. Let that one be cheap: theirs hold a stack that
     # is symbolised by code that imports the peer.
-    trace_structured("artifact", dict, suppress_context=True, expect_trace_id=False)
+    private.trace_structured("artifact", dict, suppress_context=True, expect_trace_id=False)
 
-    class Env(ShapeEnv):
+    class Env(private.ShapeEnv):
         """Does not look for the user's frame on Python's stack, where it is not; torch imports the peer to do so."""
 
         def _get_stack_summary(self, *args: Any, **kwargs: Any) -> Any:
-            return SLoc("", None), ""
+            return private.SLoc("", None), ""
 
     return Env
 
@@ -518,15 +509,13 @@ class _Text(str):
 
 @functools.cache
 def _source_class() -> type:
-    from torch._guards import GuardSource, Source
-
-    class Named(Source):  # type: ignore[misc]
+    class Named(private.Source):  # type: ignore[misc]
         """Where an input came from, as far as shape reasoning wants to know: a name."""
 
         def __init__(self, text: str) -> None:
             object.__setattr__(self, "text", text)
             object.__setattr__(self, "name", _Text(text))
-            object.__setattr__(self, "guard_source", _GuardSource(GuardSource.LOCAL))
+            object.__setattr__(self, "guard_source", _GuardSource(private.local_source))
 
         def __hash__(self) -> int:
             return hash(self.text)  # type: ignore[attr-defined]
@@ -561,10 +550,11 @@ def fake_symbolic(mode: FakeTensorMode, tensor: torch.Tensor, dims: Mapping[int,
 
 def _symbolic_extents(env: Any, tensor: torch.Tensor, dims: Mapping[int, bool], name: str) -> tuple[Any, Any]:
     import sympy
-    from torch.fx.experimental.symbolic_shapes import DimDynamic
 
     def symbol(value: int, what: str, shared: bool) -> Any:
-        return env.create_symbol(value, _source_class()(what), DimDynamic.DUCK if shared else DimDynamic.DYNAMIC)
+        return env.create_symbol(
+            value, _source_class()(what), private.DimDynamic.DUCK if shared else private.DimDynamic.DYNAMIC
+        )
 
     def number(expression: Any, value: int, what: str) -> Any:
         return env.create_symintnode(sympy.sympify(expression), hint=value, source=_source_class()(what))
@@ -641,28 +631,22 @@ def mark_size(tensor: torch.Tensor, dim: int, kind: str, low: int | None = None,
 
 def symbolic_integer(env: Any, value: int, name: str, lower: int, upper: int) -> torch.SymInt:
     """A symbol for an integer that is ``value`` now, and always between ``lower`` and ``upper``."""
-    from torch.fx.experimental.symbolic_shapes import DimDynamic
-
     source = _source_class()(name)
-    symbol = env.create_unspecified_symbol(value, source, DimDynamic.DYNAMIC)
+    symbol = env.create_unspecified_symbol(value, source, private.DimDynamic.DYNAMIC)
     env.constrain_symbol_range(symbol, lower, upper)
     return env.create_symintnode(symbol, hint=value, source=source)
 
 
 def symbolic_float(env: Any, value: float, name: str) -> torch.SymFloat:
     """A symbol for a float that is ``value`` now."""
-    from torch.fx.experimental.symbolic_shapes import DimDynamic
-
     source = _source_class()(name)
-    symbol = env.create_unspecified_symbol(value, source, DimDynamic.DYNAMIC)
+    symbol = env.create_unspecified_symbol(value, source, private.DimDynamic.DYNAMIC)
     return env.create_symfloatnode(symbol, hint=value, source=source)
 
 
 def varying_floats(number: Any) -> bool:
     """Whether a symbolic number depends on a float that varies."""
-    from torch.utils._sympy.symbol import SymT, symbol_is_type
-
-    return any(symbol_is_type(s, SymT.FLOAT) for s in number.node.expr.free_symbols)
+    return any(private.symbol_is_type(s, private.float_symbol) for s in number.node.expr.free_symbols)
 
 
 def specialised(number: Any) -> int | float | bool:
@@ -743,7 +727,7 @@ def uncompiled_call(module: torch.nn.Module) -> Callable[..., Any]:
 
 PEER_STANCE_MODULE, PEER_STANCE = "torch._dynamo.eval_frame", "_stance"
 # sets the peer's evaluator of this thread (None: off) and returns what it was; C itself, or the peer would trace it
-SWITCH_PEER: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_frame
+SWITCH_PEER: Callable[[Any], Any] = private.peer_evaluator
 _PEER_DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "_dynamo", "")
 _PEER_MARKS = {
     "graph_break": "break", "skip_frame": "break", "step_unsupported": "break", "set_stance": "forbidden",
@@ -788,39 +772,42 @@ def peer_mark(obj: Any) -> str | None:
 
 def set_grad_enabled(enabled: bool) -> None:
     """The function that graphs call to change grad mode (documented spellings are context managers)."""
-    torch._C._set_grad_enabled(enabled)
+    private.set_grad(enabled)
 
 
-OPTIMIZER_VALUE: Callable[[Any], Any] = importlib.import_module("torch.optim.optimizer")._get_value
+OPTIMIZER_VALUE: Callable[[Any], Any] = private.optimizer_value
 SCALED = {
     name: getattr(torch, name)
     for name in ("add", "sub", "addcdiv", "addcmul", "_foreach_addcdiv_", "_foreach_addcmul_")
 }
 """Functions that multiply by a number, which optimisers may have in a tensor."""
-DISPATCH_MODES: Callable[[], int] = torch._C._len_torch_dispatch_stack
-GROUP_TENSORS = torch._C._group_tensors_by_device_and_dtype
-CONSTANT_FUNCTIONS: tuple[Any, ...] = (torch._C._get_privateuse1_backend_name, torch._C._get_tracing_state)
+DISPATCH_MODES: Callable[[], int] = private.number_of_dispatch_modes
+GROUP_TENSORS = private.group_tensors
+CONSTANT_FUNCTIONS: tuple[Any, ...] = (private.privateuse_name, private.tracing_state)
 HIGHER_ORDER: dict[str, Any] = {
-    name: getattr(torch._higher_order_ops, name) for name in ("while_loop", "scan", "map", "associative_scan")
-}
-ANNOTATE = torch.fx.traceback.annotate
-FLEX_ATTENTION: Any = torch._higher_order_ops.flex_attention
-FLEX_ATTENTION_BY_OPERATORS: Any = FLEX_ATTENTION.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
-CHECK = torch._check
-ASSERT_ASYNC = torch._assert_async
+    "while_loop": private.while_loop, "scan": private.scan, "map": private.map, "associative_scan": private.associative_scan,
+}  # fmt: skip
+ANNOTATE = private.annotate
+FLEX_ATTENTION: Any = private.flex_attention
+CHECK, ASSERT = private.check, private.assert_true
+ASSERT_ASYNC = private.assert_async
 
 
-_FLEX_MODULE = importlib.import_module("torch._higher_order_ops.flex_attention")
-FLEX_LAYOUT: Any = _FLEX_MODULE._permute_strides
+FLEX_LAYOUT: Any = private.flex_layout
+
+
+def flex_attention_by_operators() -> Any:
+    """What computes flex attention by products and a softmax."""
+    return FLEX_ATTENTION.py_kernels[private.composite_key]
 
 
 def flex_strides(sizes: Sequence[int], query: Sequence[int]) -> tuple[int, ...]:
     """Those that ``FLEX_LAYOUT`` gives a result of these sizes. It imports the peer compiler for the order of a few numbers."""
     order = sorted(range(len(query)), key=lambda d: (query[d], -d))
-    strides = _FLEX_MODULE._construct_strides(sizes, order)
+    strides = private.flex_strides(sizes, order)
     if strides[-1] != 1:
         last = len(order) - 1
-        strides = _FLEX_MODULE._construct_strides(sizes, [last, *(d for d in order if d != last)])
+        strides = private.flex_strides(sizes, [last, *(d for d in order if d != last)])
     return tuple(strides)
 
 
@@ -830,17 +817,22 @@ def flex_index_mode() -> Any:
     return module.TransformGetItemToIndex.__torch_function__
 
 
-MODULE_CALLS = (torch.nn.Module._call_impl, torch.nn.Module._wrapped_call_impl)
-SET_GRAD_ENABLED: Callable[[bool], None] = torch._C._set_grad_enabled
-C_FUNCTION_OWNERS: tuple[Any, ...] = (torch._C._nn, torch._C._special, torch._C._linalg, torch._C._fft)
-LOG_API_USAGE = torch._C._log_api_usage_once
-TRACING_STATE: Callable[[], Any] = torch._C._get_tracing_state
-VARIABLE_FUNCTIONS = torch._C._VariableFunctions
+MODULE_CALLS = (private.module_call_impl, private.module_wrapped_call_impl)
+SET_GRAD_ENABLED: Callable[[bool], None] = private.set_grad
+C_FUNCTION_OWNERS: tuple[Any, ...] = (
+    private.nn_functions,
+    private.special_functions,
+    private.linalg_functions,
+    private.fft_functions,
+)
+LOG_API_USAGE = private.log_usage
+TRACING_STATE: Callable[[], Any] = private.tracing_state
+VARIABLE_FUNCTIONS = private.variable_functions
 
 
 def dispatch_key_bits(tensor: torch.Tensor) -> int:
     """The tensor's dispatch key set as one word."""
-    return torch._C._dispatch_keys(tensor).raw_repr()
+    return private.dispatch_keys(tensor).raw_repr()
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -850,7 +842,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
         (type(tensor) in (torch.Tensor, torch.nn.Parameter) or takes_class(type(tensor)))
         and tensor.layout is torch.strided
         and not tensor.is_nested
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not private.is_transformed(tensor)
         and not tensor.is_quantized
     )
 
@@ -859,30 +851,30 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 ENABLED, SUBCLASSES_DISABLED, ALL_DISABLED = range(3)
 """Who handles torch functions: modes and classes, modes only, nobody."""
-DISABLED_TORCH_FUNCTION = torch._C._disabled_torch_function_impl
+DISABLED_TORCH_FUNCTION = private.disabled_function
 DEFAULT_TORCH_FUNCTION: Any = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
-MAKE_SUBCLASS = torch.Tensor._make_subclass
+MAKE_SUBCLASS = private.make_subclass
 DisableTorchFunction, DisableTorchFunctionSubclass = (
-    torch._C.DisableTorchFunction,
-    torch._C.DisableTorchFunctionSubclass,
+    private.DisableTorchFunction,
+    private.DisableTorchFunctionSubclass,
 )
-PUSH_MODE, POP_MODE = torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack
-NUMBER_OF_MODES: Callable[[], int] = torch._C._len_torch_function_stack
-DEVICE_MODE: Any = torch.utils._device.DeviceContext.__torch_function__
+PUSH_MODE, POP_MODE = private.push_function_mode, private.pop_function_mode
+NUMBER_OF_MODES: Callable[[], int] = private.number_of_function_modes
+DEVICE_MODE: Any = private.device_function
 default_nowrap_functions = torch.overrides.get_default_nowrap_functions
-device_constructors = torch.utils._device._device_constructors
+device_constructors = private.device_constructors
 
 
 def function_state() -> int:
     """Whose ``__torch_function__`` is asked now: :data:`ENABLED`, :data:`SUBCLASSES_DISABLED` or :data:`ALL_DISABLED`."""
-    if torch._C._is_torch_function_enabled():
+    if private.function_enabled():
         return ENABLED
-    return ALL_DISABLED if torch._C._is_torch_function_all_disabled() else SUBCLASSES_DISABLED
+    return ALL_DISABLED if private.function_all_disabled() else SUBCLASSES_DISABLED
 
 
 def function_state_flags(state: int) -> list[tuple[Callable[[], bool], bool]]:
     """The builtin functions that tell a :func:`function_state` from others, and what they give then."""
-    every, none = torch._C._is_torch_function_enabled, torch._C._is_torch_function_all_disabled
+    every, none = private.function_enabled, private.function_all_disabled
     return [(every, state == ENABLED), (none, state == ALL_DISABLED)]
 
 
@@ -891,7 +883,7 @@ def mode_at(depth: int) -> Callable[[Any], Any]:
     """A function that gives the mode at ``depth`` of the stack, whatever it is given."""
 
     def mode(_: Any) -> Any:
-        return torch._C._get_function_stack_at(depth)
+        return private.function_mode_at(depth)
 
     return mode
 
@@ -921,7 +913,7 @@ def change_modes(left: int, entered: tuple[Any, ...]) -> None:
 
 def takes_class(cls: type) -> bool:
     """Whether a plain tensor becomes an instance of ``cls`` by ``tensor.__class__ = cls``, which then behaves as one."""
-    if cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:  # type: ignore[attr-defined]
+    if cls.__torch_dispatch__ is not private.disabled_dispatch:  # type: ignore[attr-defined]
         return False
     if issubclass(cls, torch.nn.parameter.UninitializedTensorMixin):
         return False
@@ -955,7 +947,7 @@ class _Listening(torch.overrides.TorchFunctionMode):
 def overheard(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], state: int) -> Any:
     """(function, types, args, kwargs) of the call's ``__torch_function__``; None when nobody would be asked."""
     disable = contextlib.nullcontext() if state == ENABLED else DisableTorchFunctionSubclass()
-    with torch._C._EnableTorchFunction(), disable, _Listening():
+    with private.EnableTorchFunction(), disable, _Listening():
         try:
             function(*args, **kwargs)
         except _Overheard as found:
@@ -1014,7 +1006,7 @@ def is_no_leaf(tensor: torch.Tensor) -> bool:
 
 def functorch_active() -> bool:
     """Whether a functorch transform (vmap, grad) is running around the call."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return private.innermost_transform() is not None
 
 
 def dispatch_mode_active() -> bool:
@@ -1025,7 +1017,7 @@ def dispatch_mode_active() -> bool:
 def leave_dispatch_modes() -> None:
     """Leaves all dispatch modes of this thread."""
     while dispatch_mode_active():
-        _pop_mode()
+        private.pop_dispatch_mode()
 
 
 def mode_active() -> bool:
@@ -1033,54 +1025,53 @@ def mode_active() -> bool:
     return dispatch_mode_active() or NUMBER_OF_MODES() > 0
 
 
-TORCHSCRIPT_RECORDS: Callable[[], bool] = torch._C._is_tracing
+TORCHSCRIPT_RECORDS: Callable[[], bool] = private.is_tracing
 
 
 def fx_records() -> bool:
     """Whether ``torch.fx`` traces; its own function warns."""
-    traces = torch.fx._symbolic_trace
-    return traces._get_is_fx_tracing() if hasattr(traces, "_get_is_fx_tracing") else traces._is_fx_tracing_flag
+    return private.fx_traces()
 
 
 AMBIENT: dict[str, Callable[[], Any]] = {
     "torch.get_default_dtype()": torch.get_default_dtype,
     "torch.is_inference_mode_enabled()": torch.is_inference_mode_enabled,
-    "whether autocast is on": torch._C._is_any_autocast_enabled,
+    "whether autocast is on": private.autocast_on,
     "the number of active dispatch modes": DISPATCH_MODES,
     "the number of active function modes": NUMBER_OF_MODES,
     "whether torch.jit.trace records": TORCHSCRIPT_RECORDS,
-    "the innermost function transform": torch._C._functorch.peek_interpreter_stack,
+    "the innermost function transform": private.innermost_transform,
 }
 """State of torch that every graph depends on, and the builtin functions that read it."""
 AMBIENT_ON_GPU: dict[str, Callable[[], Any]] = {
-    "whether algorithms are deterministic": torch._C._get_deterministic_algorithms,
+    "whether algorithms are deterministic": private.deterministic,
 }
 """State that graphs for a GPU depend on, too."""
 
 ATTENTION: dict[str, Callable[[], Any]] = {
-    "torch.backends.cuda.flash_sdp_enabled()": torch._C._get_flash_sdp_enabled,
-    "torch.backends.cuda.mem_efficient_sdp_enabled()": torch._C._get_mem_efficient_sdp_enabled,
-    "torch.backends.cuda.math_sdp_enabled()": torch._C._get_math_sdp_enabled,
-    "torch.backends.cuda.cudnn_sdp_enabled()": torch._C._get_cudnn_sdp_enabled,
-    "torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()": torch._C._get_math_sdp_allow_fp16_bf16_reduction,
+    "torch.backends.cuda.flash_sdp_enabled()": private.flash_attention,
+    "torch.backends.cuda.mem_efficient_sdp_enabled()": private.efficient_attention,
+    "torch.backends.cuda.math_sdp_enabled()": private.math_attention,
+    "torch.backends.cuda.cudnn_sdp_enabled()": private.cudnn_attention,
+    "torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()": private.half_sums_attention,
 }
 """The same of graphs that attend."""
 ATTENDS = (
     torch.nn.functional.scaled_dot_product_attention, torch.nn.functional.multi_head_attention_forward,
-    torch._native_multi_head_attention, torch._transformer_encoder_layer_fwd,
+    private.fast_attention, private.fast_encoder,
 )  # fmt: skip
 
 
 def attends_by_steps() -> bool:
     """Whether the program leaves attention no implementation but the one by products and a softmax (``SDPBackend.MATH``)."""
-    others = torch._C._get_flash_sdp_enabled, torch._C._get_mem_efficient_sdp_enabled, torch._C._get_cudnn_sdp_enabled
+    others = private.flash_attention, private.efficient_attention, private.cudnn_attention
     return not any(enabled() for enabled in others)
 
 
 def float32_precision(backend: str, operation: str) -> str:
     """What operands of f32 are rounded to: "none" and "ieee" say that they are not. ``torch.get_float32_matmul_precision``
     raises where a program has set this for a backend alone."""
-    return torch._C._get_fp32_precision_getter(backend, operation)
+    return private.float32_precision(backend, operation)
 
 
 def float32_precisions() -> list[str]:
@@ -1109,7 +1100,7 @@ class Float32Precision:
         )
 
 
-AUTOCAST_ON: Callable[[], bool] = torch._C._is_any_autocast_enabled
+AUTOCAST_ON: Callable[[], bool] = private.autocast_on
 
 
 def autocast_active() -> bool:
@@ -1125,17 +1116,17 @@ def tracing_state() -> tuple[str, ...] | None:
     """
     if DISPATCH_MODES() or NUMBER_OF_MODES() or dual_level_active() or foreign_rules():
         return None
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if private.innermost_transform() is not None:
         return None
     cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
     settings = (
-        torch.get_default_dtype(), torch._C._get_default_device(), torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(), private.default_device(), torch.is_inference_mode_enabled(),
         [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")],
         torch.is_autocast_cache_enabled(), torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(), torch.utils.deterministic.fill_uninitialized_memory,
         float32_precisions(), torch.backends.mkldnn.enabled, torch.backends.mkldnn.is_available(),
         cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled(),
-        cuda.fp16_bf16_reduction_math_sdp_allowed(), torch._C._get_sdp_priority_order(),
+        cuda.fp16_bf16_reduction_math_sdp_allowed(), private.attention_order(),
         cudnn.enabled, cudnn.benchmark, cudnn.deterministic, torch.backends.mha.get_fastpath_enabled(),
         torch.backends.cpu.get_cpu_capability(),
     )  # fmt: skip
@@ -1144,19 +1135,17 @@ def tracing_state() -> tuple[str, ...] | None:
 
 def foreign_rules() -> bool:
     """Whether decompositions or kernels of torch's operators were registered by others than torch."""
-    from torch._decomp import global_decomposition_table
-
-    rules = (rule for table in global_decomposition_table.values() for rule in table.values())
+    rules = (rule for table in private.all_decompositions.values() for rule in table.values())
     if any(not (getattr(rule, "__module__", None) or "torch").startswith("torch") for rule in rules):
         return True
     devices = ("/Meta", "/CUDA", "MPS", "XPU")  # kernels do not take part in tracing; also AutogradMPS and the like
-    return any(name.startswith("aten/") and not name.endswith(devices) for name in torch.library._impls)
+    return any(name.startswith("aten/") and not name.endswith(devices) for name in private.operator_kernels)
 
 
 def is_torch_operator(target: Any) -> bool:
     """Whether ``target`` is an operator, or an overload of one, that torch itself defines."""
     packet = getattr(target, "overloadpacket", target)
-    if not isinstance(packet, torch._ops.OpOverloadPacket):
+    if not isinstance(packet, private.OpOverloadPacket):
         return False
     return packet._qualified_op_name.partition("::")[0] in ("aten", "prims", "prim")
 
@@ -1201,7 +1190,7 @@ class AutocastState:
         return f"autocast is {cpu_dtype if cpu else 'off'} on the CPU, {cuda_dtype if cuda else 'off'} on CUDA devices"
 
 
-SAVED_TENSORS_HOOKS: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
+SAVED_TENSORS_HOOKS: Callable[[bool], Any] = private.saved_hooks
 """The hooks that see what autograd saves now, or None; with True also those that are ignored while tracing."""
 
 
@@ -1222,7 +1211,7 @@ def saving_watched() -> bool:
 
 
 _TORCHS_HOOKS = ("torch.utils.checkpoint", "torch.autograd.graph")
-StopRecomputation: type[BaseException] = torch.utils.checkpoint._StopRecomputationError
+StopRecomputation: type[BaseException] = private.stop_recomputation
 """What the hooks of a checkpoint raise when everything that is needed has been computed again."""
 
 
@@ -1230,13 +1219,13 @@ StopRecomputation: type[BaseException] = torch.utils.checkpoint._StopRecomputati
 def saving_unwatched() -> Iterator[None]:
     """Inside, saved tensors are seen by no hook and no traceback is kept: tracing is none of the program's operators."""
     anomaly, check_nan = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-    before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
-    torch._C.set_anomaly_enabled(False)
+    before = private.ignore_saved_hooks(True)
+    private.set_anomaly(False)
     try:
         yield
     finally:
-        torch._C.set_anomaly_enabled(anomaly, check_nan)
-        torch._C._autograd._saved_tensors_hooks_set_tracing(before)
+        private.set_anomaly(anomaly, check_nan)
+        private.ignore_saved_hooks(before)
 
 
 DUAL_LEVEL = (vars(forward_ad), "_current_level")
@@ -1314,9 +1303,7 @@ def real_of(tensor: torch.Tensor) -> torch.Tensor:
     """A real tensor with the metadata of ``tensor``, which may be fake (its data is then unspecified)."""
     if not isinstance(tensor, FakeTensor):
         return tensor
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-    with unset_fake_temporarily():
+    with private.unset_fake():
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
         return made.requires_grad_(tensor.requires_grad)
 
@@ -1336,9 +1323,7 @@ def propagate(gm: torch.fx.GraphModule, mode: FakeTensorMode, fakes: list[Any]) 
 def graph_module(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
     """A module that writes its Python code when it is first called: most graphs never are, and writing takes as long as
     splitting them."""
-    from torch.fx._lazy_graph_module import _LazyGraphModule
-
-    return _LazyGraphModule(root, graph)
+    return private.LazyGraphModule(root, graph)
 
 
 # --- autograd
@@ -1346,17 +1331,13 @@ def graph_module(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.Graph
 
 def core_decompositions() -> dict[Any, Callable[..., Any]]:
     """Torch's core ATen decompositions, overload → function. Imports nothing of the peer compiler."""
-    import torch._decomp
-
-    return torch._decomp._core_aten_decompositions_post_autograd()
+    return private.core_decompositions()
 
 
 def decompositions_for(names: list[str]) -> dict[Any, Callable[..., Any]]:
     """Every registered decomposition of the ATen packets ``names``; unknown names are skipped (older torch)."""
-    import torch._decomp
-
     packets = [getattr(torch.ops.aten, n) for n in names if hasattr(torch.ops.aten, n)]
-    return torch._decomp.get_decompositions(packets)
+    return private.get_decompositions(packets)
 
 
 def backward_class(function: type) -> type:
@@ -1366,7 +1347,7 @@ def backward_class(function: type) -> type:
 
 def writes_operands(target: Any) -> bool:
     """Whether the schema of an operator (or of one of its overloads) says that it writes to an operand."""
-    if isinstance(target, torch._ops.OpOverloadPacket):
+    if isinstance(target, private.OpOverloadPacket):
         return any(writes_operands(getattr(target, name)) for name in target.overloads())
     return isinstance(target, OpOverload) and target._schema.is_mutable
 
@@ -1386,11 +1367,11 @@ def written_operands(node: torch.fx.Node) -> list[Any] | None:
     return [node.args[i] if i < len(node.args) else node.kwargs.get(name) for i, name in written]
 
 
-def is_composite(op: torch._ops.OpOverload) -> bool:
+def is_composite(op: OpOverload) -> bool:
     """Whether ``op`` is implemented in terms of other operators, autograd included."""
     if op.namespace == "prim":
         return False
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+    return private.dispatch_has_kernel(op.name(), "CompositeImplicitAutograd")
 
 
 def is_symbolic_number(value: object) -> bool:
@@ -1399,54 +1380,52 @@ def is_symbolic_number(value: object) -> bool:
 
 def to_functional(tensor: torch.Tensor) -> torch.Tensor:
     """A wrapper of ``tensor`` whose in-place writes become functional operators below autograd."""
-    return torch._to_functional_tensor(tensor)
+    return private.to_functional(tensor)
 
 
 def from_functional(tensor: torch.Tensor) -> torch.Tensor:
     """The current value of a functional wrapper, pending writes applied; other tensors as they are."""
-    if not torch._is_functional_tensor(tensor):
+    if not private.is_functional(tensor):
         return tensor
-    with torch._C._AutoDispatchBelowADInplaceOrView():  # autograd knows no views among values
-        torch._sync(tensor)
-    return torch._from_functional_tensor(tensor)
+    with private.below_autograd():  # autograd knows no views among values
+        private.sync_functional(tensor)
+    return private.from_functional(tensor)
 
 
 def replace_value(tensor: torch.Tensor, value: torch.Tensor) -> None:
     """Gives a functional wrapper that is no view another value of its shape."""
-    torch._functionalize_replace(tensor, value)
-    torch._functionalize_commit_update(tensor)
-    torch._sync(tensor)
+    private.replace_functional(tensor, value)
+    private.commit_functional(tensor)
+    private.sync_functional(tensor)
 
 
 def is_functional(tensor: torch.Tensor) -> bool:
-    return torch._is_functional_tensor(tensor)
+    return private.is_functional(tensor)
 
 
 @contextlib.contextmanager
 def functionalization() -> Iterator[None]:
     """Inside, factory functions return functional wrappers and views are replayed, not copied."""
-    torch._enable_functionalization(reapply_views=True)
+    private.enable_functional(reapply_views=True)
     try:
         yield
     finally:
-        torch._disable_functionalization()
+        private.disable_functional()
 
 
 @contextlib.contextmanager
 def without_functionalization() -> Iterator[None]:
     """Inside :func:`functionalization`: back to plain tensors."""
-    torch._disable_functionalization()
+    private.disable_functional()
     try:
         yield
     finally:
-        torch._enable_functionalization(reapply_views=True)
+        private.enable_functional(reapply_views=True)
 
 
 def python_rules() -> contextlib.AbstractContextManager[Any]:
     """Torch's Python rules for operators whose C++ form refuses symbolic sizes or hides what it writes. Slower."""
-    from torch._dispatch.python import enable_python_dispatcher
-
-    return enable_python_dispatcher()
+    return private.python_dispatcher()
 
 
 SCRIPTED = "_torchdynamo_inline"  # the attribute of a TorchScript function that has the Python function it was made of
@@ -1475,26 +1454,26 @@ def tensor_base(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def is_one_of_several_views(tensor: torch.Tensor) -> bool:
     """Whether an operator that returns several views made ``tensor``: eager refuses to write to it in place."""
-    meta = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
-    return tensor._is_view() and torch._C._autograd._get_creation_meta(tensor) == meta
+    meta = private.several_views
+    return tensor._is_view() and private.get_creation_meta(tensor) == meta
 
 
 def is_plain_view(tensor: torch.Tensor) -> bool:
     """Whether a view may be written to under autograd, and nobody watches its gradients."""
-    default = torch._C._autograd.CreationMeta.DEFAULT
+    default = private.plain_view
     watched = tensor._backward_hooks or tensor.retains_grad
-    return tensor._is_view() and torch._C._autograd._get_creation_meta(tensor) == default and not watched
+    return tensor._is_view() and private.get_creation_meta(tensor) == default and not watched
 
 
 def mark_one_of_several_views(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor``, a view, as if an operator that returns several had made it."""
-    torch._C._autograd._set_creation_meta(tensor, torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE)
+    private.set_creation_meta(tensor, private.several_views)
     return tensor
 
 
 def negated(tensor: torch.Tensor) -> torch.Tensor:
     """The view of ``tensor`` that is lazily negated; ``tensor``'s own memory again where it is that already."""
-    return torch._neg_view(tensor)
+    return private.neg_view(tensor)
 
 
 def gradient_node(tensor: torch.Tensor) -> Any:
@@ -1520,7 +1499,7 @@ def node_of(methods: Any) -> Callable[..., Any]:
     return super(torch.autograd.Function, made).apply
 
 
-version_of: Callable[[torch.Tensor], int] = torch.Tensor._version.__get__
+version_of: Callable[[torch.Tensor], int] = getattr(private.version, "__get__", private.version)
 """How many times the tensor's memory was written to, as autograd counts."""
 
 
@@ -1532,18 +1511,18 @@ def is_foreign(tensor: torch.Tensor) -> bool:
 @functools.cache
 def _keys_of_memory(device: str) -> int:
     """The dispatch keys of ordinary tensors, lazily conjugated and negated ones included."""
-    with torch.inference_mode(False), _disable_current_modes():  # whatever surrounds the first call
+    with torch.inference_mode(False), private.without_modes():  # whatever surrounds the first call
         conjugate = torch.empty(0, dtype=torch.complex64, device=device).conj()
         return dispatch_key_bits(conjugate) | dispatch_key_bits(conjugate.imag)
 
 
-RELEASE_SAVED: Callable[[Any], None] = torch._C._FunctionBase.maybe_clear_saved_tensors
+RELEASE_SAVED: Callable[[Any], None] = private.release_saved
 """Drops what an autograd node saved, unless its backward was asked to keep the graph."""
 
 
 def keeps_graph() -> bool:
     """Inside a backward: whether the caller asked to keep the graph (retain_graph or create_graph)."""
-    return torch._C._autograd._get_current_graph_task_keep_graph()
+    return private.keeps_graph()
 
 
 def fake_mode_of(tensor: torch.Tensor) -> FakeTensorMode | None:
@@ -1558,10 +1537,9 @@ def integer_functions() -> dict[str, Any]:
 
     They may appear in sizes, strides and indexes of the loop IR, so its text form prints and parses them by name.
     """
-    from torch.utils._sympy import functions
-
     names = ("FloorDiv", "CeilDiv", "CleanDiv", "Mod", "PythonMod", "ModularIndexing", "Max", "Min", "PowByNatural",
              "IntTrueDiv", "FloatTrueDiv", "ToFloat", "TruncToInt", "FloorToInt", "CeilToInt", "Identity")  # fmt: skip
+    functions = private.integer_functions
     return {n: getattr(functions, n) for n in names if hasattr(functions, n)}
 
 
@@ -1572,8 +1550,8 @@ def contained() -> Iterator[None]:
     torch describes the operands of a failed operator under a guard of its dispatch keys. Frames that the exception
     keeps alive own that guard, and it would set the keys back to those inside the transform when they are collected.
     """
-    include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    with torch._C._ForceDispatchKeyGuard(include, exclude):
+    include, exclude = private.include_set(), private.exclude_set()
+    with private.force_keys(include, exclude):
         try:
             yield
         except BaseException as error:
@@ -1588,8 +1566,6 @@ def contained() -> Iterator[None]:
 
 def run_on_meta(function: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """The fake results of ``function`` on fake tensors, found without their mode; None unless all are on one device."""
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
     leaves, structure = PYTREE.tree_flatten(args)
     fakes = [t for t in leaves if isinstance(t, torch.Tensor)]
     if not fakes or not all(isinstance(t, FakeTensor) and t.device == fakes[0].device for t in fakes):
@@ -1601,7 +1577,7 @@ def run_on_meta(function: Callable[..., tuple[Any, ...]], args: tuple[Any, ...])
         made = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
         return made.requires_grad_(t.requires_grad)
 
-    with unset_fake_temporarily():
+    with private.unset_fake():
         results = function(*PYTREE.tree_unflatten([meta(t) for t in leaves], structure))
     mode, device = fakes[0].fake_mode, fakes[0].device
     with mode:
@@ -1613,12 +1589,10 @@ def run_on_meta(function: Callable[..., tuple[Any, ...]], args: tuple[Any, ...])
 
 def real_tensors() -> contextlib.AbstractContextManager[Any]:
     """Inside, operators compute on real data although a fake mode is active."""
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-    return unset_fake_temporarily()
+    return private.unset_fake()
 
 
-class RecordingMode(TorchDispatchMode):
+class RecordingMode(private.TorchDispatchMode):
     """A dispatch mode whose handler is called as it is (by default torch wraps it, and imports the peer compiler)."""
 
     @classmethod
@@ -1632,7 +1606,7 @@ class RecordingMode(TorchDispatchMode):
 
 def recording() -> bool:
     """Whether operators run under a :class:`RecordingMode`."""
-    return any(isinstance(m, RecordingMode) for m in _get_current_dispatch_mode_stack())
+    return any(isinstance(m, RecordingMode) for m in private.dispatch_modes())
 
 
 def size_hint(size: Any) -> int:
@@ -1662,7 +1636,7 @@ def symint_may_be_negative(value: Any) -> bool:
 
 def has_metadata_mutation(tensor: torch.Tensor) -> bool:
     """Whether a functional wrapper's sizes or strides were changed in place (``t_()``, ``resize_()``)."""
-    return torch._functionalize_has_metadata_mutation(tensor)
+    return private.functional_metadata_changed(tensor)
 
 
 @functools.cache
@@ -1673,20 +1647,18 @@ def bypass_peer_wrappers() -> None:
     graphs. Until something else loads the peer, its wrapped functions are called as they are; from then on torch's own
     wrapper works as if nothing had happened. Takes 10 ms; does nothing where torch has no such decorator.
     """
-    import torch._decomp
-    import torch._prims
-    import torch._refs
-
-    codes = getattr(getattr(torch._compile._disable_dynamo, "__code__", None), "co_consts", ())
+    for name in ("torch._decomp", "torch._prims", "torch._refs"):
+        importlib.import_module(name)
+    codes = getattr(getattr(private.peer_disable, "__code__", None), "co_consts", ())
     wrapper = next((c for c in codes if isinstance(c, types.CodeType) and c.co_name == "inner"), None)
     if wrapper is None or _peer_loaded():
         return
     places = ("torch._refs", "torch._decomp", "torch._prims", "torch._meta_registrations", "torch._subclasses")
-    stack: list[Any] = [FakeTensorMode.__torch_dispatch__]
+    stack: list[Any] = [getattr(FakeTensorMode, "__torch_dispatch__", None)]
     for name, module in list(sys.modules.items()):
         if name.startswith(places):
             stack += [v for v in vars(module).values() if isinstance(v, types.FunctionType)]
-    for rules in torch._decomp.global_decomposition_table.values():
+    for rules in private.all_decompositions.values():
         stack += rules.values()
     seen: set[int] = set()
     while stack:
@@ -1790,38 +1762,38 @@ def onednn_computes(dtype: torch.dtype) -> bool:
 
 
 # what the reductions of torch.masked are made of
-MASKED_PARTS: tuple[Any, ...] = (_masked._input_mask, _masked._reduction_identity, _masked._where)
-MASKED_INPUT = _masked._combine_input_and_mask
+MASKED_PARTS: tuple[Any, ...] = (private.masked_mask, private.masked_identity, private.masked_where)
+MASKED_INPUT = private.masked_input
 
 
 # --- CUDA graphs ----------------------------------------------------------------------------------------------------
 
 
-STORAGE_USES: Callable[[int], int] = torch._C._storage_Use_Count
+STORAGE_USES: Callable[[int], int] = private.storage_uses
 """How many references there are to the storage with this ``_cdata``: its tensors, and objects like ``untyped_storage()``."""
 
 
 def storage_over(address: int, count: int, device: torch.device) -> torch.UntypedStorage:
     """A storage over memory that belongs to somebody else."""
-    return torch._C._construct_storage_from_data_pointer(address, device, count)
+    return private.storage_over(address, device, count)
 
 
 def current_stream() -> int:
     """The address of the current device's current CUDA stream."""
-    return torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
+    return private.cuda_stream(private.cuda_device())
 
 
 @functools.cache
 def largest_float8() -> int:
     """The bits that torch makes of numbers too large for float8_e4m3fn: those of the largest, or (until 2.12) of NaN."""
-    with torch._C._DisableTorchDispatch():
+    with private.DisableTorchDispatch():
         return int(torch.tensor(1e6, device="cpu").to(torch.float8_e4m3fn).view(torch.uint8))
 
 
 def current_queue() -> tuple[int, int]:
     """The current CUDA device, and the address of its current stream."""
-    device = torch._C._cuda_getDevice()
-    return device, torch._C._cuda_getCurrentRawStream(device)
+    device = private.cuda_device()
+    return device, private.cuda_stream(device)
 
 
 @functools.cache
@@ -1841,11 +1813,11 @@ def watch_streams(noted: Callable[[torch.Tensor, Any], object]) -> None:
 def stop_allocating(device: int, pool: Any) -> None:
     """After a recording that failed: torch may have left its allocator giving memory from ``pool``."""
     with contextlib.suppress(RuntimeError):
-        torch._C._cuda_endAllocateToPool(device, pool)
-        torch._C._cuda_releasePool(device, pool)
+        private.end_pool(device, pool)
+        private.release_pool(device, pool)
 
 
-COPY_ALL: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None] = torch._foreach_copy_
+COPY_ALL: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None] = private.foreach_copy
 """Copies tensors to tensors, few kernels for many of them."""
 
 _STATIC_ADDRESS = "_dynamo_static_input_type"

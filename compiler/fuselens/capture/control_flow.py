@@ -270,7 +270,7 @@ def _map_rule(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def _flex_attention(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The operator behind ``flex_attention``: what eager computes, whose functions of scores are mapped over."""
     RULES[torch_private.flex_index_mode()] = _index_by_tensors
-    return m.call(FunctionValue(torch_private.FLEX_ATTENTION_BY_OPERATORS, None), args, kwargs)
+    return m.call(FunctionValue(torch_private.flex_attention_by_operators(), None), args, kwargs)
 
 
 @rule(torch_private.FLEX_LAYOUT)

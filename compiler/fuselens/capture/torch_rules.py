@@ -127,7 +127,7 @@ def _check(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(None)
 
 
-@rule(torch._assert)
+@rule(torch_private.ASSERT)
 def _assert(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     truth = m.truth(args[0])
     if truth is not True:
