@@ -89,9 +89,9 @@ def measure(name: str, system: str, phase: str) -> Times:
     """In a process of its own."""
     import torch
 
-    from . import gpu
+    from .gpu_workloads import SYSTEMS, WORKLOADS
 
-    workload, wrap = gpu.WORKLOADS[name], gpu.SYSTEMS[system]()
+    workload, wrap = WORKLOADS[name], SYSTEMS[system]()
     workload.make(lambda fn: fn)()
     torch.cuda.empty_cache()
     if phase == "cold":

@@ -1,431 +1,173 @@
-"""Eager, the peer and Fuselens on a GPU, in all their modes, interleaved in one run.
+"""Eager, the peer and Fuselens on a GPU, in all their modes: each system in a process of its own, in turns.
 
     python -m benchmarks.gpu [--only softmax,decode] [--systems eager,peer,own] [--rounds 12] [--json out.json]
 
-A turn of a system lasts at least 20 ms between two CUDA events, gaps between kernels included, and begins while the card does
-a call that is not counted, for which it waited while the host prepared it. The table has medians over the turns. ``GB/s`` counts
-the bytes that a workload must move at least; *copy* is the share of what a device copy of 1 GiB reaches in the same run. *cold*
-is the wall-clock time of the first call (and the first backward) with empty caches, in a process that has compiled the workloads
-before (of each system's default and ``max-autotune``); ``--cold`` measures first calls only, in fresh processes
-(``cold_starts``). ``--only more`` takes ``MORE``: what else measuring chooses kernels for.
+For each workload a fresh process a system starts, with empty caches. The processes stay, and take turns: what one measures,
+the others wait for, so that all see the same clocks and temperatures, and none has another's hooks or caches about it. Two
+figures, medians over the turns:
+
+*queued*: milliseconds a call of calls that wait in the card's queue before the first of them begins: what the kernels take.
+*one at a time*: from a call until the card has done it, nothing else being under way: what a person waits for a single call.
+
+``GB/s`` counts the bytes that a workload must move at least, *copy* is the share of what a device copy of 1 GiB reaches in the
+same run, both of queued calls. *first* is the first call's seconds (and the first backward's), of the default modes and of
+``max-autotune``, without imports; ``--cold`` measures first calls with all that comes before (``cold_starts``). ``--only more``
+takes ``MORE``: what else measuring chooses kernels for.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
+import contextlib
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-
 from . import cold_starts
+from .gpu_workloads import MORE, SYSTEMS, WORKLOADS
+from .harness import ROOT
 
-Call = Callable[[], Any]
-Compile = Callable[[Any], Any]
-TURN_SECONDS = 0.02
-
-
-@dataclass(frozen=True)
-class Workload:
-    """``make(wrap)`` gives a call. ``bytes`` moved at least, ``flops`` done, per call."""
-
-    make: Callable[[Compile], Call]
-    bytes: int = 0
-    flops: int = 0
+KINDS = ("queued", "single")
+TITLES = {"queued": "queued, ms", "single": "one at a time, ms"}
+MEASURES_WHILE_COMPILING = ("own", "own_graphs", "own_tuned", "peer_tuned")  # so nothing else may be under way
+COPY = "copy"
+Row = dict[str, dict[str, float]]  # system → "queued", "single", "first"
 
 
-def tensor(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> Tensor:
-    generator = torch.Generator("cuda").manual_seed(len(shape))
-    return torch.randn(shape, generator=generator, device="cuda", dtype=dtype).requires_grad_(grad)
+class System:
+    """A process with one workload under one system."""
+
+    def __init__(self, workload: str, system: str, scratch: str) -> None:
+        caches = {variable: f"{scratch}/{system}/{variable}" for variable in cold_starts.CACHES}
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        self.name = system
+        self.errors = Path(scratch, f"{system}.log").open("w+")  # noqa: SIM115  it lives as long as the process
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.gpu_process", workload, system],
+            env={**os.environ, **caches, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self.errors, text=True,
+        )  # fmt: skip
+
+    def answer(self) -> dict[str, Any]:
+        """The next line that it says. Raises RuntimeError with its last words where it died."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):  # others print, too
+                return json.loads(line)
+        self.errors.seek(0)
+        raise RuntimeError(self.errors.read().strip()[-500:])
+
+    def ask(self, what: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.errors.close()
 
 
-def function(
-    fn: Callable[..., Any], *inputs: Callable[[], Tensor], training: bool = False
-) -> Callable[[Compile], Call]:
-    def make(wrap: Compile) -> Call:
-        compiled, args = wrap(fn), [given() for given in inputs]
-        if not training:
-            return lambda: compiled(*args)
-        leaves = [a for a in args if a.requires_grad]
-        return lambda: torch.autograd.grad(compiled(*args), leaves)
+@contextlib.contextmanager
+def processes(workload: str, systems: list[str]) -> Iterator[tuple[list[System], dict[str, float]]]:
+    """Those of ``systems`` that could be prepared, and the seconds of their first calls. The rest is said on stderr."""
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(len(systems)) as pool:
+        started = [System(workload, system, scratch) for system in systems]
+        first: dict[str, float] = {}
 
-    return make
+        def attempt(system: System, what: str) -> None:
+            try:
+                said = system.ask(what) if what else system.answer()
+                first[system.name] = said.get("first", float("nan"))
+            except (RuntimeError, OSError) as error:
+                first.pop(system.name, None)
+                print(f"{workload}: {system.name} failed: {error}", file=sys.stderr)
 
-
-def fused_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.gelu(F.layer_norm(x + residual, (x.shape[-1],), weight, bias), approximate="tanh")
-
-
-def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    wide = x.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * weight
-
-
-def swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
-
-
-class Tiny(nn.Module):
-    """Ten small layers: launches are all that they cost."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            *(nn.Sequential(nn.Linear(128, 128), nn.GELU(), nn.LayerNorm(128)) for _ in range(10))
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
-
-
-def tiny(wrap: Compile) -> Call:
-    model, x = wrap(Tiny().cuda()), tensor(32, 128)
-
-    def call() -> Any:
-        with torch.no_grad():
-            return model(x)
-
-    return call
-
-
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        q, k, v = (
-            t.view(batch, length, self.heads, -1).transpose(1, 2) for t in self.qkv(self.before(x)).split(width, 2)
-        )
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
-        x = x + self.out(attended)
-        return x + self.down(F.gelu(self.up(self.between(x)), approximate="tanh"))
-
-
-class GPT2(nn.Module):
-    def __init__(self, layers: int = 12, width: int = 768, heads: int = 12, words: int = 50304, length: int = 1024):
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.last = nn.LayerNorm(width)
-
-    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
-        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
-        for block in self.blocks:
-            x = block(x)
-        logits = F.linear(self.last(x), self.tokens.weight)
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-
-
-def gpt2_training(wrap: Compile) -> Call:
-    torch.manual_seed(0)
-    model = GPT2().cuda().bfloat16()
-    compiled = wrap(model)
-    ids = torch.randint(0, 50257, (16, 512), device="cuda")
-
-    def call() -> Any:
-        model.zero_grad(set_to_none=True)
-        loss = compiled(ids, ids)
-        loss.backward()
-        return loss
-
-    return call
-
-
-class Layer(nn.Module):
-    """A layer of the shapes of Llama 3 8B, for one token, with its cache of keys and values."""
-
-    def __init__(self, width: int, heads: int, groups: int, hidden: int, length: int) -> None:
-        super().__init__()
-        self.heads, self.groups, self.size = heads, groups, width // heads
-        self.first, self.second = nn.Parameter(torch.ones(width)), nn.Parameter(torch.ones(width))
-        self.q, self.k = nn.Linear(width, width, bias=False), nn.Linear(width, groups * self.size, bias=False)
-        self.v, self.o = nn.Linear(width, groups * self.size, bias=False), nn.Linear(width, width, bias=False)
-        self.gate, self.up = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
-        self.down = nn.Linear(hidden, width, bias=False)
-        self.register_buffer("keys", torch.zeros(1, groups, length, self.size))
-        self.register_buffer("values", torch.zeros(1, groups, length, self.size))
-
-    def forward(self, x: Tensor, at: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
-        h = rms_norm(x, self.first)
-        q = self.q(h).view(1, 1, self.heads, self.size).transpose(1, 2)
-        k = self.k(h).view(1, 1, self.groups, self.size).transpose(1, 2)
-        v = self.v(h).view(1, 1, self.groups, self.size).transpose(1, 2)
-        q, k = rotated(q, cos, sin), rotated(k, cos, sin)
-        self.keys.index_copy_(2, at, k)
-        self.values.index_copy_(2, at, v)
-        attended = F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=mask, enable_gqa=True)
-        x = x + self.o(attended.transpose(1, 2).reshape(x.shape))
-        h = rms_norm(x, self.second)
-        return x + self.down(F.silu(self.gate(h)) * self.up(h))
-
-
-def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    a, b = x.chunk(2, -1)
-    return x * cos + torch.cat((-b, a), -1) * sin
-
-
-class Decoder(nn.Module):
-    def __init__(
-        self, layers: int = 32, width: int = 4096, heads: int = 32, groups: int = 8, hidden: int = 14336,
-        words: int = 128256, length: int = 512,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.tokens = nn.Embedding(words, width)
-        self.layers = nn.ModuleList(Layer(width, heads, groups, hidden, length) for _ in range(layers))
-        self.last, self.head = nn.Parameter(torch.ones(width)), nn.Linear(width, words, bias=False)
-        angles = torch.outer(torch.arange(length), 500000.0 ** -(torch.arange(0, width // heads, 2) / (width // heads)))
-        self.register_buffer("cos", torch.cat((angles, angles), -1).cos())
-        self.register_buffer("sin", torch.cat((angles, angles), -1).sin())
-        self.register_buffer("row", torch.arange(length))
-
-    def forward(self, word: Tensor, at: Tensor) -> Tensor:
-        x, mask = self.tokens(word), (self.row <= at)[None, None, None]
-        for layer in self.layers:
-            x = layer(x, at, self.cos[at], self.sin[at], mask)
-        return self.head(rms_norm(x, self.last)).argmax(-1)
-
-
-@functools.cache
-def decoder() -> Decoder:
-    """One model for all systems: its weights take 16 GB."""
-    with torch.device("cuda"):
-        torch.set_default_dtype(torch.bfloat16)
         try:
-            return Decoder().eval()
+            list(pool.map(lambda s: attempt(s, ""), started))
+            alive = [s for s in started if s.name in first]
+            together = [s for s in alive if s.name not in MEASURES_WHILE_COMPILING]
+            list(pool.map(lambda s: attempt(s, "prepare"), together))
+            for system in alive:
+                if system not in together:
+                    attempt(system, "prepare")
+            yield [s for s in started if s.name in first], first
         finally:
-            torch.set_default_dtype(torch.float32)
+            for system in started:
+                system.close()
 
 
-def decode(wrap: Compile) -> Call:
-    compiled = wrap(decoder())
-    word, at = torch.zeros(1, 1, dtype=torch.int64, device="cuda"), torch.full((1,), 200, device="cuda")
-
-    def call() -> Any:
-        with torch.no_grad():
-            return compiled(word, at)
-
-    return call
-
-
-def decoder_bytes() -> int:
-    """The weights that a token reads: all but the embedding's."""
-    width, groups, hidden, words = 4096, 1024, 14336, 128256
-    return 2 * (32 * (2 * width * width + 2 * groups * width + 3 * width * hidden) + words * width)
+def measure(workload: str, systems: list[str], rounds: int) -> Row:
+    with processes(workload, systems) as (ready, first):
+        turns: dict[str, dict[str, list[float]]] = {s.name: {kind: [] for kind in KINDS} for s in ready}
+        for _ in range(rounds):
+            for kind in KINDS:
+                for system in ready:
+                    turns[system.name][kind].append(system.ask(kind)["ms"])
+        return {
+            name: {kind: statistics.median(taken[kind]) for kind in KINDS} | {"first": first[name]}
+            for name, taken in turns.items()
+        }
 
 
-def convolutions(images: int, form: torch.memory_format) -> Callable[[Compile], Call]:
-    """The convolutions of ResNet-50 that are not of single points, with their biases and activations."""
-    layers = (
-        (64, 56, 64, 1),
-        (128, 56, 128, 2),
-        (128, 28, 128, 1),
-        (256, 28, 256, 2),
-        (256, 14, 256, 1),
-        (512, 7, 512, 1),
-    )
-
-    def fn(xs: list[Tensor], ws: list[Tensor], bs: list[Tensor]) -> list[Tensor]:
-        taken = zip(xs, ws, bs, layers, strict=True)
-        return [F.relu(F.conv2d(x, w, b, stride, 1)) for x, w, b, (*_, stride) in taken]
-
-    def make(wrap: Compile) -> Call:
-        compiled, half = wrap(fn), torch.float16
-        xs = [tensor(images, c, n, n, dtype=half).contiguous(memory_format=form) for c, n, _, _ in layers]
-        ws = [tensor(o, c, 3, 3, dtype=half).contiguous(memory_format=form) / 30 for c, _, o, _ in layers]
-        bs = [tensor(o, dtype=half) for _, _, o, _ in layers]
-        return lambda: compiled(xs, ws, bs)
-
-    return make
+def groups(workload: str, systems: list[str], memory: int) -> list[list[str]]:
+    """The systems that fit on the card together."""
+    size = max(1, memory // (WORKLOADS | MORE)[workload].held)
+    return [systems[i : i + size] for i in range(0, len(systems), size)]
 
 
-class ConvNeXt(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.each = nn.Conv2d(width, width, 7, padding=3, groups=width)
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.norm(self.each(x).permute(0, 2, 3, 1))
-        return x + self.down(F.gelu(self.up(y))).permute(0, 3, 1, 2)
-
-
-def convnext(wrap: Compile) -> Call:
-    model = ConvNeXt(192).cuda().half().to(memory_format=torch.channels_last)
-    compiled, x = (
-        wrap(model),
-        tensor(32, 192, 28, 28, dtype=torch.float16).contiguous(memory_format=torch.channels_last),
-    )
-
-    def call() -> Any:
-        with torch.no_grad():
-            return compiled(x)
-
-    return call
-
-
-def soft_capped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    scores = 50 * torch.tanh(q @ k.mT / (8 * 50))
-    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-    return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
-
-
-MI, WIDE, HALF = 1 << 20, (16384, 4096), torch.bfloat16
-WORKLOADS: dict[str, Workload] = {
-    "pointwise": Workload(
-        function(lambda a, b: torch.relu(a + b) * a - b, *(lambda: tensor(64 * MI),) * 2), 3 * 4 * 64 * MI
-    ),
-    "softmax_4096": Workload(function(lambda x: x.softmax(-1), lambda: tensor(*WIDE)), 2 * 4 * 64 * MI),
-    "log_softmax_131072": Workload(
-        function(lambda x: x.log_softmax(-1), lambda: tensor(2048, 131072)), 2 * 4 * 256 * MI
-    ),
-    "layer_norm_gelu": Workload(
-        function(
-            fused_norm, *(lambda: tensor(*WIDE, dtype=HALF),) * 2, *(lambda: tensor(4096, dtype=HALF),) * 2
-        ), 3 * 2 * 64 * MI,
-    ),
-    "rms_norm": Workload(
-        function(rms_norm, lambda: tensor(*WIDE, dtype=HALF), lambda: tensor(4096, dtype=HALF)), 2 * 2 * 64 * MI
-    ),
-    "cross_entropy_training": Workload(
-        function(
-            lambda x, y: F.cross_entropy(x, y), lambda: tensor(8192, 50257, grad=True),
-            lambda: torch.arange(8192, device="cuda"), training=True,
-        ), 3 * 4 * 8192 * 50257,
-    ),
-    "column_sum": Workload(function(lambda x: x.square().sum(0), lambda: tensor(*WIDE)), 4 * 64 * MI),
-    "transpose_add_relu": Workload(
-        function(lambda a, b: torch.relu(a.t() + b), *(lambda: tensor(8192, 8192),) * 2), 3 * 4 * 64 * MI
-    ),
-    "swiglu": Workload(
-        function(
-            swiglu, lambda: tensor(4096, 4096, dtype=HALF), *(lambda: tensor(11008, 4096, dtype=HALF),) * 2,
-            lambda: tensor(4096, 11008, dtype=HALF),
-        ), flops=2 * 3 * 4096 * 4096 * 11008,
-    ),
-    "ten_tiny_layers": Workload(tiny),
-    "gpt2_training": Workload(gpt2_training),
-    "decode_8b": Workload(decode, decoder_bytes()),
-}  # fmt: skip
-
-MORE: dict[str, Workload] = {
-    "log_softmax_32768": Workload(function(lambda x: x.log_softmax(-1), lambda: tensor(8192, 32768)), 2 * 4 * 256 * MI),
-    "layer_norm_65536": Workload(
-        function(lambda x: F.layer_norm(x, (65536,)) + x, lambda: tensor(4096, 65536)), 2 * 4 * 256 * MI
-    ),
-    "log_softmax_few_rows": Workload(function(lambda x: x.log_softmax(-1), lambda: tensor(64, MI)), 2 * 4 * 64 * MI),
-    "resnet_convolutions": Workload(convolutions(32, torch.channels_last)),
-    "resnet_in_order": Workload(convolutions(32, torch.contiguous_format)),
-    "convnext_block": Workload(convnext),
-    "soft_capped": Workload(
-        function(soft_capped, *(lambda: tensor(8, 16, 1024, 64, dtype=HALF),) * 3), flops=4 * 8 * 16 * 1024 * 1024 * 64
-    ),
-    "written_out_decode": Workload(
-        function(
-            lambda q, k, v: ((q @ k.mT) * 0.088).float().softmax(-1).to(q.dtype) @ v,
-            lambda: tensor(1, 8, 4, 128, dtype=HALF), *(lambda: tensor(1, 8, 8192, 128, dtype=HALF),) * 2,
-        ), 2 * 2 * 8 * 8192 * 128,
-    ),
-}  # fmt: skip
-
-SYSTEMS: dict[str, Callable[[], Compile]] = {
-    "eager": lambda: lambda fn: fn,
-    "peer": lambda: torch.compile,
-    "peer_graphs": lambda: lambda fn: torch.compile(fn, mode="reduce-overhead"),
-    "peer_tuned": lambda: lambda fn: torch.compile(fn, mode="max-autotune"),
-    "own": lambda: _own("default"),
-    "own_graphs": lambda: _own("reduce-overhead"),
-    "own_tuned": lambda: _own("max-autotune"),
-}
-
-
-def _own(mode: str) -> Compile:
-    import fuselens
-
-    return lambda fn: fuselens.compile(fn, mode=mode)
-
-
-def milliseconds(call: Call, repeats: int) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    call()
-    start.record()
-    for _ in range(repeats):
-        call()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / repeats
-
-
-def copy_rate() -> float:
-    """Bytes per second of a device copy, read and written ones."""
-    a, b = (torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(2))
-    for _ in range(3):
-        b.copy_(a)
-    return 2 * (1 << 30) / (1e-3 * statistics.median(milliseconds(lambda: b.copy_(a), 10) for _ in range(5)))
-
-
-def measure(name: str, systems: list[str], rounds: int) -> dict[str, dict[str, float]]:
-    """system → {"ms", "cold"}; a system that fails is left out and said on stderr."""
-    calls: dict[str, Call] = {}
-    cold: dict[str, float] = {}
-    for system in systems:
+def card() -> tuple[str, str, int, float]:
+    """Name, torch's version and memory of the card, bytes a second of a copy. No context stays behind."""
+    code = "import torch; print(torch.cuda.get_device_properties(0).total_memory)"
+    memory = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = System(COPY, "eager", scratch)
         try:
-            torch.compiler.reset()
-            call = (WORKLOADS | MORE)[name].make(SYSTEMS[system]())
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            call()
-            torch.cuda.synchronize()
-            cold[system] = time.perf_counter() - start
-            for _ in range(4):
-                call()
-            torch.cuda.synchronize()
-            calls[system] = call
-        except Exception as error:  # noqa: BLE001  the others are measured all the same
-            print(f"{name}: {system} failed: {type(error).__name__}: {str(error)[:500]}", file=sys.stderr)
-    repeats = {s: max(1, round(1e3 * TURN_SECONDS / max(1e-3, milliseconds(c, 2)))) for s, c in calls.items()}
-    turns: dict[str, list[float]] = {s: [] for s in calls}
-    for _ in range(rounds):
-        for system, call in calls.items():
-            turns[system].append(milliseconds(call, repeats[system]))
-    return {s: {"ms": statistics.median(turns[s]), "cold": cold[s]} for s in calls}
+            known = copy.answer()
+            copy.ask("prepare")
+            taken = statistics.median(copy.ask("queued")["ms"] for _ in range(5))
+        finally:
+            copy.close()
+    return known["card"], known["torch"], memory, (2 << 30) / taken * 1e3
 
 
-def show(table: dict[str, dict[str, dict[str, float]]], systems: list[str], copy: float) -> str:
+def best(row: Row, system: str, kind: str) -> float:
+    """The least of the modes of ``system``; nan where none ran."""
+    return min((r[kind] for s, r in row.items() if s.startswith(system)), default=float("nan"))
+
+
+def show(table: dict[str, Row], systems: list[str], copy: float) -> str:
     """Milliseconds of each system; the best of ours against the best of the peer's."""
-    lines = [
-        f"{'ms':24}" + "".join(f"{s:>12}" for s in systems) + f"{'peer/own':>10}{'GB/s':>7}{'copy':>6}{'cold':>14}"
-    ]
-    ratios = []
-    for name, row in table.items():
-        line = f"{name:24}" + "".join(f"{row[s]['ms']:12.4f}" if s in row else f"{'-':>12}" for s in systems)
-        peer = min((r["ms"] for s, r in row.items() if s.startswith("peer")), default=float("nan"))
-        own = min((r["ms"] for s, r in row.items() if s.startswith("own")), default=float("nan"))
-        ratios += [peer / own] if peer / own > 0 else []
-        line += f"{peer / own:10.2f}"
-        work = (WORKLOADS | MORE)[name]
-        rate = work.bytes / own * 1e3
-        line += f"{rate / 1e9:7.0f}{rate / copy:6.2f}" if work.bytes else " " * 13
-        line += "".join(f"{row[s]['cold']:7.2f}" for s in ("peer", "own", "peer_tuned", "own_tuned") if s in row)
-        lines.append(line)
-    if ratios:
-        lines.append(f"geomean of the best modes, peer/own: {statistics.geometric_mean(ratios):.3f}")
-    return "\n".join(lines)
+    out = []
+    for kind in KINDS:
+        queued = kind == "queued"
+        out.append(
+            f"{TITLES[kind]:24}" + "".join(f"{s:>12}" for s in systems) + f"{'peer/own':>10}"
+            + (f"{'GB/s':>7}{'copy':>6}{'first':>9}" if queued else "")
+        )  # fmt: skip
+        ratios = []
+        for name, row in table.items():
+            peer, own = best(row, "peer", kind), best(row, "own", kind)
+            ratios += [peer / own] if peer / own > 0 else []
+            line = f"{name:24}" + "".join(f"{row[s][kind]:12.4f}" if s in row else f"{'-':>12}" for s in systems)
+            line += f"{peer / own:10.2f}"
+            if queued:
+                rate = (WORKLOADS | MORE)[name].bytes / own * 1e3
+                line += f"{rate / 1e9:7.0f}{rate / copy:6.2f}" if rate else " " * 13
+                modes = ("peer", "own", "peer_tuned", "own_tuned")
+                line += "".join(f"{row[s]['first']:8.2f}" for s in modes if s in row)
+            out.append(line)
+        if ratios:
+            out.append(f"geomean of the best modes, peer/own, {TITLES[kind]}: {statistics.geometric_mean(ratios):.3f}")
+    return "\n".join(out)
 
 
 def main() -> None:
@@ -434,33 +176,29 @@ def main() -> None:
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="comma-separated; default all")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--cold", action="store_true", help="first calls of peer and own in fresh processes")
+    parser.add_argument("--cold", action="store_true", help="first calls of peer and own with all that comes before")
     parser.add_argument("--phases", default=",".join(cold_starts.PHASES), help="with --cold; default all")
     parser.add_argument("--parallel", type=int, default=1, help="processes at a time, with --cold")
     options = parser.parse_args()
     names = list(MORE) if options.only == "more" else options.only.split(",") if options.only else list(WORKLOADS)
     systems = options.systems.split(",")
+    name, version, memory, copy = card()
+    print(f"{name}, torch {version}: device copy {copy / 1e9:.0f} GB/s", flush=True)
     if options.cold:
         systems = [s for s in systems if s in ("peer", "own")]
         found = cold_starts.table(names, systems, options.parallel, options.phases.split(","))
-        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {options.parallel} at a time")
         print(cold_starts.show(found, systems, options.phases.split(",")))
         if options.json:
             options.json.write_text(json.dumps(found))
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        for variable in cold_starts.CACHES:
-            os.environ[variable] = f"{scratch}/{variable}"
-        copy = copy_rate()
-        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: device copy {copy / 1e9:.0f} GB/s")
-        table: dict[str, dict[str, dict[str, float]]] = {}
-        for name in names:
-            table[name] = measure(name, systems, options.rounds)
-            decoder.cache_clear()
-            torch.cuda.empty_cache()
-            print(show({name: table[name]}, systems, copy).splitlines()[1], flush=True)
-            if options.json:
-                options.json.write_text(json.dumps({"copy": copy, "workloads": table}))
+    table: dict[str, Row] = {}
+    for workload in names:
+        table[workload] = {}
+        for group in groups(workload, systems, memory):
+            table[workload] |= measure(workload, group, options.rounds)
+        print("\n".join(show({workload: table[workload]}, systems, copy).splitlines()[1::3]), flush=True)
+        if options.json:
+            options.json.write_text(json.dumps({"card": name, "torch": version, "copy": copy, "workloads": table}))
     print(show(table, systems, copy))
 
 
