@@ -552,6 +552,20 @@ def make(
     )
 
 
+def as_line(found: Diagnostic) -> str:
+    """The finding as one line of a log."""
+    return f"{f'{found.span}: ' if found.span else ''}{found.code}: {' '.join(found.message.split())}"
+
+
+def raised(error: BaseException, limit: int = 500) -> str:
+    """What was raised, as messages say it; ``str()`` of an exception may itself raise."""
+    try:
+        text = str(error)[:limit]
+    except Exception:  # noqa: BLE001 - any code may be behind it
+        text = "its message cannot be made"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def predict(code: str, span: Span, *, stack: tuple[Frame, ...] = (), **fields: Any) -> Diagnostic:
     """The finding of ``code`` that compiling is likely to make at ``span``, marked as a prediction."""
     made = make(code, span, stack=stack, **fields)

@@ -765,9 +765,9 @@ def peer_mark(obj: Any) -> str | None:
         return None
     if issubclass(type(obj), (types.FunctionType, type)) and obj.__module__ == "torch._dynamo.decorators":
         return _PEER_MARKS.get(obj.__name__)
-    if id(obj) in rules._allowed_callable_ids:
+    if id(obj) in getattr(rules, "_allowed_callable_ids", ()):  # a thread may be importing it right now
         return "node"
-    return "excluded" if id(obj) in rules._disallowed_callable_ids else None
+    return "excluded" if id(obj) in getattr(rules, "_disallowed_callable_ids", ()) else None
 
 
 def set_grad_enabled(enabled: bool) -> None:

@@ -106,6 +106,7 @@ static __thread int tls_manual __attribute__((tls_model("initial-exec")));
 #if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030D0000
 static __thread int tls_depth __attribute__((tls_model("initial-exec")));
 #endif
+static __thread int tls_hidden __attribute__((tls_model("initial-exec")));  /* how often we hid what this thread runs */
 
 static PyInterpreterState *interpreter;
 static Py_ssize_t extra_slot = -1;
@@ -130,6 +131,29 @@ static inline void give_back_callback(PyObject *callback) {
         Py_DECREF(dropped);
         PyErr_Restore(type, value, traceback);
     }
+}
+
+/* Whether a trace or profile function of this thread, or a monitoring tool, is told of what runs. */
+static inline int is_observed(PyThreadState *ts) {
+    if (ts->c_tracefunc != NULL || ts->c_profilefunc != NULL) return 1;
+#if PY_VERSION_HEX >= 0x030C0000
+    for (int tool = 0; tool < PY_MONITORING_SYS_PROFILE_ID; tool++)
+        if (ts->interp->monitoring_tool_names[tool] != NULL) return 1;
+#endif
+    return 0;
+}
+/* What runs between these is ours: nobody is told of it. Gives what `show` takes. Without observers nothing happens, so
+ * that a debugger can be started in there. */
+static inline int hide(PyThreadState *ts) {
+    if (LIKELY(!is_observed(ts))) return 0;
+    PyThreadState_EnterTracing(ts);
+    tls_hidden++;
+    return 1;
+}
+static inline void show(PyThreadState *ts, int hidden) {
+    if (LIKELY(!hidden)) return;
+    tls_hidden--;
+    PyThreadState_LeaveTracing(ts);
 }
 
 static inline void install(void) {
@@ -320,7 +344,7 @@ typedef struct {
     int broken;   /* cleared by the collector: never passes again */
 } Guards;
 
-static PyTypeObject GuardsType, EntryType, RegionType, DisabledType;
+static PyTypeObject GuardsType, EntryType, RegionType, DisabledType, HiddenType;
 
 /* Exact equality: the type too, floats bit by bit (nan is itself, 0.0 is not -0.0). */
 static int equal_constants(PyObject *a, PyObject *b) {
@@ -508,14 +532,14 @@ typedef struct {
     PyObject *saved_callback;
     uint64_t hits;             /* by group: a snapshot passed, so only the exported slots are filled */
     int32_t group;             /* under way */
-    int held;
+    int held, hidden;
 } Run;
 
 static inline Py_ssize_t filled_slots(const Guards *g, const Run *r, int32_t group) {
     return group < 64 && r->hits >> group & 1 ? g->groups[group].n_exported : g->groups[group].n_slots;
 }
 
-/* From here on values own references, and Python that runs for this check is not captured itself. */
+/* From here on values own references, and Python that runs for this check is not captured itself, nor observed. */
 static __attribute__((noinline)) void hold(const Guards *g, Run *r) {
     for (int32_t i = 0; i <= r->group; i++) {
         PyObject **first = r->values + g->groups[i].first_slot;
@@ -523,12 +547,14 @@ static __attribute__((noinline)) void hold(const Guards *g, Run *r) {
     }
     r->held = 1;
     r->saved_callback = take_callback();
+    r->hidden = hide(PyThreadState_Get());
 }
 static __attribute__((noinline)) void release(const Guards *g, Run *r) {
     for (int32_t i = 0; i <= r->group; i++) {
         PyObject **first = r->values + g->groups[i].first_slot;
         for (Py_ssize_t k = 0, n = filled_slots(g, r, i); k < n; k++) Py_XDECREF(first[k]);
     }
+    show(PyThreadState_Get(), r->hidden);
     give_back_callback(r->saved_callback);
 }
 
@@ -1970,7 +1996,9 @@ static PyObject *ask(PyFunctionObject *func, PyCodeObject *code, Frame *f, PyObj
     /* Tracing a call takes some calls: what the program may nest, the callback can follow. */
     PyThreadState *ts = PyThreadState_Get();
     ts->RECURSION_REMAINING += CALLBACK_RECURSION;
+    int hidden = hide(ts);
     answer = PyObject_Vectorcall(callback, parameters, 4, NULL);
+    show(ts, hidden);
     ts->RECURSION_REMAINING -= CALLBACK_RECURSION;
     if (alone && active_regions > 0) install();
     give_back_callback(callback);
@@ -2011,11 +2039,15 @@ error:
     return abandon(ts, f);
 }
 
-/* Whether somebody is told of each line that the code runs: a trace function of this thread, or a monitoring tool. */
-static inline int lines_are_watched(PyThreadState *ts, PyCodeObject *code) {
-    if (UNLIKELY(ts->c_tracefunc != NULL)) return 1;
+/* Whether the frame is part of a trace function, a profile function or a tool, or somebody is told of each line that the
+ * code runs: a trace function of this thread, or a monitoring tool. Debuggers and coverage, which have numbers of their own,
+ * ask for the lines of a code object when it starts, so that its start must be that of the code as it was written. */
+static inline int runs_as_written(PyThreadState *ts, PyCodeObject *code) {
+    if (UNLIKELY(ts->tracing != tls_hidden || ts->c_tracefunc != NULL)) return 1;
 #if PY_VERSION_HEX >= 0x030C0000
-    uint8_t tools = ts->interp->monitors.tools[PY_MONITORING_EVENT_LINE];
+    const uint8_t *all = ts->interp->monitors.tools;
+    uint8_t tools = all[PY_MONITORING_EVENT_LINE];
+    tools |= all[PY_MONITORING_EVENT_PY_START] & (1 << PY_MONITORING_DEBUGGER_ID | 1 << PY_MONITORING_COVERAGE_ID);
     if (code->_co_monitoring != NULL) tools |= code->_co_monitoring->local_monitors.tools[PY_MONITORING_EVENT_LINE];
     return (tools & ~(1 << PY_MONITORING_SYS_TRACE_ID)) != 0;  /* other threads' trace functions are not for us */
 #else
@@ -2031,7 +2063,7 @@ static PyObject *hook(PyThreadState *ts, Frame *f, int throwflag) {
     if ((code->co_flags & (CO_OPTIMIZED | ANY_GENERATOR)) != CO_OPTIMIZED) return evaluate(ts, f, 0);
     PyFunctionObject *func = (PyFunctionObject *)frame_function(f);
     if (UNLIKELY(!PyFunction_Check((PyObject *)func))) return evaluate(ts, f, 0);
-    if (UNLIKELY(lines_are_watched(ts, code))) return evaluate(ts, f, 0);
+    if (UNLIKELY(runs_as_written(ts, code))) return evaluate(ts, f, 0);
 
     int old_size = code_size(code);  /* before a guard or the callback registers an entry that raises it */
     Table *t = find_table(code);
@@ -2052,7 +2084,7 @@ static PyObject *hook(PyThreadState *ts, Frame *f, int throwflag) {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
-    PyObject *fn, *callback, *owner, *dict, *weakrefs;  /* callback and owner are NULL for Disabled */
+    PyObject *fn, *callback, *owner, *dict, *weakrefs;  /* callback and owner are NULL but for regions */
 } Region;
 
 /* A dictionary item that regions look at, and whom they tell when it is another object than the last time. */
@@ -2081,6 +2113,15 @@ static PyObject *disabled_call(PyObject *self, PyObject *const *args, size_t nar
     PyObject *saved = take_callback();
     PyObject *result = PyObject_Vectorcall(((Region *)self)->fn, args, nargsf, kwnames);
     give_back_callback(saved);
+    return result;
+}
+
+/* Work of the compiler: not captured, and not observed. */
+static PyObject *hidden_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    PyThreadState *ts = PyThreadState_Get();
+    int hidden = hide(ts);
+    PyObject *result = disabled_call(self, args, nargsf, kwnames);
+    show(ts, hidden);
     return result;
 }
 
@@ -2124,18 +2165,18 @@ static PyObject *region_call(PyObject *self, PyObject *const *args, size_t nargs
 }
 
 static PyObject *Region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *region_names[] = {"fn", "callback", "owner", NULL}, *disabled_names[] = {"fn", NULL};
+    static char *region_names[] = {"fn", "callback", "owner", NULL}, *other_names[] = {"fn", NULL};
     PyObject *fn, *callback = NULL, *owner = NULL;
     int is_region = type == &RegionType;
     if (is_region ? !PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:Region", region_names, &fn, &callback, &owner)
-                  : !PyArg_ParseTupleAndKeywords(args, kwargs, "O:disabled", disabled_names, &fn)) return NULL;
+                  : !PyArg_ParseTupleAndKeywords(args, kwargs, "O", other_names, &fn)) return NULL;
     if (!PyCallable_Check(fn) || (is_region && !PyCallable_Check(callback))) {
         PyErr_Format(PyExc_TypeError, "%R is not callable", PyCallable_Check(fn) ? callback : fn);
         return NULL;
     }
     Region *r = (Region *)type->tp_alloc(type, 0);
     if (r == NULL) return NULL;
-    r->call = is_region ? region_call : disabled_call;
+    r->call = is_region ? region_call : type == &HiddenType ? hidden_call : disabled_call;
     r->fn = Py_NewRef(fn);
     r->callback = Py_XNewRef(callback);
     r->owner = Py_XNewRef(owner);
@@ -2193,6 +2234,7 @@ static PyGetSetDef Region_getset[] = {{"__dict__", PyObject_GenericGetDict, PyOb
     }
 static PyTypeObject RegionType = REGION_TYPE("Region", "Region(fn, callback, owner=None): calls fn with capture on.");
 static PyTypeObject DisabledType = REGION_TYPE("disabled", "disabled(fn): calls fn with capture off.");
+static PyTypeObject HiddenType = REGION_TYPE("hidden", "hidden(fn): calls fn with capture off, unseen by profilers and tools.");
 
 /* ----------------------------------------------------------------------------------------------- functions */
 
@@ -2269,6 +2311,15 @@ static PyObject *add_entry(PyObject *module, PyObject *args) {
     PyCodeObject *code;
     if (!PyArg_ParseTuple(args, "OO!:add_entry", &target, &EntryType, &entry) || (code = code_argument(target)) == NULL ||
         table_add(code, (Entry *)entry) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *check_fits(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *target, *entry;
+    PyCodeObject *code;
+    if (!PyArg_ParseTuple(args, "OO!:check_fits", &target, &EntryType, &entry) || (code = code_argument(target)) == NULL ||
+        check_swappable(code, (Entry *)entry) < 0) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -2457,6 +2508,7 @@ static PyMethodDef functions[] = {
     {"watch", watch, METH_VARARGS, "watch(dict, key, changed): see the stub"},
     {"set_exclude_other", set_exclude_other, METH_O, "set_exclude_other(callable or None): see the stub"},
     {"add_entry", add_entry, METH_VARARGS, "add_entry(code, entry): in front of the code's entries"},
+    {"check_fits", check_fits, METH_VARARGS, "check_fits(code, entry): ValueError where the entry cannot serve its frames"},
     {"remove_entry", remove_entry, METH_VARARGS, "remove_entry(code, entry) -> whether it was there"},
     {"entries", entries, METH_O, "entries(code) -> list, most recently hit first"},
     {"clear", clear, METH_O, "clear(code): forgets its entries"},
@@ -2496,7 +2548,8 @@ PyMODINIT_FUNC PyInit__hook(void) {
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0) goto error;
     if (PyModule_AddType(module, &GuardsType) < 0 || PyModule_AddType(module, &EntryType) < 0 ||
-        PyModule_AddType(module, &RegionType) < 0 || PyModule_AddType(module, &DisabledType) < 0) goto error;
+        PyModule_AddType(module, &RegionType) < 0 || PyModule_AddType(module, &DisabledType) < 0 ||
+        PyModule_AddType(module, &HiddenType) < 0) goto error;
     PyObject *atexit = PyImport_ImportModule("atexit");
     PyObject *at_exit = PyObject_GetAttrString(module, "_shutdown");
     PyObject *registered = atexit && at_exit ? PyObject_CallMethod(atexit, "register", "O", at_exit) : NULL;

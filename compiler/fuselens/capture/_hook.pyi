@@ -14,7 +14,7 @@ Callback = Callable[[FunctionType, CodeType, tuple[Any, ...], tuple[Miss, ...]],
 """(function, its code, its bound arguments, misses) -> entry to run and keep, or None to run the code as it is.
 
 Called with capture off. The bound arguments are those of the frame: *args and **kwargs are packed, in the order of
-`co_varnames`. An exception goes to the caller of the function."""
+`co_varnames`. Nobody who traces, profiles or monitors is told of what it does. An exception goes to the caller of the function."""
 
 # Node kinds
 ROOT_LOCAL: int
@@ -199,6 +199,17 @@ class disabled:  # noqa: N801
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __get__(self, instance: object, owner: type | None = None, /) -> Any: ...
 
+@final
+class hidden:  # noqa: N801
+    """Calls `fn` with capture off in this thread, and unseen by its trace and profile functions and by monitoring tools:
+    what the compiler does by itself."""
+
+    fn: Callable[..., Any]
+    __dict__: dict[str, Any]
+    def __new__(cls, fn: Callable[..., Any]) -> hidden: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __get__(self, instance: object, owner: type | None = None, /) -> Any: ...
+
 def set_callback(callback: Callback | None, /) -> Callback | None:
     """Sets this thread's callback, installing the evaluator as a region does. Returns the previous one. For tests."""
 
@@ -222,6 +233,9 @@ def set_exclude_other(switch: Callable[[Any], Any] | None, /) -> None:
 
 def add_entry(code: CodeType | FunctionType, entry: Entry, /) -> None:
     """Puts the entry in front of the code's entries. ValueError when it does not fit the code."""
+
+def check_fits(code: CodeType | FunctionType, entry: Entry, /) -> None:
+    """ValueError when the entry cannot serve frames of the code."""
 
 def remove_entry(code: CodeType | FunctionType, entry: Entry, /) -> bool:
     """Whether it was there."""

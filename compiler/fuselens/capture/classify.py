@@ -158,6 +158,11 @@ def is_library_file(filename: str) -> bool:
     )
 
 
+def runs_imports(code: types.CodeType) -> bool:
+    """Whether ``code`` is of the import system. What it calls meets modules that are half there, finders and loaders."""
+    return code.co_filename.startswith("<frozen importlib")
+
+
 def in_packages(filename: str) -> bool:
     """Code of an installed package."""
     return filename.startswith(_PACKAGES)

@@ -24,7 +24,7 @@ from torch import fx
 from .. import torch_private
 from ..collector import uncollected
 from ..config import Config
-from ..diagnostics import make
+from ..diagnostics import as_line, make, raised
 from ..ir.straight_line import straight_line
 from ..report import Diagnostic, Guard, Shape, Span, Symbol
 from . import _hook, classify, marks, stance, tensor_layout
@@ -133,44 +133,68 @@ class FrameCompiler:
     def __call__(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], misses: tuple[Any, ...]
     ) -> _hook.Entry | None:
+        try:
+            return self._entry_for(function, code, args, misses)
+        except (CodedError, UsageError, BackendError):  # what the program asked to be told
+            raise
+        except Exception as error:
+            if self.config.strict:
+                raise
+            self._failed(code, error)
+            return None
+
+    def _entry_for(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], misses: tuple[Any, ...]
+    ) -> _hook.Entry | None:
+        """The entry of a frame that is compiled; None where it runs eagerly."""
         if code is not self.root and not classify.frame_is_captured(code):
-            _hook.skip(code, recursive=torch_private.is_peer_code(code))
+            _hook.skip(code, recursive=torch_private.is_peer_code(code) or classify.runs_imports(code))
             return None
-        if marks.mark_of(function) == marks.EXCLUDED:
-            _hook.skip(code)
-            return None
-        if torch_private.functorch_active() or torch_private.dispatch_mode_active():
-            self.refuse(code, "a dispatch mode or a function transform is active")
-            return None
-        if torch_private.TORCHSCRIPT_RECORDS() or torch_private.fx_records():
-            self.refuse(code, "torch.jit.trace or torch.fx records what it does")
-            return None
-        if torch_private.dual_level_active():
-            self.refuse(code, "its tensors may carry tangents of forward-mode differentiation")
-            return None
-        if classify.frame_reads_itself(code):
-            self.refuse(code, "it reads its own frame")
-            _hook.skip(code)
-            return None
-        if not self._stance_allows(code, misses):
+        if not self._may_compile(function, code) or not self._stance_allows(code, misses):
             return None
         if misses:
             self._recompiled(function, code, args, misses)
+        if not self._below_limits(code, misses):
+            return None
+        if code is self.root:
+            self.recorder.on_call(code, args)
+        return self._compiled(function, code, args)
+
+    def _may_compile(self, function: types.FunctionType, code: types.CodeType) -> bool:
+        """Whether nothing that surrounds the call, and nothing about the function, keeps it from being compiled."""
+        if marks.mark_of(function) == marks.EXCLUDED:
+            _hook.skip(code)
+            return False
+        if why := _surrounded_by():
+            self.refuse(code, why)
+            return False
+        if classify.frame_reads_itself(code):
+            self.refuse(code, "it reads its own frame")
+            _hook.skip(code)
+            return False
+        return True
+
+    def _below_limits(self, code: types.CodeType, misses: tuple[Any, ...]) -> bool:
+        """Counts one more compilation; says so and is False where there were too many."""
         family = (code.co_filename, code.co_firstlineno, code.co_name.split(RESUME_MARK)[0])
         count = self._compilations[family]
         if len(misses) >= self.config.recompile_limit or count >= self.config.accumulated_recompile_limit:
             count = min(count, len(misses)) or count
             self._once(code, make("FL202", _first_span(code), what=code.co_qualname, count=count, mode=self.mode))
-            return None
+            return False
         self._compilations[family] += 1
-        if code is self.root:
-            self.recorder.on_call(code, args)
+        return True
+
+    def _compiled(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]
+    ) -> _hook.Entry | None:
         grad_enabled = torch.is_grad_enabled()
         try:
             with _one_at_a_time, torch_private.saving_unwatched(), uncollected():
-                return self._capture(function, code, args)
-        except (CodedError, UsageError, BackendError):
-            raise
+                entry = self._capture(function, code, args)
+            if entry is not None:
+                _hook.check_fits(code, entry)
+            return entry
         except Violated as e:
             diagnostic = make("FL204", e.span or _first_span(code), what=e.what, why=e.why, mode=self.mode)
             raise ConstraintError(diagnostic) from None
@@ -185,17 +209,22 @@ class FrameCompiler:
         except RecursionError:
             self.refuse(code, "following its calls exceeds Python's recursion limit")
             return None
-        except Exception as e:
-            if self.config.strict:
-                raise
-            log.warning("capture of %s failed; it runs eagerly", code.co_qualname, exc_info=True)
-            self._once(code, make("FL112", _first_span(code), what=f"{type(e).__name__}: {e}", mode=self.mode))
-            _hook.skip(code)
-            return None
         finally:
             if torch.is_grad_enabled() != grad_enabled:
                 torch_private.set_grad_enabled(grad_enabled)
             torch_private.leave_dispatch_modes()  # an interrupt may have come between a mode and its ``with``
+
+    def _failed(self, code: types.CodeType, error: Exception) -> None:
+        """A defect of ours: the frame runs eagerly from now on, and one line says so."""
+        span = None
+        with contextlib.suppress(Exception):  # what is called here may be what fails
+            _hook.skip(code)
+            span = _first_span(code)
+        diagnostic = make("FL112", span, what=f"{code.co_qualname} ({raised(error)})", mode=self.mode)
+        log.warning("%s", as_line(diagnostic))
+        log.debug("where it was raised", exc_info=error)
+        with contextlib.suppress(Exception):
+            self._once(code, diagnostic)
 
     def _stance_allows(self, code: types.CodeType, misses: tuple[Any, ...]) -> bool:
         """Whether to compile now; raises UsageError where the stance makes that an error."""
@@ -412,6 +441,17 @@ class FrameCompiler:
             compiled = _hook.disabled(torch_private.plainly(compiled))
         captured.inputs.clear()  # a backward that is yet to be compiled keeps `captured`, and must not keep these alive
         return compiled
+
+
+def _surrounded_by() -> str | None:
+    """What around the call keeps frames from being compiled."""
+    if torch_private.functorch_active() or torch_private.dispatch_mode_active():
+        return "a dispatch mode or a function transform is active"
+    if torch_private.TORCHSCRIPT_RECORDS() or torch_private.fx_records():
+        return "torch.jit.trace or torch.fx records what it does"
+    if torch_private.dual_level_active():
+        return "its tensors may carry tangents of forward-mode differentiation"
+    return None
 
 
 def _break_is_error(tracer: Tracer) -> bool:

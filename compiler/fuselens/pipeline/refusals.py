@@ -10,7 +10,8 @@ import torch
 from torch import fx
 
 from .. import report, torch_private
-from ..diagnostics import make
+from ..capture import _hook
+from ..diagnostics import as_line, make, raised
 from ..ir.straight_line import straight_line
 from .recorder import Run
 
@@ -36,13 +37,14 @@ def or_else(make: Callable[[], T], otherwise: Callable[[report.Diagnostic], T], 
     """What ``make`` makes; where a stage refuses that, what ``otherwise`` makes of the reason, which the report gets, too.
     What no stage raises on purpose is a defect of ours, and raised where that is asked for."""
     try:
-        return make()
+        return _hook.hidden(make)()
     except Exception as error:
-        if not isinstance(error, _typed()):
-            log.warning("graph %d of %s runs eagerly", run.graph.id, run.captured.frame, exc_info=True)
-            if run.config.strict:
-                raise
+        if (defect := not isinstance(error, _typed())) and run.config.strict:
+            raise
         why = _diagnostic(error, run)
+        if defect:
+            log.warning("%s", as_line(why))
+            log.debug("where it was raised", exc_info=error)
         run.say(why)
         return otherwise(why)
 
@@ -90,4 +92,4 @@ def _diagnostic(error: Exception, run: Run) -> report.Diagnostic:
         return make("FL403", where, what=str(error))
     if isinstance(error, BuildFailed):
         return make("FL402", error.span or where, what=f"graph of {run.captured.frame}", why=str(error)[:2000])
-    return make("FL404", where, why=f"{type(error).__name__}: {str(error)[:500]}")
+    return make("FL404", where, why=raised(error))

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from .. import torch_private
-from ..capture import classify, tensor_layout
+from ..capture import _hook, classify, tensor_layout
 from ..collector import importing
 from ..config import Config
 from ..runtime import triton_worker
@@ -31,7 +31,7 @@ def prepare(code: types.CodeType | None, config: Config, *, on_gpu: bool) -> Non
     if on_gpu:
         triton_worker.start()
     with suppress(ImportError):  # of what is missing, the call tells
-        _load(on_gpu)
+        _hook.hidden(_load)(on_gpu)
 
 
 @functools.cache
