@@ -38,6 +38,7 @@ from .control import (
     set_stance,
     substitute_in_graph,
 )
+from .ir.printable import graph_module
 from .modules import CompiledModule, proxy
 from .pipeline import Recorder, compile_graph, prepare
 from .report import Frame, Report, RunResult, Span
@@ -268,7 +269,7 @@ def _graph_compiler(
         recorder.new_graph(captured)
         name = getattr(backend, "__qualname__", None) or repr(backend)
         try:
-            compiled = backend(captured.module, list(captured.inputs))
+            compiled = backend(graph_module(captured.module.graph), list(captured.inputs))
         except Exception as error:
             raise BackendError(f"backend {name} raised {type(error).__name__}: {error}") from error
         if not callable(compiled):

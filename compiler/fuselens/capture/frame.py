@@ -413,7 +413,7 @@ class FrameCompiler:
             node.meta["val"] = None
             torch_private.set_grad_enabled(grad_enabled)
         tracer.graph.output(tuple(outputs)).meta["span"] = span
-        module = fx.GraphModule(torch.nn.Module(), tracer.graph)
+        module = torch_private.graph_module(torch.nn.Module(), tracer.graph)
         if tracer.operations == 0:  # numbers only
             return _hook.disabled(straight_line(module))
         captured = Captured(

@@ -19,6 +19,7 @@ import torch
 from torch import fx
 
 from .. import torch_private
+from ..ir.printable import graph_module
 from .breaks import Break, Raised
 from .known import UNKNOWN, plain
 from .tracer import Scope, Tracer, specialise
@@ -136,7 +137,7 @@ def close(tracer: Tracer, scope: Scope, parameters: list[Value], output: Value) 
     output = _settled(scope, output)
     found = leaves([output])
     scope.graph.output(tuple(tracer.local(t.node) for t in found))
-    module = fx.GraphModule(torch.nn.Module(), scope.graph)
+    module = graph_module(scope.graph)
     captured = [_standing_for(n) for n in scope.captured]
     return Subgraph(module, parameters, captured, output, found)
 

@@ -629,6 +629,9 @@ class Tracer:
         """
         node_args = tuple(self.to_argument(a) for a in args)
         node_kwargs = {k: self.to_argument(v) for k, v in kwargs.items()}
+        if kind == "call_method" or classify.is_graph_callable(target):
+            node_args = tuple(_dtype(a, target) for a in node_args)
+            node_kwargs = {k: _dtype(v, target) for k, v in node_kwargs.items()}
         if node_kwargs.get("requires_grad") is True and torch.is_grad_enabled() and len(self.scopes) > 1:
             raise Break("FL104", what=what, why="a graph cannot return a new leaf that requires grad")
         fake_args = _map_nodes(node_args)
@@ -1040,6 +1043,16 @@ def _overlap_in_part(operands: tuple[Any, ...]) -> bool:
 
 def _known_numbers(numbers: tuple[Any, ...]) -> bool:
     return all(type(n) is int for n in numbers)
+
+
+_DTYPES: dict[Any, torch.dtype] = {
+    bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128,
+}  # fmt: skip
+
+
+def _dtype(value: Any, target: Any) -> Any:
+    """The dtype that torch takes a class of Python's numbers for. ``Tensor.type`` takes classes of tensors."""
+    return _DTYPES.get(value, value) if isinstance(value, type) and target != "type" else value
 
 
 def _number(value: Any) -> Any:

@@ -126,4 +126,6 @@ def _argument(value: Any) -> str:
     if isinstance(value, slice):
         parts = ["" if p is None else _argument(p) for p in (value.start, value.stop)]
         return ":".join(parts) + (f":{_argument(value.step)}" if value.step is not None else "")
+    if type(value) is int and abs(value) >= 2**64:
+        return hex(value)  # Python refuses to write very long ones in decimal
     return repr(value)

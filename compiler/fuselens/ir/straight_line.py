@@ -16,6 +16,8 @@ from typing import Any
 
 from torch import fx
 
+from .printable import is_keyword_argument
+
 _BINARY = {
     operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.floordiv: "//",
     operator.mod: "%", operator.pow: "**", operator.matmul: "@", operator.and_: "&", operator.or_: "|",
@@ -49,7 +51,7 @@ class _Writer:
         kind = type(value)
         if value is None or kind is bool or kind is str:
             return repr(value)
-        if kind is int or (kind is float and math.isfinite(value)):
+        if (kind is int and abs(value) < 2**64) or (kind is float and math.isfinite(value)):
             return repr(value) if value >= 0 and math.copysign(1, value) > 0 else f"({value!r})"
         if kind is slice:
             return f"slice({self.text(value.start)}, {self.text(value.stop)}, {self.text(value.step)})"
@@ -76,7 +78,7 @@ class _Writer:
             if len(args) == 1 and node.target in _UNARY:
                 return f"{_UNARY[node.target]}{args[0]}"
         args += [
-            f"{k}={self.text(v)}" if k.isidentifier() else f"**{{{k!r}: {self.text(v)}}}"
+            f"{k}={self.text(v)}" if is_keyword_argument(k) else f"**{{{k!r}: {self.text(v)}}}"
             for k, v in node.kwargs.items()
         ]
         if node.op == "call_method":

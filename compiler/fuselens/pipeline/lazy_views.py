@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import fx
 
 from .. import torch_private
 from ..capture.frame import Captured
@@ -44,7 +43,7 @@ def turned(inputs: Sequence[Any], turns: Mapping[int, Turn]) -> tuple[Any, ...]:
 
 def in_memory(captured: Captured, turns: Mapping[int, Turn]) -> Captured | None:
     """The graph of inputs as they lie in memory. None where it returns one of the inputs, which is an object of its own."""
-    module = fx.GraphModule(captured.module, copy.deepcopy(captured.module.graph))
+    module = torch_private.graph_module(captured.module, copy.deepcopy(captured.module.graph))
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     (output,) = (n for n in module.graph.nodes if n.op == "output")
     if any(placeholders[i] in output.all_input_nodes for i in turns):
