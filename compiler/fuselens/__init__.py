@@ -39,11 +39,12 @@ if TYPE_CHECKING:
         set_stance,
         substitute_in_graph,
     )
+    from .notices import FuselensWarning
 
 __version__ = "0.1.0"
 __all__ = [
-    "BackendError", "CodedError", "CompiledModule", "ConstraintError", "GraphBreakError", "RecompileError",
-    "UsageError", "allow_in_graph", "assume_constant_result", "compile", "config",
+    "BackendError", "CodedError", "CompiledModule", "ConstraintError", "FuselensWarning", "GraphBreakError",
+    "RecompileError", "UsageError", "allow_in_graph", "assume_constant_result", "compile", "config",
     "cudagraph_mark_step_begin", "disable", "error_on_graph_break", "example", "explain",
     "graph_break", "is_compiling", "list_backends", "mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked",
     "maybe_mark_dynamic", "register_backend", "reset", "set_stance", "substitute_in_graph",
@@ -55,6 +56,10 @@ def __getattr__(name: str) -> Any:
         import fuselens.config as module
 
         return module
+    if name == "FuselensWarning":
+        from . import notices  # a filter of warnings needs no torch
+
+        return notices.FuselensWarning
     if name in __all__:
         if f"{__name__}.api" not in sys.modules:
             _import_api()

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import config, diagnostics, discovery, wire
+from . import config, diagnostics, discovery, notices, wire
 from .report import Diagnostic, FileReport, RunResult, Span
 
 Deliver = Callable[[bytes], None]
@@ -484,6 +484,7 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
     from . import check, live, trials
 
     live.switch_off()
+    notices.switch_off()
 
     def progress(stage: str) -> None:
         send(wire.Event(request.id, "progress", message=stage))

@@ -33,7 +33,7 @@ def test_importing_fuselens_does_not_import_torch() -> None:
     assert not loaded & {"torch", "numpy", "sympy", "networkx", "triton"}
 
 
-@pytest.mark.parametrize("module", ["report", "diagnostics", "wire", "discovery", "live", "config"])
+@pytest.mark.parametrize("module", ["report", "diagnostics", "wire", "discovery", "live", "config", "notices"])
 def test_shared_modules_are_standard_library_only(module: str) -> None:
     loaded = loaded_after(f"import fuselens.{module}")
     assert not loaded & {"torch", "numpy", "sympy", "networkx", "triton", "pygls", "lsprotocol"}
