@@ -42,7 +42,7 @@ class FakeResults:
     """Results by operator and operands: (type of sequence or None, layouts), or None for what is not remembered.
 
     ``fake`` is the class of fake tensors; ``state`` what else of torch results depend on; ``same_keys`` tells whether
-    two tensors are dispatched alike. Keys and results are plain data, which can be pickled.
+    two tensors are dispatched alike. Keys and results are plain data, which can be kept.
     """
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -259,7 +260,7 @@ def test_constants_come_from_the_cache(programs: Programs) -> None:
 
 
 @pytest.mark.parametrize("kind", ["graph", "results"])
-@pytest.mark.parametrize("damage", ["cut", "changed", "not a pickle", "another object"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "no entry", "another object"])
 def test_damaged_entries_are_misses(programs: Programs, kind: str, damage: str) -> None:
     assert programs.traced(LAYER, *inputs()) == 1
     (entry,) = (p for p in programs.entries() if p.parent.parent.name == kind)
@@ -269,7 +270,7 @@ def test_damaged_entries_are_misses(programs: Programs, kind: str, damage: str) 
     elif damage == "changed":
         entry.write_bytes(content[:20] + bytes([content[20] ^ 1]) + content[21:])
     else:
-        entry.write_bytes(b"no pickle" if damage == "not a pickle" else b"\x80\x04K\x01.")
+        entry.write_bytes(b"no entry" if damage == "no entry" else b'[["tuple"],[1],[[0,0]]]')
         cache = Cache(programs.cache_dir)
         cache.adopt(entry, entry)
         assert cache.holds(entry)
@@ -278,6 +279,26 @@ def test_damaged_entries_are_misses(programs: Programs, kind: str, damage: str) 
     assert [d.code for d in programs.recorder.report.diagnostics] == ["FL405"]
     assert programs.traced(LAYER, *inputs()) == 0
     assert programs.recorder.report.diagnostics == []
+
+
+class Planted:
+    """A pickle of it opens a file when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("kind", ["graph", "results"])
+def test_a_planted_pickle_is_never_executed(programs: Programs, tmp_path: Path, kind: str) -> None:
+    assert programs.traced(LAYER, *inputs()) == 1
+    (entry,) = (p for p in programs.entries() if p.parent.parent.name == kind)
+    entry.write_bytes(pickle.dumps(Planted(tmp_path / "ran")))
+    Cache(programs.cache_dir).adopt(entry, entry)  # with the checksum that anybody can compute
+    assert programs.traced(LAYER, *inputs()) == (1 if kind == "graph" else 0)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_the_report_is_the_same_from_the_cache(programs: Programs) -> None:

@@ -5,7 +5,8 @@ of them share memory, the configuration, the state of torch, the versions of tor
 sources, and the machine. A graph that holds anything whose meaning a name does not tell (functions of the program,
 operators that others registered, modules, symbolic sizes) has no key: it is compiled each time.
 
-An entry is what the run time needs and the report shows; the libraries of its kernels are entries of their own.
+An entry is what the run time needs and the report shows, as plain data (``entries.py``); the libraries of its kernels are
+entries of their own.
 """
 
 from __future__ import annotations
@@ -14,11 +15,9 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import io
 import math
 import operator
 import os
-import pickle
 import platform
 import sys
 import types
@@ -32,8 +31,10 @@ from torch import fx
 from .. import report, torch_private
 from ..autograd.signature import SavedValue, Sharing, Signature
 from ..config import Config, cache_key
+from ..fake_results import Layout
 from ..runtime.cache import Cache, key_of
 from ..runtime.measure import machine
+from .entries import Form, NotStorable
 
 if TYPE_CHECKING:
     from ..capture.frame import Captured
@@ -100,27 +101,40 @@ class GraphCache:
         program = content.forward if isinstance(content, Entry) else content
         if self.key is None or sum(t.numel() * t.element_size() for t in program.constants.values()) > _LIMIT:
             return
-        file = io.BytesIO()
-        try:
-            pickle.Pickler(file, pickle.HIGHEST_PROTOCOL).dump(content)
-        except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError):
-            return
-        self.cache.put(_KIND, self.key, file.getvalue(), f".{phase}")
+        with contextlib.suppress(NotStorable):
+            self.cache.put(_KIND, self.key, _form().written(content), f".{phase}")
 
     def _get(self, phase: str, kind: type[T]) -> T | None:
         data = None if self.key is None else self.cache.get(_KIND, self.key, f".{phase}")
         if data is None or self.key is None:
             return None
-        content = _unpickled(data, kind)
+        content = _read(data, kind)
         if content is None:
             self.cache.discard(self.cache.path(_KIND, self.key, f".{phase}"))
         return content
 
 
-def _unpickled(data: bytes, kind: type[T]) -> T | None:
+@functools.cache
+def _form() -> Form:
+    from ..autograd import signature
+    from ..codegen import source
+
+    mine = (Entry, Program, Layout)
+    told = (report.Decision, report.MemoryStep, report.Stage, report.Line, report.Span)
+    traced = (
+        Signature, SavedValue, Sharing, signature.Result, signature.View, signature.Output, signature.Mutation, signature.Reshape,
+        signature.Leaf, signature.Base, signature.Tangent,
+    )  # fmt: skip
+    generated = (
+        source.Generated, source.Source, source.KernelInfo, source.HostProgram, source.PythonOperator, source.Steps
+    )  # fmt: skip
+    return Form((*mine, *told, *traced, *generated))
+
+
+def _read(data: bytes, kind: type[T]) -> T | None:
     """What an entry holds; None where it cannot be read, for whatever reason, or is something else."""
     try:
-        content = pickle.loads(data)
+        content = _form().read(data)
     except Exception:  # noqa: BLE001
         return None
     return content if isinstance(content, kind) else None
@@ -139,7 +153,7 @@ def capturing(
     known: dict[Any, Any] = {}
     apart = torch_private.foreign_rules()
     if not apart and (data := cache.get(_RESULTS, key)) is not None:
-        found = _unpickled(data, dict)
+        found = _read(data, dict)
         if found is None:
             cache.discard(cache.path(_RESULTS, key))
         known = found or {}
@@ -150,7 +164,8 @@ def capturing(
     with torch_private.FAKE_RESULTS.followed(known) as used:
         yield
     if not apart and used.keys() - known.keys():
-        cache.put(_RESULTS, key, pickle.dumps(used, pickle.HIGHEST_PROTOCOL))
+        with contextlib.suppress(NotStorable):
+            cache.put(_RESULTS, key, _form().written(used))
 
 
 def was_captured(config: Config, code: types.CodeType) -> bool:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..report import Diagnostic
 
-SCHEMA = 1  # raise it when the meaning of entries changes
+SCHEMA = 2  # raise it when the meaning of entries changes
 ABANDONED_SECONDS = 600  # a process that was killed left its private directory behind: none is in use for so long
 _MARK = b"\nfuselens-sha256:"
 _MAKING = ".making-"
