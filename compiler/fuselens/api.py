@@ -467,9 +467,14 @@ def compare(
     from . import comparison
     from .runtime.program import without_pool
 
-    compiled = wrap(fn, dataclasses.replace(config, explore=False, fallback_random=True), owner=object())
-    named = dict(kwargs)
-    return comparison.compare(
+    config = dataclasses.replace(config, explore=False, fallback_random=True)
+    recorder = Recorder(function, _file_of(fn), None, config, texts=False)
+    compiled = wrap(fn, config, recorder=recorder, owner=object())
+    named, found = dict(kwargs), recorder.report
+    result = comparison.compare(
         fn, compiled, args, named, function=function, gradients=gradients, progress=progress, unpooled=without_pool,
         target=config.target,
     )  # fmt: skip
+    if config.backend != "fuselens":  # its author compares graphs as they were captured
+        return result
+    return dataclasses.replace(result, uncompiled=found.uncompiled, compiled=found.compiled)

@@ -15,13 +15,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import config, diagnostics, discovery, isolation, views, wire
 from .report import FileReport, RunResult
 
+if TYPE_CHECKING:
+    from .runtime import cache_contents
+
 _SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__", "build", "dist", "venv", "env"})
-_CACHE_MARK = "CACHEDIR.TAG"  # https://bford.info/cachedir/
+_KINDS = "graph, results, cpp, cubin, measured and inputs"
 
 
 class UsageError(Exception):
@@ -37,7 +40,8 @@ class Target:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0; 1 when something that was compiled has errors; 2 for wrong usage."""
+    """Exit status: 0; 1 when something has errors, differs from eager, or could not be compiled for want of a compiler or by a
+    limit (``run``: for whatever reason); 2 for wrong usage."""
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))
@@ -137,7 +141,8 @@ def _check(arguments: argparse.Namespace) -> int:
         _print_check(files, stages)
     _dump(files, arguments.dump)
     broken = any(report.breaks for file in files for report in file.functions)
-    return int(_has_errors(files) or (arguments.fail_on_break and broken))
+    prevented = any(report.prevented for file in files for report in file.functions)
+    return int(_has_errors(files) or prevented or (arguments.fail_on_break and broken))
 
 
 def _print_check(files: list[FileReport], stages: tuple[str, ...]) -> None:
@@ -188,7 +193,7 @@ def _run(arguments: argparse.Namespace) -> int:
             if event.run is not None:
                 results.append(event.run)
                 print(views.run_text(event.run))
-    return int(not all(r.agrees and r.gradients_agree is not False for r in results))
+    return int(not all(r.agrees and r.gradients_agree is not False and not r.uncompiled for r in results))
 
 
 def _compiled(targets: list[Target], arguments: argparse.Namespace) -> list[FileReport]:
@@ -392,23 +397,37 @@ def _codes(arguments: argparse.Namespace) -> int:
 
 
 def _cache(arguments: argparse.Namespace) -> int:
+    from .runtime import cache_contents, cache_place
+
     directory = config.from_environment().cache_dir
-    files = [f for f in directory.rglob("*") if f.is_file()] if directory.is_dir() else []
-    size = sum(f.stat().st_size for f in files)
-    if not arguments.clear:
-        print(f"{directory}: {len(files)} files, {views.bytes_text(size)}")
-        return 0
-    if not directory.is_dir():
-        print(f"{directory}: nothing to delete")
-        return 0
-    if directory.name != "fuselens" and not (directory / _CACHE_MARK).exists():
+    if why := cache_place.objection(directory):
         raise UsageError(
-            f"{directory} does not look like a cache of ours (its name is not 'fuselens' and it has no {_CACHE_MARK}): "
-            "delete it yourself"
+            f"{directory} is not used as a cache, and nothing in it was deleted: {why}. Make it your own and writable by "
+            "nobody else, or name another folder with FUSELENS_CACHE_DIR (see FL916)"
         )
-    shutil.rmtree(directory)
-    print(f"{directory}: deleted {len(files)} files, {views.bytes_text(size)}")
+    try:
+        if not arguments.clear or not directory.is_dir():
+            found = cache_contents.contents(directory) if directory.is_dir() else cache_contents.Contents()
+            done = "nothing to delete" if arguments.clear else _counted(found)
+        elif not cache_place.has_tag(directory):
+            raise UsageError(
+                f"nothing in {directory} was deleted: it has no {cache_place.TAG} of ours, so it is not known to be a cache. "
+                f"If FUSELENS_CACHE_DIR names the wrong folder, correct it. If it is a cache, delete the folders {_KINDS} in "
+                "it yourself"
+            )
+        else:
+            found = cache_contents.clear(directory)
+            done = f"deleted {_counted(found)}"
+    except OSError as error:
+        raise UsageError(f"{directory}: {cache_place.reason(error, directory)}") from error
+    print(f"{directory}: {done}")
+    for path in found.others:
+        print(f"  left: {path}" if arguments.clear else f"  not an entry: {path}")
     return 0
+
+
+def _counted(found: cache_contents.Contents) -> str:
+    return f"{len(found.entries)} files, {views.bytes_text(found.bytes)}"
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Config:
     build_limit: float = 300.0  # seconds after which a compiler that builds kernels is ended
     build: bool = True  # without: graphs run as captured, and what their kernels would be is worked out after the call
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)
-    cache_dir: Path = field(default_factory=lambda: Path("~/.cache/fuselens").expanduser())
+    cache_dir: Path = field(default_factory=lambda: _absolute(Path("~/.cache/fuselens")))
     cxx: str = ""  # empty: $CXX, else g++, clang++, ziglang
     cpu_isa: str = ""  # "", "avx2", "avx512", "neon", "scalar"
     print_after: tuple[str, ...] = ()
@@ -120,7 +120,15 @@ def from_environment(environ: Mapping[str, str] | None = None, **changes: Any) -
     values.update(_patches.get())
     values.update(changes)
     config = Config(**values)
-    return dataclasses.replace(config, cache_dir=config.cache_dir.expanduser())
+    return dataclasses.replace(config, cache_dir=_absolute(config.cache_dir))
+
+
+def _absolute(path: Path) -> Path:
+    """``path`` wherever the process goes; where no home folder is known it stays below ``~``, which nobody can use."""
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError:
+        return path
 
 
 def triton_variables(environ: Mapping[str, str]) -> tuple[str, ...]:

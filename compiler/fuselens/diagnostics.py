@@ -287,8 +287,8 @@ TABLE: dict[str, Entry] = {
         _e(
             "FL403",
             "no C++ compiler",
-            "no C++ compiler found; graphs run eagerly",
-            "Looked for {what}.",
+            "no working C++ compiler found; graphs run eagerly",
+            "Kernels are C++ that is compiled on this machine: {what}.",
             "Install g++ (Debian: `apt-get install g++`) or the wheel (`pip install 'fuselens[compiler]'`), or set CXX to a C++17"
             " compiler.",
         ),
@@ -517,6 +517,21 @@ TABLE: dict[str, Entry] = {
             "Everything is compiled as usual. Where this torch has changed what it does not document, a finding says so.",
             "Look for a newer fuselens.",
             severity="information",
+        ),
+        _e(
+            "FL916",
+            "cache not usable",
+            "{what} cannot be the cache: {why}",
+            "What is compiled is code, so it is kept only where nobody else can write, and where there is room. {instead}",
+            "Make the folder and those above it your own, writable by nobody else (`chown`, `chmod go-w`), make room, or name "
+            "another folder with FUSELENS_CACHE_DIR.",
+        ),
+        _e(
+            "FL917",
+            "texts not written",
+            "the texts of the stages cannot be written to {what}: {why}",
+            "FUSELENS_DUMP, or the option `dump`, asks for them. The program goes on without.",
+            "Make room, or name a folder that can be written.",
         ),
     )
 }

@@ -85,6 +85,8 @@ def preload() -> wire.Event:
             importlib.import_module(name)
     with contextlib.suppress(Exception):  # what it would have filled, each child fills for itself
         importlib.import_module("fuselens.pipeline").warm()
+    with contextlib.suppress(Exception):  # each request says what is wrong with the environment
+        importlib.import_module("fuselens.runtime.cache_place").prepare(config.from_environment().cache_dir)
     gc.collect()
     gc.freeze()  # the collector of a child does not touch, and so does not copy, what it inherited
     versions = {"python": platform.python_version(), "torch": str(torch.__version__), "executable": sys.executable}

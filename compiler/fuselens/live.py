@@ -17,6 +17,7 @@ import json
 import linecache
 import os
 import socket
+import struct
 import sys
 import threading
 import time
@@ -27,7 +28,7 @@ from multiprocessing import util as multiprocessing
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from . import plain, wire
+from . import ownership, plain, wire
 from .report import Diagnostic, Shape, Span
 
 QUEUE = 1024  # events that wait for one server; what comes beyond is dropped
@@ -108,22 +109,38 @@ def directory(cache: Path) -> Path:
 
 
 def private(path: Path) -> bool:
-    """Whether only this user can read and change what is at ``path``."""
+    """Whether there is a folder that only this user can read and change, and nobody else what is above it."""
     with contextlib.suppress(OSError):
-        status = path.lstat()
-        return not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o077)
+        return not ownership.objection(path) and not (hasattr(os, "getuid") and path.lstat().st_mode & 0o077)
     return False
 
 
 def endpoints(cache: Path) -> Iterator[tuple[Path, Endpoint]]:
     """The endpoints that servers left, with their files; some of these servers may be gone."""
     place = directory(cache)
-    if not hasattr(socket, "AF_UNIX") or not private(place):
+    if not hasattr(socket, "AF_UNIX") or not place.exists() or not private(place):
         return
     for file in sorted(place.glob("*.json")):
-        if private(file):
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                yield file, plain.from_plain(Endpoint, json.loads(file.read_text()))
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            yield file, plain.from_plain(Endpoint, json.loads(_read(file)))
+
+
+def _read(file: Path) -> bytes:
+    descriptor = ownership.opened(file)
+    try:
+        return ownership.content(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _require_own(channel: socket.socket) -> None:
+    """Raises OSError where another user listens: what a server left in a common folder, anybody may take the place of."""
+    if hasattr(socket, "SO_PEERCRED"):
+        _, user, _ = struct.unpack(
+            "3i", channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        )
+        if user != os.geteuid():
+            raise PermissionError(f"user {user} listens")
 
 
 # --- the run --------------------------------------------------------------------------------------------------------
@@ -285,6 +302,7 @@ class _Sender:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
                 self._channel, self._sending = channel, True
                 channel.connect(self.endpoint.socket)
+                _require_own(channel)
                 program = sys.argv[0] if sys.argv else ""
                 self._send(channel, Hello(self.endpoint.token, self._run, os.getpid(), program))
                 last = False

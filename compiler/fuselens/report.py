@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 SCHEMA_VERSION = 1
+PREVENTING = frozenset({"FL202", "FL402", "FL403"})  # findings of what keeps from being compiled what could be
 Severity = Literal["error", "warning", "information", "hint"]
 
 
@@ -277,6 +278,28 @@ class Report:
             (count(len(self.graphs), "graph"), count(len(self.breaks), "break"), count(len(self.kernels), "kernel"))
         )
 
+    @property
+    def prevented(self) -> Diagnostic | None:
+        """What keeps from being compiled what could be: the compiler, or a limit."""
+        return next((d for d in self.diagnostics if d.code in PREVENTING), None)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether any graph of it does not run eagerly."""
+        return any(not graph.fallback for graph in self.graphs)
+
+    @property
+    def uncompiled(self) -> str:
+        """Why it is not compiled, or not in whole for a reason that is not its own; "" else."""
+        found = self.prevented
+        if found is None and self.compiled:
+            return ""
+        found = found or next(iter((*self.diagnostics, *self.breaks)), None)
+        if found is None:
+            return "it has no operation of torch"
+        where = f", at {found.span}" if found.span is not None else ""
+        return " ".join((f"{found.code}: {found.message}{where}.", found.explanation, *found.hints))
+
 
 @dataclass(slots=True)
 class RunResult:
@@ -295,6 +318,8 @@ class RunResult:
     compiled_bytes: int | None = None
     error: Diagnostic | None = None
     instead: str = ""  # what did not run, and what ran in its place
+    uncompiled: str = ""  # why nothing was compiled, or (``compiled``) not all
+    compiled: bool = True
 
 
 @dataclass(slots=True)

@@ -113,6 +113,8 @@ def summary_lines(report: Report) -> list[str]:
     """What ``fuselens check`` says about one function, apart from its diagnostics: counts, kernels, where time went."""
     place = f"{report.span}: " if report.span is not None else f"{report.file}: "
     out = [f"{place}{report.function}: {report.summary()}"]
+    if report.prevented is not None:
+        out.append(f"  not compiled{' in whole' if report.compiled else ''}: {report.prevented.code}, see below")
     for graph in report.graphs:
         traits = [_operations_text(graph)]
         traits += ["with backward"] if graph.training else []
@@ -226,8 +228,11 @@ def run_text(result: RunResult) -> str:
     """The outcome of ``fuselens run`` in a few lines."""
     if result.error is not None:
         return f"{result.function}: not run\n{diagnostic_text(result.error)}"
+    if not result.compiled and result.agrees:
+        return f"{result.function}: not compiled, so there is nothing to compare with eager\n  {result.uncompiled}"
     out = [f"{result.function}: {'agrees with eager' if result.agrees else 'DIFFERS from eager'}: {result.detail}"]
     out += [f"  {result.instead}"] if result.instead else []
+    out += [f"  not compiled in whole: {result.uncompiled}"] if result.uncompiled else []
     if result.max_error is not None:
         out.append(f"  largest error {result.max_error:.3g}")
     if result.gradients_agree is not None:

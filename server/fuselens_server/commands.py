@@ -33,7 +33,7 @@ def register(server: FuselensServer) -> None:
     async def run_function(ls: FuselensServer, uri: str, qualname: str) -> None:
         """Runs what was saved, and shows the outcome."""
         result = await _run(ls, uri, ls.document(uri).path, qualname)
-        kind = lsp.MessageType.Info if result.agrees else lsp.MessageType.Warning
+        kind = lsp.MessageType.Info if result.agrees and not result.uncompiled else lsp.MessageType.Warning
         ls.window_show_message(lsp.ShowMessageParams(kind, summary.run_line(result)))
 
     @server.command(messages.DOCUMENTS)

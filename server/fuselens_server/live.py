@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from fuselens import plain, wire
+from fuselens import ownership, plain, wire
 from fuselens.config import from_environment
 from fuselens.live import Endpoint, Event, Hello, directory, endpoints
 
@@ -85,7 +85,7 @@ class LiveRuns:
         self._endpoint = Endpoint(self._endpoint.socket, self._endpoint.token, tuple(folders))
         place = directory(from_environment().cache_dir)
         try:
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            ownership.make_folder(place)
             place.chmod(0o700)
             write_privately(self._announcement, json.dumps(plain.to_plain(self._endpoint)))
         except OSError as error:

@@ -203,22 +203,6 @@ def test_light_commands_do_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, check=False).returncode == 0
 
 
-def test_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    mine, other = tmp_path / "fuselens", tmp_path / "precious"
-    for directory in (mine, other):
-        directory.mkdir()
-        (directory / "f").write_bytes(b"x" * 2048)
-    monkeypatch.setenv("FUSELENS_CACHE_DIR", str(mine))
-    assert cli.main(["cache"]) == 0
-    assert capsys.readouterr().out == f"{mine}: 1 files, 2 KiB\n"
-    assert cli.main(["cache", "--clear"]) == 0
-    assert not mine.exists()
-    assert cli.main(["cache", "--clear"]) == 0
-    monkeypatch.setenv("FUSELENS_CACHE_DIR", str(other))
-    assert cli.main(["cache", "--clear"]) == 2
-    assert (other / "f").exists()
-
-
 def test_serve_without_pygls(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
     assert cli.main(["serve"]) == 2

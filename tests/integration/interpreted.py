@@ -76,7 +76,7 @@ class Skipped(Exception):
 
 def kernels(source: Source, *_: Any) -> dict[str, Any]:
     """In the place of :func:`launch.load_triton`."""
-    module = load_module(source, Path(tempfile.mkdtemp(prefix="interpreted-", dir=_SCRATCH.name)))
+    module = load_module(source)
     if hasattr(module, "libdevice"):
         module.libdevice = Libdevice()  # type: ignore[attr-defined]
     return {info.name: _launcher(module, info) for info in source.kernels if info.same_as is None}

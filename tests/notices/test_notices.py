@@ -89,7 +89,7 @@ def test_it_is_attributed_to_the_users_line(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith(f"{program}:8: FuselensWarning: FL403: no C++ compiler found")
+    assert done.stderr.startswith(f"{program}:8: FuselensWarning: FL403: no working C++ compiler found")
 
 
 def test_the_category_needs_no_torch() -> None:

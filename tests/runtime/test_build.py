@@ -95,7 +95,7 @@ def test_a_compiler_that_hangs_is_ended_and_the_graph_runs_eagerly(config: Confi
 def test_missing_compiler_names_what_was_tried(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(NoCompiler, match=r"g\+\+, clang\+\+, the package ziglang"):
+    with pytest.raises(NoCompiler, match=r"looked for g\+\+, clang\+\+, the package ziglang"):
         build(ANSWER, (), config, Cache(config.cache_dir))
 
 
@@ -225,25 +225,6 @@ def test_entries_carry_a_checksum(tmp_path: Path) -> None:
     assert cache.get("graphs", "ab12") is None
 
 
-def test_usage_and_clear(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache")
-    assert cache.usage() == []
-    cache.put("a", "k1", b"1" * 1000)
-    cache.put("b", "k2", b"1")
-    usage = cache.usage()
-    assert [(u.kind, u.entries) for u in usage] == [("a", 1), ("b", 1)]
-    assert cache.clear() == sum(u.bytes for u in usage)
-    assert cache.usage() == []
-
-
-def test_unwritable_cache_is_no_error_for_text_entries(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    cache = Cache(blocked / "cache")
-    cache.put("a", "k", b"1")
-    assert cache.get("a", "k") is None
-
-
 def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
     with cache.scratch() as used, cache.scratch() as abandoned:
@@ -266,10 +247,10 @@ def test_isa_of_the_configuration_wins() -> None:
     assert host_isa(Config()) in ("scalar", "sse2", "avx2", "avx512", "neon")
 
 
-def test_library_stays_usable_after_clearing(config: Config) -> None:
+def test_library_stays_usable_when_the_cache_is_gone(config: Config) -> None:
     cache = Cache(config.cache_dir)
     library = build(ANSWER, (), config, cache).library
-    cache.clear()
+    shutil.rmtree(config.cache_dir)
     answer = library.answer
     answer.restype = ctypes.c_int
     assert answer() == 42

@@ -60,7 +60,7 @@ FIRST, SECOND, BROKEN = info("first", ("a", "b"), ("n",)), info("second", ("a",)
 
 
 def module(cache: Cache, text: str = TEXT, variables: tuple[str, ...] = (), limit: float = 300) -> Module:
-    return Module(Source("triton", text, kernels=(FIRST, SECOND, BROKEN)), cache, variables, limit)
+    return Module(Source("triton", text, kernels=(FIRST, SECOND, BROKEN)), variables, limit)
 
 
 @pytest.fixture
@@ -117,7 +117,6 @@ def test_a_job(cache: Cache) -> None:
 
 def test_kernels_are_compiled_in_the_background(cache: Cache, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     made = module(cache)
-    made.write()
     first, second, broken = (made.job(i, 3, 90) for i in (FIRST, SECOND, BROKEN))
     triton_worker.submit([first, broken], cache)
     triton_worker.submit([second, first], cache)
@@ -135,7 +134,6 @@ def test_kernels_are_compiled_in_the_background(cache: Cache, monkeypatch: pytes
 def test_an_environment_that_changed(cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     made = module(cache)
-    made.write()
     usual = triton_worker.binary(made.job(SECOND, 3, 90), cache)
     monkeypatch.setenv("DISABLE_PTXAS_OPT", "1")
     other = module(cache, variables=("DISABLE_PTXAS_OPT=1",))
@@ -145,7 +143,6 @@ def test_an_environment_that_changed(cache: Cache, monkeypatch: pytest.MonkeyPat
 
 def test_a_worker_that_ended_is_replaced(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     made = module(cache)
-    made.write()
     triton_worker.start()
     triton_worker._worker()._process.kill()
     monkeypatch.setattr(Job, "make", None)
@@ -157,7 +154,6 @@ def test_a_worker_that_ended_is_replaced(cache: Cache, monkeypatch: pytest.Monke
 def test_without_a_worker(cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     made = module(cache)
-    made.write()
     monkeypatch.setattr(triton_worker.sys, "executable", str(tmp_path / "none"))
     job = made.job(SECOND, 3, 90)
     triton_worker.submit([job], cache)
@@ -166,15 +162,12 @@ def test_without_a_worker(cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_a_damaged_binary_is_made_again(cache: Cache) -> None:
     made = module(cache)
-    made.write()
     job = made.job(SECOND, 3, 90)
     for other in (b"half a line", b'{"name": "second", "warps": 2}\nimage'):  # whole, and of another version
         cache.put("cubin", job.key, other)
         assert job.binary(cache) is None
     path = cache.put("cubin", job.key, b"half a line")
     path.write_bytes(b"half")
-    made.path.write_bytes(b"\xff\xfe")
-    made.write()
     assert job.is_made(cache)
     assert job.binary(cache) is None
     assert triton_worker.binary(job, cache).name == "second"
@@ -197,7 +190,6 @@ def test_a_compiler_that_dies_does_not_take_the_program_along(
 ) -> None:
     deadly = assembler(monkeypatch, tmp_path, "kill -SEGV $PPID")
     made = module(cache)
-    made.write()
     first, second = (made.job(i, 3, 90) for i in (FIRST, SECOND))
     assert triton_worker.binary(second, cache).name == "second"
     deadly.touch()
@@ -229,7 +221,6 @@ def test_a_compiler_that_hangs_is_ended_with_what_it_started(
     number = tmp_path / "number"
     stuck = assembler(monkeypatch, tmp_path, f"echo $$ > {number}.new && mv {number}.new {number} && exec sleep 1000")
     made = module(cache, limit=2 if ended == "by its limit" else 300)
-    made.write()
     first, second = (made.job(i, 3, 90) for i in (FIRST, SECOND))
     assert triton_worker.binary(second, cache).name == "second"
     stuck.touch()
@@ -252,7 +243,6 @@ def test_a_compiler_that_hangs_is_ended_with_what_it_started(
 
 def test_a_forked_process_has_a_worker_of_its_own(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     made = module(cache)
-    made.write()
     first, second = (made.job(i, 3, 90) for i in (FIRST, SECOND))
     triton_worker.binary(first, cache)
     monkeypatch.setattr(Job, "make", None)
@@ -275,7 +265,6 @@ def test_the_worker_imports_nothing_from_where_it_was_started(
     (tmp_path / "collections" / "__init__.py").write_text("raise SystemExit\n")
     monkeypatch.chdir(tmp_path)
     made = module(cache)
-    made.write()
     job = made.job(SECOND, 3, 90)
     monkeypatch.setattr(Job, "make", None)
     assert triton_worker.binary(job, cache).name == "second"
@@ -284,8 +273,8 @@ def test_the_worker_imports_nothing_from_where_it_was_started(
 def test_the_worker_imports_no_more_of_the_compiler_than_it_needs() -> None:
     code = "import sys, fuselens.runtime.triton_worker; print(*(m for m in sys.modules if m.startswith(('fuselens.', 'torch'))))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    runtime = {f"fuselens.runtime{m}" for m in ("", ".cache", ".triton_jobs", ".triton_worker")}
-    assert set(done.stdout.split()) == {"fuselens.config", *runtime}
+    runtime = {f"runtime{m}" for m in ("", ".cache", ".cache_place", ".triton_jobs", ".triton_worker")}
+    assert set(done.stdout.split()) == {f"fuselens.{m}" for m in ("config", "generated_modules", "ownership", *runtime)}
 
 
 def test_an_interrupt_from_the_keyboard_spares_the_worker(cache: Cache) -> None:

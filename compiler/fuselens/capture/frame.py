@@ -26,6 +26,7 @@ from ..collector import uncollected
 from ..config import Config
 from ..diagnostics import as_line, make, raised
 from ..ir.straight_line import straight_line
+from ..notices import FuselensWarning
 from ..report import Diagnostic, Guard, Shape, Span, Symbol
 from . import _hook, classify, marks, stance, tensor_layout
 from . import sources as src
@@ -135,7 +136,7 @@ class FrameCompiler:
     ) -> _hook.Entry | None:
         try:
             return self._entry_for(function, code, args, misses)
-        except (CodedError, UsageError, BackendError):  # what the program asked to be told
+        except (CodedError, UsageError, BackendError, FuselensWarning):  # what the program asked to be told
             raise
         except Exception as error:
             if self.config.strict:

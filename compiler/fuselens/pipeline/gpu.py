@@ -156,7 +156,7 @@ def compile_for_absent(graph: Graph, generated: Generated, run: Run) -> None:
     if source is None:
         return
     try:
-        module = load_module(source, run.config.cache_dir / "offline")
+        module = load_module(source)
     except ImportError as error:
         refused = make("FL402", run.captured.span, what=run.config.target, why=f"Triton is not installed ({error})")
         message = f"kernels for {run.config.target} are not compiled: Triton is not installed"

@@ -166,11 +166,13 @@ def capturing(
     if not apart and used.keys() - known.keys():
         with contextlib.suppress(NotStorable):
             cache.put(_RESULTS, key, _form().written(used))
+        for diagnostic in cache.drain():
+            on_diagnostic(diagnostic)
 
 
 def was_captured(config: Config, code: types.CodeType) -> bool:
     """Whether the cache knows what :func:`capturing` looks for."""
-    return Cache(config.cache_dir).path(_RESULTS, _results_key(code)).exists()
+    return Cache(config.cache_dir).exists(_RESULTS, _results_key(code))
 
 
 def _results_key(code: types.CodeType) -> str:

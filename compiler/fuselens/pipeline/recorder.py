@@ -9,15 +9,21 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from .. import live, recorded_inputs, report, torch_private
+from .. import live, notices, recorded_inputs, report, torch_private
 from ..capture.frame import Captured, Facts
 from ..capture.tracer import describe_tensor
 from ..config import Config
+from ..diagnostics import make
 from . import graph_cache
+
+# What stands in the way of compiling at all is said in the user's own runs, too: no compiler, one that refuses a graph, no
+# cache, a function that is compiled too often; and that what was asked for is not written.
+_HEARD = report.PREVENTING | {"FL916", "FL917"}
 
 
 class Recorder:
@@ -64,6 +70,8 @@ class Recorder:
             self.report.breaks.append(diagnostic)
 
     def on_diagnostic(self, diagnostic: report.Diagnostic) -> None:
+        if diagnostic.code in _HEARD:
+            notices.warn(diagnostic, diagnostic.explanation if diagnostic.code == "FL402" else "")
         if self.follower is not None:
             self.follower.finding(diagnostic)
         key = (diagnostic.code, diagnostic.span, diagnostic.message)
@@ -109,9 +117,15 @@ class Recorder:
         self.seconds += time.perf_counter() - start
         self.report.timings.append(report.Timing("total", self.seconds))
         if self.config.dump is not None:
-            from .. import views
+            self._dump(self.config.dump)
 
-            views.dump(self.report, self.config.dump)
+    def _dump(self, folder: Path) -> None:
+        from .. import views
+
+        try:
+            views.dump(self.report, folder)
+        except OSError as error:
+            self.on_diagnostic(make("FL917", self.report.span, what=str(folder), why=f"{error.strerror or error}"))
 
     def new_graph(self, captured: Captured) -> report.Graph:
         graph = report.Graph(
@@ -195,7 +209,8 @@ class Run:
         wanted = self.config.print_after
         base = stage.name.split(".")[0]
         if stage.name in wanted or base in wanted or "all" in wanted:
-            print(f"# --- graph {self.graph.id}, after {stage.name}\n{stage.text}", file=sys.stderr)
+            with suppress(OSError):  # nobody can be told where stderr takes nothing
+                print(f"# --- graph {self.graph.id}, after {stage.name}\n{stage.text}", file=sys.stderr)
 
     def keep_sources(self, stages: Iterable[report.Stage]) -> None:
         """Generated texts, where texts are wanted."""

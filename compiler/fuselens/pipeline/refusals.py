@@ -13,6 +13,7 @@ from .. import report, torch_private
 from ..capture import _hook
 from ..diagnostics import as_line, make, raised
 from ..ir.straight_line import straight_line
+from ..notices import FuselensWarning
 from .recorder import Run
 
 T = TypeVar("T")
@@ -38,6 +39,8 @@ def or_else(make: Callable[[], T], otherwise: Callable[[report.Diagnostic], T], 
     What no stage raises on purpose is a defect of ours, and raised where that is asked for."""
     try:
         return _hook.hidden(make)()
+    except FuselensWarning:  # the program wants warnings to be errors
+        raise
     except Exception as error:
         if (defect := not isinstance(error, _typed())) and run.config.strict:
             raise

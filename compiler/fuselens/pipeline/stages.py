@@ -89,7 +89,7 @@ def _training(joint: Joint, run: Run, cache: GraphCache, again: bool) -> Callabl
 
     @functools.cache
     def lower_backward() -> Bind:
-        keep = functools.partial(cache.store, "backward")
+        keep = functools.partial(_store, cache, run, "backward")
         backward = replace(run, phase="backward")
         return or_else(lambda: _lowered(parts.backward, backward, keep, donated=donated)[0], lambda _: eager, run)
 
@@ -107,7 +107,15 @@ def _keeping(cache: GraphCache, run: Run, signature: Signature, saved: Sequence[
     """What keeps a forward's program in the cache, with what the report has of its graph by now."""
     training, decisions = run.graph.training, run.graph.decisions[:]
     stages = [s for s in run.graph.stages if s.name != "capture"]
-    return lambda program: cache.store("forward", Entry(signature, training, program, list(saved), decisions, stages))
+    return lambda program: _store(
+        cache, run, "forward", Entry(signature, training, program, list(saved), decisions, stages)
+    )
+
+
+def _store(cache: GraphCache, run: Run, phase: str, content: Entry | Program) -> None:
+    cache.store(phase, content)
+    for diagnostic in cache.cache.drain():
+        run.say(diagnostic)
 
 
 def _lowered(

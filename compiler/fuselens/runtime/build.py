@@ -2,14 +2,18 @@
 
 OpenMP is the runtime that torch has loaded, whatever the compiler: units call its functions by name and are linked to
 that very file, so ``torch.set_num_threads`` applies and no second runtime (clang's libomp) comes into the process.
+
+All that a build reads is in its :class:`Plan`, which makes both the compiler's command and the key of the library.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import importlib.util
+import itertools
 import os
 import platform
 import re
@@ -17,13 +21,15 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import Config
 from ..report import Span
-from .cache import Cache, key_of
+from .cache import Cache, Opened, key_of
+from .cache_place import forbids_execution, require_room
 
 # -O2 inlines and packs lanes, which is all these units need; -O3 takes up to 40 % longer to build and ran no faster.
 # Contraction is off because a * b - a * b must be 0 as in eager; our vector maths asks for fma by name.
@@ -35,15 +41,25 @@ BASE_FLAGS = (
 )  # fmt: skip
 # Vectors that are computed side by side are interleaved, so that a processor finds work of both within its window.
 FAMILY_FLAGS = {"gcc": ("-fschedule-insns", "-fsched-pressure")}
+KIND, SUFFIX = "cpp", ".so"
+# What compilers and linkers read of the environment, and what they make depends on.
+_VARIABLES = (
+    "COMPILER_PATH", "LIBRARY_PATH", "LD_RUN_PATH", "LD_LIBRARY_PATH", "LDEMULATION", "GCC_EXEC_PREFIX", "GCC_SPECS",
+    "CCC_OVERRIDE_OPTIONS", "SDKROOT", "MACOSX_DEPLOYMENT_TARGET", "ZIG_LIB_DIR",
+)  # fmt: skip
+_LEAST = 'extern "C" int answer() { return 42; }'
+_DESCRIPTORS = "/proc/self/fd"
+_loads = itertools.count(1)
 _SCRATCH = "TMPDIR", "ZIG_LOCAL_CACHE_DIR", "ZIG_GLOBAL_CACHE_DIR"  # where compilers put files of their own
 
 
 class NoCompiler(Exception):
-    """No C++ compiler was found that runs. ``tried`` are the commands that were looked for."""
+    """No C++ compiler was found that works. ``tried`` are the commands that were looked for, ``why`` is what is wrong with one
+    that was found."""
 
-    def __init__(self, tried: tuple[str, ...]) -> None:
-        super().__init__(f"no C++ compiler found; looked for {', '.join(tried)}")
-        self.tried = tried
+    def __init__(self, tried: tuple[str, ...], why: str = "") -> None:
+        self.tried, self.why = tried, why
+        super().__init__(f"{', '.join(tried)} {why}" if why else f"looked for {', '.join(tried)}")
 
 
 class BuildFailed(Exception):
@@ -62,6 +78,7 @@ class Compiler:
     command: tuple[str, ...]
     family: str
     version: str
+    program: tuple[str, ...] = ()  # which file it is
 
 
 def find_compiler(config: Config) -> Compiler:
@@ -76,7 +93,8 @@ def find_compiler(config: Config) -> Compiler:
     for program, *arguments in filter(None, tried):
         found = shutil.which(program)
         if found:
-            compiler = _identify((found, *arguments), os.stat(found).st_mtime_ns)
+            command = (found, *arguments)
+            compiler = _identify(command, _file(_wheels_compiler() if "ziglang" in command else found))
             if compiler:
                 return compiler
     raise NoCompiler((config.cxx,) if config.cxx else ("g++", "clang++", "the package ziglang"))
@@ -96,25 +114,47 @@ def _wheel() -> tuple[tuple[str, ...], ...]:
     return ((sys.executable, "-m", "ziglang", "c++", "-mcpu=baseline"),)
 
 
+def _wheels_compiler() -> str:
+    spec = importlib.util.find_spec("ziglang")
+    return str(Path(spec.origin).parent / "zig") if spec is not None and spec.origin is not None else ""
+
+
 @functools.lru_cache(maxsize=16)
-def _identify(command: tuple[str, ...], modified: int) -> Compiler | None:
+def _identify(command: tuple[str, ...], program: tuple[str, ...]) -> Compiler | None:
     """Asks a compiler for its version; once per process and binary."""
-    del modified  # part of the key: an upgraded compiler is another compiler
     try:
         out = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
     family = "zig" if "ziglang" in command else "clang" if "clang" in out else "gcc"
-    return Compiler(command, family, out.split("\n", 1)[0])
+    return Compiler(command, family, out.split("\n", 1)[0], program)
+
+
+def _file(path: str) -> tuple[str, ...]:
+    """What tells one file from another: an upgraded compiler is another compiler, and so is a library."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return (path,)
+    return os.path.realpath(path), str(status.st_size), str(status.st_mtime_ns)
 
 
 def _openmp() -> str:
     """The OpenMP runtime in this process (torch's); the compiler's own GNU runtime where none is loaded yet."""
-    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
-        for line in maps:
-            path = line.rstrip("\n").split(maxsplit=5)[-1]
-            if re.match(r"lib(gomp|iomp5|omp)\b", os.path.basename(path)):
-                return path
+    return _loaded_openmp() if "torch" in sys.modules else _find_openmp()
+
+
+@functools.cache
+def _loaded_openmp() -> str:
+    """It stays the same, and is asked for at each build."""
+    return _find_openmp()
+
+
+def _find_openmp() -> str:
+    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        found = re.search(r" (/.*/lib(?:gomp|iomp5|omp)\b[^/\n]*)$", maps.read(), re.MULTILINE)
+        if found is not None:
+            return found[1]
     return "-lgomp"
 
 
@@ -148,65 +188,131 @@ class Built:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that a build reads. What is not in here does not reach the compiler, or does not change a library."""
+
+    text: str
+    compiler: Compiler
+    flags: tuple[str, ...]
+    libraries: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...]
+
+    @property
+    def key(self) -> str:
+        named = self.compiler.command[1:], self.compiler.version, self.compiler.program
+        linked = [_file(name) if os.path.isabs(name) else name for name in self.libraries]
+        return key_of({
+            "text": self.text, "flags": self.flags, "compiler": named, "libraries": linked, "variables": self.variables,
+            "machine": platform.machine(),
+        })  # fmt: skip
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Without the name of what it makes. The text goes through a pipe: there is no source file to write, and error
+        messages say <stdin>:line."""
+        return (*self.compiler.command, "-x", "c++", *self.flags, "-", "-x", "none", *self.libraries, "-o")
+
+
+def plan(text: str, isa_flags: tuple[str, ...], config: Config) -> Plan:
+    """Raises :class:`NoCompiler`."""
+    compiler = find_compiler(config)
+    flags = (*BASE_FLAGS, *FAMILY_FLAGS.get(compiler.family, ()), *isa_flags)
+    libraries = ("-Wl,--as-needed", _openmp(), "-lm", *(("-lgcc",) if compiler.family != "zig" else ()))
+    variables = tuple((name, os.environ[name]) for name in _VARIABLES if name in os.environ)
+    return Plan(text, compiler, flags, libraries, variables)
+
+
 def build(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache, patient: bool = False) -> Built:
     """Builds C++ ``text`` (or finds it built), and loads it. Raises :class:`NoCompiler` and :class:`BuildFailed`.
 
-    The cache entry's key covers the text, the flags and the compiler's version. A library that does not load is
-    rebuilt once. ``patient``: the compiler gives way to whatever else the machine does.
+    A library that does not load is rebuilt once. ``patient``: the compiler gives way to whatever else the machine does.
     """
     start = time.perf_counter()
-    compiler, flags, path = _planned(text, isa_flags, config, cache)
-    if cache.holds(path):
-        try:
-            return Built(path, _load(path), True, time.perf_counter() - start)
-        except OSError:
-            cache.discard(path)
+    planned = plan(text, isa_flags, config)
+    entry = KIND, planned.key, SUFFIX
+    with cache.opened(*entry) as found:
+        if found is not None:
+            try:
+                return Built(found.path, _load(found, cache), True, time.perf_counter() - start)
+            except OSError:
+                cache.discard(found.path)
+    command = planned.command
     if patient and (nice := shutil.which("nice")):
-        compiler = replace(compiler, command=(nice, "-n", "19", *compiler.command))
-    path = _compile(text, compiler, flags, path, cache, config.build_limit)
-    return Built(path, _load(path), False, time.perf_counter() - start)
+        command = (nice, "-n", "19", *command)
+
+    def make(directory: Path) -> tuple[Path, ctypes.CDLL]:
+        made = directory / "kernels.so"
+        _compile(command, text, made, config.build_limit)
+        path = cache.path(*entry)
+        cache.adopt(made, path)
+        return path, _loaded(cache, entry, command)
+
+    try:
+        path, library = cache.making(make)
+    except OSError as error:
+        raise BuildFailed(command, f"error: {error}") from error
+    return Built(path, library, False, time.perf_counter() - start)
 
 
 def is_built(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache) -> bool:
     """Whether :func:`build` would find it. Raises :class:`NoCompiler`."""
-    return cache.holds(_planned(text, isa_flags, config, cache)[2])
+    return cache.get(KIND, plan(text, isa_flags, config).key, SUFFIX) is not None
 
 
-def _planned(
-    text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache
-) -> tuple[Compiler, tuple[str, ...], Path]:
-    """The compiler, its flags and the place of the library. Raises :class:`NoCompiler`."""
-    compiler = find_compiler(config)
-    flags = (*BASE_FLAGS, *FAMILY_FLAGS.get(compiler.family, ()), *isa_flags)
-    named = (*compiler.command[1:], compiler.version)
-    key = key_of({"text": text, "flags": flags, "compiler": named, "machine": platform.machine()})
-    return compiler, flags, cache.path("cpp", key, ".so")
-
-
-def _compile(text: str, compiler: Compiler, flags: tuple[str, ...], path: Path, cache: Cache, limit: float) -> Path:
-    """Runs the compiler in a private directory and moves the library to ``path``."""
-    # The text goes through a pipe: no source file to write, and error messages say <stdin>:line.
-    libraries = ("-Wl,--as-needed", _openmp(), "-lm", *(("-lgcc",) if compiler.family != "zig" else ()))
-    command = (*compiler.command, "-x", "c++", *flags, "-", "-x", "none", *libraries, "-o")
+def _compile(command: tuple[str, ...], text: str, made: Path, limit: float) -> None:
+    """Runs the compiler. Raises OSError where there is no place to write, else :class:`BuildFailed`."""
+    scratch = dict.fromkeys(_SCRATCH, str(made.parent))
     try:
-        with cache.scratch() as directory:
-            made = directory / "kernels.so"
-            done = subprocess.run(
-                (*command, str(made)), input=text, capture_output=True, text=True, timeout=limit, check=False,
-                env={**os.environ, "LC_ALL": "C", **dict.fromkeys(_SCRATCH, str(directory))},
-            )  # fmt: skip
-            if done.returncode != 0 or not made.exists():
-                raise BuildFailed(command, done.stderr or f"error: exit status {done.returncode}")
-            cache.adopt(made, path)
+        done = subprocess.run(
+            (*command, str(made)), input=text, capture_output=True, text=True, timeout=limit, check=False,
+            env={**os.environ, "LC_ALL": "C", **scratch},
+        )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise BuildFailed(command, f"error: the compiler took longer than {limit:g} s (option build_limit)") from error
-    except OSError as error:  # no compiler any more, or no place to write
+    except OSError as error:  # no compiler any more
         raise BuildFailed(command, f"error: {error}") from error
-    return path
+    if done.returncode != 0 or not made.exists():
+        require_room(made.parent)
+        failed = BuildFailed(command, done.stderr or f"error: exit status {done.returncode}")
+        if text != _LEAST and not _builds_something(command, limit):
+            raise NoCompiler(command[:1], f"was found, but cannot build anything: {failed}") from None
+        raise failed
 
 
-def _load(path: Path) -> ctypes.CDLL:
-    return ctypes.CDLL(str(path), mode=getattr(os, "RTLD_NOW", 2) | getattr(ctypes, "RTLD_LOCAL", 0))
+@functools.lru_cache(maxsize=16)
+def _builds_something(command: tuple[str, ...], limit: float) -> bool:
+    """Whether it is the code that is refused, and not any code."""
+    with contextlib.suppress(BuildFailed, OSError), tempfile.TemporaryDirectory(prefix="fuselens-build-") as directory:
+        _compile(command, _LEAST, Path(directory) / "kernels.so", limit)
+        return True
+    return False
+
+
+def _loaded(cache: Cache, entry: tuple[str, str, str], command: tuple[str, ...]) -> ctypes.CDLL:
+    """What was just made. Raises OSError where libraries cannot be loaded from the cache, else :class:`BuildFailed`."""
+    with cache.opened(*entry) as found:
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "it was removed as soon as it was made", str(cache.path(*entry)))
+        try:
+            return _load(found, cache)
+        except OSError as error:
+            if forbids_execution(cache.root):
+                raise OSError(errno.EACCES, "its file system does not let code be executed", str(cache.root)) from error
+            raise BuildFailed(command, f"error: {error}") from error
+
+
+def _load(found: Opened, cache: Cache) -> ctypes.CDLL:
+    """The library that was opened and compared, whatever has its name by now. Raises OSError."""
+    mode = getattr(os, "RTLD_NOW", 2) | getattr(ctypes, "RTLD_LOCAL", 0)
+    if os.path.exists(f"{_DESCRIPTORS}/{found.descriptor}"):
+        # The loader takes equal names for one library, and descriptors are used again: "0" is written "/" here, "1" "/.".
+        number = format(next(_loads), "b").replace("0", "/").replace("1", "/.")
+        return ctypes.CDLL(f"{_DESCRIPTORS}{number}/{found.descriptor}", mode=mode)
+    with cache.scratch() as directory:  # nobody else can write there
+        copy = directory / found.path.name
+        copy.write_bytes(found.content)
+        return ctypes.CDLL(str(copy), mode=mode)
 
 
 def function(library: ctypes.CDLL, name: str, pointers: int, sizes: int) -> ctypes._NamedFuncPointer:  # pyright: ignore[reportPrivateUsage]

@@ -7,7 +7,6 @@ parallel by ``triton_worker`` while the rest of a program is lowered.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -39,9 +38,9 @@ def compile_ahead(
         kernels = [k for k in source.kernels if k.same_as is None and known.keys() >= set(k.sizes)]
         if kernels:
             architecture = _architecture(device_of(kernels[0]))
-            module = Module(source, cache, config.triton_variables, config.build_limit)
+            module = Module(source, config.triton_variables, config.build_limit)
             wanted = [module.job(k, _kind([known[s] for s in k.sizes]), architecture) for k in kernels]
-            jobs += _submit(module, wanted, cache)
+            jobs += _submit(wanted, cache)
     if wait:
         triton_worker.wait(jobs, cache)
 
@@ -50,7 +49,7 @@ def compiled(source: Source, config: Config, *, texts: bool) -> dict[str, tuple[
     """The functions of ``source`` by name, for the usual arguments: what Triton made of them (all of its texts only if asked
     for: it compiles again for that), and bytes of shared memory."""
     cache = Cache(config.cache_dir)
-    module = Module(source, cache, config.triton_variables, config.build_limit)
+    module = Module(source, config.triton_variables, config.build_limit)
     found: dict[str, tuple[Mapping[str, Any], int]] = {}
     for info in source.kernels:
         if info.same_as is None and (texts or not info.sizes):
@@ -58,7 +57,6 @@ def compiled(source: Source, config: Config, *, texts: bool) -> dict[str, tuple[
             variants.of(_USUAL)
             job = variants.job(_USUAL)
             if texts:
-                module.write()
                 made = job.compiled()
                 found[info.name] = made.asm, made.metadata.shared
             elif binary := job.binary(cache):
@@ -80,10 +78,10 @@ def load_triton(source: Source, config: Config, cache: Cache) -> dict[str, Any]:
     if not kernels:
         return {}
     device = device_of(kernels[0])
-    module = Module(source, cache, config.triton_variables, config.build_limit)
+    module = Module(source, config.triton_variables, config.build_limit)
     made = {k.name: _Variants(module, k, device, cache) for k in kernels}
     usual = [made[k.name] for k in kernels if not k.sizes]
-    _submit(module, [variants.job(_USUAL) for variants in usual], cache)
+    _submit([variants.job(_USUAL) for variants in usual], cache)
     for variants in usual:
         variants.of(_USUAL)  # a kernel that cannot be compiled is found now, not when it is launched
     return {
@@ -92,13 +90,11 @@ def load_triton(source: Source, config: Config, cache: Cache) -> dict[str, Any]:
     }
 
 
-def _submit(module: Module, jobs: list[Job], cache: Cache) -> list[Job]:
+def _submit(jobs: list[Job], cache: Cache) -> list[Job]:
     """Has those of ``jobs`` compiled that the cache lacks."""
     missing = [job for job in jobs if not job.is_made(cache)]
     if missing:
-        with contextlib.suppress(OSError):  # whoever needs a binary is told why there is none
-            module.write()
-            triton_worker.submit(missing, cache)
+        triton_worker.submit(missing, cache)
     return missing
 
 
@@ -119,7 +115,6 @@ class _Variants:
             try:
                 binary = job.binary(self.cache)
                 if binary is None:
-                    self.module.write()
                     binary = triton_worker.binary(job, self.cache)
                 function = _loaded(job.key, self.device.index, binary)
             except Exception as error:

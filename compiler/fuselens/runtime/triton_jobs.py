@@ -11,13 +11,12 @@ import importlib.util
 import itertools
 import json
 import re
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ..generated_modules import module_of
 from .cache import Cache, key_of
 
 if TYPE_CHECKING:
@@ -41,10 +40,9 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A variant of a kernel: ``function`` of the module ``name`` at ``path``. ``key`` is its binary's in the cache."""
+    """A variant of a kernel: ``function`` of the module ``name`` of ``text``. ``key`` is its binary's in the cache."""
 
     key: str
-    path: str
     name: str
     function: str
     signature: dict[str, str]
@@ -54,9 +52,10 @@ class Job:
     architecture: int
     limit: float  # seconds after which its compiler is ended
     length: int = 0  # of its text
+    text: str = field(default="", repr=False, compare=False)  # of the module
 
     def is_made(self, cache: Cache) -> bool:
-        return cache.path(KIND, self.key).exists()
+        return cache.exists(KIND, self.key)
 
     def binary(self, cache: Cache) -> Binary | None:
         """What was made of it; None also where another version of the compiler kept it in another form."""
@@ -79,7 +78,7 @@ class Job:
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
 
-        function = getattr(load(self.name, Path(self.path)), self.function)
+        function = getattr(module_of(self.name, self.text), self.function)
         source = ASTSource(
             fn=function,
             signature={**self.signature, **dict.fromkeys(self.blocks, "constexpr")},
@@ -93,13 +92,12 @@ class Job:
 
 
 class Module:
-    """The kernels of a Triton source, in a file: Triton reads their text from there."""
+    """The kernels of a Triton source."""
 
-    def __init__(self, source: Source, cache: Cache, variables: Sequence[str], limit: float) -> None:
+    def __init__(self, source: Source, variables: Sequence[str], limit: float) -> None:
         self.text = source.text
-        key = key_of({"triton": source.text})
-        self.path, self.name = cache.path("triton", key, ".py"), f"fuselens_kernels_{key}"
-        self._cache, self._variables, self._limit = cache, list(variables), limit
+        self.name = f"fuselens_kernels_{key_of({'triton': source.text})}"
+        self._variables, self._limit = list(variables), limit
         kernels = {k.function for k in source.kernels}
         starts = [*((m.start(), m[1]) for m in _FUNCTION.finditer(source.text)), (len(source.text), "")]
         parts = {name: source.text[a:b] for (a, name), (b, _) in itertools.pairwise(starts)}
@@ -128,36 +126,9 @@ class Module:
             "compiler": [*versions(), *self._variables],
         })  # fmt: skip
         return Job(
-            key, str(self.path), self.name, info.function, types, blocks, tuple(divisible), options, architecture,
-            self._limit, len(self._parts[info.function]),
+            key, self.name, info.function, types, blocks, tuple(divisible), options, architecture,
+            self._limit, len(self._parts[info.function]), self.text,
         )  # fmt: skip
-
-    def write(self) -> None:
-        """Puts the text where Triton finds it. Raises OSError."""
-        if _read(self.path) != self.text:  # no checksum at its end: it must stay Python
-            with self._cache.scratch() as directory:
-                made = directory / "kernels.py"
-                made.write_text(self.text, encoding="utf-8")
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                made.replace(self.path)
-
-
-def load(name: str, path: Path) -> ModuleType:
-    """The module of kernels in a file, imported once."""
-    found = sys.modules.get(name)
-    if found is not None:
-        return found
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
 
 
 def _bare(text: str) -> str:
@@ -178,10 +149,3 @@ def versions() -> list[str]:
     found = [(str(f.relative_to(root)), f.stat()) for f in files if f.is_file()]
     version = re.search(r"__version__ = .*", Path(spec.origin).read_text())
     return [version[0] if version else "", *(f"{name} {s.st_size} {s.st_mtime_ns}" for name, s in found)]
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None

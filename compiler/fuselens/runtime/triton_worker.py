@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import triton_variables
-from . import triton_jobs
+from ..generated_modules import module_of
 from .cache import Cache
 from .triton_jobs import Binary, Job
 
@@ -103,8 +103,10 @@ class _Worker:
             new = [job for job in jobs if (job.key, cache.root) not in self._numbers]
             if new:
                 first = len(self._numbers)
-                fields = [dataclasses.asdict(job) for job in new]
-                self._requests.write(json.dumps({"cache": str(cache.root), "first": first, "jobs": fields}) + "\n")
+                texts = {job.name: job.text for job in new}
+                fields = [dataclasses.asdict(dataclasses.replace(job, text="")) for job in new]
+                request = {"cache": str(cache.root), "first": first, "texts": texts, "jobs": fields}
+                self._requests.write(json.dumps(request) + "\n")
                 self._requests.flush()
                 self._numbers |= {(job.key, cache.root): first + k for k, job in enumerate(new)}
 
@@ -208,11 +210,14 @@ def _end(leader: int) -> None:
 
 def _jobs(request: dict[str, Any]) -> list[tuple[int, Job, Cache]]:
     """The numbered jobs of a request, those of long functions first."""
-    cache = Cache(Path(request["cache"]))
-    jobs = [Job(**{**fields, "divisible": tuple(fields["divisible"])}) for fields in request["jobs"]]
-    for path, name in {(job.path, job.name) for job in jobs}:
+    cache, texts = Cache(Path(request["cache"]), fixed=True), request["texts"]
+    jobs = [
+        Job(**{**fields, "divisible": tuple(fields["divisible"]), "text": texts[fields["name"]]})
+        for fields in request["jobs"]
+    ]
+    for name, text in texts.items():
         with contextlib.suppress(Exception):
-            triton_jobs.load(name, Path(path))
+            module_of(name, text)
     numbered = [(number, job, cache) for number, job in enumerate(jobs, request["first"])]
     return sorted(numbered, key=lambda made: -made[1].length)
 

@@ -88,12 +88,15 @@ def run_line(result: RunResult) -> str:
         return f"{result.function} was not run: {result.error.message}"
     if result.eager_seconds is None and result.compiled_seconds is None:
         return f"{result.function}: {result.detail}"
+    if not result.compiled and result.agrees:
+        return f"{result.function} was not compiled: {result.uncompiled}"
     parts = [f"{result.function} {'agrees with eager' if result.agrees else f'DIFFERS from eager: {result.detail}'}"]
     if result.gradients_agree is not None:
         parts.append(f"gradients {'agree' if result.gradients_agree else 'DIFFER'}")
     times = (("eager", result.eager_seconds), ("compiled", result.compiled_seconds))
     parts += [f"{name} {duration(seconds)}" for name, seconds in times if seconds is not None]
     parts += [result.instead] if result.instead else []
+    parts += [f"not compiled in whole: {result.uncompiled}"] if result.uncompiled else []
     return " · ".join(parts)
 
 

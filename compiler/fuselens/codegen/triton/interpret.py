@@ -61,7 +61,7 @@ def main(job_file: str, result_file: str) -> None:
     for number, job in enumerate(jobs):
         module = modules.get(job.source.text)
         if module is None:
-            module = modules[job.source.text] = load_module(job.source, Path(job_file).parent / f"m{number}")
+            module = modules[job.source.text] = load_module(job.source)
         info = job.source.kernel(job.kernel)
         assert info is not None
         tensors = [_as_kernels_see(job.tensors[a]) for a in info.arguments[: info.pointers]]

@@ -5,43 +5,18 @@ Triton bundles ptxas; its compiler only needs to be told the target. Launching n
 
 from __future__ import annotations
 
-import atexit
-import functools
 import hashlib
-import importlib.util
-import shutil
-import sys
-import tempfile
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ...generated_modules import module_of
 from ..source import KernelInfo, Source
 from .assembly import resource_usage
 
 
-def load_module(source: Source, directory: Path | None = None) -> ModuleType:
-    """Imports the module text. Triton reads kernels' source from files, so it is written to one first, which is there until
-    the process ends where no directory is given."""
-    place = directory or _scratch()
-    place.mkdir(parents=True, exist_ok=True)
-    name = f"fuselens_kernels_{hashlib.sha256(source.text.encode()).hexdigest()[:16]}"
-    path = place / f"{name}.py"
-    path.write_text(source.text)
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@functools.cache
-def _scratch() -> Path:
-    place = tempfile.mkdtemp(prefix="fuselens-triton-")
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
-    return Path(place)
+def load_module(source: Source) -> ModuleType:
+    """The module of a text."""
+    return module_of(f"fuselens_kernels_{hashlib.sha256(source.text.encode()).hexdigest()[:16]}", source.text)
 
 
 def compile_offline(source: Source, kernel: str, arch: int = 90) -> dict[str, Any]:
