@@ -7,25 +7,27 @@ import logging
 import os
 import sys
 
+from .ending import Source
 from .registration import create
 
 
 def serve() -> int:
-    """Serves until the client says exit or its end of stdin closes. Returns the exit status that LSP asks for: 0 after
-    a shutdown request, else 1.
+    """Serves until the client says exit or is gone; soon after that the process is gone, too, whatever hangs. Returns the
+    exit status that LSP asks for: 0 after a shutdown request, else 1.
 
     The protocol gets duplicates of descriptors 0 and 1, and the originals lead elsewhere: a stray ``print`` to stdout
     would end the client's connection, and a child that reads stdin would eat its messages. The duplicate of stdout is
     buffered, because with PYTHONUNBUFFERED it would be raw, and large messages written in parts."""
-    source = os.fdopen(os.dup(0), "rb")
+    source = Source(os.dup(0))
     sink = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
     server = create()
+    server.ending.watch(source)
     server.start_io(source, sink)
-    return 0 if server.protocol.asked_to_shut_down else 1
+    return server.exit_status
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -16,6 +16,7 @@ def register(server: FuselensServer) -> None:
     @server.feature(lsp.INITIALIZE)
     def initialize(ls: FuselensServer, params: lsp.InitializeParams) -> None:
         ls.configuration.options = params.initialization_options
+        ls.ending.watch_client(params.process_id)
         ls.end_with_loop()
 
     @server.feature(lsp.INITIALIZED)
@@ -45,6 +46,10 @@ def register(server: FuselensServer) -> None:
         ls.cancel_all()
         ls.live.stop()
         await ls.pool.close()
+
+    @server.feature(lsp.EXIT)
+    def exit_(ls: FuselensServer, _: None) -> None:
+        ls.ending.begin()
 
 
 def _registrations(client: Abilities) -> Iterator[lsp.Registration]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cached_property
 from importlib import metadata
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import unquote
 
 from lsprotocol import types as lsp
@@ -23,6 +23,7 @@ from .abilities import Abilities
 from .checking import Checks
 from .configuration import Configuration
 from .convert import Encoding
+from .ending import Ending
 from .features import documents
 from .fix_trials import FixTrials
 from .later_texts import LaterTexts
@@ -67,6 +68,7 @@ class FuselensServer(LanguageServer):
         self.warming = Warming(self.configuration, self.pool, self.publish, self.send_status)
         self.trials = FixTrials(self.configuration, self.pool, self.send_status)
         self.later_texts = LaterTexts(self.configuration, self.session, self.pool, self.documents_changed)
+        self.ending = Ending(self.leave)
         self.live = LiveRuns(self.publisher.live_changed, self._cell_of)
         self._worker_status: WorkerStatus | None = None
         self._running_checks = 0
@@ -200,10 +202,22 @@ class FuselensServer(LanguageServer):
         self.warming.cancel_all()
         self.trials.cancel_all()
 
+    @property
+    def exit_status(self) -> int:
+        """As LSP has it."""
+        return 0 if self.protocol.asked_to_shut_down else 1
+
     def end_now(self) -> None:
         """Leaves no process and no socket behind. Safe at any time, also without an event loop."""
         self.pool.kill_now()
         self.live.stop()
+
+    def leave(self, status: int | None = None) -> NoReturn:
+        """Ends the process at once, with all that belongs to it, from any thread."""
+        for clean in (self.pool.kill_now, self.live.stop, self.documents.files.close):
+            with contextlib.suppress(Exception):  # the loop may be at work on the same things
+                clean()
+        os._exit(self.exit_status if status is None else status)
 
     def end_with_loop(self) -> None:
         """Ties the workers' lives to the event loop's: whatever ends the loop (exit, stdin's end) ends them. SIGTERM
@@ -213,16 +227,12 @@ class FuselensServer(LanguageServer):
             try:
                 await asyncio.Event().wait()
             finally:
+                self.ending.begin()
                 self.end_now()
-
-        def terminate() -> None:
-            self.end_now()
-            self.documents.files.close()
-            os._exit(128 + signal.SIGTERM)
 
         self._in_background(watch())
         with contextlib.suppress(NotImplementedError, ValueError):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.leave, 128 + signal.SIGTERM)
 
     def shutdown(self) -> None:
         self.end_now()

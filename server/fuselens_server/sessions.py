@@ -1,4 +1,4 @@
-"""Ending a process together with all that it started."""
+"""Ending a process together with all that it started, and whether it lives."""
 
 from __future__ import annotations
 
@@ -22,6 +22,17 @@ def end_session(leader: int) -> None:
                 os.kill(pid, signal.SIGKILL)
         if not members:
             return
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process, ours or not. POSIX only: elsewhere signal 0 is a real one."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass  # somebody else's
+    return True
 
 
 def _members(session: int) -> Iterator[int]:

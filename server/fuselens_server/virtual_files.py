@@ -22,6 +22,7 @@ from pygls import uris
 
 from .document_uri import SCHEME, CodeDocument, ReportDocument, parse
 from .lsp_values import rewritten
+from .sessions import alive
 
 T = TypeVar("T")
 Address = ReportDocument | CodeDocument
@@ -112,18 +113,8 @@ def _remove_orphans() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
         with contextlib.suppress(OSError):
-            if pid.isdigit() and folder.stat().st_uid == os.getuid() and not _alive(int(pid)):
+            if pid.isdigit() and folder.stat().st_uid == os.getuid() and not alive(int(pid)):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # somebody else's
-    return True
 
 
 def _relative(address: Address) -> Path:

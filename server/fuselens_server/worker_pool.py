@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 READY_SECONDS = 180.0  # for the worker to import torch, from a cold network disk
 GRACE_SECONDS = 30.0  # beyond twice a request's own limit, which the worker enforces once it has started it
+GONE_SECONDS = 2.0  # for a killed worker's exit status
 LONGEST_BACKOFF = 10.0
 STABLE_SECONDS = 30.0  # a worker that lived this long did not fail at its start
 _LARGE_BODY = 256 * 1024  # bytes; larger messages are decoded off the event loop
@@ -85,6 +86,11 @@ class Worker:
         return self._process.pid if self._process else None
 
     @property
+    def killed(self) -> bool:
+        """With its session: nothing is left of it."""
+        return self._killed
+
+    @property
     def alive(self) -> bool:
         return self._process is not None and self._process.returncode is None and not self._ended
 
@@ -100,7 +106,10 @@ class Worker:
                 cwd=self.directory, start_new_session=True,
             )  # fmt: skip
         except (OSError, ValueError) as error:
+            self._killed = True  # there is nothing to be killed
             raise StartError(_cannot_start(self.interpreter, str(error))) from error
+        if self._ended:  # while it was being started
+            self.kill_now()
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._read_errors())]
         try:
             ready = await asyncio.wait_for(asyncio.shield(self._ready), READY_SECONDS)
@@ -129,9 +138,7 @@ class Worker:
             self.kill_now()
             raise WorkerDiedError("it stopped answering") from error
         except asyncio.CancelledError:
-            if self.alive:
-                with contextlib.suppress(WorkerDiedError):
-                    await self._send(wire.Request(0, "cancel", target=request.id))
+            self._tell(wire.Request(0, "cancel", target=request.id))
             raise
         finally:
             self._pending.pop(request.id, None)
@@ -139,20 +146,22 @@ class Worker:
 
     async def close(self) -> None:
         """Asks the worker to end, then makes it."""
-        if self.alive:
-            assert self._process is not None
-            assert self._process.stdin is not None
-            with contextlib.suppress(WorkerDiedError):
-                await self._send(wire.Request(0, "shutdown"))
+        try:
+            if self._process is not None and self._tell(wire.Request(0, "shutdown")):
+                assert self._process.stdin is not None
                 self._process.stdin.close()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), 0.5)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._process.wait(), 0.5)
+        finally:  # also where nobody waits for this any more
+            self.kill_now()
         await self.kill()
 
     async def kill(self) -> None:
+        """Also ends the waiting for a process that holds the worker's pipes but is none of its session."""
         self.kill_now()
         if self._process is not None:
-            await self._process.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), GONE_SECONDS)
         for task in self._tasks:
             task.cancel()
 
@@ -174,6 +183,14 @@ class Worker:
             end_session(self._process.pid)
         elif self._process.returncode is None:
             self._process.kill()
+
+    def _tell(self, request: wire.Request) -> bool:
+        """Sends without waiting for a worker that reads nothing, or is stopped. Whether it was there to be told."""
+        if not self.alive or self._process is None or self._process.stdin is None:
+            return False
+        with contextlib.suppress(OSError, RuntimeError):
+            self._process.stdin.write(wire.encode(request))
+        return True
 
     async def _send(self, request: wire.Request) -> None:
         assert self._process is not None
@@ -264,6 +281,8 @@ class WorkerPool:
         self._on_status = on_status
         self._concurrent = concurrent
         self._slots: dict[Environment, _Slot] = {}
+        self._workers: list[Worker] = []  # all that may live, those that are being ended too
+        self._closed = False
         self._ids = itertools.count(1)
 
     @property
@@ -321,13 +340,15 @@ class WorkerPool:
                 logger.info("worker of %s ended on request", environment.interpreter)
 
     async def close(self) -> None:
-        await asyncio.gather(*(slot.worker.close() for slot in self._slots.values() if slot.worker))
+        """For good: what was in flight, or comes later, starts no other worker."""
+        self._closed = True
+        await asyncio.gather(*(worker.close() for worker in self._workers))
 
     def kill_now(self) -> None:
-        """Ends every worker at once. Safe at any time, also without an event loop."""
-        for slot in self._slots.values():
-            if slot.worker is not None:
-                slot.worker.kill_now()
+        """Ends every worker at once, for good. Safe at any time, also without an event loop."""
+        self._closed = True
+        for worker in list(self._workers):
+            worker.kill_now()
 
     @property
     def pids(self) -> list[int]:
@@ -358,9 +379,12 @@ class WorkerPool:
                 slot.failures = min(slot.failures, 1)
             if slot.failures > 1:
                 await asyncio.sleep(min(LONGEST_BACKOFF, 0.1 * 2**slot.failures))
+            if self._closed:
+                raise WorkerDiedError("the server is ending")
             self._on_status(WorkerStatus(interpreter, "starting", f"starting {interpreter}"))
-            # known to the slot before it is ready, so that kill_now() finds it
             slot.worker = worker = Worker(interpreter, environment.directory)
+            # known before it is ready, so that kill_now() finds it
+            self._workers = [*(w for w in self._workers if not w.killed), worker]
             await worker.start()
             if worker.unusable is not None:
                 await worker.close()
