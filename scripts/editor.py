@@ -211,7 +211,7 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) 
             if answer.status == 200:
                 return
         time.sleep(0.1)
-    tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+    tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
     raise RuntimeError(f"code-server did not come up on port {port}:\n{tail}")
 
 

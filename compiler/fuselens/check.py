@@ -11,12 +11,10 @@ import dataclasses
 import importlib
 import importlib.machinery
 import importlib.util
-import io
 import linecache
 import logging
 import sys
 import time
-import tokenize
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +24,7 @@ from typing import Any
 
 import torch
 
-from . import api, diagnostics, discovery, fingerprints, fixes, recorded_inputs, torch_names
+from . import api, diagnostics, discovery, fingerprints, fixes, recorded_inputs, source_text, torch_names
 from .config import Config, from_environment
 from .discovery import Annotated
 from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, inputs_for, instance_of
@@ -240,12 +238,11 @@ def read_source(path: str | Path) -> str:
     """The text of a Python file by its own coding line. Raises FileRefused (FL902, FL903)."""
     file = str(path)
     try:
-        data = Path(path).read_bytes()
+        data = source_text.read_bytes(path)
     except OSError as error:
         raise FileRefused(diagnostics.make("FL903", None, why=f"{type(error).__name__}: {error}")) from error
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        return data.decode(encoding)
+        return source_text.decode(data)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - (data.rfind(b"\n", 0, error.start) + 1)
@@ -274,7 +271,7 @@ def _compiled(source: str, path: str) -> types.CodeType:
 
 def _syntax_diagnostic(error: SyntaxError, source: str, path: str) -> Diagnostic:
     """CPython gives 1-based character columns, 0 or -1 for unknown ends."""
-    lines = source.splitlines() or [""]
+    lines = source_text.lines(source) or [""]
     line = min(max(error.lineno or 1, 1), len(lines))
     text = lines[line - 1]
     start = min(max((error.offset or 1) - 1, 0), len(text))
@@ -301,7 +298,7 @@ def _import_surroundings(path: str, source: str) -> Iterator[tuple[str, str]]:
     before = list(sys.path), list(sys.argv), sys.modules.get(name), linecache.cache.get(path)
     sys.path.insert(0, str(root))
     sys.argv = [path]
-    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+    linecache.cache[path] = (len(source), None, source_text.lines(source, keepends=True), path)
     try:
         yield name, package
     finally:
@@ -413,7 +410,7 @@ def line_span(path: str, line: int, text: str) -> Span:
 
 def text_at(source: str, span: Span) -> str:
     """The source text of a span within one line; "" when there is no such line."""
-    lines = source.splitlines()
+    lines = source_text.lines(source)
     if not 0 < span.line <= len(lines):
         return ""
     return lines[span.line - 1].encode()[span.column : span.end_column].decode(errors="replace")

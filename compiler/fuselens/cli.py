@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import config, diagnostics, discovery, isolation, views, wire
+from . import config, console, diagnostics, discovery, isolation, source_text, views, wire
 from .report import FileReport, RunResult
 
 if TYPE_CHECKING:
@@ -40,16 +40,25 @@ class Target:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0; 1 when something has errors, differs from eager, or could not be compiled for want of a compiler or by a
-    limit (``run``: for whatever reason); 2 for wrong usage."""
-    arguments = _parser().parse_args(argv)
+    """Exit status: 0, also where the reader of the output has left; 1 when something has errors, differs from eager, or could not
+    be compiled for want of a compiler or by a limit (``run``: for whatever reason); 2 for wrong usage, and for output that
+    cannot be written."""
+    console.open_streams()
     try:
-        return int(arguments.run(arguments))
+        try:
+            arguments = _parser().parse_args(argv)
+            return int(arguments.run(arguments))
+        finally:
+            console.flush()
     except UsageError as error:
-        print(f"fuselens: {error}", file=sys.stderr)
+        console.complain(f"fuselens: {error}")
+        return 2
+    except console.OutputError as error:
+        console.discard(1)
+        console.complain(f"fuselens: {error}")
         return 2
     except BrokenPipeError:  # `fuselens explain … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing must be flushed into the closed pipe at exit
+        console.discard(1)  # nothing must be flushed into the closed pipe at exit
         return 0
     except KeyboardInterrupt:
         return 130
@@ -122,7 +131,7 @@ class _Version(argparse.Action):
         torch = "not installed"
         with contextlib.suppress(PackageNotFoundError):
             torch = version("torch")
-        print(f"fuselens {isolation.fuselens_version()} (torch {torch}, python {sys.version.split()[0]})")
+        console.say(f"fuselens {isolation.fuselens_version()} (torch {torch}, python {sys.version.split()[0]})")
         parser.exit(0)
 
 
@@ -134,9 +143,9 @@ def _check(arguments: argparse.Namespace) -> int:
     targets = [t for path in arguments.paths for t in _targets(path)]
     files = _compiled(targets, arguments)
     if arguments.json:
-        print(views.json_text(files))
+        console.say(views.json_text(files))
     elif arguments.sarif:
-        print(views.sarif(files, version=isolation.fuselens_version()))
+        console.say(views.sarif(files, version=isolation.fuselens_version()))
     else:
         _print_check(files, stages)
     _dump(files, arguments.dump)
@@ -156,7 +165,7 @@ def _print_check(files: list[FileReport], stages: tuple[str, ...]) -> None:
             blocks.append("\n".join(lines))
         if not blocks:
             blocks.append(f"{file.file}: no annotated functions")
-        print(("\n" if position else "") + "\n\n".join(blocks))
+        console.say(("\n" if position else "") + "\n\n".join(blocks))
 
 
 def _explain(arguments: argparse.Namespace) -> int:
@@ -172,7 +181,7 @@ def _explain(arguments: argparse.Namespace) -> int:
             blocks.append(f"{text}\n\n{texts}" if texts else text)
         if not file.diagnostics and not file.functions:
             blocks.append(f"{file.file}: no annotated functions")
-    print("\n\n".join(blocks))
+    console.say("\n\n".join(blocks))
     _dump(files, arguments.dump)
     return int(_has_errors(files))
 
@@ -192,7 +201,7 @@ def _run(arguments: argparse.Namespace) -> int:
             _clear_progress()
             if event.run is not None:
                 results.append(event.run)
-                print(views.run_text(event.run))
+                console.say(views.run_text(event.run))
     return int(not all(r.agrees and r.gradients_agree is not False and not r.uncompiled for r in results))
 
 
@@ -245,8 +254,7 @@ def _supervisor(arguments: argparse.Namespace) -> Iterator[isolation.Supervisor]
 
 def _echo(data: bytes) -> None:
     _clear_progress()
-    sys.stderr.buffer.write(data)
-    sys.stderr.flush()
+    console.echo(data)
 
 
 def _progress(path: str) -> Any:
@@ -255,14 +263,14 @@ def _progress(path: str) -> Any:
     def say(stage: str) -> None:
         if sys.stderr.isatty():
             width = shutil.get_terminal_size().columns - 1
-            print(f"\r\x1b[K{f'{path}: {stage}'[:width]}", end="", file=sys.stderr, flush=True)
+            console.complain(f"\r\x1b[K{f'{path}: {stage}'[:width]}", end="")
 
     return say
 
 
 def _clear_progress() -> None:
     if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        console.complain("\r\x1b[K", end="")
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -309,8 +317,6 @@ def _targets(text: str) -> Iterator[Target]:
     """The files behind one argument. Raises UsageError for what does not exist."""
     name, _, function = text.partition("::")
     path = Path(name)
-    if not path.exists():
-        raise UsageError(f"{name}: no such file or directory")
     if path.is_dir():
         if function:
             raise UsageError(f"{name} is a directory: a function is given as FILE.py::function")
@@ -319,6 +325,14 @@ def _targets(text: str) -> Iterator[Target]:
             raise UsageError(f"no annotated functions in the Python files below {name}")
         yield from (Target(file) for file in found)
         return
+    try:
+        source_text.read_bytes(path)
+    except FileNotFoundError:
+        raise UsageError(f"{name}: no such file or directory") from None
+    except source_text.UnreadableError as error:
+        raise UsageError(str(error)) from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if path.suffix not in (".py", ".pyw"):
         raise UsageError(f"{name} is not a Python file")
     if function:
@@ -330,7 +344,8 @@ def _targets(text: str) -> Iterator[Target]:
 
 
 def _python_files(directory: Path) -> Iterator[Path]:
-    """Files below ``directory`` with annotated functions, or which cannot be parsed although they seem to have some."""
+    """Files below ``directory`` with annotated functions, and those that cannot be read, or parsed although they seem to have
+    some: compiling them will say why."""
     for root, directories, files in os.walk(directory):
         directories[:] = sorted(
             d
@@ -339,7 +354,12 @@ def _python_files(directory: Path) -> Iterator[Path]:
         )
         for file in sorted(f for f in files if f.endswith(".py")):
             path = Path(root) / file
-            source = views.read_text(str(path)) or ""
+            if not path.exists():
+                continue  # a link to nowhere, such as an editor's lock
+            source = views.read_text(str(path))
+            if source is None:
+                yield path
+                continue
             if "compile" not in source or ("fuselens" not in source and "torch" not in source):
                 continue
             try:
@@ -385,14 +405,14 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _codes(arguments: argparse.Namespace) -> int:
     if arguments.code is None:
         for entry in diagnostics.TABLE.values():
-            print(f"{entry.code}  {entry.severity:<12} {entry.title}")
+            console.say(f"{entry.code}  {entry.severity:<12} {entry.title}")
         return 0
     entry = diagnostics.TABLE.get(arguments.code.upper())
     if entry is None:
         raise UsageError(f"unknown code {arguments.code!r}; `fuselens codes` lists them")
-    print(f"{entry.code}  {entry.title} ({entry.severity})\n\n  {entry.message}\n\n{entry.explanation}")
+    console.say(f"{entry.code}  {entry.title} ({entry.severity})\n\n  {entry.message}\n\n{entry.explanation}")
     for hint in entry.hints:
-        print(f"- {hint}")
+        console.say(f"- {hint}")
     return 0
 
 

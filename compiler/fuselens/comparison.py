@@ -169,7 +169,9 @@ def _peak_bytes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         with contextlib.suppress(AttributeError):
             ctypes.CDLL(None).malloc_trim(0)  # what earlier calls freed is not held by this one
         try:
-            Path("/proc/self/clear_refs").write_text("5")  # the high-water mark is what is resident now
+            Path("/proc/self/clear_refs").write_text(
+                "5", encoding="ascii"
+            )  # the high-water mark is what is resident now
         except OSError:
             return None
         before = _status_bytes("VmRSS")
@@ -178,7 +180,7 @@ def _peak_bytes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _status_bytes(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 

@@ -14,6 +14,7 @@ import ctypes
 import faulthandler
 import gc
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -33,7 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import config, diagnostics, discovery, notices, wire
+from . import config, diagnostics, discovery, notices, source_text, wire
 from .report import Diagnostic, FileReport, RunResult, Span
 
 Deliver = Callable[[bytes], None]
@@ -457,7 +458,7 @@ def _import_path() -> Iterator[str]:
 def _resident_mib(pid: int) -> float:
     """Anonymous memory of a process; 0 where there is no /proc."""
     try:
-        with Path(f"/proc/{pid}/status").open() as status:
+        with Path(f"/proc/{pid}/status").open(encoding="ascii", errors="replace") as status:
             for line in status:
                 if line.startswith("RssAnon"):
                     return int(line.split()[1]) / 1024
@@ -599,9 +600,10 @@ def _flush_streams() -> None:
 
 def _open_standard_streams() -> None:
     """Text streams over the descriptors: the inherited ones may be the parent's captured or buffered objects."""
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = open(1, "w", buffering=8192, errors="backslashreplace", closefd=False)  # noqa: SIM115
-    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    encoding = io.text_encoding(None)  # the user's
+    sys.stdin = sys.__stdin__ = open(0, encoding=encoding, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", 8192, encoding, "backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", 1, encoding, "backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def _trace_into(descriptor: int) -> None:
@@ -659,12 +661,7 @@ def deepest_line(trace: str, path: str) -> int | None:
 
 def source_of(request: wire.Request) -> str:
     """The text that a request is about; "" when it cannot be read."""
-    if request.source is not None:
-        return request.source
-    try:
-        return Path(request.path).read_text(errors="replace")
-    except OSError:
-        return ""
+    return request.source if request.source is not None else source_text.shown(request.path) or ""
 
 
 def result_event(request: wire.Request, found: Diagnostic, seconds: float) -> wire.Event:
@@ -682,7 +679,7 @@ def _at(found: Diagnostic, span: Span) -> Diagnostic:
 
 
 def _line(path: str, source: str, line: int) -> Span | None:
-    lines = source.splitlines()
+    lines = source_text.lines(source)
     if not 0 < line <= len(lines):
         return None
     text = lines[line - 1].rstrip()

@@ -14,6 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from . import source_text
+
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 Arguments = dict[str, Any]  # the literal keyword arguments of a call
 
@@ -236,7 +238,7 @@ def _names_of(path: Path, followed: int) -> Names | None:
 def _parsed_names(path: Path, followed: int, changed: int, size: int) -> Names | None:
     """``changed`` and ``size`` tell versions of the file apart."""
     try:
-        return Names(ast.parse(path.read_bytes()), str(path), followed)
+        return Names(ast.parse(source_text.read_bytes(path, _LARGEST)), str(path), followed)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

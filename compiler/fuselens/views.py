@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from . import diagnostics, live_memory
+from . import diagnostics, live_memory, source_text
 from .live_memory import bytes_text as bytes_text
 from .plain import to_plain
 from .report import Diagnostic, FileReport, Graph, Guard, Report, RunResult, Span, Stage, Symbol, Timing
@@ -27,10 +27,7 @@ _MOST_GUARDS = 200
 
 def read_text(file: str) -> str | None:
     """The usual SourceOf: what is on disk now."""
-    try:
-        return Path(file).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
+    return source_text.shown(file)
 
 
 # --- positions ------------------------------------------------------------------------------------------------------
@@ -45,7 +42,7 @@ def excerpt(source: str, span: Span) -> str:
     Tabs are expanded, wide characters count two cells; of a span over several lines the first is shown. "" when the
     source has no such line.
     """
-    lines = source.splitlines()
+    lines = source_text.lines(source)
     if not 0 < span.line <= len(lines):
         return ""
     text = lines[span.line - 1]
@@ -271,7 +268,7 @@ def dump(report: Report, directory: Path) -> list[Path]:
 
     def write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
         written.append(path)
 
     for graph in report.graphs:
@@ -343,7 +340,7 @@ def _sarif_rule(code: str) -> dict[str, Any]:
 def _sarif_location(span: Span | None, file: str, source_of: SourceOf, function: str) -> dict[str, Any]:
     physical: dict[str, Any] = {"artifactLocation": {"uri": _uri(span.file if span else file)}}
     if span is not None:
-        lines = (source_of(span.file) or "").splitlines()
+        lines = source_text.lines(source_of(span.file) or "")
         physical["region"] = {
             "startLine": span.line,
             "startColumn": _characters(lines, span.line, span.column) + 1,

@@ -179,7 +179,7 @@ def write_privately(file: Path, text: str) -> None:
     beside = file.with_name(f".{file.name}")
     with contextlib.suppress(FileNotFoundError):
         beside.unlink()
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
         stream.write(text)
     beside.replace(file)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tokenize
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,7 +12,7 @@ from urllib.parse import unquote
 from lsprotocol import types as lsp
 from pygls import uris
 
-from fuselens import diagnostics
+from fuselens import diagnostics, source_text
 from fuselens.discovery import Annotated, SourceModule
 from fuselens.predictions import predict
 from fuselens.report import Diagnostic, FileReport, Report, Span
@@ -359,13 +358,8 @@ def same_text(disk: str, shown: str) -> bool:
 
 def disk_text(path: str) -> str | None:
     """The file's text, decoded as Python would and with its line ends; None when it cannot be read."""
-    file = Path(path)
     try:
-        if file.stat().st_size > LARGEST_OTHER_FILE:
-            return None
-        with file.open("rb") as stream:
-            encoding, _ = tokenize.detect_encoding(stream.readline)
-        return file.read_bytes().decode(encoding)
+        return source_text.decode(source_text.read_bytes(path, LARGEST_OTHER_FILE))
     except (OSError, SyntaxError, ValueError, LookupError):
         return None
 

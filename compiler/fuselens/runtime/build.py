@@ -123,7 +123,9 @@ def _wheels_compiler() -> str:
 def _identify(command: tuple[str, ...], program: tuple[str, ...]) -> Compiler | None:
     """Asks a compiler for its version; once per process and binary."""
     try:
-        out = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
+        out = subprocess.run(
+            [*command, "--version"], capture_output=True, encoding="utf-8", errors="replace", timeout=20, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
     family = "zig" if "ziglang" in command else "clang" if "clang" in out else "gcc"
@@ -265,8 +267,8 @@ def _compile(command: tuple[str, ...], text: str, made: Path, limit: float) -> N
     scratch = dict.fromkeys(_SCRATCH, str(made.parent))
     try:
         done = subprocess.run(
-            (*command, str(made)), input=text, capture_output=True, text=True, timeout=limit, check=False,
-            env={**os.environ, "LC_ALL": "C", **scratch},
+            (*command, str(made)), input=text, capture_output=True, encoding="utf-8", errors="replace", timeout=limit,
+            check=False, env={**os.environ, "LC_ALL": "C", **scratch},
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise BuildFailed(command, f"error: the compiler took longer than {limit:g} s (option build_limit)") from error

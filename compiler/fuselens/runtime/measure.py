@@ -54,7 +54,7 @@ def machine() -> dict[str, Any]:
 @functools.cache
 def _processor() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -147,5 +147,5 @@ def versions() -> list[str]:
              "backends/nvidia/lib/*", "_C/libtriton*")  # fmt: skip
     files = sorted(f for part in parts for f in root.glob(part))
     found = [(str(f.relative_to(root)), f.stat()) for f in files if f.is_file()]
-    version = re.search(r"__version__ = .*", Path(spec.origin).read_text())
+    version = re.search(r"__version__ = .*", Path(spec.origin).read_text(encoding="utf-8"))
     return [version[0] if version else "", *(f"{name} {s.st_size} {s.st_mtime_ns}" for name, s in found)]

@@ -82,8 +82,8 @@ class _Worker:
         self._numbers: dict[tuple[str, Path], int] = {}
         self._done: dict[int, int] = {}  # a job's number → the signal that its process died of, 0 without one
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True,
-            process_group=0,  # an interrupt from the keyboard is for the program
+            [sys.executable, "-P", "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
+            encoding="utf-8", errors="backslashreplace", process_group=0,  # an interrupt from the keyboard is for the program
         )  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -59,7 +59,9 @@ def _of_cubin(cubin: bytes, name: str, *options: str) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        return subprocess.run([path, *options, file.name], capture_output=True, text=True, check=False).stdout
+        return subprocess.run(
+            [path, *options, file.name], capture_output=True, encoding="utf-8", errors="replace", check=False
+        ).stdout
 
 
 _ARRAYS = re.compile(rb"\.local [^;]*__local_depot\d+\[(\d+)\]")

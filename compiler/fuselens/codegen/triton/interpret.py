@@ -44,7 +44,15 @@ def interpret(jobs: Sequence[Job], timeout: float = 120) -> list[dict[str, Any]]
             "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         }  # fmt: skip
         command = [sys.executable, "-m", __name__, str(place / "jobs"), str(place / "results")]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
         if done.returncode != 0:
             raise RuntimeError(done.stderr[-4000:])
         return torch.load(place / "results", weights_only=False)
