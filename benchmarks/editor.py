@@ -62,7 +62,12 @@ async def measure(files: list[Path], saves: int, keys: int, fresh: bool) -> Meas
     await client.start_io(sys.executable, "-m", "fuselens_server")
     measured = Measured()
     with tempfile.TemporaryDirectory() as folder:
-        await client.initialize_async(lsp.InitializeParams(lsp.ClientCapabilities(), root_uri=Path(folder).as_uri()))
+        options = {"allowedFolders": [folder]}
+        await client.initialize_async(
+            lsp.InitializeParams(
+                lsp.ClientCapabilities(), root_uri=Path(folder).as_uri(), initialization_options=options
+            )
+        )
         client.initialized(lsp.InitializedParams())
         for original in files:
             path = Path(shutil.copy(original, folder))

@@ -504,6 +504,21 @@ TABLE: dict[str, Entry] = {
             severity="error",
         ),
         _e(
+            "FL916",
+            "cache not usable",
+            "{what} cannot be the cache: {why}",
+            "What is compiled is code, so it is kept only where nobody else can write, and where there is room. {instead}",
+            "Make the folder and those above it your own, writable by nobody else (`chown`, `chmod go-w`), make room, or name "
+            "another folder with FUSELENS_CACHE_DIR.",
+        ),
+        _e(
+            "FL917",
+            "texts not written",
+            "the texts of the stages cannot be written to {what}: {why}",
+            "FUSELENS_DUMP, or the option `dump`, asks for them. The program goes on without.",
+            "Make room, or name a folder that can be written.",
+        ),
+        _e(
             "FL918",
             "torch lacks a name",
             "torch {version} has no `{name}`, which {lost} needs",
@@ -519,19 +534,14 @@ TABLE: dict[str, Entry] = {
             severity="information",
         ),
         _e(
-            "FL916",
-            "cache not usable",
-            "{what} cannot be the cache: {why}",
-            "What is compiled is code, so it is kept only where nobody else can write, and where there is room. {instead}",
-            "Make the folder and those above it your own, writable by nobody else (`chown`, `chmod go-w`), make room, or name "
-            "another folder with FUSELENS_CACHE_DIR.",
-        ),
-        _e(
-            "FL917",
-            "texts not written",
-            "the texts of the stages cannot be written to {what}: {why}",
-            "FUSELENS_DUMP, or the option `dump`, asks for them. The program goes on without.",
-            "Make room, or name a folder that can be written.",
+            "FL920",
+            "not allowed to run",
+            "{what} was not compiled: no folder that it is in is allowed to run",
+            "To compile functions, their file is imported, which runs it. Your editor does not ask whether you trust a folder, so only "
+            "those that you name are run. Graph breaks are still predicted from the source.",
+            "Do you trust the code there? Add `{folder}`, or a folder above it, to the list `allowedFolders`: an initialization option of "
+            "the server, or a setting in the section `fuselens`.",
+            severity="information",
         ),
     )
 }

@@ -67,6 +67,8 @@ export const SERVER_EXPLAIN = "fuselens.server.explain";
 /** What the server is told when it starts; it asks for the rest ({@link ServerSettings}) and is told when that changes. */
 export interface InitializationOptions {
   interpreter: string;
+  /** VS Code asks whether to trust a workspace, and the extension is not there in others: files may be run. */
+  workspaceTrust: true;
   /** Hovers may link to commands. */
   commandLinks: true;
   /** The server's messages beyond LSP are heard ({@link STATUS}, {@link DOCUMENTS_CHANGED}). */

@@ -188,7 +188,7 @@ export class Session implements vscode.Disposable {
         ],
         outputChannel: this.output,
         revealOutputChannelOn: RevealOutputChannelOn.Never,
-        initializationOptions: { interpreter, commandLinks: true, notifications: true } satisfies InitializationOptions,
+        initializationOptions: { interpreter, workspaceTrust: true, commandLinks: true, notifications: true } satisfies InitializationOptions,
         markdown: { isTrusted: { enabledCommands: LINKED_COMMANDS }, supportHtml: false },
         errorHandler: this.errorHandler(),
         middleware: {

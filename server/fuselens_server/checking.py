@@ -10,7 +10,7 @@ from typing import Protocol
 from fuselens import diagnostics, wire
 from fuselens.report import Diagnostic, FileReport, RunResult
 
-from .configuration import Settled
+from .configuration import NotAllowedError, Settled
 from .keyed_tasks import KeyedTasks
 from .progress import CheckProgress
 from .session import Document, Session, disk_text
@@ -77,9 +77,11 @@ class Checks:
 
     async def run(self, path: str, source: str | None, qualname: str, progress: Callable[[str], None]) -> RunResult:
         """Runs a function compiled and eagerly. Environment trouble is the result's ``error``."""
-        settings, environment = await self._configuration.settled(path)
-        request = wire.Request(0, "run", path, source, (qualname,), options=settings.options, limits=settings.limits)
         try:
+            settings, environment = await self._configuration.settled(path)
+            request = wire.Request(
+                0, "run", path, source, (qualname,), options=settings.options, limits=settings.limits
+            )
             event = await self._pool.submit(environment, request, lambda event: progress(event.message))
         except (StartError, WorkerDiedError) as error:
             finding = _finding(error)
@@ -104,7 +106,12 @@ class Checks:
             self._client.report_changed(document, before)
 
     async def _ask_worker(self, document: Document) -> None:
-        settings, environment = await self._configuration.settled(document.path)
+        try:
+            settings, environment = await self._configuration.settled(document.path)
+        except NotAllowedError as error:
+            document.fail(error.diagnostic)
+            document.checked = None  # from a time when it was allowed
+            return
         source = document.checking.origin.text if document.checking else document.text.text
         request = wire.Request(
             0, "check", document.path, source.removeprefix("\ufeff"), limits=settings.limits,

@@ -13,9 +13,12 @@ from lsprotocol import types as lsp
 from pygls import uris
 from pygls.exceptions import JsonRpcException
 
+from fuselens import diagnostics
+from fuselens.report import Diagnostic
+
 from . import settings
 from .settings import Settings
-from .worker_pool import Environment
+from .worker_pool import Environment, StartError
 
 if TYPE_CHECKING:
     from .server import FuselensServer
@@ -23,11 +26,16 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 5.0  # with a client that does not tell its configuration
 
 
+class NotAllowedError(StartError):
+    """A file is in no folder whose code may run; ``diagnostic`` says how to allow it."""
+
+
 class Settled(Protocol):
     """What work on files needs to know of the client."""
 
     async def settled(self, path: str) -> tuple[Settings, Environment]:
-        """The settings that hold for a file and where its code runs, once the client has given them."""
+        """The settings that hold for a file and where its code runs, once the client has given them. Raises
+        NotAllowedError for a file whose code must not run."""
         ...
 
 
@@ -47,8 +55,15 @@ class Configuration:
             await asyncio.wait_for(self._loaded.wait(), PATIENCE_SECONDS)
         folder = self.folder(path)
         chosen = self._of_folders.get(folder or "", self.settings)
+        if not chosen.allows(path):
+            raise NotAllowedError(self._not_allowed(path))
         directory = folder if folder and os.path.isdir(folder) else None
         return chosen, Environment(chosen.python(folder), directory)
+
+    def _not_allowed(self, path: str) -> Diagnostic:
+        real = os.path.realpath(path)
+        holding = (folder for folder in self.folders if PurePath(real).is_relative_to(folder))
+        return diagnostics.make("FL920", what=real, folder=next(holding, os.path.dirname(real)))
 
     @property
     def folders(self) -> dict[str, str]:
@@ -87,6 +102,8 @@ class Configuration:
         for k, own in enumerate(given):  # an interpreter that a folder names for itself comes before the picker's
             if own.interpreter and own.interpreter != given[0].interpreter:
                 chosen[k] = dataclasses.replace(chosen[k], interpreter=own.interpreter)
+            if own.allowed_folders is not None:  # what is told now, after what was when the server started
+                chosen[k] = dataclasses.replace(chosen[k], allowed_folders=own.allowed_folders)
         self.settings, *others = chosen
         self._of_folders = dict(zip(folders, others, strict=True))
         for problem in dict.fromkeys(problems):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fuselens import wire
 from fuselens.report import Diagnostic, Edit, FileReport, Fix, Report
 
-from .configuration import Settled
+from .configuration import NotAllowedError, Settled
 from .keyed_tasks import KeyedTasks
 from .session import Document
 from .turns import Urgency
@@ -66,7 +66,10 @@ class FixTrials:
 
     async def _try(self, key: _Key, report: Report, source: str) -> None:
         document = key.document
-        settings, environment = await self._configuration.settled(document.path)
+        try:
+            settings, environment = await self._configuration.settled(document.path)
+        except NotAllowedError:
+            return
         if not settings.try_fixes:
             return
         findings = (*report.breaks, *report.diagnostics)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ class Settings:
     virtual_documents: str = "auto"  # "addresses" (fuselens:…), "files", or by what the client says that it opens
     command_links: bool = False  # the client has our extension's commands, and runs `command:` links in hovers
     notifications: bool = True  # tell the client what we say beyond LSP (``messages.py``)
+    allowed_folders: tuple[str, ...] | None = None  # whose files may run; None: what the client's trust says
+    workspace_trust: bool = False  # the client asks the person which folders to trust, and has no server for others
     live: bool = False  # what the user's own processes compile of this folder is shown, not only where FUSELENS_LIVE=1
     try_fixes: bool = True  # compile each fix in the background, and compare with eager
     warm_files: bool = True  # build in the background what the user's own run of a file will need
@@ -45,10 +47,37 @@ class Settings:
     def options(self) -> dict[str, Any]:
         return {"target": self.target} if self.target else {}
 
+    def allows(self, path: str) -> bool:
+        """Whether the file may be run, which compiling it does."""
+        if self.allowed_folders is None:
+            return self.workspace_trust
+        return lies_in(path, self.allowed_folders)
+
     def python(self, workspace: str | None = None) -> str:
         """The interpreter to run workers with; ``~`` and ``${workspaceFolder}`` are expanded."""
         path = self.interpreter.replace("${workspaceFolder}", workspace or ".")
         return str(Path(path).expanduser()) if path else sys.executable
+
+
+def lies_in(path: str, folders: Iterable[str]) -> bool:
+    """Whether a file is below one of ``folders``, by what is on the disk: where links lead, and however a name is written."""
+    allowed: set[tuple[int, int]] = set()
+    for folder in folders:
+        allowed |= _identity(folder)
+    try:
+        real = Path(path).resolve()
+    except (OSError, ValueError, RuntimeError):
+        return False
+    return any(not allowed.isdisjoint(_identity(place)) for place in real.parents)
+
+
+def _identity(folder: str | Path) -> set[tuple[int, int]]:
+    """Nothing for a folder that is not there."""
+    try:
+        status = os.stat(folder)
+    except (OSError, ValueError):
+        return set()
+    return {(status.st_dev, status.st_ino)}
 
 
 _NAMES = {  # the client's names, as documented diagnostics spell them, to fields
@@ -61,6 +90,8 @@ _NAMES = {  # the client's names, as documented diagnostics spell them, to field
     "onNames": "on_names",
     "virtualDocuments": "virtual_documents",
     "notifications": "notifications",
+    "allowedFolders": "allowed_folders",
+    "workspaceTrust": "workspace_trust",
     "live": "live",
     "tryFixes": "try_fixes",
     "warmFiles": "warm_files",
@@ -77,6 +108,8 @@ _ACCEPTED: dict[str, tuple[type, ...]] = {
     "on_names": (bool,),
     "virtual_documents": (str,),
     "notifications": (bool,),
+    "allowed_folders": (list, tuple),
+    "workspace_trust": (bool,),
     "live": (bool,),
     "try_fixes": (bool,),
     "warm_files": (bool,),
@@ -102,7 +135,10 @@ def read(values: Any, base: Settings | None = None) -> tuple[Settings, list[str]
             continue
         accepted = _ACCEPTED[attribute]
         if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
-            problems.append(f"fuselens.{name}: expected {accepted[-1].__name__}, got {value!r}")
+            problems.append(f"fuselens.{name}: expected {accepted[0].__name__}, got {value!r}")
+        elif attribute == "allowed_folders":
+            changes[attribute], wrong = _folders(value)
+            problems += [f"fuselens.{name}: expected an absolute path, got {folder!r}" for folder in wrong]
         elif attribute in _CHOICES and value not in _CHOICES[attribute]:
             problems.append(f"fuselens.{name}: expected one of {', '.join(_CHOICES[attribute])}, got {value!r}")
         elif attribute == "target" and not TARGET.fullmatch(str(value or "auto")):
@@ -112,3 +148,10 @@ def read(values: Any, base: Settings | None = None) -> tuple[Settings, list[str]
         else:
             changes[attribute] = value
     return dataclasses.replace(base, **changes), problems
+
+
+def _folders(value: Any) -> tuple[tuple[str, ...], list[Any]]:
+    """The folders of a list, and what is no absolute path in it."""
+    paths = {k: Path(os.path.expanduser(folder)) for k, folder in enumerate(value) if isinstance(folder, str)}
+    absolute = {k: str(path) for k, path in paths.items() if path.is_absolute()}
+    return tuple(absolute.values()), [folder for k, folder in enumerate(value) if k not in absolute]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fuselens import wire
 from fuselens.report import FileReport
 
-from .configuration import Settled
+from .configuration import NotAllowedError, Settled
 from .keyed_tasks import KeyedTasks
 from .session import Document
 from .turns import Urgency
@@ -53,7 +53,10 @@ class Warming:
             self.cancel(document)
 
     async def _warm(self, document: Document, source: str) -> None:
-        settings, environment = await self._configuration.settled(document.path)
+        try:
+            settings, environment = await self._configuration.settled(document.path)
+        except NotAllowedError:
+            return
         if not settings.warm_files:
             return
         functions = tuple(sorted(document.cold))

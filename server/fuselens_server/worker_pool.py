@@ -53,7 +53,7 @@ class WorkerStatus:
 
 
 class StartError(Exception):
-    """The interpreter gives no usable worker; ``diagnostic`` says why."""
+    """There is no worker to be had; ``diagnostic`` says why."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(diagnostic.message)

@@ -33,6 +33,7 @@ local ok, failure = pcall(function()
     name = "fuselens",
     cmd = { python, "-m", "fuselens_server" },
     root_dir = vim.fn.fnamemodify(file, ":h"),
+    init_options = { allowedFolders = { vim.fn.fnamemodify(file, ":h") } },
   })
   vim.lsp.buf_attach_client(0, client)
   wait("the first diagnostics", function() return #codes() > 0 end)

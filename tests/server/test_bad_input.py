@@ -220,7 +220,8 @@ async def test_stdout_carries_messages_and_nothing_else(tmp_path, good):
 
     path = tmp_path / "noisy.py"
     path.write_text("print('x' * 1_000_000)\n" + good)
-    send("initialize", {"processId": None, "rootUri": None, "capabilities": {}}, id=1)
+    options = {"allowedFolders": [str(tmp_path)]}
+    send("initialize", {"processId": None, "rootUri": None, "capabilities": {}, "initializationOptions": options}, id=1)
     send("initialized", {})
     document = {"uri": path.as_uri(), "languageId": "python", "version": 1, "text": path.read_text()}
     send("textDocument/didOpen", {"textDocument": document})
