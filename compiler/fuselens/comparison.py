@@ -169,9 +169,7 @@ def _peak_bytes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         with contextlib.suppress(AttributeError):
             ctypes.CDLL(None).malloc_trim(0)  # what earlier calls freed is not held by this one
         try:
-            Path("/proc/self/clear_refs").write_text(
-                "5", encoding="ascii"
-            )  # the high-water mark is what is resident now
+            Path("/proc/self/clear_refs").write_bytes(b"5")  # the high-water mark is what is resident now
         except OSError:
             return None
         before = _status_bytes("VmRSS")

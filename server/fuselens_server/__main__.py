@@ -7,6 +7,8 @@ import logging
 import os
 import sys
 
+from fuselens import console
+
 from .ending import Source
 from .registration import create
 
@@ -35,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--stdio", action="store_true", help="accepted for editors that pass it; there is no other way")
     parser.add_argument("--log-level", default="WARNING", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     options = parser.parse_args(arguments)
+    console.open_streams()  # an editor may have closed some
     # the level comes first: editors that show the log take each line's level from there
     logging.basicConfig(stream=sys.stderr, level=options.log_level, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("pygls").setLevel(max(logging.WARNING, logging.getLevelName(options.log_level)))

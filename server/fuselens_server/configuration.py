@@ -61,7 +61,9 @@ class Configuration:
         return chosen, Environment(chosen.python(folder), directory)
 
     def _not_allowed(self, path: str) -> Diagnostic:
-        real = os.path.realpath(path)
+        real = path
+        with contextlib.suppress(OSError, ValueError):
+            real = os.path.realpath(path)
         holding = (folder for folder in self.folders if PurePath(real).is_relative_to(folder))
         return diagnostics.make("FL920", what=real, folder=next(holding, os.path.dirname(real)))
 

@@ -206,3 +206,12 @@ def test_with_a_client_that_is_killed(start, tmp_path, good):
     client.wait()
     assert session.exit_status() == 1
     assert session.left() == {}
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_with_streams_that_are_closed(start, closed):
+    """A descriptor's number must not go to something else."""
+    session = start("bash", "-c", f"exec {sys.executable} -m fuselens_server {closed}")
+    hang_up(session)
+    assert session.exit_status() == 1
+    assert session.left() == {}
