@@ -108,7 +108,7 @@ _ACCEPTED: dict[str, tuple[type, ...]] = {
     "on_names": (bool,),
     "virtual_documents": (str,),
     "notifications": (bool,),
-    "allowed_folders": (list, tuple),
+    "allowed_folders": (tuple, list),
     "workspace_trust": (bool,),
     "live": (bool,),
     "try_fixes": (bool,),
@@ -135,7 +135,8 @@ def read(values: Any, base: Settings | None = None) -> tuple[Settings, list[str]
             continue
         accepted = _ACCEPTED[attribute]
         if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
-            problems.append(f"fuselens.{name}: expected {accepted[0].__name__}, got {value!r}")
+            problems.append(f"fuselens.{name}: expected {accepted[-1].__name__}, got {value!r}")
+            changes |= {attribute: ()} if attribute == "allowed_folders" else {}  # what is meant is not everything
         elif attribute == "allowed_folders":
             changes[attribute], wrong = _folders(value)
             problems += [f"fuselens.{name}: expected an absolute path, got {folder!r}" for folder in wrong]

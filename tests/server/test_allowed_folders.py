@@ -146,7 +146,7 @@ async def test_the_option_changes_at_run_time(start, tmp_path, traced):
     ],
 )
 async def test_what_is_no_list_of_folders_allows_nothing(tmp_path, value, wrong):
-    found, (problem,) = settings.read({"allowedFolders": value})
+    found, (problem,) = settings.read({"allowedFolders": value}, Settings(workspace_trust=True))
     assert wrong in problem
     assert not found.allows(str(tmp_path / "a.py"))
 
