@@ -106,7 +106,9 @@ class Missing:
         return Missing(self._name)
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        return ()  # a class that derives from it may be defined
+        return (
+            type("Gone", (), {"__new__": self._refuse}),
+        )  # a class that derives from it may be defined, not instantiated
 
     def __instancecheck__(self, value: object) -> bool:
         return False
@@ -125,9 +127,14 @@ def lacking(error: BaseException) -> dict[str, Any] | None:
 
 
 def findings(span: Span | None) -> list[Diagnostic]:
-    """What is to be said of this torch, at ``span``: FL919 where it is newer than tested, FL918 of each name found missing."""
-    said = [make("FL918", span, **_fields(n.places[0], n.lost)) for n in lost if n.lost != NOTHING]
-    return [make("FL919", span, **_fields("", "")), *said] if newer_than_tested() else said
+    """What is to be said of this torch, at ``span``: FL919 where it is newer than tested, and :func:`lost_findings`."""
+    newer = [make("FL919", span, **_fields("", ""))] if newer_than_tested() else []
+    return newer + lost_findings(span)
+
+
+def lost_findings(span: Span | None) -> list[Diagnostic]:
+    """FL918 of each name that was found missing, and with which something is lost."""
+    return [make("FL918", span, **_fields(n.places[0], n.lost)) for n in lost if n.lost != NOTHING]
 
 
 def _fields(name: str, capability: str) -> dict[str, Any]:

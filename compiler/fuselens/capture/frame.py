@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
-from .. import torch_private
+from .. import torch_names, torch_private
 from ..collector import uncollected
 from ..config import Config
 from ..diagnostics import as_line, make, raised
@@ -139,10 +139,13 @@ class FrameCompiler:
         except (CodedError, UsageError, BackendError, FuselensWarning):  # what the program asked to be told
             raise
         except Exception as error:
-            if self.config.strict:
+            if self.config.strict and torch_names.lacking(error) is None:
                 raise
             self._failed(code, error)
             return None
+        finally:
+            for diagnostic in torch_names.lost_findings(None):
+                self.recorder.on_diagnostic(diagnostic)
 
     def _entry_for(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], misses: tuple[Any, ...]
@@ -216,13 +219,17 @@ class FrameCompiler:
             torch_private.leave_dispatch_modes()  # an interrupt may have come between a mode and its ``with``
 
     def _failed(self, code: types.CodeType, error: Exception) -> None:
-        """A defect of ours: the frame runs eagerly from now on, and one line says so."""
+        """A defect of ours, or a torch without a name that we use: the frame runs eagerly from now on, and one line says so."""
         span = None
         with contextlib.suppress(Exception):  # what is called here may be what fails
             _hook.skip(code)
             span = _first_span(code)
-        diagnostic = make("FL112", span, what=f"{code.co_qualname} ({raised(error)})", mode=self.mode)
-        log.warning("%s", as_line(diagnostic))
+        lacking = torch_names.lacking(error)
+        if lacking is None:
+            diagnostic = make("FL112", span, what=f"{code.co_qualname} ({raised(error)})", mode=self.mode)
+            log.warning("%s", as_line(diagnostic))
+        else:
+            diagnostic = make("FL918", span, **lacking)
         log.debug("where it was raised", exc_info=error)
         with contextlib.suppress(Exception):
             self._once(code, diagnostic)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import fx
 
-from .. import report, torch_private
+from .. import report, torch_names, torch_private
 from ..capture import _hook
 from ..diagnostics import as_line, make, raised
 from ..ir.straight_line import straight_line
@@ -42,7 +42,8 @@ def or_else(make: Callable[[], T], otherwise: Callable[[report.Diagnostic], T], 
     except FuselensWarning:  # the program wants warnings to be errors
         raise
     except Exception as error:
-        if (defect := not isinstance(error, _typed())) and run.config.strict:
+        defect = not isinstance(error, _typed()) and torch_names.lacking(error) is None
+        if defect and run.config.strict:
             raise
         why = _diagnostic(error, run)
         if defect:
@@ -89,6 +90,9 @@ def _diagnostic(error: Exception, run: Run) -> report.Diagnostic:
     from ..runtime.build import BuildFailed, NoCompiler
 
     where = run.captured.span
+    lacking = torch_names.lacking(error)
+    if lacking is not None:
+        return make("FL918", where, **lacking)
     if isinstance(error, Unsupported):
         return make("FL301", error.span or where, why=error.reason)
     if isinstance(error, NoCompiler):

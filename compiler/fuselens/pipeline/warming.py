@@ -20,17 +20,15 @@ from .graph_cache import was_captured
 
 def prepare(code: types.CodeType | None, config: Config, *, on_gpu: bool) -> None:
     """A function is going to be called: where the cache does not know it, what compiling takes is imported, and the
-    compiler of Triton's kernels started, before its first call rather than in it."""
-    if (
-        code is None
-        or config.backend != "fuselens"
-        or torch_private.dispatch_mode_active()
-        or was_captured(config, code)
-    ):
+    compiler of Triton's kernels started, before its first call rather than in it. Whatever fails here fails again in the
+    call, which tells of it."""
+    if code is None or config.backend != "fuselens":
         return
-    if on_gpu:
-        triton_worker.start()
-    with suppress(ImportError):  # of what is missing, the call tells
+    with suppress(Exception):
+        if torch_private.dispatch_mode_active() or was_captured(config, code):
+            return
+        if on_gpu:
+            triton_worker.start()
         _hook.hidden(_load)(on_gpu)
 
 
