@@ -747,7 +747,7 @@ def is_size_mark(function: types.FunctionType) -> bool:
 def peer_mark(obj: Any) -> str | None:
     """What the program said about ``obj`` with torch's spellings: one of the marks of ``capture.marks``, or None."""
     if type(obj) is types.FunctionType:
-        if (obj.__module__, obj.__qualname__) == ("torch._dynamo.mutation_guard", "GenerationTracker.tag"):
+        if (obj.__module__, obj.__name__) == ("torch._dynamo.mutation_guard", "tag"):
             return "ignored"  # once the peer has run, every module that is made is entered into its books
         said = obj.__dict__
         if said.get("_dynamo_marked_constant"):
