@@ -35,7 +35,7 @@ from .report import Diagnostic, FileReport, Frame, Report, RunResult, Span
 Progress = Callable[[str], None]
 log = logging.getLogger(__name__)
 # Findings that the next check may not make: not the function's.
-_OF_THE_MACHINE = frozenset({"FL402", "FL403", "FL405", "FL406"})
+_OF_THE_MACHINE = frozenset({"FL402", "FL403", "FL405", "FL406", "FL916"})
 _FROM_ANNOTATION = ("fullgraph", "dynamic", "mode", "backend")
 
 
@@ -108,7 +108,7 @@ def warm_file(
             for calls in filter(None, (recorded, given)):
                 say(f"{annotated.qualname}: warm")
                 said = api.warm(found.target, [call.of for call in calls], config=found.config)
-                failed = [d for d in dict.fromkeys(said) if d.code == "FL402"]
+                failed = [d for d in dict.fromkeys(said) if d.code in ("FL402", "FL403")]
                 report.functions += [Report(annotated.qualname, file.path, diagnostics=failed)] if failed else []
     return report
 

@@ -128,6 +128,8 @@ def endpoints(cache: Path) -> Iterator[tuple[Path, Endpoint]]:
 def _read(file: Path) -> bytes:
     descriptor = ownership.opened(file)
     try:
+        if hasattr(os, "getuid") and os.fstat(descriptor).st_mode & 0o077:
+            raise PermissionError(f"others may read the token in {file}")
         return ownership.content(descriptor)
     finally:
         os.close(descriptor)

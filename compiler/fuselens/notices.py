@@ -9,6 +9,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -62,7 +63,11 @@ def _place(diagnostic: Diagnostic) -> tuple[str, int, str | None]:
     guards watch.
     """
     frame: types.FrameType | None = sys._getframe()
-    skipped = (_OURS, *_folders("torch"))
+    skipped = (
+        _OURS,
+        contextlib.__file__,
+        *_folders("torch"),
+    )  # a context manager of ours runs below contextlib's frame
     while frame is not None and frame.f_code.co_filename.startswith(skipped):
         frame = frame.f_back
     if frame is not None and not frame.f_code.co_filename.startswith("<frozen"):

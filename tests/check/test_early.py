@@ -105,5 +105,5 @@ def test_warming_tells_what_could_not_be_built(
     file = check.warm_file(written(BODY))
     assert [r.function for r in file.functions] == ["branches", "other"]
     (found,) = file.functions[1].diagnostics
-    assert found.code == "FL402"
+    assert found.code == "FL403"  # it builds nothing at all
     assert "error: no" in found.explanation

@@ -88,6 +88,7 @@ def test_a_cache_that_cannot_be_written_is_said_once_and_replaced(program: Path)
             f"FL916: {program.parent / 'cache'} cannot be the cache: {program.parent / 'cache'} is not a folder"
             in done.stderr
         )
+        assert done.stderr.startswith(f"{program}:")
         assert "A private temporary folder serves in its place" in done.stderr
 
 

@@ -220,7 +220,9 @@ def test_a_library_that_is_swapped_before_it_is_loaded_is_not(
     config = Config(cache_dir=tmp_path / "cache")
     if not descriptors and hasattr(building, "_DESCRIPTORS"):
         monkeypatch.setattr(building, "_DESCRIPTORS", str(tmp_path / "no proc"))
+    pytest.importorskip("torch")  # whose OpenMP is part of the key
     code = f"""
+        import torch
         from pathlib import Path
         from fuselens.config import Config
         from fuselens.runtime.build import build
@@ -377,6 +379,23 @@ def test_nowhere_to_write_is_no_error(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "No temporary folder with room was found" in found.explanation
     with pytest.raises(building.BuildFailed, match="is not a folder"):
         build(ANSWER, (), Config(cache_dir=tmp_path / "file"), cache)
+
+
+def test_what_was_repaired_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").write_text("")
+    refused = Cache(tmp_path / "cache")
+    assert "is not a folder" in reason(refused)
+    (tmp_path / "cache").unlink()
+    cache = Cache(tmp_path / "cache")
+    assert cache.put("graph", KEY, b"", ".forward").is_relative_to(tmp_path / "cache")
+    assert cache.drain() == []
+    with monkeypatch.context() as full:
+        full.setattr(cache_place, "_temporary_parents", lambda: iter([]))
+        full.setattr(cache_place, "make", lambda root: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        cache.put("results", KEY, b"")
+        assert "No space left on device" in reason(cache)
+    cache.put("results", KEY, b"")
+    assert Cache(tmp_path / "cache").drain() == []
 
 
 def test_a_temporary_cache_goes_with_the_last_process_that_uses_it(tmp_path: Path) -> None:

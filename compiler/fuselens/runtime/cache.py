@@ -165,7 +165,9 @@ class Cache:
             root = self.root
             try:
                 with self.scratch() as directory:
-                    return work(directory)
+                    done = work(directory)
+                self.place.succeeded(root)
+                return done
             except FileNotFoundError as error:  # somebody removed the cache meanwhile
                 if vanished and not self.place.give_up(root, error):
                     raise

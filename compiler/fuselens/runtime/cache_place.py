@@ -44,11 +44,12 @@ class Place:
         self.root, self.readable = wanted, [wanted]
         self.finding: Diagnostic | None = None
         self._wanted, self._fixed, self._why = wanted, fixed, ""
-        self._parents = _temporary_parents()
+        self._used: set[Path] = set()  # where temporary ones were made
         self._one_at_a_time = threading.Lock()
-        if why := objection(wanted):
+        self.refused = objection(wanted)
+        if self.refused:
             self.readable = []
-            self._replace(why)
+            self._replace(self.refused)
 
     def distrust(self, root: Path, error: ownership.Foreign) -> None:
         """Called where something in ``root`` is not this user's alone: from now on it is not read, either."""
@@ -72,8 +73,10 @@ class Place:
     def _replace(self, why: str) -> bool:
         from ..diagnostics import make  # Triton's worker, which is waited for, starts without
 
-        made = None if self._fixed else next(filter(None, map(_temporary, self._parents)), None)
+        parents = [] if self._fixed else [p for p in _temporary_parents() if p not in self._used]
+        made = next(filter(None, map(_temporary, parents)), None)
         if made is not None:
+            self._used.add(made.parent)
             self.root = made
             self.readable = [made, *(r for r in self.readable if r == self._wanted)]
             instead = f"A private temporary folder serves in its place, and goes with this process: {made}."
@@ -82,6 +85,11 @@ class Place:
         self._why = self._why or why
         self.finding = make("FL916", what=str(self._wanted), why=self._why, instead=instead)
         return made is not None
+
+    def succeeded(self, root: Path) -> None:
+        """Called where ``root`` was written: what stood in the way before, and had no replacement, does no more."""
+        if self.finding is not None and root == self._wanted:
+            self.finding, self._why = None, ""
 
 
 _places: dict[Path, Place] = {}
@@ -92,9 +100,11 @@ def place_of(wanted: Path) -> Place:
     """The place of this process for a folder that was asked for."""
     wanted = wanted if str(wanted).startswith("~") else wanted.absolute()
     found = _places.get(wanted)
-    if found is None:
+    if found is None or (found.refused and not objection(wanted)):  # somebody repaired it
         with _finding_places:
-            found = _places.get(wanted) or _places.setdefault(wanted, Place(wanted))
+            if _places.get(wanted) is found:
+                _places[wanted] = Place(wanted)
+            found = _places[wanted]
     return found
 
 
@@ -107,7 +117,8 @@ def prepare(wanted: Path) -> None:
         with tempfile.TemporaryFile(dir=root):
             pass
     except OSError as error:
-        place.give_up(root, error)
+        if not place.give_up(root, error):
+            place.succeeded(root)  # whoever writes may have more luck, or says why not
 
 
 def objection(folder: Path) -> str:
