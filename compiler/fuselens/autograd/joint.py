@@ -38,6 +38,7 @@ from fuselens.result_layouts import is_dense
 from .attention import attended
 from .decompositions import Decompositions, table
 from .list_operators import on_tensors
+from .random_numbers import is_functional_draw, is_plain
 from .recorder import Recorder
 from .signature import (
     NOTHING_SHARED,
@@ -255,6 +256,7 @@ class _Trace:
             if getattr(node.target, "recomputed", False):
                 meta["region"] = node.name
             self.recorder.policy = getattr(node.target, "policy", None)
+            self.recorder.draws_in_place = self.recorder.streams is None and not is_functional_draw(node.target)
             self.recorder.meta = meta
             if node.op == "placeholder":
                 value = next(inputs)
@@ -285,6 +287,12 @@ class _Trace:
         out: Any = kwargs.get("out")
         outs = out if isinstance(out, (tuple, list)) else [out]
         versions = {t: torch_private.times_written(t) for t in outs if isinstance(t, torch.Tensor)}
+        if self.recorder.streams is None and torch_private.may_draw(node) and not all(map(is_plain, versions)):
+            raise Unsupported("it draws eager's numbers into `out`, in the order of its memory", node.meta.get("span"))
+        if self.recorder.draws_in_place and _draws_inside(node):
+            raise Unsupported(
+                "a function that it runs draws eager's numbers in the order of rows", node.meta.get("span")
+            )
         value = self._called(node, args, kwargs)
         if any(t.numel() and torch_private.times_written(t) == version for t, version in versions.items()):
             raise Unsupported("it writes to `out` unseen by functionalization", node.meta.get("span"))
@@ -1110,6 +1118,12 @@ def _surely_writes(node: fx.Node) -> bool:
     inplace = name.endswith("_") and not name.endswith("__")
     named = name in ("setitem", "__setitem__") or (name.startswith("i") and hasattr(operator, f"__{name}__"))
     return inplace or named or "out" in node.kwargs or node.kwargs.get("inplace") is True
+
+
+def _draws_inside(node: fx.Node) -> bool:
+    """Whether a function that the node runs calls what also stands for operators that write random numbers."""
+    bodies = getattr(node.target, "bodies", ())
+    return any(is_functional_draw(n.target) or _draws_inside(n) for body in bodies for n in body.graph.nodes)
 
 
 def _writes(node: fx.Node) -> bool:

@@ -322,6 +322,66 @@ _IN_PLACE = {
 }
 
 
+# --- eager's stream ----------------------------------------------------------------------------------------------
+
+_FUNCTIONAL = {functional: op for op, functional in _IN_PLACE.items()} | {aten.random.default: aten.random_.default}
+
+
+def _drawn(like: Tensor, operator: str, numbers: list[Any], parameters: Tensor | None = None) -> Tensor:
+    """What an operator that writes random numbers leaves in a tensor laid out as ``like`` is."""
+    packet, _, overload = operator.partition(".")
+    made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    getattr(getattr(aten, packet), overload)(made, *([] if parameters is None else [parameters]), *numbers)
+    return made
+
+
+def _drawn_meta(like: Tensor, operator: str, numbers: list[Any], parameters: Tensor | None = None) -> Tensor:
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+
+
+_library.define(
+    "drawn(Tensor like, str operator, Scalar[] numbers, Tensor? parameters=None) -> Tensor",
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
+_library.impl("drawn", _drawn, "CompositeExplicitAutograd")
+_library.impl("drawn", _drawn_meta, "Meta")
+
+
+def is_functional_draw(target: Any) -> bool:
+    """Whether a captured node itself calls what functionalization puts in the place of an operator that writes."""
+    names = ("bernoulli",)  # of a method; the others have no functional form that programs could call so
+    return target in names or target is torch.bernoulli or target in _FUNCTIONAL or target in _PACKETS
+
+
+_PACKETS = frozenset(op.overloadpacket for op in _FUNCTIONAL)
+
+
+def in_place_draw(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """The arguments of ``fuselens.drawn`` for an operator that writes random numbers, which was made functional.
+
+    Eager's kernels walk memory, and choose their method by its layout; functional forms make contiguous results. None
+    where those are the same.
+    """
+    op = _FUNCTIONAL.get(func)
+    if op is None or kwargs.get("generator") is not None or is_plain(args[0]):
+        return None
+    parameters = next((a for a in args[1:] if isinstance(a, Tensor)), None)
+    named = [kwargs[a.name] for a in func._schema.arguments[len(args) :] if a.name in kwargs and not a.kwarg_only]
+    numbers = [a for a in (*args[1:], *named) if a is not None and a is not parameters]
+    name = f"{op.overloadpacket.__name__}.{op._overloadname}"
+    return args[0], name, numbers, *([] if parameters is None else [parameters])
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor lies in memory as a new one of its shape does."""
+    expected: Any = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if stride != expected:
+            return False
+        expected = expected * size if size > 1 else expected
+    return True
+
+
 class Drawing(torch_private.RecordingMode):
     """Inside, operators that run eagerly draw what a graph compiled of them draws from the same generators."""
 

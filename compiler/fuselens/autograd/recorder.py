@@ -22,7 +22,7 @@ from torch import fx
 from fuselens import torch_private
 
 from .decompositions import Decompositions
-from .random_numbers import DRAW_SEED, RULES, SEED_ARGUMENTS, Streams
+from .random_numbers import DRAW_SEED, RULES, SEED_ARGUMENTS, Streams, in_place_draw
 from .refusals import refusal
 from .unsupported import Unsupported
 
@@ -47,6 +47,7 @@ class Recorder(torch_private.RecordingMode):
     def __init__(self, decompositions: Decompositions, *, counter_based: bool = False) -> None:
         super().__init__()
         self.streams = Streams(self._seed) if counter_based else None
+        self.draws_in_place = False  # with eager's numbers: functional forms stand for operators that write
         self.graph = fx.Graph()
         self.root = torch.nn.Module()
         self.meta: dict[str, Any] = {}
@@ -228,6 +229,8 @@ class Recorder(torch_private.RecordingMode):
             return self._lift(func, args)
         if action == "unrecorded":
             return func(*args, **kwargs)
+        if self.draws_in_place and (drawn := in_place_draw(func, args, kwargs)) is not None:
+            return self._record(torch.ops.fuselens.drawn.default, drawn, {})
         out = self._record(func, args, kwargs)
         return out if self.decomposing else self._accepted(func, args, kwargs, out)
 
