@@ -174,6 +174,70 @@ def test_tracebacks_show_the_lines_of_eager(fn):
         assert caught(compiled) == expected
 
 
+def raises_in_a_with_that_breaks(x):
+    with torch.no_grad():
+        print("a")
+        y = x + 1
+        print("b")
+        return y + x.missing
+
+
+def raises_in_a_callee_with_breaks(x):
+    y = raises_in_a_helper_that_breaks(x)
+    return y + 1
+
+
+def raises_after_a_branch(x):
+    y = x + 1
+    if y.sum() > 0:
+        y = y - 1
+        raise RuntimeError("positive")
+    return y
+
+
+def raises_on_a_line_of_several(x):
+    print("a")
+    y = x + 1; print("b"); z = [1, 2][5]  # fmt: skip # noqa: E702
+    return y * z
+
+
+def raises_in_a_call_of_several_lines(x):
+    y = x + 1
+    print("a")
+    y = helper(
+        y,
+        3,
+    )
+    return y
+
+
+EXACT = [
+    raises_in_a_with_that_breaks, raises_in_a_callee_with_breaks, raises_after_a_branch, raises_on_a_line_of_several,
+    raises_in_a_call_of_several_lines, raises_at_once, raises_after_a_graph, raises_in_a_helper, raises_after_breaks,
+    raises_in_a_helper_that_breaks, raises_in_a_loop_that_breaks, raises_in_a_with, raises_in_try_and_reraises,
+    raises_in_a_comprehension, calls_with_wrong_arguments,
+]  # fmt: skip
+
+
+def places(fn) -> list[tuple[object, ...]]:
+    """File, name and position of each frame that the exception left, from the function on."""
+    try:
+        fn(x)
+    except Exception as e:
+        frames = traceback.extract_tb(e.__traceback__)[1:]
+        return [(f.filename, f.name, f.lineno, f.end_lineno, f.colno, f.end_colno) for f in frames]
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize("backend", ["eager", "fuselens"])
+@pytest.mark.parametrize("fn", EXACT, ids=lambda f: f.__name__)
+def test_tracebacks_have_the_frames_of_eager(fn, backend):
+    """One frame for each call, at the line and columns that raised, under its own name: none of what resumes it."""
+    compiled, expected = fuselens.compile(fn, backend=backend), places(fn)
+    for _ in range(3):
+        assert places(compiled) == expected
+
+
 # --- trace functions ------------------------------------------------------------------------------------------------
 
 

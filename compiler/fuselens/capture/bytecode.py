@@ -466,6 +466,7 @@ def assemble(
     units, first, last = _select(instructions, pool)
     _lay_out(units)
     spans = [(first[h.start], last[h.end], first[h.target], h) for h in handlers]
+    spans.sort(key=lambda span: span[0].offset)  # CPython looks an instruction up by halving the table
     firstlineno = changes.get("co_firstlineno", template.co_firstlineno)
     layout = {
         "co_code": _encode(units),

@@ -29,7 +29,7 @@ from .explore import explore_both
 from .iterators import Recipe, recipe_of, restored
 from .known import from_plain, hashed_keys, holds_identity, identity_values
 from .machine import Machine, Program, program
-from .resuming import END, OWN_MARK, RESUME_MARK, Passed, Retry, Tail, next_or_end, run_tails
+from .resuming import END, OWN_MARK, RESUME_MARK, Passed, Retry, Tail, hand_on, next_or_end, run_tails
 from .sources import Source
 from .torch_function import PLAIN
 from .tracer import Tracer
@@ -492,7 +492,8 @@ class Emitter:
         ``pushed`` (``shapes``: among NULLs that it pushes itself)."""
         names = live_names(self.m, target)
         slots = [self._slot(v, names) for v in stack]
-        if RESUME_MARK in self.code.co_name:
+        is_resumed = RESUME_MARK in self.code.co_name
+        if is_resumed:
             self._emit(bytecode.prepare_call(bytecode.load_const(Tail)))
         else:
             self._emit(bytecode.prepare_call(bytecode.load_const(run_tails)))
@@ -506,8 +507,22 @@ class Emitter:
             self._emit(bytecode.load_fast(name))
         for name in names:
             self.value(self.m.locals[name])
-        self._emit(bytecode.call(count))
+        called = bytecode.call(count)
+        self._emit(called)
         self._emit(bytecode.return_value())
+        if not is_resumed:
+            self._passing(called)
+
+    def _passing(self, called: list[Instruction]) -> None:
+        """What a resume function raises leaves this frame without a mark of it: eager has one frame, at the line that raised."""
+        landing, exception = bytecode.nop()[0], self._temporary()
+        self.handlers.append(bytecode.Handler(called[0], called[-1], landing, 0, False))
+        main, self.out = self.out, []
+        self._emit([landing, *bytecode.store_fast(exception)])
+        self._emit([*bytecode.prepare_call(bytecode.load_const(hand_on)), *bytecode.load_fast(exception)])
+        self._emit([*bytecode.call(1), *bytecode.pop_top(), *bytecode.load_fast(exception), *bytecode.reraise()])
+        self.landings += self.out
+        self.out = main
 
     def _plain_then_resume(self, index: int) -> None:
         first = group_start(self.m.program.instructions, index)
@@ -650,7 +665,8 @@ class Emitter:
         if uses_inputs:
             slot = len(names)
             names.append(GATHERED)
-        code = bytecode.assemble(self.code, self.out, self.handlers, co_varnames=tuple(names))
+        plain = {n: getattr(self.code, n).split(RESUME_MARK)[0] for n in ("co_name", "co_qualname")}  # for tracebacks
+        code = bytecode.assemble(self.code, self.out, self.handlers, co_varnames=tuple(names), **plain)
         return Replacement(code, slot)
 
     # --- values --------------------------------------------------------------------------------------------

@@ -36,6 +36,15 @@ def run_tails(function: Any, *args: Any) -> Any:
     return result
 
 
+def hand_on(exception: BaseException) -> None:
+    """Takes the frame that called :func:`run_tails`, and that of its own, out of a traceback that begins there."""
+    trace = exception.__traceback__
+    while trace is not None and (trace.tb_frame is sys._getframe(1) or trace.tb_frame.f_code is run_tails.__code__):
+        trace = trace.tb_next
+    if trace is not None:
+        exception.__traceback__ = trace
+
+
 class AsWritten(Exception):
     """Raised by a graph, before it does anything, whose frame shall run as it was written in this call."""
 
