@@ -18,6 +18,7 @@ EXTENSIONS = {
     "fuselens.capture._hook": "compiler/fuselens/capture/_hook.c",
     "fuselens.runtime._launch": "compiler/fuselens/runtime/_launch.c",
     "fuselens.runtime._program": "compiler/fuselens/runtime/_program.c",
+    "fuselens.sandbox._wall": "compiler/fuselens/sandbox/_wall.c",
 }
 FLAGS = ["-O2", "-std=c11", "-fvisibility=hidden", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wno-unused-parameter"]
 

@@ -11,7 +11,8 @@ cd "$(dirname "$0")/.."
 venv=${1:-.venv}
 constraints=${2:-constraints/dev.txt}
 inputs=(pyproject.toml hatch_build.py "$constraints" scripts/environment.sh compiler/fuselens/capture/_hook.c
-        compiler/fuselens/runtime/_launch.c compiler/fuselens/runtime/_program.c compiler/fuselens/runtime/_steps.h)
+        compiler/fuselens/runtime/_launch.c compiler/fuselens/runtime/_program.c compiler/fuselens/runtime/_steps.h
+        compiler/fuselens/sandbox/_wall.c)
 wanted=$(for f in "${inputs[@]}"; do [ -f "$f" ] && cat "$f"; done | cksum)
 stamp=$venv/fuselens-environment
 if [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from . import backends, diagnostics, live, torch_private
+from . import backends, diagnostics, live, sandbox, torch_private
 from .backends import list_backends, register_backend
 from .capture import _hook
 from .capture import explore as explore_state
@@ -401,7 +401,7 @@ def called(
         compiled(*args, **dict(kwargs))
     except CodedError as error:
         recorder.on_break(dataclasses.replace(error.diagnostic, severity="error"))
-    except Exception as error:  # noqa: BLE001 - the user's function may raise anything
+    except (Exception, sandbox.Refused) as error:  # noqa: BLE001 - the user's function may raise anything
         recorder.on_diagnostic(_call_raised(error, function, span))
     finally:
         explore_state.visited.reset(token)
@@ -414,7 +414,7 @@ def _mode_text(config: Config) -> str:
     return f"fullgraph={config.fullgraph}, mode={config.mode}{dynamic}"
 
 
-def _call_raised(error: Exception, function: str, span: Span | None) -> Any:
+def _call_raised(error: BaseException, function: str, span: Span | None) -> Any:
     from .capture.classify import is_library_file
 
     stack = [
@@ -424,7 +424,8 @@ def _call_raised(error: Exception, function: str, span: Span | None) -> Any:
     ]
     where = stack[-1].span if stack else span
     why = f"{type(error).__name__}: {error}".splitlines()[0]
-    return diagnostics.make("FL909", where, stack=tuple(stack), what=function, why=why)
+    made = diagnostics.make("FL909", where, stack=tuple(stack), what=function, why=why)
+    return sandbox.behind(error) or made
 
 
 def warm(

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from . import api, diagnostics, discovery, fingerprints, fixes, recorded_inputs, source_text, torch_names
+from . import api, diagnostics, discovery, fingerprints, fixes, recorded_inputs, sandbox, source_text, torch_names
 from .config import Config, from_environment
 from .discovery import Annotated
 from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, inputs_for, instance_of
@@ -64,7 +64,9 @@ def check_file(
             for annotated in file.annotated:
                 once = names.count(annotated.qualname) == 1
                 had = (known or {}).get(annotated.qualname, "") if once else ""
-                checks.append(_check(file, annotated, config, progress, had))
+                check = _check(file, annotated, config, progress, had)
+                check.report.diagnostics += [d for d in sandbox.take() if d not in check.report.diagnostics]
+                checks.append(check)
             if early is not None and any(check.recorder and not check.recorder.finished for check in checks):
                 seen = [check.report for check in checks]
                 early(FileReport(report.file, _with_fixes(file, seen), report.diagnostics))
@@ -140,10 +142,13 @@ def run_function(
     try:
         with opened_function(path, qualname, source, config, progress) as function:
             inputs = function.inputs()
-            return api.compare(
+            result = api.compare(
                 function.target, inputs.args, inputs.kwargs, config=function.config, function=qualname,
                 gradients=gradients, progress=lambda what: say(f"{qualname}: {what}"),
             )  # fmt: skip
+            for refused in sandbox.take():  # and caught by the program
+                raise FileRefused(refused)
+            return result
     except FileRefused as refusal:
         error = refusal.diagnostic
         return RunResult(qualname, agrees=False, detail=error.message, error=error)
@@ -212,9 +217,10 @@ class OpenFile:
 def opened(
     path: str | Path, source: str | None, functions: tuple[str, ...] = (), progress: Progress | None = None
 ) -> Iterator[OpenFile]:
-    """Discovers the annotated functions of ``path`` and, if there are any, imports it for the duration of the block.
+    """Discovers the annotated functions of ``path`` and, if there are any, imports it for the duration of the block. Where an
+    effect is refused to the import, those are left that it has defined.
 
-    Raises FileRefused."""
+    Raises FileRefused, also when an effect is refused in the block."""
     say = progress or _silent
     path = str(path)
     say("discover")
@@ -230,8 +236,15 @@ def opened(
     code = _compiled(source, path)
     say("import")
     with _import_surroundings(path, source) as (name, package):
-        module = _imported(name, package, path, source, code)
-        yield OpenFile(path, source, module, chosen, unknown)
+        module, stopped = _imported(name, package, path, source, code)
+        if stopped is not None:
+            unknown.append(stopped)
+            chosen = [a for a in chosen if a.name_span.line < _line_of_import(stopped)]
+        unknown += sandbox.take()
+        try:
+            yield OpenFile(path, source, module, chosen, unknown)
+        except sandbox.Refused as refusal:
+            raise FileRefused(refusal.finding) from refusal
 
 
 def read_source(path: str | Path) -> str:
@@ -332,8 +345,17 @@ class _GivenSource(importlib.machinery.SourceFileLoader):
         return self.source
 
 
-def _imported(name: str, package: str, path: str, source: str, code: types.CodeType) -> types.ModuleType:
-    """Executes the file as a module. Raises FileRefused at the deepest line of the file that was running."""
+def _line_of_import(refused: Diagnostic) -> int:
+    """The line of the module's own code at which its import ended."""
+    outermost = refused.stack[0].span if refused.stack else refused.span
+    return outermost.line if outermost is not None else 0
+
+
+def _imported(
+    name: str, package: str, path: str, source: str, code: types.CodeType
+) -> tuple[types.ModuleType, Diagnostic | None]:
+    """Executes the file as a module, up to an effect that is refused: that is a finding. Raises FileRefused at the deepest line
+    of the file that was running."""
     loader = _GivenSource(name, path, source)
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None
@@ -349,8 +371,12 @@ def _imported(name: str, package: str, path: str, source: str, code: types.CodeT
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and _frame_in(error, path) is None:
             raise  # the person's own Ctrl-C
-        raise FileRefused(_import_diagnostic(error, path)) from error
-    return module
+        found = _import_diagnostic(error, path)
+        if found.code != "FL915":
+            raise FileRefused(found) from error
+        sandbox.take()
+        return module, found
+    return module, None
 
 
 def _exit_diagnostic(error: SystemExit, path: str, source: str) -> Diagnostic:
@@ -362,7 +388,8 @@ def _exit_diagnostic(error: SystemExit, path: str, source: str) -> Diagnostic:
 
 def _import_diagnostic(error: BaseException, path: str) -> Diagnostic:
     stack = user_stack(error, path)
-    return diagnostics.make("FL903", stack[-1].span if stack else None, stack=stack, why=describe(error))
+    made = diagnostics.make("FL903", stack[-1].span if stack else None, stack=stack, why=describe(error))
+    return sandbox.behind(error) or made
 
 
 def describe(error: BaseException) -> str:
@@ -456,9 +483,20 @@ def _internal(annotated: Annotated, error: Exception) -> Diagnostic:
 def _check(
     file: OpenFile, annotated: Annotated, config: Config | None, progress: Progress | None, known: str = ""
 ) -> _Check:
+    """Effects that are refused to what makes the function or its inputs are the function's findings."""
+    report = Report(annotated.qualname, file.path, annotated.name_span)
+    try:
+        return _called(file, annotated, config, progress, known, report)
+    except sandbox.Refused as refusal:
+        report.diagnostics.append(refusal.finding)
+        return _Check(annotated, report)
+
+
+def _called(
+    file: OpenFile, annotated: Annotated, config: Config | None, progress: Progress | None, known: str, report: Report
+) -> _Check:
     name = annotated.qualname
     say = progress or _silent
-    report = Report(name, file.path, annotated.name_span)
     found = locate(file.module, file.path, annotated)
     if isinstance(found, Diagnostic):
         report.diagnostics.append(found)
@@ -510,7 +548,8 @@ def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0
     except ExampleInputsFailed as error:
         frame = _frame_in(error.__cause__, file.path) if error.__cause__ is not None else None
         span = frame.span if frame else annotated.decorator_span
-        return diagnostics.make("FL908", span, what=annotated.qualname, why=str(error))
+        made = diagnostics.make("FL908", span, what=annotated.qualname, why=str(error))
+        return sandbox.behind(error) or made
 
 
 def _recorded(found: Found) -> tuple[list[recorded_inputs.Call], dict[str, dict[int, str]]]:

@@ -85,6 +85,11 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run a function compiled and eagerly, compare and time both")
     run.add_argument("target", metavar="FILE.py[::function]")
     run.add_argument("--no-gradients", action="store_true", help="compare the forward only")
+    run.add_argument(
+        "--allow-effects", action="store_true",
+        help="let the file and the function write files, start processes and open connections; without it, as in a check, "
+        "they are refused (FL915)",
+    )  # fmt: skip
     run.set_defaults(run=_run)
 
     for command in (check, explain, run):
@@ -191,7 +196,7 @@ def _run(arguments: argparse.Namespace) -> int:
     named = [Target(t.path, name) for t in targets for name in ([t.function] if t.function else _functions(t.path))]
     if not named:
         raise UsageError(f"{arguments.target} has no annotated functions")
-    options = _options(arguments) | {"gradients": not arguments.no_gradients}
+    options = _options(arguments) | {"gradients": not arguments.no_gradients, "allow_effects": arguments.allow_effects}
     results: list[RunResult] = []
     with _supervisor(arguments) as supervisor:
         for number, target in enumerate(named, start=1):
@@ -252,9 +257,11 @@ def _supervisor(arguments: argparse.Namespace) -> Iterator[isolation.Supervisor]
         supervisor.close()
 
 
-def _echo(data: bytes) -> None:
+def _echo(path: str, output: bytes) -> None:
+    """What a program printed, below its name: no line of it runs into one of ours."""
     _clear_progress()
-    console.echo(data)
+    console.flush()
+    console.echo(f"--- {path} printed:\n".encode(errors="backslashreplace") + output)
 
 
 def _progress(path: str) -> Any:

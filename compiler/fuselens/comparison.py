@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from . import sandbox
 from .diagnostics import make
 from .program_state import ProgramState
 from .report import RunResult, Span
@@ -88,6 +89,8 @@ def _raised(function: str, which: str, error: Exception) -> RunResult:
     if frames:
         f = frames[-1]
         span = Span(f.filename, f.lineno or 1, f.colno or 0, f.end_lineno or f.lineno or 1, f.end_colno or 0)
+    if refused := sandbox.behind(error):
+        return RunResult(function, agrees=False, detail=refused.message, error=refused)
     return RunResult(
         function=function, agrees=False, detail=f"the {which} call raised {why}",
         error=make("FL909", span, what=function, why=why),

@@ -504,6 +504,19 @@ TABLE: dict[str, Entry] = {
             severity="error",
         ),
         _e(
+            "FL915",
+            "effect refused",
+            "the program was stopped here, because a check does not {what}",
+            "To compile without running your program, its file is imported and its functions are called on example inputs. Meanwhile "
+            "nothing outside of a private temporary folder is written, made, renamed or deleted, no connection is opened, no process "
+            "started and no signal sent. Nothing of this happened. What follows in the file was not run; functions that are defined "
+            "above it were compiled all the same.",
+            'Guard script code with `if __name__ == "__main__":`.',
+            "In a function that is compiled: leave such effects to its caller.",
+            "`fuselens run --allow-effects` runs a function without these limits.",
+            severity="error",
+        ),
+        _e(
             "FL916",
             "cache not usable",
             "{what} cannot be the cache: {why}",

@@ -21,20 +21,22 @@ import pkgutil
 import platform
 import re
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import config, diagnostics, discovery, notices, source_text, wire
+from . import config, diagnostics, discovery, notices, sandbox, source_text, wire
 from .report import Diagnostic, FileReport, RunResult, Span
 
 Deliver = Callable[[bytes], None]
@@ -88,6 +90,7 @@ def preload() -> wire.Event:
         importlib.import_module("fuselens.pipeline").warm()
     with contextlib.suppress(Exception):  # each request says what is wrong with the environment
         importlib.import_module("fuselens.runtime.cache_place").prepare(config.from_environment().cache_dir)
+    sandbox.preload()
     gc.collect()
     gc.freeze()  # the collector of a child does not touch, and so does not copy, what it inherited
     versions = {"python": platform.python_version(), "torch": str(torch.__version__), "executable": sys.executable}
@@ -129,13 +132,16 @@ class _Child:
     deliver: Deliver
     pid: int
     started: float
+    private: Path  # the one folder that the program may write to
     popen: subprocess.Popen[bytes] | None = None
     decoder: wire.Decoder | None = field(default_factory=wire.Decoder)  # None once the result is there
     trace: bytearray = field(default_factory=bytearray)
-    output: bytearray = field(default_factory=bytearray)
+    output: bytearray = field(default_factory=bytearray)  # the last of it
+    printed: bytearray = field(default_factory=bytearray)  # the first of it
     dropped: int = 0
     stage: str = ""
     readers: dict[Any, Callable[[bytes], None]] = field(default_factory=dict)
+    refused: list[Diagnostic] = field(default_factory=list)
     stopping: str = ""  # the code of the limit that was passed
     kill_at: float = float("inf")
     traced: tuple[int, float] = (0, 0.0)  # length of the trace and when it was first seen: it comes in small writes
@@ -145,14 +151,15 @@ class _Child:
 class Supervisor:
     """Children, their limits and their results. Not thread-safe: one loop calls :meth:`turn`.
 
-    ``echo`` receives the first 64 KiB of what each child prints. ``jobs`` children run at once; others queue.
+    ``echo`` receives the file and the first 64 KiB of what its child printed, in whole lines, when that has ended. ``jobs``
+    children run at once; others queue.
     """
 
     def __init__(
         self,
         *,
         jobs: int = 2,
-        echo: Callable[[bytes], None] | None = None,
+        echo: Callable[[str, bytes], None] | None = None,
         spawn: bool = not FORKS,
         pumps: bool = sys.platform == "win32",
     ) -> None:
@@ -160,7 +167,7 @@ class Supervisor:
         self.selector: selectors.BaseSelector = selector()
         self.private: set[int] = set()  # descriptors that a forked child must close
         self._jobs = max(1, jobs)
-        self._echo = echo or (lambda _: None)
+        self._echo = echo or (lambda *_: None)
         self._spawn = spawn
         self._pumps = pumps
         self._queue: deque[tuple[wire.Request, Deliver, bool]] = deque()
@@ -220,15 +227,20 @@ class Supervisor:
     def _start_queued(self) -> None:
         while self._queue and len(self._children) < self._jobs:
             request, deliver, fresh = self._queue.popleft()
+            private: Path | None = None
             try:
-                child = self._spawned(request, deliver) if fresh or self._spawn else self._forked(request, deliver)
+                private = Path(tempfile.mkdtemp(prefix="fuselens-check-"))
+                start = self._spawned if fresh or self._spawn else self._forked
+                child = start(request, deliver, private)
             except OSError as error:
+                if private is not None:
+                    shutil.rmtree(private, ignore_errors=True)
                 found = diagnostics.make("FL906", None, why=f"it could not be started: {error}")
                 deliver(wire.encode(result_event(request, found, 0.0)))
                 continue
             self._children.append(child)
 
-    def _forked(self, request: wire.Request, deliver: Deliver) -> _Child:
+    def _forked(self, request: wire.Request, deliver: Deliver, private: Path) -> _Child:
         events, output, trace = os.pipe(), os.pipe(), os.pipe()
         parent = os.getpid()
         sys.stdout.flush()
@@ -240,22 +252,22 @@ class Supervisor:
             try:
                 for descriptor in (*self.private, events[0], output[0], trace[0]):
                     os.close(descriptor)
-                _run_forked(request, parent, events[1], output[1], trace[1])
+                _run_forked(request, parent, events[1], output[1], trace[1], private)
             finally:
                 _real_exit(70)
         for pipe in (events, output, trace):
             os.close(pipe[1])
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)  # both sides do it: whichever comes first
-        child = _Child(request, deliver, pid, time.monotonic())
+        child = _Child(request, deliver, pid, time.monotonic(), private)
         self._listen(child, events[0], lambda data: self._on_events(child, data))
         self._listen(child, output[0], lambda data: self._on_output(child, data))
         self._listen(child, trace[0], child.trace.extend)
         return child
 
-    def _spawned(self, request: wire.Request, deliver: Deliver) -> _Child:
+    def _spawned(self, request: wire.Request, deliver: Deliver, private: Path) -> _Child:
         popen = subprocess.Popen(
-            [sys.executable, "-m", "fuselens.worker", "--child"],
+            [sys.executable, "-m", "fuselens.worker", "--child", str(private)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -265,7 +277,7 @@ class Supervisor:
         assert popen.stdin is not None
         assert popen.stdout is not None
         assert popen.stderr is not None
-        child = _Child(request, deliver, popen.pid, time.monotonic(), popen=popen)
+        child = _Child(request, deliver, popen.pid, time.monotonic(), private, popen)
         with contextlib.suppress(BrokenPipeError):
             popen.stdin.write(wire.encode(request))
             popen.stdin.close()
@@ -328,16 +340,16 @@ class Supervisor:
                 child.started = time.monotonic()  # starting an interpreter is not the file's fault
             if b'"kind":"progress"' in frame[:64]:
                 child.stage = wire.decode(frame[wire.LENGTH_SIZE :], wire.Event).message
-            child.deliver(frame)
+            if b'"kind":"refused"' in frame[:64]:
+                child.refused = wire.decode(frame[wire.LENGTH_SIZE :], wire.Event).file.diagnostics
+            else:
+                child.deliver(frame)
         return None
 
     def _on_output(self, child: _Child, data: bytes) -> None:
-        room = _OUTPUT_KEPT - child.dropped
-        if room > 0:
-            self._echo(data[:room])
-            if len(data) >= room:
-                self._echo(f"\n[output beyond {_OUTPUT_KEPT} bytes is dropped]\n".encode())
-        child.dropped += len(data)
+        kept = data[: _OUTPUT_KEPT - len(child.printed)]
+        child.printed += kept
+        child.dropped += len(data) - len(kept)
         child.output += data
         del child.output[:-_OUTPUT_KEPT]
 
@@ -410,7 +422,7 @@ class Supervisor:
         limit = request.limits.memory_mib if code == "FL910" else f"{request.limits.seconds:g}"
         span = span or _first_line(request.path, source)
         found = diagnostics.make(code, span, where=where, limit=limit, **fields)
-        self._finish(child, wire.encode(result_event(request, found, time.monotonic() - child.started)))
+        self._finish(child, wire.encode(result_event(request, found, time.monotonic() - child.started, child.refused)))
 
     def _finish(self, child: _Child, result: bytes) -> None:
         child.decoder = None
@@ -419,6 +431,9 @@ class Supervisor:
                 if not self._receive(child, source):
                     break
         self._end(child)
+        if child.printed:
+            end = f"[output beyond {_OUTPUT_KEPT} bytes is dropped]\n".encode() if child.dropped else b""
+            self._echo(child.request.path, bytes(child.printed).rstrip(b"\n") + b"\n" + end)
         child.deliver(result)
 
     def _end(self, child: _Child) -> None:
@@ -438,6 +453,7 @@ class Supervisor:
             with contextlib.suppress(ChildProcessError, ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
                 os.waitpid(child.pid, 0)
+        shutil.rmtree(child.private, ignore_errors=True)
 
 
 def pump(descriptor: int, far: socket.socket) -> None:
@@ -530,7 +546,7 @@ def config_of(options: dict[str, Any]) -> config.Config:
     return config.with_options(config.from_environment(explore=True), values)
 
 
-def _run_forked(request: wire.Request, parent: int, events: int, output: int, trace: int) -> NoReturn:
+def _run_forked(request: wire.Request, parent: int, events: int, output: int, trace: int, private: Path) -> NoReturn:
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
     die_with_parent(parent)
@@ -546,11 +562,12 @@ def _run_forked(request: wire.Request, parent: int, events: int, output: int, tr
     _trace_into(trace)
     assert _TRACE_SIGNAL is not None
     faulthandler.register(_TRACE_SIGNAL, file=trace, all_threads=True)
-    _serve(request, events)
+    _serve(request, events, private)
 
 
-def run_spawned() -> NoReturn:
-    """The life of a child that is a new interpreter: the request on stdin, events on stdout, the rest on stderr."""
+def run_spawned(private: Path) -> NoReturn:
+    """The life of a child that is a new interpreter: the request on stdin, events on stdout, the rest on stderr. ``private``
+    is the folder that the program may write to."""
     requests, events = protect_streams()
     parent = os.getppid() if hasattr(os, "getppid") else 0
     die_with_parent(parent)
@@ -567,11 +584,13 @@ def run_spawned() -> NoReturn:
         _real_exit(0)
     if request.limits.seconds:
         faulthandler.dump_traceback_later(request.limits.seconds, file=2)
-    _serve(request, events)
+    _serve(request, events, private)
 
 
-def _serve(request: wire.Request, events: int) -> NoReturn:
+def _serve(request: wire.Request, events: int, private: Path) -> NoReturn:
     try:
+        if not request.options.get("allow_effects"):
+            _enter_sandbox(request, events, private)
         execute(request, lambda event: _send(events, event))
     except BaseException as error:  # noqa: BLE001  whatever it is, the request gets its answer
         import traceback
@@ -582,6 +601,24 @@ def _serve(request: wire.Request, events: int) -> NoReturn:
         _send(events, result_event(request, diagnostics.make("FL906", span, why=why), 0.0))
     _flush_streams()
     _real_exit(0)
+
+
+def _enter_sandbox(request: wire.Request, events: int, private: Path) -> None:
+    """From here on the program has no effects. Caches and dumps of ours are kept."""
+
+    def tell(found: Diagnostic) -> None:
+        _send(events, wire.Event(request.id, "refused", file=FileReport(request.path, [], [found])))
+
+    def give_up(found: Diagnostic) -> NoReturn:
+        _send(events, result_event(request, found, 0.0))
+        _real_exit(0)
+
+    chosen = config_of(request.options)
+    writable = [chosen.cache_dir, *([chosen.dump] if chosen.dump is not None else [])]
+    for folder in writable:
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    sandbox.enter(request.path, private, writable, tell, give_up)
 
 
 def _send(descriptor: int, event: wire.Event) -> None:
@@ -664,17 +701,18 @@ def source_of(request: wire.Request) -> str:
     return request.source if request.source is not None else source_text.shown(request.path) or ""
 
 
-def result_event(request: wire.Request, found: Diagnostic, seconds: float) -> wire.Event:
-    """The result of a request that ended in one finding."""
+def result_event(
+    request: wire.Request, found: Diagnostic, seconds: float, refused: Sequence[Diagnostic] = ()
+) -> wire.Event:
+    """The result of a request that ended in one finding. An effect that was ``refused`` before comes first."""
     if request.method == "run":
         name = request.functions[0] if request.functions else ""
-        return wire.Event(request.id, "result", run=RunResult(name, False, found.message, error=found))
-    return wire.Event(request.id, "result", file=FileReport(request.path, [], [found], seconds))
+        first = next(iter(refused), found)
+        return wire.Event(request.id, "result", run=RunResult(name, False, first.message, error=first))
+    return wire.Event(request.id, "result", file=FileReport(request.path, [], [*refused, found], seconds))
 
 
 def _at(found: Diagnostic, span: Span) -> Diagnostic:
-    from dataclasses import replace
-
     return replace(found, span=span)
 
 

@@ -224,7 +224,7 @@ def _graph_text(graph: Graph, file: str) -> list[str]:
 def run_text(result: RunResult) -> str:
     """The outcome of ``fuselens run`` in a few lines."""
     if result.error is not None:
-        return f"{result.function}: not run\n{diagnostic_text(result.error)}"
+        return f"{result.function}: not run\n{diagnostic_text(result.error, full=True)}"
     if not result.compiled and result.agrees:
         return f"{result.function}: not compiled, so there is nothing to compare with eager\n  {result.uncompiled}"
     out = [f"{result.function}: {'agrees with eager' if result.agrees else 'DIFFERS from eager'}: {result.detail}"]

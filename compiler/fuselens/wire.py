@@ -54,12 +54,12 @@ class Event:
 
     kinds: ``ready`` (once; ``message`` is a JSON object of versions, or ``file``'s diagnostics say why there is no
     torch), ``progress`` (``message`` is a stage), ``early`` (``file`` is what a check will say, but for what is not known
-    before kernels are), ``result`` (``file`` for check and fix, ``run`` for run; both None when the request was
-    cancelled).
+    before kernels are), ``refused`` (from a child to who started it: ``file`` has the effect that was refused, in case that
+    nothing else comes), ``result`` (``file`` for check and fix, ``run`` for run; both None when the request was cancelled).
     """
 
     id: int
-    kind: Literal["ready", "progress", "early", "result"]
+    kind: Literal["ready", "progress", "early", "refused", "result"]
     message: str = ""
     file: report.FileReport | None = None
     run: report.RunResult | None = None

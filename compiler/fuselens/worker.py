@@ -124,7 +124,7 @@ class Worker:
         self._decoder = wire.Decoder()
         self._open = True
         self._preloads = Preloads(denied)
-        self._supervisor = isolation.Supervisor(jobs=jobs, echo=lambda data: _write(2, data))
+        self._supervisor = isolation.Supervisor(jobs=jobs, echo=lambda _, output: _write(2, output))
         self._supervisor.private |= {requests, events}
         self._problem: wire.Event | None = None
         self._started = time.monotonic()
@@ -223,14 +223,16 @@ def _write(descriptor: int, data: bytes) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fuselens.worker", description=__doc__)
-    parser.add_argument("--child", action="store_true", help="answer one request and exit")
+    parser.add_argument(
+        "--child", type=Path, metavar="FOLDER", help="answer one request, writing to FOLDER only, and exit"
+    )
     parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1), help="children alive at once")
     parser.add_argument("--resume", type=int, nargs=3, metavar="FD", help=argparse.SUPPRESS)
     parser.add_argument("--deny", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     _leave_directory()
     if arguments.child:
-        isolation.run_spawned()
+        isolation.run_spawned(arguments.child)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with contextlib.suppress(AttributeError, ValueError):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the editor's terminal sends it to its whole process group

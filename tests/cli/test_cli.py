@@ -99,6 +99,64 @@ def test_json_is_not_mixed_with_the_files_output(good: Path) -> None:
     assert "noise" in done.stderr
 
 
+@pytest.mark.parametrize("form", ["--json", "--sarif"])
+def test_floods_of_output_do_not_reach_the_report(good: Path, form: str) -> None:
+    flood = "import os, sys\nfor i in range(20000): print(i); os.write(2, b'{'); os.write(1, b'no end of the line')\n"
+    good.write_text(GOOD.replace("    return x", "    print('{')\n    return x") + flood)
+    (good.parent / "other.py").write_text(good.read_text())
+    done = fuselens("check", form, "-j", 2, good, good.parent / "other.py")
+    assert json.loads(done.stdout)
+    heads = [line for line in done.stderr.splitlines() if "printed:" in line]
+    assert sorted(heads) == [f"--- {good} printed:", f"--- {good.parent / 'other.py'} printed:"]
+
+
+TRAINING = """import os, numpy as np, torch, torch.nn as nn
+import fuselens
+out_dir = "out"
+device = "cuda"
+exec(open("configurator.py").read())  # as nanoGPT has it
+data = np.memmap("train.bin", dtype=np.uint16, mode="r")
+
+def batch():
+    at = torch.randint(len(data) - 8, (4,))
+    return torch.stack([torch.from_numpy(data[i : i + 8].astype(np.int64)) for i in at])
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(16, 8), nn.Linear(8, 16)
+    def forward(self, x):
+        return self.head(self.embed(x))
+
+model = Model().to(device)
+model = fuselens.compile(model, example_inputs=(batch(),))
+os.makedirs(out_dir, exist_ok=True)
+optimizer = torch.optim.AdamW(model.parameters())
+while True:
+    loss = nn.functional.cross_entropy(model(batch()).flatten(0, 1), batch().flatten())
+    loss.backward()
+    optimizer.step()
+    torch.save(model.state_dict(), os.path.join(out_dir, "ckpt.pt"))
+"""
+
+
+def test_a_training_script_leaves_its_folder_as_it_is(tmp_path: Path) -> None:
+    """With its output folder already there, or not: a checkpoint of an earlier run stays."""
+    (tmp_path / "configurator.py").write_text("device = 'cpu'\n")
+    (tmp_path / "train.bin").write_bytes(b"\1\0" * 1000)
+    (tmp_path / "train.py").write_text(TRAINING)
+    for line, source in ((21, "os.makedirs(out_dir, exist_ok=True)"), (27, "torch.save(")):
+        before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}, set(tmp_path.rglob("*"))
+        done = fuselens("check", "train.py", cwd=tmp_path)
+        assert before == ({p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}, set(tmp_path.rglob("*")))
+        assert done.returncode == 1
+        assert done.stdout.count("FL915") == 1, done.stdout
+        assert f"train.py:{line}:" in done.stdout and source in done.stdout
+        assert "model: 1 graph" in done.stdout
+        (tmp_path / "out").mkdir(exist_ok=True)
+        (tmp_path / "out" / "ckpt.pt").write_bytes(b"of an earlier run")
+
+
 def test_two_files_one_importing_from_the_working_directory(good: Path) -> None:
     (good.parent / "deep").mkdir()
     (good.parent / "at_the_root.py").write_text("X = 1\n")
@@ -223,3 +281,15 @@ def test_closed_pipe(good: Path) -> None:
     command = f"{sys.executable} -P -m fuselens.cli codes | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+def test_run_refuses_effects_unless_they_are_allowed(good: Path) -> None:
+    good.write_text(GOOD.replace("    return x", "    open('log.txt', 'a').write('x')\n    return x"))
+    done = fuselens("run", f"{good}::double", cwd=good.parent)
+    assert done.returncode == 1
+    assert "double: not run" in done.stdout and "FL915" in done.stdout and "--allow-effects" in done.stdout
+    assert not (good.parent / "log.txt").exists()
+    done = fuselens("run", "--allow-effects", f"{good}::double", cwd=good.parent)
+    assert done.returncode == 0, done.stdout
+    assert "agrees with eager" in done.stdout
+    assert (good.parent / "log.txt").exists()

@@ -37,6 +37,12 @@ def register(server: FuselensServer) -> None:
         return lsp.CodeLens(lens.range, found or lens.command or lsp.Command("not compiled yet", ""), lens.data)
 
 
+_ALLOWED = (
+    "Calls the function compiled and eagerly on its example inputs, and compares. As in a check it may read, but not write files, "
+    "open connections, start processes or send signals."
+)
+
+
 def code_lenses(view: View, actions: Actions = SERVER_ACTIONS) -> list[lsp.CodeLens]:
     return [
         lsp.CodeLens(place, command, {"uri": view.uri, "function": function.qualname, "lens": index})
@@ -60,7 +66,7 @@ def _commands(view: View, function: Annotated, actions: Actions) -> Iterator[lsp
     if any(documents.kind(stage) == "kernel" for graph in report.graphs for stage in graph.stages):
         yield lsp.Command("Open kernel", actions.open_kernel, arguments=arguments)
     if report.graphs or not report.diagnostics:
-        yield lsp.Command("Run", actions.run_function, arguments=arguments)
+        yield lsp.Command("Run", actions.run_function, tooltip=_ALLOWED, arguments=arguments)
     yield from _last_run(view, function)
 
 
