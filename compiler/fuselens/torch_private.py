@@ -129,6 +129,11 @@ def _refused_shape(func: Any, *args: Any) -> None:
     raise private.needs_shape_error(func)
 
 
+def _as_zeros(func: Any, size: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A zero tensor as a tensor of zeros: views of one without memory are made past the fake mode (autograd/zeros.py)."""
+    return torch.ops.aten.zeros.default, (size,)
+
+
 # Where torch's fake kernels differ from the real ones: the operator and arguments to run instead, None for the same.
 _CORRECTIONS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]] | None]] = {
     torch.ops.aten.view.default: _view_by_kernel,
@@ -143,6 +148,7 @@ _CORRECTIONS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]] | None]] = {
     torch.ops.aten.true_divide_.Tensor: _refused_for_integers,
     torch.ops.aten.true_divide_.Scalar: _refused_for_integers,
     torch.ops.aten.masked_scatter_.default: _refused_mask,
+    private.zero_tensor: _as_zeros,
     private.unique: _refused_shape,
 }
 

@@ -21,6 +21,7 @@ from torch import fx
 
 from fuselens import torch_private
 
+from . import zeros
 from .decompositions import Decompositions
 from .random_numbers import DRAW_SEED, RULES, SEED_ARGUMENTS, Streams, in_place_draw
 from .refusals import refusal
@@ -57,6 +58,7 @@ class Recorder(torch_private.RecordingMode):
         self.decomposing = False
         self.training = False  # whether a backward will be recorded
         self.random = False
+        self.zeros: set[fx.Node] = set()  # see zeros.py
         self._table = decompositions
         self._rules: dict[Any, tuple[str, Callable[..., Any] | None]] = {}
         self._nodes: dict[int, fx.Node] = {}  # id(tensor) → node
@@ -102,6 +104,9 @@ class Recorder(torch_private.RecordingMode):
         if node is None:
             raise Unsupported("a tensor that the graph did not create takes part in it", self.meta.get("span"))
         return node
+
+    def known_node(self, tensor: torch.Tensor) -> fx.Node | None:
+        return self._nodes.get(id(tensor))
 
     def _bind(self, tensor: torch.Tensor, node: fx.Node) -> None:
         if id(tensor) not in self._nodes:
@@ -207,6 +212,15 @@ class Recorder(torch_private.RecordingMode):
         return out
 
     def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if not self.zeros and func is not zeros.MAKE:
+            return self._by_rule(func, args, kwargs)
+        out = NotImplemented if self.decomposing else zeros.applied(self, func, args, kwargs)
+        if out is NotImplemented:
+            out = self._by_rule(func, args, kwargs)
+            zeros.mark_views(self, func, args, out)
+        return out
+
+    def _by_rule(self, func: Any, args: Any, kwargs: Any) -> Any:
         rule = self._rules.get(func)
         if rule is None:
             rule = self._rules[func] = self._rule(func)
