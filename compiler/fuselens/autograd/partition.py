@@ -154,6 +154,7 @@ class _Cut:
         self.backward = self._tangent_dependent()
         self.forward = self._ancestors([r for r in joint.results if isinstance(r, fx.Node)])
         self.needed = self._needed()
+        self.kept = {self._in_memory(n) for n in self.nodes if n.meta.get("kept")}
         self.leaving = {n for n in self.nodes if "region" in n.meta and self._leaves_region(n)}
         self.reasons: dict[fx.Node, str] = {}
         self.banned = self._banned()
@@ -198,6 +199,12 @@ class _Cut:
                     stack.append(user)
         return False
 
+    def _in_memory(self, node: fx.Node) -> fx.Node:
+        """What has the memory of a view that a policy saves, as eager keeps it alive: a view itself is made again."""
+        while is_view(node) and self._view_has_base(node):
+            node = node.all_input_nodes[0]
+        return node
+
     def _banned(self) -> set[fx.Node]:
         banned: set[fx.Node] = set()
         for node in self.nodes:
@@ -214,13 +221,13 @@ class _Cut:
             return "" if _is_real(node) else "a size that the backward needs"
         if "draws" in node.meta:
             return "from the seed the backward computes the random numbers again"
-        if node.meta.get("random"):
+        if _is_random(node):
             return "random numbers are drawn once, so that forward and backward agree"
         if node.meta.get("old_value"):
             return "the input is overwritten, the backward reads its old value"
         if node in self.leaving:
             return "it leaves a checkpoint: kept, as the operands of the next one are"
-        if node.meta.get("kept"):
+        if node in self.kept:
             return "the checkpoint's policy saves it"
         if "region" in node.meta:
             return ""
@@ -261,7 +268,7 @@ class _Cut:
             return best
         limit = int(budget * best.bytes)
         free = sorted(
-            (n for n in self.banned if not is_number(n) and not n.meta.get("random") and not n.meta.get("old_value")),
+            (n for n in self.banned if not is_number(n) and not _is_random(n) and not n.meta.get("old_value")),
             key=lambda n: (_work(n) / max(1, _bytes_of(n)), self.order[n]),
         )
         low, high = 0, len(free)  # fewest operators allowed to run twice so that the limit is met
@@ -318,9 +325,8 @@ class _Cut:
             return None if _is_real(node) else 1
         if not isinstance(node.meta.get("val"), torch.Tensor) or (is_view(node) and self._view_has_base(node)):
             return None
-        saveable = node in self.leaving or node.meta.get("random") or node.meta.get("kept")
-        if "region" in node.meta and not saveable:
-            return None  # the program asks for it to be computed again
+        if "region" in node.meta and node not in self.banned:
+            return None  # the program asks for it to be computed again; what is banned cannot be, so it can be saved
         written = (
             self._is_extern(node)
             or node in self.results
@@ -545,6 +551,11 @@ def _through_views(node: fx.Node) -> list[fx.Node]:
 
 def _hint(size: Any) -> int:
     return torch_private.size_hint(size)
+
+
+def _is_random(node: fx.Node) -> bool:
+    """Whether a node draws random numbers, or is one of several results of such a node."""
+    return bool((node.all_input_nodes[0] if node.target is operator.getitem else node).meta.get("random"))
 
 
 def _bytes_of(node: fx.Node) -> int:
