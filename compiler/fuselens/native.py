@@ -15,9 +15,9 @@ SCALAR_TYPES: dict[str, int] = {
 }  # fmt: skip
 """torch's ``ScalarType``, by its dtypes' names. The runtime compares them with the shim's before it runs any host program."""
 
-NO_MEMORY, OPERATOR_FAILED, CHECK_FAILED, WROTE = 1, 2, 1 << 8, 1 << 17
+NO_MEMORY, OPERATOR_FAILED, RESULT_DIFFERS, CHECK_FAILED, WROTE, OPERATOR_SHIFT = 1, 2, 4, 1 << 8, 1 << 17, 18
 """What a host function returns: 0, a code, or ``CHECK_FAILED`` plus the kernels' error flags; ``WROTE`` is added where it
-has written to an input."""
+has written to an input, and from bit ``OPERATOR_SHIFT`` on 1 + the number of the operator that it is about."""
 
 IDLE_BYTES = 1 << 30
 """Freed memory that a process keeps for its next tensors."""

@@ -1514,6 +1514,17 @@ def is_foreign(tensor: torch.Tensor) -> bool:
     return dispatch_key_bits(tensor) & ~_keys_of_memory(tensor.device.type) != 0
 
 
+def is_ordinary(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's elements are in memory as they are: it is no ``meta`` tensor, not foreign, lazily conjugated
+    or negated."""
+    return not (tensor.is_meta or is_foreign(tensor) or tensor.is_conj() or tensor.is_neg())
+
+
+def is_emptied(tensor: torch.Tensor) -> bool:
+    """Whether the storage was resized to nothing, as FSDP does to parameters that are not needed now."""
+    return tensor.layout is torch.strided and tensor.numel() > 0 and not tensor.untyped_storage().nbytes()
+
+
 @functools.cache
 def _keys_of_memory(device: str) -> int:
     """The dispatch keys of ordinary tensors, lazily conjugated and negated ones included."""

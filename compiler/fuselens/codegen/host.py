@@ -22,7 +22,7 @@ from sympy import Expr
 
 from ..ir.loops import Attention, Buffer, Extern, Graph, Kernel, Node, Ref, extern_reads
 from .expressions import PYTHON, print_factor, print_index
-from .source import HostProgram, KernelInfo, PythonOperator, Source, Unsupported, Writer
+from .source import HostProgram, KernelInfo, PythonOperator, Source, Unsupported, Writer, operator_place
 
 TORCH_NAMES: dict[str, str] = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
@@ -291,7 +291,9 @@ class Host:
         if buffer.storage or not buffer.sizes:
             return
         name = self._name(buffer.name)
-        self.out.put(f"{name} = settled({name}, {self._tuple(buffer.strides)})")
+        self.out.put(
+            f"{name} = settled({name}, {self._tuple(buffer.sizes)}, {self._tuple(buffer.strides)}, torch.{TORCH_NAMES[buffer.dtype]})"
+        )
         self._did("settle", buffer.name)
 
     def _argument(self, value: Any) -> str:
@@ -335,11 +337,14 @@ def maker_name(buffer: Buffer) -> str:
 
 def operators_text(name: str, program: HostProgram) -> Source | None:
     """The operators that a C++ host program calls through Python, as functions; None without any."""
-    if not program.operators:
+    called = [
+        operator for operator in program.operators if operator.name
+    ]  # the others only where torch's functions fail
+    if not called:
         return None
     out = Writer("#", "    ")
     out.put(f"# Operators that the C++ host program of graph {name} calls through Python. Written by fuselens.")
-    for operator in program.operators:
+    for operator in called:
         out.put()
         out.open(f"def {operator.name}({', '.join(operator.parameters)}):")
         out.put(f"return {operator.call}")
@@ -386,7 +391,8 @@ def python_operator(node: Extern, name: str) -> tuple[PythonOperator, tuple[str,
     results = -1 if node.outputs == (node.name,) else len(used_outputs(node))
     parameters = (*tensors.values(), *numbers.values())
     call = f"{operator_name(node.target)}({arguments})"
-    made = PythonOperator(name, parameters, call, len(tensors), len(numbers), results)
+    where = operator_place(node.target, node.spans)
+    made = PythonOperator(name, parameters, call, len(tensors), len(numbers), results, where)
     return made, tuple(tensors), tuple(numbers)
 
 

@@ -52,12 +52,23 @@ class KernelInfo:
         return sum(kind.startswith("*") for kind in self.launch["signature"].values())
 
 
+def operator_place(target: str, spans: Iterable[Span]) -> str:
+    """An operator as errors name it: ``aten.mm.default, model.py:12``."""
+    return ", ".join((target, *dict.fromkeys(f"{s.file}:{s.line}" for s in spans)))
+
+
+def checked(kernels: Iterable[KernelInfo]) -> tuple[str, ...]:
+    """What those kernels compute that look at values, as errors name it."""
+    return tuple(dict.fromkeys(operator_place(", ".join(k.operations), k.spans) for k in kernels if k.checks))
+
+
 @dataclass(frozen=True, slots=True)
 class PythonOperator:
     """An operator that a C++ host program calls through Python: ``def name(parameters): return call``.
 
     The first ``tensors`` parameters are tensors, the next ``numbers`` integers; ``results`` is the length of the
-    sequence that it returns, -1 for a tensor.
+    sequence that it returns, -1 for a tensor. ``where`` names the operator and the user's line, for errors.
+    Without a name it is only called where torch's function has failed: it raises torch's own error.
     """
 
     name: str
@@ -66,6 +77,7 @@ class PythonOperator:
     tensors: int
     numbers: int
     results: int
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +100,7 @@ class HostProgram:
 
     ``inputs`` has a letter per graph input: tensor, integer, double (a Python float), or other (not looked at); tensors of
     the graph's ``constants`` follow. ``results`` has one per result. ``outputs`` say where each output comes from: a result,
-    input or constant k as -1 - k, or None. ``imports`` are functions of torch's C shim whose addresses go into the unit.
+    input or constant k as -1 - k, or None. ``checks`` are the operations that may find a wrong value, and their lines. ``imports`` are functions of torch's C shim whose addresses go into the unit.
     """
 
     inputs: str
@@ -96,6 +108,7 @@ class HostProgram:
     results: str
     outputs: tuple[int | None, ...]
     operators: tuple[PythonOperator, ...] = ()
+    checks: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     releases_lock: bool = False
     steps: Steps | None = None
@@ -112,6 +125,11 @@ class Source:
     makers: dict[str, tuple[str, str]] = field(default_factory=dict)  # host: allocation functions → (dtype, device)
     constants: dict[str, str] = field(default_factory=dict)  # host: variables of graph constants → their buffers
     program: HostProgram | None = None  # cpp: the host function in the unit; host: the same program as steps
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """What kernels that look at values compute, as errors name it."""
+        return checked(self.kernels)
 
     def kernel(self, name: str) -> KernelInfo | None:
         return next((k for k in self.kernels if k.name == name), None)

@@ -47,7 +47,7 @@ class Op(IntEnum):
     OVER = 8  # slot, base, dtype, rank, numbers
     LAUNCH = 9  # kernel, number, how many addresses, slots (-1 - memory) …, how many sizes, numbers …
     CALL = 10  # see _call
-    SETTLE = 11  # slot, rank, numbers
+    SETTLE = 11  # slot, dtype, rank, numbers, Python operator
     DROP = 12  # slot
     RELEASE = 13  # memory
     RESULT = 14  # which, slot
@@ -122,6 +122,7 @@ class _Encoder:
         self.data: list[int] = []  # words that arguments point to
         self.data_places: list[int] = []  # where `words` hold a place in them
         self.operators: dict[PythonOperator, int] = {}
+        self.last = 0  # the operator that was called last
         self.kernels: dict[str, int] = {}
         self.functions: dict[str, int] = {}
         roots = graph.roots()
@@ -312,8 +313,10 @@ class _Encoder:
 
     def _settle(self, statement: Statement) -> None:
         buffer = self.graph.buffers[statement.name]
+        if buffer.dtype not in _SCALAR_TYPES:
+            raise Unsupported(f"an operator gives a tensor of {buffer.dtype}")
         rank, at = self._shape(buffer)
-        self.words += [Op.SETTLE, self.slot[buffer.name], rank, at]
+        self.words += [Op.SETTLE, self.slot[buffer.name], _SCALAR_TYPES[buffer.dtype], rank, at, self.last]
 
     # --- operators ---
 
@@ -331,7 +334,7 @@ class _Encoder:
         assert isinstance(node, Extern)
         used = used_outputs(node)
         made, tensors, numbers = python_operator(node, "")
-        again = self.operators.setdefault(made, len(self.operators))
+        self.last = again = self.operators.setdefault(made, len(self.operators))
         given = [self.slot[name] for name in tensors]
         after = self._list(numbers) if numbers else 0
         found = self._direct(node)

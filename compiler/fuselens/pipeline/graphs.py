@@ -18,7 +18,7 @@ from ..capture.frame import Captured
 from ..capture.tracer import describe_tensor
 from ..diagnostics import make
 from ..ir import graph_text
-from ..runtime import triton_worker
+from ..runtime import memory, triton_worker
 from ..runtime.build import host_isa
 from . import frozen, gpu, lazy_views, programs, sharing
 from .effects import with_effects
@@ -67,6 +67,10 @@ def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Callable[..., Any]
     if run.loops and len(gpus := gpu.devices(captured)) > 1:
         raise Unsupported(
             f"it has tensors on several GPUs ({', '.join(map(str, gpus))}), and kernels of a graph run on one"
+        )
+    if unread := [t for t in captured.inputs if isinstance(t, torch.Tensor) and torch_private.is_foreign(t)]:
+        raise Unsupported(
+            f"it is given {memory.described(unread[0])}, whose elements kernels cannot read at its address"
         )
     if turns := lazy_views.turns(captured.inputs):
         plain = lazy_views.in_memory(captured, turns)

@@ -57,7 +57,23 @@ static Py_ssize_t counted_storage;        /* the same, where reference counts ar
 static Py_ssize_t storage_allocator, storage_grows; /* bytes from a StorageImpl to its allocator, and to whether it may grow */
 static void *the_allocator;
 
+static Py_ssize_t impl_keys;              /* bytes from a TensorImpl to its dispatch keys */
+static uint64_t ordinary_keys;            /* the keys of tensors whose elements are in memory as they are */
+static Py_ssize_t tensor_storage, storage_data; /* words from a TensorImpl to its StorageImpl, and from there to the address */
+static PyObject *materialised, *refused, *noted; /* see program.py */
+
 static inline Tensor handle_of(PyObject *o) { return (char *)o + tensor_offset; }
+
+static int is_empty(Tensor tensor);
+
+/* Whether kernels may read a tensor at its address: not so sparse ones, zero tensors, conjugates, wrappers of subclasses and
+ * transforms, and those whose storage was resized to nothing. */
+static inline int has_memory(Tensor tensor) {
+    char *impl = *(char **)tensor;
+    if (UNLIKELY(*(uint64_t *)(impl + impl_keys) & ~ordinary_keys)) return 0;
+    void **storage = ((void ***)impl)[tensor_storage];
+    return LIKELY(storage && storage[storage_data]) || is_empty(tensor);
+}
 
 /* --------------------------------------------------------------------------------------------------------------- pool
  * Blocks of whole huge pages. A free block serves requests of its size or a little less; the oldest go back to the
@@ -198,6 +214,14 @@ static void host_drop(Tensor tensor) {
     if (tensor) torch.delete_tensor(tensor);
 }
 
+static int is_empty(Tensor tensor) {
+    int64_t rank = 0, *sizes = NULL;
+    if (torch.dim(tensor, &rank) || torch.sizes(tensor, &sizes)) return 0;
+    for (int64_t d = 0; d < rank; ++d)
+        if (!sizes[d]) return 1;
+    return 0;
+}
+
 static void *host_data(Tensor tensor) {
     void *found = NULL;
     torch.data_ptr(tensor, &found);
@@ -239,10 +263,13 @@ static int copy_of(Tensor tensor, long dim, const int64_t *sizes, const int64_t 
     return 0;
 }
 
-/* Replaces a tensor that does not start its storage or has other strides than kernels were made for. */
-static int host_settle(Tensor *tensor, long dim, const int64_t *strides) {
+/* Replaces a tensor that does not start its storage or has other strides than kernels were made for. Fails where kernels
+ * cannot read it: an operator need not give what its rule for fake tensors says. */
+static int host_settle(Tensor *tensor, int dtype, long dim, const int64_t *expected, const int64_t *strides) {
     int64_t *have, *sizes, start = 0, rank = 0;
-    if (torch.dim(*tensor, &rank) || rank != dim || torch.sizes(*tensor, &sizes) || torch.strides(*tensor, &have) ||
+    int32_t found;
+    if (torch.dtype(*tensor, &found) || found != dtype || torch.dim(*tensor, &rank) || rank != dim ||
+        torch.sizes(*tensor, &sizes) || memcmp(sizes, expected, dim * sizeof *sizes) || torch.strides(*tensor, &have) ||
         torch.storage_offset(*tensor, &start))
         return 1;
     int same = start == 0;
@@ -264,6 +291,7 @@ typedef struct {
 } Call;
 
 static int host_operator(Call *call, int which, const Tensor *tensors, const long *numbers, Tensor *results);
+static int host_fail(Call *call, int which, const Tensor *tensors, const long *numbers);
 
 /* Input `k` is not read any more. */
 static void host_done(Call *call, Value *in, long k) {
@@ -306,15 +334,16 @@ typedef struct { /* as codegen/cpu/host.py declares it */
     const int64_t *(*strides)(Tensor);
     int (*view)(Tensor, long, const int64_t *, const int64_t *, long, Tensor *);
     int (*over)(Tensor, long, const int64_t *, const int64_t *, int, Tensor *);
-    int (*settle)(Tensor *, long, const int64_t *);
+    int (*settle)(Tensor *, int, long, const int64_t *, const int64_t *);
     int (*operator_)(Call *, int, const Tensor *, const long *, Tensor *);
     void (*done)(Call *, Value *, long);
     int (*own)(Call *, Value *, long);
+    int (*fail)(Call *, int, const Tensor *, const long *);
 } Runtime;
 
 static const Runtime runtime = {host_allocate, host_release, host_new_tensor, host_drop,     host_data, host_sizes,
                                 host_strides,  host_view,    host_over,       host_settle,   host_operator, host_done,
-                                host_own};
+                                host_own,      host_fail};
 
 /* ------------------------------------------------------------------------------------------------------------ Program */
 
@@ -329,7 +358,7 @@ struct Program {
     PyObject *constants; /* tuple of tensors, which follow the inputs */
     PyObject *results;   /* bytes: 't' tensor, 'i' integer, 'd' the float in a tensor of one f64 */
     PyObject *outputs;   /* tuple: k >= 0: result k; k < 0: input or constant -1 - k; None */
-    PyObject *operators; /* tuple of (callable, number of tensors, of integers, of results or -1 for a lone tensor) */
+    PyObject *operators; /* tuple of (callable, number of tensors, of integers, of results or -1 for a lone tensor, where) */
     PyObject *failed;    /* called with the code that the host function returned; raises */
     int releases_lock;
     PyObject *weak; /* references to it */
@@ -337,16 +366,31 @@ struct Program {
 
 enum { OPERATOR_RAISED = 1 << 16, WROTE = 1 << 17 };
 
+/* A handle for what an operator gave. Kernels read memory: what has none of its own is made an ordinary tensor, or refused. */
 static int tensor_from(PyObject *o, Tensor *made) {
     if (UNLIKELY(!PyObject_TypeCheck(o, tensor_type))) {
         PyErr_Format(PyExc_TypeError, "an operator gave %.80s where a tensor was expected", Py_TYPE(o)->tp_name);
         return -1;
     }
-    if (torch.new_handle(handle_of(o), made)) {
-        PyErr_SetString(PyExc_RuntimeError, "a tensor could not be taken over");
-        return -1;
-    }
-    return 0;
+    PyObject *plain = LIKELY(has_memory(handle_of(o))) ? Py_NewRef(o) : PyObject_CallOneArg(materialised, o);
+    if (!plain) return -1;
+    int status = torch.new_handle(handle_of(plain), made);
+    Py_DECREF(plain);
+    if (status) PyErr_SetString(PyExc_RuntimeError, "a tensor could not be taken over");
+    return status ? -1 : 0;
+}
+
+/* Says on the exception that is being raised which operator raised it, on what. */
+static void note_operator(PyObject *where, PyObject *const *args, Py_ssize_t n) {
+    PyObject *type, *value, *traceback, *operands = PyTuple_New(n);
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    for (Py_ssize_t k = 0; operands && k < n; ++k) PyTuple_SET_ITEM(operands, k, Py_NewRef(args[k]));
+    PyObject *done = operands ? PyObject_CallFunctionObjArgs(noted, value, where, operands, NULL) : NULL;
+    if (!done) PyErr_Clear();
+    Py_XDECREF(done);
+    Py_XDECREF(operands);
+    PyErr_Restore(type, value, traceback);
 }
 
 static int call_operator(Program *self, int which, const Tensor *tensors, const long *numbers, Tensor *results) {
@@ -379,6 +423,7 @@ static int call_operator(Program *self, int which, const Tensor *tensors, const 
         Py_DECREF(items);
     }
 done:
+    if (UNLIKELY(status)) note_operator(PyTuple_GET_ITEM(entry, 4), args, made);
     Py_XDECREF(value);
     for (Py_ssize_t k = 0; k < made; ++k) Py_DECREF(args[k]);
     return status;
@@ -392,6 +437,18 @@ static int host_operator(Call *call, int which, const Tensor *tensors, const lon
 }
 
 #include "_steps.h"
+
+/* Torch's function for an operator failed: Python calls it again, which raises torch's own error. */
+static int host_fail(Call *call, int which, const Tensor *tensors, const long *numbers) {
+    PyObject *entry = PyTuple_GET_ITEM(call->program->operators, which);
+    Py_ssize_t count = PyLong_AsSsize_t(PyTuple_GET_ITEM(entry, 3));
+    Py_ssize_t n = count < 0 ? 1 : count;
+    Tensor made[n + 1];
+    memset(made, 0, sizeof made);
+    int status = host_operator(call, which, tensors, numbers, made);
+    for (Py_ssize_t k = 0; k < n; ++k) host_drop(made[k]);
+    return status ? status : OPERATOR_FAILED | (which + 1) << OPERATOR_SHIFT;
+}
 
 /* Notes on the exception that is being raised that inputs have been written to: memory.has_written looks for it. */
 static void say_written(void) {
@@ -447,6 +504,11 @@ static PyObject *Program_call(PyObject *object, PyObject *const *args, size_t na
                 goto taken_back;
             }
             v->tensor = handle_of(item);
+            if (UNLIKELY(!has_memory(v->tensor))) {
+                Py_XDECREF(PyObject_CallFunction(refused, "nO", taken, item)); /* raises */
+                if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "an input of a compiled graph has no memory");
+                goto taken_back;
+            }
             if (owned && torch.new_handle(v->tensor, &v->tensor)) {
                 PyErr_SetString(PyExc_RuntimeError, "a tensor could not be taken over");
                 goto taken_back;
@@ -482,7 +544,7 @@ static PyObject *Program_call(PyObject *object, PyObject *const *args, size_t na
     if (call.thread) PyEval_RestoreThread(call.thread);
     if (UNLIKELY(status)) {
         if (!(status & OPERATOR_RAISED)) {
-            PyObject *raised = PyObject_CallFunction(self->failed, "i", status & ~WROTE);
+            PyObject *raised = PyObject_CallFunction(self->failed, "iO", status & ~WROTE, self->operators);
             Py_XDECREF(raised);
             if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "a compiled graph failed with code %d", status);
         }
@@ -628,6 +690,19 @@ static PyObject *init(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *init_memory(PyObject *module, PyObject *args) {
+    unsigned long long keys;
+    PyObject *callables[3];
+    if (!PyArg_ParseTuple(args, "nKnnOOO:init_memory", &impl_keys, &keys, &tensor_storage, &storage_data, &callables[0], &callables[1],
+                          &callables[2]))
+        return NULL;
+    ordinary_keys = keys;
+    Py_XSETREF(materialised, Py_NewRef(callables[0]));
+    Py_XSETREF(refused, Py_NewRef(callables[1]));
+    Py_XSETREF(noted, Py_NewRef(callables[2]));
+    Py_RETURN_NONE;
+}
+
 static PyObject *ready(PyObject *module, PyObject *unused) { return PyBool_FromLong(tensor_type != NULL); }
 
 static PyObject *init_storage(PyObject *module, PyObject *args) {
@@ -689,6 +764,7 @@ static PyMethodDef methods[] = {
     {"init_storage", init_storage, METH_VARARGS, "init_storage(words to the storage, bytes to its allocator, that, bytes to its flag): results may lie in the pool."},
     {"init_gpu", init_gpu, METH_O, "init_gpu(addresses): of the GPU's allocator, its current stream, and the launch of a kernel."},
     {"steps_entry", steps_entry, METH_NOARGS, "steps_entry() -> the address of the host function that runs Steps."},
+    {"init_memory", init_memory, METH_VARARGS, "init_memory(bytes to the keys, ordinary keys, words to the storage, words to its address, materialised, refused, noted)"},
     {"init_counts", init_counts, METH_O, "init_counts(words to the storage): where reference counts are, so that donated inputs need no copy."},
     {"new_tensor", new_tensor, METH_VARARGS, "new_tensor(n, foreign=False): an uninitialised f32 tensor of n elements, as host functions make them; in the pool's\n"
      "memory as torch sees it."},

@@ -9,7 +9,7 @@ enum Postfix { NUMBER, ADD, SUBTRACT, MULTIPLY, DIVIDE, MODULO, LEAST, GREATEST 
 enum Argument {
     A_TENSOR, A_OPTIONAL, A_UNDEFINED, A_DOUBLE, A_WORD, A_NUMBER, A_LIST, A_LISTS, A_DATA, A_RESULT, A_INTEGER_RESULT
 };
-enum { NO_MEMORY = 1, OPERATOR_FAILED = 2, MOST_INTEGERS = 28 };
+enum { NO_MEMORY = 1, OPERATOR_FAILED = 2, RESULT_DIFFERS = 4, OPERATOR_SHIFT = 18, MOST_INTEGERS = 28 }; /* as in native.py */
 
 /* Any function of the shim. Where integers and doubles are passed in registers of their own, and each in 8 bytes where they
  * are too many for those, a function finds its arguments whatever follows them. */
@@ -140,7 +140,7 @@ static int call_any(Run *r, const int64_t **words) {
     int status = 0;
     for (int64_t k = 0; k < n; ++k) {
         if (made[k]) put(r, results[k], made[k]);
-        else if (results[k] >= 0 && !r->slot[results[k]]) status = OPERATOR_FAILED;
+        else if (results[k] >= 0 && !r->slot[results[k]]) status = OPERATOR_FAILED | (which + 1) << OPERATOR_SHIFT;
     }
     return status;
 }
@@ -206,8 +206,9 @@ static int walk(Run *r) {
         case LAUNCH: status = launch_kernel(r, &w); break;
         case CALL: status = call_any(r, &w); break;
         case SETTLE:
-            if (host_settle(&r->slot[w[0]], w[1], numbers + w[2] + w[1])) status = OPERATOR_FAILED;
-            w += 3;
+            if (host_settle(&r->slot[w[0]], w[1], w[2], numbers + w[3], numbers + w[3] + w[2]))
+                status = RESULT_DIFFERS | (w[4] + 1) << OPERATOR_SHIFT;
+            w += 5;
             break;
         case DROP:
             if (*w < r->inputs) host_done(r->call, r->in, *w);

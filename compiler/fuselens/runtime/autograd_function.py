@@ -449,7 +449,7 @@ def _dense_layout(value: torch.Tensor) -> tuple[Any, Any]:
 def _laid_out(g: torch.Tensor, layout: Any, dtype: torch.dtype) -> torch.Tensor:
     """``g`` with the strides that the compiled backward was built for; itself where it has them already."""
     size, stride = layout
-    ordinary = g.layout is torch.strided and g.dtype == dtype and not g.is_conj() and not g.is_neg()
+    ordinary = g.layout is torch.strided and g.dtype == dtype and torch_private.is_ordinary(g)
     if ordinary and all(n == 1 or a == b for n, a, b in zip(size, g.stride(), stride, strict=True)):
         return g
     if g.layout is not torch.strided:

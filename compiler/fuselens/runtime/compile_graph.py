@@ -78,7 +78,7 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
             for info in generated.cpp.kernels:
                 names[info.name] = function(library, info.function, len(info.arguments), len(info.sizes))
             if any(i.checks for i in generated.cpp.kernels):
-                names["check_errors"] = memory.error_check(library)
+                names["check_errors"] = memory.error_check(library, generated.cpp.checks)
     elif generated.triton is not None and target.startswith("cuda"):
         from .launch import load_triton
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from .. import torch_private
 from ..ir.dtypes import DTYPES
 from ..native import IDLE_BYTES
 
@@ -44,15 +45,69 @@ def reinterpret(tensor: Tensor, sizes: tuple[int, ...], strides: tuple[int, ...]
     return torch.empty(0, dtype=dtype, device=tensor.device).set_(tensor.untyped_storage(), 0, sizes, strides)
 
 
-def settled(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
-    """``tensor`` if it starts its storage and has these strides, else a copy that does."""
+def materialised(tensor: Tensor) -> Tensor:
+    """What an operator gave, where kernels cannot read it at its address: an ordinary tensor of the same values.
+
+    Raises TypeError for what eager would not compute with as with an ordinary one.
+    """
+    plain = tensor
+    if plain.layout is torch.strided and type(plain) in (Tensor, torch.nn.Parameter):
+        if plain.is_conj() or plain.is_neg():
+            plain = plain.resolve_conj().resolve_neg()
+        if plain._is_zerotensor():
+            plain = plain.clone()
+    if not torch_private.is_ordinary(plain):
+        raise TypeError(f"an operator gave {described(tensor)}, whose elements kernels cannot read")
+    return plain
+
+
+def refuse(position: int, tensor: Tensor) -> None:
+    """Raises for an input that has no memory."""
+    what = f"input {position} of a compiled graph is {described(tensor)}"
+    if torch_private.is_ordinary(tensor) or torch_private.is_emptied(tensor):
+        raise RuntimeError(f"{what} whose storage was resized to nothing: its elements are not there")
+    raise TypeError(f"{what}, whose elements kernels cannot read at its address")
+
+
+def described(tensor: Tensor) -> str:
+    """``a float32 tensor of shape (4, 8) on cpu``, and what is special about it."""
+    special = [] if type(tensor) is Tensor else [f"of class {type(tensor).__name__}"]
+    special += [str(tensor.layout)] if tensor.layout is not torch.strided else []
+    try:
+        special += ["a zero tensor"] if tensor._is_zerotensor() else []
+        shape = f" of shape {tuple(tensor.shape)}"
+    except (RuntimeError, TypeError):  # nested tensors have none
+        shape = ""
+    return ", ".join([f"a {str(tensor.dtype).removeprefix('torch.')} tensor{shape} on {tensor.device}", *special])
+
+
+def differs(where: str) -> RuntimeError:
+    """What is raised where an operator gave something else than its rule for fake tensors says."""
+    return RuntimeError(
+        f"an operator of a compiled graph gave a tensor of another shape or dtype than its rule for fake tensors says: {where}"
+    )
+
+
+def note(error: BaseException, where: str, operands: tuple[object, ...]) -> None:
+    """Says on an operator's error which one it is, on what, and in which line of the user's."""
+    given = ", ".join(described(o) if isinstance(o, Tensor) else repr(o) for o in operands)
+    error.add_note(f"In an operator of a compiled graph: {where}, given {given or 'nothing'}")
+
+
+def settled(tensor: Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """``tensor`` if it starts its storage and has these strides, else a copy that does. It may be what an operator gave
+    that has other sizes or another dtype than expected, which raises, or no memory."""
+    if not torch_private.is_ordinary(tensor):
+        tensor = materialised(tensor)
+    if tensor.dtype != dtype or tensor.shape != sizes:
+        raise differs(f"{described(tensor)} in the place of {sizes} of {dtype}")
     if tensor.stride() == strides and tensor.storage_offset() == 0:
         return tensor
     out = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
     return out.copy_(tensor)
 
 
-def error_check(library: ctypes.CDLL) -> Callable[[], None]:
+def error_check(library: ctypes.CDLL, checks: tuple[str, ...] = ()) -> Callable[[], None]:
     """A function that raises if one of the unit's kernels reported an error in this thread since it was last called.
 
     The bits are kinds of errors: 1 an integer divided by zero, 2 an index out of range. Compiled code computes
@@ -63,7 +118,7 @@ def error_check(library: ctypes.CDLL) -> Callable[[], None]:
 
     def check() -> None:
         if kinds := take():
-            raise kernel_error(kinds)
+            raise kernel_error(kinds, checks)
 
     return check
 
@@ -86,6 +141,9 @@ def has_written(error: BaseException) -> bool:
     return getattr(error, "fuselens_wrote", False)
 
 
-def kernel_error(kinds: int) -> Exception:
-    """The exception for error flags of kernels."""
-    return RuntimeError("ZeroDivisionError") if kinds & 1 else IndexError("an index is out of range")
+def kernel_error(kinds: int, checks: tuple[str, ...] = ()) -> Exception:
+    """The exception for error flags of kernels, one of which computes what ``checks`` say."""
+    error = RuntimeError("ZeroDivisionError") if kinds & 1 else IndexError("an index is out of range")
+    if checks:
+        error.add_note(f"In a kernel of a compiled graph: {' or '.join(checks)}")
+    return error

@@ -15,13 +15,24 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..native import CHECK_FAILED, IDLE_BYTES, NO_MEMORY, SCALAR_TYPES, address, torch_library, words
+from .. import torch_private
+from ..native import (
+    CHECK_FAILED,
+    IDLE_BYTES,
+    NO_MEMORY,
+    OPERATOR_SHIFT,
+    RESULT_DIFFERS,
+    SCALAR_TYPES,
+    address,
+    torch_library,
+    words,
+)  # fmt: skip
 from . import _launch, _program, memory
 
 if TYPE_CHECKING:
     import torch
 
-    from ..codegen.source import HostProgram
+    from ..codegen.source import HostProgram, PythonOperator
 
 _SHIM = (
     "aoti_torch_empty_strided",
@@ -67,11 +78,44 @@ def available(tensor_offset: int) -> bool:
                 return False
     except (OSError, AttributeError):
         return False
+    places = _memory_places()
+    if places is None:
+        return False
+    _program.init_memory(places[0], _ordinary_keys("cpu"), *places[1:], memory.materialised, memory.refuse, memory.note)
     _program.init(tensor_offset, torch.Tensor, tuple(addresses))
     made = _program.new_tensor(5)
     return bool(
         type(made) is torch.Tensor and made.shape == (5,) and made.dtype == torch.float32 and not made.requires_grad
     )
+
+
+def _memory_places() -> tuple[int, int, int] | None:
+    """(bytes from a TensorImpl to its dispatch keys, words to its StorageImpl, words from there to the address of the
+    memory); None where they are not found."""
+    import torch
+
+    with torch.inference_mode(False):
+        tensors = [torch.empty(4, dtype=d, device="cpu") for d in (torch.float32, torch.complex64)]
+        tensors.append(
+            torch.frombuffer(bytearray(16), dtype=torch.float32)
+        )  # of foreign memory: its owner lies elsewhere
+        tensors += [torch.empty(3, device="meta"), tensors[1].conj(), torch.empty(2, requires_grad=True)[1:]]
+    keys = [[i for i, w in enumerate(words(t._cdata, 25)) if w == torch_private.dispatch_key_bits(t)] for t in tensors]
+    storages = [_storage_places(t) for t in tensors]
+    addresses = [
+        {i for i, w in enumerate(words(t.untyped_storage()._cdata, 12)) if i > 1 and w == t.untyped_storage().data_ptr()}
+        for t in tensors if t.device.type == "cpu"
+    ]  # fmt: skip
+    found = [sorted(set.intersection(*map(set, sets))) for sets in (keys, storages, addresses)]
+    return (8 * found[0][0], found[1][0], found[2][0]) if all(len(f) == 1 for f in found) else None
+
+
+def _ordinary_keys(device: str) -> int:
+    """The dispatch keys of tensors of this device whose elements are in memory as they are."""
+    import torch
+
+    with torch.inference_mode(False):
+        return torch_private.dispatch_key_bits(torch.empty(0, device=device))
 
 
 def runs_steps(target: str) -> bool:
@@ -85,6 +129,11 @@ def runs_on_gpu() -> bool:
     try:
         library = torch_library("torch_cuda")
         _program.init_gpu((*(address(library, name) for name in _GPU), _launch.entry()))
+        places = _memory_places()
+        if places is None:
+            return False
+        keys = _ordinary_keys("cpu") | _ordinary_keys("cuda")
+        _program.init_memory(places[0], keys, *places[1:], memory.materialised, memory.refuse, memory.note)
     except (OSError, AttributeError, ValueError):
         return False
     return True
@@ -202,8 +251,8 @@ def bind(
     return _program.Program(
         address(library, "fuselens_call"), library, program.inputs.encode(),
         tuple(constants[name] for name in program.constants), program.results.encode(), program.outputs,
-        tuple((operators[o.name], o.tensors, o.numbers, o.results) for o in program.operators), _failed,
-        program.releases_lock,
+        tuple((operators[o.name] if o.name else _again(o), *_described(o)) for o in program.operators),
+        functools.partial(_failed, program.checks), program.releases_lock,
     )  # fmt: skip
 
 
@@ -219,8 +268,8 @@ def bind_steps(program: HostProgram, constants: Mapping[str, Any], names: dict[s
     operators = zip(eval(f"({calls})", {"torch": names["torch"]}), program.operators, strict=True)
     return _program.Program(
         _program.steps_entry(), library, program.inputs.encode(), tuple(constants[name] for name in program.constants),
-        program.results.encode(), program.outputs, tuple((call, o.tensors, o.numbers, o.results) for call, o in operators),
-        _failed, program.releases_lock,
+        program.results.encode(), program.outputs, tuple((call, *_described(o)) for call, o in operators),
+        functools.partial(_failed, program.checks), program.releases_lock,
     )  # fmt: skip
 
 
@@ -241,10 +290,33 @@ def bind_imports(library: ctypes.CDLL, program: HostProgram) -> None:
             slots[k] = address(shim, name)
 
 
-def _failed(code: int) -> None:
+def _described(operator: PythonOperator) -> tuple[int, int, int, str]:
+    return operator.tensors, operator.numbers, operator.results, operator.where
+
+
+def _again(operator: PythonOperator) -> Callable[..., Any]:
+    """An operator that Python calls only where torch's function has failed: made when that happens."""
+
+    def call(*given: Any) -> Any:
+        import torch
+
+        return eval(f"lambda {', '.join(operator.parameters)}: {operator.call}", {"torch": torch})(*given)
+
+    return call
+
+
+def _failed(checks: tuple[str, ...], code: int, operators: tuple[Any, ...]) -> None:
     """Raises for what a host function returned. The captured frame then runs eagerly and raises eager's own error."""
     if code & CHECK_FAILED:
-        raise memory.kernel_error(code & ~CHECK_FAILED)
+        raise memory.kernel_error(code & (CHECK_FAILED - 1), checks)
+    which, code = (code >> OPERATOR_SHIFT) - 1, code & (CHECK_FAILED - 1)
     if code == NO_MEMORY:
         raise MemoryError("no memory for a compiled graph")
-    raise RuntimeError("an operator of a compiled graph failed")
+    where = operators[which][-1] if which >= 0 else ""
+    if code == RESULT_DIFFERS:
+        raise memory.differs(where)
+    if which >= 0:
+        raise RuntimeError(f"torch's function failed once, and not again, for an operator of a compiled graph: {where}")
+    raise RuntimeError(
+        "a view, a size or a stream of a compiled graph could not be made: its inputs are not as it was compiled for"
+    )

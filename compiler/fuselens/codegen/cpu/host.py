@@ -19,11 +19,11 @@ from sympy import Expr
 
 from ...ir.dtypes import NAMES
 from ...ir.loops import ITEMSIZE, Buffer, Extern, Kernel, Node, element, extern_reads
-from ...native import CHECK_FAILED, NO_MEMORY, OPERATOR_FAILED, SCALAR_TYPES, WROTE
+from ...native import CHECK_FAILED, NO_MEMORY, OPERATOR_FAILED, OPERATOR_SHIFT, RESULT_DIFFERS, SCALAR_TYPES, WROTE
 from ..expressions import print_factor, print_index
 from ..host import python_operator, used_outputs
 from ..operators import c_parameters, direct
-from ..source import HostProgram, KernelInfo, PythonOperator, Unsupported, Writer
+from ..source import HostProgram, KernelInfo, PythonOperator, Unsupported, Writer, checked
 from .parts import C_TYPES
 from .reserved import KEYWORDS
 from .unit import Unit
@@ -48,10 +48,11 @@ struct Runtime {  // what the process offers (runtime/_program.c)
   const long* (*strides)(void* tensor);
   int (*view)(void* base, long dim, const long* sizes, const long* strides, long offset, void** made);
   int (*over)(void* base, long dim, const long* sizes, const long* strides, int dtype, void** made);
-  int (*settle)(void** tensor, long dim, const long* strides);
+  int (*settle)(void** tensor, int dtype, long dim, const long* sizes, const long* strides);
   int (*python)(void* call, int which, void* const* tensors, const long* numbers, void** results);
   void (*done)(void* call, Value* in, long input);
   int (*own)(void* call, Value* in, long input);
+  int (*fail)(void* call, int which, void* const* tensors, const long* numbers);
 };
 namespace {
 template <long memories, long tensors>
@@ -270,7 +271,7 @@ class _Host:
         kinds = "".join(self._input_kind(k, n) for k, n in enumerate(graph.inputs))
         return HostProgram(
             inputs=kinds, constants=tuple(graph.constants), results=results, outputs=outputs,
-            operators=tuple(self.operators), imports=tuple(self.imports), releases_lock=self._is_long(),
+            operators=tuple(self.operators), checks=checked(self.infos.values()), imports=tuple(self.imports), releases_lock=self._is_long(),
         )  # fmt: skip
 
     def _unit(self) -> None:
@@ -393,9 +394,9 @@ class _Host:
         else:
             results = [self._slot("tensor") for _ in node.outputs]
             arguments += [f"&{r}" for r in results]
-        self._try(f"aten_{shim.function}({', '.join(arguments)})", spans=node.spans)
+        which = self._failed_call(node, f"aten_{shim.function}({', '.join(arguments)})")
         if results:
-            self._take(node, results)
+            self._take(node, results, which)
 
     def _c_argument(self, kind: str, value: Any) -> list[str]:
         if kind == "t":
@@ -425,24 +426,37 @@ class _Host:
         return [self._list(value), str(len(value))]
 
     def _by_python(self, node: Extern) -> None:
-        used = used_outputs(node)
         which = len(self.operators)
         made, tensors, numbers = python_operator(node, f"operator{which}")
         self.operators.append(made)
         given = [self._tensor(n) for n in tensors]
-        results = [self._slot("tensor") for _ in used]
+        results = [self._slot("tensor") for _ in used_outputs(node)]
         into = f"&{results[0]}" if results else "0"  # slots that were made together lie side by side
-        passed = "0"
-        if given:
-            passed = f"given{which}"
-            self.body.put(f"void* const {passed}[] = {{{', '.join(given)}}};")
+        passed = self._passed(which, given)
         self.body.put(
             f"if (const int code = run->python(call, {which}, {passed}, {self._list(numbers)}, {into})) return code{f' | {WROTE}' * bool(self.wrote)};",
             node.spans,
         )
-        self._take(node, results)
+        self._take(node, results, which)
 
-    def _take(self, node: Extern, results: list[str]) -> None:
+    def _passed(self, which: int, tensors: list[str]) -> str:
+        """The name of an array of an operator's tensors, 0 for an empty one."""
+        if not tensors:
+            return "0"
+        self.body.put(f"void* const given{which}[] = {{{', '.join(tensors)}}};")
+        return f"given{which}"
+
+    def _failed_call(self, node: Extern, call: str) -> int:
+        """Writes a call by address. Where it fails Python calls the operator, which raises torch's own error. Its number."""
+        which = len(self.operators)
+        made, tensors, numbers = python_operator(node, "")
+        self.operators.append(made)
+        passed = self._passed(which, [self._tensor(n) for n in tensors])
+        fails = f"run->fail(call, {which}, {passed}, {self._list(numbers)})" + f" | {WROTE}" * bool(self.wrote)
+        self.body.put(f"if ({call}) return {fails};", node.spans)
+        return which
+
+    def _take(self, node: Extern, results: list[str], which: int) -> None:
         for name, slot in zip(node.outputs, results, strict=bool(results)):
             if not name:
                 self.body.put(f"run->drop({slot}), {slot} = 0;")
@@ -450,7 +464,10 @@ class _Host:
             buffer = self.graph.buffers[name]
             self.tensors[name] = self.slots[name] = slot
             if not buffer.storage and buffer.sizes:
-                self._try(f"run->settle(&{slot}, {len(buffer.sizes)}, {self._list(buffer.strides)})")
+                if buffer.dtype not in _SCALAR_TYPES:
+                    raise Unsupported(f"an operator gives a tensor of {buffer.dtype}")
+                settle = f"run->settle(&{slot}, {_SCALAR_TYPES[buffer.dtype]}, {self._shape(buffer)})"
+                self._try(settle, RESULT_DIFFERS | (which + 1) << OPERATOR_SHIFT)
 
     # --- results ---
 
