@@ -87,7 +87,8 @@ def _xlogy(step: Step, x: Tensor, y: Tensor, log: Callable[[Tensor], Tensor]) ->
 
 
 def _softshrink(step: Step, x: Tensor, lambd: float = 0.5) -> Tensor:
-    """Nothing is rounded on the way, the limit neither."""
+    """Nothing is rounded on the way; the limit is from torch 2.14 on."""
+    lambd = step(lambd) if torch_private.SHRINKS_BY_ROUNDED else lambd
     return torch.where(x.abs() > lambd, x - x.sign() * lambd, x * 0)
 
 
