@@ -20,8 +20,8 @@
 #include <Python.h>
 #include <structmember.h>
 
-#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
-#error "fuselens knows the frame layouts of CPython 3.11, 3.12 and 3.13 only"
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030F0000
+#error "fuselens knows the frame layouts of CPython 3.11 to 3.14 only"
 #endif
 #ifdef Py_GIL_DISABLED
 #error "fuselens relies on the GIL"
@@ -34,6 +34,9 @@
 #include <internal/pycore_frame.h>
 #include <internal/pycore_dict.h>
 #include <internal/pycore_interp.h>
+#if PY_VERSION_HEX >= 0x030E0000
+#include <internal/pycore_interpframe.h>
+#endif
 #undef Py_BUILD_CORE
 
 #include <stdint.h>
@@ -51,30 +54,66 @@ typedef _PyInterpreterFrame Frame;
 
 #if PY_VERSION_HEX >= 0x030D0000
 extern void _PyEval_FrameClearAndPop(PyThreadState *, Frame *);
-static inline PyCodeObject *frame_code(Frame *f) { return (PyCodeObject *)f->f_executable; }
+#endif
+
+#if PY_VERSION_HEX >= 0x030E0000
+/* A frame's references carry a tag: one that is set says that the frame does not own the object, and NULL is the tag
+ * alone. Without it they are pointers, and a pointer is a reference that owns. */
+typedef _PyStackRef Slot;
+#define NULL_SLOT PyStackRef_NULL
+static inline PyObject *untagged(PyObject *o) { return (PyObject *)((uintptr_t)o & ~(uintptr_t)Py_TAG_REFCNT); }
+static inline Slot slot_of(PyObject *owned) { return PyStackRef_FromPyObjectSteal(owned); }
+static inline PyCodeObject *frame_code(Frame *f) { return (PyCodeObject *)PyStackRef_AsPyObjectBorrow(f->f_executable); }
+static inline PyObject *frame_function(Frame *f) { return PyStackRef_AsPyObjectBorrow(f->f_funcobj); }
 static inline void frame_set_code(Frame *f, PyCodeObject *code) {
-    f->f_executable = (PyObject *)code;
+    Slot old = f->f_executable;
+    f->f_executable = PyStackRef_FromPyObjectNew(code);
     f->instr_ptr = _PyCode_CODE(code);
+    f->stackpointer = f->localsplus + code->co_nlocalsplus;
+    PyStackRef_CLOSE(old);
 }
 #else
+typedef PyObject *Slot;
+#define NULL_SLOT NULL
+static inline PyObject *untagged(PyObject *o) { return o; }
+static inline Slot slot_of(PyObject *owned) { return owned; }
+#if PY_VERSION_HEX >= 0x030D0000
+static inline PyCodeObject *frame_code(Frame *f) { return (PyCodeObject *)f->f_executable; }
+#else
 static inline PyCodeObject *frame_code(Frame *f) { return f->f_code; }
+#endif
+#if PY_VERSION_HEX >= 0x030C0000
+static inline PyObject *frame_function(Frame *f) { return f->f_funcobj; }
+#else
+static inline PyObject *frame_function(Frame *f) { return (PyObject *)f->f_func; }
+#endif
 static inline void frame_set_code(Frame *f, PyCodeObject *code) {
+    PyCodeObject *old = frame_code(f);
+    Py_INCREF(code);
+#if PY_VERSION_HEX >= 0x030D0000
+    f->f_executable = (PyObject *)code;
+    f->instr_ptr = _PyCode_CODE(code);
+#else
     f->f_code = code;
     f->prev_instr = _PyCode_CODE(code) - 1;
+#endif
+    f->stacktop = code->co_nlocalsplus;
+    Py_DECREF(old);
 }
 #endif
+
+/* The arguments of a frame that has not started. Each is to be read through untagged(). */
+static inline PyObject *const *frame_locals(Frame *f) { return (PyObject *const *)f->localsplus; }
 
 #define CALLBACK_RECURSION 4000
 #if PY_VERSION_HEX >= 0x030C0000
 #define RECURSION_REMAINING py_recursion_remaining
-static inline PyObject *frame_function(Frame *f) { return f->f_funcobj; }
 static inline int code_size(PyCodeObject *code) { return code->co_framesize; }
 #define GetExtra PyUnstable_Code_GetExtra
 #define SetExtra PyUnstable_Code_SetExtra
 #define RequestExtraIndex PyUnstable_Eval_RequestCodeExtraIndex
 #else
 #define RECURSION_REMAINING recursion_remaining
-static inline PyObject *frame_function(Frame *f) { return (PyObject *)f->f_func; }
 static inline int code_size(PyCodeObject *code) {
     return code->co_nlocalsplus + code->co_stacksize + (int)FRAME_SPECIALS_SIZE;
 }
@@ -580,7 +619,7 @@ static const Op *run_ops(const Guards *g, Run *r, const Op *op, const Op *end) {
     for (; op < end; op++) {
         PyObject *o = op->kind > ROOT_WEAK && op->a >= 0 ? values[op->a] : NULL;
         switch (op->kind) {
-        case ROOT_LOCAL: PRODUCE(r->locals[op->n]); break;
+        case ROOT_LOCAL: PRODUCE(untagged(r->locals[op->n])); break;
         case ROOT_CLOSURE: {
             PyObject *closure = r->func->func_closure;
             REQUIRE(closure != NULL && op->n < PyTuple_GET_SIZE(closure));
@@ -766,14 +805,33 @@ static void group_forget(Group *group) {
     group->n_snapshots = group->last_hit = 0;
 }
 
+/* Where the version of a dictionary is. On 3.14 they have none: there all that a snapshot rests on share one, which
+ * CPython's watcher raises at every change of any of them, also when one is freed. */
+#if PY_VERSION_HEX >= 0x030E0000
+static uint64_t shared_version = 1;
+static int dict_watcher = -1;  /* none was left: no dictionary has a version */
+static int dict_changed(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObject *value) {
+    (void)event, (void)dict, (void)key, (void)value;
+    shared_version++;
+    return 0;
+}
+static inline const Raw *version_of(PyObject *dict) { return (void)dict, &shared_version; }
+static inline int has_version(PyObject *dict) { return dict_watcher >= 0 && PyDict_Watch(dict_watcher, dict) == 0; }
+#else
+static inline const Raw *version_of(PyObject *dict) { return &((PyDictObject *)dict)->ma_version_tag; }
+static inline int has_version(PyObject *dict) {
+#if PY_VERSION_HEX >= 0x030D0000
+    return ((PyDictObject *)dict)->ma_values == NULL;  /* 3.13.0 stores into inline values behind the dictionary's back */
+#else
+    return (void)dict, 1;
+#endif
+}
+#endif
+
 /* 0, which no version is: of a dictionary that may change without a new one. */
 static inline uint64_t dict_version(PyObject *dict) {
-    const PyDictObject *d = (const PyDictObject *)dict;
     if (!PyDict_CheckExact(dict)) return 0;  /* an OrderedDict's order is not that of the dict beneath it */
-#if PY_VERSION_HEX >= 0x030D0000
-    if (d->ma_values != NULL) return 0;  /* 3.13.0 stores into the object's inline values behind the dictionary's back */
-#endif
-    return d->ma_version_tag;
+    return has_version(dict) ? *version_of(dict) : 0;
 }
 
 /* Growing arrays; `n` elements are in use. */
@@ -851,8 +909,7 @@ static int add_op(const Guards *g, Snapshot *s, const Group *group, int32_t at, 
         if (versioned[a]) return 1;
         versioned[a] = 1;
         TYPE_WORD(a);
-        const PyDictObject *d = (const PyDictObject *)o;
-        return add_word(s, &d->ma_version_tag, (const void *)(uintptr_t)dict_version(o), at);
+        return add_word(s, version_of(o), (const void *)(uintptr_t)dict_version(o), at);
     }
     case SEQ_ITEM:
         TYPE_WORD(a);
@@ -931,7 +988,7 @@ refused:
 /* A dictionary has changed: whether those of its items that matter have not. Then the new version is as good. */
 static __attribute__((noinline)) int dict_still_fits(const Guards *g, const Group *group, Snapshot *s, Py_ssize_t word) {
     if (s->dict_ops[word] < 0) return 0;
-    PyObject *dict = (PyObject *)((char *)s->words[word].at - offsetof(PyDictObject, ma_version_tag));
+    PyObject *dict = s->values[g->ops[s->dict_ops[word]].a - group->first_slot];
     for (int32_t at = s->dict_ops[word]; at >= 0; at = g->ops[at].sibling) {
         const Op *op = &g->ops[at];
         if (op->kind == DICT_KEYS_ARE) {
@@ -1907,15 +1964,12 @@ static inline int swap(PyThreadState *ts, Frame *f, int old_size, Entry *e, PyOb
     int more = code_size(new) - old_size;
     if (UNLIKELY(more > 0 && more >= ts->datastack_limit - ts->datastack_top)) return 0;
     ts->datastack_top += more;
-    for (int i = old->co_nlocalsplus; i < new->co_nlocalsplus; i++) f->localsplus[i] = NULL;
+    for (int i = old->co_nlocalsplus; i < new->co_nlocalsplus; i++) f->localsplus[i] = NULL_SLOT;
     if (gathered != NULL) {
-        if (e->gather_slot >= 0) f->localsplus[e->gather_slot] = gathered;
+        if (e->gather_slot >= 0) f->localsplus[e->gather_slot] = slot_of(gathered);
         else Py_DECREF(gathered);
     }
-    Py_INCREF(new);
     frame_set_code(f, new);
-    f->stacktop = new->co_nlocalsplus;
-    Py_DECREF(old);
     return 1;
 }
 
@@ -1955,7 +2009,7 @@ static __attribute__((noinline)) Entry *find_entry(Table *t, Frame *f, PyFunctio
         if (UNLIKELY(!e->alive || e->owner != tls_owner)) continue;
         Py_INCREF(e);
         int check;
-        if (LIKELY(guards_run(e->guards, func, f->localsplus, &check, gathered))) {
+        if (LIKELY(guards_run(e->guards, func, frame_locals(f), &check, gathered))) {
             if (i > 0 && t->version == version) {
                 memmove(t->entries + 1, t->entries, i * sizeof *t->entries);
                 t->entries[0] = e;
@@ -1986,7 +2040,7 @@ static PyObject *ask(PyFunctionObject *func, PyCodeObject *code, Frame *f, PyObj
     int n = code_argument_slots(code);
     PyObject *answer = NULL, *arguments = PyTuple_New(n);
     if (arguments == NULL) return NULL;
-    for (int i = 0; i < n; i++) PyTuple_SET_ITEM(arguments, i, Py_NewRef(f->localsplus[i]));
+    for (int i = 0; i < n; i++) PyTuple_SET_ITEM(arguments, i, Py_NewRef(untagged(frame_locals(f)[i])));
     stats.callbacks++;
     PyObject *callback = take_callback();
     /* Compiling is a lot of Python: let it run at full speed when nobody else needs the evaluator. */
@@ -2025,7 +2079,7 @@ static __attribute__((noinline)) PyObject *miss(PyThreadState *ts, Frame *f, PyF
         goto error;
     }
     if (check_swappable(code, e) < 0) goto error;
-    if (!guards_run(e->guards, func, f->localsplus, &check, &gathered)) {
+    if (!guards_run(e->guards, func, frame_locals(f), &check, &gathered)) {
         stats.rejected++;
         Py_DECREF(e);
         return evaluate(ts, f, 0);
@@ -2545,6 +2599,9 @@ PyMODINIT_FUNC PyInit__hook(void) {
         goto error;
     }
     if (empty_dict == NULL && (empty_dict = PyDict_New()) == NULL) goto error;
+#if PY_VERSION_HEX >= 0x030E0000
+    if (dict_watcher < 0 && (dict_watcher = PyDict_AddWatcher(dict_changed)) < 0) PyErr_Clear();
+#endif
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0) goto error;
     if (PyModule_AddType(module, &GuardsType) < 0 || PyModule_AddType(module, &EntryType) < 0 ||

@@ -1,4 +1,4 @@
-"""CPython bytecode of 3.11, 3.12 and 3.13: decode, assemble, emit, and one instruction set for all three.
+"""CPython bytecode of 3.11 to 3.14: decode, assemble, emit, and one instruction set for all of them.
 
 Nothing else in the compiler knows versions. `decode` gives instructions that refer to constants, names, locals and jump
 targets themselves; `assemble` interns them, chooses jump directions and widths, and lays out caches, exception table,
@@ -37,6 +37,7 @@ LOAD_METHOD              name              o -- a b             a callable and i
                                                                 function, self
 STORE_ATTR               name              v o --
 DELETE_ATTR              name              o --
+LOAD_SPECIAL             name              o -- a b             like LOAD_METHOD, found on the type
 LOAD_SUPER_ATTR          (name, explicit)  super cls self -- v  explicit: super was called with two arguments
 LOAD_SUPER_METHOD        (name, explicit)  super cls self -- a b  like LOAD_METHOD
 POP_TOP                                    v --
@@ -65,12 +66,14 @@ UNPACK_EX                before+(after<<8) seq -- v*            first item on to
 CONVERT_VALUE            1, 2, 3           v -- s               str, repr, ascii
 FORMAT_SIMPLE                              v -- s
 FORMAT_WITH_SPEC                           v spec -- s
+BUILD_INTERPOLATION      flags             v text [spec] -- i   of a t-string: spec when flags & 1, conversion in flags >> 2
+BUILD_TEMPLATE                             strings interpolations -- t
 KW_NAMES                 names             --                   names for the next CALL
 CALL                     n                 a b args*n -- v      a, b: see LOAD_METHOD
 CALL_KW                  n                 a b args*n names -- v
-CALL_FUNCTION_EX         flags             a b args [kwargs] -- v   kwargs when flags & 1
+CALL_FUNCTION_EX         flags             a b args [kwargs] -- v   kwargs, or NULL for none, when flags & 1
 MAKE_FUNCTION            flags             [defaults] [kwdefaults] [annotations] [closure] code -- f    flags 1 2 4 8
-SET_FUNCTION_ATTRIBUTE   flag              v f -- f
+SET_FUNCTION_ATTRIBUTE   flag              v f -- f         16: the function that makes the annotations
 CALL_INTRINSIC_1         name              v -- v               "INTRINSIC_PRINT" and so on
 CALL_INTRINSIC_2         name              a b -- v
 IMPORT_NAME              name              level fromlist -- m
@@ -87,7 +90,7 @@ PUSH_EXC_INFO                              e -- previous e
 POP_EXCEPT                                 e --
 CHECK_EXC_MATCH                              e t -- e v
 CHECK_EG_MATCH                               e t -- rest match    and match is being handled
-WITH_EXCEPT_START                          exit l p e -- exit l p e v
+WITH_EXCEPT_START        i                 exit .. e -- exit .. e v    exit: the i-th from the top
 BEFORE_WITH, BEFORE_ASYNC_WITH             o -- exit v
 RETURN_GENERATOR                           -- v
 YIELD_VALUE                                v -- sent
@@ -102,7 +105,7 @@ MATCH_CLASS              n                 o cls names -- v
 UNSUPPORTED              opcode name       unknown
 ======================== ================= ==================== ====================================================
 
-RESUME, NOP, CACHE and PRECALL are nothing. `effect` gives the change in depth.
+RESUME, NOP, NOT_TAKEN, CACHE and PRECALL are nothing. `effect` gives the change in depth.
 """
 
 from __future__ import annotations
@@ -117,7 +120,7 @@ from typing import Any, NamedTuple
 
 VERSION = sys.version_info[:2]
 NULL_FIRST = VERSION < (3, 13)
-"""Whether a call's NULL lies below the callable (3.11, 3.12) or above it (3.13)."""
+"""Whether a call's NULL lies below the callable (3.11, 3.12) or above it (from 3.13 on)."""
 
 Position = tuple["int | None", "int | None", "int | None", "int | None"]
 """(line, end line, column, end column), columns in UTF-8 bytes, as co_positions gives them."""
@@ -183,12 +186,16 @@ _HAS_ARG = frozenset(getattr(dis, "hasarg", range(dis.HAVE_ARGUMENT, _N_OPCODES)
 _BINARY: list[str] = [symbol for _, symbol in opcode._nb_ops]  # type: ignore[attr-defined]
 _INTRINSICS_1: list[str] = getattr(opcode, "_intrinsic_1_descs", [])
 _INTRINSICS_2: list[str] = getattr(opcode, "_intrinsic_2_descs", [])
+_COMMON_CONSTANTS: list[Any] = getattr(opcode, "_common_constants", [])
+_SPECIAL_METHODS: list[str] = getattr(opcode, "_special_method_names", [])
 # What COMPARE_OP's specialised forms test, from 3.12 on: unordered 1, less 2, greater 4, equal 8.
 _COMPARE_MASK = {"<": 2, "<=": 10, "==": 8, "!=": 7, ">": 4, ">=": 12}
 _COMPARE_SHIFT = {(3, 11): 0, (3, 12): 4}.get(VERSION, 5)
 
-_LOCAL_OPS = {"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR"}
-_PAIR_OPS = {"LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"}
+_LOCAL_OPS = {"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_FAST_BORROW"}
+_PAIR_OPS = {
+    "LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW",
+}  # fmt: skip
 _CELL_OPS = {
     "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF",
     "MAKE_CELL",
@@ -212,6 +219,12 @@ _SHIFT = {"name1": 1, "name2": 2, "compare": _COMPARE_SHIFT}
 _TERMINAL = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "INTERPRETER_EXIT"}
 _UNCONDITIONAL = {"JUMP", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
 _BACKWARD = {dis.opmap[n] for n in dis.opmap if "BACKWARD" in n and "JUMP" in n and dis.opmap[n] < _N_OPCODES}
+if _KIND.get("END_ASYNC_FOR") == "jump":  # 3.14: it names the SEND of its loop, for monitoring tools, and never jumps
+    _BACKWARD.add(dis.opmap["END_ASYNC_FOR"])
+_WITH = [
+    ("COPY", 1), ("LOAD_SPECIAL", 1), ("SWAP", 2), ("SWAP", 3), ("LOAD_SPECIAL", 0), ("CALL", 0),
+]  # fmt: skip
+"""How code of 3.14 enters a context: it looks up __exit__, then __enter__, which it calls."""
 
 
 def slot_names(code: CodeType) -> list[str]:
@@ -299,6 +312,32 @@ def spell_out_super(decoded: Decoded) -> None:
     decoded.instructions[:] = found
 
 
+def join_with(decoded: Decoded) -> None:
+    """Makes one BEFORE_WITH, as older versions have it, of the instructions by which 3.14 enters a context. `assemble`
+    makes them of it again."""
+    joined: dict[Instruction, Instruction] = {}
+    found: list[Instruction] = []
+    for it in decoded.instructions:
+        found.append(it)
+        last = found[-len(_WITH) :]
+        if it.op == "CALL" and [(i.op, i.arg) for i in last] == _WITH:
+            first = last[0]
+            del found[-len(_WITH) + 1 :]
+            first.op, first.arg, first.argval = "BEFORE_WITH", None, None
+            joined.update(dict.fromkeys(last, first))
+    for handler in decoded.handlers:
+        handler.start = joined.get(handler.start, handler.start)
+        handler.end = joined.get(handler.end, handler.end)
+    decoded.instructions[:] = found
+
+
+def own_loads(decoded: Decoded) -> None:
+    """Makes plain loads of those that borrow from the local: 3.14's compiler has proved that the local keeps the value
+    for so long, which need not hold where the instructions are to run among others."""
+    for it in decoded.instructions:
+        it.op = it.op.replace("_BORROW", "")
+
+
 def split_pairs(decoded: Decoded) -> None:
     """Makes two instructions of each that handles two locals: `assemble` would, where a slot is too high for a pair, and
     what is made of these instructions is to decode to as many."""
@@ -318,12 +357,13 @@ def split_pairs(decoded: Decoded) -> None:
 
 def _pair_opcodes(name: str) -> tuple[str, str]:
     """LOAD_FAST_LOAD_FAST → LOAD_FAST, LOAD_FAST, and so on."""
-    end = name.index("_FAST") + 5
+    end = max(name.rfind("_LOAD_"), name.rfind("_STORE_"))
     return name[:end], name[end + 1 :]
 
 
 def _find_loop_exits(instructions: list[Instruction]) -> None:
-    """3.12 ends a loop with END_FOR, 3.13 with END_FOR and POP_TOP; an exhausted FOR_ITER skips both."""
+    """3.12 ends a loop with END_FOR, 3.13 with END_FOR and POP_TOP, 3.14 with END_FOR and POP_ITER; an exhausted FOR_ITER
+    has the effect of both."""
     index: dict[Instruction, int] | None = None
     for it in instructions:
         if it.op == "FOR_ITER":
@@ -537,13 +577,15 @@ def _jump_opcodes(name: str, backward: bool) -> tuple[str, ...]:
         if VERSION < (3, 12):
             return (condition.replace("JUMP_", "JUMP_BACKWARD_" if backward else "JUMP_FORWARD_"),)
         return (_INVERSE[condition], "JUMP_BACKWARD") if backward else (condition,)
-    if backward:
+    if backward and name != "END_ASYNC_FOR":
         raise ValueError(f"{name} cannot jump backwards")
     return (name,)
 
 
 def _arguments(it: Instruction, pool: _Pool) -> list[tuple[str, int]]:
     """Opcode and raw argument of an instruction that does not jump; a pair whose slots do not fit nibbles gives two."""
+    if it.op == "BEFORE_WITH" and it.op not in dis.opmap:
+        return _WITH
     kind = _KIND.get(it.op, "")
     if not kind:
         if isinstance(it.argval, int) and it.op in dis.opmap and dis.opmap[it.op] in _HAS_ARG:
@@ -713,11 +755,11 @@ def _stack_size(units: list[_Unit], spans: _Spans) -> int:
         while i < len(units) and depth[i] < here:
             depth[i] = here
             unit = units[i]
-            if unit.target is not None:
+            name = dis.opname[unit.op]
+            if unit.target is not None and name != "END_ASYNC_FOR":
                 there = here + _unit_effect(unit, True)
                 greatest = max(greatest, there)
                 work.append((index[unit.target], there))
-            name = dis.opname[unit.op]
             if name in _UNCONDITIONAL or name in _TERMINAL:
                 break
             here += _unit_effect(unit, False)
@@ -737,9 +779,9 @@ def stack_depths(decoded: Decoded) -> dict[Instruction, int]:
         while i not in depth and i < len(units):
             depth[i] = here
             unit = units[i]
-            if unit.target is not None:
-                work.append((index[unit.target], here + _unit_effect(unit, True)))
             name = dis.opname[unit.op]
+            if unit.target is not None and name != "END_ASYNC_FOR":
+                work.append((index[unit.target], here + _unit_effect(unit, True)))
             if name in _UNCONDITIONAL or name in _TERMINAL:
                 break
             here += _unit_effect(unit, False)
@@ -820,7 +862,7 @@ def load_attr(name: str) -> Instructions:
 
 
 def binary_subscr() -> Instructions:
-    return _one("BINARY_SUBSCR")
+    return _one("BINARY_SUBSCR") if VERSION < (3, 14) else _one("BINARY_OP", "[]")
 
 
 def binary_op(symbol: str) -> Instructions:
@@ -865,6 +907,8 @@ def call(n: int, kwnames: tuple[str, ...] = ()) -> Instructions:
 
 def call_function_ex(kwargs: bool = False) -> Instructions:
     """Calls what prepare_call left, with a tuple, and a dict when `kwargs`."""
+    if VERSION >= (3, 14):
+        return [*(() if kwargs else push_null()), *_one("CALL_FUNCTION_EX")]
     return _one("CALL_FUNCTION_EX", int(kwargs))
 
 
@@ -944,7 +988,8 @@ def jump(target: Instruction) -> Instructions:
 
 def pop_jump_if(truth: bool, target: Instruction) -> Instructions:
     to_bool = _one("TO_BOOL") if VERSION >= (3, 13) else []
-    return [*to_bool, Instruction("POP_JUMP_IF_TRUE" if truth else "POP_JUMP_IF_FALSE", target=target)]
+    not_taken = _one("NOT_TAKEN") if VERSION >= (3, 14) else []
+    return [*to_bool, Instruction("POP_JUMP_IF_TRUE" if truth else "POP_JUMP_IF_FALSE", target=target), *not_taken]
 
 
 # --- the normalised form ------------------------------------------------------------------------------------------
@@ -987,7 +1032,7 @@ def _load_fast(it: Instruction) -> Micros:
 
 
 def _pair(it: Instruction) -> Micros:
-    one, two = _pair_opcodes(it.op)
+    one, two = _pair_opcodes(it.op.replace("_BORROW", ""))
     return Micro(one, it.argval[0]), Micro(two, it.argval[1])
 
 
@@ -1061,6 +1106,32 @@ def _format_value(it: Instruction) -> Micros:
     return *below, Micro("FORMAT_WITH_SPEC")
 
 
+def _binary_op(it: Instruction) -> Micros:
+    return (Micro("BINARY_SUBSCR") if it.argval == "[]" else Micro("BINARY_OP", it.argval),)
+
+
+def _common_constant(it: Instruction) -> Micros:
+    return (Micro("LOAD_CONST", _COMMON_CONSTANTS[it.arg if it.arg is not None else it.argval]),)
+
+
+def _load_special(it: Instruction) -> Micros:
+    return (Micro("LOAD_SPECIAL", _SPECIAL_METHODS[it.arg if it.arg is not None else it.argval]),)
+
+
+def _call_function_ex(it: Instruction) -> Micros:
+    """From 3.14 on, keyword arguments are always there, or NULL."""
+    return (Micro("CALL_FUNCTION_EX", 1 if VERSION >= (3, 14) else it.argval),)
+
+
+def _before_with(it: Instruction) -> Micros:
+    """3.14 keeps __exit__ as a call expects it: with a NULL or its object above it."""
+    return Micro(it.op), *((Micro("PUSH_NULL"), Micro("SWAP", 2)) if VERSION >= (3, 14) else ())
+
+
+def _with_except_start(_: Instruction) -> Micros:
+    return (Micro("WITH_EXCEPT_START", 5 if VERSION >= (3, 14) else 4),)
+
+
 def _make_function(it: Instruction) -> Micros:
     return (Micro("MAKE_FUNCTION", it.arg or it.argval or 0),)
 
@@ -1074,27 +1145,27 @@ def _fixed(*micros: Micro) -> Callable[[Instruction], Micros]:
 
 
 _RULES: dict[str, Callable[[Instruction], Micros]] = {
-    **dict.fromkeys(["RESUME", "NOP", "CACHE", "PRECALL", "EXTENDED_ARG"], _nothing),
+    **dict.fromkeys(["RESUME", "NOP", "NOT_TAKEN", "CACHE", "PRECALL", "EXTENDED_ARG"], _nothing),
     **dict.fromkeys(
         _words("""
             STORE_FAST DELETE_FAST LOAD_FAST_AND_CLEAR MAKE_CELL COPY_FREE_VARS LOAD_CLOSURE LOAD_DEREF
             STORE_DEREF DELETE_DEREF LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF LOAD_FROM_DICT_OR_GLOBALS
             STORE_GLOBAL DELETE_GLOBAL LOAD_NAME STORE_NAME DELETE_NAME LOAD_LOCALS LOAD_BUILD_CLASS
             LOAD_ASSERTION_ERROR SETUP_ANNOTATIONS LOAD_METHOD STORE_ATTR DELETE_ATTR POP_TOP PUSH_NULL
-            COPY SWAP BINARY_OP IS_OP CONTAINS_OP UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT UNARY_NOT
+            COPY SWAP IS_OP CONTAINS_OP UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT UNARY_NOT
             TO_BOOL BINARY_SUBSCR STORE_SUBSCR DELETE_SUBSCR BINARY_SLICE STORE_SLICE GET_LEN
             BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_STRING BUILD_SLICE BUILD_MAP BUILD_CONST_KEY_MAP
             LIST_APPEND SET_ADD LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE MAP_ADD LIST_TO_TUPLE
             UNPACK_SEQUENCE UNPACK_EX CONVERT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC KW_NAMES CALL CALL_KW
-            CALL_FUNCTION_EX SET_FUNCTION_ATTRIBUTE IMPORT_NAME IMPORT_FROM GET_ITER GET_YIELD_FROM_ITER
+            SET_FUNCTION_ATTRIBUTE IMPORT_NAME IMPORT_FROM GET_ITER GET_YIELD_FROM_ITER
             GET_AWAITABLE GET_AITER GET_ANEXT RETURN_VALUE RAISE_VARARGS RERAISE PUSH_EXC_INFO
-            POP_EXCEPT CHECK_EXC_MATCH CHECK_EG_MATCH WITH_EXCEPT_START BEFORE_WITH BEFORE_ASYNC_WITH
+            POP_EXCEPT CHECK_EXC_MATCH CHECK_EG_MATCH BEFORE_ASYNC_WITH BUILD_INTERPOLATION BUILD_TEMPLATE
             RETURN_GENERATOR YIELD_VALUE END_SEND CLEANUP_THROW END_ASYNC_FOR MATCH_MAPPING
             MATCH_SEQUENCE MATCH_KEYS MATCH_CLASS
         """),
         _same,
     ),
-    **dict.fromkeys(["LOAD_FAST", "LOAD_FAST_CHECK"], _load_fast),
+    **dict.fromkeys(["LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"], _load_fast),
     **dict.fromkeys(_PAIR_OPS, _pair),
     **dict.fromkeys(["JUMP", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"], _jump),
     **{
@@ -1103,13 +1174,20 @@ _RULES: dict[str, Callable[[Instruction], Micros]] = {
         for when in ("TRUE", "FALSE", "NONE", "NOT_NONE")
     },
     **dict.fromkeys(["JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"], _jump_or_pop),
-    "LOAD_CONST": _const,
+    **dict.fromkeys(["LOAD_CONST", "LOAD_SMALL_INT"], _const),
+    "LOAD_COMMON_CONSTANT": _common_constant,
+    "LOAD_SPECIAL": _load_special,
     "RETURN_CONST": _return_const,
     "LOAD_GLOBAL": _load_global,
     "LOAD_ATTR": _load_attr,
     "LOAD_SUPER_ATTR": _load_super_attr,
     "COMPARE_OP": _compare,
+    "BINARY_OP": _binary_op,
+    "CALL_FUNCTION_EX": _call_function_ex,
+    "BEFORE_WITH": _before_with,
+    "WITH_EXCEPT_START": _with_except_start,
     "FOR_ITER": _for_iter,
+    "POP_ITER": _fixed(Micro("POP_TOP")),
     "END_FOR": _end_for,
     "SEND": _send,
     "CALL_INTRINSIC_1": _intrinsic_1,
@@ -1126,7 +1204,7 @@ _EFFECTS: dict[str, int | Callable[[Any], int]] = {
     **dict.fromkeys(
         _words("""
             LOAD_CONST LOAD_FAST LOAD_FAST_AND_CLEAR LOAD_CLOSURE LOAD_DEREF LOAD_CLASSDEREF LOAD_GLOBAL
-            LOAD_NAME LOAD_LOCALS LOAD_BUILD_CLASS LOAD_ASSERTION_ERROR LOAD_METHOD PUSH_NULL COPY
+            LOAD_NAME LOAD_LOCALS LOAD_BUILD_CLASS LOAD_ASSERTION_ERROR LOAD_METHOD LOAD_SPECIAL PUSH_NULL COPY
             GET_LEN IMPORT_FROM FOR_ITER PUSH_EXC_INFO WITH_EXCEPT_START BEFORE_WITH BEFORE_ASYNC_WITH
             RETURN_GENERATOR GET_ANEXT MATCH_MAPPING MATCH_SEQUENCE MATCH_KEYS
         """),
@@ -1147,7 +1225,7 @@ _EFFECTS: dict[str, int | Callable[[Any], int]] = {
             STORE_FAST STORE_DEREF STORE_GLOBAL STORE_NAME DELETE_ATTR LOAD_SUPER_METHOD POP_TOP
             BINARY_OP COMPARE IS_OP CONTAINS_OP BINARY_SUBSCR LIST_APPEND SET_ADD LIST_EXTEND SET_UPDATE
             DICT_UPDATE DICT_MERGE FORMAT_WITH_SPEC SET_FUNCTION_ATTRIBUTE CALL_INTRINSIC_2 IMPORT_NAME
-            POP_JUMP_IF JUMP_IF_OR_POP RETURN_VALUE RERAISE POP_EXCEPT END_SEND CLEANUP_THROW
+            POP_JUMP_IF JUMP_IF_OR_POP RETURN_VALUE RERAISE POP_EXCEPT END_SEND CLEANUP_THROW BUILD_TEMPLATE
         """),
         -1,
     ),
@@ -1165,6 +1243,7 @@ _EFFECTS: dict[str, int | Callable[[Any], int]] = {
     "CALL_KW": lambda n: -2 - n,
     "CALL_FUNCTION_EX": lambda flags: -2 - (flags & 1),
     "MAKE_FUNCTION": lambda flags: -(flags & 15).bit_count(),
+    "BUILD_INTERPOLATION": lambda flags: -1 - (flags & 1),
     "RAISE_VARARGS": lambda n: -n,
 }
 MICRO_OPS = frozenset(_EFFECTS) | {"UNSUPPORTED"}
@@ -1211,7 +1290,7 @@ def live_locals(
                     keeps[i] &= ~mask
         if it.op not in _TERMINAL and it.op not in _UNCONDITIONAL and i + 1 < n:
             successors[i].append(i + 1)
-        if it.target is not None:
+        if it.target is not None and it.op != "END_ASYNC_FOR":
             successors[i].append(index[it.target])
     landing: list[list[int]] = [[] for _ in range(n)]
     for handler in handlers:

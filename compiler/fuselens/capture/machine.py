@@ -107,6 +107,8 @@ class Program:
     def __init__(self, code: types.CodeType) -> None:
         self.code = code
         self.decoded = bytecode.decode(code)
+        bytecode.join_with(self.decoded)
+        bytecode.own_loads(self.decoded)
         bytecode.split_pairs(self.decoded)
         bytecode.spell_out_super(self.decoded)
         self.instructions = self.decoded.instructions
@@ -1069,8 +1071,8 @@ def _check_eg_match(m: Machine, arg: Any) -> None:
 
 
 @handles("WITH_EXCEPT_START")
-def _with_except_start(m: Machine, arg: Any) -> None:
-    exception, leave = _exception(m, m.use(m.stack[-1])), m.stack[-4]
+def _with_except_start(m: Machine, depth: int) -> None:
+    exception, leave = _exception(m, m.use(m.stack[-1])), m.stack[-depth]
     m.push(m.call(leave, [Known(exception.python_type), exception, Traceback()], {}))
 
 
@@ -1257,7 +1259,7 @@ def _call_with(m: Machine, n: int, names: tuple[str, ...]) -> None:
 
 @handles("CALL_FUNCTION_EX")
 def _call_function_ex(m: Machine, flags: int) -> None:
-    kwargs = m.pop() if flags & 1 else DictValue({})
+    kwargs = m.pop() if flags & 1 else NULL
     args = iterators.iterate(m, m.pop())
     if bytecode.NULL_FIRST:
         function = m.take()
@@ -1265,6 +1267,8 @@ def _call_function_ex(m: Machine, flags: int) -> None:
     else:
         m.take()
         function = m.take()
+    if kwargs is NULL:
+        kwargs = DictValue({})
     if not isinstance(kwargs, DictValue):
         raise Break("FL105", what="keyword unpacking", why=f"of {kwargs.describe()}")
     if not all(isinstance(name, str) for name in kwargs.items):
