@@ -35,6 +35,7 @@
 #include <internal/pycore_dict.h>
 #include <internal/pycore_interp.h>
 #if PY_VERSION_HEX >= 0x030E0000
+#include <internal/pycore_ceval.h>
 #include <internal/pycore_interpframe.h>
 #endif
 #undef Py_BUILD_CORE
@@ -2515,6 +2516,22 @@ static PyObject *extents_tuple(const int64_t *values, int64_t n) {
     return tuple;
 }
 
+#if PY_VERSION_HEX >= 0x030E0000
+extern PyObject *_PyObject_LookupSpecial(PyObject *, PyObject *);
+
+/* The bound __exit__ that 3.14's LOAD_SPECIAL finds, or its error. */
+static PyObject *exit_of(PyObject *module, PyObject *manager) {
+    (void)module;
+    const _Py_SpecialMethod *method = &_Py_SpecialMethods[SPECIAL___EXIT__];
+    PyObject *found = _PyObject_LookupSpecial(manager, method->name);
+    if (found == NULL && !PyErr_Occurred()) {
+        int other = _PyEval_SpecialMethodCanSuggest(manager, SPECIAL___EXIT__);
+        PyErr_Format(PyExc_TypeError, other ? method->error_suggestion : method->error, manager);
+    }
+    return found;
+}
+#endif
+
 static PyObject *type_name(PyObject *module, PyObject *o) {
     (void)module;
     if (!PyType_Check(o)) {
@@ -2576,6 +2593,9 @@ static PyMethodDef functions[] = {
     {"is_installed", is_installed, METH_NOARGS, "is_installed() -> whether our evaluator is the current one"},
     {"init_tensor_layout", init_tensor_layout, METH_VARARGS,
      "init_tensor_layout(offsets, addresses or None, slow_check, slow_grad_mode)"},
+#if PY_VERSION_HEX >= 0x030E0000
+    {"exit_of", exit_of, METH_O, "exit_of(context manager) -> its bound __exit__"},
+#endif
     {"type_name", type_name, METH_O, "type_name(type) -> the name that error messages use"},
     {"tensor_facts", tensor_facts, METH_O,
      "tensor_facts(tensor) -> (dtype, device type, device index, requires_grad, sizes, strides, key set)"},

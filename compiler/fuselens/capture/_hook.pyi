@@ -271,6 +271,9 @@ def init_tensor_layout(
 ) -> None:
     """See tensor_layout.py. Without addresses tensor guards call `slow_check(tensor, spec)`."""
 
+def exit_of(manager: Any, /) -> Callable[..., Any]:
+    """The bound ``__exit__`` of a context manager, or the error that ``with`` raises. Only on Python 3.14."""
+
 def type_name(kind: type, /) -> str:
     """The name that CPython's error messages use: of types made in C, often with their module."""
 

@@ -121,6 +121,8 @@ from typing import Any, NamedTuple
 VERSION = sys.version_info[:2]
 NULL_FIRST = VERSION < (3, 13)
 """Whether a call's NULL lies below the callable (3.11, 3.12) or above it (from 3.13 on)."""
+POPS_NULL = VERSION >= (3, 14)
+"""Whether POP_TOP takes a NULL."""
 
 Position = tuple["int | None", "int | None", "int | None", "int | None"]
 """(line, end line, column, end column), columns in UTF-8 bytes, as co_positions gives them."""
@@ -910,6 +912,12 @@ def call_function_ex(kwargs: bool = False) -> Instructions:
     if VERSION >= (3, 14):
         return [*(() if kwargs else push_null()), *_one("CALL_FUNCTION_EX")]
     return _one("CALL_FUNCTION_EX", int(kwargs))
+
+
+def before_with(exit_of: Callable[[Any], Any]) -> Instructions:
+    """What BEFORE_WITH does on 3.14, but with the method that ``exit_of`` finds in the place of __exit__ and its NULL or object."""
+    bind = [*load_const(exit_of), *swap(2), *push_null(), *swap(2), *call(1)]
+    return [*copy(1), *bind, *swap(2), *_one("LOAD_SPECIAL", 0), *call(0)]
 
 
 def make_function(

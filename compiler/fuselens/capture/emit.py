@@ -466,7 +466,7 @@ class Emitter:
                 self.value(value.exception)
                 self._emit([*bytecode.push_exc_info(), *bytecode.pop_top()])
             else:
-                self.value(Constant(None) if value is NULL else value)  # POP_TOP takes no NULL
+                self.value(Constant(None) if value is NULL and not bytecode.POPS_NULL else value)
 
     def _land(self, landing: Instruction, handler: bytecode.Handler | None, pushed: list[Value]) -> None:
         """Where an exception of the plain instruction goes: to the resume function at the program's handler."""
@@ -1124,6 +1124,8 @@ def without_null(instructions: list[Instruction], pushed: int) -> tuple[list[Ins
     *before, last = (i.copy() for i in instructions)
     if not any(m.op in ("LOAD_METHOD", "LOAD_SUPER_METHOD", "PUSH_NULL") for m in bytecode.normalise(last)):
         return [*before, last], ["value"] * pushed
+    if last.op == "BEFORE_WITH":
+        return [*before, *bytecode.before_with(_hook.exit_of)], ["value", "null", "value"]
     if last.op == "LOAD_METHOD":
         (last,) = bytecode.load_attr(last.argval)
     else:
@@ -1162,6 +1164,8 @@ def stack_change(last: Instruction, group: list[Instruction]) -> tuple[int, int]
             pushed = micro.arg
         elif micro.op == "UNPACK_EX":
             pushed = (micro.arg & 0xFF) + 1 + (micro.arg >> 8)
+        elif micro.op == "PUSH_NULL":
+            pushed += 1
         elif micro.op in _PUSH_TWO:
             pushed = 2
         elif micro.op in _PUSH_NOTHING:
@@ -1170,9 +1174,7 @@ def stack_change(last: Instruction, group: list[Instruction]) -> tuple[int, int]
     return pushed - effect, pushed
 
 
-_PUSH_TWO = {
-    "LOAD_METHOD", "LOAD_SUPER_METHOD", "PUSH_NULL", "BEFORE_WITH", "IMPORT_FROM", "GET_LEN", "CHECK_EG_MATCH",
-}  # fmt: skip
+_PUSH_TWO = {"LOAD_METHOD", "LOAD_SUPER_METHOD", "BEFORE_WITH", "IMPORT_FROM", "GET_LEN", "CHECK_EG_MATCH"}
 _PUSH_NOTHING = {
     "POP_TOP", "STORE_FAST", "STORE_DEREF", "STORE_GLOBAL", "STORE_NAME", "STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE",
     "DELETE_FAST", "DELETE_DEREF", "DELETE_GLOBAL", "DELETE_NAME", "DELETE_ATTR", "DELETE_SUBSCR", "LIST_APPEND",

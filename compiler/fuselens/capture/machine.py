@@ -1328,6 +1328,18 @@ def _call_intrinsic_1(m: Machine, arg: Any) -> None:
 # --- with -------------------------------------------------------------------------------------------------------
 
 
+def _no_context(kind: type, missed: str) -> str:
+    """What CPython says of an object of ``kind`` that a ``with`` statement is given and that lacks ``missed``."""
+    if sys.version_info < (3, 14):
+        what = f"'{kind.__qualname__}' object does not support the context manager protocol"
+        return f"{what} (missed __exit__ method)" if missed == "__exit__" else what
+    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    what = f"'{name}' object does not support the context manager protocol (missed {missed} method)"
+    if hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__"):
+        what += " but it supports the asynchronous context manager protocol. Did you mean to use 'async with'?"
+    return what
+
+
 @handles("BEFORE_WITH")
 def _before_with(m: Machine, arg: Any) -> None:
     value = m.pop()
@@ -1347,14 +1359,10 @@ def _before_with(m: Machine, arg: Any) -> None:
     if not isinstance(value, ObjectValue):
         raise Break("FL113", what=value.describe(), why="it is no object that is known while tracing")
     found = {}
-    for name in ("__enter__", "__exit__"):
+    for name in ("__enter__", "__exit__") if sys.version_info < (3, 14) else ("__exit__", "__enter__"):
         member, place = attributes.class_member(m, value.python_type, name)
         if member is attributes.ABSENT:
-            kind = value.python_type
-            missed = " (missed __exit__ method)" if name == "__exit__" else ""
-            raise raising(
-                TypeError(f"'{kind.__qualname__}' object does not support the context manager protocol{missed}")
-            )
+            raise raising(TypeError(_no_context(value.python_type, name)))
         if type(member) is not types.FunctionType:
             raise Break("FL113", what=value.describe(), why=f"its {name} is not a Python function")
         found[name] = attributes.bind(m, member, value, name, place)
