@@ -55,7 +55,7 @@ _TENSOR_CONSTANTS = {
     "is_mkldnn",
 }  # fmt: skip
 _LEAF = {True: torch_private.is_leaf, False: torch_private.is_no_leaf}
-_FUNCTION_PARTS = ("__annotations__", "__defaults__", "__kwdefaults__", "__type_params__")
+_FUNCTION_PARTS = ("__annotate__", "__annotations__", "__defaults__", "__kwdefaults__", "__type_params__")
 _TENSOR_VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data"}
 
 
@@ -225,7 +225,11 @@ def _function_attribute(m: Machine, value: FunctionValue, name: str) -> Value:
         return own
     if name in _FUNCTION_PARTS and name in vars(types.FunctionType):
         base = value.source or src.constant(value.function, value.function.__qualname__)
-        return m.use(m.tracer.lazy(getattr(value.function, name), src.generic_attribute(base, name)))
+        try:
+            part = getattr(value.function, name)
+        except Exception as error:  # noqa: BLE001 - 3.14 evaluates annotations when they are asked for, which runs anything
+            raise Break("FL106", what=f"{value.describe()}.{name}", why=f"it raises {type(error).__name__}") from None
+        return m.use(m.tracer.lazy(part, src.generic_attribute(base, name)))
     if class_attribute(types.FunctionType, name) is ABSENT:
         raise raising(AttributeError(f"'function' object has no attribute '{name}'", name=name, obj=value.function))
     raise Break("FL106", what=f"{value.describe()}.{name}", why="not traced")
@@ -246,6 +250,9 @@ def own_attribute(m: Machine, value: FunctionValue, name: str) -> Value | None:
 
 def _annotations(m: Machine, value: MadeFunction) -> Value:
     """A function's annotations, which are made when they are first asked for."""
+    annotate = m.use(value.attributes.get("__annotate__", value.annotate or Constant(None)))
+    if value.annotations is None and not isinstance(annotate, Constant):
+        value.annotations = m.call(annotate, [Constant(1)], {})  # annotationlib.Format.VALUE
     given = m.use(value.annotations) if value.annotations is not None else None
     if not isinstance(given, DictValue):
         flat = given.items if isinstance(given, SequenceValue) else []
@@ -266,6 +273,8 @@ def _made_function(m: Machine, value: MadeFunction, name: str) -> Value:
         return Constant(first if isinstance(first, str) else None)
     if name == "__annotations__":
         return _annotations(m, value)
+    if name == "__annotate__" and name in vars(types.FunctionType):
+        return m.use(value.annotate or Constant(None))
     if name in ("__defaults__", "__kwdefaults__"):
         return m.use((value.defaults if name == "__defaults__" else value.kwdefaults) or Constant(None))
     if name in ("__class__", "__code__"):
@@ -748,6 +757,7 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
         return
     if isinstance(owner, MadeFunction) and name not in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
         m.tracer.touch(owner, what)
+        _replace_annotations(m, owner, name, value)
         owner.attributes[name] = value
         return
     if isinstance(owner, (SequenceValue, DictValue, SetValue, Constant)) and not isinstance(
@@ -771,6 +781,20 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
     if type(setter) is not types.FunctionType and getattr(setter, "__objclass__", None) not in _PLAIN_SETTERS:
         raise Break("FL110", what=what, why=f"{owner.python_type.__name__} stores attributes in its own way")
     store_directly(m, owner, name, value)
+
+
+def _replace_annotations(m: Machine, owner: MadeFunction, name: str, value: Value) -> None:
+    """On 3.14 a function's annotations and the function that makes them take each other's place when they are set."""
+    if name == "__annotations__":
+        owner.annotate = owner.annotations = None
+        owner.attributes.pop("__annotate__", None)
+    elif name == "__annotate__" and name in vars(types.FunctionType):
+        value = m.use(value)
+        if isinstance(value, (MadeFunction, FunctionValue)):
+            owner.annotations = None
+            owner.attributes.pop("__annotations__", None)
+        elif not (isinstance(value, Constant) and value.value is None):
+            raise Break("FL110", what=f"assignment to `{owner.describe()}.{name}`", why="it is no Python function")
 
 
 _PLAIN_SETTERS = (object, BaseException, functools.partial, types.SimpleNamespace)

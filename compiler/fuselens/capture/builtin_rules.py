@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 import types
+import typing
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -148,6 +149,10 @@ def _answers_itself(classes: Any) -> bool:
 def _is_instance(m: Machine, value: Value, classes: Any) -> bool:
     if isinstance(value, TruthValue):
         return isinstance(True, classes)
+    if isinstance(classes, tuple):
+        return any(_is_instance(m, value, c) for c in classes)
+    if isinstance(value, ObjectValue) and getattr(classes, "_is_protocol", False):
+        return isinstance(value.value, classes) or _fits_protocol(m, value, classes)
     if isinstance(value, (Constant, Known, ObjectValue)):
         return isinstance(value.value, classes)
     if isinstance(value, TensorValue):
@@ -157,6 +162,19 @@ def _is_instance(m: Machine, value: Value, classes: Any) -> bool:
             or attributes.is_flagged(m, value, classes)
         )
     return issubclass(value.python_type, classes)
+
+
+def _fits_protocol(m: Machine, value: ObjectValue, protocol: Any) -> bool:
+    """Whether an object has the members of a protocol in its class, or as attributes, which may have been set while tracing."""
+    for name in getattr(protocol, "__protocol_attrs__", None) or typing._get_protocol_attrs(protocol):  # type: ignore[attr-defined]
+        found, _ = attributes.class_member(m, value.python_type, name)
+        member = attributes.load_or_none(m, value, name) if found is attributes.ABSENT else Known(found)
+        if member is None:
+            return False
+        nothing = isinstance(member, (Constant, Known)) and member.value is None
+        if nothing and callable(getattr(protocol, name, None)):
+            return False
+    return True
 
 
 def _asked(function: Any, example: Any, classes: Any, answer: Callable[[], bool]) -> Value:

@@ -934,6 +934,11 @@ def make_function(
     return [*cells, *load, *_one("MAKE_FUNCTION"), *attributes]
 
 
+def set_annotations(by_function: bool) -> Instructions:
+    """Gives the function below the top what is on top: its annotations, or (3.14) the function that makes them."""
+    return [*swap(2), *_one("SET_FUNCTION_ATTRIBUTE", 16 if by_function else 4)]
+
+
 def build_tuple(n: int) -> Instructions:
     return _one("BUILD_TUPLE", n)
 

@@ -120,7 +120,14 @@ def parts(value: Value, tracer: Tracer) -> list[Value]:
     elif isinstance(value, TruthValue):
         found.append(value.tensor)
     elif isinstance(value, MadeFunction):
-        found += [value.defaults, value.kwdefaults, value.annotations, *value.closure, *value.attributes.values()]
+        found += [
+            value.defaults,
+            value.kwdefaults,
+            value.annotations,
+            value.annotate,
+            *value.closure,
+            *value.attributes.values(),
+        ]
     elif isinstance(value, CellValue):
         found.append(value.contents)
     elif isinstance(value, HandledException):
@@ -734,6 +741,9 @@ class Emitter:
             for name, attribute in value.attributes.items():
                 self._call_constant(setattr, value, Constant(name), attribute)
                 self._emit(bytecode.pop_top())
+            if value.annotations is not None and value.has_late_annotations():
+                self.value(value.annotations)
+                self._emit(bytecode.set_annotations(by_function=False))
         elif isinstance(value, CellValue) and value.contents is not None and self.m.cells.get(value.name) is not value:
             self._call_constant(setattr, value, Constant("cell_contents"), value.contents)
             self._emit(bytecode.pop_top())
@@ -930,18 +940,22 @@ class Emitter:
 
     def _function(self, value: MadeFunction) -> None:
         closure = [c for c in value.closure if self.m.cells.get(c.name) is c]
+        annotations = None if value.has_late_annotations() else value.annotations
         if (
             value.globals is self.m.globals
             and len(closure) == len(value.closure)
-            and not (value.defaults or value.kwdefaults or value.annotations)
+            and not (value.defaults or value.kwdefaults or annotations)
         ):
             self._emit(bytecode.make_function(value.code, closure=[cell.name for cell in value.closure]))
-            return
-        nothing = Constant(None)
-        self._call_constant(
-            _Globals(value.globals).function, Constant(value.code), value.defaults or nothing,
-            value.kwdefaults or nothing, value.annotations or nothing, SequenceValue(list(value.closure), tuple),
-        )  # fmt: skip
+        else:
+            nothing = Constant(None)
+            self._call_constant(
+                _Globals(value.globals).function, Constant(value.code), value.defaults or nothing,
+                value.kwdefaults or nothing, annotations or nothing, SequenceValue(list(value.closure), tuple),
+            )  # fmt: skip
+        if value.annotate is not None:
+            self.value(value.annotate)
+            self._emit(bytecode.set_annotations(by_function=True))
 
 
 class _Globals:

@@ -14,6 +14,7 @@ from .breaks import Break, CannotRebuild, Raised, raising
 from .known import from_plain
 from .rules import RULES, rule
 from .values import (
+    ActiveValue,
     CombinedIterator,
     Constant,
     DictValue,
@@ -79,6 +80,8 @@ def iterate(m: Machine, value: Value) -> list[Value]:
         return items[:]
     if isinstance(value, Known) and isinstance(value.value, enum.EnumMeta):
         return [Constant(member) for member in value.value]
+    if isinstance(value, ActiveValue) and (found := value.items()) is not None:
+        return found
     if isinstance(value, TensorValue):
         if torch_function.concerned(m, [value], {}):
             m.call(attributes.load(m, value, "dim"), [], {})
@@ -110,6 +113,8 @@ def iterator(m: Machine, value: Value) -> Value:
         return value
     if isinstance(value, SequenceValue) and value.kind in (list, deque):
         return IteratorValue(value, value.items, born=m.tracer.now)
+    if isinstance(value, ActiveValue) and (found := value.items()) is not None:
+        return IteratorValue(SequenceValue(found, tuple), found, born=m.tracer.now)
     if isinstance(value, ObjectValue):
         method, place = attributes.class_member(m, value.python_type, "__iter__")
         if type(method) is types.FunctionType:

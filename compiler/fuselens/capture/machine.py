@@ -36,6 +36,7 @@ from . import (  # noqa: F401 - some modules only register rules
     library_rules,
     operators,
     pytree_rules,
+    templates,
     text,
     torch_contexts,
     torch_function,
@@ -768,6 +769,20 @@ def _format_with_spec(m: Machine, arg: Any) -> None:
     m.push(text.text(m, format, m.pop(), spec))
 
 
+@handles("BUILD_INTERPOLATION")
+def _build_interpolation(m: Machine, flags: int) -> None:
+    spec = m.pop() if flags & 1 else Constant("")
+    text_, value = m.pop(), m.take()
+    m.push(templates.interpolation(value, text_, flags, spec))
+
+
+@handles("BUILD_TEMPLATE")
+def _build_template(m: Machine, arg: Any) -> None:
+    interpolations, strings = m.pop(), m.pop()
+    assert isinstance(strings, SequenceValue) and isinstance(interpolations, SequenceValue)
+    m.push(templates.TemplateValue(strings, interpolations))
+
+
 def _list_below(m: Machine, depth: int) -> SequenceValue:
     """The list that a comprehension or display is filling; across a break (3.12 inlines comprehensions) it is an argument."""
     target = m.use(m.stack[-depth])
@@ -866,9 +881,11 @@ def _unpacked(m: Machine, value: Value) -> list[Value]:
 
 @handles("UNPACK_SEQUENCE")
 def _unpack_sequence(m: Machine, n: int) -> None:
-    items = _unpacked(m, m.pop())
+    value = m.pop()
+    items = _unpacked(m, value)
     if len(items) > n:
-        raise raising(ValueError(f"too many values to unpack (expected {n})"))
+        counted = sys.version_info >= (3, 14) and value.python_type in (list, tuple, dict)
+        raise raising(ValueError(f"too many values to unpack (expected {n}{f', got {len(items)}' if counted else ''})"))
     if len(items) < n:
         raise raising(ValueError(f"not enough values to unpack (expected {n}, got {len(items)})"))
     m.stack.extend(reversed(items))
@@ -1304,6 +1321,8 @@ def _set_function_attribute(m: Machine, flag: int) -> None:
         made.closure = [c for c in value.items if isinstance(c, CellValue)]
     elif flag == 4:
         made.annotations = value
+    elif flag == 16:
+        made.annotate = value
     elif flag == 2:
         made.kwdefaults = value
     else:
@@ -1333,7 +1352,9 @@ def _no_context(kind: type, missed: str) -> str:
     if sys.version_info < (3, 14):
         what = f"'{kind.__qualname__}' object does not support the context manager protocol"
         return f"{what} (missed __exit__ method)" if missed == "__exit__" else what
-    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    name = (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
     what = f"'{name}' object does not support the context manager protocol (missed {missed} method)"
     if hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__"):
         what += " but it supports the asynchronous context manager protocol. Did you mean to use 'async with'?"

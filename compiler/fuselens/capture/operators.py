@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import operator
+import sys
 import types
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from .iterators import LONGEST, advance, iterate, iterator
 from .known import PURE, UNKNOWN, fold, from_plain, holds_identity, key_of, plain
 from .tracer import specialise
 from .values import (
+    ActiveValue,
     CellValue,
     Constant,
     DequeValue,
@@ -144,6 +146,8 @@ def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) ->
         return _overloaded(m, function, left, right, symbol)
     if symbol in _COMPARISONS:
         return compare(m, left, right, symbol)
+    if isinstance(left, ActiveValue) and (result := left.binary(symbol, right)) is not None:
+        return result
     if isinstance(left, SliceValue) or isinstance(right, SliceValue):
         raise Break("FL105", what=f"operator {symbol}", why="on a slice")
     if isinstance(left, _CONTAINERS) or isinstance(right, _CONTAINERS):
@@ -324,6 +328,16 @@ def _merged(m: Machine, left: DictValue, right: Value, inplace: bool) -> Value |
     return DictValue({**left.items, **right.items}, kind, None, factory)
 
 
+def _no_pair(m: Machine, i: int) -> Raised:
+    """What ``dict.update`` raises where the i-th of its pairs cannot be iterated over."""
+    if sys.version_info < (3, 14):
+        return raising(TypeError(f"cannot convert dictionary update sequence element #{i} to a sequence"))
+    raised = raising(TypeError("object is not iterable"))
+    note = Constant(f"Cannot convert dictionary update sequence element #{i} to a sequence")
+    attributes.store_directly(m, raised.value, "__notes__", SequenceValue([note], list))
+    return raised
+
+
 def mapping_items(m: Machine, value: Value) -> dict[Any, Value]:
     """What ``dict.update(value)`` adds: the items of a mapping or of an iterable of pairs."""
     value = m.use(value)
@@ -345,9 +359,7 @@ def mapping_items(m: Machine, value: Value) -> dict[Any, Value]:
             both = iterate(m, pair)
         except Raised as raised:
             if issubclass(raised.kind, TypeError):
-                raise raising(
-                    TypeError(f"cannot convert dictionary update sequence element #{i} to a sequence")
-                ) from None
+                raise _no_pair(m, i) from None
             raise
         if len(both) != 2:
             raise raising(ValueError(f"dictionary update sequence element #{i} has length {len(both)}; 2 is required"))

@@ -27,7 +27,7 @@ from .. import torch_private
 from ..config import Config
 from ..ir.dtypes import short_name
 from ..report import Shape, Span, Tensor
-from . import _hook, classify, tensor_layout
+from . import _hook, classify, templates, tensor_layout
 from . import sources as src
 from .breaks import Break, Raised
 from .resuming import Place
@@ -356,6 +356,8 @@ class Tracer:
         ):
             self.guard_identity(source, obj)
             return Known(obj, source)
+        if kind in templates.KINDS:
+            return templates.existing(self, obj, source)
         if kind is slice:
             self.guard_type(source, kind)
             parts = [self.wrap(getattr(obj, n), src.generic_attribute(source, n)) for n in ("start", "stop", "step")]

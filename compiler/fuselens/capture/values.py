@@ -171,6 +171,14 @@ class ActiveValue(Value):
         """The result of a call; None when it is not traced."""
         return None
 
+    def items(self) -> list[Value] | None:
+        """What iterating gives; None when that is not traced."""
+        return None
+
+    def binary(self, symbol: str, other: Value) -> Value | None:
+        """``self symbol other``; None when that is not traced."""
+        return None
+
     @property
     def maker(self) -> Callable[..., Any] | None:
         return None
@@ -406,7 +414,9 @@ class CellValue(Value):
 class MadeFunction(Value):
     """A function created while tracing (a lambda or nested def)."""
 
-    __slots__ = ("annotations", "attributes", "closure", "code", "defaults", "globals", "globals_source", "kwdefaults")
+    __slots__ = (
+        "annotate", "annotations", "attributes", "closure", "code", "defaults", "globals", "globals_source", "kwdefaults",
+    )  # fmt: skip
 
     def __init__(self, code: types.CodeType, globals_: dict[str, Any], globals_source: Source) -> None:
         super().__init__(None)
@@ -417,11 +427,16 @@ class MadeFunction(Value):
         self.kwdefaults: Value | None = None
         self.closure: list[CellValue] = []
         self.annotations: Value | None = None
+        self.annotate: Value | None = None  # from 3.14 on: the function that makes the annotations
         self.attributes: dict[str, Value] = {}  # assigned after it was made
 
     @property
     def python_type(self) -> type:
         return types.FunctionType
+
+    def has_late_annotations(self) -> bool:
+        """Whether another function makes the annotations; they are here once they were asked for."""
+        return self.annotate is not None or "__annotate__" in self.attributes
 
     def describe(self) -> str:
         return self.code.co_qualname
