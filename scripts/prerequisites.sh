@@ -11,19 +11,19 @@ missing=()
 need() { missing+=("$1"); }
 
 supported() { # does interpreter $1 run, in a version that the compiler supports?
-    "$1" -c 'import sys; sys.exit(not ((3, 11) <= sys.version_info[:2] < (3, 14)))' 2>/dev/null
+    "$1" -c 'import sys; sys.exit(not ((3, 11) <= sys.version_info[:2] < (3, 15)))' 2>/dev/null
 }
 
 find_python() {
     local candidate
-    for candidate in "${FUSELENS_PYTHON:-}" python3 python3.13 python3.12 python3.11 python; do
+    for candidate in "${FUSELENS_PYTHON:-}" python3 python3.14 python3.13 python3.12 python3.11 python; do
         if [ -n "$candidate" ] && command -v "$candidate" >/dev/null && supported "$candidate"; then
             # A shim's own path says nothing; what it runs does.
             "$candidate" -c 'import sys; print(sys.executable)'
             return
         fi
         if [ -n "$candidate" ] && [ "$candidate" = "${FUSELENS_PYTHON:-}" ]; then
-            echo "FUSELENS_PYTHON=$candidate is not a CPython 3.11, 3.12 or 3.13." >&2
+            echo "FUSELENS_PYTHON=$candidate is not a CPython 3.11 to 3.14." >&2
             return 1
         fi
     done
@@ -38,7 +38,7 @@ report() {
 }
 
 python=$(find_python) || {
-    need "CPython 3.11, 3.12 or 3.13 (Debian: apt-get install python3 python3-venv python3-dev)"
+    need "CPython 3.11 to 3.14 (Debian: apt-get install python3 python3-venv python3-dev)"
     report
 }
 

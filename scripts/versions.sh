@@ -2,11 +2,11 @@
 # Runs the Python tests on every version of Python that is supported and on this machine, each in an environment of its
 # own, made under .cache/versions. On 3.12 it is the oldest torch that is supported.
 #
-#   versions.sh [VERSION...]          3.11 3.12 3.13, or those named
+#   versions.sh [VERSION...]          3.11 3.12 3.13 3.14, or those named
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-declare -A constraints=([3.11]=constraints/dev.txt [3.12]=constraints/oldest.txt [3.13]=constraints/dev.txt)
+declare -A constraints=([3.11]=constraints/dev.txt [3.12]=constraints/oldest.txt [3.13]=constraints/dev.txt [3.14]=constraints/dev.txt)
 
 interpreter() { # prints the path of CPython $1, wherever it was installed from
     local candidate pyenv
@@ -17,7 +17,7 @@ interpreter() { # prints the path of CPython $1, wherever it was installed from
     return 1
 }
 
-[ $# -gt 0 ] || set -- 3.11 3.12 3.13
+[ $# -gt 0 ] || set -- 3.11 3.12 3.13 3.14
 failed=0
 summary=()
 for version in "$@"; do

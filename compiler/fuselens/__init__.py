@@ -8,6 +8,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+_OLDEST, _NEWEST = (3, 11), (3, 14)
+_FLAGS = getattr(sys, "abiflags", "")  # "t": free-threaded
+if sys.implementation.name != "cpython" or not _OLDEST <= sys.version_info[:2] <= _NEWEST or "t" in _FLAGS:
+    raise ImportError(
+        f"Fuselens runs on CPython {'.'.join(map(str, _OLDEST))} to {'.'.join(map(str, _NEWEST))} with the global interpreter lock; "
+        f"{sys.executable} is {sys.implementation.name} {'.'.join(map(str, sys.version_info[:3]))}{_FLAGS}"
+    )
+
 if TYPE_CHECKING:
     from . import config
     from .api import (

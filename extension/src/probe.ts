@@ -52,8 +52,8 @@ export function parseAbilities(stdout: string): Abilities | undefined {
 /** The reason why an interpreter cannot host the server; undefined when it can. */
 export function obstacle(interpreter: string, abilities: Abilities): string | undefined {
   const [major = 0, minor = 0] = abilities.version.split(".").map(Number);
-  if (major !== 3 || minor < 11 || minor > 13) {
-    return `${interpreter} is Python ${abilities.version}; Fuselens supports 3.11, 3.12 and 3.13.`;
+  if (major !== 3 || minor < 11 || minor > 14) {
+    return `${interpreter} is Python ${abilities.version}; Fuselens supports 3.11 to 3.14.`;
   }
   if (abilities.missing.length > 0) {
     return `${interpreter} lacks ${abilities.missing.join(", ")}: install "fuselens[server]" there.`;

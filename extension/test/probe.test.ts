@@ -35,8 +35,8 @@ test("noise before the answer is ignored", () => {
 });
 
 test("obstacles name what to do", () => {
-  assert.equal(obstacle("py", { version: "3.13.0", missing: [] }), undefined);
+  assert.equal(obstacle("py", { version: "3.14.0", missing: [] }), undefined);
   assert.match(obstacle("py", { version: "3.9.2", missing: [] }) ?? "", /Python 3\.9\.2.*supports 3\.11/);
-  assert.match(obstacle("py", { version: "3.14.0", missing: [] }) ?? "", /Python 3\.14\.0/);
+  assert.match(obstacle("py", { version: "3.15.0", missing: [] }) ?? "", /Python 3\.15\.0/);
   assert.match(obstacle("py", { version: "3.11.7", missing: ["pygls"] }) ?? "", /lacks pygls: install "fuselens\[server\]"/);
 });

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import os
+import typing
 
 import pytest
 import torch
@@ -317,3 +318,40 @@ def test_setting_of_a_library():
             assert torch.equal(compiled(X), f(X))
     finally:
         torch.backends.cudnn.benchmark = before
+
+
+@typing.runtime_checkable
+class Sized2D(typing.Protocol):
+    width: int
+    height: int
+
+
+class Rectangle:
+    def __init__(self, width, height=None):
+        self.width = width
+        if height is not None:
+            self.height = height
+
+
+class Square:
+    width = 3
+
+    @property
+    def height(self):
+        return 3
+
+
+rectangle = Rectangle(1, 2)
+
+
+def test_attributes_set_while_tracing_fit_protocols():
+    """A protocol asks the object, whose attributes only the trace knows."""
+
+    def f(x):
+        made = Rectangle(1)
+        before = isinstance(made, Sized2D)
+        made.height = 2
+        others = isinstance(rectangle, Sized2D), isinstance(Square(), (int, Sized2D))
+        return x + 1, before, isinstance(made, Sized2D), isinstance(Rectangle(1, 2), Sized2D), others
+
+    check(f, (torch.ones(2),), breaks=0)

@@ -360,7 +360,7 @@ layers = {
     "maxunp": (nn.ReflectionPad2d(1), t(1, 2, 4, 4)),
     "chsh": (nn.ChannelShuffle(2), t(1, 4, 2, 2)),
 }
-ADAPTIVE = "FL105 FL108" if sys.version_info >= (3, 13) else "FL104 FL105 FL108"
+ADAPTIVE = "FL105 FL108" if sys.version_info[:2] == (3, 13) else "FL104 FL105 FL108"
 BREAKS = {
     "bn_nomom_train": "FL102",
     "ctc_train": "FL108",

@@ -33,6 +33,22 @@ def test_importing_fuselens_does_not_import_torch() -> None:
     assert not loaded & {"torch", "numpy", "sympy", "networkx", "triton"}
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("sys.version_info = (3, 15, 0, 'final', 0)", "3.15.0"),
+        ("sys.version_info = (3, 10, 4, 'final', 0)", "3.10.4"),
+        ("sys.abiflags = 't'", f"{sys.version_info[0]}.{sys.version_info[1]}.{sys.version_info[2]}t"),
+        ("sys.implementation.name = 'pypy'", "pypy"),
+    ],
+)
+def test_other_pythons_are_refused_in_one_line(change: str, named: str) -> None:
+    code = f"import sys\n{change}\ntry:\n    import fuselens\nexcept ImportError as e:\n    print(e)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (line,) = done.stdout.splitlines()
+    assert "CPython 3.11 to 3.14" in line and named in line and sys.executable in line
+
+
 @pytest.mark.parametrize("module", ["report", "diagnostics", "wire", "discovery", "live", "config", "notices"])
 def test_shared_modules_are_standard_library_only(module: str) -> None:
     loaded = loaded_after(f"import fuselens.{module}")

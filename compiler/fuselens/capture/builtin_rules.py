@@ -18,7 +18,7 @@ import torch
 from . import _hook, attributes, classify, polyfills, text, torch_function
 from .breaks import Break, raising
 from .iterators import ITERATORS, Constants, advance, iterate, iterator, stop_iteration
-from .known import UNKNOWN, HashedKey, deep_use, fold, from_plain, holds_identity, integer, key_of, plain
+from .known import ELEMENT, UNKNOWN, HashedKey, deep_use, fold, from_plain, holds_identity, integer, key_of, plain
 from .methods import from_keys, in_order, tensor_method
 from .operators import (
     BINARY,
@@ -302,7 +302,7 @@ def _set_of(m: Machine, args: list[Value], kind: Any) -> Value:
     value = m.use(args[0]) if args else None
     if isinstance(value, SetValue):
         return combined_sets(value, "copy", [], kind)
-    return SetValue([key_of(m, v) for v in iterate(m, args[0])] if args else [], kind)
+    return SetValue([key_of(m, v, ELEMENT) for v in iterate(m, args[0])] if args else [], kind)
 
 
 @rule(slice)
@@ -763,7 +763,7 @@ def _pow(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @rule(hash)
 def _hash(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    key = key_of(m, args[0])
+    key = key_of(m, args[0], "")
     if isinstance(key, HashedKey):
         return Constant(hash(key))
     if holds_identity((key,)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import sys
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import attributes, classify
-from .breaks import Break, raising
+from .breaks import Break, Raised, raising
 from .tracer import CONSTANT_TYPES, IMMUTABLE, specialise
 from .values import (
     Constant,
@@ -224,8 +225,34 @@ class HashedKey(IdentityKey):
         return self.hash
 
 
-def key_of(m: Machine, value: Value) -> Any:
-    """What stands for a dictionary key or set element: see :class:`DictValue`."""
+ELEMENT = "a set element"
+
+
+def key_of(m: Machine, value: Value, use: str = "a dict key") -> Any:
+    """What stands for a dictionary key or set element: see :class:`DictValue`. ``use`` is what 3.14 calls it where it
+    cannot be hashed; nothing for what is hashed only."""
+    try:
+        return _key_of(m, value)
+    except Raised as raised:
+        if sys.version_info < (3, 14) or not use or raised.kind is not TypeError:
+            raise
+        from . import text
+
+        why = text.text(m, str, raised.value)
+        if not isinstance(why, Constant):
+            raise
+        name = full_name(m.use(value).python_type)
+        raise raising(TypeError(f"cannot use '{name}' as {use} ({why.value})")) from None
+
+
+def full_name(kind: type) -> str:
+    """The name by which CPython's newer messages call a type."""
+    return (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def _key_of(m: Machine, value: Value) -> Any:
     value = m.use(value)
     if isinstance(value, SymbolValue):
         return plain(value)
@@ -236,7 +263,7 @@ def key_of(m: Machine, value: Value) -> Any:
             raise raising(e) from None
         return value.value
     if isinstance(value, SequenceValue) and issubclass(value.kind, tuple):
-        keys = [key_of(m, v) for v in value.items]
+        keys = [_key_of(m, v) for v in value.items]
         return torch.Size(keys) if value.kind is torch.Size else tuple.__new__(value.kind, keys)
     if isinstance(value, SetValue) and type(value.items) is frozenset:
         return value.items

@@ -721,7 +721,7 @@ def _build_list(m: Machine, n: int) -> None:
 
 @handles("BUILD_SET")
 def _build_set(m: Machine, n: int) -> None:
-    m.push(SetValue([known.key_of(m, v) for v in m.take_many(n)]))
+    m.push(SetValue([known.key_of(m, v, known.ELEMENT) for v in m.take_many(n)]))
 
 
 @handles("BUILD_MAP")
@@ -825,7 +825,7 @@ def _map_add(m: Machine, depth: int) -> None:
 @handles("SET_ADD")
 def _set_add(m: Machine, depth: int) -> None:
     value = m.take()
-    _set_below(m, depth).change("add", [known.key_of(m, value)])
+    _set_below(m, depth).change("add", [known.key_of(m, value, known.ELEMENT)])
 
 
 @handles("LIST_EXTEND")
@@ -1352,10 +1352,7 @@ def _no_context(kind: type, missed: str) -> str:
     if sys.version_info < (3, 14):
         what = f"'{kind.__qualname__}' object does not support the context manager protocol"
         return f"{what} (missed __exit__ method)" if missed == "__exit__" else what
-    name = (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
-    what = f"'{name}' object does not support the context manager protocol (missed {missed} method)"
+    what = f"'{known.full_name(kind)}' object does not support the context manager protocol (missed {missed} method)"
     if hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__"):
         what += " but it supports the asynchronous context manager protocol. Did you mean to use 'async with'?"
     return what

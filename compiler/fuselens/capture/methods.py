@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 import types
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from . import attributes, classify, numpy_rules, text, torch_function
 from .arguments import fit, misfit
 from .breaks import Break, raising
 from .iterators import ITERATORS, advance, iterate, iterator
-from .known import UNKNOWN, deep_use, fold, from_plain, integer, key_of, plain
+from .known import ELEMENT, UNKNOWN, deep_use, fold, from_plain, integer, key_of, plain
 from .operators import (
     as_set,
     binary,
@@ -287,9 +288,10 @@ def _remove(m: Machine, items: SequenceValue, value: Value, /) -> Value:
         if found:
             del items.items[i : i + 1]
             return _NOTHING
-    if isinstance(items, DequeValue):
-        raise raising(ValueError(f"{text.text(m, repr, value).value} is not in deque"))
-    raise raising(ValueError("list.remove(x): x not in list"))
+    where = "deque" if isinstance(items, DequeValue) else "list"
+    if where == "list" or sys.version_info >= (3, 14):
+        raise raising(ValueError(f"{where}.remove(x): x not in {where}"))
+    raise raising(ValueError(f"{text.text(m, repr, value).value} is not in deque"))
 
 
 def _reverse(m: Machine, items: SequenceValue, /) -> Value:
@@ -356,10 +358,10 @@ def _index(
             _unchanged(items.items, before)
         if found:
             return Constant(i)
-    if items.kind is list or isinstance(items, DequeValue):
-        where = "deque" if isinstance(items, DequeValue) else "list"
-        raise raising(ValueError(f"{text.text(m, repr, value).value} is not in {where}"))
-    raise raising(ValueError("tuple.index(x): x not in tuple"))
+    where = "deque" if isinstance(items, DequeValue) else "list" if items.kind is list else "tuple"
+    if where == "tuple" or sys.version_info >= (3, 14):
+        raise raising(ValueError(f"{where}.index(x): x not in {where}"))
+    raise raising(ValueError(f"{text.text(m, repr, value).value} is not in {where}"))
 
 
 def _from(items: list[Value], first: int, last: int) -> Iterator[Value]:
@@ -477,7 +479,7 @@ def _dict_copy(m: Machine, mapping: DictValue, /) -> Value:
 def from_keys(m: Machine, kind: type, iterable: Value, value: Value = _NOTHING) -> Value:
     """``kind.fromkeys(iterable, value)``."""
     factory = _NOTHING if kind is defaultdict else None
-    return DictValue(dict.fromkeys(elements(m, iterable), value), kind, None, factory)
+    return DictValue(dict.fromkeys(elements(m, iterable, "a dict key"), value), kind, None, factory)
 
 
 _DICT_METHODS: dict[str, Any] = {
@@ -498,14 +500,14 @@ _VIEW_METHODS: dict[str, Any] = {
 
 
 def _add(m: Machine, items: SetValue, value: Value, /) -> Value:
-    items.change("add", [key_of(m, value)])
+    items.change("add", [key_of(m, value, ELEMENT)])
     return _NOTHING
 
 
 def _element(m: Machine, value: Value) -> Any:
     """An element that is looked up: a set is, as the frozenset of its elements."""
     value = m.use(value)
-    return frozenset(value.items) if isinstance(value, SetValue) else key_of(m, value)
+    return frozenset(value.items) if isinstance(value, SetValue) else key_of(m, value, ELEMENT)
 
 
 def _discard(m: Machine, items: SetValue, value: Value, /) -> Value:

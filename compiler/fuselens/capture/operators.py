@@ -14,7 +14,7 @@ import torch
 from . import attributes, classify, text, torch_function
 from .breaks import Break, Raised, raising
 from .iterators import LONGEST, advance, iterate, iterator
-from .known import PURE, UNKNOWN, fold, from_plain, holds_identity, key_of, plain
+from .known import ELEMENT, PURE, UNKNOWN, fold, from_plain, holds_identity, key_of, plain
 from .tracer import specialise
 from .values import (
     ActiveValue,
@@ -367,14 +367,14 @@ def mapping_items(m: Machine, value: Value) -> dict[Any, Value]:
     return items
 
 
-def elements(m: Machine, value: Value) -> list[Any]:
-    """The keys of what iterating over ``value`` gives, as elements of a set."""
+def elements(m: Machine, value: Value, use: str = ELEMENT) -> list[Any]:
+    """The keys of what iterating over ``value`` gives, as elements of a set, or as what is their ``use``."""
     value = m.use(value)
     if isinstance(value, SetValue):
         return value.elements()
     if isinstance(value, DictValue):
         return list(value.items)
-    return [key_of(m, v) for v in iterate(m, value)]
+    return [key_of(m, v, use) for v in iterate(m, value)]
 
 
 def as_set(m: Machine, value: Value) -> SetValue | None:
@@ -574,7 +574,7 @@ def contains(m: Machine, container: Value, member: Value) -> bool:
     if isinstance(container, (DictValue, SetValue)):
         if isinstance(container, SetValue) and isinstance(member, SetValue) and isinstance(member.items, set):
             return frozenset(member.items) in container.items  # CPython looks a set up as a frozenset
-        return key_of(m, member) in container.items
+        return key_of(m, member, "a dict key" if isinstance(container, DictValue) else ELEMENT) in container.items
     if isinstance(container, DictView):
         if container.which == "keys":
             return key_of(m, member) in container.mapping.items
