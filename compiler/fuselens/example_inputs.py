@@ -12,6 +12,7 @@ import dataclasses
 import enum
 import inspect
 import itertools
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+
+from .signatures import annotations_of, signature
 
 # Multiples of eight first, because sizes are split into heads and vector lanes; then of four.
 _SIZES = (16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 20, 28, 36, 44, 52, 60, 68, 76, 84, 92)
@@ -118,11 +121,11 @@ def _is_keywords(value: Any) -> bool:
 def _check_binding(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Says in the author's terms when the stated inputs do not fit the signature; a signature may not exist."""
     try:
-        signature = inspect.signature(target.forward if isinstance(target, torch.nn.Module) else target)
+        described = signature(target.forward if isinstance(target, torch.nn.Module) else target)
     except (TypeError, ValueError):
         return
     try:
-        signature.bind(*args, **kwargs)
+        described.bind(*args, **kwargs)
     except TypeError as error:
         raise ExampleInputsFailed(f"they do not fit the signature: {error}") from error
 
@@ -130,7 +133,7 @@ def _check_binding(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def instance_of(owner: type) -> Any:
     """An instance of the class of a method, made without arguments."""
     try:
-        inspect.signature(owner).bind()
+        signature(owner).bind()
     except TypeError as error:
         raise NoExampleInputs(f"`self`: `{owner.__qualname__}()` cannot be made without arguments ({error})") from error
     except ValueError:
@@ -152,7 +155,7 @@ class _Signature:
         self.owner = owner
         self.module = target if isinstance(target, torch.nn.Module) else None
         try:
-            self.parameters = list(inspect.signature(function).parameters.values())
+            self.parameters = list(signature(function).parameters.values())
         except (TypeError, ValueError) as error:
             raise NoExampleInputs(f"its signature cannot be read ({error})") from error
         self.function = inspect.unwrap(function)
@@ -194,8 +197,6 @@ class _Signature:
     def _value(self, parameter: inspect.Parameter) -> Any:
         name = parameter.name
         hint = self.hints.get(name, parameter.annotation)
-        if isinstance(hint, _Unresolved):
-            raise ExampleInputsFailed(f"the annotation of `{name}` raised {hint.reason}")
         if hint is _EMPTY:
             raise NoExampleInputs(f"`{name}` has no annotation and no default")
         self.described = True
@@ -203,6 +204,10 @@ class _Signature:
         return value
 
     def _make(self, hint: Any, name: str) -> Any:
+        if isinstance(hint, typing.ForwardRef):  # inside of another annotation
+            hint = _evaluated(hint, {})
+        if isinstance(hint, _Unresolved):
+            raise ExampleInputsFailed(f"the annotation of `{name}` raised {hint.reason}")
         if hint is None or (isinstance(hint, type) and hint in _SCALARS):
             return _SCALARS[type(None) if hint is None else hint]
         if _is_jaxtyping(hint):
@@ -424,14 +429,18 @@ def _type_hints(function: Any) -> dict[str, Any]:
         return typing.get_type_hints(function, include_extras=True)
     except Exception:  # noqa: BLE001  evaluates user text: anything may come
         pass
-    raw = getattr(getattr(function, "__func__", function), "__annotations__", {})
+    function = getattr(function, "__func__", function)
+    raw = annotations_of(function) if callable(function) else {}
     scope = getattr(function, "__globals__", None) or vars(inspect.getmodule(function) or types)
-    return {name: _evaluated(hint, scope) if isinstance(hint, str) else hint for name, hint in raw.items()}
+    return {name: _evaluated(hint, scope) for name, hint in raw.items()}
 
 
-def _evaluated(text: str, scope: dict[str, Any]) -> Any:
+def _evaluated(hint: Any, scope: dict[str, Any]) -> Any:
+    """An annotation, of which a string is evaluated, and what 3.14 could not evaluate is tried again for its reason."""
     try:
-        return eval(text, dict(scope))
+        if isinstance(hint, typing.ForwardRef) and sys.version_info >= (3, 14):
+            return hint.evaluate()
+        return eval(hint, dict(scope)) if isinstance(hint, str) else hint
     except Exception as error:  # noqa: BLE001  evaluates user text: anything may come
         return _Unresolved(f"{type(error).__name__}: {error}")
 

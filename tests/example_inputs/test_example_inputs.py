@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import sys
 from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 import jaxtyping
 import pytest
 import torch
+from jaxtyping import Float32
 from torch import Tensor, nn
 
-from fuselens.example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, inputs_for
+from fuselens.example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, inputs_for, instance_of
 
 
 def of(annotation: Any) -> Any:
@@ -178,6 +180,30 @@ def test_string_annotations_are_resolved_one_by_one() -> None:
     f.__annotations__["y"] = "Nonsense"
     with pytest.raises(ExampleInputsFailed, match=r"`y`.*NameError"):
         inputs_for(f)
+
+
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"])
+def test_annotations_may_name_what_is_not_there(future: str) -> None:
+    """From 3.14 on, annotations are evaluated when they are asked for; before, only those of the future are late."""
+    if not future and sys.version_info < (3, 14):
+        pytest.skip("older versions evaluate them when the function is made")
+    source = f"""{future}
+def f(x: Float32[Tensor, "n 3"], y: int = 2, *, z: Later = 1) -> NotThere: ...
+def g(x: Float32[Tensor, "n 3"], y: list[Later]): ...
+class Net(torch.nn.Module):
+    def forward(self, x: Float32[Tensor, "n 3"]) -> NotThere: return x
+class Config:
+    def __init__(self, x: NotThere = 3): ...
+"""
+    scope = {"Float32": Float32, "Tensor": Tensor, "torch": torch, "__name__": __name__}
+    exec(compile(source, "late.py", "exec", dont_inherit=True), scope)
+    assert inputs_for(scope["f"]).args[0].shape == (16, 3)
+    assert inputs_for(scope["Net"]()).args[0].shape == (16, 3)
+    assert isinstance(instance_of(scope["Config"]), scope["Config"])
+    with pytest.raises((ExampleInputsFailed, NoExampleInputs), match=r"`y(\[0\])?`.*NameError.*Later"):
+        inputs_for(scope["g"])
+    scope["Later"] = int
+    assert inputs_for(scope["g"]).args[1] == [3, 3]
 
 
 def test_values_are_reproducible_and_global_generator_untouched() -> None:

@@ -18,6 +18,7 @@ from torch import fx
 from torch.autograd.function import once_differentiable
 
 from .. import torch_private
+from ..signatures import signature
 from . import attributes
 from .breaks import Break, Raised
 from .calls import closure_of
@@ -176,16 +177,16 @@ def _apply_takes_keywords() -> bool:
 def _with_defaults(m: Machine, function: Any, inputs: list[Value], kwargs: dict[str, Value]) -> list[Value]:
     """The arguments of a forward with a setup_context, which is told all of them."""
     what = f"{function.__name__}.apply"
-    signature = inspect.signature(function.forward)
+    described = signature(function.forward)
     try:
-        bound = signature.bind(*inputs, **kwargs)
+        bound = described.bind(*inputs, **kwargs)
     except TypeError as e:
         raise Break("FL104", what=what, why=str(e)) from None
     given = bound.arguments.copy()
     bound.apply_defaults()
     if bound.kwargs:
         raise Break("FL104", what=what, why="it has keyword-only arguments")
-    for name, parameter_ in signature.parameters.items():
+    for name, parameter_ in described.parameters.items():
         if name not in given and parameter_.kind is not inspect.Parameter.VAR_POSITIONAL:
             if type(parameter_.default) not in CONSTANT_TYPES:
                 raise Break("FL104", what=what, why=f"the default of {name!r} is not a constant")

@@ -16,6 +16,7 @@ from torch import fx
 from torch.utils.checkpoint import checkpoint
 
 from .. import torch_private
+from ..signatures import signature
 from . import torch_function
 from .breaks import Break
 from .higher_order import (
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 def _bound(function: Any, args: list[Value], kwargs: dict[str, Value], what: str) -> dict[str, Value]:
     try:
-        return dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+        return dict(signature(function).bind(*args, **kwargs).arguments)
     except TypeError as e:
         raise Break("FL104", what=what, why=str(e)) from None
 

@@ -56,9 +56,11 @@ def _signature(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
         if not isinstance(wrapped, FunctionValue):
             break
         described = wrapped
-    if isinstance(value, MethodValue):
-        return Known(inspect.signature(types.MethodType(function.function, object())))
-    return Known(inspect.signature(function.function))
+    looked_at = types.MethodType(function.function, object()) if isinstance(value, MethodValue) else function.function
+    try:
+        return Known(inspect.signature(looked_at))
+    except Exception as error:  # noqa: BLE001 - 3.14 evaluates annotations now, which runs anything
+        raise Break("FL104", what="inspect.signature", why=f"it raises {type(error).__name__}") from None
 
 
 @rule(inspect.Signature.bind)
