@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
+import sys
 import textwrap
 from pathlib import Path
 
@@ -218,6 +219,11 @@ BAD = [
     # of other kinds
     ("FL105", "x.sum() > 0", "return x if x.sum() > 0 else y"),
 ]
+if sys.version_info >= (3, 14):
+    BAD += [
+        ("FL102", "float(x)", "return t'{float(x):.2f}'"),
+        ("FL101", "x.sum() > 0", "return t'{x}' if x.sum() > 0 else y"),
+    ]
 
 
 @pytest.mark.parametrize(("code", "needle", "before"), BAD, ids=[f"{b[0]} {b[2]}"[:60] for b in BAD])
@@ -327,6 +333,7 @@ def text_of_with(source: str) -> str:
     ("with lock:", "with lock as held:"), ("with lock:", "with lock, x:"), ("@fuselens.compile", "@other"),
     ("    return x", "    return x + 1"), ("    with lock", "    y = 1\n    with lock"), ("def f", "async def f"),
     ("x * 2", "(yield x)"), ("y is None", '"""\n""" == y'),
+    *([("y is None", 't"""{\n1}""" == y')] if sys.version_info >= (3, 14) else []),
 ])  # fmt: skip
 def test_a_context_manager_of_the_functions_own_stays(old: str, new: str):
     source = CONTEXT.replace(old, new)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from ..report import Diagnostic, Edit, Fix, Span
 from .effects import is_output
 from .purity import is_pure
-from .source import Source
+from .source import FORMATTED, Source
 
 _COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _TRUTHS = frozenset(
@@ -91,7 +91,7 @@ def _chosen(node: ast.expr) -> bool:
     """Whether ``torch.where`` could choose this value."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, int | float | complex) and not isinstance(node.value, bool)
-    return not isinstance(node, ast.Tuple | ast.List | ast.Dict | ast.Set | ast.Lambda | ast.JoinedStr | ast.Starred)
+    return not isinstance(node, (ast.Tuple, ast.List, ast.Dict, ast.Set, ast.Lambda, ast.Starred, *FORMATTED))
 
 
 # --- conditional expressions ----------------------------------------------------------------------------------------

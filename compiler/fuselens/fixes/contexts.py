@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ..discovery import Definition
 from ..report import Diagnostic, Fix
-from .source import Source
+from .source import FORMATTED, Source
 
 
 def context_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
@@ -67,7 +67,7 @@ def _is_all_of(function: Definition, statement: ast.With) -> bool:
 def _outdented(source: Source, statement: ast.With) -> str | None:
     """The text of a block's statements at the indentation of ``statement``; None where lines mean something else."""
     first, last = statement.body[0], statement.body[-1]
-    texts = (n for s in statement.body for n in ast.walk(s) if isinstance(n, ast.Constant | ast.JoinedStr))
+    texts = (n for s in statement.body for n in ast.walk(s) if isinstance(n, (ast.Constant, *FORMATTED)))
     if first.lineno == statement.lineno or any(n.end_lineno != n.lineno for n in texts):
         return None
     outer, inner = source.indentation(statement), source.indentation(first)

@@ -9,7 +9,7 @@ from ..report import Diagnostic, Edit, Fix
 from .branches import condition
 from .effects import effect_fixes, is_output
 from .purity import is_pure
-from .source import Source
+from .source import FORMATTED, Source
 
 _SHAPED = frozenset(
     "zeros ones empty full arange linspace eye rand randn randint zeros_like view reshape expand repeat narrow unfold chunk "
@@ -165,7 +165,9 @@ def _needs_python(source: Source, node: ast.expr, depth: int = 0) -> bool:
                 return not combined
             case ast.Return() | ast.Yield() | ast.List() | ast.Tuple() | ast.Dict() | ast.Set() | ast.Lambda():
                 return not combined
-            case ast.JoinedStr() | ast.FormattedValue() | ast.Slice() | ast.comprehension():
+            case ast.Slice() | ast.comprehension():
+                return True
+            case ast.expr() if isinstance(parent, FORMATTED):
                 return True
             case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) | ast.Assert(test=test) if (
                 test is child
