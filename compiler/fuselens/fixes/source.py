@@ -12,7 +12,7 @@ from ..report import Edit, Span
 N = TypeVar("N", bound=ast.AST)
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _NEW = [getattr(ast, name) for name in ("TemplateStr", "Interpolation") if hasattr(ast, name)]
-FORMATTED: tuple[type[ast.AST], ...] = (ast.JoinedStr, ast.FormattedValue, *_NEW)
+FORMATTED: tuple[type[ast.expr], ...] = (ast.JoinedStr, ast.FormattedValue, *_NEW)
 """f-strings, 3.14's t-strings, and what stands between their braces."""
 _ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set,
           ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)  # fmt: skip
