@@ -161,7 +161,7 @@ def _value(name: str, value: Any) -> Any:
         return Path(value).expanduser()
     elif isinstance(value, (int, float) if kind is float else kind):
         return value
-    raise TypeError(f"option {name} takes {getattr(kind, '__name__', kind)}, not {value!r}")
+    raise TypeError(f"option {name} takes {kind.__name__ if isinstance(kind, type) else kind}, not {value!r}")
 
 
 def assembly_of(config: Config) -> frozenset[str]:

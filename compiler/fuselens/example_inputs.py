@@ -450,4 +450,4 @@ def _has_no_default(f: dataclasses.Field[Any]) -> bool:
 
 
 def _show(hint: Any) -> str:
-    return getattr(hint, "__name__", None) or str(hint)
+    return hint.__name__ if isinstance(hint, type) else str(hint)

@@ -2274,7 +2274,17 @@ static PyMemberDef Region_members[] = {{"fn", T_OBJECT_EX, offsetof(Region, fn),
                                        {"callback", T_OBJECT, offsetof(Region, callback), READONLY},
                                        {"owner", T_OBJECT, offsetof(Region, owner), READONLY},
                                        {NULL}};
-static PyGetSetDef Region_getset[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict}, {NULL}};
+#if PY_VERSION_HEX >= 0x030E0000
+/* functools.wraps copies what makes the annotations, which functions alone know how to ask. */
+static PyObject *Region_annotations(PyObject *self, void *closure) {
+    (void)closure;
+    return PyObject_GetAttrString(((Region *)self)->fn, "__annotations__");
+}
+#define LATE_ANNOTATIONS {"__annotations__", Region_annotations},
+#else
+#define LATE_ANNOTATIONS
+#endif
+static PyGetSetDef Region_getset[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict}, LATE_ANNOTATIONS {NULL}};
 
 #define REGION_TYPE(name, doc)                                                                                     \
     {                                                                                                              \
