@@ -33,7 +33,7 @@ from .higher_order import (
     trace,
 )
 from .library_rules import partial_parts
-from .rules import RULES, called, rule
+from .rules import NAMED_RULES, RULES, called, rule
 from .tracer import writes
 from .values import Constant, FunctionValue, Known, ObjectValue, PartialValue, SequenceValue, TensorValue, Value
 
@@ -286,6 +286,19 @@ def _flex_layout(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Val
     sizes = [SequenceValue([Constant(n) for n in numbers], tuple) for numbers in (out.fake.shape, wanted)]
     made = m.tracer.call("call_method", "new_empty_strided", (out, *sizes), {}, "flex_attention")
     return m.tracer.call("call_method", "copy_", (made, out), {}, "flex_attention")
+
+
+def _has_free_unbacked_symbols(
+    m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    """Flex attention asks it of masks. Sizes that were known before the trace are free of such symbols."""
+    given = m.use(args[0]) if len(args) == 1 and not kwargs else None
+    if not isinstance(given, TensorValue) or any(type(n) is not int for n in given.fake.shape):
+        return None
+    return Constant(False)
+
+
+NAMED_RULES["torch.fx.experimental.symbolic_shapes", "has_free_unbacked_symbols"] = _has_free_unbacked_symbols
 
 
 def _index_by_tensors(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
