@@ -79,7 +79,7 @@ class Other:
         Other(), {1}, [lambda: 1], Other, torch.Tensor, torch.nn.Parameter(torch.ones(1)), torch.ones(1, device="meta"),
         torch.tensor([1j]).conj(), torch.ones(2).to_sparse(), torch.ones(1, requires_grad=True),
     ],
-    ids=repr,
+    ids=lambda v: type(v).__name__,
 )  # fmt: skip
 def test_what_is_no_plain_data_is_refused(value: Any) -> None:
     with pytest.raises(NotStorable):
