@@ -238,6 +238,7 @@ TABLE: dict[str, Name] = {
         _n("dispatch_key_set", _C + "_dispatch_key_set", "the same as text", COMPILING),
         _n("default_device", _C + "_get_default_device", "where new tensors are", COMPILING),
         _n("operator_kernels", "torch.library._impls", "kernels that a program registered for torch's operators", CACHING),
+        _n("registrations", _C + "_dispatch_dump", "in which file each of an operator's kernels was registered", CACHING),
         # --- what programs may call, and what surrounds them
         _n("peer_evaluator", _C + "_dynamo.eval_frame.set_eval_frame", "switches the evaluator of torch.compile off",
            NOTHING, Returns(None)),

@@ -1145,7 +1145,15 @@ def foreign_rules() -> bool:
     if any(not (getattr(rule, "__module__", None) or "torch").startswith("torch") for rule in rules):
         return True
     devices = ("/Meta", "/CUDA", "MPS", "XPU")  # kernels do not take part in tracing; also AutogradMPS and the like
-    return any(name.startswith("aten/") and not name.endswith(devices) for name in private.operator_kernels)
+    kernels = (k for k in private.operator_kernels if k.startswith("aten/") and not k.endswith(devices))
+    return not all(map(is_torch_kernel, kernels))
+
+
+def is_torch_kernel(name: str) -> bool:
+    """Whether torch itself registered the kernel ``aten/operator/key`` (2.15 has some): torch keeps the file of each."""
+    operator, _, key = name.removeprefix("aten/").rpartition("/")
+    place = f"{key}: registered at {os.path.dirname(torch.__file__)}{os.sep}"
+    return any(line.startswith(place) for line in private.registrations(f"aten::{operator}").splitlines())
 
 
 def is_torch_operator(target: Any) -> bool:

@@ -27,13 +27,17 @@ from fuselens.runtime.cache import _MARK, Cache
 
 
 @pytest.fixture(autouse=True)
-def _no_rules_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_rules_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What others registered in this process for torch's operators would keep every graph out of the cache."""
-    monkeypatch.setattr(torch.library, "_impls", {n for n in torch.library._impls if not n.startswith("aten/")})
+    kernels = torch.library._impls  # the set itself changes: the compiler looks it up once
+    others = {n for n in kernels if n.startswith("aten/") and not torch_private.is_torch_kernel(n)}
+    kernels -= others
     for table in global_decomposition_table.values():
         for rule, function in list(table.items()):
             if not (getattr(function, "__module__", None) or "torch").startswith("torch"):
                 monkeypatch.delitem(table, rule)
+    yield
+    kernels |= others
 
 
 LAYER = """
@@ -357,3 +361,14 @@ def test_foreign_rules_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not torch_private.foreign_rules()
     monkeypatch.setitem(decomposition_table, torch.ops.aten.silu.default, lambda x: x)
     assert torch_private.foreign_rules()
+
+
+@pytest.mark.parametrize("operator", ["cos", "to_dense"])  # torch 2.15 itself has such a kernel of to_dense
+def test_foreign_kernels_are_noticed(operator: str) -> None:
+    assert not torch_private.foreign_rules()
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        library.impl(operator, lambda x, *_, **__: x, "PythonTLSSnapshot", allow_override=True)
+        assert torch_private.foreign_rules()
+    finally:
+        library._destroy()
