@@ -182,20 +182,33 @@ def _llvm(text: str) -> _Text:
 
 # --- PTX and SASS -----------------------------------------------------------------------------------------------------
 
-_LOC = re.compile(r"^\s*\.loc\s+\d+\s+(\d+)\s+\d+")
+_LOC = re.compile(r"^\s*\.loc\s+(\d+ \d+ \d+)(?:, function_name \S+, inlined_at (\d+ \d+ \d+))?")
+_INLINE = re.compile(r"^\s*// (begin|end) inline asm$")
 _FRAMES = re.compile(r"\S+:(\d+):\d+(?= \]|$)")
 _INSTRUCTION = re.compile(r"^\s+[^\s/.$({})]|^\s+@")
 _DEBUG_LABEL = re.compile(r"^\$L__(?:tmp|func_begin|func_end)\d+:$")
 
 
 def _ptx_places(text: str) -> list[int]:
-    """Of each line the line of the module. Triton writes the callers of what was inlined as a comment."""
+    """Of each line the line of the module: that of the outermost caller, where code was inlined.
+
+    Triton up to 3.7 writes the callers as a comment. Triton 3.9 names the next one as ``inlined_at``, a place that an earlier
+    line has. Within inline assembly places do not count: LLVM adds the number of the assembly's own line to them.
+    """
     out: list[int] = []
-    current = 0
+    outermost: dict[str, int] = {}
+    current, inline = 0, False
     for line in text.split("\n"):
-        if place := _LOC.match(line):
+        if edge := _INLINE.match(line):
+            inline = edge[1] == "begin"
+        elif (found := _LOC.match(line)) and not inline:
+            place, caller = found.groups()
             frames = _FRAMES.findall(line)
-            current = int(frames[-1] if frames else place[1])
+            if caller is not None:
+                current = outermost.get(caller, int(caller.split()[1]))
+            else:
+                current = int(frames[-1] if frames else place.split()[1])
+            outermost[place] = current
         out.append(current)
     return out
 
