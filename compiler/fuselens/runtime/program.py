@@ -134,7 +134,12 @@ def runs_on_gpu() -> bool:
             return False
         keys = _ordinary_keys("cpu") | _ordinary_keys("cuda")
         _program.init_memory(places[0], keys, *places[1:], memory.materialised, memory.refuse, memory.note)
-    except (OSError, AttributeError, ValueError):
+    except (
+        OSError,
+        AttributeError,
+        ValueError,
+        RuntimeError,
+    ):  # the last: torch is built for CUDA, and there is no driver
         return False
     return True
 

@@ -128,13 +128,15 @@ def _undoing(builder: Any) -> Iterator[Callable[[], None]]:
     store, overwritten = builder.create_masked_store, []
 
     def keeping(places: Any, value: Any, mask: Any, *how: Any) -> Any:
-        before = builder.create_masked_load(places, mask, None, None, None, False)
-        overwritten.append((places, before, mask))
+        before = builder.create_masked_load(
+            places, mask, None, *how, False
+        )  # `how` is about caches: as many words as this Triton has
+        overwritten.append((places, before, mask, *how))
         return store(places, value, mask, *how)
 
     def undo() -> None:
-        for places, before, mask in reversed(overwritten):
-            store(places, before, mask, None, None)
+        for place in reversed(overwritten):
+            store(*place)
 
     builder.create_masked_store = keeping
     try:
