@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -296,10 +297,28 @@ def test_pairs_of_numbers_are_not_fused() -> None:
     source = to_triton(graph)
     (info,) = source.kernels
     found = compile_offline(source, info.name)["ptx"]
-    info.launch["options"].pop("enable_fp_fusion")
+    info.launch["options"]["enable_fp_fusion"] = True
     assert fused(found) < fused(compile_offline(source, info.name)["ptx"])
     other, _ = all_ops_graph("f64", ["exp"])
-    assert "enable_fp_fusion" not in to_triton(other).kernels[0].launch["options"]
+    assert to_triton(other).kernels[0].launch["options"]["enable_fp_fusion"]
+
+
+def test_triton_is_told_whether_to_fuse() -> None:
+    """Triton 3.9 warns whoever leaves it open, and 3.10 fuses no more; its worker's warnings would be printed by the program."""
+    program = """
+        from fuselens.codegen.triton.kernels import to_triton
+        from fuselens.codegen.triton.offline import compile_offline
+        from fuselens.runtime import triton_worker
+        from tests.codegen.test_triton import all_ops_graph
+
+        graph, _ = all_ops_graph("f32", ["exp"])
+        source = to_triton(graph)
+        compile_offline(source, source.kernels[0].name)
+        triton_worker._warm()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    assert "FP_FUSION" not in done.stderr
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i64", "i32", "bool"])

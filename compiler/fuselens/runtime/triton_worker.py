@@ -252,7 +252,7 @@ def _warm() -> None:
         signal.signal(signal.SIGALRM, _late)
         signal.alarm(_WARM_LIMIT)
         try:
-            triton.compile(source, target=GPUTarget("cuda", 90, 32))
+            triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": True})
         finally:
             signal.alarm(0)
 

@@ -76,9 +76,7 @@ class AttentionWriter(Operations):
             out.put(line, spans.get(number, ()), note=False)
         signature = {self.names[n]: "*" + pointee(element(graph.buffers[n].dtype)) for n in arguments}
         signature |= {self.names[s]: "i64" for s in sizes}
-        options: dict[str, Any] = {"num_warps": warps, "num_stages": self.stages}
-        if self.uses_libdevice:
-            options["enable_fp_fusion"] = False
+        options = {"num_warps": warps, "num_stages": self.stages, "enable_fp_fusion": not self.uses_libdevice}
         loaded = dict.fromkeys(o.args[0] for o in node.body if o.op == "load")
         read = [self.query, self.key, self.value, *(graph.buffers[n] for n in loaded)]
         return KernelInfo(

@@ -169,10 +169,11 @@ class _KernelWriter(Products):
 
     def _options(self, warps: int) -> dict[str, Any]:
         """What Triton's compiler is told. Functions of libdevice compute in pairs of numbers, which fusing a product
-        with a sum would make inexact: 3.0 ** 1.0 would be less than 3."""
+        with a sum would make inexact: 3.0 ** 1.0 would be less than 3. Elsewhere they are fused, which has to be said: what
+        Triton does by itself changes with its version."""
         stages = {"num_stages": self.stages} if self.stages else {}
         registers = {"maxnreg": self.chosen.registers} if self.chosen.registers else {}
-        return {"num_warps": warps} | stages | registers | ({"enable_fp_fusion": False} if self.uses_libdevice else {})
+        return {"num_warps": warps} | stages | registers | {"enable_fp_fusion": not self.uses_libdevice}
 
     def _points(self) -> tuple[Expr, int]:
         axes, out = self.kernel.axes, self.out
