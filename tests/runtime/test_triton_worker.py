@@ -174,14 +174,15 @@ def test_a_damaged_binary_is_made_again(cache: Cache) -> None:
 
 
 def assembler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str) -> Path:
-    """Puts a script before Triton's assembler that runs ``line`` once the file that is returned exists."""
+    """Puts a script before Triton's assemblers that runs ``line`` once the file that is returned exists."""
     import triton
 
-    real = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
-    flag, script = tmp_path / "flag", tmp_path / "ptxas"
-    script.write_text(f'#!/bin/sh\n[ -e {flag} ] && {line}\nexec {real} "$@"\n')
-    script.chmod(0o755)
-    monkeypatch.setenv("TRITON_PTXAS_PATH", str(script))
+    flag = tmp_path / "flag"
+    for name in ("ptxas", "ptxas-blackwell"):  # from Triton 3.9 on the second one is for sm_90, too
+        real, script = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name, tmp_path / name
+        script.write_text(f'#!/bin/sh\n[ -e {flag} ] && {line}\nexec {real} "$@"\n')
+        script.chmod(0o755)
+        monkeypatch.setenv(f"TRITON_{name.upper().replace('-', '_')}_PATH", str(script))
     return flag
 
 
@@ -281,3 +282,15 @@ def test_an_interrupt_from_the_keyboard_spares_the_worker(cache: Cache) -> None:
     triton_worker.start()
     worker = triton_worker._worker()._process.pid
     assert os.getpgid(worker) == worker != os.getpgid(0)
+
+
+def test_a_kernel_that_takes_what_it_is_not_given_is_refused(cache: Cache) -> None:
+    """It would write through an address that is 0."""
+    described = TEXT.replace(
+        "tl.store(a, tl.load(a) + 1)",
+        "tl.make_tensor_descriptor(a, [64], [1], [64]).store([0], tl.zeros([64], tl.float32))",
+    )
+    job = module(cache, described).job(SECOND, 3, 90)
+    with pytest.raises(RuntimeError, match="wants memory"):
+        job.make(cache)
+    dataclasses.replace(job, scratch=True).make(cache)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 KIND = "cubin"
 _FIRST_SIZE = 2
 _NOTE = re.compile(r"\s*# [^\"'#\n]*$", re.MULTILINE)  # a quote after it: it may be within a string
+_ENTRY = re.compile(r"\.entry \w+\(([^)]*)\)")
+_ADDED = 2  # parameters that Triton's kernels end with: addresses of scratch memory
 _FUNCTION = re.compile(r"^@triton\.jit.*\ndef (\w+)\(", re.MULTILINE)
 
 
@@ -53,6 +55,7 @@ class Job:
     limit: float  # seconds after which its compiler is ended
     length: int = 0  # of its text
     text: str = field(default="", repr=False, compare=False)  # of the module
+    scratch: bool = False  # whether it is given memory of its own, after its arguments
 
     def is_made(self, cache: Cache) -> bool:
         return cache.exists(KIND, self.key)
@@ -68,9 +71,24 @@ class Job:
     def make(self, cache: Cache) -> Binary:
         """Compiles it, here. Raises whatever Triton raises."""
         made = self.compiled()
+        self._check(made)
         about = {"name": made.metadata.name, "threads": 32 * made.metadata.num_warps, "shared": made.metadata.shared}
         cache.put(KIND, self.key, json.dumps(about).encode() + b"\n" + made.asm["cubin"])
         return Binary(**about, image=made.asm["cubin"])
+
+    def _check(self, made: Any) -> None:
+        """Raises where the launcher would not give the kernel what it takes: what it takes is not documented by Triton."""
+        entry = _ENTRY.search(made.asm["ptx"])
+        taken, given = entry[1].count(".param") if entry else 0, len(self.signature) + _ADDED
+        if taken != given:
+            raise RuntimeError(
+                f"this Triton made a kernel of {taken} parameters, and the launcher knows {given}: use another version of Triton"
+            )
+        wants = made.metadata.profile_scratch_size or (made.metadata.global_scratch_size and not self.scratch)
+        if wants or made.metadata.num_ctas != 1:
+            raise RuntimeError(
+                "this Triton made a kernel that wants memory or programs of which the launcher knows nothing: use another version of it"
+            )
 
     def compiled(self) -> Any:
         """What Triton makes of it."""
@@ -127,7 +145,7 @@ class Module:
         })  # fmt: skip
         return Job(
             key, self.name, info.function, types, blocks, tuple(divisible), options, architecture,
-            self._limit, len(self._parts[info.function]), self.text,
+            self._limit, len(self._parts[info.function]), self.text, len(info.arguments) > pointers,
         )  # fmt: skip
 
 
