@@ -41,8 +41,8 @@ test-e2e: environment extension browser editor ## the tests in a real editor (AR
 sweep: environment ## the tests that take minutes: 10,000 random programs, 5,000 random graphs, 2,000 for a GPU, and the whole standard library (SEED=, ARGS=)
 	@FUSELENS_SWEEP_SEED=$(SEED) $(PY) -m pytest -n 2 -v -m sweep $(ARGS)
 
-versions: ## the Python tests on each supported Python that is here, and on the oldest torch (VERSIONS="3.12 3.13")
-	@scripts/versions.sh $(VERSIONS)
+versions: environment ## the Python tests on each supported torch and Python, whole or in a sample, in one table (VERSIONS="2.11 2.15", SEED=)
+	@FUSELENS_SWEEP_SEED=$(SEED) $(PY) scripts/versions.py $(VERSIONS)
 
 bench: environment ## eager, torch.compile and fuselens, interleaved (ARGS="--help")
 	@$(PY) -m benchmarks $(ARGS)

@@ -1,0 +1,24 @@
+"""``--sample 0.1``: a part of the tests, chosen by chance (``FUSELENS_SWEEP_SEED``), the same in every process of a run."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sample", type=float, default=1.0, metavar="PART", help="run this part of the tests, chosen by chance"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    part = config.getoption("--sample")
+    if part >= 1:
+        return
+    seed = os.environ.get("FUSELENS_SWEEP_SEED", "0")
+    chosen = [random.Random(f"{seed} {item.nodeid}").random() < part for item in items]
+    config.hook.pytest_deselected(items=[item for item, taken in zip(items, chosen, strict=True) if not taken])
+    items[:] = [item for item, taken in zip(items, chosen, strict=True) if taken]
