@@ -46,7 +46,8 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Any, result: Any, *, trainin
     if training and func is aten.addcdiv.default:
         return _of_divisor(args)
     if name == "native_group_norm" and not args[0].is_contiguous(memory_format=suggested_memory_format(args[0])):
-        return f"{func} refuses operands that are not contiguous"
+        if isinstance(_by_kernel(func, args, kwargs), str):  # until torch 2.14
+            return f"{func} refuses operands that are not contiguous"
     tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
     if any(t.dtype in _WIDE_UNSIGNED and t.device.type == "cpu" for t in tensors):
         found = _by_kernel(func, args, kwargs)
