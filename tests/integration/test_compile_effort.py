@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import fuselens
+from fuselens.capture import _hook
 
 KINDS: dict[str, Callable[[int], Callable[[Any], Any]]] = {}
 WEIGHT = torch.full((16, 16), 0.1)
@@ -48,6 +49,7 @@ def calls(f: Callable[[Any], Any], training: bool, cache: Path) -> int:
     compiled = fuselens.compile(f, options={"cache_dir": cache})
     profile = cProfile.Profile(builtins=False)
     with torch.autograd.set_multithreading_enabled(False):
+        _hook.show_work(True)
         profile.enable()
         try:
             result = compiled(x)
@@ -55,6 +57,7 @@ def calls(f: Callable[[Any], Any], training: bool, cache: Path) -> int:
                 result.sum().backward()
         finally:
             profile.disable()
+            _hook.show_work(False)
     return sum(entry.callcount for entry in profile.getstats())
 
 

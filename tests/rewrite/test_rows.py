@@ -71,7 +71,7 @@ def test_spellings(name: str, rows: int, keys: int, dtype: torch.dtype) -> None:
     exact = spelling.write(*(t.double() if t.is_floating_point() else t for t in given))
     assert torch.equal(found.isnan(), eager.isnan())
     errors = [(t.double() - exact).nan_to_num().abs().max().item() for t in (found, eager)]
-    assert errors[0] <= 1.2 * errors[1] + torch.finfo(dtype).eps
+    assert errors[0] <= 1.2 * errors[1] + 2 * torch.finfo(dtype).eps
     assert (found.shape, found.stride()) == (eager.shape, eager.stride())
 
 

@@ -6,6 +6,7 @@ import asyncio
 import resource
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from lsprotocol import types as lsp
@@ -90,6 +91,11 @@ async def test_renamed_in_mid_check(editor, tmp_path):
     holder[0].close()
 
 
+def prevented(found: Any) -> set[str]:
+    """The codes that say what kept kernels from being built: no place to write, or a compiler that has none."""
+    return {"FL402", "FL403", "FL916"} & {str(d.code) for d in found}
+
+
 async def test_a_disk_that_takes_nothing(new_editor, tmp_path):
     """No file can be written, so no kernel built: the file's findings are shown all the same. When there is room again,
     the next save builds what was not built."""
@@ -99,17 +105,17 @@ async def test_a_disk_that_takes_nothing(new_editor, tmp_path):
     try:
         file, found = await editor.open(tmp_path / "full.py", HEAD + F)
         assert "FL103" in codes(found)
-        assert (await file.titles())[0].startswith("2 graphs")
+        assert (await file.titles())[0].startswith("not compiled")
         found = await file.save(HEAD + F.replace("    print(y)\n", ""))
         assert "FL103" not in codes(found)
-        await editor.until(lambda: "FL402" in [d.code for d in editor.diagnostics[file.uri].diagnostics])
+        await editor.until(lambda: prevented(editor.diagnostics[file.uri].diagnostics))
         (worker,) = editor.worker_pids()
         resource.prlimit(worker, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         await file.save()
         async with asyncio.timeout(60):
             while "1 kernel" not in (await file.titles())[0]:
                 await asyncio.sleep(0.05)
-        assert "FL402" not in [d.code for d in editor.diagnostics[file.uri].diagnostics]
+        assert not prevented(editor.diagnostics[file.uri].diagnostics)
         file.close()
     finally:
         await editor.stop()

@@ -57,8 +57,8 @@ class Wire:
     async def error(self, request: Any) -> int:
         return (await self.answer(request))["error"]["code"]
 
-    async def begin(self) -> dict[str, Any]:
-        self.send("initialize", INITIALIZE, id="begin")
+    async def begin(self, **options: Any) -> dict[str, Any]:
+        self.send("initialize", {**INITIALIZE, "initializationOptions": options}, id="begin")
         result = (await self.answer("begin"))["result"]
         self.send("initialized", {})
         return result
@@ -282,7 +282,7 @@ async def test_settings_of_clients_that_cannot_be_asked(wire, tmp_path):
 
 async def test_cancelled_requests_are_answered_as_cancelled(wire, tmp_path):
     """Also when a cancellation comes late, or twice."""
-    await wire.begin()
+    await wire.begin(allowedFolders=["/"])
     path = tmp_path / "endless.py"
     path.write_text("import time\ntime.sleep(300)\n")
     params = {"command": "fuselens.server.run", "arguments": [path.as_uri(), "f"]}

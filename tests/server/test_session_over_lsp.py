@@ -252,10 +252,12 @@ async def test_worker_killed_while_idle_is_replaced(editor, tmp_path, good):
     file.close()
 
 
-async def test_user_code_that_always_kills_the_worker_gets_the_blame(editor, tmp_path, good):
+async def test_user_code_cannot_kill_the_worker(editor, tmp_path, good):
     text = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nimport time; time.sleep(60)\n" + good
+    workers = editor.worker_pids()
     file, found = await editor.open(tmp_path / "murder.py", text)
-    assert codes(found) == ["FL906"]
+    assert codes(found) == ["FL915"]
+    assert not workers or editor.worker_pids() == workers
     assert codes(await file.save(good)) == ["FL101"]
     file.close()
 

@@ -365,6 +365,8 @@ def in_place_draw(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     op = _FUNCTIONAL.get(func)
     if op is None or kwargs.get("generator") is not None or is_plain(args[0]):
         return None
+    if any(stride == 0 and size != 1 for size, stride in zip(args[0].shape, args[0].stride(), strict=True)):
+        return None  # an element in several places: nothing can be written there, so eager's result is a new tensor
     parameters = next((a for a in args[1:] if isinstance(a, Tensor)), None)
     named = [kwargs[a.name] for a in func._schema.arguments[len(args) :] if a.name in kwargs and not a.kwarg_only]
     numbers = [a for a in (*args[1:], *named) if a is not None and a is not parameters]

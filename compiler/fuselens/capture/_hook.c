@@ -182,10 +182,12 @@ static inline int is_observed(PyThreadState *ts) {
 #endif
     return 0;
 }
+static int work_is_shown = 0;  /* to who profiles the compiler itself */
+
 /* What runs between these is ours: nobody is told of it. Gives what `show` takes. Without observers nothing happens, so
  * that a debugger can be started in there. */
 static inline int hide(PyThreadState *ts) {
-    if (LIKELY(!is_observed(ts))) return 0;
+    if (LIKELY(!is_observed(ts)) || work_is_shown) return 0;
     PyThreadState_EnterTracing(ts);
     tls_hidden++;
     return 1;
@@ -2340,6 +2342,14 @@ static PyObject *resume(PyObject *module, PyObject *callback) {
     Py_RETURN_NONE;
 }
 
+static PyObject *show_work(PyObject *module, PyObject *shown) {
+    (void)module;
+    int truth = PyObject_IsTrue(shown);
+    if (truth < 0) return NULL;
+    work_is_shown = truth;
+    Py_RETURN_NONE;
+}
+
 static PyObject *is_capturing(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
     return PyBool_FromLong(tls_callback != NULL);
@@ -2582,6 +2592,7 @@ static PyObject *shutdown(PyObject *module, PyObject *ignored) {
 
 static PyMethodDef functions[] = {
     {"set_callback", set_callback, METH_O, "set_callback(callback or None) -> previous, of this thread"},
+    {"show_work", show_work, METH_O, "show_work(bool): whether profilers are told of what the compiler does, to measure it"},
     {"suspend", suspend, METH_NOARGS, "suspend() -> this thread's callback, taken out, or None"},
     {"resume", resume, METH_O, "resume(what suspend() gave)"},
     {"is_capturing", is_capturing, METH_NOARGS, "is_capturing() -> whether this thread is in a region with capture on"},

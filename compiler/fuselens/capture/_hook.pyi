@@ -213,6 +213,9 @@ class hidden:  # noqa: N801
 def set_callback(callback: Callback | None, /) -> Callback | None:
     """Sets this thread's callback, installing the evaluator as a region does. Returns the previous one. For tests."""
 
+def show_work(shown: bool, /) -> None:
+    """Whether profilers are told of what the compiler does, to measure it."""
+
 def suspend() -> Callback | None:
     """Turns capture off in this thread; returns what :func:`resume` wants."""
 
