@@ -98,6 +98,14 @@ def preload() -> wire.Event:
     return wire.Event(0, "ready", message=json.dumps(versions))
 
 
+def _temporary() -> str:
+    """Where temporary folders are made; also where no file can be written, which ``tempfile`` wants to try."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        return os.environ.get("TMPDIR", "/tmp")
+
+
 def fuselens_version() -> str:
     """The version of this package; "0" when it runs from a tree that was never installed."""
     from importlib.metadata import PackageNotFoundError, version
@@ -229,7 +237,7 @@ class Supervisor:
             request, deliver, fresh = self._queue.popleft()
             private: Path | None = None
             try:
-                private = Path(tempfile.mkdtemp(prefix="fuselens-check-"))
+                private = Path(tempfile.mkdtemp(prefix="fuselens-check-", dir=_temporary()))
                 start = self._spawned if fresh or self._spawn else self._forked
                 child = start(request, deliver, private)
             except OSError as error:

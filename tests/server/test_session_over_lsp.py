@@ -352,7 +352,9 @@ def send(**message):
     server.stdin.write(b"Content-Length: %d\\r\\n\\r\\n" % len(body) + body)
     server.stdin.flush()
 
-send(id=1, method="initialize", params={"processId": None, "rootUri": None, "capabilities": {}})
+options = {"allowedFolders": ["/"]}
+params = {"processId": None, "rootUri": None, "capabilities": {}, "initializationOptions": options}
+send(id=1, method="initialize", params=params)
 send(method="initialized", params={})
 item = {"uri": sys.argv[1], "languageId": "python", "version": 1, "text": open(sys.argv[2]).read()}
 send(method="textDocument/didOpen", params={"textDocument": item})
