@@ -36,7 +36,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import config, diagnostics, discovery, notices, sandbox, source_text, wire
+from . import config, diagnostics, discovery, notices, ownership, sandbox, source_text, wire
 from .report import Diagnostic, FileReport, RunResult, Span
 
 Deliver = Callable[[bytes], None]
@@ -160,7 +160,7 @@ class Supervisor:
     """Children, their limits and their results. Not thread-safe: one loop calls :meth:`turn`.
 
     ``echo`` receives the file and the first 64 KiB of what its child printed, in whole lines, when that has ended. ``jobs``
-    children run at once; others queue.
+    children run at once; others queue. Their private folders are made in ``folder``; by default where temporary files are.
     """
 
     def __init__(
@@ -168,6 +168,7 @@ class Supervisor:
         *,
         jobs: int = 2,
         echo: Callable[[str, bytes], None] | None = None,
+        folder: Path | None = None,
         spawn: bool = not FORKS,
         pumps: bool = sys.platform == "win32",
     ) -> None:
@@ -176,6 +177,7 @@ class Supervisor:
         self.private: set[int] = set()  # descriptors that a forked child must close
         self._jobs = max(1, jobs)
         self._echo = echo or (lambda *_: None)
+        self._folder = folder
         self._spawn = spawn
         self._pumps = pumps
         self._queue: deque[tuple[wire.Request, Deliver, bool]] = deque()
@@ -237,7 +239,9 @@ class Supervisor:
             request, deliver, fresh = self._queue.popleft()
             private: Path | None = None
             try:
-                private = Path(tempfile.mkdtemp(prefix="fuselens-check-", dir=_temporary()))
+                if self._folder is not None and not self._folder.exists():  # temporary folders are tidied
+                    ownership.make_folder(self._folder)
+                private = Path(tempfile.mkdtemp(prefix="fuselens-check-", dir=self._folder or _temporary()))
                 start = self._spawned if fresh or self._spawn else self._forked
                 child = start(request, deliver, private)
             except OSError as error:

@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import os
 import selectors
+import shutil
 import signal
 import site
 import socket
@@ -23,7 +24,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from . import discovery, isolation, wire
 
@@ -118,13 +119,22 @@ def _modified(path: Path) -> tuple[int, int]:
 class Worker:
     """One event loop: requests in, children, events out."""
 
-    def __init__(self, requests: int, events: int, *, jobs: int, denied: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        requests: int,
+        events: int,
+        *,
+        jobs: int,
+        folder: Path | None = None,
+        denied: frozenset[str] = frozenset(),
+    ) -> None:
         self._requests = requests
         self._events = events
+        self._folder = folder
         self._decoder = wire.Decoder()
         self._open = True
         self._preloads = Preloads(denied)
-        self._supervisor = isolation.Supervisor(jobs=jobs, echo=lambda _, output: _write(2, output))
+        self._supervisor = isolation.Supervisor(jobs=jobs, echo=lambda _, output: _write(2, output), folder=folder)
         self._supervisor.private |= {requests, events}
         self._problem: wire.Event | None = None
         self._started = time.monotonic()
@@ -147,6 +157,8 @@ class Worker:
             pass  # the server is gone: nobody is left to tell
         finally:
             self._supervisor.close()
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
 
     def _listen(self) -> None:
         source: int | socket.socket = self._requests
@@ -205,6 +217,8 @@ class Worker:
             for descriptor in descriptors:
                 os.set_inheritable(descriptor, True)
             resume = ["--resume", *map(str, descriptors), "--deny", ",".join(sorted(self._preloads.denied))]
+            if self._folder is not None:
+                resume += ["--folder", str(self._folder)]
             sys.stderr.flush()
             os.execv(sys.executable, [sys.executable, *_flags(), "-m", "fuselens.worker", *resume])
 
@@ -227,6 +241,7 @@ def main(argv: list[str] | None = None) -> int:
         "--child", type=Path, metavar="FOLDER", help="answer one request, writing to FOLDER only, and exit"
     )
     parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1), help="children alive at once")
+    parser.add_argument("--folder", type=Path, help="where children get their private folders; removed at the end")
     parser.add_argument("--resume", type=int, nargs=3, metavar="FD", help=argparse.SUPPRESS)
     parser.add_argument("--deny", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
@@ -237,16 +252,17 @@ def main(argv: list[str] | None = None) -> int:
     with contextlib.suppress(AttributeError, ValueError):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the editor's terminal sends it to its whole process group
     denied = frozenset(filter(None, arguments.deny.split(",")))
+    options: dict[str, Any] = {"jobs": arguments.jobs, "folder": arguments.folder, "denied": denied}
     if arguments.resume:
         requests, events, rest = arguments.resume
         with os.fdopen(rest, "rb") as stream:
             unread = stream.read()
         for descriptor in (requests, events):
             os.set_inheritable(descriptor, False)
-        Worker(requests, events, jobs=arguments.jobs, denied=denied).serve(resumed=unread, announce=False)
+        Worker(requests, events, **options).serve(resumed=unread, announce=False)
     else:
         requests, events = isolation.protect_streams()
-        Worker(requests, events, jobs=arguments.jobs, denied=denied).serve()
+        Worker(requests, events, **options).serve()
     return 0
 
 

@@ -13,8 +13,10 @@ import itertools
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
@@ -80,6 +82,7 @@ class Worker:
         self._ready: asyncio.Future[wire.Event] = asyncio.get_running_loop().create_future()
         self._process: asyncio.subprocess.Process | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._folder: str | None = None  # its temporary files: gone with it, however it ends
 
     @property
     def pid(self) -> int | None:
@@ -96,17 +99,21 @@ class Worker:
 
     async def start(self) -> None:
         """Returns when the worker is ready. Raises StartError, leaving no process behind."""
+        with contextlib.suppress(OSError):  # it makes its folders where they can be made, or says why not
+            self._folder = tempfile.mkdtemp(prefix="fuselens-worker-")
         try:
             # Its own session, so that whatever it starts can be ended with it. `-P`: the working directory may hold a
             # `random.py`, and must not come before the standard library.
             self._process = await asyncio.create_subprocess_exec(
                 self.interpreter, "-P", "-m", "fuselens.worker",
+                *(["--folder", self._folder] if self._folder else []),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
                 cwd=self.directory, start_new_session=True,
             )  # fmt: skip
         except (OSError, ValueError) as error:
             self._killed = True  # there is nothing to be killed
+            self._remove_folder()
             raise StartError(_cannot_start(self.interpreter, str(error))) from error
         if self._ended:  # while it was being started
             self.kill_now()
@@ -162,6 +169,7 @@ class Worker:
         if self._process is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), GONE_SECONDS)
+        self._remove_folder()  # its children may have written until now
         for task in self._tasks:
             task.cancel()
 
@@ -176,13 +184,21 @@ class Worker:
     def kill_now(self) -> None:
         """Ends the process and whatever it started at once, without waiting: also for when the event loop is going away."""
         self._ended = True
-        if self._process is None or self._killed:
+        if self._killed:
+            return
+        if self._process is None:
+            self._remove_folder()
             return
         self._killed = True
         if os.name == "posix":  # not its own kill(), which reaps a process that asyncio waits for
             end_session(self._process.pid)
         elif self._process.returncode is None:
             self._process.kill()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _tell(self, request: wire.Request) -> bool:
         """Sends without waiting for a worker that reads nothing, or is stopped. Whether it was there to be told."""
@@ -218,6 +234,7 @@ class Worker:
             self._fail(why)
         self.kill_now()
         code = await self._process.wait()
+        self._remove_folder()
         logger.warning("worker %s of %s ended: %s", self.pid, self.interpreter, why or _exit_text(code))
 
     def _dispatch(self, event: wire.Event) -> None:

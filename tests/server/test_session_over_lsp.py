@@ -322,10 +322,13 @@ async def sleepers(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize("end", ["exit", "stdin", "sigterm", "sigkill", "worker"])
 async def test_nothing_is_orphaned(new_editor, tmp_path, good, end):
-    editor = await new_editor().start(tmp_path)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    editor = await new_editor().start(tmp_path, environment={"TMPDIR": str(temporary)})
     editor.show(write_sleeper(tmp_path, good))
     pids = [*await asyncio.wait_for(sleepers(tmp_path), 60), *editor.worker_pids()]
     assert len(pids) == 2
+    assert list(temporary.rglob("fuselens-check-*"))
     if end == "exit":
         await editor.stop()
         assert editor.exit_code == 0
@@ -341,6 +344,7 @@ async def test_nothing_is_orphaned(new_editor, tmp_path, good, end):
     await editor.until(lambda: not any(map(alive, pids)), 10)
     if end == "worker":
         await editor.stop()
+    await editor.until(lambda: not list(temporary.glob("fuselens-worker-*")), 10)
 
 
 EDITOR = """

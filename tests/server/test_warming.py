@@ -60,7 +60,8 @@ exec g++ "$@"
 
 
 async def test_a_run_after_a_check_builds_nothing(new_editor: Any, tmp_path: Path):
-    log, compiler, cache = tmp_path / "log", tmp_path / "compiler", tmp_path / "cache"
+    cache, compiler = tmp_path / "cache", tmp_path / "compiler"
+    log = cache / "log"  # a compiler that a check starts can write nowhere else
     compiler.write_text(COMPILER.format(log=log))
     compiler.chmod(0o755)
     environment = {"CXX": str(compiler), "FUSELENS_CACHE_DIR": str(cache)}
@@ -117,7 +118,8 @@ if __name__ == "__main__":
 
 
 async def test_a_followed_run_says_what_the_next_one_needs(new_editor: Any, tmp_path: Path):
-    log, compiler, cache = tmp_path / "log", tmp_path / "compiler", tmp_path / "cache"
+    cache, compiler = tmp_path / "cache", tmp_path / "compiler"
+    log = cache / "log"
     compiler.write_text(COMPILER.format(log=log))
     compiler.chmod(0o755)
     environment = {"CXX": str(compiler), "FUSELENS_CACHE_DIR": str(cache)}
