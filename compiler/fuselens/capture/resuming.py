@@ -37,9 +37,12 @@ def run_tails(function: Any, *args: Any) -> Any:
 
 
 def hand_on(exception: BaseException) -> None:
-    """Takes the frame that called :func:`run_tails`, and that of its own, out of a traceback that begins there."""
+    """Takes the frame that called :func:`run_tails`, and that of its own, out of a traceback that begins there. The caller's
+    frame may follow once more: where it raised itself what a handler, resumed, has raised again."""
     trace = exception.__traceback__
-    while trace is not None and (trace.tb_frame is sys._getframe(1) or trace.tb_frame.f_code is run_tails.__code__):
+    if trace is not None and trace.tb_frame is sys._getframe(1):
+        trace = trace.tb_next
+    while trace is not None and trace.tb_frame.f_code is run_tails.__code__:
         trace = trace.tb_next
     if trace is not None:
         exception.__traceback__ = trace
