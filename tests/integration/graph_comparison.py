@@ -397,8 +397,8 @@ def compare(program: Program, compiled: Callable[..., Any], call: int) -> str | 
     """The first difference between eager and ``compiled`` in words; None when they agree."""
     expected = observe(program, program.function(), program.arguments(call))
     actual = observe(program, compiled, program.arguments(call))
-    if expected.error or actual.error:
-        return None if expected.error == actual.error else f"eager raises {expected.error}, compiled {actual.error}"
+    if expected.error != actual.error:
+        return f"eager raises {expected.error}, compiled {actual.error}"
     for name, fact in expected.facts.items():
         if fact != actual.facts.get(name):
             return f"{name}: eager has {fact}, compiled {actual.facts.get(name)}"

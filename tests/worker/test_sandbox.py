@@ -33,6 +33,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 here = os.path.dirname(os.path.abspath(__file__))
 victim = os.path.join(here, "victim.txt")
 new = os.path.join(here, "new")
+LONG = numpy.random.rand(1 << 22)
 
 @fuselens.compile
 def above(x: Float32[Tensor, "n"]):
@@ -110,6 +111,7 @@ C = {
     "execv": "libc.execv(b'/bin/true', None)",
     "kill": "libc.kill(os.getppid(), 15)",
     "socket": "libc.socket(2, 1, 0)",
+    "in a thread that has ended": "threading.Thread(target=lambda: libc.unlink(victim.encode())).start() or numpy.sort(LONG)",
     "in a thread": "(t := threading.Thread(target=lambda: libc.unlink(victim.encode()))).start() or t.join()",
 }
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's part is Linux's")

@@ -32,7 +32,7 @@ import sysconfig
 import tempfile
 import threading
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -59,6 +59,7 @@ _TRUSTED = ("platform.py", "uuid.py", os.path.join("ctypes", "util.py"), os.path
 _TRACE_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 Whose = Literal["user", "library", "ours"]
+_Line = tuple[str, int, str]  # file, line and function
 
 
 class Refused(BaseException):
@@ -94,7 +95,7 @@ class _Sandbox:
     refusals: int = 0
     denials: int = 0
     main: int = field(default_factory=threading.get_native_id)
-    trace: int = -1  # a file in memory
+    traces: list[int] = field(default_factory=list)  # files in memory
 
     def on_event(self, event: str, given: tuple[Any, ...]) -> None:
         """The audit hook."""
@@ -105,7 +106,7 @@ class _Sandbox:
         if effect is None or (effect.paths and all(map(self.is_free, effect.paths))):
             return
         frame = sys._getframe(1)
-        whose, within = _whose(frame, obedient=True)
+        whose, within = _whose(_files(frame), obedient=True)
         if whose == "ours":
             _grant(effect.kind)
             return
@@ -117,15 +118,27 @@ class _Sandbox:
 
     def on_call_refused(self, number: int, frame: types.FrameType | None) -> None:
         """SIGSYS: the kernel has refused system calls, and who made them has been told so."""
-        seen = self.at_the_call()
-        for thread, kind, path, path2 in _refused_calls():
+        from . import _wall
+
+        try:
+            self.look_at(_wall.refused(), frame)
+        finally:
+            _wall.looked()
+
+    def look_at(self, refused: list[tuple[int, str, bytes, bytes]], frame: types.FrameType | None) -> None:
+        here, elsewhere = self.at_the_calls()
+        for thread, kind, path, path2 in refused:
             effect = _effect_of(kind, os.fsdecode(path), os.fsdecode(path2))
             at = frame if thread == self.main else _frame_of(thread)
             lines = list(_lines(at, sys.exception() if thread == self.main else None))
-            whose, within = _whose(at, obedient=effect.kind == "file")
-            self.denials += whose == "library" and within
             finding = self.finding(effect, lines)
-            if thread == self.main and [f.span.line for f in finding.stack] != [f.span.line for f in seen]:
+            ended = at is None and thread != self.main
+            whose, within = _whose(
+                (line[0] for line in elsewhere) if ended else _files(at), obedient=effect.kind == "file"
+            )
+            self.denials += whose == "library" and within
+            seen = self.frames(elsewhere if ended else here)
+            if (thread == self.main or ended) and [f.span.line for f in finding.stack] != [f.span.line for f in seen]:
                 finding = replace(finding, span=seen[-1].span if seen else None, stack=seen)
             if whose != "user" and self.denials < _MOST_DENIED:
                 self.silent = finding
@@ -134,16 +147,28 @@ class _Sandbox:
             else:
                 self.keep(finding)
 
-    def at_the_call(self) -> tuple[Frame, ...]:
-        """The program's frames when the system call returned. Python is only told when it next looks for signals, and by then
-        an exception may have left them."""
-        os.lseek(self.trace, 0, os.SEEK_SET)
-        text = os.read(self.trace, 1 << 16).decode(errors="replace")
-        os.ftruncate(self.trace, 0)
-        os.lseek(self.trace, 0, os.SEEK_SET)
-        escaped = self.path.encode("ascii", "backslashreplace").decode()
-        lines = [(m[3], int(m[2])) for m in _TRACE_FRAME.finditer(text) if m[1] in (self.path, escaped)]
-        return tuple(Frame(name, _line_span(self.path, line)) for name, line in reversed(lines))
+    def watch(self) -> None:
+        """Python is only told when the main thread next looks for signals: by then an exception may have left the frames that
+        did it, or another thread have ended. So they are written down when the system call returns."""
+        signal.signal(signal.SIGSYS, self.on_call_refused)
+        for number, chain in ((signal.SIGSYS, True), (signal.SIGSTKFLT, False)):  # the main thread's and others'
+            self.traces.append(os.memfd_create("fuselens-trace"))
+            faulthandler.register(number, file=self.traces[-1], all_threads=False, chain=chain)
+
+    def at_the_calls(self) -> Iterator[list[_Line]]:
+        """Where the main thread was when its system call returned, and where another one was, innermost first."""
+        for trace in self.traces:
+            os.lseek(trace, 0, os.SEEK_SET)
+            text = os.read(trace, 1 << 16).decode(errors="replace")
+            os.ftruncate(trace, 0)
+            os.lseek(trace, 0, os.SEEK_SET)
+            _, _, first = text.partition("\n")  # the first refusal is the one that is reported
+            yield [(m[1], int(m[2]), m[3]) for m in _TRACE_FRAME.finditer(first.partition("\nStack")[0] + "\n")]
+
+    def frames(self, lines: Sequence[_Line]) -> tuple[Frame, ...]:
+        """Those of the program, outermost first."""
+        names = self.path, self.path.encode("ascii", "backslashreplace").decode()
+        return tuple(Frame(name, _line_span(self.path, line)) for file, line, name in reversed(lines) if file in names)
 
     def is_free(self, path: str) -> bool:
         """Whether anybody may change it: the private folder, devices, and what is no file (pipes)."""
@@ -203,9 +228,7 @@ def enter(
     with contextlib.suppress(ImportError, AttributeError, ValueError, OSError):
         from . import _wall
 
-        signal.signal(signal.SIGSYS, sandbox.on_call_refused)
-        sandbox.trace = os.memfd_create("fuselens-trace")
-        faulthandler.register(signal.SIGSYS, file=sandbox.trace, all_threads=False, chain=True)
+        sandbox.watch()
         free = real, *writable, *_DEVICES, *_SHARED, *glob.glob("/dev/nvidia*"), f"/proc/{os.getpid()}"
         paths = tuple(os.fsencode(os.path.realpath(os.path.expanduser(path))) for path in free)
         _wall.enclose(paths)
@@ -245,13 +268,20 @@ def behind(error: BaseException) -> Diagnostic | None:
 # --- who asked ------------------------------------------------------------------------------------------------------
 
 
-def _whose(frame: types.FrameType | None, *, obedient: bool) -> tuple[Whose, bool]:
-    """Who does what is done in ``frame``, and whether it is during a call of the program. ``obedient``: torch and numpy do what
-    they are told."""
+def _files(frame: types.FrameType | None) -> Iterator[str]:
+    """Of each frame's code, innermost first."""
+    while frame is not None:
+        yield frame.f_code.co_filename
+        frame = frame.f_back
+
+
+def _whose(files: Iterable[str], *, obedient: bool) -> tuple[Whose, bool]:
+    """Who does what is done in code of ``files``, innermost first, and whether it is during a call of the program.
+    ``obedient``: torch and numpy do what they are told."""
     found: Whose | None = None
     importing = False
-    while frame is not None:
-        kind = _kind(frame.f_code.co_filename)
+    for file in files:
+        kind = _kind(file)
         importing = importing or kind == "import"
         if kind == "user":
             return found or ("library" if importing else "user"), not importing
@@ -259,7 +289,6 @@ def _whose(frame: types.FrameType | None, *, obedient: bool) -> tuple[Whose, boo
             return found or "ours", False
         if found is None and (kind == "library" or (kind == "obedient" and not obedient)):
             found = "library"
-        frame = frame.f_back
     return "library", False
 
 
@@ -338,12 +367,6 @@ def _frame_of(native: int) -> types.FrameType | None:
 
 
 # --- the kernel's part ----------------------------------------------------------------------------------------------
-
-
-def _refused_calls() -> list[tuple[int, str, bytes, bytes]]:
-    from . import _wall
-
-    return _wall.refused()
 
 
 def _grant(kind: str) -> None:

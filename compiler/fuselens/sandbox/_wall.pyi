@@ -10,4 +10,8 @@ def grant(kind: str, /) -> None:
     """The next "process" that this thread starts, or "signal" that it sends, is our own."""
 
 def refused() -> list[tuple[int, str, bytes, bytes]]:
-    """What was refused since the last call: native thread, kind, path or target, second path."""
+    """What was refused since the last call: native thread, kind, path or target, second path. Threads other than the main one
+    wait a little for :func:`looked`, so that their frames can be seen."""
+
+def looked() -> None:
+    """Whatever was returned by :func:`refused` has been looked at."""
