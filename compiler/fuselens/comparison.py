@@ -278,8 +278,9 @@ def differ(expected: Any, actual: Any, where: str, worst: list[float] | None = N
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor without code of its class."""
-    return tensor if type(tensor) is torch.Tensor else tensor.as_subclass(torch.Tensor)
+    """The tensor without code of its class, in the layout that all operators know."""
+    plain = tensor if type(tensor) is torch.Tensor else tensor.as_subclass(torch.Tensor)
+    return plain.to_dense() if plain.is_mkldnn else plain
 
 
 def _differ_tensors(expected: torch.Tensor, actual: torch.Tensor, where: str, worst: list[float]) -> str | None:
