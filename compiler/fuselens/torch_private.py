@@ -1789,6 +1789,8 @@ def onednn_computes(dtype: torch.dtype) -> bool:
 # what the reductions of torch.masked are made of
 MASKED_PARTS: tuple[Any, ...] = (private.masked_mask, private.masked_identity, private.masked_where)
 MASKED_INPUT = private.masked_input
+MATMUL_FIXES_SIZES = TorchVersion(torch.__version__) < (2, 13)
+"""Whether the C++ form of ``matmul`` takes the sizes of batches as plain numbers, and so fixes symbolic ones."""
 SHRINKS_BY_ROUNDED = TorchVersion(torch.__version__) >= (2, 14)
 """Whether ``softshrink`` of halves rounds its limit to their precision first."""
 

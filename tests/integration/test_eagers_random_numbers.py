@@ -90,7 +90,7 @@ DRAWS: dict[str, Draw] = {
     **{f"{name}columns": on_view(lambda y: y[..., ::2], draw) for name, draw in IN_PLACE.items()},
     **{f"{name}column": on_view(lambda y: y[..., 1], draw) for name, draw in IN_PLACE.items()},
 }  # fmt: skip
-ROUNDED = ("gumbel_softmax", "attention")  # what they compute besides is rounded otherwise
+ROUNDED = ("gumbel_softmax", "attention", "truncated")  # what they compute besides is rounded otherwise
 
 
 def outcome(fn: Draw, x: Tensor, gradient: bool) -> tuple[Any, Tensor]:

@@ -3,6 +3,8 @@
 import random
 
 import pytest
+import transformers
+from packaging.version import Version
 
 from . import runner
 from .architectures import ARCHITECTURES
@@ -13,6 +15,8 @@ BREAKS = {
     ("wav2vec2", True): "FL110",  # sets requires_grad of an intermediate tensor
     ("hubert", True): "FL110",
 }
+if Version(transformers.__version__) < Version("5.23"):
+    BREAKS["pegasus", True] = "FL101"  # leaves out a layer by a random number
 OTHER_PATHS = ("mamba",)  # while compiled, it scans in another order
 SAMPLE = random.Random(5).sample(sorted(ARCHITECTURES), 6)
 

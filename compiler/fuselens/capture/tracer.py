@@ -886,6 +886,16 @@ _RESHAPING = {"t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsquee
 """Methods that make a tensor a view of itself in place: compiled graphs do so as well."""
 # whose C++ form takes sizes as plain numbers, and so fixes symbolic ones
 _FIX_SIZES = {torch.nn.functional.pad, torch.constant_pad_nd}
+if torch_private.MATMUL_FIXES_SIZES:
+    _FIX_SIZES |= {
+        operator.matmul,
+        operator.imatmul,
+        torch.matmul,
+        "matmul",
+        "__matmul__",
+        "__rmatmul__",
+        "__imatmul__",
+    }
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _DICTS = (dict, OrderedDict, defaultdict)
 

@@ -175,7 +175,7 @@ def extent(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
 
 def _signed(tensor: Tensor) -> Tensor:
-    """Wide unsigned integers by their bits: torch does not index with positions there."""
+    """Wide unsigned integers by their bits: torch knows little of themselves."""
     signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}.get(tensor.dtype)
     return tensor if signed is None else tensor.view(signed)
 
@@ -261,6 +261,8 @@ class _Points:
             return values[0].to(TORCH_DTYPE[op.dtype])
         if op.op == "bitcast":
             return values[0].view(TORCH_DTYPE[op.dtype])
+        if op.op == "where":  # of wide unsigned integers torch 2.11 has none
+            return self._checked(op, torch.where(values[0], *map(_signed, values[1:])).view(values[1].dtype))
         return self._checked(op, _MEANING[op.op](*values))
 
     def _checked(self, op: Op, value: Tensor) -> Tensor:
