@@ -172,8 +172,13 @@ def test_at_import(shared: Client, folder: Path, port: int, line: str) -> None:
     assert len(report.functions[0].graphs) == 1, report.functions[0]
 
 
-def test_in_calls(shared: Client, folder: Path, port: int) -> None:
-    """Each in a function of its own: what is refused to one does not stop the others."""
+def test_in_calls(
+    own: Callable[..., Client], folder: Path, port: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each in a function of its own: what is refused to one does not stop the others. That compilers were started before
+    lets nothing of the program start."""
+    client = own(environment={"FUSELENS_CACHE_DIR": str(tmp_path_factory.mktemp("cold"))})
+    client.event()
     path = folder / "script.py"
     lines = [
         line.replace("PORT", str(port)) for line in (*PYTHON.values(), *(C.values() if sys.platform == "linux" else ()))
@@ -187,7 +192,7 @@ def acts{n}(x: Float32[Tensor, "n"]):
 """
     path.write_text(HEAD + "".join(function.format(n=n, line=line) for n, line in enumerate(lines)) + BELOW)
     before = state(folder)
-    report = shared.check(path)
+    report = client.check(path)
     assert state(folder) == before
     assert not report.diagnostics
     above, *acting, below = report.functions

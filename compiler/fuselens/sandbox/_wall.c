@@ -272,13 +272,18 @@ static PyObject *grant(PyObject *self, PyObject *name) {
     const char *text = PyUnicode_AsUTF8(name);
     if (text == NULL)
         return NULL;
-    int kind = strcmp(text, "process") == 0 ? PROCESS : SIGNAL;
+    int kind = strcmp(text, "process") == 0 ? PROCESS : SIGNAL, thread = gettid(), at = -1;
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < N_NOTES; i++)
-        if (grants[i].thread == 0) {
-            grants[i].thread = gettid(), grants[i].kind = kind;
+    for (int i = N_NOTES - 1; i >= 0; i--) {
+        if (grants[i].thread == thread && grants[i].kind == kind) { /* several audit events may precede one call */
+            at = i;
             break;
         }
+        if (grants[i].thread == 0)
+            at = i;
+    }
+    if (at >= 0)
+        grants[at].thread = thread, grants[at].kind = kind;
     pthread_mutex_unlock(&lock);
     Py_RETURN_NONE;
 }
