@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import importlib.machinery
 import importlib.util
@@ -26,16 +27,18 @@ import torch
 
 from . import api, diagnostics, discovery, fingerprints, fixes, recorded_inputs, sandbox, source_text, torch_names
 from .config import Config, from_environment
-from .discovery import Annotated
-from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, inputs_for, instance_of
+from .discovery import Annotated, SourceModule
+from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, has_example, inputs_for, instance_of
 from .located import Found, locate
 from .pipeline import Recorder
 from .report import Diagnostic, FileReport, Frame, Report, RunResult, Span
+from .slices import Evaluation, described, inferred, runs_itself
 
 Progress = Callable[[str], None]
 log = logging.getLogger(__name__)
 # Findings that the next check may not make: not the function's.
 _OF_THE_MACHINE = frozenset({"FL402", "FL403", "FL405", "FL406", "FL916"})
+_MOST_LEFT_OUT = 20  # statements of a program that are told
 _FROM_ANNOTATION = ("fullgraph", "dynamic", "mode", "backend")
 
 
@@ -99,7 +102,7 @@ def warm_file(
     report = FileReport(str(path))
     with contextlib.suppress(FileRefused), opened(path, source, functions, progress) as file:
         for annotated in file.annotated:
-            found = locate(file.module, file.path, annotated)
+            found = _found(file, annotated)
             if isinstance(found, Diagnostic) or found.config is None:  # another compiler's is not ours to warm
                 continue
             recorded, _ = _recorded(found)
@@ -184,7 +187,7 @@ def opened_function(
         if not file.annotated:
             raise FileRefused(file.diagnostics[0])
         annotated = file.annotated[0]
-        found = locate(file.module, file.path, annotated)
+        found = _found(file, annotated)
         if isinstance(found, Diagnostic):
             raise FileRefused(found)
         chosen = merge_config(config or from_environment(), found.config, annotated.arguments)
@@ -211,6 +214,7 @@ class OpenFile:
     module: types.ModuleType | None
     annotated: list[Annotated]
     diagnostics: list[Diagnostic]
+    evaluation: Evaluation | None = None  # of a program, which is not imported
 
 
 @contextlib.contextmanager
@@ -236,13 +240,16 @@ def opened(
     code = _compiled(source, path)
     say("import")
     with _import_surroundings(path, source) as (name, package):
-        module, stopped = _imported(name, package, path, source, code)
+        evaluation = Evaluation(path, source, chosen) if runs_itself(SourceModule(source, path)) else None
+        execute = evaluation.run if evaluation is not None else functools.partial(exec, code)
+        module, stopped = _imported(name, package, path, source, execute)
         if stopped is not None:
             unknown.append(stopped)
             chosen = [a for a in chosen if a.name_span.line < _line_of_import(stopped)]
         unknown += sandbox.take()
+        unknown += _left_out(evaluation, path, source) if evaluation is not None else []
         try:
-            yield OpenFile(path, source, module, chosen, unknown)
+            yield OpenFile(path, source, module, chosen, unknown, evaluation)
         except sandbox.Refused as refusal:
             raise FileRefused(refusal.finding) from refusal
 
@@ -352,7 +359,7 @@ def _line_of_import(refused: Diagnostic) -> int:
 
 
 def _imported(
-    name: str, package: str, path: str, source: str, code: types.CodeType
+    name: str, package: str, path: str, source: str, execute: Callable[[dict[str, Any]], None]
 ) -> tuple[types.ModuleType, Diagnostic | None]:
     """Executes the file as a module, up to an effect that is refused: that is a finding. Raises FileRefused at the deepest line
     of the file that was running."""
@@ -365,7 +372,7 @@ def _imported(
         if "." in name:
             importlib.import_module(name.rpartition(".")[0])
         sys.modules[name] = module
-        exec(code, module.__dict__)
+        execute(module.__dict__)
     except SystemExit as error:
         raise FileRefused(_exit_diagnostic(error, path, source)) from error
     except BaseException as error:
@@ -497,7 +504,7 @@ def _called(
 ) -> _Check:
     name = annotated.qualname
     say = progress or _silent
-    found = locate(file.module, file.path, annotated)
+    found = _found(file, annotated)
     if isinstance(found, Diagnostic):
         report.diagnostics.append(found)
         return _Check(annotated, report)
@@ -523,6 +530,8 @@ def _called(
             progress=lambda stage: say(f"{name}: {stage}"),
             dynamic=inputs.dynamic,
         )
+        if inputs.origin in ("call", "layers"):
+            recorder.report.diagnostics.append(_assumed(file, annotated, inputs))
         return _Check(annotated, recorder.report, recorder, fingerprint)
     except SystemExit as error:
         stack = user_stack(error, file.path)
@@ -533,16 +542,52 @@ def _called(
     return _Check(annotated, report)
 
 
+def _found(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
+    """What an annotation compiles: as the evaluation of a program found it, or as the import left it."""
+    evaluated = file.evaluation.found.get(annotated.qualname) if file.evaluation is not None else None
+    if evaluated is not None:
+        annotation = evaluated.annotation
+        config, example = (annotation.config, annotation.example_inputs) if annotation is not None else (None, None)
+        owner = type(evaluated.args[0]) if annotated.kind == "method" and evaluated.args else None
+        return Found(evaluated.target, config, example, owner)
+    found = locate(file.module, file.path, annotated)
+    if isinstance(found, Diagnostic) and file.evaluation is not None and file.evaluation.notes:
+        first = file.evaluation.notes[0]
+        return dataclasses.replace(found, message=f"{found.message}; line {first.line} was left out: {first.why}")
+    return found
+
+
+def _assumed(file: OpenFile, annotated: Annotated, inputs: ExampleInputs) -> Diagnostic:
+    origin = "the smallest that its layers take"
+    if inputs.origin == "call" and file.evaluation is not None:
+        origin = f"those of its call at line {file.evaluation.found[annotated.qualname].line}"
+    given = [*map(described, inputs.args), *(f"{k}={described(v)}" for k, v in inputs.kwargs.items())]
+    values = ", ".join(given) or "none"
+    return diagnostics.make("FL921", annotated.name_span, what=annotated.qualname, origin=origin, inputs=values)
+
+
+def _left_out(evaluation: Evaluation, path: str, source: str) -> list[Diagnostic]:
+    """The statements that failed, each once."""
+    lines = source_text.lines(source)
+    first = {note.line: note.why for note in reversed(evaluation.notes) if 0 < note.line <= len(lines)}
+    some = sorted(first.items())[:_MOST_LEFT_OUT]
+    return [diagnostics.make("FL922", line_span(path, line, lines[line - 1]), why=why) for line, why in some]
+
+
 def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0) -> ExampleInputs | Diagnostic:
+    evaluated = file.evaluation.found.get(annotated.qualname) if file.evaluation is not None else None
+    if evaluated is not None and evaluated.args is not None and not has_example(found.target, found.example):
+        return _of_a_run(found) or ExampleInputs(evaluated.args, evaluated.kwargs, origin="call")
     try:
         if found.takes_class:
             inputs = inputs_for(types.MethodType(found.target, found.owner), found.example, variant=variant)
             return dataclasses.replace(inputs, args=(found.owner, *inputs.args))
         return inputs_for(found.target, found.example, owner=found.owner, variant=variant)
     except NoExampleInputs as error:
-        calls, dynamic = _recorded(found)
-        if calls:
-            return ExampleInputs(calls[-1].args, calls[-1].kwargs, dynamic=dynamic, origin="recorded")
+        if recorded := _of_a_run(found):
+            return recorded
+        if isinstance(found.target, torch.nn.Module) and (made := inferred(found.target)) is not None:
+            return ExampleInputs(made, {}, origin="layers")
         made = diagnostics.make("FL901", annotated.name_span, what=annotated.qualname)
         return dataclasses.replace(made, message=f"{made.message}: {error}")
     except ExampleInputsFailed as error:
@@ -550,6 +595,12 @@ def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0
         span = frame.span if frame else annotated.decorator_span
         made = diagnostics.make("FL908", span, what=annotated.qualname, why=str(error))
         return sandbox.behind(error) or made
+
+
+def _of_a_run(found: Found) -> ExampleInputs | None:
+    """Those of the last call of the user's own last run that was followed."""
+    calls, dynamic = _recorded(found)
+    return ExampleInputs(calls[-1].args, calls[-1].kwargs, dynamic=dynamic, origin="recorded") if calls else None
 
 
 def _recorded(found: Found) -> tuple[list[recorded_inputs.Call], dict[str, dict[int, str]]]:

@@ -556,6 +556,23 @@ TABLE: dict[str, Entry] = {
             "the server, or a setting in the section `fuselens`.",
             severity="information",
         ),
+        _e(
+            "FL921",
+            "assumed inputs",
+            "`{what}` was compiled with assumed inputs, {origin}: {inputs}",
+            "Nobody states them. A program is not run to find them: the statements that lead to what it compiles are evaluated, loops for "
+            "one round, up to the first call. Where that does not get there, a module's layers say what it takes.",
+            "State other inputs with `@fuselens.example` or `example_inputs=`.",
+            severity="hint",
+        ),
+        _e(
+            "FL922",
+            "statement left out",
+            "this statement was left out: {why}",
+            "The file is a program, so it was not run. The statements that lead to what it compiles were evaluated. This one failed here, "
+            "and what depends on it is unknown; everything else went on.",
+            severity="hint",
+        ),
     )
 }
 

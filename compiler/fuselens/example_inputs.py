@@ -36,7 +36,7 @@ _DTYPES = (
 _EMPTY = inspect.Parameter.empty
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
-Origin = Literal["fuselens.example", "example_inputs", "annotations", "defaults", "recorded"]
+Origin = Literal["fuselens.example", "example_inputs", "annotations", "defaults", "recorded", "call", "layers"]
 
 
 class NoExampleInputs(Exception):
@@ -94,6 +94,14 @@ def _stated(target: Any, example: Any) -> tuple[tuple[Any, ...], dict[str, Any],
     if example is not None:
         return *_call(example), "example_inputs"
     return None
+
+
+def has_example(target: Any, example: Any) -> bool:
+    """Whether the author states example inputs."""
+    marked = getattr(target, "__fuselens_example__", None) or getattr(
+        getattr(target, "forward", None), "__fuselens_example__", None
+    )
+    return marked is not None or example is not None
 
 
 def _call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -145,13 +145,12 @@ def test_a_training_script_leaves_its_folder_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "configurator.py").write_text("device = 'cpu'\n")
     (tmp_path / "train.bin").write_bytes(b"\1\0" * 1000)
     (tmp_path / "train.py").write_text(TRAINING)
-    for line, source in ((21, "os.makedirs(out_dir, exist_ok=True)"), (27, "torch.save(")):
+    for there in (False, True):
         before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}, set(tmp_path.rglob("*"))
         done = fuselens("check", "train.py", cwd=tmp_path)
         assert before == ({p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}, set(tmp_path.rglob("*")))
-        assert done.returncode == 1
-        assert done.stdout.count("FL915") == 1, done.stdout
-        assert f"train.py:{line}:" in done.stdout and source in done.stdout
+        assert (done.returncode, done.stderr) == (0, "")
+        assert ("hint FL922: this statement was left out: a check does not make the folder" in done.stdout) is not there
         assert "model: 1 graph" in done.stdout
         (tmp_path / "out").mkdir(exist_ok=True)
         (tmp_path / "out" / "ckpt.pt").write_bytes(b"of an earlier run")

@@ -1,0 +1,346 @@
+"""What a program compiles, and what it calls that with, found by evaluating the statements that lead there.
+
+The program does not run: a statement that fails leaves its names unknown, loops go round once, and all ends as soon as
+everything that the file compiles was called. Calls of the compilers return what they were given, with an ear on its first
+call. What is refused by the sandbox is refused here as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import fuselens
+
+from .. import api, sandbox, torch_private
+from ..discovery import Annotated, SourceModule
+from ..ir.dtypes import short_name
+from . import rewriting
+from .devices import OnThisMachine
+from .unknown import Unknown, UnknownUsed, why_of
+
+LONGEST_SECONDS = 8.0
+_LOOP_SECONDS = 3.0  # of a loop that leads nowhere: it may build layers
+_STANDS_IN = 1 << 20  # elements of an array whose file is not here
+_RAISED_BY = "__fuselens_frame__"  # of an exception: the frame whose ``raise`` it is
+_ABSENT = object()
+_ROUNDS = 3  # of a loop that leads somewhere, if the first ones do not get there
+
+
+class _Over(BaseException):
+    """Everything was found, or time is up."""
+
+
+@dataclass(slots=True)
+class Compiled:
+    """What a compiler was given, and with what its first call was."""
+
+    target: Any
+    annotation: Any = None  # of fuselens.compile
+    args: tuple[Any, ...] | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    line: int = 0  # in the file, of that call
+
+
+@dataclass(slots=True)
+class Note:
+    """A statement that could not be evaluated."""
+
+    line: int
+    why: str
+
+
+class Evaluation:
+    """One evaluation of a file. ``found`` has what the annotations of the file turned out to be."""
+
+    def __init__(self, path: str, source: str, wanted: Iterable[Annotated]) -> None:
+        self.path = path
+        self.module = SourceModule(source, path)
+        self.found: dict[str, Compiled] = {}
+        self.notes: list[Note] = []
+        self._wanted = {a.qualname: a for a in wanted}
+        self._ends = time.monotonic() + LONGEST_SECONDS
+
+    def run(self, namespace: dict[str, Any]) -> None:
+        """Evaluates the file in ``namespace``."""
+        code = compile(rewriting.rewritten(self.module), self.path, "exec", dont_inherit=True)
+        hooks = {
+            rewriting.FAILED: self._failed, rewriting.UNKNOWN: self._unknown, rewriting.ITEMS: self._items,
+            rewriting.ROUNDS: self._rounds, rewriting.RAISED: _raised,
+        }  # fmt: skip
+        namespace.update(hooks)
+        ears: list[Any] = []
+        try:
+            with self._compilers(ears), _as_here(), _alarm(self._ends), OnThisMachine(), _quiet():
+                exec(code, namespace)
+        except _Over:
+            pass
+        finally:
+            for ear in ears:
+                ear.remove()
+            for name in [n for n in namespace if n.startswith(rewriting.OURS)]:
+                del namespace[name]
+
+    # --- what rewritten code calls --------------------------------------------------------------------------------------
+
+    def _failed(self, error: BaseException) -> None:
+        """Goes on after a statement that failed; raises again what is not to be caught here."""
+        if isinstance(error, (_Over, KeyboardInterrupt, GeneratorExit)):
+            raise error
+        here = sys._getframe(1)
+        if getattr(error, _RAISED_BY, None) is here:
+            delattr(error, _RAISED_BY)
+            raise error
+        why = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        if isinstance(error, sandbox.Refused):
+            sandbox.take()
+            why = error.finding.message.rpartition("because ")[2]
+        line = next((tb.tb_lineno for tb in _tracebacks(error) if tb.tb_frame is here), 0)
+        if not isinstance(error, UnknownUsed):
+            self.notes.append(Note(line, why))
+        if time.monotonic() > self._ends:
+            raise _Over
+
+    def _unknown(self, line: int) -> Unknown:
+        why = self.notes[-1].why if self.notes else "it depends on what is not known"
+        return Unknown(f"line {line}: {why}")
+
+    def _items(self, values: Any, leads: bool) -> Iterator[Any]:
+        if isinstance(values, Unknown):
+            raise UnknownUsed(why_of(values))
+        return self._some(iter(values), leads)
+
+    def _some(self, values: Iterator[Any], leads: bool) -> Iterator[Any]:
+        more = self._rounds(leads)
+        for value in values:
+            if not more():
+                return
+            yield value
+
+    def _rounds(self, leads: bool) -> Callable[[], bool]:
+        began, rounds = time.monotonic(), 0
+
+        def more() -> bool:
+            nonlocal rounds
+            rounds += 1
+            now = time.monotonic()
+            if now > self._ends:
+                raise _Over
+            if not leads and now - began > _LOOP_SECONDS:
+                raise TimeoutError(f"this loop takes longer than {_LOOP_SECONDS:g} s")
+            return not leads or rounds <= _ROUNDS
+
+        return more
+
+    # --- the compilers --------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _compilers(self, ears: list[Any]) -> Iterator[None]:
+        """Calls of ``torch.compile`` and ``fuselens.compile`` are heard, and compile nothing."""
+        real = api.compile
+
+        def heard(fn: Any = None, /, _own: bool = False, _site: Any = None, **options: Any) -> Any:
+            site = _site or _place(sys._getframe(1))
+            fn = options.pop("model", options.pop("fn", fn))
+            if fn is None:
+                return functools.partial(heard, _own=_own, _site=site, **options)
+            if isinstance(fn, (Unknown, type, classmethod, staticmethod)) or not callable(fn):
+                return fn
+            annotation = getattr(real(fn, **options), "__fuselens__", None) if _own else None
+            return self._heard(Compiled(fn, annotation), site, ears)
+
+        def in_place(module: torch.nn.Module, *_: Any, **__: Any) -> None:
+            self._heard(Compiled(module), _place(sys._getframe(1)), ears)
+
+        own = functools.partial(heard, _own=True)
+        with _replaced(
+            (torch, "compile", heard), (fuselens, "compile", own), (api, "compile", own),
+            (torch.nn.Module, "compile", in_place),
+        ):  # fmt: skip
+            yield
+
+    def _heard(self, compiled: Compiled, site: tuple[str, int, int], ears: list[Any]) -> Any:
+        annotated = self._annotation_at(site, compiled.target)
+        if annotated is not None:
+            self.found.setdefault(annotated.qualname, compiled)
+        target = compiled.target
+        if isinstance(target, torch.nn.Module):
+            target.__dict__.setdefault("_orig_mod", target)
+
+            def before(_: Any, args: Any, kwargs: Any) -> None:
+                self._called(compiled, args, kwargs)
+
+            ears.append(target.register_forward_pre_hook(before, with_kwargs=True))
+            return target
+
+        @functools.wraps(target)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._called(compiled, args, kwargs)
+            return target(*args, **kwargs)
+
+        return call
+
+    def _annotation_at(self, site: tuple[str, int, int], target: Any) -> Annotated | None:
+        code = getattr(target, "__code__", None)
+        for annotated in self._wanted.values():
+            span = annotated.decorator_span
+            if site == (self.path, span.line, span.column):
+                return annotated
+            if code is not None and code.co_filename == self.path and code.co_qualname == annotated.qualname:
+                return annotated
+        return None
+
+    def _called(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for given in torch_private.PYTREE.tree_leaves((args, kwargs)):
+            if isinstance(given, Unknown):
+                raise UnknownUsed(why_of(given))
+        if compiled.args is not None:
+            return
+        compiled.args, compiled.kwargs = torch_private.PYTREE.tree_map(_copied, (args, kwargs))
+        compiled.line = next((line for file, line in _lines(sys._getframe(1)) if file == self.path), 0)
+        if all(name in self.found and self.found[name].args is not None for name in self._wanted):
+            raise _Over
+
+
+def described(value: Any) -> str:
+    """A value in a few words: the dtype and sizes of a tensor, the type of anything else."""
+    if isinstance(value, torch.Tensor):
+        return f"{short_name(value.dtype)}[{', '.join(map(str, value.shape))}]"
+    if isinstance(value, (int, float, str, type(None))):
+        text = repr(value)
+        return text if len(text) < 20 else type(value).__name__
+    if isinstance(value, (list, tuple)) and len(value) < 6:
+        return f"({', '.join(map(described, value))})"
+    return type(value).__name__
+
+
+def _copied(value: Any) -> Any:
+    """A tensor as it is now: the program may write to it after the call."""
+    if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
+        return value
+    made = value.detach().clone()
+    return made.requires_grad_(value.requires_grad)
+
+
+def _raised(error: Any) -> Any:
+    """What a ``raise`` of the program raises: its function ends by it, as it is written."""
+    made = error() if isinstance(error, type) and issubclass(error, BaseException) else error
+    with contextlib.suppress(AttributeError):
+        setattr(made, _RAISED_BY, sys._getframe(1))
+    return made
+
+
+def _place(frame: types.FrameType) -> tuple[str, int, int]:
+    """File, line and column of the expression that ``frame`` is computing."""
+    positions = list(frame.f_code.co_positions())
+    line, _, column, _ = positions[frame.f_lasti // 2]
+    return frame.f_code.co_filename, line or frame.f_lineno, column or 0
+
+
+def _lines(frame: types.FrameType | None) -> Iterator[tuple[str, int]]:
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+
+
+def _tracebacks(error: BaseException) -> Iterator[types.TracebackType]:
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+# --- what the program finds -----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _as_here() -> Iterator[None]:
+    """No time is slept, no process loads data, nothing is loaded into modules."""
+    numpy: Any = sys.modules.get("numpy")
+    memmap: Any = getattr(numpy, "memmap", None)
+    loader = torch.utils.data.DataLoader
+    made = loader.__init__
+
+    @functools.wraps(made)
+    def alone(self: Any, *args: Any, **options: Any) -> None:
+        options |= {"num_workers": 0, "pin_memory": False, "persistent_workers": False}
+        options |= {"prefetch_factor": None, "multiprocessing_context": None, "timeout": 0}
+        made(self, *args[:5], **options)
+
+    def loads(*_: Any, **__: Any) -> Any:
+        raise UnknownUsed("saved tensors are not loaded")
+
+    def keep(*_: Any, **__: Any) -> Any:
+        return [], []
+
+    def mapped(
+        file: Any, dtype: Any = "uint8", mode: str = "r+", offset: int = 0, shape: Any = None, order: str = "C"
+    ) -> Any:
+        try:
+            return memmap(file, dtype, "r" if mode == "r+" else mode, offset, shape, order)
+        except FileNotFoundError:  # data that is elsewhere
+            return numpy.zeros(shape or _STANDS_IN, dtype)
+
+    arrays = [(numpy, "memmap", mapped)] if numpy is not None else []
+    with _replaced(
+        (time, "sleep", lambda *_: None), (loader, "__init__", alone), (torch, "load", loads),
+        (torch.nn.Module, "load_state_dict", keep), *arrays,
+    ):  # fmt: skip
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Attributes have other values in the block: each is an owner, a name and a value."""
+    before = [vars(owner).get(name, _ABSENT) for owner, name, _ in changes]
+    for owner, name, value in changes:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for (owner, name, _), value in zip(changes, before, strict=True):
+            if value is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def _alarm(ends: float) -> Iterator[None]:
+    """Ends what takes longer than all may."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def over(*_: Any) -> None:
+        raise _Over
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, max(0.01, ends + 0.5 - time.monotonic()))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What the program prints is not said."""
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        yield

@@ -1,0 +1,237 @@
+"""A program's text made tolerant: what fails leaves its names unknown, and loops that lead to a compiled call go round once.
+
+Only statements on the way to what is compiled are rewritten: those of the module, and of functions that make or call it,
+by the names that they use. What a compiled function may itself run stays as it was written, for that is what is looked at.
+Every node keeps its place in the source. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+from ..discovery import Definition, SourceModule, Target
+from ..source_names import compiles_in_place, tests_main
+
+OURS = "__fuselens_"
+FAILED, UNKNOWN, ITEMS, ROUNDS, RAISED = (
+    f"{OURS}{name}__" for name in ("failed", "unknown", "items", "rounds", "raised")
+)
+"""The names of what rewritten code calls."""
+
+_ERROR = f"{OURS}error__"
+_LEFT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Break, ast.Continue)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+class Leads:
+    """Which parts of a file lead to what it compiles: by the names of what is called, as a reader would follow them."""
+
+    def __init__(self, module: SourceModule) -> None:
+        self._module = module
+        functions = [n for n in ast.walk(module.tree) if isinstance(n, Definition)]
+        compiled = {id(t.function) for t in module.targets}
+        self._names = {_last_name(t.annotated.qualname) for t in module.targets}
+        inside = self._run_by_targets(functions)
+        self.functions: set[int] = set()
+        candidates = [f for f in functions if id(f) not in compiled and f.name not in inside]
+        found = True
+        while found:  # what leads to a function that leads there does so, too
+            found = False
+            for function in candidates:
+                if id(function) not in self.functions and self.lead(function.body):
+                    self.functions.add(id(function))
+                    self._names.add(function.name)
+                    found = True
+
+    def lead(self, nodes: Iterable[ast.AST]) -> bool:
+        """Whether something compiled is made or called in ``nodes``."""
+        return any(isinstance(n, ast.Call) and self._is_step(n) for node in nodes for n in ast.walk(node))
+
+    def calls(self, nodes: Iterable[ast.AST]) -> bool:
+        """Whether something compiled is called in ``nodes``, or a function that leads there."""
+        return any(
+            isinstance(n, ast.Call) and _last_name(n.func) in self._names for node in nodes for n in ast.walk(node)
+        )
+
+    def _is_step(self, call: ast.Call) -> bool:
+        name = _last_name(call.func)
+        return name in self._names or self._module.applied(call) is not None or compiles_in_place(call) is not None
+
+    def _run_by_targets(self, functions: list[Definition]) -> set[str]:
+        """Names of functions of the file that compiled code may call: methods of modules that are compiled, and so on."""
+        waiting: list[ast.AST] = [t.function for t in self._module.targets if t.function is not None]
+        waiting += [t.owner for t in self._module.targets if t.owner is not None and t.annotated.kind != "attribute"]
+        by_name: dict[str, list[ast.AST]] = {}
+        for node in ast.walk(self._module.tree):
+            if isinstance(node, _SCOPES):
+                by_name.setdefault(node.name, []).append(node)
+        modules = [c for c in self._module.classes.values() if self._module.method(c, "forward") is not None]
+        waiting += modules
+        seen: set[int] = set()
+        names: set[str] = set()
+        while waiting:
+            node = waiting.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            for inner in ast.walk(node):
+                if isinstance(inner, Definition):
+                    names.add(inner.name)
+                elif isinstance(inner, ast.Call):
+                    waiting += by_name.get(_last_name(inner.func), ())
+        return names
+
+
+def runs_itself(module: SourceModule) -> bool:
+    """Whether importing the file calls what it compiles, or does not reach it: then it is a program, and not imported."""
+    if any(t.annotated.kind == "nested" or not t.annotated.importable for t in module.targets):
+        return True
+    leads = Leads(module)
+    passive = (*_SCOPES, ast.Import, ast.ImportFrom)
+    own = [s for s in module.tree.body if not isinstance(s, passive)]
+    if any(map(_needs_inputs, module.targets)) and leads.calls(own):
+        return True
+    return leads.calls(s for s in own if not (isinstance(s, ast.If) and tests_main(s.test)))
+
+
+def _needs_inputs(target: Target) -> bool:
+    """Whether the author says too little about what a function takes."""
+    function = target.function
+    if not isinstance(function, Definition) or target.given is not None or target.annotated.example:
+        return False
+    stated = any("example" in ast.unparse(d) for d in function.decorator_list)
+    without_default = function.args.args[: len(function.args.args) - len(function.args.defaults)]
+    own = without_default[target.annotated.kind == "method" or target.owner is not None :]
+    return not stated and any(a.annotation is None for a in own)
+
+
+def rewritten(module: SourceModule) -> ast.Module:
+    """The tree of ``module``, rewritten in place: it is parsed anew for each evaluation."""
+    tree = _Rewriter(Leads(module)).module(module.tree)
+    return ast.fix_missing_locations(tree)
+
+
+class _Rewriter:
+    def __init__(self, leads: Leads) -> None:
+        self._leads = leads
+        self._loops = 0
+
+    def module(self, tree: ast.Module) -> ast.Module:
+        tree.body = self._block(tree.body)
+        return tree
+
+    def _block(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        return [made for position, s in enumerate(body) for made in self._statement(s, first=position == 0)]
+
+    def _statement(self, node: ast.stmt, *, first: bool = False) -> Iterator[ast.stmt]:
+        if isinstance(node, _LEFT) or (first and _is_docstring(node)) or _is_future(node):
+            yield node
+            return
+        if isinstance(node, ast.Raise):
+            if node.exc is not None:
+                node.exc = _call(RAISED, node.exc, at=node)
+            yield node
+            return
+        if isinstance(node, ast.If) and tests_main(node.test):
+            node.test = ast.copy_location(ast.Constant(True), node.test)
+        self._inside(node)
+        if isinstance(node, ast.While):
+            self._loops += 1
+            counter = f"{ROUNDS[:-2]}_{self._loops}__"
+            yield _at(node, ast.Assign([ast.Name(counter, ast.Store())], self._counter(node)))
+            more = ast.Call(ast.Name(counter, ast.Load()), [], [])
+            node.test = ast.copy_location(ast.BoolOp(ast.And(), [more, node.test]), node.test)
+        yield self._wrapped(node)
+
+    def _counter(self, node: ast.While) -> ast.expr:
+        return ast.Call(ast.Name(ROUNDS, ast.Load()), [ast.Constant(self._leads.lead(node.body))], [])
+
+    def _inside(self, node: ast.stmt) -> None:
+        """Rewrites the blocks of a statement that leads somewhere; others are run as they are, or not at all."""
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                if id(node) in self._leads.functions:
+                    node.body = self._block(node.body)
+                else:
+                    self._nested(node.body)
+            case ast.ClassDef():
+                self._nested(node.body)
+            case ast.For() | ast.AsyncFor():
+                leads = self._leads.lead(node.body)
+                if isinstance(node, ast.For):
+                    node.iter = _call(ITEMS, node.iter, ast.Constant(leads), at=node.iter)
+                self._blocks(node, leads)
+            case ast.If() | ast.While() | ast.With() | ast.AsyncWith() | ast.Try():
+                self._blocks(node, self._leads.lead([node]))
+            case _:
+                pass
+
+    def _blocks(self, node: ast.stmt, leads: bool) -> None:
+        for name in ("body", "orelse", "finalbody"):
+            block = cast("list[ast.stmt] | None", getattr(node, name, None))
+            if block and leads:
+                setattr(node, name, self._block(block))
+        for handler in getattr(node, "handlers", ()):
+            if leads:
+                handler.body = self._block(handler.body)
+
+    def _nested(self, body: list[ast.stmt]) -> None:
+        """Functions that lead somewhere, in what is left as it is."""
+        for statement in body:
+            for node in ast.walk(statement):
+                if isinstance(node, Definition) and id(node) in self._leads.functions:
+                    self._leads.functions.discard(id(node))
+                    node.body = self._block(node.body)
+
+    def _wrapped(self, node: ast.stmt) -> ast.stmt:
+        names = sorted(set(_bound(node)))
+        handler: list[ast.stmt] = [ast.Expr(_call(FAILED, ast.Name(_ERROR, ast.Load()), at=node))]
+        unknown = _call(UNKNOWN, ast.Constant(node.lineno), at=node)
+        if isinstance(node, ast.Return):
+            handler.append(ast.Return(unknown))
+        elif names:
+            handler.append(ast.Assign([ast.Name(name, ast.Store()) for name in names], unknown))
+        caught = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), _ERROR, [_at(node, h) for h in handler])
+        return _at(node, ast.Try([node], [_at(node, caught)], [], []))
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """The names that a statement binds in its scope."""
+    if isinstance(node, _SCOPES):
+        yield node.name
+        return
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from (a.asname or a.name.partition(".")[0] for a in node.names if a.name != "*")
+        return
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    if isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _bound(child)
+
+
+def _last_name(node: ast.expr | str) -> str:
+    if isinstance(node, str):
+        return node.rpartition(".")[2]
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _is_future(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
+
+
+def _call(name: str, *args: ast.expr, at: ast.AST) -> ast.Call:
+    return cast("ast.Call", ast.copy_location(ast.Call(ast.Name(name, ast.Load()), list(args), []), at))
+
+
+def _at(place: ast.AST, node: Any) -> Any:
+    return ast.copy_location(node, place)
