@@ -32,7 +32,7 @@ from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs,
 from .located import Found, locate
 from .pipeline import Recorder
 from .report import Diagnostic, FileReport, Frame, Report, RunResult, Span
-from .slices import Evaluation, described, inferred, runs_itself
+from .slices import Evaluation, Unknown, described, inferred, runs_itself, why_of
 
 Progress = Callable[[str], None]
 log = logging.getLogger(__name__)
@@ -550,6 +550,9 @@ def _found(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
         config, example = (annotation.config, annotation.example_inputs) if annotation is not None else (None, None)
         owner = type(evaluated.args[0]) if annotated.kind == "method" and evaluated.args else None
         return Found(evaluated.target, config, example, owner)
+    root = vars(file.module).get(annotated.qualname.partition(".")[0]) if file.module is not None else None
+    if isinstance(root, Unknown):
+        return diagnostics.make("FL913", annotated.name_span, what=annotated.qualname, why=why_of(root))
     found = locate(file.module, file.path, annotated)
     if isinstance(found, Diagnostic) and file.evaluation is not None and file.evaluation.notes:
         first = file.evaluation.notes[0]

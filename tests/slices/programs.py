@@ -199,7 +199,8 @@ optimizer = optim.Adam(policy.parameters())
 
 @torch.compile(fullgraph=True)
 def loss_of(states, actions, returns):
-    return -(torch.distributions.Categorical(logits=policy(states)).log_prob(actions) * returns).mean()
+    chosen = F.log_softmax(policy(states), dim=-1).gather(1, actions[:, None]).squeeze(1)
+    return -(chosen * returns).mean()
 
 class Environment:
     def reset(self):
@@ -268,6 +269,34 @@ if __name__ == "__main__":
     run()
 """
 
+ABSENT = """
+import images_that_are_not_here as images
+parser = argparse.ArgumentParser()
+parser.add_argument("--dataset", required=True)
+parser.add_argument("--noise", type=int, default=100)
+parser.add_argument("kind")
+options = parser.parse_args()
+if options.dataset == "folder":
+    data = images.Folder(options.kind)
+if options.noise < 0:
+    raise ValueError("noise")
+
+class Generator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.ConvTranspose2d(options.noise, 8, 4), nn.BatchNorm2d(8), nn.ReLU(True))
+    def forward(self, noise):
+        return self.body(noise)
+
+net = Generator()
+net.apply(lambda m: nn.init.normal_(m.weight) if hasattr(m, "weight") else None)
+net = torch.compile(net)
+for epoch in range(25):
+    for i, batch in enumerate(DataLoader(data, batch_size=8)):
+        fake = net(torch.randn(batch[0].size(0), options.noise, 1, 1))
+    torch.save(net.state_dict(), f"net_{epoch}.pth")
+"""
+
 PROGRAMS = {
     "gpt": (GPT, {"model": ["i64[4, 16]", "i64[4, 16]"]}),
     "in main": (IN_MAIN, {"main.<locals>.model": ["f32[8, 1, 28, 28]"]}),
@@ -275,6 +304,7 @@ PROGRAMS = {
     "trainer": (TRAINER, {"Trainer.model": ["f32[32, 784]"]}),
     "step": (STEP, {"loss_of": ["f32[20, 4]", "i64[20]", "f32[20]"]}),
     "required argument": (REQUIRED, {"model": ["f32[2, 8]", "(f32[2, 16], f32[2, 16])"]}),
+    "absent data": (ABSENT, {"net": []}),
     "in place": (IN_PLACE, {"run.<locals>.net": ["f32[5, 8]"]}),
 }
 """Name → text after the head, and by annotation the values of its first call."""

@@ -70,7 +70,7 @@ CASES: dict[str, tuple[nn.Module, list[str] | None]] = {
     "tagger": (Tagger(), ["i64[2, 16]"]),
     "twins": (Twins(), ["f32[2, 3, 32, 32]", "f32[2, 3, 32, 32]"]),
     "half precision": (nn.Sequential(nn.Linear(6, 3)).bfloat16(), ["bf16[2, 6]"]),
-    "transposed": (nn.Sequential(nn.ConvTranspose2d(100, 8, 4), nn.Tanh()), ["f32[2, 100, 4, 4]"]),
+    "transposed": (nn.Sequential(nn.ConvTranspose2d(100, 8, 4), nn.Tanh()), ["f32[2, 100, 1, 1]"]),
     "transformer": (nn.TransformerEncoderLayer(8, 2, batch_first=True), ["f32[2, 16, 8]"]),
     "no parameters": (nn.ReLU(), None),
     "reads a value": (Reads(), None),

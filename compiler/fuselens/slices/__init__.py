@@ -3,5 +3,6 @@
 from .evaluation import Compiled, Evaluation, Note, described
 from .inferred import inferred
 from .rewriting import runs_itself
+from .unknown import Unknown, why_of
 
-__all__ = ["Compiled", "Evaluation", "Note", "described", "inferred", "runs_itself"]
+__all__ = ["Compiled", "Evaluation", "Note", "Unknown", "described", "inferred", "runs_itself", "why_of"]

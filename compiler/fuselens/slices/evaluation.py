@@ -7,6 +7,8 @@ call. What is refused by the sandbox is refused here as well.
 
 from __future__ import annotations
 
+import argparse
+import builtins
 import contextlib
 import functools
 import os
@@ -70,7 +72,7 @@ class Evaluation:
         self.found: dict[str, Compiled] = {}
         self.notes: list[Note] = []
         self._wanted = {a.qualname: a for a in wanted}
-        self._ends = time.monotonic() + LONGEST_SECONDS
+        self._clock = _Clock()
 
     def run(self, namespace: dict[str, Any]) -> None:
         """Evaluates the file in ``namespace``."""
@@ -80,17 +82,13 @@ class Evaluation:
             rewriting.ROUNDS: self._rounds, rewriting.RAISED: _raised,
         }  # fmt: skip
         namespace.update(hooks)
-        ears: list[Any] = []
-        try:
-            with self._compilers(ears), _as_here(), _alarm(self._ends), OnThisMachine(), _quiet():
-                exec(code, namespace)
-        except _Over:
-            pass
-        finally:
-            for ear in ears:
-                ear.remove()
-            for name in [n for n in namespace if n.startswith(rewriting.OURS)]:
-                del namespace[name]
+        with (
+            contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears), _as_here(),
+            self._clock.running(), OnThisMachine(), _quiet(),
+        ):  # fmt: skip
+            exec(code, namespace)
+        for name in [n for n in namespace if n.startswith(rewriting.OURS)]:
+            del namespace[name]
 
     # --- what rewritten code calls --------------------------------------------------------------------------------------
 
@@ -109,8 +107,7 @@ class Evaluation:
         line = next((tb.tb_lineno for tb in _tracebacks(error) if tb.tb_frame is here), 0)
         if not isinstance(error, UnknownUsed):
             self.notes.append(Note(line, why))
-        if time.monotonic() > self._ends:
-            raise _Over
+        self._clock.check()
 
     def _unknown(self, line: int) -> Unknown:
         why = self.notes[-1].why if self.notes else "it depends on what is not known"
@@ -134,10 +131,8 @@ class Evaluation:
         def more() -> bool:
             nonlocal rounds
             rounds += 1
-            now = time.monotonic()
-            if now > self._ends:
-                raise _Over
-            if not leads and now - began > _LOOP_SECONDS:
+            self._clock.check()
+            if not leads and time.monotonic() - began > _LOOP_SECONDS:
                 raise TimeoutError(f"this loop takes longer than {_LOOP_SECONDS:g} s")
             return not leads or rounds <= _ROUNDS
 
@@ -146,7 +141,7 @@ class Evaluation:
     # --- the compilers --------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _compilers(self, ears: list[Any]) -> Iterator[None]:
+    def _compilers(self, ears: contextlib.ExitStack) -> Iterator[None]:
         """Calls of ``torch.compile`` and ``fuselens.compile`` are heard, and compile nothing."""
         real = api.compile
 
@@ -170,18 +165,20 @@ class Evaluation:
         ):  # fmt: skip
             yield
 
-    def _heard(self, compiled: Compiled, site: tuple[str, int, int], ears: list[Any]) -> Any:
+    def _heard(self, compiled: Compiled, site: tuple[str, int, int], ears: contextlib.ExitStack) -> Any:
         annotated = self._annotation_at(site, compiled.target)
         if annotated is not None:
             self.found.setdefault(annotated.qualname, compiled)
         target = compiled.target
         if isinstance(target, torch.nn.Module):
-            target.__dict__.setdefault("_orig_mod", target)
+            if "_orig_mod" not in vars(target):
+                vars(target)["_orig_mod"] = target
+                ears.callback(vars(target).pop, "_orig_mod", None)
 
             def before(_: Any, args: Any, kwargs: Any) -> None:
                 self._called(compiled, args, kwargs)
 
-            ears.append(target.register_forward_pre_hook(before, with_kwargs=True))
+            ears.callback(target.register_forward_pre_hook(before, with_kwargs=True).remove)
             return target
 
         @functools.wraps(target)
@@ -292,10 +289,24 @@ def _as_here() -> Iterator[None]:
         except FileNotFoundError:  # data that is elsewhere
             return numpy.zeros(shape or _STANDS_IN, dtype)
 
+    parsed = argparse.ArgumentParser.parse_known_args
+
+    def lenient(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
+        """What is required and not given is unknown."""
+        missing = [a for a in self._actions if a.required and a.dest != argparse.SUPPRESS]
+        for action in missing:
+            name = "/".join(action.option_strings) or action.dest
+            action.required, action.default = False, Unknown(f"the argument {name} is required, and not given")
+            if not action.option_strings and action.nargs is None:
+                action.nargs = "?"
+        for group in self._mutually_exclusive_groups:
+            group.required = False
+        return parsed(self, args, namespace)
+
     arrays = [(numpy, "memmap", mapped)] if numpy is not None else []
     with _replaced(
-        (time, "sleep", lambda *_: None), (loader, "__init__", alone), (torch, "load", loads),
-        (torch.nn.Module, "load_state_dict", keep), *arrays,
+        (time, "sleep", lambda *_: None), (torch, "save", lambda *_, **__: None), (loader, "__init__", alone), (torch, "load", loads),
+        (torch.nn.Module, "load_state_dict", keep), (argparse.ArgumentParser, "parse_known_args", lenient), *arrays,
     ):  # fmt: skip
         yield
 
@@ -316,23 +327,44 @@ def _replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
                 setattr(owner, name, value)
 
 
-@contextlib.contextmanager
-def _alarm(ends: float) -> Iterator[None]:
-    """Ends what takes longer than all may."""
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class _Clock:
+    """How long an evaluation may take; imports are not counted, nor ended in their middle."""
 
-    def over(*_: Any) -> None:
-        raise _Over
+    def __init__(self) -> None:
+        self._ends = time.monotonic() + LONGEST_SECONDS
+        self._imports = 0
 
-    before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, max(0.01, ends + 0.5 - time.monotonic()))
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    def check(self) -> None:
+        if time.monotonic() > self._ends and not self._imports:
+            raise _Over
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """A statement that takes too long is ended in its middle, where the system can do so."""
+        with _replaced((builtins, "__import__", self._counted(builtins.__import__))):
+            if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+                yield
+                return
+            before = signal.signal(signal.SIGALRM, lambda *_: self.check())
+            timer = signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+            try:
+                yield
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, before)
+                signal.setitimer(signal.ITIMER_REAL, *timer)
+
+    def _counted(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def imported(*args: Any, **kwargs: Any) -> Any:
+            began, self._imports = time.monotonic(), self._imports + 1
+            try:
+                return real(*args, **kwargs)
+            finally:
+                self._imports -= 1
+                if not self._imports:
+                    self._ends += time.monotonic() - began
+
+        return imported
 
 
 @contextlib.contextmanager

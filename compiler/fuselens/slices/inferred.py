@@ -96,7 +96,8 @@ def _of_layer(layer: nn.Module) -> Iterator[Shape]:
     for kind, rank in (_CONVOLUTIONS | _NORMALISED).items():
         if isinstance(layer, kind):
             channels = int(getattr(layer, "in_channels", 0) or getattr(layer, "num_features", 1))
-            for side in _SIDES if rank else (0,):
+            small = (1,) if kind.__name__.startswith("ConvTranspose") else ()  # noise, most often
+            for side in (*small, *_SIDES) if rank else (0,):
                 yield (_BATCH, channels, *[side] * rank), dtype, 0
     if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
         yield (_BATCH, _LENGTH), torch.int64, layer.num_embeddings
