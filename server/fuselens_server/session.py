@@ -223,9 +223,9 @@ class Document:
         return news
 
     def lacks_inputs(self, function: str) -> bool:
-        """Whether the last check did not know what to call a function with."""
+        """Whether the last check did not know what to call a function with, or assumed it."""
         reports = self.checked.report.functions if self.checked else []
-        return any(d.code == "FL901" for r in reports if r.function == function for d in r.diagnostics)
+        return any(d.code in ("FL901", "FL921") for r in reports if r.function == function for d in r.diagnostics)
 
     def fail(self, finding: Diagnostic) -> None:
         text, self.checking, self.early = self.checking or TrackedText.unedited(self.text), None, None
