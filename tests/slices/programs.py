@@ -297,7 +297,28 @@ for epoch in range(25):
     torch.save(net.state_dict(), f"net_{epoch}.pth")
 """
 
+ONE_IN_ANOTHER = """
+@torch.compile
+def activation(x):
+    return x.relu() + 1
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+    def forward(self, x):
+        return activation(self.linear(x)) * 2
+
+net = torch.compile(Net())
+try:
+    for i in range(100):
+        net(torch.randn(2, 4)).sum().backward()
+except:
+    net(torch.zeros(1, 1))
+"""
+
 PROGRAMS = {
+    "one in another": (ONE_IN_ANOTHER, {"net": ["f32[2, 4]"], "activation": ["f32[2, 4]"]}),
     "gpt": (GPT, {"model": ["i64[4, 16]", "i64[4, 16]"]}),
     "in main": (IN_MAIN, {"main.<locals>.model": ["f32[8, 1, 28, 28]"]}),
     "optimiser": (OPTIMISER, {"orthogonalised": ["f32[8, 16]", "5"]}),

@@ -37,5 +37,5 @@ def test_a_folder_of_programs(tmp_path: Path) -> None:
         functions = {f["function"]: f for f in files[name]["functions"]}
         assert set(functions) == set(expected)
         for function in functions.values():
-            assert function["graphs"], (name, function["diagnostics"])
+            assert len(function["graphs"]) == 1, (name, function["diagnostics"], function["breaks"])
             assert "FL921" in {d["code"] for d in function["diagnostics"]}

@@ -26,6 +26,7 @@ import torch
 import fuselens
 
 from .. import api, sandbox, torch_private
+from ..capture import marks
 from ..discovery import Annotated, SourceModule
 from ..ir.dtypes import short_name
 from . import rewriting
@@ -186,6 +187,10 @@ class Evaluation:
             self._called(compiled, args, kwargs)
             return target(*args, **kwargs)
 
+        vars(call)["_torchdynamo_orig_callable"] = (
+            target  # as torch.compile names it: what else is compiled traces that
+        )
+        marks.mark(call, marks.COMPILED)
         return call
 
     def _annotation_at(self, site: tuple[str, int, int], target: Any) -> Annotated | None:
@@ -199,6 +204,8 @@ class Evaluation:
         return None
 
     def _called(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._is_complete():  # the program has caught our end
+            raise _Over
         for given in torch_private.PYTREE.tree_leaves((args, kwargs)):
             if isinstance(given, Unknown):
                 raise UnknownUsed(why_of(given))
@@ -206,8 +213,11 @@ class Evaluation:
             return
         compiled.args, compiled.kwargs = torch_private.PYTREE.tree_map(_copied, (args, kwargs))
         compiled.line = next((line for file, line in _lines(sys._getframe(1)) if file == self.path), 0)
-        if all(name in self.found and self.found[name].args is not None for name in self._wanted):
+        if self._is_complete():
             raise _Over
+
+    def _is_complete(self) -> bool:
+        return all(name in self.found and self.found[name].args is not None for name in self._wanted)
 
 
 def described(value: Any) -> str:
