@@ -694,7 +694,7 @@ class Tracer:
                     raise Break("FL107", what=what, why="the mask does not have the shape of what it selects from")
                 if _subtracts_booleans(target, args, kwargs):
                     raise Break("FL107", what=what, why="booleans are not subtracted")
-                if target not in _FIX_SIZES:
+                if target not in _FIX_SIZES and not (target in _MATMULS and any(map(_is_symbolic, args))):
                     try:
                         return function(*rest, **kwargs)
                     except RuntimeError as e:
@@ -886,18 +886,16 @@ _RESHAPING = {"t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsquee
 """Methods that make a tensor a view of itself in place: compiled graphs do so as well."""
 # whose C++ form takes sizes as plain numbers, and so fixes symbolic ones
 _FIX_SIZES = {torch.nn.functional.pad, torch.constant_pad_nd}
+_MATMULS: set[Any] = set()  # in torch before 2.13
 if torch_private.MATMUL_FIXES_SIZES:
-    _FIX_SIZES |= {
-        operator.matmul,
-        operator.imatmul,
-        torch.matmul,
-        "matmul",
-        "__matmul__",
-        "__rmatmul__",
-        "__imatmul__",
-    }
+    _MATMULS |= {operator.matmul, operator.imatmul, torch.matmul}
+    _MATMULS |= {"matmul", "__matmul__", "__rmatmul__", "__imatmul__"}
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _DICTS = (dict, OrderedDict, defaultdict)
+
+
+def _is_symbolic(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)
 
 
 def _values_of(mapping: dict[Any, Any]) -> tuple[Any, ...]:
