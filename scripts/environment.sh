@@ -34,7 +34,7 @@ if [ "$("$venv/bin/python" -c 'import importlib.metadata as m; print("torch==" +
     install --constraint "$constraints" "$torch"
 fi
 echo "installing fuselens and its development tools"
-install --constraint "$constraints" hatchling setuptools
+install --constraint "$constraints" hatchling 'setuptools>=69' # as pyproject.toml asks; venv may have put an older one there
 install --constraint "$constraints" --no-build-isolation --editable '.[server,triton,dev]'
 echo "$wanted" >"$stamp"
 echo "environment ready in $((SECONDS - started)) s"
