@@ -145,7 +145,7 @@ def test_editors_processes_share_one_temporary_cache_and_leave_none(program: Pat
     (program.parent / "cache").write_text("a person's")
     temporary = program.parent / "temporary"
     temporary.mkdir()
-    done = ran(program, "-m", "fuselens.cli", "check", str(program), TMPDIR=str(temporary))
+    done = ran(program, "-m", "fuselens.cli", "check", f"{program}::toy", TMPDIR=str(temporary))
     assert done.returncode == 0
     assert done.stdout.count("FL916") == 1
     assert list(temporary.glob("fuselens-cache-*")) == []
