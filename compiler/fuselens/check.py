@@ -32,7 +32,7 @@ from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs,
 from .located import Found, locate
 from .pipeline import Recorder
 from .report import Diagnostic, FileReport, Frame, Report, RunResult, Span
-from .slices import Evaluation, Unknown, described, inferred, runs_itself, why_of
+from .slices import Compiled, Evaluation, Leads, Unknown, described, inferred, why_of
 
 Progress = Callable[[str], None]
 log = logging.getLogger(__name__)
@@ -216,6 +216,10 @@ class OpenFile:
     diagnostics: list[Diagnostic]
     evaluation: Evaluation | None = None  # of a program, which is not imported
 
+    def evaluated(self, annotated: Annotated) -> Compiled | None:
+        """What the evaluation found at an annotation, if it got there."""
+        return self.evaluation.found.get(annotated.qualname) if self.evaluation is not None else None
+
 
 @contextlib.contextmanager
 def opened(
@@ -230,7 +234,8 @@ def opened(
     say("discover")
     if source is None:
         source = read_source(path)
-    every = _discover(source, path)
+    parsed = _parsed(source, path)
+    every = parsed.annotated
     chosen = [a for a in every if not functions or a.qualname in functions]
     missing = [name for name in functions if all(a.qualname != name for a in every)]
     unknown = [diagnostics.make("FL912", None, what=name) for name in missing]
@@ -240,7 +245,8 @@ def opened(
     code = _compiled(source, path)
     say("import")
     with _import_surroundings(path, source) as (name, package):
-        evaluation = Evaluation(path, source, chosen) if runs_itself(SourceModule(source, path)) else None
+        leads = Leads(parsed)
+        evaluation = Evaluation(leads, chosen) if leads.runs_itself() else None
         execute = evaluation.run if evaluation is not None else functools.partial(exec, code)
         module, stopped = _imported(name, package, path, source, execute)
         if stopped is not None:
@@ -272,9 +278,9 @@ def read_source(path: str | Path) -> str:
         raise FileRefused(diagnostics.make("FL902", Span(file, 1, 0, 1, 1), why=str(error))) from error
 
 
-def _discover(source: str, path: str) -> list[Annotated]:
+def _parsed(source: str, path: str) -> SourceModule:
     try:
-        return discovery.discover(source, path)
+        return SourceModule(source, path)
     except SyntaxError as error:
         raise FileRefused(_syntax_diagnostic(error, source, path)) from error
 
@@ -544,7 +550,7 @@ def _called(
 
 def _found(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
     """What an annotation compiles: as the evaluation of a program found it, or as the import left it."""
-    evaluated = file.evaluation.found.get(annotated.qualname) if file.evaluation is not None else None
+    evaluated = file.evaluated(annotated)
     if evaluated is not None:
         annotation = evaluated.annotation
         config, example = (annotation.config, annotation.example_inputs) if annotation is not None else (None, None)
@@ -561,9 +567,8 @@ def _found(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
 
 
 def _assumed(file: OpenFile, annotated: Annotated, inputs: ExampleInputs) -> Diagnostic:
-    origin = "the smallest that its layers take"
-    if inputs.origin == "call" and file.evaluation is not None:
-        origin = f"those of its call at line {file.evaluation.found[annotated.qualname].line}"
+    evaluated = file.evaluated(annotated) if inputs.origin == "call" else None
+    origin = f"those of its call at line {evaluated.line}" if evaluated else "the smallest that its layers take"
     given = [*map(described, inputs.args), *(f"{k}={described(v)}" for k, v in inputs.kwargs.items())]
     values = ", ".join(given) or "none"
     return diagnostics.make("FL921", annotated.name_span, what=annotated.qualname, origin=origin, inputs=values)
@@ -578,7 +583,7 @@ def _left_out(evaluation: Evaluation, path: str, source: str) -> list[Diagnostic
 
 
 def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0) -> ExampleInputs | Diagnostic:
-    evaluated = file.evaluation.found.get(annotated.qualname) if file.evaluation is not None else None
+    evaluated = file.evaluated(annotated)
     if evaluated is not None and evaluated.args is not None and not has_example(found.target, found.example):
         return _of_a_run(found) or ExampleInputs(evaluated.args, evaluated.kwargs, origin="call")
     try:

@@ -86,9 +86,7 @@ def inputs_for(
 
 
 def _stated(target: Any, example: Any) -> tuple[tuple[Any, ...], dict[str, Any], Origin] | None:
-    marked = getattr(target, "__fuselens_example__", None)
-    if marked is None and isinstance(target, torch.nn.Module):
-        marked = getattr(target.forward, "__fuselens_example__", None)
+    marked = _marked(target)
     if marked is not None:
         return *_call(marked), "fuselens.example"
     if example is not None:
@@ -98,10 +96,15 @@ def _stated(target: Any, example: Any) -> tuple[tuple[Any, ...], dict[str, Any],
 
 def has_example(target: Any, example: Any) -> bool:
     """Whether the author states example inputs."""
-    marked = getattr(target, "__fuselens_example__", None) or getattr(
-        getattr(target, "forward", None), "__fuselens_example__", None
-    )
-    return marked is not None or example is not None
+    return _marked(target) is not None or example is not None
+
+
+def _marked(target: Any) -> Any:
+    """What ``@fuselens.example`` left on a function, or on a module or its ``forward``."""
+    marked = getattr(target, "__fuselens_example__", None)
+    if marked is None and isinstance(target, torch.nn.Module):
+        marked = getattr(target.forward, "__fuselens_example__", None)
+    return marked
 
 
 def _call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

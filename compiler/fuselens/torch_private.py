@@ -719,11 +719,15 @@ def rename_symbols(text: str, names: dict[str, str]) -> str:
     return re.sub(r"\b[su]\d+\b", lambda m: names.get(m[0], m[0]), text) if names else text
 
 
+ORIGINAL, ORIGINAL_MODULE = "_torchdynamo_orig_callable", "_orig_mod"
+"""The attributes of what ``torch.compile`` returns that have what it was given, of a function and of a module."""
+
+
 def unwrap_torch_compile(obj: Any) -> Any | None:
     """The function or module that ``torch.compile`` wrapped into ``obj``; None when it wrapped nothing."""
     if type(obj).__name__ == "OptimizedModule":
-        return getattr(obj, "_orig_mod", None)
-    return getattr(obj, "_torchdynamo_orig_callable", None)
+        return getattr(obj, ORIGINAL_MODULE, None)
+    return getattr(obj, ORIGINAL, None)
 
 
 def uncompiled_call(module: torch.nn.Module) -> Callable[..., Any]:
@@ -764,7 +768,7 @@ def peer_mark(obj: Any) -> str | None:
             )
         if said.get("_torchdynamo_disable") and said.get("_torchdynamo_wrapper_id", id(obj)) == id(obj):
             return "excluded"
-        if said.get("_torchdynamo_orig_callable") is not None and is_peer_code(obj.__code__):
+        if said.get(ORIGINAL) is not None and is_peer_code(obj.__code__):
             return "compiled"
     rules = sys.modules.get("torch._dynamo.trace_rules")
     if rules is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib
 import importlib.util
 import os
@@ -24,7 +25,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from . import discovery, isolation, wire
 
@@ -252,17 +253,17 @@ def main(argv: list[str] | None = None) -> int:
     with contextlib.suppress(AttributeError, ValueError):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the editor's terminal sends it to its whole process group
     denied = frozenset(filter(None, arguments.deny.split(",")))
-    options: dict[str, Any] = {"jobs": arguments.jobs, "folder": arguments.folder, "denied": denied}
+    worker = functools.partial(Worker, jobs=arguments.jobs, folder=arguments.folder, denied=denied)
     if arguments.resume:
         requests, events, rest = arguments.resume
         with os.fdopen(rest, "rb") as stream:
             unread = stream.read()
         for descriptor in (requests, events):
             os.set_inheritable(descriptor, False)
-        Worker(requests, events, **options).serve(resumed=unread, announce=False)
+        worker(requests, events).serve(resumed=unread, announce=False)
     else:
         requests, events = isolation.protect_streams()
-        Worker(requests, events, **options).serve()
+        worker(requests, events).serve()
     return 0
 
 

@@ -186,14 +186,12 @@ class Worker:
         self._ended = True
         if self._killed:
             return
-        if self._process is None:
-            self._remove_folder()
-            return
-        self._killed = True
-        if os.name == "posix":  # not its own kill(), which reaps a process that asyncio waits for
-            end_session(self._process.pid)
-        elif self._process.returncode is None:
-            self._process.kill()
+        if self._process is not None:
+            self._killed = True
+            if os.name == "posix":  # not its own kill(), which reaps a process that asyncio waits for
+                end_session(self._process.pid)
+            elif self._process.returncode is None:
+                self._process.kill()
         self._remove_folder()
 
     def _remove_folder(self) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from fuselens import discovery
 from fuselens.check import check_file
-from fuselens.slices import Evaluation, described, runs_itself
+from fuselens.discovery import SourceModule
+from fuselens.slices import Evaluation, Leads, described
 from fuselens.slices.unknown import Unknown, UnknownUsed
 
 from .programs import HEAD, PROGRAMS
@@ -29,7 +29,8 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
     def evaluate(text: str) -> Evaluation:
         source = HEAD + textwrap.dedent(text)
         path = str(tmp_path / "program.py")
-        evaluation = Evaluation(path, source, discovery.discover(source, path))
+        leads = Leads(SourceModule(source, path))
+        evaluation = Evaluation(leads, leads.module.annotated)
         namespace: dict[str, Any] = {"__name__": "program", "__file__": path}
         evaluation.run(namespace)
         assert not [name for name in namespace if name.startswith("__fuselens")]
@@ -42,7 +43,7 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
 def test_programs(name: str, look: Look, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.system", lambda _: pytest.fail("the program ran to its end"))
     text, expected = PROGRAMS[name]
-    assert runs_itself(discovery.SourceModule(HEAD + text, "program.py"))
+    assert Leads(SourceModule(HEAD + text, "program.py")).runs_itself()
     compilers = torch.compile, torch.nn.Module.compile, torch.load
     found = look(text).found
     given = {q: [*map(described, c.args or ()), *(described(v) for v in c.kwargs.values())] for q, c in found.items()}
@@ -71,7 +72,7 @@ NOT_PROGRAMS = {
 
 @pytest.mark.parametrize("name", NOT_PROGRAMS)
 def test_what_is_imported_as_it_is(name: str) -> None:
-    assert not runs_itself(discovery.SourceModule(HEAD + NOT_PROGRAMS[name], "m.py"))
+    assert not Leads(SourceModule(HEAD + NOT_PROGRAMS[name], "m.py")).runs_itself()
 
 
 def test_a_failure_leaves_its_names_unknown(look: Look) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .. import torch_private
 from . import classify, marks
 from . import sources as src
 from .breaks import Break, UsageError
@@ -31,8 +32,8 @@ def marked(m: Machine, value: Value, obj: Any, args: list[Value], kwargs: dict[s
     if mark == marks.CONSTANT:
         return _constant(m, obj, name, args, kwargs)
     if mark == marks.COMPILED:
-        source = src.attribute(value.source or src.constant(obj, name), "_torchdynamo_orig_callable")
-        return m.call(m.tracer.lazy(obj._torchdynamo_orig_callable, source), args, kwargs)
+        source = src.attribute(value.source or src.constant(obj, name), torch_private.ORIGINAL)
+        return m.call(m.tracer.lazy(getattr(obj, torch_private.ORIGINAL), source), args, kwargs)
     if mark == marks.BREAK and classify.is_library_file(m.code.co_filename):
         return Constant(None)  # optimisers split graphs where the peer needs that
     if mark == marks.BREAK:

@@ -190,7 +190,9 @@ class _Sandbox:
         raise Refused(self.found or finding)
 
     def stack(self, lines: Sequence[tuple[types.CodeType, int]]) -> tuple[Frame, ...]:
-        return tuple(Frame(code.co_qualname, _span(code, at)) for code, at in lines if code.co_filename == self.path)
+        return tuple(
+            Frame(code.co_qualname, instruction_span(code, at)) for code, at in lines if code.co_filename == self.path
+        )
 
     def finding(self, effect: Effect, lines: Sequence[tuple[types.CodeType, int]]) -> Diagnostic:
         stack = self.stack(lines)
@@ -346,7 +348,8 @@ def _raised(traceback: types.TracebackType | None) -> Iterator[tuple[types.CodeT
         traceback = traceback.tb_next
 
 
-def _span(code: types.CodeType, instruction: int) -> Span:
+def instruction_span(code: types.CodeType, instruction: int) -> Span:
+    """The expression that an instruction of ``code`` computes."""
     line, end_line, column, end_column = next(
         itertools.islice(code.co_positions(), max(instruction, 0) // 2, None), (None,) * 4
     )

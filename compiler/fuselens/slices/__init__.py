@@ -2,7 +2,7 @@
 
 from .evaluation import Compiled, Evaluation, Note, described
 from .inferred import inferred
-from .rewriting import runs_itself
+from .rewriting import Leads
 from .unknown import Unknown, why_of
 
-__all__ = ["Compiled", "Evaluation", "Note", "Unknown", "described", "inferred", "runs_itself", "why_of"]
+__all__ = ["Compiled", "Evaluation", "Leads", "Note", "Unknown", "described", "inferred", "why_of"]

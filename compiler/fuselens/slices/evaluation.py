@@ -1,6 +1,6 @@
 """What a program compiles, and what it calls that with, found by evaluating the statements that lead there.
 
-The program does not run: a statement that fails leaves its names unknown, loops go round once, and all ends as soon as
+The program does not run: a statement that fails leaves its names unknown, loops go round a few times, and all ends as soon as
 everything that the file compiles was called. Calls of the compilers return what they were given, with an ear on its first
 call. What is refused by the sandbox is refused here as well.
 """
@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-import types
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,10 +27,12 @@ import fuselens
 
 from .. import api, sandbox, torch_private
 from ..capture import marks
-from ..discovery import Annotated, SourceModule
-from ..ir.dtypes import short_name
+from ..capture.tensor_layout import describe
+from ..discovery import Annotated
+from ..report import Span
 from . import rewriting
 from .devices import OnThisMachine
+from .rewriting import Leads
 from .unknown import Unknown, UnknownUsed, why_of
 
 LONGEST_SECONDS = 8.0
@@ -67,9 +69,9 @@ class Note:
 class Evaluation:
     """One evaluation of a file. ``found`` has what the annotations of the file turned out to be."""
 
-    def __init__(self, path: str, source: str, wanted: Iterable[Annotated]) -> None:
-        self.path = path
-        self.module = SourceModule(source, path)
+    def __init__(self, leads: Leads, wanted: Iterable[Annotated]) -> None:
+        self.path = leads.module.filename
+        self._leads = leads
         self.found: dict[str, Compiled] = {}
         self.notes: list[Note] = []
         self._wanted = {a.qualname: a for a in wanted}
@@ -77,7 +79,7 @@ class Evaluation:
 
     def run(self, namespace: dict[str, Any]) -> None:
         """Evaluates the file in ``namespace``."""
-        code = compile(rewriting.rewritten(self.module), self.path, "exec", dont_inherit=True)
+        code = compile(rewriting.rewritten(self._leads), self.path, "exec", dont_inherit=True)
         hooks = {
             rewriting.FAILED: self._failed, rewriting.UNKNOWN: self._unknown, rewriting.ITEMS: self._items,
             rewriting.ROUNDS: self._rounds, rewriting.RAISED: _raised,
@@ -105,7 +107,7 @@ class Evaluation:
         if isinstance(error, sandbox.Refused):
             sandbox.take()
             why = error.finding.message.rpartition("because ")[2]
-        line = next((tb.tb_lineno for tb in _tracebacks(error) if tb.tb_frame is here), 0)
+        line = next((line for frame, line in traceback.walk_tb(error.__traceback__) if frame is here), 0)
         if not isinstance(error, UnknownUsed):
             self.notes.append(Note(line, why))
         self._clock.check()
@@ -115,9 +117,7 @@ class Evaluation:
         return Unknown(f"line {line}: {why}")
 
     def _items(self, values: Any, leads: bool) -> Iterator[Any]:
-        if isinstance(values, Unknown):
-            raise UnknownUsed(why_of(values))
-        return self._some(iter(values), leads)
+        return self._some(iter(values), leads)  # asked for at once, as the loop would
 
     def _some(self, values: Iterator[Any], leads: bool) -> Iterator[Any]:
         more = self._rounds(leads)
@@ -147,7 +147,7 @@ class Evaluation:
         real = api.compile
 
         def heard(fn: Any = None, /, _own: bool = False, _site: Any = None, **options: Any) -> Any:
-            site = _site or _place(sys._getframe(1))
+            site = _site or _caller()
             fn = options.pop("model", options.pop("fn", fn))
             if fn is None:
                 return functools.partial(heard, _own=_own, _site=site, **options)
@@ -157,7 +157,7 @@ class Evaluation:
             return self._heard(Compiled(fn, annotation), site, ears)
 
         def in_place(module: torch.nn.Module, *_: Any, **__: Any) -> None:
-            self._heard(Compiled(module), _place(sys._getframe(1)), ears)
+            self._heard(Compiled(module), _caller(), ears)
 
         own = functools.partial(heard, _own=True)
         with _replaced(
@@ -166,15 +166,15 @@ class Evaluation:
         ):  # fmt: skip
             yield
 
-    def _heard(self, compiled: Compiled, site: tuple[str, int, int], ears: contextlib.ExitStack) -> Any:
+    def _heard(self, compiled: Compiled, site: Span, ears: contextlib.ExitStack) -> Any:
         annotated = self._annotation_at(site, compiled.target)
         if annotated is not None:
             self.found.setdefault(annotated.qualname, compiled)
         target = compiled.target
         if isinstance(target, torch.nn.Module):
-            if "_orig_mod" not in vars(target):
-                vars(target)["_orig_mod"] = target
-                ears.callback(vars(target).pop, "_orig_mod", None)
+            if torch_private.ORIGINAL_MODULE not in vars(target):
+                vars(target)[torch_private.ORIGINAL_MODULE] = target
+                ears.callback(vars(target).pop, torch_private.ORIGINAL_MODULE, None)
 
             def before(_: Any, args: Any, kwargs: Any) -> None:
                 self._called(compiled, args, kwargs)
@@ -187,17 +187,15 @@ class Evaluation:
             self._called(compiled, args, kwargs)
             return target(*args, **kwargs)
 
-        vars(call)["_torchdynamo_orig_callable"] = (
-            target  # as torch.compile names it: what else is compiled traces that
-        )
+        vars(call)[torch_private.ORIGINAL] = target  # what else is compiled traces that
         marks.mark(call, marks.COMPILED)
         return call
 
-    def _annotation_at(self, site: tuple[str, int, int], target: Any) -> Annotated | None:
+    def _annotation_at(self, site: Span, target: Any) -> Annotated | None:
         code = getattr(target, "__code__", None)
         for annotated in self._wanted.values():
             span = annotated.decorator_span
-            if site == (self.path, span.line, span.column):
+            if (site.file, site.line, site.column) == (self.path, span.line, span.column):
                 return annotated
             if code is not None and code.co_filename == self.path and code.co_qualname == annotated.qualname:
                 return annotated
@@ -212,7 +210,8 @@ class Evaluation:
         if compiled.args is not None:
             return
         compiled.args, compiled.kwargs = torch_private.PYTREE.tree_map(_copied, (args, kwargs))
-        compiled.line = next((line for file, line in _lines(sys._getframe(1)) if file == self.path), 0)
+        calls = traceback.walk_stack(sys._getframe(1))
+        compiled.line = next((line for frame, line in calls if frame.f_code.co_filename == self.path), 0)
         if self._is_complete():
             raise _Over
 
@@ -223,7 +222,7 @@ class Evaluation:
 def described(value: Any) -> str:
     """A value in a few words: the dtype and sizes of a tensor, the type of anything else."""
     if isinstance(value, torch.Tensor):
-        return f"{short_name(value.dtype)}[{', '.join(map(str, value.shape))}]"
+        return describe(value)
     if isinstance(value, (int, float, str, type(None))):
         text = repr(value)
         return text if len(text) < 20 else type(value).__name__
@@ -248,24 +247,10 @@ def _raised(error: Any) -> Any:
     return made
 
 
-def _place(frame: types.FrameType) -> tuple[str, int, int]:
-    """File, line and column of the expression that ``frame`` is computing."""
-    positions = list(frame.f_code.co_positions())
-    line, _, column, _ = positions[frame.f_lasti // 2]
-    return frame.f_code.co_filename, line or frame.f_lineno, column or 0
-
-
-def _lines(frame: types.FrameType | None) -> Iterator[tuple[str, int]]:
-    while frame is not None:
-        yield frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back
-
-
-def _tracebacks(error: BaseException) -> Iterator[types.TracebackType]:
-    trace = error.__traceback__
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
+def _caller() -> Span:
+    """The expression that called the function that asks."""
+    frame = sys._getframe(2)
+    return sandbox.instruction_span(frame.f_code, frame.f_lasti)
 
 
 # --- what the program finds -----------------------------------------------------------------------------------------

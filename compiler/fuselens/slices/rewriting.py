@@ -1,4 +1,4 @@
-"""A program's text made tolerant: what fails leaves its names unknown, and loops that lead to a compiled call go round once.
+"""A program's text made tolerant: what fails leaves its names unknown, and loops that lead to a compiled call go round a few times.
 
 Only statements on the way to what is compiled are rewritten: those of the module, and of functions that make or call it,
 by the names that they use. What a compiled function may itself run stays as it was written, for that is what is looked at.
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any
 
 from ..discovery import Definition, SourceModule, Target
-from ..source_names import compiles_in_place, tests_main
+from ..source_names import blocks, compiles_in_place, statements, tests_main
 
 OURS = "__fuselens_"
 FAILED, UNKNOWN, ITEMS, ROUNDS, RAISED = (
@@ -29,11 +29,11 @@ class Leads:
     """Which parts of a file lead to what it compiles: by the names of what is called, as a reader would follow them."""
 
     def __init__(self, module: SourceModule) -> None:
-        self._module = module
+        self.module = module
         functions = [n for n in ast.walk(module.tree) if isinstance(n, Definition)]
         compiled = {id(t.function) for t in module.targets}
         self._names = {_last_name(t.annotated.qualname) for t in module.targets}
-        inside = self._run_by_targets(functions)
+        inside = self._run_by_targets()
         self.functions: set[int] = set()
         candidates = [f for f in functions if id(f) not in compiled and f.name not in inside]
         found = True
@@ -57,18 +57,29 @@ class Leads:
 
     def _is_step(self, call: ast.Call) -> bool:
         name = _last_name(call.func)
-        return name in self._names or self._module.applied(call) is not None or compiles_in_place(call) is not None
+        return name in self._names or self.module.applied(call) is not None or compiles_in_place(call) is not None
 
-    def _run_by_targets(self, functions: list[Definition]) -> set[str]:
+    def runs_itself(self) -> bool:
+        """Whether importing the file calls what it compiles, or does not reach it: then it is a program, and not imported."""
+        targets = self.module.targets
+        if any(t.annotated.kind == "nested" or not t.annotated.importable for t in targets):
+            return True
+        passive = (*_SCOPES, ast.Import, ast.ImportFrom)
+        own = [s for s in self.module.tree.body if not isinstance(s, passive)]
+        if any(map(_needs_inputs, targets)) and self.calls(own):
+            return True
+        return self.calls(s for s in own if not (isinstance(s, ast.If) and tests_main(s.test)))
+
+    def _run_by_targets(self) -> set[str]:
         """Names of functions of the file that compiled code may call: methods of modules that are compiled, and so on."""
-        waiting: list[ast.AST] = [t.function for t in self._module.targets if t.function is not None]
-        waiting += [t.owner for t in self._module.targets if t.owner is not None and t.annotated.kind != "attribute"]
+        targets, classes = self.module.targets, self.module.classes.values()
+        waiting: list[ast.AST] = [t.function for t in targets if t.function is not None]
+        waiting += [t.owner for t in targets if t.owner is not None and t.annotated.kind != "attribute"]
+        waiting += [c for c in classes if self.module.method(c, "forward") is not None]
         by_name: dict[str, list[ast.AST]] = {}
-        for node in ast.walk(self._module.tree):
+        for node in ast.walk(self.module.tree):
             if isinstance(node, _SCOPES):
                 by_name.setdefault(node.name, []).append(node)
-        modules = [c for c in self._module.classes.values() if self._module.method(c, "forward") is not None]
-        waiting += modules
         seen: set[int] = set()
         names: set[str] = set()
         while waiting:
@@ -84,18 +95,6 @@ class Leads:
         return names
 
 
-def runs_itself(module: SourceModule) -> bool:
-    """Whether importing the file calls what it compiles, or does not reach it: then it is a program, and not imported."""
-    if any(t.annotated.kind == "nested" or not t.annotated.importable for t in module.targets):
-        return True
-    leads = Leads(module)
-    passive = (*_SCOPES, ast.Import, ast.ImportFrom)
-    own = [s for s in module.tree.body if not isinstance(s, passive)]
-    if any(map(_needs_inputs, module.targets)) and leads.calls(own):
-        return True
-    return leads.calls(s for s in own if not (isinstance(s, ast.If) and tests_main(s.test)))
-
-
 def _needs_inputs(target: Target) -> bool:
     """Whether the author says too little about what a function takes."""
     function = target.function
@@ -107,9 +106,10 @@ def _needs_inputs(target: Target) -> bool:
     return not stated and any(a.annotation is None for a in own)
 
 
-def rewritten(module: SourceModule) -> ast.Module:
-    """The tree of ``module``, rewritten in place: it is parsed anew for each evaluation."""
-    tree = _Rewriter(Leads(module)).module(module.tree)
+def rewritten(leads: Leads) -> ast.Module:
+    """The tree of the file, rewritten in place: it is parsed anew for each evaluation."""
+    tree = leads.module.tree
+    _Rewriter(leads).rewrite(tree.body)
     return ast.fix_missing_locations(tree)
 
 
@@ -118,12 +118,9 @@ class _Rewriter:
         self._leads = leads
         self._loops = 0
 
-    def module(self, tree: ast.Module) -> ast.Module:
-        tree.body = self._block(tree.body)
-        return tree
-
-    def _block(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        return [made for position, s in enumerate(body) for made in self._statement(s, first=position == 0)]
+    def rewrite(self, body: list[ast.stmt]) -> None:
+        """The statements of a block, in place."""
+        body[:] = [made for position, s in enumerate(body) for made in self._statement(s, first=position == 0)]
 
     def _statement(self, node: ast.stmt, *, first: bool = False) -> Iterator[ast.stmt]:
         if isinstance(node, _LEFT) or (first and _is_docstring(node)) or _is_future(node):
@@ -151,39 +148,30 @@ class _Rewriter:
     def _inside(self, node: ast.stmt) -> None:
         """Rewrites the blocks of a statement that leads somewhere; others are run as they are, or not at all."""
         match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                if id(node) in self._leads.functions:
-                    node.body = self._block(node.body)
-                else:
-                    self._nested(node.body)
-            case ast.ClassDef():
-                self._nested(node.body)
-            case ast.For() | ast.AsyncFor():
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if id(node) in self._leads.functions:
+                self.rewrite(node.body)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                self._definitions(node.body)
+            case ast.For():
                 leads = self._leads.lead(node.body)
-                if isinstance(node, ast.For):
-                    node.iter = _call(ITEMS, node.iter, ast.Constant(leads), at=node.iter)
+                node.iter = _call(ITEMS, node.iter, ast.Constant(leads), at=node.iter)
                 self._blocks(node, leads)
+            case ast.AsyncFor():
+                self._blocks(node, self._leads.lead(node.body))
             case ast.If() | ast.While() | ast.With() | ast.AsyncWith() | ast.Try():
                 self._blocks(node, self._leads.lead([node]))
             case _:
                 pass
 
     def _blocks(self, node: ast.stmt, leads: bool) -> None:
-        for name in ("body", "orelse", "finalbody"):
-            block = cast("list[ast.stmt] | None", getattr(node, name, None))
-            if block and leads:
-                setattr(node, name, self._block(block))
-        for handler in getattr(node, "handlers", ()):
-            if leads:
-                handler.body = self._block(handler.body)
+        for block, _ in blocks(node) if leads else ():
+            self.rewrite(block)
 
-    def _nested(self, body: list[ast.stmt]) -> None:
+    def _definitions(self, body: list[ast.stmt]) -> None:
         """Functions that lead somewhere, in what is left as it is."""
-        for statement in body:
-            for node in ast.walk(statement):
-                if isinstance(node, Definition) and id(node) in self._leads.functions:
-                    self._leads.functions.discard(id(node))
-                    node.body = self._block(node.body)
+        for statement in statements(body):
+            if isinstance(statement, _SCOPES):
+                self._inside(statement)
 
     def _wrapped(self, node: ast.stmt) -> ast.stmt:
         names = sorted(set(_bound(node)))
@@ -230,7 +218,7 @@ def _is_future(node: ast.stmt) -> bool:
 
 
 def _call(name: str, *args: ast.expr, at: ast.AST) -> ast.Call:
-    return cast("ast.Call", ast.copy_location(ast.Call(ast.Name(name, ast.Load()), list(args), []), at))
+    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), list(args), []), at)
 
 
 def _at(place: ast.AST, node: Any) -> Any:

@@ -50,27 +50,14 @@ class Unknown:
     def __exit__(self, *_: Any) -> None:
         pass
 
-    __bool__ = __iter__ = __len__ = __int__ = __float__ = __index__ = __str__ = __contains__ = __hash__ = _decided  # type: ignore[assignment]
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __neg__ = __pos__ = __abs__ = __invert__ = _same  # type: ignore[assignment]
 
-
-for _name in (
-    "add",
-    "sub",
-    "mul",
-    "matmul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "and",
-    "or",
-    "xor",
-    "lshift",
-    "rshift",
-):
-    for _form in (f"__{_name}__", f"__r{_name}__", f"__i{_name}__"):
-        setattr(Unknown, _form, Unknown._same)
+_DECIDING = "bool iter len int float index str contains hash"
+_ABSORBED = "eq ne lt le gt ge getitem neg pos abs invert"
+_BINARY = "add sub mul matmul truediv floordiv mod pow and or xor lshift rshift"
+for _name in _DECIDING.split():
+    setattr(Unknown, f"__{_name}__", Unknown._decided)
+for _name in (*_ABSORBED.split(), *(form + name for name in _BINARY.split() for form in ("", "r", "i"))):
+    setattr(Unknown, f"__{_name}__", Unknown._same)
 
 
 def why_of(value: Unknown) -> str:
