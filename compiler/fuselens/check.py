@@ -520,7 +520,7 @@ def _called(
         report.diagnostics.append(inputs)
         return _Check(annotated, report)
     chosen = merge_config(config or from_environment(explore=True), found.config, annotated.arguments)
-    given = inputs.args, inputs.kwargs, inputs.dynamic
+    given = inputs.origin, inputs.args, inputs.kwargs, inputs.dynamic
     fingerprint = fingerprints.fingerprint(file.path, found.target, given, fingerprints.of_config(chosen))
     if fingerprint and fingerprint == known:
         return _Check(annotated, dataclasses.replace(report, fingerprint=fingerprint, unchanged=True))

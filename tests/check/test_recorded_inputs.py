@@ -164,11 +164,13 @@ def test_a_check_uses_what_a_run_recorded(
 ):
     monkeypatch.setenv("FUSELENS_CACHE_DIR", str(tmp_path / "cache"))
     path = written(BODY)
-    codes = [d.code for r in check_file(path).functions for d in r.diagnostics]
-    assert codes == ["FL921"] * 3  # the program's own calls
+    assumed = check_file(path).functions
+    assert [d.code for r in assumed for d in r.diagnostics] == ["FL921"] * 3  # the program's own calls
     subprocess.run([sys.executable, str(path)], check=True, timeout=120)  # nobody asked for a recording
     assert [d.code for r in check_file(path).functions for d in r.diagnostics] == ["FL921"] * 3
     subprocess.run([sys.executable, str(path)], env=os.environ | {"FUSELENS_LIVE": "1"}, check=True, timeout=120)
+    known = {r.function: r.fingerprint for r in assumed}
+    assert [r.unchanged for r in check_file(path, known=known).functions] == [False] * 3  # not assumed any more
     reports = {r.function: r for r in check_file(path).functions}
     assert [str(t) for t in reports["f"].graphs[0].inputs] == ["f32[x_0, 4]", "f32[4]"]
     assert "f32[2, 4]" in [str(t) for t in reports["Layer.forward"].graphs[0].inputs]
