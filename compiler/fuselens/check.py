@@ -525,17 +525,14 @@ def _called(
     if fingerprint and fingerprint == known:
         return _Check(annotated, dataclasses.replace(report, fingerprint=fingerprint, unchanged=True))
     api.reset()  # the file may have called its own functions: what that compiled would be reused, not reported
+    evaluated = file.evaluated(annotated)
+    around = evaluated.around.again() if evaluated and evaluated.around else contextlib.nullcontext()
     try:
-        recorder = api.called(
-            found.target,
-            inputs.args,
-            inputs.kwargs,
-            config=chosen,
-            function=name,
-            span=annotated.name_span,
-            progress=lambda stage: say(f"{name}: {stage}"),
-            dynamic=inputs.dynamic,
-        )
+        with around:
+            recorder = api.called(
+                found.target, inputs.args, inputs.kwargs, config=chosen, function=name, span=annotated.name_span,
+                progress=lambda stage: say(f"{name}: {stage}"), dynamic=inputs.dynamic,
+            )  # fmt: skip
         if inputs.origin in ("call", "layers"):
             recorder.report.diagnostics.append(_assumed(file, annotated, inputs))
         return _Check(annotated, recorder.report, recorder, fingerprint)

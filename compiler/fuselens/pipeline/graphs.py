@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from .. import live_memory, torch_private
+from .. import live_memory, torch_private, weightless
 from ..autograd.signature import NOTHING_SHARED, Sharing, Signature
 from ..autograd.unsupported import Unsupported
 from ..capture import _hook
@@ -49,10 +49,28 @@ def compile_graph(captured: Captured, recorder: Recorder) -> Callable[[tuple[Any
             run.record("memory", "txt", lambda: live_memory.text(record, run.recorder.report.file))
         return made
 
+    if run.config.explore and run.target == "cpu" and _has_large_tensors(captured.module.graph):
+        recorder.later(compiled)
+        return _hook.disabled(_without_values(as_captured(captured.module)))
     if run.config.build or run.target != "cpu":
         return _hook.disabled(compiled())
     recorder.later(compiled)
     return _hook.disabled(as_captured(captured.module))
+
+
+def _has_large_tensors(graph: fx.Graph) -> bool:
+    values = (n.meta.get("val") for n in graph.nodes)
+    return any(weightless.is_large(v) for v in values if isinstance(v, torch.Tensor))
+
+
+def _without_values(call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call`` for one who looks: large values cost nothing."""
+
+    def look(inputs: tuple[Any, ...]) -> Any:
+        with weightless.Weightless():
+            return call(inputs)
+
+    return look
 
 
 def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Callable[..., Any]:

@@ -24,27 +24,35 @@ def is_here(device: torch.device) -> bool:
 
 
 class OnThisMachine(TorchFunctionMode):
-    """Inside, tensors for devices that are absent are made and kept on the CPU."""
+    """Inside, tensors for devices that are absent are made and kept on the CPU. ``named`` has the types of those devices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.named: set[str] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if func in _MOVES and not is_here(torch.device("cuda")):
+            if func is not torch.Tensor.pin_memory:
+                self.named.add(func.__name__)
             return args[0]
         if "device" in kwargs:
-            kwargs["device"] = _here(kwargs["device"])
+            kwargs["device"] = self._here(kwargs["device"])
         if func is torch.Tensor.to and len(args) > 1:
-            args = (args[0], *map(_here, args[1:]))
+            args = (args[0], *map(self._here, args[1:]))
         return func(*args, **kwargs)
 
-
-def _here(value: Any) -> Any:
-    """``value``, or the CPU where it is a device that is not here."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value if is_here(torch.device("cuda", value)) else "cpu"
-    if isinstance(value, str):
-        try:
-            device = torch.device(value)
-        except RuntimeError:
+    def _here(self, value: Any) -> Any:
+        """``value``, or the CPU where it is a device that is not here."""
+        device = value
+        if isinstance(value, int) and not isinstance(value, bool):
+            device = torch.device("cuda", value)
+        elif isinstance(value, str):
+            try:
+                device = torch.device(value)
+            except RuntimeError:
+                return value
+        if not isinstance(device, torch.device) or is_here(device):
             return value
-        return value if is_here(device) else "cpu"
-    return "cpu" if isinstance(value, torch.device) and not is_here(value) else value
+        self.named.add(device.type)
+        return "cpu"

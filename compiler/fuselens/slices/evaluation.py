@@ -7,7 +7,7 @@ call. What is refused by the sandbox is refused here as well.
 
 from __future__ import annotations
 
-import argparse
+import ast
 import builtins
 import contextlib
 import functools
@@ -30,16 +30,17 @@ from ..capture import marks
 from ..capture.tensor_layout import describe
 from ..discovery import Annotated
 from ..report import Span
-from . import rewriting
+from ..weightless import Weightless
+from . import rewriting, stand_ins
 from .devices import OnThisMachine
 from .rewriting import Leads
+from .stand_ins import replaced
 from .unknown import Unknown, UnknownUsed, why_of
 
 LONGEST_SECONDS = 8.0
+_BETTER_SECONDS = 2.0  # for a call in training after one without gradients
 _LOOP_SECONDS = 3.0  # of a loop that leads nowhere: it may build layers
-_STANDS_IN = 1 << 20  # elements of an array whose file is not here
 _RAISED_BY = "__fuselens_frame__"  # of an exception: the frame whose ``raise`` it is
-_ABSENT = object()
 _ROUNDS = 3  # of a loop that leads somewhere, if the first ones do not get there
 
 
@@ -56,6 +57,37 @@ class Compiled:
     args: tuple[Any, ...] | None = None
     kwargs: dict[str, Any] = field(default_factory=dict)
     line: int = 0  # in the file, of that call
+    around: Surroundings | None = None  # of that call
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What holds for all of torch at a call: which decides what is recorded and in which types it is computed."""
+
+    grad: bool
+    inference: bool
+    autocast: torch.dtype | None  # on the CPU
+    training: tuple[tuple[torch.nn.Module, bool], ...]  # of the modules that are called
+
+    @classmethod
+    def now(cls, target: Any) -> Surroundings:
+        modules = target.modules() if isinstance(target, torch.nn.Module) else ()
+        return cls(
+            torch.is_grad_enabled(), torch.is_inference_mode_enabled(),
+            torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None,
+            tuple((m, m.training) for m in modules),
+        )  # fmt: skip
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        """The same holds in the block."""
+        for module, training in self.training:
+            module.training = training
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.inference_mode() if self.inference else torch.set_grad_enabled(self.grad))
+            if self.autocast is not None:
+                stack.enter_context(torch.autocast("cpu", self.autocast))
+            yield
 
 
 @dataclass(slots=True)
@@ -76,6 +108,13 @@ class Evaluation:
         self.notes: list[Note] = []
         self._wanted = {a.qualname: a for a in wanted}
         self._clock = _Clock()
+        self._trains = any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(leads.module.tree))
+        self._devices = OnThisMachine()
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """Types of devices that the program put something on, and that are not here."""
+        return frozenset(self._devices.named)
 
     def run(self, namespace: dict[str, Any]) -> None:
         """Evaluates the file in ``namespace``."""
@@ -86,8 +125,8 @@ class Evaluation:
         }  # fmt: skip
         namespace.update(hooks)
         with (
-            contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears), _as_here(),
-            self._clock.running(), OnThisMachine(), _quiet(),
+            contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears), stand_ins.in_place(ast.dump(self._leads.module.tree)),
+            self._clock.running(), self._devices, Weightless(), _quiet(),
         ):  # fmt: skip
             exec(code, namespace)
         for name in [n for n in namespace if n.startswith(rewriting.OURS)]:
@@ -160,7 +199,7 @@ class Evaluation:
             self._heard(Compiled(module), _caller(), ears)
 
         own = functools.partial(heard, _own=True)
-        with _replaced(
+        with replaced(
             (torch, "compile", heard), (fuselens, "compile", own), (api, "compile", own),
             (torch.nn.Module, "compile", in_place),
         ):  # fmt: skip
@@ -207,16 +246,27 @@ class Evaluation:
         for given in torch_private.PYTREE.tree_leaves((args, kwargs)):
             if isinstance(given, Unknown):
                 raise UnknownUsed(why_of(given))
-        if compiled.args is not None:
+        if compiled.args is not None and not (self._trains and _without_gradients(compiled) and torch.is_grad_enabled()):
             return
+        compiled.around = Surroundings.now(compiled.target)
         compiled.args, compiled.kwargs = torch_private.PYTREE.tree_map(_copied, (args, kwargs))
         calls = traceback.walk_stack(sys._getframe(1))
         compiled.line = next((line for frame, line in calls if frame.f_code.co_filename == self.path), 0)
         if self._is_complete():
             raise _Over
+        if self._was_called():
+            self._clock.hurry()
 
     def _is_complete(self) -> bool:
+        """A call in training says more than one in between that only measures."""
+        return self._was_called() and not (self._trains and any(map(_without_gradients, self.found.values())))
+
+    def _was_called(self) -> bool:
         return all(name in self.found and self.found[name].args is not None for name in self._wanted)
+
+
+def _without_gradients(compiled: Compiled) -> bool:
+    return compiled.around is not None and not compiled.around.grad
 
 
 def described(value: Any) -> str:
@@ -253,81 +303,16 @@ def _caller() -> Span:
     return sandbox.instruction_span(frame.f_code, frame.f_lasti)
 
 
-# --- what the program finds -----------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _as_here() -> Iterator[None]:
-    """No time is slept, no process loads data, nothing is loaded into modules."""
-    numpy: Any = sys.modules.get("numpy")
-    memmap: Any = getattr(numpy, "memmap", None)
-    loader = torch.utils.data.DataLoader
-    made = loader.__init__
-
-    @functools.wraps(made)
-    def alone(self: Any, *args: Any, **options: Any) -> None:
-        options |= {"num_workers": 0, "pin_memory": False, "persistent_workers": False}
-        options |= {"prefetch_factor": None, "multiprocessing_context": None, "timeout": 0}
-        made(self, *args[:5], **options)
-
-    def loads(*_: Any, **__: Any) -> Any:
-        raise UnknownUsed("saved tensors are not loaded")
-
-    def keep(*_: Any, **__: Any) -> Any:
-        return [], []
-
-    def mapped(
-        file: Any, dtype: Any = "uint8", mode: str = "r+", offset: int = 0, shape: Any = None, order: str = "C"
-    ) -> Any:
-        try:
-            return memmap(file, dtype, "r" if mode == "r+" else mode, offset, shape, order)
-        except FileNotFoundError:  # data that is elsewhere
-            return numpy.zeros(shape or _STANDS_IN, dtype)
-
-    parsed = argparse.ArgumentParser.parse_known_args
-
-    def lenient(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
-        """What is required and not given is unknown."""
-        missing = [a for a in self._actions if a.required and a.dest != argparse.SUPPRESS]
-        for action in missing:
-            name = "/".join(action.option_strings) or action.dest
-            action.required, action.default = False, Unknown(f"the argument {name} is required, and not given")
-            if not action.option_strings and action.nargs is None:
-                action.nargs = "?"
-        for group in self._mutually_exclusive_groups:
-            group.required = False
-        return parsed(self, args, namespace)
-
-    arrays = [(numpy, "memmap", mapped)] if numpy is not None else []
-    with _replaced(
-        (time, "sleep", lambda *_: None), (torch, "save", lambda *_, **__: None), (loader, "__init__", alone), (torch, "load", loads),
-        (torch.nn.Module, "load_state_dict", keep), (argparse.ArgumentParser, "parse_known_args", lenient), *arrays,
-    ):  # fmt: skip
-        yield
-
-
-@contextlib.contextmanager
-def _replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
-    """Attributes have other values in the block: each is an owner, a name and a value."""
-    before = [vars(owner).get(name, _ABSENT) for owner, name, _ in changes]
-    for owner, name, value in changes:
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for (owner, name, _), value in zip(changes, before, strict=True):
-            if value is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
-
-
 class _Clock:
     """How long an evaluation may take; imports are not counted, nor ended in their middle."""
 
     def __init__(self) -> None:
         self._ends = time.monotonic() + LONGEST_SECONDS
         self._imports = 0
+
+    def hurry(self) -> None:
+        """What is needed is there; what is left would be better."""
+        self._ends = min(self._ends, time.monotonic() + _BETTER_SECONDS)
 
     def check(self) -> None:
         if time.monotonic() > self._ends and not self._imports:
@@ -336,7 +321,7 @@ class _Clock:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """A statement that takes too long is ended in its middle, where the system can do so."""
-        with _replaced((builtins, "__import__", self._counted(builtins.__import__))):
+        with replaced((builtins, "__import__", self._counted(builtins.__import__))):
             if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
                 yield
                 return

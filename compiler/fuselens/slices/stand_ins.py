@@ -1,0 +1,203 @@
+"""What a program finds in place of what it must not do, or what is not here: data that is elsewhere, other processes, a
+network of machines, arguments that nobody gives."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import importlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from .devices import is_here
+from .unknown import Unknown, UnknownUsed
+
+_ELEMENTS = 1 << 20  # of an array whose file is not here
+_ABSENT = object()
+_OF_LAUNCHERS = {
+    "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0",
+}  # fmt: skip
+"""What ``torchrun`` sets, for a program that cannot do without."""
+
+
+@contextlib.contextmanager
+def in_place(text: str) -> Iterator[None]:
+    """Inside, for the program of that ``text``, no time is slept, no process loads data, nothing is loaded into modules, and one process is all there is."""
+    with replaced(
+        (time, "sleep", _nothing), (torch, "save", _nothing), (torch, "load", _loads), (nn.Module, "load_state_dict", _keeps),
+        (torch.utils.data.DataLoader, "__init__", _loader()),
+        (argparse.ArgumentParser, "parse_known_args", _lenient()),
+        (torch.autocast, "__init__", _autocast()),
+        *_files(), *_environment(), *_one_process(text),
+    ):  # fmt: skip
+        yield
+
+
+@contextlib.contextmanager
+def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Attributes have other values in the block: each is an owner, a name and a value."""
+    before = [vars(owner).get(name, _ABSENT) for owner, name, _ in changes]
+    for owner, name, value in changes:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for (owner, name, _), value in zip(changes, before, strict=True):
+            if value is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _loads(*_: Any, **__: Any) -> Any:
+    raise UnknownUsed("saved tensors are not loaded")
+
+
+def _keeps(*_: Any, **__: Any) -> Any:
+    return [], []
+
+
+def _files() -> list[tuple[Any, str, Any]]:
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None:
+        return []
+    memmap = numpy.memmap
+
+    def mapped(
+        file: Any, dtype: Any = "uint8", mode: str = "r+", offset: int = 0, shape: Any = None, order: str = "C"
+    ) -> Any:
+        try:
+            return memmap(file, dtype, "r" if mode == "r+" else mode, offset, shape, order)
+        except FileNotFoundError:  # data that is elsewhere
+            return numpy.zeros(shape or _ELEMENTS, dtype)
+
+    return [(numpy, "memmap", mapped)]
+
+
+# --- arguments and variables ----------------------------------------------------------------------------------------
+
+
+def _lenient() -> Any:
+    parsed = argparse.ArgumentParser.parse_known_args
+
+    def parse_known_args(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
+        """What is required and not given is unknown."""
+        missing = [a for a in self._actions if a.required and a.dest != argparse.SUPPRESS]
+        for action in missing:
+            name = "/".join(action.option_strings) or action.dest
+            action.required, action.default = False, Unknown(f"the argument {name} is required, and not given")
+            if not action.option_strings and action.nargs is None:
+                action.nargs = "?"
+        for group in self._mutually_exclusive_groups:
+            group.required = False
+        return parsed(self, args, namespace)
+
+    return parse_known_args
+
+
+def _environment() -> list[tuple[Any, str, Any]]:
+    kind = type(os.environ)
+    real = kind.__getitem__
+
+    def item(self: Any, key: Any) -> Any:
+        try:
+            return real(self, key)
+        except KeyError:
+            if key in _OF_LAUNCHERS:
+                return _OF_LAUNCHERS[key]
+            raise
+
+    def get(self: Any, key: Any, default: Any = None) -> Any:
+        try:
+            return real(self, key)
+        except KeyError:
+            return default
+
+    def contains(self: Any, key: Any) -> bool:
+        return get(self, key, _ABSENT) is not _ABSENT
+
+    return [(kind, "__getitem__", item), (kind, "get", get), (kind, "__contains__", contains)]
+
+
+# --- processes and devices ------------------------------------------------------------------------------------------
+
+
+def _loader() -> Any:
+    made = torch.utils.data.DataLoader.__init__
+
+    @functools.wraps(made)
+    def alone(self: Any, *args: Any, **options: Any) -> None:
+        options |= {"num_workers": 0, "pin_memory": False, "persistent_workers": False}
+        options |= {"prefetch_factor": None, "multiprocessing_context": None, "timeout": 0}
+        made(self, *args[:5], **options)
+
+    return alone
+
+
+def _autocast() -> Any:
+    made = torch.autocast.__init__
+
+    @functools.wraps(made)
+    def here(self: Any, device_type: str, *args: Any, **options: Any) -> None:
+        made(self, device_type if is_here(torch.device(device_type)) else "cpu", *args, **options)
+
+    return here
+
+
+class _OneOfOne(nn.Module):
+    """A module as one of one process has it."""
+
+    def __init__(self, module: nn.Module, *_: Any, **__: Any) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+def _first(module: Any, *_: Any, **__: Any) -> Any:
+    return module
+
+
+def _one_process(text: str) -> Iterator[tuple[Any, str, Any]]:
+    """Nobody is connected to: a group of processes has this one, and what is spread over it stays whole."""
+    distributed = torch.distributed
+    yield torch.nn.parallel, "DistributedDataParallel", _OneOfOne
+    yield torch.nn.parallel.distributed, "DistributedDataParallel", _OneOfOne
+    if not distributed.is_available():
+        return
+    for name in (
+        "init_process_group", "destroy_process_group", "barrier", "all_reduce", "broadcast", "reduce", "all_gather", "gather",
+        "scatter", "broadcast_object_list", "all_gather_object", "monitored_barrier",
+    ):  # fmt: skip
+        yield distributed, name, _nothing
+    for name, value in (("get_rank", 0), ("get_world_size", 1), ("get_node_local_rank", 0), ("get_backend", "gloo")):
+        yield distributed, name, lambda *_, value=value, **__: value
+    yield distributed, "init_device_mesh", lambda *_, **__: Unknown("meshes of devices are not made")
+    multiprocessing: Any = torch.multiprocessing
+
+    def spawn(fn: Any, args: Any = (), *_: Any, **__: Any) -> None:
+        fn(0, *args)
+
+    yield multiprocessing, "spawn", spawn
+    if "fsdp" in text:
+        fsdp: Any = importlib.import_module("torch.distributed.fsdp")
+        yield fsdp, "FullyShardedDataParallel", _OneOfOne
+        yield fsdp, "fully_shard", _first
