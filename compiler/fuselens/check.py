@@ -574,7 +574,8 @@ def _assumed(file: OpenFile, annotated: Annotated, inputs: ExampleInputs) -> Dia
 def _left_out(evaluation: Evaluation, path: str, source: str) -> list[Diagnostic]:
     """The statements that failed, each once."""
     lines = source_text.lines(source)
-    first = {note.line: note.why for note in reversed(evaluation.notes) if 0 < note.line <= len(lines)}
+    own = [note for note in evaluation.notes if note.file == path and 0 < note.line <= len(lines)]
+    first = {note.line: note.why for note in reversed(own)}
     some = sorted(first.items())[:_MOST_LEFT_OUT]
     return [diagnostics.make("FL922", line_span(path, line, lines[line - 1]), why=why) for line, why in some]
 

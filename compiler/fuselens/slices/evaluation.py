@@ -25,13 +25,13 @@ import torch
 
 import fuselens
 
-from .. import api, sandbox, torch_private
+from .. import api, sandbox, source_text, torch_private
 from ..capture import marks
 from ..capture.tensor_layout import describe
-from ..discovery import Annotated
+from ..discovery import Annotated, SourceModule
 from ..report import Span
 from ..weightless import Weightless
-from . import rewriting, stand_ins
+from . import project, rewriting, stand_ins
 from .devices import OnThisMachine
 from .rewriting import Leads
 from .stand_ins import replaced
@@ -94,6 +94,7 @@ class Surroundings:
 class Note:
     """A statement that could not be evaluated."""
 
+    file: str
     line: int
     why: str
 
@@ -107,6 +108,7 @@ class Evaluation:
         self.found: dict[str, Compiled] = {}
         self.notes: list[Note] = []
         self._wanted = {a.qualname: a for a in wanted}
+        self._others: list[dict[str, Any]] = []  # namespaces of other files
         self._clock = _Clock()
         self._trains = any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(leads.module.tree))
         self._devices = OnThisMachine()
@@ -118,19 +120,27 @@ class Evaluation:
 
     def run(self, namespace: dict[str, Any]) -> None:
         """Evaluates the file in ``namespace``."""
-        code = compile(rewriting.rewritten(self._leads), self.path, "exec", dont_inherit=True)
-        hooks = {
+        with (
+            contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
+            project.imported_by(self._of_the_project), stand_ins.in_place(ast.dump(self._leads.module.tree)),
+            self._clock.running(), self._devices, Weightless(), _quiet(),
+        ):  # fmt: skip
+            self._execute(self._leads, namespace)
+        for evaluated in (namespace, *self._others):
+            for name in [n for n in evaluated if n.startswith(rewriting.OURS)]:
+                del evaluated[name]
+
+    def _of_the_project(self, path: str, text: bytes, namespace: dict[str, Any]) -> None:
+        """Evaluates another file; what is not Python raises as its import would."""
+        self._others.append(namespace)
+        self._execute(Leads(SourceModule(source_text.decode(text), path), self._leads.names), namespace)
+
+    def _execute(self, leads: Leads, namespace: dict[str, Any]) -> None:
+        namespace |= {
             rewriting.FAILED: self._failed, rewriting.UNKNOWN: self._unknown, rewriting.ITEMS: self._items,
             rewriting.ROUNDS: self._rounds, rewriting.RAISED: _raised,
         }  # fmt: skip
-        namespace.update(hooks)
-        with (
-            contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears), stand_ins.in_place(ast.dump(self._leads.module.tree)),
-            self._clock.running(), self._devices, Weightless(), _quiet(),
-        ):  # fmt: skip
-            exec(code, namespace)
-        for name in [n for n in namespace if n.startswith(rewriting.OURS)]:
-            del namespace[name]
+        exec(compile(rewriting.rewritten(leads), leads.module.filename, "exec", dont_inherit=True), namespace)
 
     # --- what rewritten code calls --------------------------------------------------------------------------------------
 
@@ -148,7 +158,7 @@ class Evaluation:
             why = error.finding.message.rpartition("because ")[2]
         line = next((line for frame, line in traceback.walk_tb(error.__traceback__) if frame is here), 0)
         if not isinstance(error, UnknownUsed):
-            self.notes.append(Note(line, why))
+            self.notes.append(Note(here.f_code.co_filename, line, why))
         self._clock.check()
 
     def _unknown(self, line: int) -> Unknown:

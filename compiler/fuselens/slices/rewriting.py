@@ -28,11 +28,13 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 class Leads:
     """Which parts of a file lead to what it compiles: by the names of what is called, as a reader would follow them."""
 
-    def __init__(self, module: SourceModule) -> None:
+    def __init__(self, module: SourceModule, others: Iterable[str] = ()) -> None:
+        """``others`` are names of what other files compile and hand over."""
         self.module = module
         functions = [n for n in ast.walk(module.tree) if isinstance(n, Definition)]
         compiled = {id(t.function) for t in module.targets}
-        self._names = {_last_name(t.annotated.qualname) for t in module.targets}
+        self._names = {*others, *(_last_name(t.annotated.qualname) for t in module.targets)}
+        self._names |= {t.owner.name for t in module.targets if t.owner is not None and t.annotated.kind == "method"}
         inside = self._run_by_targets()
         self.functions: set[int] = set()
         candidates = [f for f in functions if id(f) not in compiled and f.name not in inside]
@@ -45,6 +47,11 @@ class Leads:
                     self._names.add(function.name)
                     found = True
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Of what is compiled, and of functions that lead there."""
+        return frozenset(self._names)
+
     def lead(self, nodes: Iterable[ast.AST]) -> bool:
         """Whether something compiled is made or called in ``nodes``."""
         return any(isinstance(n, ast.Call) and self._is_step(n) for node in nodes for n in ast.walk(node))
@@ -54,6 +61,12 @@ class Leads:
         return any(
             isinstance(n, ast.Call) and _last_name(n.func) in self._names for node in nodes for n in ast.walk(node)
         )
+
+    def _hands_over(self, nodes: Iterable[ast.AST]) -> bool:
+        """Whether something compiled is given to a function, which may call it."""
+        calls = (n for node in nodes for n in ast.walk(node) if isinstance(n, ast.Call))
+        given = (value for n in calls for value in (*n.args, *(k.value for k in n.keywords)))
+        return any(isinstance(v, (ast.Name, ast.Attribute)) and _last_name(v) in self._names for v in given)
 
     def _is_step(self, call: ast.Call) -> bool:
         name = _last_name(call.func)
@@ -68,7 +81,8 @@ class Leads:
         own = [s for s in self.module.tree.body if not isinstance(s, passive)]
         if any(map(_needs_inputs, targets)) and self.calls(own):
             return True
-        return self.calls(s for s in own if not (isinstance(s, ast.If) and tests_main(s.test)))
+        run = [s for s in own if not (isinstance(s, ast.If) and tests_main(s.test))]
+        return self.calls(run) or self._hands_over(run)
 
     def _run_by_targets(self) -> set[str]:
         """Names of functions of the file that compiled code may call: methods of modules that are compiled, and so on."""
@@ -206,6 +220,8 @@ def _last_name(node: ast.expr | str) -> str:
         return node.rpartition(".")[2]
     if isinstance(node, ast.Attribute):
         return node.attr
+    if isinstance(node, ast.Call):  # of an instance just made
+        return _last_name(node.func)
     return node.id if isinstance(node, ast.Name) else ""
 
 
