@@ -72,7 +72,7 @@ CASES: dict[str, tuple[nn.Module, list[str] | None]] = {
     "half precision": (nn.Sequential(nn.Linear(6, 3)).bfloat16(), ["bf16[2, 6]"]),
     "transposed": (nn.Sequential(nn.ConvTranspose2d(100, 8, 4), nn.Tanh()), ["f32[2, 100, 1, 1]"]),
     "transformer": (nn.TransformerEncoderLayer(8, 2, batch_first=True), ["f32[2, 16, 8]"]),
-    "no parameters": (nn.ReLU(), None),
+    "no parameters": (nn.ReLU(), ["f32[2]"]),
     "reads a value": (Reads(), None),
     "three operands": (nn.Bilinear(3, 4, 5), None),
 }

@@ -33,6 +33,7 @@ from ..report import Span
 from ..weightless import Weightless
 from . import project, rewriting, stand_ins
 from .devices import OnThisMachine
+from .inferred import Call, completed
 from .rewriting import Leads
 from .stand_ins import replaced
 from .unknown import Unknown, UnknownUsed, why_of
@@ -58,6 +59,7 @@ class Compiled:
     kwargs: dict[str, Any] = field(default_factory=dict)
     line: int = 0  # in the file, of that call
     around: Surroundings | None = None  # of that call
+    completed: bool = False  # what was unknown of that call is what the target takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class Evaluation:
         """Evaluates the file in ``namespace``."""
         with (
             contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
-            project.imported_by(self._of_the_project), stand_ins.in_place(ast.dump(self._leads.module.tree)),
+            project.imported_by(self._of_the_project), stand_ins.in_place(_imported(self._leads.module.tree)),
             self._clock.running(), self._devices, Weightless(), _quiet(),
         ):  # fmt: skip
             self._execute(self._leads, namespace)
@@ -138,7 +140,8 @@ class Evaluation:
     def _execute(self, leads: Leads, namespace: dict[str, Any]) -> None:
         namespace |= {
             rewriting.FAILED: self._failed, rewriting.UNKNOWN: self._unknown, rewriting.ITEMS: self._items,
-            rewriting.ROUNDS: self._rounds, rewriting.RAISED: _raised,
+            rewriting.ROUNDS: self._rounds, rewriting.RAISED: _raised, rewriting.PARTS: _parts,
+            rewriting.NAMED: _named, rewriting.CALLED: _called_built_in, rewriting.DECIDED: _decided,
         }  # fmt: skip
         exec(compile(rewriting.rewritten(leads), leads.module.filename, "exec", dont_inherit=True), namespace)
 
@@ -166,6 +169,8 @@ class Evaluation:
         return Unknown(f"line {line}: {why}")
 
     def _items(self, values: Any, leads: bool) -> Iterator[Any]:
+        if isinstance(values, Unknown):  # one round of what leads somewhere, and none of what does not
+            return iter([values] if leads else [])
         return self._some(iter(values), leads)  # asked for at once, as the loop would
 
     def _some(self, values: Iterator[Any], leads: bool) -> Iterator[Any]:
@@ -225,14 +230,17 @@ class Evaluation:
                 vars(target)[torch_private.ORIGINAL_MODULE] = target
                 ears.callback(vars(target).pop, torch_private.ORIGINAL_MODULE, None)
 
-            def before(_: Any, args: Any, kwargs: Any) -> None:
+            def before(_: Any, args: Any, kwargs: Any) -> Any:
+                args, kwargs = self._known(compiled, args, kwargs)
                 self._called(compiled, args, kwargs)
+                return args, kwargs
 
             ears.callback(target.register_forward_pre_hook(before, with_kwargs=True).remove)
             return target
 
         @functools.wraps(target)
         def call(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = self._known(compiled, args, kwargs)
             self._called(compiled, args, kwargs)
             return target(*args, **kwargs)
 
@@ -250,12 +258,21 @@ class Evaluation:
                 return annotated
         return None
 
+    def _known(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """The call as it can be made: what is unknown in it is what the layers or the body take."""
+        unknown = next((v for v in torch_private.PYTREE.tree_leaves((args, kwargs)) if isinstance(v, Unknown)), None)
+        if unknown is None:
+            return args, kwargs
+        made = completed(compiled.target, args, kwargs) if not self._is_complete() else None
+        if made is None:
+            raise UnknownUsed(why_of(unknown))
+        if compiled.args is None:
+            compiled.completed = True
+        return made
+
     def _called(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._is_complete():  # the program has caught our end
             raise _Over
-        for given in torch_private.PYTREE.tree_leaves((args, kwargs)):
-            if isinstance(given, Unknown):
-                raise UnknownUsed(why_of(given))
         if compiled.args is not None and not (self._trains and _without_gradients(compiled) and torch.is_grad_enabled()):
             return
         compiled.around = Surroundings.now(compiled.target)
@@ -305,6 +322,42 @@ def _raised(error: Any) -> Any:
     with contextlib.suppress(AttributeError):
         setattr(made, _RAISED_BY, sys._getframe(1))
     return made
+
+
+def _imported(tree: ast.Module) -> frozenset[str]:
+    """The modules that a file imports, and what it takes of them."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {part for alias in node.names for part in (alias.name, *alias.name.split("."))}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {*(node.module or "").split("."), node.module or "", *(alias.name for alias in node.names)}
+    return frozenset(names)
+
+
+def _parts(value: Any, count: int, each: bool = False) -> Any:
+    """``value``, which is taken apart into ``count`` values, or each of its items is; an unknown one has as many parts."""
+    if each:
+        return (_parts(item, count) for item in value)
+    return (value,) * count if isinstance(value, Unknown) else value
+
+
+def _named(value: Any, named: bool) -> Any:
+    """What is given on, by position or by name: nothing where that is unknown."""
+    return ({} if named else ()) if isinstance(value, Unknown) else value
+
+
+def _called_built_in(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """A call of a built-in function: it says nothing of what is unknown."""
+    unknown = next((a for a in args if isinstance(a, Unknown)), None)
+    if unknown is None or getattr(function, "__module__", None) != "builtins":
+        return function(*args, **kwargs)
+    return unknown
+
+
+def _decided(condition: Any, prefers: int) -> Any:
+    """A condition; one that is unknown holds where that leads somewhere, and does not where something else does."""
+    return prefers > 0 if isinstance(condition, Unknown) and prefers else condition
 
 
 def _caller() -> Span:

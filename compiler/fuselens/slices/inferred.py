@@ -1,22 +1,29 @@
-"""Inputs of a module that nobody states, inferred from its layers: the smallest that a trial on shapes alone accepts.
+"""Inputs that nobody states: for a module what its layers take, for a function what its body takes.
 
-The first layer with parameters says the rank, the dtype and the channels; what comes later, the sizes: ``Conv2d(1, 32)`` …
-``Linear(9216)`` takes images of 28 × 28. Nothing is computed: parameters, buffers and inputs are on the meta device.
+Of a module the first layer with parameters says the rank, the dtype and the channels; what comes later, the sizes:
+``Conv2d(1, 32)`` … ``Linear(9216)`` takes images of 28 × 28. The first candidates that a trial accepts are taken. A trial of a
+module is on the meta device; one of a function calls it on small tensors.
 """
 
 from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Iterator
+import time
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from .. import torch_private
 from ..signatures import signature
+from .unknown import Unknown, batch_of
 
 _BATCH, _LENGTH = 2, 16
-_MOST_TRIALS = 400
+_MOST_SECONDS = 2.0  # of the processor's
+_MOST_UNKNOWN = 8
 _SIDES = (*range(4, 65), 72, 80, 96, 112, 128, 160, 192, 224, 227, 256, 299, 320, 384, 512)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _CONVOLUTIONS = {
@@ -28,14 +35,31 @@ _CONVOLUTIONS = {
     nn.ConvTranspose3d: 3,
 }
 _NORMALISED = {nn.BatchNorm1d: 0, nn.BatchNorm2d: 2, nn.BatchNorm3d: 3, nn.InstanceNorm1d: 1, nn.InstanceNorm2d: 2}
-
-Shape = tuple[tuple[int, ...], torch.dtype, int]
-"""Sizes, dtype, and the bound of the integers."""
+_PLAIN = {int: "step steps n k num index i epoch", float: "lr alpha beta gamma eps weight temperature t scale"}
 
 
-def inferred(module: nn.Module) -> tuple[torch.Tensor, ...] | None:
-    """A tensor for each required parameter of ``forward``; None where no trial succeeds. One or two such parameters are tried:
-    more than that, or the same twice, is a guess."""
+class Shape(NamedTuple):
+    """A tensor that may be given: ``bound`` is that of integers."""
+
+    sizes: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    bound: int = 0
+
+    def made(self, device: torch.device | str) -> torch.Tensor:
+        if torch.device(device).type == "meta":
+            return torch.empty(self.sizes, dtype=self.dtype, device=device)
+        generator = torch.Generator().manual_seed(0)
+        if self.dtype.is_floating_point:
+            return torch.randn(self.sizes, generator=generator).to(device, self.dtype)
+        return torch.randint(self.bound or 2, self.sizes, generator=generator).to(device, self.dtype)
+
+
+Choice = Shape | int | float
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def inferred(module: nn.Module) -> tuple[Any, ...] | None:
+    """A tensor for each required parameter of ``forward``; None where no trial succeeds."""
     try:
         required = [
             p for p in signature(module.forward).parameters.values()
@@ -43,41 +67,115 @@ def inferred(module: nn.Module) -> tuple[torch.Tensor, ...] | None:
         ]  # fmt: skip
     except (TypeError, ValueError):
         return None
-    if not required or len(required) > 2 or any(p.kind is p.KEYWORD_ONLY for p in required):
+    if not required or any(p.kind is p.KEYWORD_ONLY for p in required):
         return None
-    trial = _Trial(module)
-    for shape in itertools.islice(_candidates(module), _MOST_TRIALS):
-        shapes = [shape] * len(required)
-        if trial.accepts(shapes):
-            return tuple(_made(s, module) for s in shapes)
+    made = completed(module, tuple(Unknown("") for _ in required), {})
+    return None if made is None else made[0]
+
+
+def completed(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """The call with tensors (or numbers) in place of what is unknown in it; None where no trial succeeds."""
+    leaves, form = torch_private.PYTREE.tree_flatten((args, kwargs))
+    unknown = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Unknown)]
+    if not 0 < len(unknown) <= _MOST_UNKNOWN:
+        return None
+    names = _names(target, leaves, args, kwargs)
+    sizes = [batch_of(leaves[i]) for i in unknown]
+    known = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim]
+    batch = next((n for n in sizes if n), None) or next((t.shape[0] for t in known), _BATCH)
+    trial = _OfModule(target) if isinstance(target, nn.Module) else _OfFunction(target)
+    modules = [target] if isinstance(target, nn.Module) else _modules_of(target, leaves)
+    ends = time.process_time() + _MOST_SECONDS
+    for chosen in _choices([names[i] for i in unknown], modules, known, batch):
+        if time.process_time() > ends:
+            return None
+        if trial.accepts(_filled(leaves, unknown, chosen, trial.device), form):
+            filled = _filled(leaves, unknown, chosen, _device_of(modules))
+            return torch_private.PYTREE.tree_unflatten(filled, form)
     return None
 
 
-class _Trial:
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        self._state = {name: torch.empty_like(t, device="meta") for name, t in tensors.items()}
-
-    def accepts(self, shapes: list[Shape]) -> bool:
-        given = tuple(torch.empty(sizes, dtype=dtype, device="meta") for sizes, dtype, _ in shapes)
-        training = [m for m in self._module.modules() if m.training]
-        try:
-            for module in training:
-                module.training = False  # nothing is counted
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                torch.func.functional_call(self._module, self._state, given)
-        except Exception:  # noqa: BLE001 - whatever the module says to this input
-            return False
-        finally:
-            for module in training:
-                module.training = True
-        return True
+def _filled(leaves: list[Any], unknown: list[int], chosen: Sequence[Choice], device: torch.device | str) -> list[Any]:
+    filled = list(leaves)
+    if torch.device(device).type == "meta":
+        filled = [leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf for leaf in filled]
+    for i, choice in zip(unknown, chosen, strict=True):
+        filled[i] = choice.made(device) if isinstance(choice, Shape) else choice
+    return filled
 
 
-def _candidates(module: nn.Module) -> Iterator[Shape]:
-    for first in _first_layers(module):
-        yield from _of_layer(first)
+def _device_of(modules: Iterable[nn.Module]) -> torch.device | str:
+    return next((p.device for module in modules for p in module.parameters()), torch.device("cpu"))
+
+
+def _names(target: Any, leaves: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """The parameter that each leaf belongs to."""
+    function = target.forward if isinstance(target, nn.Module) else target
+    try:
+        positional = list(signature(function).parameters)
+    except (TypeError, ValueError):
+        positional = []
+    positional += ["" for _ in args[len(positional) :]]
+    count = torch_private.PYTREE.tree_leaves
+    names = [name for name, value in zip(positional, args, strict=False) for _ in count(value)]
+    names += [name for name, value in kwargs.items() for _ in count(value)]
+    return names + [""] * (len(leaves) - len(names))
+
+
+# --- candidates -----------------------------------------------------------------------------------------------------
+
+
+def _choices(
+    names: list[str], modules: list[nn.Module], known: list[torch.Tensor], batch: int
+) -> Iterator[tuple[Choice, ...]]:
+    """One choice for each unknown value, likely ones first."""
+    pools = [list(pool) for module in modules for first in _first_layers(module) for pool in _of_layer(first, batch)]
+    like = list(dict.fromkeys(_like(t) for t in known))
+    asked = [_by_name(name, batch) for name in names]
+    rest = [*like, *_usual(batch)]
+    if len(names) == 1:
+        yield from ((c,) for c in (*asked[0], *itertools.chain(*pools), *rest))
+        return
+    for pool in pools:  # all alike, or all but those whose names say something else
+        for c in pool:
+            yield tuple(c for _ in names)
+            if any(asked):
+                yield tuple(own[0] if own else c for own in asked)
+    some = [p[0] for p in pools] + rest
+    few = [c for p in pools for c in p[: 4 if len(pools) > 2 else 80]]
+    if len(names) == 2:
+        yield from ((a, b) for a in few for b in some)
+        yield from ((a, b) for a in some for b in few)
+    each = [[*own, *some][:6] for own in asked]
+    yield from itertools.islice(itertools.product(*each), 2000)
+
+
+def _like(tensor: torch.Tensor) -> Shape:
+    bound = 2 if not tensor.dtype.is_floating_point else 0
+    return Shape(tuple(tensor.shape), tensor.dtype, bound)
+
+
+def _by_name(name: str, batch: int) -> list[Choice]:
+    """What a parameter of that name takes, most often."""
+    last = name.lower()
+    if last in _PLAIN[int].split():
+        return [1]
+    if last in _PLAIN[float].split():
+        return [0.5]
+    if last.startswith(("label", "target", "class", "action")) or last == "y":
+        return [Shape((batch,), torch.int64, 2), Shape((batch, _LENGTH), torch.int64, 2)]
+    if "mask" in last:
+        return [Shape((batch, _LENGTH), torch.bool, 2), Shape((_LENGTH, _LENGTH), torch.bool, 2)]
+    if "length" in last:
+        return [Shape((batch,), torch.int64, 2)]
+    return []
+
+
+def _usual(batch: int) -> list[Choice]:
+    return [
+        Shape((batch,)), Shape((batch, _LENGTH)), Shape((batch,), torch.int64, 2), Shape((batch, _LENGTH), torch.int64, 2),
+        Shape((batch, _LENGTH, _LENGTH)), Shape((batch, 3, 32, 32)), Shape((batch, 1)), Shape(()), 1, 0.5,
+    ]  # fmt: skip
 
 
 def _first_layers(module: nn.Module) -> Iterator[nn.Module]:
@@ -91,35 +189,90 @@ def _first_layers(module: nn.Module) -> Iterator[nn.Module]:
             return
 
 
-def _of_layer(layer: nn.Module) -> Iterator[Shape]:
+def _of_layer(layer: nn.Module, batch: int) -> Iterator[Iterator[Shape]]:
     dtype = next((p.dtype for p in layer.parameters(recurse=False) if p.is_floating_point()), torch.float32)
     for kind, rank in (_CONVOLUTIONS | _NORMALISED).items():
         if isinstance(layer, kind):
             channels = int(getattr(layer, "in_channels", 0) or getattr(layer, "num_features", 1))
             small = (1,) if kind.__name__.startswith("ConvTranspose") else ()  # noise, most often
-            for side in (*small, *_SIDES) if rank else (0,):
-                yield (_BATCH, channels, *[side] * rank), dtype, 0
+            sides = (*small, *_SIDES) if rank else (0,)
+            yield (Shape((batch, channels, *[side] * rank), dtype) for side in sides)
+            if rank == 2:
+                yield (Shape((channels, side, side), dtype) for side in (32, 64))
     if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
-        yield (_BATCH, _LENGTH), torch.int64, layer.num_embeddings
-        yield (_BATCH,), torch.int64, layer.num_embeddings
+        yield (Shape(sizes, torch.int64, layer.num_embeddings) for sizes in ((batch, _LENGTH), (batch,)))
     if isinstance(layer, nn.Linear):
-        yield (_BATCH, layer.in_features), dtype, 0
-        yield (_BATCH, _LENGTH, layer.in_features), dtype, 0
-        for side in (s for s in range(2, 513) if layer.in_features % (s * s) == 0):  # flattened images
-            yield (_BATCH, layer.in_features // (side * side), side, side), dtype, 0
+        n = layer.in_features
+        yield (Shape(sizes, dtype) for sizes in ((batch, n), (batch, _LENGTH, n), (n,)))
+        sides = [s for s in range(2, 513) if n % (s * s) == 0]
+        yield (Shape((batch, n // (side * side), side, side), dtype) for side in sides)  # flattened images
     if isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)):
         width = int(layer.input_size) if isinstance(layer, nn.RNNBase) else layer.embed_dim
-        yield (_BATCH, _LENGTH, width), dtype, 0
+        yield iter((Shape((batch, _LENGTH, width), dtype),))
     if isinstance(layer, nn.RNNCellBase):
-        yield (_BATCH, layer.input_size), dtype, 0
+        yield iter((Shape((batch, layer.input_size), dtype), Shape((batch, _LENGTH), dtype)))
     if isinstance(layer, nn.LayerNorm):
-        yield (_BATCH, *layer.normalized_shape), dtype, 0
-        yield (_BATCH, _LENGTH, *layer.normalized_shape), dtype, 0
+        last = layer.normalized_shape
+        yield (Shape(sizes, dtype) for sizes in ((batch, *last), (batch, _LENGTH, *last)))
 
 
-def _made(shape: Shape, module: nn.Module) -> torch.Tensor:
-    sizes, dtype, bound = shape
-    device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    generator = torch.Generator().manual_seed(0)
-    made = torch.randint(bound, sizes, generator=generator) if bound else torch.randn(sizes, generator=generator)
-    return made.to(device, dtype)
+def _modules_of(function: Any, leaves: list[Any]) -> list[nn.Module]:
+    """Those that a function is given, closes over, or names."""
+    found = [leaf for leaf in leaves if isinstance(leaf, nn.Module)]
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if isinstance(code, types.CodeType):
+        globals_ = getattr(inspect.unwrap(function), "__globals__", {})
+        cells = getattr(inspect.unwrap(function), "__closure__", None) or ()
+        values = [globals_.get(name) for name in code.co_names]
+        values += [cell.cell_contents for cell in cells if cell != types.CellType()]
+        found += [v for v in values if isinstance(v, nn.Module)]
+    return found
+
+
+# --- trials ---------------------------------------------------------------------------------------------------------
+
+
+class _OfModule:
+    device = "meta"
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        self._state = {name: torch.empty_like(t, device="meta") for name, t in tensors.items()}
+
+    def accepts(self, leaves: list[Any], form: Any) -> bool:
+        args, kwargs = torch_private.PYTREE.tree_unflatten(leaves, form)
+        training = [m for m in self._module.modules() if m.training]
+        hooks = [(m, m._forward_pre_hooks) for m in self._module.modules()]
+        try:
+            for module in training:
+                module.training = False  # nothing is counted
+            for module, _ in hooks:
+                module._forward_pre_hooks = type(module._forward_pre_hooks)()  # nobody hears of it
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                made = torch.func.functional_call(self._module, self._state, args, kwargs)
+        except Exception:  # noqa: BLE001 - whatever the module says to this input
+            return False
+        finally:
+            for module, own in hooks:
+                module._forward_pre_hooks = own
+            for module in training:
+                module.training = True
+        return not isinstance(made, Unknown)
+
+
+class _OfFunction:
+    device = "cpu"
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def accepts(self, leaves: list[Any], form: Any) -> bool:
+        copies = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        args, kwargs = torch_private.PYTREE.tree_unflatten(copies, form)
+        try:
+            with torch.random.fork_rng(devices=[]):
+                made = self._function(*args, **kwargs)
+        except Exception:  # noqa: BLE001 - whatever the function says to this input
+            return False
+        return not isinstance(made, Unknown)

@@ -15,8 +15,9 @@ from ..discovery import Definition, SourceModule, Target
 from ..source_names import blocks, compiles_in_place, statements, tests_main
 
 OURS = "__fuselens_"
-FAILED, UNKNOWN, ITEMS, ROUNDS, RAISED = (
-    f"{OURS}{name}__" for name in ("failed", "unknown", "items", "rounds", "raised")
+FAILED, UNKNOWN, ITEMS, ROUNDS, RAISED, PARTS, NAMED, CALLED, DECIDED = (
+    f"{OURS}{name}__"
+    for name in ("failed", "unknown", "items", "rounds", "raised", "parts", "named", "called", "decided")
 )
 """The names of what rewritten code calls."""
 
@@ -147,7 +148,11 @@ class _Rewriter:
             return
         if isinstance(node, ast.If) and tests_main(node.test):
             node.test = ast.copy_location(ast.Constant(True), node.test)
+        elif isinstance(node, ast.If):
+            prefers = self._leads.lead(node.body) - self._leads.lead(node.orelse)
+            node.test = _call(DECIDED, node.test, ast.Constant(prefers), at=node.test)
         self._inside(node)
+        _Unknowing().of(node)
         if isinstance(node, ast.While):
             self._loops += 1
             counter = f"{ROUNDS[:-2]}_{self._loops}__"
@@ -169,6 +174,8 @@ class _Rewriter:
             case ast.For():
                 leads = self._leads.lead(node.body)
                 node.iter = _call(ITEMS, node.iter, ast.Constant(leads), at=node.iter)
+                if parts := _parts(node.target):
+                    node.iter = _call(PARTS, node.iter, ast.Constant(parts), ast.Constant(True), at=node.iter)
                 self._blocks(node, leads)
             case ast.AsyncFor():
                 self._blocks(node, self._leads.lead(node.body))
@@ -197,6 +204,50 @@ class _Rewriter:
             handler.append(ast.Assign([ast.Name(name, ast.Store()) for name in names], unknown))
         caught = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), _ERROR, [_at(node, h) for h in handler])
         return _at(node, ast.Try([node], [_at(node, caught)], [], []))
+
+
+class _Unknowing(ast.NodeTransformer):
+    """In the expressions of one statement: what is taken apart, given on, or given to a built-in function may be unknown."""
+
+    def of(self, node: ast.stmt) -> None:
+        """In place; blocks are left as they are, for their statements had their turn."""
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and (parts := _parts(node.targets[0])):
+            node.value = _call(PARTS, node.value, ast.Constant(parts), at=node.value)
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, ast.expr):
+                setattr(node, name, self.visit(value))
+            elif isinstance(node, (ast.With, ast.AsyncWith)) and name == "items":
+                for item in value:
+                    item.context_expr = self.visit(item.context_expr)
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        for argument in node.args:
+            if isinstance(argument, ast.Starred):
+                argument.value = _call(NAMED, argument.value, ast.Constant(False), at=argument)
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                keyword.value = _call(NAMED, keyword.value, ast.Constant(True), at=keyword.value)
+        if isinstance(node.func, ast.Name) and node.func.id in _BUILT_IN:
+            return ast.copy_location(
+                ast.Call(ast.Name(CALLED, ast.Load()), [node.func, *node.args], node.keywords), node
+            )
+        return node
+
+
+_BUILT_IN = frozenset(
+    "len int float bool str list tuple dict set sorted sum min max range enumerate zip map abs round iter next any all".split()
+)
+
+
+def _parts(target: ast.expr) -> int:
+    """How many values a target takes apart; 0 for one name, or any number."""
+    if isinstance(target, (ast.Tuple, ast.List)) and not any(isinstance(e, ast.Starred) for e in target.elts):
+        return len(target.elts)
+    return 0
 
 
 def _bound(node: ast.AST) -> Iterator[str]:

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import command_lines
 from .devices import is_here
-from .unknown import Unknown, UnknownUsed
+from .unknown import Unknown, UnknownUsed, assumed, is_unknown, why_of
 
 _ELEMENTS = 1 << 20  # of an array whose file is not here
 _ABSENT = object()
@@ -28,14 +29,13 @@ _OF_LAUNCHERS = {
 
 
 @contextlib.contextmanager
-def in_place(text: str) -> Iterator[None]:
-    """Inside, for the program of that ``text``, no time is slept, no process loads data, nothing is loaded into modules, and one process is all there is."""
+def in_place(modules: frozenset[str]) -> Iterator[None]:
+    """Inside, for a program that imports ``modules``, no time is slept, no process loads data, nothing is loaded into modules, and one process is all there is."""
     with replaced(
         (time, "sleep", _nothing), (torch, "save", _nothing), (torch, "load", _loads), (nn.Module, "load_state_dict", _keeps),
-        (torch.utils.data.DataLoader, "__init__", _loader()),
         (argparse.ArgumentParser, "parse_known_args", _lenient()),
         (torch.autocast, "__init__", _autocast()),
-        *_files(), *_environment(), *_one_process(text),
+        *_files(), *_environment(), *_one_process(modules), *_layers(), *_loaders(), *command_lines.in_place(modules),
     ):  # fmt: skip
         yield
 
@@ -136,16 +136,44 @@ def _environment() -> list[tuple[Any, str, Any]]:
 # --- processes and devices ------------------------------------------------------------------------------------------
 
 
-def _loader() -> Any:
-    made = torch.utils.data.DataLoader.__init__
+def _loaders() -> Iterator[tuple[Any, str, Any]]:
+    """Loaders are of this process; one of unknown data gives unknown batches, whose number of examples is known."""
+    loader = torch.utils.data.DataLoader
+    made, made_new = loader.__init__, loader.__new__
 
     @functools.wraps(made)
     def alone(self: Any, *args: Any, **options: Any) -> None:
         options |= {"num_workers": 0, "pin_memory": False, "persistent_workers": False}
         options |= {"prefetch_factor": None, "multiprocessing_context": None, "timeout": 0}
+        for key in ("sampler", "batch_sampler"):
+            if isinstance(options.get(key), Unknown):
+                options[key] = None
         made(self, *args[:5], **options)
 
-    return alone
+    def new(cls: Any, dataset: Any = None, batch_size: Any = 1, *_: Any, **__: Any) -> Any:
+        if not isinstance(dataset, Unknown):
+            return made_new(cls)
+        return Unknown(why_of(dataset), batch_size if isinstance(batch_size, int) else None)
+
+    yield loader, "__init__", alone
+    yield loader, "__new__", staticmethod(new)
+
+
+def _layers() -> Iterator[tuple[Any, str, Any]]:
+    """Layers of sizes that are not known have some size."""
+    for layer in {value for value in vars(nn).values() if isinstance(value, type)}:
+        if issubclass(layer, nn.Module) and "__init__" in vars(layer):
+            yield layer, "__init__", _of_some_size(vars(layer)["__init__"])
+
+
+def _of_some_size(made: Any) -> Any:
+    @functools.wraps(made)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if is_unknown((args, kwargs)):
+            args, kwargs = assumed(args), assumed(kwargs)
+        made(self, *args, **kwargs)
+
+    return init
 
 
 def _autocast() -> Any:
@@ -176,7 +204,7 @@ def _first(module: Any, *_: Any, **__: Any) -> Any:
     return module
 
 
-def _one_process(text: str) -> Iterator[tuple[Any, str, Any]]:
+def _one_process(modules: frozenset[str]) -> Iterator[tuple[Any, str, Any]]:
     """Nobody is connected to: a group of processes has this one, and what is spread over it stays whole."""
     distributed = torch.distributed
     yield torch.nn.parallel, "DistributedDataParallel", _OneOfOne
@@ -197,7 +225,7 @@ def _one_process(text: str) -> Iterator[tuple[Any, str, Any]]:
         fn(0, *args)
 
     yield multiprocessing, "spawn", spawn
-    if "fsdp" in text:
+    if "fsdp" in modules:
         fsdp: Any = importlib.import_module("torch.distributed.fsdp")
         yield fsdp, "FullyShardedDataParallel", _OneOfOne
         yield fsdp, "fully_shard", _first

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NoReturn
+
+
+ASSUMED_SIZE = 64
+"""Stands for a size that is not known: of a vocabulary, of features; attention's heads divide it."""
 
 
 class UnknownUsed(Exception):
@@ -10,10 +15,11 @@ class UnknownUsed(Exception):
 
 
 class Unknown:
-    """``why`` says what failed, and at which line."""
+    """``why`` says what failed, and at which line; ``batch`` how many examples it holds, where that is known."""
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, batch: int | None = None) -> None:
         object.__setattr__(self, "_why", why)
+        object.__setattr__(self, "_batch", batch)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
@@ -25,6 +31,17 @@ class Unknown:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """An operator on it gives it again."""
+        for value in _flat((args, kwargs or {})):
+            if isinstance(value, Unknown):
+                return value
+        return NotImplemented
+
+    def __format__(self, _: str) -> str:
+        return repr(self)
 
     def __repr__(self) -> str:
         return f"<unknown: {why_of(self)}>"
@@ -51,7 +68,7 @@ class Unknown:
         pass
 
 
-_DECIDING = "bool iter len int float index str contains hash"
+_DECIDING = "bool iter len int float index contains hash"
 _ABSORBED = "eq ne lt le gt ge getitem neg pos abs invert"
 _BINARY = "add sub mul matmul truediv floordiv mod pow and or xor lshift rshift"
 for _name in _DECIDING.split():
@@ -62,3 +79,31 @@ for _name in (*_ABSORBED.split(), *(form + name for name in _BINARY.split() for 
 
 def why_of(value: Unknown) -> str:
     return object.__getattribute__(value, "_why")
+
+
+def batch_of(value: Unknown) -> int | None:
+    return object.__getattribute__(value, "_batch")
+
+
+def assumed(value: Any) -> Any:
+    """``value``, with sizes in place of what is unknown in it."""
+    if isinstance(value, Unknown):
+        return ASSUMED_SIZE
+    if type(value) in (tuple, list):
+        return type(value)(map(assumed, value))
+    return {k: assumed(v) for k, v in value.items()} if type(value) is dict else value
+
+
+def is_unknown(value: Any) -> bool:
+    """Whether a value, or one in a sequence or mapping of values, is unknown."""
+    return any(isinstance(v, Unknown) for v in _flat(value))
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _flat(item)
+    elif isinstance(value, dict):
+        yield from _flat(tuple(value.values()))
+    else:
+        yield value
