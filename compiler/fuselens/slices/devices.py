@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .unknown import assumed, is_unknown
+from .unknown import Unknown, assumed, is_unknown
 
 _MOVES = {torch.Tensor.cuda, torch.Tensor.pin_memory} | {
     getattr(torch.Tensor, name) for name in ("xpu", "mtia", "hpu") if hasattr(torch.Tensor, name)
@@ -41,7 +41,9 @@ class OnThisMachine(TorchFunctionMode):
             if func is not torch.Tensor.pin_memory:
                 self.named.add(func.__name__)
             return args[0]
-        if func in _MAKE and is_unknown(args):
+        if is_unknown((args, kwargs)):
+            if func not in _MAKE:
+                return Unknown.__torch_function__(func, types, args, kwargs)
             args = assumed(args)
         if "device" in kwargs:
             kwargs["device"] = self._here(kwargs["device"])

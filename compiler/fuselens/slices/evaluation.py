@@ -29,14 +29,14 @@ from .. import api, sandbox, source_text, torch_private
 from ..capture import marks
 from ..capture.tensor_layout import describe
 from ..discovery import Annotated, SourceModule
-from ..report import Span
+from ..signatures import signature
 from ..weightless import Weightless
 from . import project, rewriting, stand_ins
 from .devices import OnThisMachine
 from .inferred import Call, completed
 from .rewriting import Leads
 from .stand_ins import replaced
-from .unknown import Unknown, UnknownUsed, why_of
+from .unknown import Unknown, UnknownUsed, assumed_as, is_unknown, why_of
 
 LONGEST_SECONDS = 8.0
 _BETTER_SECONDS = 2.0  # for a call in training after one without gradients
@@ -141,7 +141,7 @@ class Evaluation:
         namespace |= {
             rewriting.FAILED: self._failed, rewriting.UNKNOWN: self._unknown, rewriting.ITEMS: self._items,
             rewriting.ROUNDS: self._rounds, rewriting.RAISED: _raised, rewriting.PARTS: _parts,
-            rewriting.NAMED: _named, rewriting.CALLED: _called_built_in, rewriting.DECIDED: _decided,
+            rewriting.NAMED: _named, rewriting.CALLED: _called_with, rewriting.DECIDED: _decided,
         }  # fmt: skip
         exec(compile(rewriting.rewritten(leads), leads.module.filename, "exec", dont_inherit=True), namespace)
 
@@ -174,10 +174,18 @@ class Evaluation:
         return self._some(iter(values), leads)  # asked for at once, as the loop would
 
     def _some(self, values: Iterator[Any], leads: bool) -> Iterator[Any]:
-        more = self._rounds(leads)
-        for value in values:
-            if not more():
+        more, first = self._rounds(leads), True
+        while more():
+            try:
+                value = next(values)
+            except StopIteration:
                 return
+            except UnknownUsed as error:  # as of a bar that shows the progress of unknown data
+                if not first or not leads:
+                    raise
+                yield Unknown(str(error))
+                return
+            first = False
             yield value
 
     def _rounds(self, leads: bool) -> Callable[[], bool]:
@@ -201,7 +209,7 @@ class Evaluation:
         real = api.compile
 
         def heard(fn: Any = None, /, _own: bool = False, _site: Any = None, **options: Any) -> Any:
-            site = _site or _caller()
+            site = _site or self._sites()
             fn = options.pop("model", options.pop("fn", fn))
             if fn is None:
                 return functools.partial(heard, _own=_own, _site=site, **options)
@@ -211,7 +219,7 @@ class Evaluation:
             return self._heard(Compiled(fn, annotation), site, ears)
 
         def in_place(module: torch.nn.Module, *_: Any, **__: Any) -> None:
-            self._heard(Compiled(module), _caller(), ears)
+            self._heard(Compiled(module), self._sites(), ears)
 
         own = functools.partial(heard, _own=True)
         with replaced(
@@ -220,7 +228,7 @@ class Evaluation:
         ):  # fmt: skip
             yield
 
-    def _heard(self, compiled: Compiled, site: Span, ears: contextlib.ExitStack) -> Any:
+    def _heard(self, compiled: Compiled, site: list[tuple[int, int]], ears: contextlib.ExitStack) -> Any:
         annotated = self._annotation_at(site, compiled.target)
         if annotated is not None:
             self.found.setdefault(annotated.qualname, compiled)
@@ -248,11 +256,11 @@ class Evaluation:
         marks.mark(call, marks.COMPILED)
         return call
 
-    def _annotation_at(self, site: Span, target: Any) -> Annotated | None:
+    def _annotation_at(self, sites: list[tuple[int, int]], target: Any) -> Annotated | None:
         code = getattr(target, "__code__", None)
         for annotated in self._wanted.values():
             span = annotated.decorator_span
-            if (site.file, site.line, site.column) == (self.path, span.line, span.column):
+            if (span.line, span.column) in sites:
                 return annotated
             if code is not None and code.co_filename == self.path and code.co_qualname == annotated.qualname:
                 return annotated
@@ -260,15 +268,22 @@ class Evaluation:
 
     def _known(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """The call as it can be made: what is unknown in it is what the layers or the body take."""
-        unknown = next((v for v in torch_private.PYTREE.tree_leaves((args, kwargs)) if isinstance(v, Unknown)), None)
-        if unknown is None:
+        kwargs = {**_missing(compiled.target, args, kwargs), **kwargs}
+        if not is_unknown((args, kwargs)):
             return args, kwargs
+        unknown = _first_unknown(args, kwargs)
         made = completed(compiled.target, args, kwargs) if not self._is_complete() else None
         if made is None:
             raise UnknownUsed(why_of(unknown))
         if compiled.args is None:
             compiled.completed = True
         return made
+
+    def _sites(self) -> list[tuple[int, int]]:
+        """The calls of the file under way, innermost first: line and column of each."""
+        frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(2)) if frame.f_code.co_filename == self.path)
+        spans = (sandbox.instruction_span(frame.f_code, frame.f_lasti) for frame in frames)
+        return [(span.line, span.column) for span in spans]
 
     def _called(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._is_complete():  # the program has caught our end
@@ -324,6 +339,17 @@ def _raised(error: Any) -> Any:
     return made
 
 
+def _missing(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What a call lacks: as where the arguments that are given on are unknown."""
+    try:
+        form = signature(target.forward if isinstance(target, torch.nn.Module) else target)
+        given = form.bind_partial(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return {}
+    named = [p for p in form.parameters.values() if p.default is p.empty and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return {p.name: Unknown(f"`{p.name}` is not given") for p in named if p.name not in given}
+
+
 def _imported(tree: ast.Module) -> frozenset[str]:
     """The modules that a file imports, and what it takes of them."""
     names: set[str] = set()
@@ -335,11 +361,15 @@ def _imported(tree: ast.Module) -> frozenset[str]:
     return frozenset(names)
 
 
-def _parts(value: Any, count: int, each: bool = False) -> Any:
-    """``value``, which is taken apart into ``count`` values, or each of its items is; an unknown one has as many parts."""
+def _parts(value: Any, form: tuple[Any, ...], each: bool = False) -> Any:
+    """``value``, which is taken apart as ``form`` says, or each of its items is; an unknown one has as many parts."""
     if each:
-        return (_parts(item, count) for item in value)
-    return (value,) * count if isinstance(value, Unknown) else value
+        return (_parts(item, form) for item in value)
+    if isinstance(value, Unknown):
+        return tuple(_parts(value, inner) if inner else value for inner in form)
+    if any(form) and isinstance(value, (tuple, list)) and len(value) == len(form):
+        return tuple(_parts(part, inner) if inner else part for part, inner in zip(value, form, strict=True))
+    return value
 
 
 def _named(value: Any, named: bool) -> Any:
@@ -347,23 +377,31 @@ def _named(value: Any, named: bool) -> Any:
     return ({} if named else ()) if isinstance(value, Unknown) else value
 
 
-def _called_built_in(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """A call of a built-in function: it says nothing of what is unknown."""
-    unknown = next((a for a in args if isinstance(a, Unknown)), None)
-    if unknown is None or getattr(function, "__module__", None) != "builtins":
+def _called_with(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """A call of a built-in function, which says nothing of what is unknown, or of a class: a module's sizes are some."""
+    if not is_unknown((args, kwargs)):
         return function(*args, **kwargs)
-    return unknown
+    if getattr(function, "__module__", None) == "builtins" and not isinstance(function, Unknown):
+        return _first_unknown(args, kwargs)
+    if isinstance(function, type) and issubclass(function, torch.nn.Module):
+        try:
+            bound = signature(function).bind(*args, **kwargs).arguments
+        except (TypeError, ValueError):
+            return function(*args, **kwargs)
+        sizes = {name: assumed_as(name, value) for name, value in bound.items()}
+        rest = sizes.pop("kwargs", {})
+        more = sizes.pop("args", ())
+        return function(*more, **sizes, **rest) if not more else function(*sizes.values(), *more, **rest)
+    return function(*args, **kwargs)
+
+
+def _first_unknown(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return next(v for v in torch_private.PYTREE.tree_leaves((args, kwargs)) if isinstance(v, Unknown))
 
 
 def _decided(condition: Any, prefers: int) -> Any:
     """A condition; one that is unknown holds where that leads somewhere, and does not where something else does."""
     return prefers > 0 if isinstance(condition, Unknown) and prefers else condition
-
-
-def _caller() -> Span:
-    """The expression that called the function that asks."""
-    frame = sys._getframe(2)
-    return sandbox.instruction_span(frame.f_code, frame.f_lasti)
 
 
 class _Clock:

@@ -129,7 +129,13 @@ def _choices(
     names: list[str], modules: list[nn.Module], known: list[torch.Tensor], batch: int
 ) -> Iterator[tuple[Choice, ...]]:
     """One choice for each unknown value, likely ones first."""
-    pools = [list(pool) for module in modules for first in _first_layers(module) for pool in _of_layer(first, batch)]
+    firsts = [first for module in modules for first in _first_layers(module)]
+    pools = [list(pool) for first in firsts for pool in _of_layer(first, batch)]
+    counts = {n for t in known for n in t.shape}  # batches may come second
+    pools += [
+        [Shape((_LENGTH, n), torch.int64, first.num_embeddings) for n in sorted(counts - {batch})]
+        for first in firsts if isinstance(first, nn.Embedding)
+    ]  # fmt: skip
     like = list(dict.fromkeys(_like(t) for t in known))
     asked = [_by_name(name, batch) for name in names]
     rest = [*like, *_usual(batch)]
@@ -141,6 +147,7 @@ def _choices(
             yield tuple(c for _ in names)
             if any(asked):
                 yield tuple(own[0] if own else c for own in asked)
+    pools = [p for p in pools if p]
     some = [p[0] for p in pools] + rest
     few = [c for p in pools for c in p[: 4 if len(pools) > 2 else 80]]
     if len(names) == 2:
@@ -166,15 +173,18 @@ def _by_name(name: str, batch: int) -> list[Choice]:
         return [Shape((batch,), torch.int64, 2), Shape((batch, _LENGTH), torch.int64, 2)]
     if "mask" in last:
         return [Shape((batch, _LENGTH), torch.bool, 2), Shape((_LENGTH, _LENGTH), torch.bool, 2)]
-    if "length" in last:
+    if "length" in last or last.startswith(("perm", "idx", "ind")):
         return [Shape((batch,), torch.int64, 2)]
+    if last.startswith("lam"):
+        return [Shape(())]
     return []
 
 
 def _usual(batch: int) -> list[Choice]:
     return [
         Shape((batch,)), Shape((batch, _LENGTH)), Shape((batch,), torch.int64, 2), Shape((batch, _LENGTH), torch.int64, 2),
-        Shape((batch, _LENGTH, _LENGTH)), Shape((batch, 3, 32, 32)), Shape((batch, 1)), Shape(()), 1, 0.5,
+        Shape((batch, _LENGTH, _LENGTH)), Shape((batch, 3, 32, 32)), Shape((batch, 1)), Shape((batch, 3)), Shape((batch, 2)),
+        Shape((batch, 4)), Shape(()), Shape((batch, 1, 16000)), Shape((batch, 16000)), 1, 0.5,
     ]  # fmt: skip
 
 

@@ -179,7 +179,9 @@ class _Rewriter:
                 self._blocks(node, leads)
             case ast.AsyncFor():
                 self._blocks(node, self._leads.lead(node.body))
-            case ast.If() | ast.While() | ast.With() | ast.AsyncWith() | ast.Try():
+            case ast.If() | ast.With() | ast.AsyncWith():
+                self._blocks(node, True)
+            case ast.While() | ast.Try():
                 self._blocks(node, self._leads.lead([node]))
             case _:
                 pass
@@ -207,7 +209,8 @@ class _Rewriter:
 
 
 class _Unknowing(ast.NodeTransformer):
-    """In the expressions of one statement: what is taken apart, given on, or given to a built-in function may be unknown."""
+    """In the expressions of one statement: what is taken apart, given on, or given to a built-in function or a class may be
+    unknown."""
 
     def of(self, node: ast.stmt) -> None:
         """In place; blocks are left as they are, for their statements had their turn."""
@@ -231,7 +234,8 @@ class _Unknowing(ast.NodeTransformer):
         for keyword in node.keywords:
             if keyword.arg is None:
                 keyword.value = _call(NAMED, keyword.value, ast.Constant(True), at=keyword.value)
-        if isinstance(node.func, ast.Name) and node.func.id in _BUILT_IN:
+        name = _last_name(node.func) if isinstance(node.func, (ast.Name, ast.Attribute)) else ""
+        if name[:1].isupper() or (isinstance(node.func, ast.Name) and name in _BUILT_IN):  # a class, by its name
             return ast.copy_location(
                 ast.Call(ast.Name(CALLED, ast.Load()), [node.func, *node.args], node.keywords), node
             )
@@ -243,11 +247,11 @@ _BUILT_IN = frozenset(
 )
 
 
-def _parts(target: ast.expr) -> int:
-    """How many values a target takes apart; 0 for one name, or any number."""
+def _parts(target: ast.expr) -> tuple[Any, ...]:
+    """The form of the values that a target takes apart; empty for one name, or any number."""
     if isinstance(target, (ast.Tuple, ast.List)) and not any(isinstance(e, ast.Starred) for e in target.elts):
-        return len(target.elts)
-    return 0
+        return tuple(map(_parts, target.elts))
+    return ()
 
 
 def _bound(node: ast.AST) -> Iterator[str]:

@@ -10,6 +10,9 @@ ASSUMED_SIZE = 64
 """Stands for a size that is not known: of a vocabulary, of features; attention's heads divide it."""
 
 
+_CONFIGURATIONS = frozenset("config cfg conf args opt options hparams params".split())
+
+
 class UnknownUsed(Exception):
     """Something had to be decided by an unknown value."""
 
@@ -92,6 +95,13 @@ def assumed(value: Any) -> Any:
     if type(value) in (tuple, list):
         return type(value)(map(assumed, value))
     return {k: assumed(v) for k, v in value.items()} if type(value) is dict else value
+
+
+def assumed_as(name: str, value: Any) -> Any:
+    """:func:`assumed` for what a module takes under a name; a configuration stays unknown, for it is no size."""
+    if name in _CONFIGURATIONS:
+        return value
+    return 2 if isinstance(value, Unknown) and ("factor" in name or "scale" in name) else assumed(value)
 
 
 def is_unknown(value: Any) -> bool:
