@@ -592,7 +592,8 @@ def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0
     except NoExampleInputs as error:
         if recorded := _of_a_run(found):
             return recorded
-        if isinstance(found.target, torch.nn.Module) and (made := inferred(found.target)) is not None:
+        module = isinstance(found.target, torch.nn.Module)
+        if (module or evaluated is not None) and (made := inferred(found.target)) is not None:
             return ExampleInputs(made, {}, origin="layers")
         made = diagnostics.make("FL901", annotated.name_span, what=annotated.qualname)
         return dataclasses.replace(made, message=f"{made.message}: {error}")

@@ -31,7 +31,7 @@ from ..capture.tensor_layout import describe
 from ..discovery import Annotated, SourceModule
 from ..signatures import signature
 from ..weightless import Weightless
-from . import project, rewriting, stand_ins
+from . import project, rewriting, stand_ins, vision
 from .devices import OnThisMachine
 from .inferred import Call, completed
 from .rewriting import Leads
@@ -124,13 +124,30 @@ class Evaluation:
         """Evaluates the file in ``namespace``."""
         with (
             contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
-            project.imported_by(self._of_the_project), stand_ins.in_place(_imported(self._leads.module.tree)),
+            vision.installed(), project.imported_by(self._of_the_project), stand_ins.in_place(_imported(self._leads.module.tree)),
             self._clock.running(), self._devices, Weightless(), _quiet(),
         ):  # fmt: skip
             self._execute(self._leads, namespace)
+            self._call_what_nobody_calls(namespace)
         for evaluated in (namespace, *self._others):
             for name in [n for n in evaluated if n.startswith(rewriting.OURS)]:
                 del evaluated[name]
+
+    def _call_what_nobody_calls(self, namespace: dict[str, Any]) -> None:
+        """Functions that make or call what is not found so far, with arguments that are not known."""
+        for function, owner in self._leads.not_called():
+            name = owner.name if owner is not None else function.name
+            value = namespace.get(name)
+            if self._leads.leads_to(function, self._unfinished()) and callable(value):
+                self._clock.more()
+                with contextlib.suppress(Exception):
+                    form = signature(value).parameters.values()
+                    named = [p for p in form if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+                    given = {p.name: Unknown(f"nobody calls `{name}`") for p in named if p.kind != p.POSITIONAL_ONLY}
+                    value(**given)
+
+    def _unfinished(self) -> list[Annotated]:
+        return [a for name, a in self._wanted.items() if name not in self.found or self.found[name].args is None]
 
     def _of_the_project(self, path: str, text: bytes, namespace: dict[str, Any]) -> None:
         """Evaluates another file; what is not Python raises as its import would."""
@@ -380,7 +397,12 @@ def _named(value: Any, named: bool) -> Any:
 def _called_with(function: Any, *args: Any, **kwargs: Any) -> Any:
     """A call of a built-in function, which says nothing of what is unknown, or of a class: a module's sizes are some."""
     if not is_unknown((args, kwargs)):
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except (Exception, sandbox.Refused):
+            if (made := vision.in_place_of(function, args, kwargs)) is None:
+                raise
+            return made
     if getattr(function, "__module__", None) == "builtins" and not isinstance(function, Unknown):
         return _first_unknown(args, kwargs)
     if isinstance(function, type) and issubclass(function, torch.nn.Module):
@@ -410,6 +432,9 @@ class _Clock:
     def __init__(self) -> None:
         self._ends = time.monotonic() + LONGEST_SECONDS
         self._imports = 0
+
+    def more(self) -> None:
+        self._ends = max(self._ends, time.monotonic() + _BETTER_SECONDS)
 
     def hurry(self) -> None:
         """What is needed is there; what is left would be better."""

@@ -58,18 +58,18 @@ Choice = Shape | int | float
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def inferred(module: nn.Module) -> tuple[Any, ...] | None:
-    """A tensor for each required parameter of ``forward``; None where no trial succeeds."""
+def inferred(target: Callable[..., Any]) -> tuple[Any, ...] | None:
+    """A tensor (or number) for each required parameter of a module's ``forward``, or of a function; None where no trial succeeds."""
     try:
         required = [
-            p for p in signature(module.forward).parameters.values()
+            p for p in signature(target.forward if isinstance(target, nn.Module) else target).parameters.values()
             if p.default is p.empty and p.kind not in _VARIADIC
         ]  # fmt: skip
     except (TypeError, ValueError):
         return None
     if not required or any(p.kind is p.KEYWORD_ONLY for p in required):
         return None
-    made = completed(module, tuple(Unknown("") for _ in required), {})
+    made = completed(target, tuple(Unknown("") for _ in required), {})
     return None if made is None else made[0]
 
 

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..discovery import Definition, SourceModule, Target
+from ..discovery import Annotated, Definition, SourceModule, Target
 from ..source_names import blocks, compiles_in_place, statements, tests_main
 
 OURS = "__fuselens_"
@@ -38,6 +38,7 @@ class Leads:
         self._names |= {t.owner.name for t in module.targets if t.owner is not None and t.annotated.kind == "method"}
         inside = self._run_by_targets()
         self.functions: set[int] = set()
+        owners = {id(f): c for c in ast.walk(module.tree) if isinstance(c, ast.ClassDef) for f in c.body}
         candidates = [f for f in functions if id(f) not in compiled and f.name not in inside]
         found = True
         while found:  # what leads to a function that leads there does so, too
@@ -45,7 +46,7 @@ class Leads:
             for function in candidates:
                 if id(function) not in self.functions and self.lead(function.body):
                     self.functions.add(id(function))
-                    self._names.add(function.name)
+                    self._names.add(owners[id(function)].name if function.name == "__init__" else function.name)
                     found = True
 
     @property
@@ -63,6 +64,24 @@ class Leads:
             isinstance(n, ast.Call) and _last_name(n.func) in self._names for node in nodes for n in ast.walk(node)
         )
 
+    def not_called(self) -> Iterator[tuple[Definition, ast.ClassDef | None]]:
+        """The functions of the module that lead somewhere, and for constructors their classes; later ones first, for they
+        call the earlier."""
+        for node in reversed(self.module.tree.body):
+            if isinstance(node, Definition) and id(node) in self.functions:
+                yield node, None
+            elif isinstance(node, ast.ClassDef):
+                yield from ((f, node) for f in node.body if id(f) in self.functions and f.name == "__init__")
+
+    def leads_to(self, function: Definition, targets: Iterable[Annotated]) -> bool:
+        """Whether a function makes one of the targets, or calls it by its name."""
+        called = {_last_name(n.func) for n in ast.walk(function) if isinstance(n, ast.Call)}
+        return any(
+            t.qualname.startswith(f"{function.name}.<locals>.") or _last_name(t.qualname) in called
+            or function.lineno <= t.decorator_span.line <= (function.end_lineno or 0)
+            for t in targets
+        )  # fmt: skip
+
     def _hands_over(self, nodes: Iterable[ast.AST]) -> bool:
         """Whether something compiled is given to a function, which may call it."""
         calls = (n for node in nodes for n in ast.walk(node) if isinstance(n, ast.Call))
@@ -76,7 +95,7 @@ class Leads:
     def runs_itself(self) -> bool:
         """Whether importing the file calls what it compiles, or does not reach it: then it is a program, and not imported."""
         targets = self.module.targets
-        if any(t.annotated.kind == "nested" or not t.annotated.importable for t in targets):
+        if any(t.annotated.kind in ("nested", "attribute") or not t.annotated.importable for t in targets):
             return True
         passive = (*_SCOPES, ast.Import, ast.ImportFrom)
         own = [s for s in self.module.tree.body if not isinstance(s, passive)]
