@@ -557,8 +557,9 @@ def _found(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
     if isinstance(root, Unknown):
         return diagnostics.make("FL913", annotated.name_span, what=annotated.qualname, why=why_of(root))
     found = locate(file.module, file.path, annotated)
-    if isinstance(found, Diagnostic) and file.evaluation is not None and file.evaluation.notes:
-        first = file.evaluation.notes[0]
+    notes = [n for n in file.evaluation.notes if n.file == file.path] if file.evaluation is not None else []
+    if isinstance(found, Diagnostic) and notes:
+        first = notes[0]
         return dataclasses.replace(found, message=f"{found.message}; line {first.line} was left out: {first.why}")
     return found
 

@@ -7,14 +7,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .unknown import Unknown, assumed, is_unknown
-
 _MOVES = {torch.Tensor.cuda, torch.Tensor.pin_memory} | {
     getattr(torch.Tensor, name) for name in ("xpu", "mtia", "hpu") if hasattr(torch.Tensor, name)
 }
-
-
-_MAKE = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.randn, torch.rand, torch.randint, torch.arange})
 
 
 def is_here(device: torch.device) -> bool:
@@ -41,10 +36,6 @@ class OnThisMachine(TorchFunctionMode):
             if func is not torch.Tensor.pin_memory:
                 self.named.add(func.__name__)
             return args[0]
-        if is_unknown((args, kwargs)):
-            if func not in _MAKE:
-                return Unknown.__torch_function__(func, types, args, kwargs)
-            args = assumed(args)
         if "device" in kwargs:
             kwargs["device"] = self._here(kwargs["device"])
         if func is torch.Tensor.to and len(args) > 1:

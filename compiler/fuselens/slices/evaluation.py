@@ -12,6 +12,7 @@ import builtins
 import contextlib
 import functools
 import os
+import re
 import signal
 import sys
 import threading
@@ -43,6 +44,9 @@ _BETTER_SECONDS = 2.0  # for a call in training after one without gradients
 _LOOP_SECONDS = 3.0  # of a loop that leads nowhere: it may build layers
 _RAISED_BY = "__fuselens_frame__"  # of an exception: the frame whose ``raise`` it is
 _ROUNDS = 3  # of a loop that leads somewhere, if the first ones do not get there
+
+
+_OF_UNKNOWN = re.compile(r"\bUnknown\b|missing \d+ required")  # what the interpreter says of what is not known
 
 
 class _Over(BaseException):
@@ -159,6 +163,7 @@ class Evaluation:
             rewriting.FAILED: self._failed, rewriting.UNKNOWN: self._unknown, rewriting.ITEMS: self._items,
             rewriting.ROUNDS: self._rounds, rewriting.RAISED: _raised, rewriting.PARTS: _parts,
             rewriting.NAMED: _named, rewriting.CALLED: _called_with, rewriting.DECIDED: _decided,
+            rewriting.MAYBE: _maybe,
         }  # fmt: skip
         exec(compile(rewriting.rewritten(leads), leads.module.filename, "exec", dont_inherit=True), namespace)
 
@@ -177,7 +182,7 @@ class Evaluation:
             sandbox.take()
             why = error.finding.message.rpartition("because ")[2]
         line = next((line for frame, line in traceback.walk_tb(error.__traceback__) if frame is here), 0)
-        if not isinstance(error, UnknownUsed):
+        if not (isinstance(error, UnknownUsed) or (isinstance(error, TypeError) and _OF_UNKNOWN.search(why))):
             self.notes.append(Note(here.f_code.co_filename, line, why))
         self._clock.check()
 
@@ -390,8 +395,25 @@ def _parts(value: Any, form: tuple[Any, ...], each: bool = False) -> Any:
 
 
 def _named(value: Any, named: bool) -> Any:
-    """What is given on, by position or by name: nothing where that is unknown."""
-    return ({} if named else ()) if isinstance(value, Unknown) else value
+    """What is given on, by position or by name. Where names are unknown, there are none: what is required is found missing."""
+    if isinstance(value, Unknown) and not named:
+        raise UnknownUsed(why_of(value))
+    return {} if isinstance(value, Unknown) else value
+
+
+def _maybe(expression: Callable[[], Any]) -> Any:
+    """What an expression gives; unknown where it has to use what is."""
+    try:
+        return expression()
+    except UnknownUsed as error:
+        return Unknown(str(error))
+    except (TypeError, ValueError) as error:  # of code in C
+        if "Unknown" not in str(error):
+            raise
+        return Unknown(str(error))
+
+
+_TELL_NOTHING = frozenset({"builtins", "tqdm", "rich"})
 
 
 def _called_with(function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -403,7 +425,7 @@ def _called_with(function: Any, *args: Any, **kwargs: Any) -> Any:
             if (made := vision.in_place_of(function, args, kwargs)) is None:
                 raise
             return made
-    if getattr(function, "__module__", None) == "builtins" and not isinstance(function, Unknown):
+    if getattr(function, "__module__", "").partition(".")[0] in _TELL_NOTHING and not isinstance(function, Unknown):
         return _first_unknown(args, kwargs)
     if isinstance(function, type) and issubclass(function, torch.nn.Module):
         try:

@@ -131,13 +131,18 @@ def _choices(
     """One choice for each unknown value, likely ones first."""
     firsts = [first for module in modules for first in _first_layers(module)]
     pools = [list(pool) for first in firsts for pool in _of_layer(first, batch)]
+    lengths = _lengths(modules)
+    pools += [
+        [Shape((batch, n), torch.int64, first.num_embeddings) for n in lengths]
+        for first in firsts if isinstance(first, nn.Embedding)
+    ]  # fmt: skip
     counts = {n for t in known for n in t.shape}  # batches may come second
     pools += [
         [Shape((_LENGTH, n), torch.int64, first.num_embeddings) for n in sorted(counts - {batch})]
         for first in firsts if isinstance(first, nn.Embedding)
     ]  # fmt: skip
     like = list(dict.fromkeys(_like(t) for t in known))
-    asked = [_by_name(name, batch) for name in names]
+    asked = [[*_by_name(name, batch), *_of_kind(name, pools)] for name in names]
     rest = [*like, *_usual(batch)]
     if len(names) == 1:
         yield from ((c,) for c in (*asked[0], *itertools.chain(*pools), *rest))
@@ -150,11 +155,37 @@ def _choices(
     pools = [p for p in pools if p]
     some = [p[0] for p in pools] + rest
     few = [c for p in pools for c in p[: 4 if len(pools) > 2 else 80]]
+    if all(asked):
+        yield from itertools.islice(itertools.product(*asked), 600)
     if len(names) == 2:
         yield from ((a, b) for a in few for b in some)
         yield from ((a, b) for a in some for b in few)
     each = [[*own, *some][:6] for own in asked]
     yield from itertools.islice(itertools.product(*each), 2000)
+
+
+def _lengths(modules: list[nn.Module]) -> list[int]:
+    """Sizes that a module's tables have: of positions, most often."""
+    found: set[int] = set()
+    for module in modules:
+        for layer in module.modules():
+            if type(layer).__module__.startswith("torch.nn") and not isinstance(layer, nn.Embedding):
+                continue
+            for p in layer.parameters(recurse=False):
+                found |= {n for n in p.shape[:-1] if 2 <= n <= 4096}
+    return sorted(found)[:8]
+
+
+_KINDS = (("image img pixel picture", 4), ("text token ids caption sentence word src tgt seq", 2))
+
+
+def _of_kind(name: str, pools: list[list[Shape]]) -> list[Shape]:
+    """Of what layers take, what a parameter of that name may be: an image, or a row of words."""
+    for words, rank in _KINDS:
+        if any(word in name.lower() for word in words.split()):
+            found = [c for pool in pools for c in pool if len(c.sizes) == rank]
+            return [c for c in found if rank != 2 or c.dtype == torch.int64]
+    return []
 
 
 def _like(tensor: torch.Tensor) -> Shape:
@@ -184,7 +215,7 @@ def _usual(batch: int) -> list[Choice]:
     return [
         Shape((batch,)), Shape((batch, _LENGTH)), Shape((batch,), torch.int64, 2), Shape((batch, _LENGTH), torch.int64, 2),
         Shape((batch, _LENGTH, _LENGTH)), Shape((batch, 3, 32, 32)), Shape((batch, 1)), Shape((batch, 3)), Shape((batch, 2)),
-        Shape((batch, 4)), Shape(()), Shape((batch, 1, 16000)), Shape((batch, 16000)), 1, 0.5,
+        Shape((batch, 4)), Shape((batch, batch)), Shape(()), Shape((batch, 1, 16000)), Shape((batch, 16000)), 1, 0.5,
     ]  # fmt: skip
 
 
@@ -221,6 +252,10 @@ def _of_layer(layer: nn.Module, batch: int) -> Iterator[Iterator[Shape]]:
         yield iter((Shape((batch, _LENGTH, width), dtype),))
     if isinstance(layer, nn.RNNCellBase):
         yield iter((Shape((batch, layer.input_size), dtype), Shape((batch, _LENGTH), dtype)))
+    if not type(layer).__module__.startswith("torch.nn"):  # one of the program's own, which multiplies by its parameters
+        for p in layer.parameters(recurse=False):
+            if p.ndim == 2:
+                yield (Shape(sizes, dtype) for n in p.shape for sizes in ((batch, n), (batch, _LENGTH, n)))
     if isinstance(layer, nn.LayerNorm):
         last = layer.normalized_shape
         yield (Shape(sizes, dtype) for sizes in ((batch, *last), (batch, _LENGTH, *last)))
@@ -252,22 +287,19 @@ class _OfModule:
 
     def accepts(self, leaves: list[Any], form: Any) -> bool:
         args, kwargs = torch_private.PYTREE.tree_unflatten(leaves, form)
-        training = [m for m in self._module.modules() if m.training]
-        hooks = [(m, m._forward_pre_hooks) for m in self._module.modules()]
+        before = [(m, dict(vars(m))) for m in self._module.modules()]
         try:
-            for module in training:
+            for module, _ in before:
                 module.training = False  # nothing is counted
-            for module, _ in hooks:
                 module._forward_pre_hooks = type(module._forward_pre_hooks)()  # nobody hears of it
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 made = torch.func.functional_call(self._module, self._state, args, kwargs)
         except Exception:  # noqa: BLE001 - whatever the module says to this input
             return False
         finally:
-            for module, own in hooks:
-                module._forward_pre_hooks = own
-            for module in training:
-                module.training = True
+            for module, attributes in before:  # it may have kept what it was given
+                vars(module).clear()
+                vars(module).update(attributes)
         return not isinstance(made, Unknown)
 
 

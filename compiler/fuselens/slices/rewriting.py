@@ -15,9 +15,9 @@ from ..discovery import Annotated, Definition, SourceModule, Target
 from ..source_names import blocks, compiles_in_place, statements, tests_main
 
 OURS = "__fuselens_"
-FAILED, UNKNOWN, ITEMS, ROUNDS, RAISED, PARTS, NAMED, CALLED, DECIDED = (
+FAILED, UNKNOWN, ITEMS, ROUNDS, RAISED, PARTS, NAMED, CALLED, DECIDED, MAYBE = (
     f"{OURS}{name}__"
-    for name in ("failed", "unknown", "items", "rounds", "raised", "parts", "named", "called", "decided")
+    for name in ("failed", "unknown", "items", "rounds", "raised", "parts", "named", "called", "decided", "maybe")
 )
 """The names of what rewritten code calls."""
 
@@ -169,9 +169,10 @@ class _Rewriter:
             node.test = ast.copy_location(ast.Constant(True), node.test)
         elif isinstance(node, ast.If):
             prefers = self._leads.lead(node.body) - self._leads.lead(node.orelse)
-            node.test = _call(DECIDED, node.test, ast.Constant(prefers), at=node.test)
+            node.test = _call(DECIDED, _maybe(_Unknowing().visit(node.test)), ast.Constant(prefers), at=node.test)
         self._inside(node)
-        _Unknowing().of(node)
+        if not isinstance(node, ast.If):
+            _Unknowing().of(node)
         if isinstance(node, ast.While):
             self._loops += 1
             counter = f"{ROUNDS[:-2]}_{self._loops}__"
@@ -192,7 +193,7 @@ class _Rewriter:
                 self._definitions(node.body)
             case ast.For():
                 leads = self._leads.lead(node.body)
-                node.iter = _call(ITEMS, node.iter, ast.Constant(leads), at=node.iter)
+                node.iter = _call(ITEMS, _maybe(_Unknowing().visit(node.iter)), ast.Constant(leads), at=node.iter)
                 if parts := _parts(node.target):
                     node.iter = _call(PARTS, node.iter, ast.Constant(parts), ast.Constant(True), at=node.iter)
                 self._blocks(node, leads)
@@ -235,12 +236,13 @@ class _Unknowing(ast.NodeTransformer):
         """In place; blocks are left as they are, for their statements had their turn."""
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and (parts := _parts(node.targets[0])):
             node.value = _call(PARTS, node.value, ast.Constant(parts), at=node.value)
-        for name, value in ast.iter_fields(node):
-            if isinstance(value, ast.expr):
-                setattr(node, name, self.visit(value))
-            elif isinstance(node, (ast.With, ast.AsyncWith)) and name == "items":
-                for item in value:
-                    item.context_expr = self.visit(item.context_expr)
+        if isinstance(node, ast.With):
+            for item in node.items:
+                item.context_expr = _maybe(self.visit(item.context_expr))
+        elif not isinstance(node, (ast.For, ast.AsyncFor, ast.AsyncWith)):
+            for name, value in ast.iter_fields(node):
+                if isinstance(value, ast.expr):
+                    setattr(node, name, self.visit(value))
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
         return node
@@ -261,8 +263,16 @@ class _Unknowing(ast.NodeTransformer):
         return node
 
 
+def _maybe(node: ast.expr) -> ast.expr:
+    """An expression that is unknown where it uses what is."""
+    if any(isinstance(n, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)) for n in ast.walk(node)):
+        return node  # they belong to the function that they are in
+    nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+    return _call(MAYBE, ast.copy_location(ast.Lambda(nothing, node), node), at=node)
+
+
 _BUILT_IN = frozenset(
-    "len int float bool str list tuple dict set sorted sum min max range enumerate zip map abs round iter next any all".split()
+    "len int float bool str list tuple dict set sorted sum min max range enumerate zip map abs round iter next any all tqdm track".split()
 )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import command_lines
+from . import command_lines, lightning
 from .devices import is_here
 from .unknown import Unknown, UnknownUsed, assumed, is_unknown, why_of
 
@@ -32,10 +32,10 @@ _OF_LAUNCHERS = {
 def in_place(modules: frozenset[str]) -> Iterator[None]:
     """Inside, for a program that imports ``modules``, no time is slept, no process loads data, nothing is loaded into modules, and one process is all there is."""
     with replaced(
-        (time, "sleep", _nothing), (torch, "save", _nothing), (torch, "load", _loads), (nn.Module, "load_state_dict", _keeps),
+        (time, "sleep", _nothing()), (torch, "save", _nothing()), (torch, "load", _loads), (nn.Module, "load_state_dict", _keeps),
         (argparse.ArgumentParser, "parse_known_args", _lenient()),
         (torch.autocast, "__init__", _autocast()),
-        *_files(), *_environment(), *_one_process(modules), *_layers(), *_loaders(), *command_lines.in_place(modules),
+        *_files(), *_environment(), *_one_process(modules), *_layers(), *_loaders(), *_cuda(), *lightning.in_place(modules), *command_lines.in_place(modules),
     ):  # fmt: skip
         yield
 
@@ -56,8 +56,13 @@ def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
                 setattr(owner, name, value)
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    pass
+def _nothing() -> Any:
+    """A new function: others hold torch's functions apart by what they are."""
+
+    def nothing(*_: Any, **__: Any) -> None:
+        pass
+
+    return nothing
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -102,6 +107,9 @@ def _lenient() -> Any:
             action.required, action.default = False, Unknown(f"the argument {name} is required, and not given")
             if not action.option_strings and action.nargs is None:
                 action.nargs = "?"
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction) and not (args or sys.argv[1:]):
+                args = ["train" if "train" in action.choices else next(iter(action.choices))]
         for group in self._mutually_exclusive_groups:
             group.required = False
         return parsed(self, args, namespace)
@@ -176,6 +184,17 @@ def _of_some_size(made: Any) -> Any:
     return init
 
 
+def _cuda() -> Iterator[tuple[Any, str, Any]]:
+    """What programs ask of a GPU that is not here."""
+    if is_here(torch.device("cuda")):
+        return
+    for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats", "init"):
+        yield torch.cuda, name, _nothing()
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "current_device"):
+        yield torch.cuda, name, lambda *_, **__: 0
+    yield torch.cuda, "get_device_name", lambda *_: "absent"
+
+
 def _autocast() -> Any:
     made = torch.autocast.__init__
 
@@ -215,10 +234,12 @@ def _one_process(modules: frozenset[str]) -> Iterator[tuple[Any, str, Any]]:
         "init_process_group", "destroy_process_group", "barrier", "all_reduce", "broadcast", "reduce", "all_gather", "gather",
         "scatter", "broadcast_object_list", "all_gather_object", "monitored_barrier",
     ):  # fmt: skip
-        yield distributed, name, _nothing
+        yield distributed, name, _nothing()
     for name, value in (("get_rank", 0), ("get_world_size", 1), ("get_node_local_rank", 0), ("get_backend", "gloo")):
         yield distributed, name, lambda *_, value=value, **__: value
-    yield distributed, "init_device_mesh", lambda *_, **__: Unknown("meshes of devices are not made")
+    meshes = [distributed, *([importlib.import_module("torch.distributed.device_mesh")] if "device_mesh" in modules else ())]
+    for owner in meshes:
+        yield owner, "init_device_mesh", lambda *_, **__: Unknown("meshes of devices are not made")
     multiprocessing: Any = torch.multiprocessing
 
     def spawn(fn: Any, args: Any = (), *_: Any, **__: Any) -> None:

@@ -17,6 +17,25 @@ class UnknownUsed(Exception):
     """Something had to be decided by an unknown value."""
 
 
+class _Sizes:
+    """The sizes of a batch of unknown data: the first one is known."""
+
+    def __init__(self, of: Unknown, batch: int) -> None:
+        self._of, self._batch = of, batch
+
+    def __getitem__(self, dim: Any) -> Any:
+        return self._batch if dim == 0 else self._of
+
+    def __call__(self, dim: Any = None) -> Any:
+        return self if dim is None else self[dim]
+
+    def __iter__(self) -> Any:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)  # type: ignore[arg-type]
+
+
 class Unknown:
     """``why`` says what failed, and at which line; ``batch`` how many examples it holds, where that is known."""
 
@@ -27,6 +46,8 @@ class Unknown:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)  # it has no protocol: not an array, not to be copied or pickled by one
+        if name in ("shape", "size") and (batch := object.__getattribute__(self, "_batch")) is not None:
+            return _Sizes(self, batch)
         return self
 
     def __setattr__(self, name: str, value: Any) -> None:

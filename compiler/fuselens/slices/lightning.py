@@ -1,0 +1,41 @@
+"""Trainers of Lightning, as far as a look at a program goes: one batch, on the CPU, and nothing is written or shown."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+_OFF = {
+    "logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False,
+    "num_sanity_val_steps": 0, "limit_train_batches": 1, "max_epochs": 1, "accelerator": "cpu", "devices": 1, "num_nodes": 1,
+    "strategy": "auto", "profiler": None, "plugins": None, "limit_val_batches": 0,
+}  # fmt: skip
+_WRITE = ("Checkpoint", "ProgressBar", "Monitor", "Summary", "EarlyStopping")
+
+
+def in_place(modules: frozenset[str]) -> Iterator[tuple[Any, str, Any]]:
+    """What to replace for a program that imports ``modules``: owner, name and value."""
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        if name.partition(".")[0] in modules:
+            with contextlib.suppress(ImportError):
+                trainer = importlib.import_module(name).Trainer
+                yield trainer, "__init__", _made(trainer.__init__)
+                for method in ("test", "validate", "predict", "save_checkpoint"):
+                    yield trainer, method, lambda *_, **__: None
+
+
+def _made(made: Any) -> Any:
+    @functools.wraps(made)
+    def init(self: Any, *_: Any, **options: Any) -> None:
+        options |= _OFF
+        if str(options.get("precision", "")).startswith("16"):
+            options["precision"] = "bf16-mixed"  # the CPU's
+        callbacks = options.get("callbacks") or []
+        callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+        options["callbacks"] = [c for c in callbacks if not any(word in type(c).__name__ for word in _WRITE)]
+        made(self, **options)
+
+    return init
