@@ -12,6 +12,7 @@ import functools
 import importlib
 import importlib.machinery
 import importlib.util
+import itertools
 import linecache
 import logging
 import sys
@@ -32,12 +33,13 @@ from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs,
 from .located import Found, locate
 from .pipeline import Recorder
 from .report import Diagnostic, FileReport, Frame, Report, RunResult, Span
-from .slices import Compiled, Evaluation, Leads, Unknown, described, inferred, why_of
+from .slices import Compiled, Evaluation, Leads, Unknown, described, importers, inferred, why_of, without
 
 Progress = Callable[[str], None]
 log = logging.getLogger(__name__)
 # Findings that the next check may not make: not the function's.
 _OF_THE_MACHINE = frozenset({"FL402", "FL403", "FL405", "FL406", "FL916"})
+_MOST_CALLERS = 3  # programs that are evaluated for what a file that they import compiles
 _MOST_LEFT_OUT = 20  # statements of a program that are told
 _FROM_ANNOTATION = ("fullgraph", "dynamic", "mode", "backend")
 
@@ -215,10 +217,34 @@ class OpenFile:
     annotated: list[Annotated]
     diagnostics: list[Diagnostic]
     evaluation: Evaluation | None = None  # of a program, which is not imported
+    callers: list[Evaluation] | None = None  # of programs that import the file, once somebody asked
 
     def evaluated(self, annotated: Annotated) -> Compiled | None:
         """What the evaluation found at an annotation, if it got there."""
-        return self.evaluation.found.get(annotated.qualname) if self.evaluation is not None else None
+        every = [self.evaluation, *(self.callers or ())]
+        found = [e.found[annotated.qualname] for e in every if e is not None and annotated.qualname in e.found]
+        return next((f for f in found if f.args is not None), found[0] if found else None)
+
+    def ask_callers(self) -> bool:
+        """Evaluates programs of the project that import the file; whether this was the first time."""
+        if self.callers is not None or (self.evaluation is not None and not self._lacks_calls()):
+            return False
+        self.callers = []
+        for path, text in itertools.islice(importers(self.path), _MOST_CALLERS):
+            with contextlib.suppress(SyntaxError), without(self.path):
+                leads = Leads(SourceModule(text, path), (a.qualname.rpartition(".")[2] for a in self.annotated))
+                evaluation = Evaluation(leads, self.annotated, self.path)
+                with _import_surroundings(path, text) as (name, package):
+                    _imported(name, package, path, text, evaluation.run)
+                self.callers.append(evaluation)
+            if not self._lacks_calls():
+                break
+        sandbox.take()
+        return True
+
+    def _lacks_calls(self) -> bool:
+        found = [self.evaluated(a) for a in self.annotated]
+        return any(f is None or f.args is None for f in found)
 
 
 @contextlib.contextmanager
@@ -547,6 +573,13 @@ def _called(
 
 def _found(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
     """What an annotation compiles: as the evaluation of a program found it, or as the import left it."""
+    found = _found_here(file, annotated)
+    if isinstance(found, Diagnostic) and file.ask_callers() and file.evaluated(annotated) is not None:
+        return _found_here(file, annotated)
+    return found
+
+
+def _found_here(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
     evaluated = file.evaluated(annotated)
     if evaluated is not None:
         annotation = evaluated.annotation
@@ -566,7 +599,8 @@ def _found(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
 
 def _assumed(file: OpenFile, annotated: Annotated, inputs: ExampleInputs) -> Diagnostic:
     evaluated = file.evaluated(annotated) if inputs.origin == "call" else None
-    origin = f"those of its call at line {evaluated.line}" if evaluated else "the smallest that its layers take"
+    elsewhere = f" of {Path(evaluated.file).name}" if evaluated and evaluated.file != file.path else ""
+    origin = f"those of its call at line {evaluated.line}{elsewhere}" if evaluated else "the smallest that its layers take"
     given = [*map(described, inputs.args), *(f"{k}={described(v)}" for k, v in inputs.kwargs.items())]
     values = ", ".join(given) or "none"
     return diagnostics.make("FL921", annotated.name_span, what=annotated.qualname, origin=origin, inputs=values)
@@ -593,6 +627,8 @@ def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0
     except NoExampleInputs as error:
         if recorded := _of_a_run(found):
             return recorded
+        if file.ask_callers() and (called := file.evaluated(annotated)) and called.args is not None:
+            return ExampleInputs(called.args, called.kwargs, origin="call")
         module = isinstance(found.target, torch.nn.Module)
         if (module or evaluated is not None) and (made := inferred(found.target)) is not None:
             return ExampleInputs(made, {}, origin="layers")

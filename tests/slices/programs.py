@@ -325,7 +325,7 @@ PROGRAMS = {
     "trainer": (TRAINER, {"Trainer.model": ["f32[32, 784]"]}),
     "step": (STEP, {"loss_of": ["f32[20, 4]", "i64[20]", "f32[20]"]}),
     "required argument": (REQUIRED, {"model": ["f32[2, 8]", "(f32[2, 16], f32[2, 16])"]}),
-    "absent data": (ABSENT, {"net": []}),
+    "absent data": (ABSENT, {"net": ["f32[8, 100, 1, 1]"]}),
     "in place": (IN_PLACE, {"run.<locals>.net": ["f32[5, 8]"]}),
 }
 """Name → text after the head, and by annotation the values of its first call."""

@@ -2,7 +2,8 @@
 
 from .evaluation import Compiled, Evaluation, Note, described
 from .inferred import inferred
+from .project import importers, without
 from .rewriting import Leads
 from .unknown import Unknown, why_of
 
-__all__ = ["Compiled", "Evaluation", "Leads", "Note", "Unknown", "described", "inferred", "why_of"]
+__all__ = ["Compiled", "Evaluation", "Leads", "Note", "Unknown", "described", "importers", "inferred", "why_of", "without"]

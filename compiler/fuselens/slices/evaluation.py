@@ -61,7 +61,8 @@ class Compiled:
     annotation: Any = None  # of fuselens.compile
     args: tuple[Any, ...] | None = None
     kwargs: dict[str, Any] = field(default_factory=dict)
-    line: int = 0  # in the file, of that call
+    file: str = ""  # of the program that makes that call
+    line: int = 0  # there
     around: Surroundings | None = None  # of that call
     completed: bool = False  # what was unknown of that call is what the target takes
 
@@ -108,8 +109,10 @@ class Note:
 class Evaluation:
     """One evaluation of a file. ``found`` has what the annotations of the file turned out to be."""
 
-    def __init__(self, leads: Leads, wanted: Iterable[Annotated]) -> None:
+    def __init__(self, leads: Leads, wanted: Iterable[Annotated], of: str | None = None) -> None:
+        """``of`` is the file that the annotations are in, where the program is another one that imports it."""
         self.path = leads.module.filename
+        self._of = of or self.path
         self._leads = leads
         self.found: dict[str, Compiled] = {}
         self.notes: list[Note] = []
@@ -284,7 +287,7 @@ class Evaluation:
             span = annotated.decorator_span
             if (span.line, span.column) in sites:
                 return annotated
-            if code is not None and code.co_filename == self.path and code.co_qualname == annotated.qualname:
+            if code is not None and code.co_filename == self._of and code.co_qualname == annotated.qualname:
                 return annotated
         return None
 
@@ -303,7 +306,7 @@ class Evaluation:
 
     def _sites(self) -> list[tuple[int, int]]:
         """The calls of the file under way, innermost first: line and column of each."""
-        frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(2)) if frame.f_code.co_filename == self.path)
+        frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(2)) if frame.f_code.co_filename == self._of)
         spans = (sandbox.instruction_span(frame.f_code, frame.f_lasti) for frame in frames)
         return [(span.line, span.column) for span in spans]
 
@@ -315,6 +318,7 @@ class Evaluation:
         compiled.around = Surroundings.now(compiled.target)
         compiled.args, compiled.kwargs = torch_private.PYTREE.tree_map(_copied, (args, kwargs))
         calls = traceback.walk_stack(sys._getframe(1))
+        compiled.file = self.path
         compiled.line = next((line for frame, line in calls if frame.f_code.co_filename == self.path), 0)
         if self._is_complete():
             raise _Over

@@ -25,6 +25,7 @@ _BATCH, _LENGTH = 2, 16
 _MOST_SECONDS = 2.0  # of the processor's
 _MOST_UNKNOWN = 8
 _SIDES = (*range(4, 65), 72, 80, 96, 112, 128, 160, 192, 224, 227, 256, 299, 320, 384, 512)
+_COMMON = (16, 28, 32, 64, 96, 128, 224, 256)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _CONVOLUTIONS = {
     nn.Conv1d: 1,
@@ -147,16 +148,16 @@ def _choices(
     if len(names) == 1:
         yield from ((c,) for c in (*asked[0], *itertools.chain(*pools), *rest))
         return
-    for pool in pools:  # all alike, or all but those whose names say something else
-        for c in pool:
-            yield tuple(c for _ in names)
-            if any(asked):
-                yield tuple(own[0] if own else c for own in asked)
+    if all(asked):
+        likely = [[c for c in own if not _is_image(c) or c.sizes[-1] in _COMMON] for own in asked]
+        yield from itertools.islice(itertools.product(*likely), 600)
+    for c in (*itertools.chain(*pools), *rest):  # all alike, or all but those whose names say something else
+        yield tuple(c for _ in names)
+        if any(asked):
+            yield tuple(own[0] if own else c for own in asked)
     pools = [p for p in pools if p]
     some = [p[0] for p in pools] + rest
     few = [c for p in pools for c in p[: 4 if len(pools) > 2 else 80]]
-    if all(asked):
-        yield from itertools.islice(itertools.product(*asked), 600)
     if len(names) == 2:
         yield from ((a, b) for a in few for b in some)
         yield from ((a, b) for a in some for b in few)
@@ -186,6 +187,10 @@ def _of_kind(name: str, pools: list[list[Shape]]) -> list[Shape]:
             found = [c for pool in pools for c in pool if len(c.sizes) == rank]
             return [c for c in found if rank != 2 or c.dtype == torch.int64]
     return []
+
+
+def _is_image(choice: Choice) -> bool:
+    return isinstance(choice, Shape) and len(choice.sizes) == 4
 
 
 def _like(tensor: torch.Tensor) -> Shape:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.machinery
+import itertools
+import re
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from .. import source_text
 from ..fingerprints import is_library_file
+
+_MOST_FILES = 200  # that are looked at for one that imports another
 
 Execute = Callable[[str, bytes, dict[str, Any]], None]
 """Given a file's path, its text, and the namespace to evaluate it in."""
@@ -38,6 +46,54 @@ class _Finder:
             return None
         spec.loader = _Loader(name, spec.origin, self._execute)
         return spec
+
+
+def importers(path: str) -> Iterator[tuple[str, str]]:
+    """Programs beside a file, or above it, that import it: path and text of each."""
+    file = Path(path).resolve()
+    names = {file.stem} if file.stem != "__init__" else {file.parent.name}
+    word = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
+    seen = 0
+    for folder in (file.parent, *itertools.takewhile(_is_of_a_project, file.parent.parents)):
+        for other in sorted(folder.glob("*.py")):
+            seen += 1
+            if other == file or seen > _MOST_FILES:
+                continue
+            with contextlib.suppress(OSError, UnicodeDecodeError, SyntaxError):
+                text = source_text.decode(source_text.read_bytes(other))
+                if word.search(text) and names & set(_imported_parts(text)):
+                    yield str(other), text
+
+
+def _is_of_a_project(folder: Path) -> bool:
+    """Whether a folder above a file's may be its project's."""
+    return folder not in (Path.home(), Path(tempfile.gettempdir())) and len(folder.parts) > 2
+
+
+def _imported_parts(text: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (part for alias in node.names for part in alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            yield from (node.module or "").split(".")
+            yield from (alias.name for alias in node.names)
+
+
+@contextlib.contextmanager
+def without(path: str) -> Iterator[None]:
+    """In the block, a file is imported anew."""
+    held = {n: m for n, m in sys.modules.items() if getattr(m, "__file__", None) == path}
+    before = set(sys.modules)
+    for name in held:
+        del sys.modules[name]
+    try:
+        yield
+    finally:
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and not is_library_file(file):
+                del sys.modules[name]
+        sys.modules.update(held)
 
 
 @contextlib.contextmanager

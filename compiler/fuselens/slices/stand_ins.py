@@ -33,6 +33,7 @@ def in_place(modules: frozenset[str]) -> Iterator[None]:
     """Inside, for a program that imports ``modules``, no time is slept, no process loads data, nothing is loaded into modules, and one process is all there is."""
     with replaced(
         (time, "sleep", _nothing()), (torch, "save", _nothing()), (torch, "load", _loads), (nn.Module, "load_state_dict", _keeps),
+        (nn.Module, "to", _stays()),
         (argparse.ArgumentParser, "parse_known_args", _lenient()),
         (torch.autocast, "__init__", _autocast()),
         *_files(), *_environment(), *_one_process(modules), *_layers(), *_loaders(), *_cuda(), *lightning.in_place(modules), *command_lines.in_place(modules),
@@ -74,6 +75,16 @@ def _loads(*_: Any, **__: Any) -> Any:
 
 def _keeps(*_: Any, **__: Any) -> Any:
     return [], []
+
+
+def _stays() -> Any:
+    moved = nn.Module.to
+
+    @functools.wraps(moved)
+    def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        return self if is_unknown((args, kwargs)) else moved(self, *args, **kwargs)
+
+    return to
 
 
 def _files() -> list[tuple[Any, str, Any]]:
