@@ -230,9 +230,10 @@ class OpenFile:
         if self.callers is not None or (self.evaluation is not None and not self._lacks_calls()):
             return False
         self.callers = []
+        names = Leads(SourceModule(self.source, self.path)).names
         for path, text in itertools.islice(importers(self.path), _MOST_CALLERS):
             with contextlib.suppress(SyntaxError), without(self.path):
-                leads = Leads(SourceModule(text, path), (a.qualname.rpartition(".")[2] for a in self.annotated))
+                leads = Leads(SourceModule(text, path), names)
                 evaluation = Evaluation(leads, self.annotated, self.path)
                 with _import_surroundings(path, text) as (name, package):
                     _imported(name, package, path, text, evaluation.run)
@@ -600,7 +601,9 @@ def _found_here(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
 def _assumed(file: OpenFile, annotated: Annotated, inputs: ExampleInputs) -> Diagnostic:
     evaluated = file.evaluated(annotated) if inputs.origin == "call" else None
     elsewhere = f" of {Path(evaluated.file).name}" if evaluated and evaluated.file != file.path else ""
-    origin = f"those of its call at line {evaluated.line}{elsewhere}" if evaluated else "the smallest that its layers take"
+    origin = (
+        f"those of its call at line {evaluated.line}{elsewhere}" if evaluated else "the smallest that its layers take"
+    )
     given = [*map(described, inputs.args), *(f"{k}={described(v)}" for k, v in inputs.kwargs.items())]
     values = ", ".join(given) or "none"
     return diagnostics.make("FL921", annotated.name_span, what=annotated.qualname, origin=origin, inputs=values)

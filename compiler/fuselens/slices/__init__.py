@@ -6,4 +6,15 @@ from .project import importers, without
 from .rewriting import Leads
 from .unknown import Unknown, why_of
 
-__all__ = ["Compiled", "Evaluation", "Leads", "Note", "Unknown", "described", "importers", "inferred", "why_of", "without"]
+__all__ = [
+    "Compiled",
+    "Evaluation",
+    "Leads",
+    "Note",
+    "Unknown",
+    "described",
+    "importers",
+    "inferred",
+    "why_of",
+    "without",
+]

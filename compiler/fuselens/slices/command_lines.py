@@ -40,7 +40,9 @@ def _started(command: Any, *_: Any, **__: Any) -> None:
     make = command.context_class
     context = make(command, info_name=command.name)
     with context:
-        given = {p.name: _default(p, context) for p in command.params if p.name not in (None, "help") and p.expose_value}
+        given = {
+            p.name: _default(p, context) for p in command.params if p.name not in (None, "help") and p.expose_value
+        }
         if command.callback is not None:
             context.invoke(command.callback, **given)
         for inner in getattr(command, "commands", {}).values():

@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -64,6 +64,7 @@ class Compiled:
     file: str = ""  # of the program that makes that call
     line: int = 0  # there
     around: Surroundings | None = None  # of that call
+    tried: bool = False  # no call of it could be completed
     completed: bool = False  # what was unknown of that call is what the target takes
 
 
@@ -117,6 +118,7 @@ class Evaluation:
         self.found: dict[str, Compiled] = {}
         self.notes: list[Note] = []
         self._wanted = {a.qualname: a for a in wanted}
+        self._given_on = Unknown("it is not given")  # the last mapping of arguments that is not known
         self._others: list[dict[str, Any]] = []  # namespaces of other files
         self._clock = _Clock()
         self._trains = any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(leads.module.tree))
@@ -130,9 +132,9 @@ class Evaluation:
     def run(self, namespace: dict[str, Any]) -> None:
         """Evaluates the file in ``namespace``."""
         with (
-            contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
+            _quiet(), contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
             vision.installed(), project.imported_by(self._of_the_project), stand_ins.in_place(_imported(self._leads.module.tree)),
-            self._clock.running(), self._devices, Weightless(), _quiet(),
+            self._clock.running(), self._devices, Weightless(),
         ):  # fmt: skip
             self._execute(self._leads, namespace)
             self._call_what_nobody_calls(namespace)
@@ -149,7 +151,9 @@ class Evaluation:
                 self._clock.more()
                 with contextlib.suppress(Exception):
                     form = signature(value).parameters.values()
-                    named = [p for p in form if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+                    named = [
+                        p for p in form if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+                    ]
                     given = {p.name: Unknown(f"nobody calls `{name}`") for p in named if p.kind != p.POSITIONAL_ONLY}
                     value(**given)
 
@@ -165,7 +169,7 @@ class Evaluation:
         namespace |= {
             rewriting.FAILED: self._failed, rewriting.UNKNOWN: self._unknown, rewriting.ITEMS: self._items,
             rewriting.ROUNDS: self._rounds, rewriting.RAISED: _raised, rewriting.PARTS: _parts,
-            rewriting.NAMED: _named, rewriting.CALLED: _called_with, rewriting.DECIDED: _decided,
+            rewriting.NAMED: self._named, rewriting.CALLED: _called_with, rewriting.DECIDED: _decided,
             rewriting.MAYBE: _maybe,
         }  # fmt: skip
         exec(compile(rewriting.rewritten(leads), leads.module.filename, "exec", dont_inherit=True), namespace)
@@ -291,18 +295,42 @@ class Evaluation:
                 return annotated
         return None
 
+    def _named(self, value: Any, named: bool) -> Any:
+        """What is given on, by position or by name. Where names are unknown, there are none: what is required is found missing."""
+        if isinstance(value, Unknown) and not named:
+            raise UnknownUsed(why_of(value))
+        if isinstance(value, Unknown):
+            self._given_on = value
+        return {} if isinstance(value, Unknown) else value
+
     def _known(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """The call as it can be made: what is unknown in it is what the layers or the body take."""
-        kwargs = {**_missing(compiled.target, args, kwargs), **kwargs}
+        kwargs = {**self._missing(compiled.target, args, kwargs), **kwargs}
         if not is_unknown((args, kwargs)):
             return args, kwargs
         unknown = _first_unknown(args, kwargs)
-        made = completed(compiled.target, args, kwargs) if not self._is_complete() else None
+        tried = compiled.tried or self._is_complete()
+        made = None if tried else completed(compiled.target, args, kwargs)
         if made is None:
+            compiled.tried = True
             raise UnknownUsed(why_of(unknown))
         if compiled.args is None:
             compiled.completed = True
         return made
+
+    def _missing(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What a call lacks: as where the arguments that are given on are unknown."""
+        try:
+            form = signature(target.forward if isinstance(target, torch.nn.Module) else target)
+            given = form.bind_partial(*args, **kwargs).arguments
+        except (TypeError, ValueError):
+            return {}
+        named = [
+            p
+            for p in form.parameters.values()
+            if p.default is p.empty and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        return {p.name: self._given_on for p in named if p.name not in given}
 
     def _sites(self) -> list[tuple[int, int]]:
         """The calls of the file under way, innermost first: line and column of each."""
@@ -313,7 +341,9 @@ class Evaluation:
     def _called(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._is_complete():  # the program has caught our end
             raise _Over
-        if compiled.args is not None and not (self._trains and _without_gradients(compiled) and torch.is_grad_enabled()):
+        if compiled.args is not None and not (
+            self._trains and _without_gradients(compiled) and torch.is_grad_enabled()
+        ):
             return
         compiled.around = Surroundings.now(compiled.target)
         compiled.args, compiled.kwargs = torch_private.PYTREE.tree_map(_copied, (args, kwargs))
@@ -365,17 +395,6 @@ def _raised(error: Any) -> Any:
     return made
 
 
-def _missing(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What a call lacks: as where the arguments that are given on are unknown."""
-    try:
-        form = signature(target.forward if isinstance(target, torch.nn.Module) else target)
-        given = form.bind_partial(*args, **kwargs).arguments
-    except (TypeError, ValueError):
-        return {}
-    named = [p for p in form.parameters.values() if p.default is p.empty and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return {p.name: Unknown(f"`{p.name}` is not given") for p in named if p.name not in given}
-
-
 def _imported(tree: ast.Module) -> frozenset[str]:
     """The modules that a file imports, and what it takes of them."""
     names: set[str] = set()
@@ -396,13 +415,6 @@ def _parts(value: Any, form: tuple[Any, ...], each: bool = False) -> Any:
     if any(form) and isinstance(value, (tuple, list)) and len(value) == len(form):
         return tuple(_parts(part, inner) if inner else part for part, inner in zip(value, form, strict=True))
     return value
-
-
-def _named(value: Any, named: bool) -> Any:
-    """What is given on, by position or by name. Where names are unknown, there are none: what is required is found missing."""
-    if isinstance(value, Unknown) and not named:
-        raise UnknownUsed(why_of(value))
-    return {} if isinstance(value, Unknown) else value
 
 
 def _maybe(expression: Callable[[], Any]) -> Any:
@@ -502,9 +514,11 @@ class _Clock:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """What the program prints is not said."""
-    with (
-        open(os.devnull, "w", encoding="utf-8") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-        contextlib.redirect_stderr(nowhere),
-    ):
+    with contextlib.redirect_stdout(_nowhere()), contextlib.redirect_stderr(_nowhere()):
         yield
+
+
+@functools.cache
+def _nowhere() -> TextIO:
+    """Never closed: loggers of libraries keep it."""
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

@@ -36,7 +36,7 @@ _CONVOLUTIONS = {
     nn.ConvTranspose3d: 3,
 }
 _NORMALISED = {nn.BatchNorm1d: 0, nn.BatchNorm2d: 2, nn.BatchNorm3d: 3, nn.InstanceNorm1d: 1, nn.InstanceNorm2d: 2}
-_PLAIN = {int: "step steps n k num index i epoch", float: "lr alpha beta gamma eps weight temperature t scale"}
+_PLAIN = {int: "step steps n k index i epoch", float: "lr alpha beta gamma eps weight temperature t scale"}
 
 
 class Shape(NamedTuple):
@@ -131,6 +131,8 @@ def _choices(
 ) -> Iterator[tuple[Choice, ...]]:
     """One choice for each unknown value, likely ones first."""
     firsts = [first for module in modules for first in _first_layers(module)]
+    words = (m for module in modules for m in module.modules() if isinstance(m, nn.Embedding))
+    firsts += [m for m in itertools.islice(words, 1) if m not in firsts]
     pools = [list(pool) for first in firsts for pool in _of_layer(first, batch)]
     lengths = _lengths(modules)
     pools += [
@@ -143,6 +145,11 @@ def _choices(
         for first in firsts if isinstance(first, nn.Embedding)
     ]  # fmt: skip
     like = list(dict.fromkeys(_like(t) for t in known))
+    tables = [m for module in modules for m in module.modules() if isinstance(m, nn.ModuleList)]
+    for table in tables:  # one table of embeddings for each of some features
+        if len(table) and all(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in table):
+            bound = min(int(m.num_embeddings) for m in table)  # type: ignore[arg-type]
+            pools.append([Shape(sizes, torch.int64, bound) for sizes in ((batch, len(table)), (len(table), batch))])
     asked = [[*_by_name(name, batch), *_of_kind(name, pools)] for name in names]
     rest = [*like, *_usual(batch)]
     if len(names) == 1:
@@ -161,7 +168,7 @@ def _choices(
     if len(names) == 2:
         yield from ((a, b) for a in few for b in some)
         yield from ((a, b) for a in some for b in few)
-    each = [[*own, *some][:6] for own in asked]
+    each = [[*own, *some][: 12 if len(names) < 4 else 6] for own in asked]
     yield from itertools.islice(itertools.product(*each), 2000)
 
 
@@ -257,7 +264,9 @@ def _of_layer(layer: nn.Module, batch: int) -> Iterator[Iterator[Shape]]:
         yield iter((Shape((batch, _LENGTH, width), dtype),))
     if isinstance(layer, nn.RNNCellBase):
         yield iter((Shape((batch, layer.input_size), dtype), Shape((batch, _LENGTH), dtype)))
-    if not type(layer).__module__.startswith("torch.nn"):  # one of the program's own, which multiplies by its parameters
+    if not type(layer).__module__.startswith(
+        "torch.nn"
+    ):  # one of the program's own, which multiplies by its parameters
         for p in layer.parameters(recurse=False):
             if p.ndim == 2:
                 yield (Shape(sizes, dtype) for n in p.shape for sizes in ((batch, n), (batch, _LENGTH, n)))

@@ -201,7 +201,13 @@ def _cuda() -> Iterator[tuple[Any, str, Any]]:
         return
     for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats", "init"):
         yield torch.cuda, name, _nothing()
-    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "current_device"):
+    for name in (
+        "memory_allocated",
+        "max_memory_allocated",
+        "memory_reserved",
+        "max_memory_reserved",
+        "current_device",
+    ):
         yield torch.cuda, name, lambda *_, **__: 0
     yield torch.cuda, "get_device_name", lambda *_: "absent"
 
@@ -248,7 +254,10 @@ def _one_process(modules: frozenset[str]) -> Iterator[tuple[Any, str, Any]]:
         yield distributed, name, _nothing()
     for name, value in (("get_rank", 0), ("get_world_size", 1), ("get_node_local_rank", 0), ("get_backend", "gloo")):
         yield distributed, name, lambda *_, value=value, **__: value
-    meshes = [distributed, *([importlib.import_module("torch.distributed.device_mesh")] if "device_mesh" in modules else ())]
+    meshes = [
+        distributed,
+        *([importlib.import_module("torch.distributed.device_mesh")] if "device_mesh" in modules else ()),
+    ]
     for owner in meshes:
         yield owner, "init_device_mesh", lambda *_, **__: Unknown("meshes of devices are not made")
     multiprocessing: Any = torch.multiprocessing

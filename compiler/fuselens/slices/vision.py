@@ -5,6 +5,7 @@ Where the package itself is absent, a small one stands in for it, whose transfor
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -86,7 +87,9 @@ class DataSet(torch.utils.data.Dataset[Any]):
 
     images: Images
 
-    def __init__(self, root: Any = None, *args: Any, transform: Any = None, target_transform: Any = None, **options: Any) -> None:
+    def __init__(
+        self, root: Any = None, *args: Any, transform: Any = None, target_transform: Any = None, **options: Any
+    ) -> None:
         train = options.get("train", True)
         for value in args:
             train = value if isinstance(value, bool) else train
@@ -199,6 +202,11 @@ def _same(*_: Any, **__: Any) -> Callable[[Any], Any]:
     return lambda image: image
 
 
+_PARTS = {
+    _PACKAGE: ("datasets", "transforms", "utils", "models", "io", "ops"),
+    f"{_PACKAGE}.transforms": ("functional", "v2"),
+    f"{_PACKAGE}.transforms.v2": ("functional",),
+}
 _TRANSFORMS: dict[str, Any] = {
     "Compose": _Compose, "Sequential": lambda *t: _Compose(t), "Lambda": lambda function: function,
     "ToTensor": lambda: _to_tensor, "PILToTensor": lambda: lambda i: _to_tensor(i).byte(), "ToImage": lambda: _to_tensor,
@@ -215,10 +223,14 @@ class _Package(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in _PARTS.get(self.__name__, ()):
+            return importlib.import_module(f"{self.__name__}.{name}")
         if self.__name__ == f"{_PACKAGE}.datasets" and name in _SETS:
             made: Any = type(name, (DataSet,), {"images": _SETS[name]})
         elif ".transforms" in self.__name__:
-            made = _TRANSFORMS.get(name, _same if name[:1].isupper() and name != "InterpolationMode" else Unknown(f"{name} is not here"))
+            made = _TRANSFORMS.get(
+                name, _same if name[:1].isupper() and name != "InterpolationMode" else Unknown(f"{name} is not here")
+            )
         else:
             made = Unknown(f"the package `{_PACKAGE}` is not installed")
         setattr(self, name, made)
