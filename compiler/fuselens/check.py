@@ -33,12 +33,14 @@ from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs,
 from .located import Found, locate
 from .pipeline import Recorder
 from .report import Diagnostic, FileReport, Frame, Report, RunResult, Span
-from .slices import Compiled, Evaluation, Leads, Unknown, described, importers, inferred, why_of, without
+from .slices import Compiled, Evaluation, Leads, Unknown, arguments, described, importers, inferred, why_of, without
 
 Progress = Callable[[str], None]
 log = logging.getLogger(__name__)
 # Findings that the next check may not make: not the function's.
 _OF_THE_MACHINE = frozenset({"FL402", "FL403", "FL405", "FL406", "FL916"})
+_USUAL_GPU = "cuda:sm_90"
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
 _MOST_CALLERS = 3  # programs that are evaluated for what a file that they import compiles
 _MOST_LEFT_OUT = 20  # statements of a program that are told
 _FROM_ANNOTATION = ("fullgraph", "dynamic", "mode", "backend")
@@ -350,7 +352,7 @@ def _import_surroundings(path: str, source: str) -> Iterator[tuple[str, str]]:
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     before = list(sys.path), list(sys.argv), sys.modules.get(name), linecache.cache.get(path)
     sys.path.insert(0, str(root))
-    sys.argv = [path]
+    sys.argv = [path, *arguments(source, path)]
     linecache.cache[path] = (len(source), None, source_text.lines(source, keepends=True), path)
     try:
         yield name, package
@@ -547,12 +549,14 @@ def _called(
         report.diagnostics.append(inputs)
         return _Check(annotated, report)
     chosen = merge_config(config or from_environment(explore=True), found.config, annotated.arguments)
+    evaluated = file.evaluated(annotated)
+    if evaluated is not None and chosen.target == "auto" and "cuda" in evaluated.devices and _HAS_TRITON:
+        chosen = dataclasses.replace(chosen, target=_USUAL_GPU)  # what the program says, and is not here
     given = inputs.origin, inputs.args, inputs.kwargs, inputs.dynamic
     fingerprint = fingerprints.fingerprint(file.path, found.target, given, fingerprints.of_config(chosen))
     if fingerprint and fingerprint == known:
         return _Check(annotated, dataclasses.replace(report, fingerprint=fingerprint, unchanged=True))
     api.reset()  # the file may have called its own functions: what that compiled would be reused, not reported
-    evaluated = file.evaluated(annotated)
     around = evaluated.around.again() if evaluated and evaluated.around else contextlib.nullcontext()
     try:
         with around:

@@ -137,6 +137,18 @@ def parse(source: str, filename: str) -> ast.Module:
         raise SyntaxError(str(error) or type(error).__name__, (filename, 1, 1, "", 1, 1)) from error
 
 
+def _has_trainer_compile(call: ast.Call) -> ast.keyword | None:
+    """The argument that has a trainer of transformers or accelerate compile the model that it is given."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    for keyword in call.keywords:
+        value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+        if keyword.arg == "torch_compile" and value is True and name.endswith("TrainingArguments"):
+            return keyword
+        if keyword.arg == "dynamo_backend" and name == "Accelerator" and str(value).lower() not in ("no", "none"):
+            return keyword
+    return None
+
+
 def span_of(node: ast.expr | ast.stmt | ast.arg, filename: str) -> Span:
     """The span of an ast node."""
     end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset
@@ -235,6 +247,12 @@ class SourceModule(Names):
                 yield self._target(
                     name, place.kind, self.span(found[0]), statement, node, *found, place, None, named=False
                 )
+            elif (keyword := _has_trainer_compile(node)) is not None:
+                name = f"{ast.unparse(node.func)}({keyword.arg})"
+                yield self._target(
+                    name, place.kind, self.span(keyword.value), statement, node, node.func, {"trainer": True}, place, None,
+                    named=False,
+                )  # fmt: skip
             elif isinstance(node.func, ast.Attribute) and (home := self._home(node.func.value, place)) is not None:
                 arguments, name, operand = (
                     compiles_in_place(node),

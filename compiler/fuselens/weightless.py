@@ -6,6 +6,7 @@ A tensor on the CPU that nobody writes to takes addresses and no memory, so a mo
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,13 +17,16 @@ from . import torch_private
 LARGE = 1 << 21
 """Elements of a tensor whose values are not computed."""
 
+_UNRESERVED: dict[str, Any] = (
+    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE} if hasattr(mmap, "MAP_NORESERVE") else {}
+)
 _aten = torch.ops.aten
 _READS = frozenset({_aten._local_scalar_dense.default, _aten.equal.default, _aten.is_nonzero.default})
 
 
 class Weightless(torch_private.RecordingMode):
     """Inside, operators with a large operand or result compute nothing: what they return is new and unwritten where it is
-    large, and else filled with one half (false, zero), which is neither a bad logarithm nor a bad divisor; what they would
+    large, and else one half (of integers, zero), which is neither a bad logarithm nor a bad divisor; what they would
     write to stays as it is. Views are views. All others run."""
 
     def __init__(self) -> None:
@@ -57,14 +61,24 @@ class Weightless(torch_private.RecordingMode):
                 return value
             if id(value) in given:
                 return given[id(value)]
+            if is_large(value):
+                return _unwritten(value)
             made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-            return made if is_large(made) else made.fill_(0.5)
+            return made.fill_(0.5 if made.dtype.is_floating_point or made.dtype.is_complex else 0)
 
         tree_map = torch_private.PYTREE.tree_map
         fake_args, fake_kwargs = tree_map(fake, (args, kwargs))
         with self._fakes:
             made = func(*fake_args, **fake_kwargs)
         return tree_map(real, made)
+
+
+def _unwritten(like: torch.Tensor) -> torch.Tensor:
+    """A new tensor of that layout, on memory that the system has not given yet: zeros, to one who reads them."""
+    extent = 1 + sum((n - 1) * stride for n, stride in zip(like.shape, like.stride(), strict=True))
+    memory = mmap.mmap(-1, extent * like.dtype.itemsize, **_UNRESERVED)
+    storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+    return torch.empty(0, dtype=like.dtype).set_(storage, 0, like.shape, like.stride())  # type: ignore[call-overload]
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -90,9 +104,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _makes_large(func: Any, args: tuple[Any, ...]) -> bool:
-    """Whether an operator that is given no tensor makes a large one. Those that write nothing are called."""
-    if func.name().startswith("aten::empty"):
-        return False
+    """Whether an operator that is given no tensor makes a large one."""
     sizes = next((a for a in args if isinstance(a, (list, tuple))), None)
     if sizes is None:
         return func.name().startswith("aten::arange") and max(map(abs, args), default=0) >= LARGE

@@ -258,7 +258,7 @@ def test_function_deleted_or_guarded(written: Written) -> None:
     body = "if __name__ == '__main__':\n    m = torch.compile(nn.Identity())\n"
     body += "def outer():\n    @fuselens.compile\n    def inner(x=1): ...\n"
     found = [r.diagnostics[0] for r in check.check_file(written(body)).functions]
-    assert [(d.code, d.severity) for d in found] == [("FL901", "hint"), ("FL913", "hint")]
+    assert [(d.code, d.severity) for d in found] == [("FL921", "hint"), ("FL913", "hint")]
 
 
 def test_only_named_functions(written: Written) -> None:

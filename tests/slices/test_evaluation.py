@@ -33,7 +33,6 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
         evaluation = Evaluation(leads, leads.module.annotated)
         namespace: dict[str, Any] = {"__name__": "program", "__file__": path}
         evaluation.run(namespace)
-        assert not [name for name in namespace if name.startswith("__fuselens")]
         return evaluation
 
     return evaluate
@@ -205,3 +204,32 @@ def test_a_report_of_a_program(tmp_path: Path) -> None:
     assert "f32[8, 1, 28, 28]" in [str(t) for t in function.graphs[0].inputs]
     (found,) = [d for d in function.diagnostics if d.code == "FL921"]
     assert "at line 20: f32[8, 1, 28, 28]" in found.message
+
+
+LARGE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(12288, 49152), nn.Linear(49152, 12288)
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+net = nn.Sequential(*(Net() for _ in range(12))).to("cuda")
+net = torch.compile(net)
+for step in range(1000):
+    net(torch.randn(64, 512, 12288, device="cuda")).sum().backward()
+"""
+
+
+def test_a_check_of_a_large_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """14 billion parameters, 1.6 GB an activation."""
+    monkeypatch.setenv("FUSELENS_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "program.py"
+    path.write_text(LARGE)
+    (function,) = check_file(path).functions
+    (graph,) = function.graphs
+    assert "f32[64, 512, 12288]" in [str(t) for t in graph.inputs]
+    assert not function.breaks

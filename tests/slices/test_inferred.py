@@ -74,7 +74,7 @@ CASES: dict[str, tuple[nn.Module, list[str] | None]] = {
     "transformer": (nn.TransformerEncoderLayer(8, 2, batch_first=True), ["f32[2, 16, 8]"]),
     "no parameters": (nn.ReLU(), ["f32[2]"]),
     "reads a value": (Reads(), None),
-    "three operands": (nn.Bilinear(3, 4, 5), None),
+    "two operands": (nn.Bilinear(3, 4, 5), ["f32[2, 3]", "f32[2, 4]"]),
 }
 
 

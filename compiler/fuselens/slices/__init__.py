@@ -1,5 +1,6 @@
 """A program is looked at by evaluating the statements that lead to what it compiles; see :mod:`.evaluation`."""
 
+from .arguments import arguments
 from .evaluation import Compiled, Evaluation, Note, described
 from .inferred import inferred
 from .project import importers, without
@@ -12,6 +13,7 @@ __all__ = [
     "Leads",
     "Note",
     "Unknown",
+    "arguments",
     "described",
     "importers",
     "inferred",

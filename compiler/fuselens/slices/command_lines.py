@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from .unknown import Unknown
 def in_place(modules: frozenset[str]) -> Iterator[tuple[Any, str, Any]]:
     """What to replace for a program that imports ``modules``: owner, name and value."""
     for name, changes in (("click", _click), ("typer", _typer), ("fire", _fire), ("hydra", _hydra)):
-        if name in modules:
+        if name in modules and (name == "hydra" or not sys.argv[1:]):  # what is given is for the library to read
             with contextlib.suppress(ImportError):
                 yield from changes(importlib.import_module(name))
 
@@ -87,7 +88,7 @@ def _hydra(hydra: Any) -> Iterator[tuple[Any, str, Any]]:
                     return function(given)
                 folder = os.path.join(os.path.dirname(function.__code__.co_filename), config_path or ".")
                 with hydra.initialize_config_dir(os.path.abspath(folder), version_base=None):
-                    return function(hydra.compose(config_name or "config"))
+                    return function(hydra.compose(config_name or "config", overrides=sys.argv[1:]))
 
             return call
 

@@ -11,6 +11,7 @@ import ast
 import builtins
 import contextlib
 import functools
+import math
 import os
 import re
 import signal
@@ -65,6 +66,7 @@ class Compiled:
     line: int = 0  # there
     around: Surroundings | None = None  # of that call
     tried: bool = False  # no call of it could be completed
+    devices: frozenset[str] = frozenset()  # types of those that the program put something on, and that are not here
     completed: bool = False  # what was unknown of that call is what the target takes
 
 
@@ -119,18 +121,13 @@ class Evaluation:
         self.notes: list[Note] = []
         self._wanted = {a.qualname: a for a in wanted}
         self._given_on = Unknown("it is not given")  # the last mapping of arguments that is not known
-        self._others: list[dict[str, Any]] = []  # namespaces of other files
+        self._ended = False
         self._clock = _Clock()
         self._trains = any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(leads.module.tree))
         self._devices = OnThisMachine()
 
-    @property
-    def devices(self) -> frozenset[str]:
-        """Types of devices that the program put something on, and that are not here."""
-        return frozenset(self._devices.named)
-
     def run(self, namespace: dict[str, Any]) -> None:
-        """Evaluates the file in ``namespace``."""
+        """Evaluates the file in ``namespace``. Its functions may be called afterwards: then they only go on where they fail."""
         with (
             _quiet(), contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
             vision.installed(), project.imported_by(self._of_the_project), stand_ins.in_place(_imported(self._leads.module.tree)),
@@ -138,9 +135,8 @@ class Evaluation:
         ):  # fmt: skip
             self._execute(self._leads, namespace)
             self._call_what_nobody_calls(namespace)
-        for evaluated in (namespace, *self._others):
-            for name in [n for n in evaluated if n.startswith(rewriting.OURS)]:
-                del evaluated[name]
+        self._ended = True
+        self._clock.stop()
 
     def _call_what_nobody_calls(self, namespace: dict[str, Any]) -> None:
         """Functions that make or call what is not found so far, with arguments that are not known."""
@@ -162,7 +158,6 @@ class Evaluation:
 
     def _of_the_project(self, path: str, text: bytes, namespace: dict[str, Any]) -> None:
         """Evaluates another file; what is not Python raises as its import would."""
-        self._others.append(namespace)
         self._execute(Leads(SourceModule(source_text.decode(text), path), self._leads.names), namespace)
 
     def _execute(self, leads: Leads, namespace: dict[str, Any]) -> None:
@@ -293,7 +288,8 @@ class Evaluation:
                 return annotated
             if code is not None and code.co_filename == self._of and code.co_qualname == annotated.qualname:
                 return annotated
-        return None
+        trainers = (a for a in self._wanted.values() if a.arguments.get("trainer") and a.qualname not in self.found)
+        return next(trainers, None) if isinstance(target, torch.nn.Module) else None  # on behalf of who made it
 
     def _named(self, value: Any, named: bool) -> Any:
         """What is given on, by position or by name. Where names are unknown, there are none: what is required is found missing."""
@@ -339,6 +335,8 @@ class Evaluation:
         return [(span.line, span.column) for span in spans]
 
     def _called(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._ended:
+            return
         if self._is_complete():  # the program has caught our end
             raise _Over
         if compiled.args is not None and not (
@@ -348,7 +346,7 @@ class Evaluation:
         compiled.around = Surroundings.now(compiled.target)
         compiled.args, compiled.kwargs = torch_private.PYTREE.tree_map(_copied, (args, kwargs))
         calls = traceback.walk_stack(sys._getframe(1))
-        compiled.file = self.path
+        compiled.file, compiled.devices = self.path, frozenset(self._devices.named)
         compiled.line = next((line for frame, line in calls if frame.f_code.co_filename == self.path), 0)
         if self._is_complete():
             raise _Over
@@ -471,6 +469,9 @@ class _Clock:
         self._ends = time.monotonic() + LONGEST_SECONDS
         self._imports = 0
 
+    def stop(self) -> None:
+        self._ends = math.inf
+
     def more(self) -> None:
         self._ends = max(self._ends, time.monotonic() + _BETTER_SECONDS)
 
@@ -521,4 +522,4 @@ def _quiet() -> Iterator[None]:
 @functools.cache
 def _nowhere() -> TextIO:
     """Never closed: loggers of libraries keep it."""
-    return open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    return open(os.devnull, "w", encoding="utf-8")

@@ -39,7 +39,7 @@ class Leads:
         inside = self._run_by_targets()
         self.functions: set[int] = set()
         owners = {id(f): c for c in ast.walk(module.tree) if isinstance(c, ast.ClassDef) for f in c.body}
-        candidates = [f for f in functions if id(f) not in compiled and f.name not in inside]
+        candidates = [f for f in functions if id(f) not in compiled and id(f) not in inside]
         found = True
         while found:  # what leads to a function that leads there does so, too
             found = False
@@ -90,6 +90,8 @@ class Leads:
 
     def _is_step(self, call: ast.Call) -> bool:
         name = _last_name(call.func)
+        if any(k.arg in ("torch_compile", "dynamo_backend") for k in call.keywords):
+            return True
         return name in self._names or self.module.applied(call) is not None or compiles_in_place(call) is not None
 
     def runs_itself(self) -> bool:
@@ -104,8 +106,8 @@ class Leads:
         run = [s for s in own if not (isinstance(s, ast.If) and tests_main(s.test))]
         return self.calls(run) or self._hands_over(run)
 
-    def _run_by_targets(self) -> set[str]:
-        """Names of functions of the file that compiled code may call: methods of modules that are compiled, and so on."""
+    def _run_by_targets(self) -> set[int]:
+        """Functions of the file that compiled code may call: methods of modules that are compiled, and so on."""
         targets, classes = self.module.targets, self.module.classes.values()
         waiting: list[ast.AST] = [t.function for t in targets if t.function is not None]
         waiting += [t.owner for t in targets if t.owner is not None and t.annotated.kind != "attribute"]
@@ -115,7 +117,7 @@ class Leads:
             if isinstance(node, _SCOPES):
                 by_name.setdefault(node.name, []).append(node)
         seen: set[int] = set()
-        names: set[str] = set()
+        functions: set[int] = set()
         while waiting:
             node = waiting.pop()
             if id(node) in seen:
@@ -123,10 +125,10 @@ class Leads:
             seen.add(id(node))
             for inner in ast.walk(node):
                 if isinstance(inner, Definition):
-                    names.add(inner.name)
+                    functions.add(id(inner))
                 elif isinstance(inner, ast.Call):
                     waiting += by_name.get(_last_name(inner.func), ())
-        return names
+        return functions
 
 
 def _needs_inputs(target: Target) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import command_lines, lightning
+from . import command_lines, trainers
 from .devices import is_here
 from .unknown import Unknown, UnknownUsed, assumed, is_unknown, why_of
 
@@ -30,13 +30,15 @@ _OF_LAUNCHERS = {
 
 @contextlib.contextmanager
 def in_place(modules: frozenset[str]) -> Iterator[None]:
-    """Inside, for a program that imports ``modules``, no time is slept, no process loads data, nothing is loaded into modules, and one process is all there is."""
+    """Inside, for a program that imports ``modules``, no time is slept, no process loads data, nothing is loaded into modules,
+    and one process is all there is."""
     with replaced(
-        (time, "sleep", _nothing()), (torch, "save", _nothing()), (torch, "load", _loads), (nn.Module, "load_state_dict", _keeps),
-        (nn.Module, "to", _stays()),
+        (time, "sleep", _nothing()), (torch, "save", _nothing()), (torch, "load", _loads()),
+        (nn.Module, "load_state_dict", _keeps), (nn.Module, "to", _stays()),
         (argparse.ArgumentParser, "parse_known_args", _lenient()),
         (torch.autocast, "__init__", _autocast()),
-        *_files(), *_environment(), *_one_process(modules), *_layers(), *_loaders(), *_cuda(), *lightning.in_place(modules), *command_lines.in_place(modules),
+        *_files(), *_environment(), *_one_process(modules), *_layers(), *_loaders(), *_cuda(),
+        *trainers.in_place(modules), *command_lines.in_place(modules),
     ):  # fmt: skip
         yield
 
@@ -69,8 +71,20 @@ def _nothing() -> Any:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _loads(*_: Any, **__: Any) -> Any:
-    raise UnknownUsed("saved tensors are not loaded")
+def _loads() -> Any:
+    real = torch.load
+
+    def load(file: Any, *_: Any, **options: Any) -> Any:
+        """What was saved, with its tensors left in the file; where it is elsewhere, it is unknown."""
+        if not isinstance(file, (str, os.PathLike)) or not os.path.exists(file):
+            raise UnknownUsed(f"the file {file} is not here")
+        safe = options.get("weights_only")
+        try:
+            return real(file, map_location="cpu", mmap=True, weights_only=safe)
+        except RuntimeError:  # of an older format
+            return real(file, map_location="cpu", weights_only=safe)
+
+    return load
 
 
 def _keeps(*_: Any, **__: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-
 ASSUMED_SIZE = 64
 """Stands for a size that is not known: of a vocabulary, of features; attention's heads divide it."""
 

@@ -1,0 +1,1 @@
+from .layers import LoRALinear, inject_lora, lora_state_dict, mark_only_lora_as_trainable, merge_lora

@@ -1,0 +1,3 @@
+from .registry import *
+from .vit import *
+from .mixer import *
