@@ -561,7 +561,7 @@ TABLE: dict[str, Entry] = {
             "assumed inputs",
             "`{what}` was compiled with assumed inputs, {origin}: {inputs}",
             "Nobody states them. A program is not run to find them: the statements that lead to what it compiles are evaluated, loops for "
-            "one round, up to the first call. Where that does not get there, a module's layers say what it takes.",
+            "a few rounds, up to the first call. What is not known of that is what a module's layers take, or a function's body.",
             "State other inputs with `@fuselens.example` or `example_inputs=`.",
             severity="hint",
         ),
