@@ -71,7 +71,8 @@ class Leads:
             if isinstance(node, Definition) and id(node) in self.functions:
                 yield node, None
             elif isinstance(node, ast.ClassDef):
-                yield from ((f, node) for f in node.body if id(f) in self.functions and f.name == "__init__")
+                inside = (f for f in node.body if isinstance(f, Definition) and id(f) in self.functions)
+                yield from ((f, node) for f in inside if f.name == "__init__")
 
     def leads_to(self, function: Definition, targets: Iterable[Annotated]) -> bool:
         """Whether a function makes one of the targets, or calls it by its name."""
@@ -197,7 +198,7 @@ class _Rewriter:
                 leads = self._leads.lead(node.body)
                 node.iter = _call(ITEMS, _maybe(_Unknowing().visit(node.iter)), ast.Constant(leads), at=node.iter)
                 if parts := _parts(node.target):
-                    node.iter = _call(PARTS, node.iter, ast.Constant(parts), ast.Constant(True), at=node.iter)
+                    node.iter = _call(PARTS, node.iter, _form(parts), ast.Constant(True), at=node.iter)
                 self._blocks(node, leads)
             case ast.AsyncFor():
                 self._blocks(node, self._leads.lead(node.body))
@@ -237,7 +238,7 @@ class _Unknowing(ast.NodeTransformer):
     def of(self, node: ast.stmt) -> None:
         """In place; blocks are left as they are, for their statements had their turn."""
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and (parts := _parts(node.targets[0])):
-            node.value = _call(PARTS, node.value, ast.Constant(parts), at=node.value)
+            node.value = _call(PARTS, node.value, _form(parts), at=node.value)
         if isinstance(node, ast.With):
             for item in node.items:
                 item.context_expr = _maybe(self.visit(item.context_expr))
@@ -276,6 +277,10 @@ def _maybe(node: ast.expr) -> ast.expr:
 _BUILT_IN = frozenset(
     "len int float bool str list tuple dict set sorted sum min max range enumerate zip map abs round iter next any all tqdm track".split()
 )
+
+
+def _form(parts: tuple[Any, ...]) -> ast.expr:
+    return ast.Tuple([_form(inner) for inner in parts], ast.Load())
 
 
 def _parts(target: ast.expr) -> tuple[Any, ...]:

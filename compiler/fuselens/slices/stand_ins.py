@@ -258,7 +258,7 @@ def _one_process(modules: frozenset[str]) -> Iterator[tuple[Any, str, Any]]:
     """Nobody is connected to: a group of processes has this one, and what is spread over it stays whole."""
     distributed = torch.distributed
     yield torch.nn.parallel, "DistributedDataParallel", _OneOfOne
-    yield torch.nn.parallel.distributed, "DistributedDataParallel", _OneOfOne
+    yield importlib.import_module("torch.nn.parallel.distributed"), "DistributedDataParallel", _OneOfOne
     if not distributed.is_available():
         return
     for name in (

@@ -29,10 +29,10 @@ class _Sizes:
         return self if dim is None else self[dim]
 
     def __iter__(self) -> Any:
-        return iter(self._of)
+        raise UnknownUsed(why_of(self._of))
 
     def __len__(self) -> int:
-        return len(self._of)  # type: ignore[arg-type]
+        raise UnknownUsed(why_of(self._of))
 
 
 class Unknown:
