@@ -32,8 +32,9 @@ from .discovery import Annotated, SourceModule
 from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, has_example, inputs_for, instance_of
 from .located import Found, locate
 from .pipeline import Recorder
-from .report import Diagnostic, FileReport, Frame, Report, RunResult, Span
-from .slices import Compiled, Evaluation, Leads, Unknown, arguments, described, importers, inferred, why_of, without
+from .report import Diagnostic, FileReport, Frame, Inputs, Report, RunResult, Span
+from .slices import Compiled, Evaluation, Leads, Unknown, arguments, importers, inferred, why_of, without
+from .told_inputs import told
 
 Progress = Callable[[str], None]
 log = logging.getLogger(__name__)
@@ -554,8 +555,12 @@ def _called(
         chosen = dataclasses.replace(chosen, target=_USUAL_GPU)  # what the program says, and is not here
     given = inputs.origin, inputs.args, inputs.kwargs, inputs.dynamic
     fingerprint = fingerprints.fingerprint(file.path, found.target, given, fingerprints.of_config(chosen))
+    evaluated = file.evaluated(annotated)
+    stated = told(inputs, found, evaluated)
+    assumed = [_assumed(annotated, stated)] if stated.assumed else []
     if fingerprint and fingerprint == known:
-        return _Check(annotated, dataclasses.replace(report, fingerprint=fingerprint, unchanged=True))
+        same = dataclasses.replace(report, fingerprint=fingerprint, unchanged=True, inputs=stated, diagnostics=assumed)
+        return _Check(annotated, same)
     api.reset()  # the file may have called its own functions: what that compiled would be reused, not reported
     around = evaluated.around.again() if evaluated and evaluated.around else contextlib.nullcontext()
     try:
@@ -564,8 +569,8 @@ def _called(
                 found.target, inputs.args, inputs.kwargs, config=chosen, function=name, span=annotated.name_span,
                 progress=lambda stage: say(f"{name}: {stage}"), dynamic=inputs.dynamic,
             )  # fmt: skip
-        if inputs.origin in ("call", "layers"):
-            recorder.report.diagnostics.append(_assumed(file, annotated, inputs))
+        recorder.report.inputs = stated
+        recorder.report.diagnostics += assumed
         return _Check(annotated, recorder.report, recorder, fingerprint)
     except SystemExit as error:
         stack = user_stack(error, file.path)
@@ -602,15 +607,9 @@ def _found_here(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
     return found
 
 
-def _assumed(file: OpenFile, annotated: Annotated, inputs: ExampleInputs) -> Diagnostic:
-    evaluated = file.evaluated(annotated) if inputs.origin == "call" else None
-    elsewhere = f" of {Path(evaluated.file).name}" if evaluated and evaluated.file != file.path else ""
-    origin = (
-        f"those of its call at line {evaluated.line}{elsewhere}" if evaluated else "the smallest that its layers take"
-    )
-    given = [*map(described, inputs.args), *(f"{k}={described(v)}" for k, v in inputs.kwargs.items())]
-    values = ", ".join(given) or "none"
-    return diagnostics.make("FL921", annotated.name_span, what=annotated.qualname, origin=origin, inputs=values)
+def _assumed(annotated: Annotated, inputs: Inputs) -> Diagnostic:
+    what = annotated.qualname
+    return diagnostics.make("FL921", annotated.name_span, what=what, origin=inputs.source, inputs=inputs.types)
 
 
 def _left_out(evaluation: Evaluation, path: str, source: str) -> list[Diagnostic]:
@@ -638,7 +637,7 @@ def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0
             return ExampleInputs(called.args, called.kwargs, origin="call")
         module = isinstance(found.target, torch.nn.Module)
         if (module or evaluated is not None) and (made := inferred(found.target)) is not None:
-            return ExampleInputs(made, {}, origin="layers")
+            return ExampleInputs(made, {}, origin="layers" if module else "body")
         made = diagnostics.make("FL901", annotated.name_span, what=annotated.qualname)
         return dataclasses.replace(made, message=f"{made.message}: {error}")
     except ExampleInputsFailed as error:

@@ -186,9 +186,10 @@ class Document:
 
     def found_early(self, report: FileReport) -> None:
         """Takes what a check says before it knows the kernels: what it will say of those is taken to be as before."""
-        report.functions = [self.offered.get(r.function, r) if r.unchanged else r for r in report.functions]
+        unchanged = {r.function for r in report.functions if r.unchanged}
+        report.functions = self._whole(report.functions)
         for r in report.functions:
-            if r is not self.offered.get(r.function):
+            if r.function not in unchanged:
                 r.diagnostics += self._of_kernels.get(r.function, ())
         self.early = report
 
@@ -196,13 +197,24 @@ class Document:
         """Takes a check's outcome. A report without functions but with errors is a failure: the last good one stays."""
         text, self.checking, self.early = self.checking or TrackedText.unedited(self.text), None, None
         self.cold = {r.function for r in report.functions if r.graphs or (r.unchanged and r.function in self.cold)}
-        report.functions = [self.offered.get(r.function, r) if r.unchanged else r for r in report.functions]
+        report.functions = self._whole(report.functions)
         errors = tuple(d for d in report.diagnostics if d.severity == "error")
         if errors and not report.functions:
             self.failed = Failed(errors, text)
         else:
             decided = self.decided(report)
             self.checked, self.failed = Checked(report, text, Correspondence(report), decided), None
+
+    def _whole(self, reports: list[Report]) -> list[Report]:
+        """With the offered reports in place of those that are unchanged, whose inputs may come from elsewhere now."""
+        found: list[Report] = []
+        for r in reports:
+            old = self.offered.get(r.function, r) if r.unchanged else r
+            if old is not r and r.inputs is not None and r.inputs != old.inputs:
+                others = [d for d in old.diagnostics if d.code != "FL921"]
+                old = replace(old, inputs=r.inputs, diagnostics=[*others, *r.diagnostics])
+            found.append(old)
+        return found
 
     def decided(self, report: FileReport) -> tuple[Diagnostic, ...]:
         """The predictions of the checked text that ``report`` confirms or refutes."""
