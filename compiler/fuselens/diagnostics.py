@@ -563,6 +563,7 @@ TABLE: dict[str, Entry] = {
             "Nobody states them. A program is not run to find them: the statements that lead to what it compiles are evaluated, loops for "
             "a few rounds, up to the first call. What is not known of that is what a module's layers take, or a function's body.",
             "State other inputs with `@fuselens.example` or `example_inputs=`.",
+            "Or run the program with `FUSELENS_LIVE=1`: what its own calls pass is used from then on.",
             severity="hint",
         ),
         _e(

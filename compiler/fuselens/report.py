@@ -259,6 +259,7 @@ class Input:
 
     parameter: str  # "" where it has no name
     type: str
+    by_name: bool = False  # given as a keyword
 
     def __str__(self) -> str:
         return f"{self.parameter}: {self.type}" if self.parameter else self.type

@@ -33,4 +33,4 @@ def _named(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterat
     names = [p.name for p in form if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names += [""] * (len(args) - len(names))
     yield from (Input(name, described(value)) for name, value in zip(names, args, strict=False))
-    yield from (Input(name, described(value)) for name, value in kwargs.items())
+    yield from (Input(name, described(value), by_name=True) for name, value in kwargs.items())

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 from lsprotocol import types as lsp
 
-from fuselens.report import FileReport, Input, Inputs, Report
+from fuselens import diagnostics as codes
+from fuselens.report import FileReport, Input, Inputs, Report, Span
+from fuselens_server import fix_trials
 from fuselens_server.convert import SourceText
-from fuselens_server.features import inlay_hints, summary
+from fuselens_server.features import code_actions, inlay_hints, summary
 from fuselens_server.notebooks import Cell, Notebook, _Answer
 from fuselens_server.session import Document, Session
 
@@ -110,3 +112,20 @@ def test_a_report_that_holds_takes_the_new_origin():
     assert document.checked is not None
     (report,) = document.checked.report.functions
     assert (report.mode, report.inputs, report.unchanged) == ("kept", moved, False)
+
+
+def test_assumed_inputs_can_be_written_down():
+    text = "import torch\n\n\n@torch.compile\ndef step(x):\n    return x\n\n\nstep(images)\n"
+    inputs = Inputs("call", (Input("x", "f32[64, 10]"),), 9)
+    name = Span(PATH, 5, 4, 5, 8)
+    finding = codes.make("FL921", name, what="step", origin=inputs.source, inputs=inputs.types)
+    report = Report("step", PATH, name, diagnostics=[finding], inputs=inputs)
+    view = make_view(text, FileReport(PATH, [report]), edits=((0, 0, "# new\n"),))
+    context = lsp.CodeActionContext([], [lsp.CodeActionKind.QuickFix])
+    place = lsp.Range(lsp.Position(5, 5), lsp.Position(5, 5))
+    written, explained = code_actions.code_actions(view, place, context, versioned=False)
+    assert (written.title, written.is_preferred) == ("Write the assumed inputs: @fuselens.example", True)
+    assert explained.title == "Explain FL921"
+    edits = {(e.range.start.line, e.new_text) for e in written.edit.changes[view.uri]}
+    assert edits == {(1, "import fuselens\n"), (5, "@fuselens.example(lambda: (torch.randn(64, 10),))\n")}
+    assert not fix_trials.has_untried(report)
