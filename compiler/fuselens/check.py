@@ -26,7 +26,18 @@ from typing import Any
 
 import torch
 
-from . import api, diagnostics, discovery, fingerprints, fixes, recorded_inputs, sandbox, source_text, torch_names
+from . import (
+    api,
+    diagnostics,
+    discovery,
+    fingerprints,
+    fixes,
+    predictions,
+    recorded_inputs,
+    sandbox,
+    source_text,
+    torch_names,
+)
 from .config import Config, from_environment
 from .discovery import Annotated, SourceModule
 from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, has_example, inputs_for, instance_of
@@ -64,8 +75,11 @@ def check_file(
     """
     started = time.perf_counter()
     report = FileReport(str(path))
+    execution = (config or from_environment()).execution
     try:
-        with opened(path, source, functions, progress) as file:
+        if execution == "never":
+            return _read_only(path, source, functions)
+        with opened(path, source, functions, progress, execution) as file:
             report.diagnostics += file.diagnostics
             names = [annotated.qualname for annotated in file.annotated]
             checks = []
@@ -89,6 +103,16 @@ def check_file(
     return report
 
 
+def _read_only(path: str | Path, source: str | None, functions: tuple[str, ...]) -> FileReport:
+    """What the source alone says. Raises FileRefused."""
+    module = _parsed(read_source(path) if source is None else source, str(path))
+    predicted = predictions.predict(module)
+    reports = [r for r in predictions.not_executed(module) if not functions or r.function in functions]
+    for r in reports:
+        r.diagnostics += predicted.get(r.function, ())
+    return FileReport(str(path), reports)
+
+
 def _import_of_torch(file: OpenFile) -> Span | None:
     return discovery.import_span(file.source, file.path, ("torch", "fuselens"))
 
@@ -98,6 +122,7 @@ def warm_file(
     source: str | None = None,
     functions: tuple[str, ...] = (),
     progress: Progress | None = None,
+    execution: str = "slice",
 ) -> FileReport:
     """Fills the cache with what a program's own calls of the functions need, on the same inputs: nothing that a check
     compiled serves them, because it keeps texts and takes both sides of branches. Calls that runs recorded come first.
@@ -105,7 +130,7 @@ def warm_file(
     The report has what a check that builds nothing does not find: kernels that could not be built."""
     say = progress or _silent
     report = FileReport(str(path))
-    with contextlib.suppress(FileRefused), opened(path, source, functions, progress) as file:
+    with contextlib.suppress(FileRefused), opened(path, source, functions, progress, execution) as file:
         for annotated in file.annotated:
             found = _found(file, annotated)
             if isinstance(found, Diagnostic) or found.config is None:  # another compiler's is not ours to warm
@@ -188,14 +213,15 @@ def opened_function(
     path: str | Path, qualname: str, source: str | None, config: Config | None, progress: Progress | None = None
 ) -> Iterator[OpenFunction]:
     """Imports ``path`` for the duration of the block, for one of its annotated functions. Raises FileRefused."""
-    with opened(path, source, (qualname,), progress) as file:
+    config = config or from_environment()
+    with opened(path, source, (qualname,), progress, config.execution) as file:
         if not file.annotated:
             raise FileRefused(file.diagnostics[0])
         annotated = file.annotated[0]
         found = _found(file, annotated)
         if isinstance(found, Diagnostic):
             raise FileRefused(found)
-        chosen = merge_config(config or from_environment(), found.config, annotated.arguments)
+        chosen = merge_config(config, found.config, annotated.arguments)
         yield OpenFunction(file, annotated, found, chosen)
 
 
@@ -253,12 +279,17 @@ class OpenFile:
 
 @contextlib.contextmanager
 def opened(
-    path: str | Path, source: str | None, functions: tuple[str, ...] = (), progress: Progress | None = None
+    path: str | Path,
+    source: str | None,
+    functions: tuple[str, ...] = (),
+    progress: Progress | None = None,
+    execution: str = "slice",
 ) -> Iterator[OpenFile]:
     """Discovers the annotated functions of ``path`` and, if there are any, imports it for the duration of the block. Where an
-    effect is refused to the import, those are left that it has defined.
+    effect is refused to the import, those are left that it has defined. ``execution`` is as in a configuration: "import" also
+    imports programs, which are evaluated otherwise.
 
-    Raises FileRefused, also when an effect is refused in the block."""
+    Raises FileRefused, also when an effect is refused in the block, and where nothing may be executed."""
     say = progress or _silent
     path = str(path)
     say("discover")
@@ -272,11 +303,14 @@ def opened(
     if not chosen:
         yield OpenFile(path, source, None, [], unknown)
         return
+    if execution == "never":
+        raise FileRefused(diagnostics.make("FL923", chosen[0].name_span, what=chosen[0].qualname))
     code = _compiled(source, path)
     say("import")
     with _import_surroundings(path, source) as (name, package):
         leads = Leads(parsed)
-        evaluation = Evaluation(leads, chosen) if leads.runs_itself() else None
+        evaluates = execution == "slice" and leads.runs_itself()
+        evaluation = Evaluation(leads, chosen) if evaluates else None
         execute = evaluation.run if evaluation is not None else functools.partial(exec, code)
         module, stopped = _imported(name, package, path, source, execute)
         if stopped is not None:

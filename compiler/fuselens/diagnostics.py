@@ -574,6 +574,15 @@ TABLE: dict[str, Entry] = {
             "and what depends on it is unknown; everything else went on.",
             severity="hint",
         ),
+        _e(
+            "FL923",
+            "not executed",
+            "`{what}` was not compiled: nothing of this file may be executed",
+            "`fuselens.execution` (on the command line `--execution`) is `never`: no file is imported, and no statement evaluated. Likely "
+            "graph breaks are still predicted from the source, and your own runs with `FUSELENS_LIVE=1` are shown.",
+            "To have it compiled, choose `slice` or `import`.",
+            severity="information",
+        ),
     )
 }
 

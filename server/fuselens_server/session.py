@@ -14,7 +14,7 @@ from pygls import uris
 
 from fuselens import diagnostics, source_text
 from fuselens.discovery import Annotated, SourceModule
-from fuselens.predictions import predict
+from fuselens.predictions import not_executed, predict
 from fuselens.report import Diagnostic, FileReport, Report, Span
 
 from .convert import Encoding, SourceText
@@ -27,7 +27,7 @@ from .view import View
 
 Predictions = Mapping[str, Sequence[Diagnostic]]  # by the annotated function
 _OF_KERNELS = ("FL3", "FL4", "FL5")  # codes of what is found after capture
-_COMPILED_NOTHING = frozenset({"FL901", "FL908", "FL912", "FL913"})
+_COMPILED_NOTHING = frozenset({"FL901", "FL908", "FL912", "FL913", "FL923"})
 _MAY_COMPILE = re.compile(r"compile|fuselens|torch")  # by a function of another file, too
 _MENTIONS = re.compile(r"fuselens|torch\s*\.\s*compile|from\s+torch\s+import")
 LARGEST_OTHER_FILE = 4 * 1024 * 1024  # bytes; larger files are not read for the columns of related information
@@ -242,6 +242,11 @@ class Document:
     def fail(self, finding: Diagnostic) -> None:
         text, self.checking, self.early = self.checking or TrackedText.unedited(self.text), None, None
         self.failed = Failed((finding,), text)
+
+    def not_executed(self) -> None:
+        """Takes that nothing of the file may be executed: what there is to say comes from its text, and from runs."""
+        text = self.checking.origin if self.checking else self.text
+        self.finish(FileReport(self.path, not_executed(SourceModule(text.text, self.path))))
 
     def clear(self) -> None:
         """Forgets all results: the file has no annotated functions any more."""
