@@ -46,15 +46,15 @@ def shown(inputs: Inputs = INPUTS, **changes: object) -> list[tuple[int, int, st
 
 
 def test_hints_stand_behind_what_compiles():
-    text = "assumed f32[64, 1, 28, 28], n=2.0, i64[64], from line"
-    assert shown() == [(2, 30, f"{text} 10"), (5, 21, f"{text} 9")]
+    types = "f32[64, 1, 28, 28], n=2.0"
+    assert shown() == [(2, 30, f"as in line 10: {types}, …"), (5, 21, f"as in line 9: {types}, …")]
 
 
 def test_the_place_of_the_call_moves_and_leads_there():
     view = make_view(TEXT, reports(INPUTS), edits=((0, 0, "# new\n\n"),))
     hint = next(inlay_hints.assumed(view, EVERYTHING))
-    types, origin = hint.label
-    assert origin.value == "from line 12"
+    origin, types = hint.label
+    assert origin.value == "as in line 12"
     assert origin.location == lsp.Location(view.uri, lsp.Range(lsp.Position(11, 0), lsp.Position(11, 0)))
     assert types.location is None
     assert hint.position.line == 4
@@ -64,11 +64,13 @@ def test_the_place_of_the_call_moves_and_leads_there():
 @pytest.mark.parametrize(
     ("inputs", "text"),
     [
-        (Inputs("layers", (Input("x", "f32[2, 8]"),)), "assumed f32[2, 8], from its layers"),
-        (Inputs("body", (Input("x", "f32[2]"),)), "assumed f32[2], from its body"),
-        (Inputs("call", (), 0), "assumed no inputs, from its call"),
-        (Inputs("call", (Input("x", "f32[100, 100, 100]"),) * 6, 9),
-         "assumed f32[100, 100, 100], f32[100, 100, 100], f32[100, 100, 100], …, from line 9"),
+        (Inputs("layers", (Input("x", "f32[2, 8]"),)), "as its layers take: f32[2, 8]"),
+        (Inputs("body", (Input("x", "f32[2]"),)), "as its body takes: f32[2]"),
+        (Inputs("call", (), 0), "as it is called: no inputs"),
+        (Inputs("call", (Input("x", "f32[100, 10]"), Input("y", "i64[100]")), 9), "as in line 9: f32[100, 10], i64[100]"),
+        (Inputs("call", (Input("x", "f32[10, 100]"),) * 6, 9), "as in line 9: f32[10, 100], f32[10, 100], …"),
+        (Inputs("call", (Input("x", f"f32[{'10000, ' * 5}10000]"),) * 2, 9),
+         "as in line 9: f32[10000, 10000, 10000, 10000, 10000, 10000], …"),
     ],
 )  # fmt: skip
 def test_other_origins_and_many_inputs(inputs: Inputs, text: str):
@@ -93,8 +95,8 @@ def test_lines_of_notebooks_are_those_of_the_cell():
     session.add(notebook, [cell.uri for cell in cells])
     line = cells[1].start + 1
     there = lsp.Location(notebook.uri, lsp.Range(lsp.Position(line, 0), lsp.Position(line, 0)))
-    part = _Answer(session, cells[0]).value(lsp.InlayHintLabelPart(f"from line {line + 1}", location=there))
-    assert (part.value, part.location.uri, part.location.range.start.line) == ("from line 2", "cell:2", 1)
+    part = _Answer(session, cells[0]).value(lsp.InlayHintLabelPart(f"as in line {line + 1}", location=there))
+    assert (part.value, part.location.uri, part.location.range.start.line) == ("as in line 2", "cell:2", 1)
 
 
 def test_the_summary_says_where_inputs_come_from():

@@ -22,10 +22,11 @@ _DTYPES = {
 }  # fmt: skip
 _ANNOTATED = re.compile(r"[ \t]*:(?!=)")
 _MAXIMUM_VARIANTS = 2
-_LONGEST = 60  # of the types that were assumed, in a hint
+_LONGEST = 43  # VS Code cuts hints there
+_WITHOUT_A_LINE = {"layers": "as its layers take", "body": "as its body takes"}
 _ABOUT = (
-    "Nobody states what `{what}` takes, so it was compiled with assumed inputs, {source}:\n{values}\n"
-    "State others with `fuselens.example` or `example_inputs=`."
+    "Nobody states what {what} takes, so it was compiled with assumed inputs, {source}:\n{values}\n"
+    "State others with fuselens.example or example_inputs=."
 )
 
 
@@ -95,11 +96,9 @@ def assumed(view: View, visible: lsp.Range) -> Iterator[lsp.InlayHint]:
             continue
         place = _behind(view, function)
         if visible.start.line <= place.line <= visible.end.line:
-            label = [
-                lsp.InlayHintLabelPart(f"assumed {_types(report.inputs)}, "),
-                _origin(view, report.file, report.inputs),
-            ]
-            yield lsp.InlayHint(place, label, tooltip=_about(function, report.inputs), padding_left=True)
+            origin = _origin(view, report.file, report.inputs)
+            types = lsp.InlayHintLabelPart(f": {_types(report.inputs, _LONGEST - len(origin.value) - 2)}")
+            yield lsp.InlayHint(place, [origin, types], tooltip=_about(function, report.inputs), padding_left=True)
 
 
 def _behind(view: View, function: Annotated) -> lsp.Position:
@@ -112,21 +111,23 @@ def _behind(view: View, function: Annotated) -> lsp.Position:
     return text.position(text.line_start(line) + len(code))
 
 
-def _types(inputs: Inputs) -> str:
-    """Tensors by their types, other values with their names; the first ones where they are many."""
+def _types(inputs: Inputs, longest: int) -> str:
+    """Tensors by their types, other values with their names; of many the first ones, at least one."""
     texts = [v.type if "[" in v.type or not v.parameter else f"{v.parameter}={v.type}" for v in inputs.values]
-    shown = 1
-    while shown < len(texts) and len(", ".join(texts[: shown + 1])) <= _LONGEST:
-        shown += 1
-    return ", ".join([*texts[:shown], "…"] if shown < len(texts) else texts) or "no inputs"
+    shown = ", ".join(texts) or "no inputs"
+    for count in range(len(texts) - 1, 0, -1):
+        if len(shown) <= longest:
+            break
+        shown = ", ".join([*texts[:count], "…"])
+    return shown
 
 
 def _origin(view: View, file: str, inputs: Inputs) -> lsp.InlayHintLabelPart:
     """Leads to the call, where there is one."""
     if not inputs.line:
-        return lsp.InlayHintLabelPart(f"from its {inputs.origin}")
+        return lsp.InlayHintLabelPart(_WITHOUT_A_LINE.get(inputs.origin, "as it is called"))
     place = view.compiled.anchor(Span(file, inputs.line, 0, inputs.line, 0))
-    return lsp.InlayHintLabelPart(f"from line {place.start.line + 1}", location=lsp.Location(view.uri, place))
+    return lsp.InlayHintLabelPart(f"as in line {place.start.line + 1}", location=lsp.Location(view.uri, place))
 
 
 def _about(function: Annotated, inputs: Inputs) -> str:
