@@ -319,7 +319,8 @@ def opened(
         unknown += sandbox.take()
         unknown += _left_out(evaluation, path, source) if evaluation is not None else []
         try:
-            yield OpenFile(path, source, module, chosen, unknown, evaluation)
+            nobody = None if execution == "slice" else []
+            yield OpenFile(path, source, module, chosen, unknown, evaluation, nobody)
         except sandbox.Refused as refusal:
             raise FileRefused(refusal.finding) from refusal
 
@@ -589,8 +590,7 @@ def _called(
         chosen = dataclasses.replace(chosen, target=_USUAL_GPU)  # what the program says, and is not here
     given = inputs.origin, inputs.args, inputs.kwargs, inputs.dynamic
     fingerprint = fingerprints.fingerprint(file.path, found.target, given, fingerprints.of_config(chosen))
-    evaluated = file.evaluated(annotated)
-    stated = told(inputs, found, evaluated)
+    stated = told(inputs, found, evaluated, file.path)
     assumed = [_assumed(annotated, stated)] if stated.assumed else []
     if fingerprint and fingerprint == known:
         same = dataclasses.replace(report, fingerprint=fingerprint, unchanged=True, inputs=stated, diagnostics=assumed)

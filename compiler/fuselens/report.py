@@ -267,13 +267,14 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a function was compiled with, and who says so. ``line`` is that of the program's call, 0 elsewhere;
-    ``completed`` says that parts of that call were not known, and are what the function takes."""
+    """What a function was compiled with, and who says so. ``line`` is that of the program's call, 0 elsewhere, and ``file`` where
+    that is another file; ``completed`` says that parts of that call were not known, and are what the function takes."""
 
     origin: Origin
     values: tuple[Input, ...] = ()
     line: int = 0
     completed: bool = False
+    file: str = ""
 
     @property
     def assumed(self) -> bool:
@@ -286,7 +287,9 @@ class Inputs:
         if self.origin != "call":
             return _SOURCES[self.origin]
         known = "; what is unknown there is what it takes" if self.completed else ""
-        return "those of its call" + (f" at line {self.line}" if self.line else "") + known
+        where = f" at line {self.line}" if self.line else ""
+        other = f" of {self.file.replace(chr(92), '/').rpartition('/')[2]}" if self.file else ""
+        return f"those of its call{where}{other}{known}"
 
     @property
     def types(self) -> str:

@@ -14,14 +14,16 @@ from .signatures import signature
 from .slices import Compiled, described
 
 
-def told(inputs: ExampleInputs, found: Found, evaluated: Compiled | None) -> Inputs:
-    """``evaluated`` is what the evaluation of a program found, whose call they may come from. ``self`` is left out."""
+def told(inputs: ExampleInputs, found: Found, evaluated: Compiled | None, path: str) -> Inputs:
+    """Of a function of the file ``path``. ``evaluated`` is what the evaluation of a program found, whose call they may come from.
+    ``self`` is left out."""
     values = list(_named(found.target, inputs.args, inputs.kwargs))
     if found.owner is not None and inputs.args:
         values = values[1:]
     call = evaluated if inputs.origin == "call" else None
-    line, completed = (call.line, call.completed) if call is not None else (0, False)
-    return Inputs(inputs.origin, tuple(values), line, completed)
+    if call is None:
+        return Inputs(inputs.origin, tuple(values))
+    return Inputs(inputs.origin, tuple(values), call.line, call.completed, call.file if call.file != path else "")
 
 
 def _named(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Input]:

@@ -9,6 +9,7 @@ import pytest
 
 from fuselens import views, wire
 from fuselens.check import check_file
+from fuselens.config import Config
 from fuselens.report import FileReport, Report
 
 Written = Callable[..., Path]
@@ -81,3 +82,12 @@ def test_a_report_that_holds_says_where_they_come_from_now(written: Written) -> 
     assert second.inputs is not None
     assert second.inputs.line == 15
     assert ["at line 15" in d.message for d in second.diagnostics] == [True]
+
+
+def test_a_call_in_another_file(written: Written) -> None:
+    path = written(f"{MODEL}\nmodel = torch.compile(Model())\ndef step(x): return model(x)")
+    written("from module_under_check import step\nstep(torch.ones(7, 8))", name="train.py")
+    (report,) = check_file(path).functions
+    assert views.inputs_text(report) == "inputs x: f32[7, 8] (those of its call at line 5 of train.py)"
+    (elsewhere,) = check_file(path, config=Config(execution="import", explore=True)).functions
+    assert views.inputs_text(elsewhere) == "inputs x: f32[2, 8] (the smallest that its layers take)"

@@ -82,6 +82,15 @@ def test_what_somebody_states_is_not_assumed(origin):
     assert shown(replace(INPUTS, origin=origin)) == []
 
 
+def test_a_call_in_another_file():
+    inputs = replace(INPUTS, file="/project/train.py")
+    hint = next(inlay_hints.assumed(make_view(TEXT, reports(inputs)), EVERYTHING))
+    origin, _ = hint.label
+    assert origin.value == "as in train.py:10"
+    assert (origin.location.uri, origin.location.range.start.line) == ("file:///project/train.py", 9)
+    assert "those of its call at line 10 of train.py:" in hint.tooltip
+
+
 def test_hints_only_in_the_visible_range():
     view = make_view(TEXT, reports(INPUTS))
     seen = inlay_hints.assumed(view, lsp.Range(lsp.Position(3, 0), lsp.Position(9, 0)))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from fuselens_server import messages, settings
 from fuselens_server.settings import Settings
 
+EXTENSION = Path(__file__).resolve().parents[2] / "extension"
 pytestmark = pytest.mark.asyncio(loop_scope="function")
 
 
@@ -41,3 +45,11 @@ async def test_the_setting():
     chosen, problems = settings.read({"execution": "perhaps"})
     assert chosen == Settings()
     assert problems == ["fuselens.execution: expected one of slice, import, never, got 'perhaps'"]
+
+
+async def test_the_extension_tells_the_server_each_of_its_settings():
+    shown = json.loads((EXTENSION / "package.json").read_text())["contributes"]["configuration"]["properties"]
+    known = {name.removeprefix("fuselens.") for name in shown} & settings._NAMES.keys() - {"interpreter"}
+    assert "execution" in known
+    told = (EXTENSION / "src" / "session.ts").read_text()
+    assert {name for name in known if f'settings.get("{name}"' not in told} == set()

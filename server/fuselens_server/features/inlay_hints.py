@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
 from fuselens.discovery import Annotated
 from fuselens.report import Inputs, Shape, Span, Tensor
+from fuselens_server.features.locations import user_location
 from fuselens_server.view import View
 
 if TYPE_CHECKING:
@@ -126,8 +128,11 @@ def _origin(view: View, file: str, inputs: Inputs) -> lsp.InlayHintLabelPart:
     """Leads to the call, where there is one."""
     if not inputs.line:
         return lsp.InlayHintLabelPart(_WITHOUT_A_LINE.get(inputs.origin, "as it is called"))
-    place = view.compiled.anchor(Span(file, inputs.line, 0, inputs.line, 0))
-    return lsp.InlayHintLabelPart(f"as in line {place.start.line + 1}", location=lsp.Location(view.uri, place))
+    call = Span(inputs.file or file, inputs.line, 0, inputs.line, 0)
+    location = user_location(view, view.compiled, call, nearest=True)
+    line = location.range.start.line + 1 if location else inputs.line
+    where = replace(call, line=line).place(file)
+    return lsp.InlayHintLabelPart(f"as in {where}", location=location)
 
 
 def _about(function: Annotated, inputs: Inputs) -> str:
