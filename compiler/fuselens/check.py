@@ -26,14 +26,26 @@ from typing import Any
 
 import torch
 
-from . import api, diagnostics, discovery, fingerprints, fixes, recorded_inputs, sandbox, source_text, torch_names
+from . import (
+    api,
+    diagnostics,
+    discovery,
+    fingerprints,
+    fixes,
+    predictions,
+    recorded_inputs,
+    sandbox,
+    source_text,
+    torch_names,
+)
 from .config import Config, from_environment
 from .discovery import Annotated, SourceModule
 from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, has_example, inputs_for, instance_of
 from .located import Found, locate
 from .pipeline import Recorder
-from .report import Diagnostic, FileReport, Frame, Report, RunResult, Span
-from .slices import Compiled, Evaluation, Leads, Unknown, arguments, described, importers, inferred, why_of, without
+from .report import Diagnostic, FileReport, Frame, Inputs, Report, RunResult, Span
+from .slices import Compiled, Evaluation, Leads, Unknown, arguments, importers, inferred, why_of, without
+from .told_inputs import told
 
 Progress = Callable[[str], None]
 log = logging.getLogger(__name__)
@@ -63,8 +75,11 @@ def check_file(
     """
     started = time.perf_counter()
     report = FileReport(str(path))
+    execution = (config or from_environment()).execution
     try:
-        with opened(path, source, functions, progress) as file:
+        if execution == "never":
+            return _read_only(path, source, functions)
+        with opened(path, source, functions, progress, execution) as file:
             report.diagnostics += file.diagnostics
             names = [annotated.qualname for annotated in file.annotated]
             checks = []
@@ -88,6 +103,16 @@ def check_file(
     return report
 
 
+def _read_only(path: str | Path, source: str | None, functions: tuple[str, ...]) -> FileReport:
+    """What the source alone says. Raises FileRefused."""
+    module = _parsed(read_source(path) if source is None else source, str(path))
+    predicted = predictions.predict(module)
+    reports = [r for r in predictions.not_executed(module) if not functions or r.function in functions]
+    for r in reports:
+        r.diagnostics += predicted.get(r.function, ())
+    return FileReport(str(path), reports)
+
+
 def _import_of_torch(file: OpenFile) -> Span | None:
     return discovery.import_span(file.source, file.path, ("torch", "fuselens"))
 
@@ -97,6 +122,7 @@ def warm_file(
     source: str | None = None,
     functions: tuple[str, ...] = (),
     progress: Progress | None = None,
+    execution: str = "slice",
 ) -> FileReport:
     """Fills the cache with what a program's own calls of the functions need, on the same inputs: nothing that a check
     compiled serves them, because it keeps texts and takes both sides of branches. Calls that runs recorded come first.
@@ -104,7 +130,7 @@ def warm_file(
     The report has what a check that builds nothing does not find: kernels that could not be built."""
     say = progress or _silent
     report = FileReport(str(path))
-    with contextlib.suppress(FileRefused), opened(path, source, functions, progress) as file:
+    with contextlib.suppress(FileRefused), opened(path, source, functions, progress, execution) as file:
         for annotated in file.annotated:
             found = _found(file, annotated)
             if isinstance(found, Diagnostic) or found.config is None:  # another compiler's is not ours to warm
@@ -187,14 +213,15 @@ def opened_function(
     path: str | Path, qualname: str, source: str | None, config: Config | None, progress: Progress | None = None
 ) -> Iterator[OpenFunction]:
     """Imports ``path`` for the duration of the block, for one of its annotated functions. Raises FileRefused."""
-    with opened(path, source, (qualname,), progress) as file:
+    config = config or from_environment()
+    with opened(path, source, (qualname,), progress, config.execution) as file:
         if not file.annotated:
             raise FileRefused(file.diagnostics[0])
         annotated = file.annotated[0]
         found = _found(file, annotated)
         if isinstance(found, Diagnostic):
             raise FileRefused(found)
-        chosen = merge_config(config or from_environment(), found.config, annotated.arguments)
+        chosen = merge_config(config, found.config, annotated.arguments)
         yield OpenFunction(file, annotated, found, chosen)
 
 
@@ -252,12 +279,17 @@ class OpenFile:
 
 @contextlib.contextmanager
 def opened(
-    path: str | Path, source: str | None, functions: tuple[str, ...] = (), progress: Progress | None = None
+    path: str | Path,
+    source: str | None,
+    functions: tuple[str, ...] = (),
+    progress: Progress | None = None,
+    execution: str = "slice",
 ) -> Iterator[OpenFile]:
     """Discovers the annotated functions of ``path`` and, if there are any, imports it for the duration of the block. Where an
-    effect is refused to the import, those are left that it has defined.
+    effect is refused to the import, those are left that it has defined. ``execution`` is as in a configuration: "import" also
+    imports programs, which are evaluated otherwise.
 
-    Raises FileRefused, also when an effect is refused in the block."""
+    Raises FileRefused, also when an effect is refused in the block, and where nothing may be executed."""
     say = progress or _silent
     path = str(path)
     say("discover")
@@ -271,11 +303,14 @@ def opened(
     if not chosen:
         yield OpenFile(path, source, None, [], unknown)
         return
+    if execution == "never":
+        raise FileRefused(diagnostics.make("FL923", chosen[0].name_span, what=chosen[0].qualname))
     code = _compiled(source, path)
     say("import")
     with _import_surroundings(path, source) as (name, package):
         leads = Leads(parsed)
-        evaluation = Evaluation(leads, chosen) if leads.runs_itself() else None
+        evaluates = execution == "slice" and leads.runs_itself()
+        evaluation = Evaluation(leads, chosen) if evaluates else None
         execute = evaluation.run if evaluation is not None else functools.partial(exec, code)
         module, stopped = _imported(name, package, path, source, execute)
         if stopped is not None:
@@ -284,7 +319,8 @@ def opened(
         unknown += sandbox.take()
         unknown += _left_out(evaluation, path, source) if evaluation is not None else []
         try:
-            yield OpenFile(path, source, module, chosen, unknown, evaluation)
+            nobody = None if execution == "slice" else []
+            yield OpenFile(path, source, module, chosen, unknown, evaluation, nobody)
         except sandbox.Refused as refusal:
             raise FileRefused(refusal.finding) from refusal
 
@@ -554,8 +590,11 @@ def _called(
         chosen = dataclasses.replace(chosen, target=_USUAL_GPU)  # what the program says, and is not here
     given = inputs.origin, inputs.args, inputs.kwargs, inputs.dynamic
     fingerprint = fingerprints.fingerprint(file.path, found.target, given, fingerprints.of_config(chosen))
+    stated = told(inputs, found, evaluated, file.path)
+    assumed = [_assumed(annotated, stated)] if stated.assumed else []
     if fingerprint and fingerprint == known:
-        return _Check(annotated, dataclasses.replace(report, fingerprint=fingerprint, unchanged=True))
+        same = dataclasses.replace(report, fingerprint=fingerprint, unchanged=True, inputs=stated, diagnostics=assumed)
+        return _Check(annotated, same)
     api.reset()  # the file may have called its own functions: what that compiled would be reused, not reported
     around = evaluated.around.again() if evaluated and evaluated.around else contextlib.nullcontext()
     try:
@@ -564,8 +603,8 @@ def _called(
                 found.target, inputs.args, inputs.kwargs, config=chosen, function=name, span=annotated.name_span,
                 progress=lambda stage: say(f"{name}: {stage}"), dynamic=inputs.dynamic,
             )  # fmt: skip
-        if inputs.origin in ("call", "layers"):
-            recorder.report.diagnostics.append(_assumed(file, annotated, inputs))
+        recorder.report.inputs = stated
+        recorder.report.diagnostics += assumed
         return _Check(annotated, recorder.report, recorder, fingerprint)
     except SystemExit as error:
         stack = user_stack(error, file.path)
@@ -602,15 +641,9 @@ def _found_here(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
     return found
 
 
-def _assumed(file: OpenFile, annotated: Annotated, inputs: ExampleInputs) -> Diagnostic:
-    evaluated = file.evaluated(annotated) if inputs.origin == "call" else None
-    elsewhere = f" of {Path(evaluated.file).name}" if evaluated and evaluated.file != file.path else ""
-    origin = (
-        f"those of its call at line {evaluated.line}{elsewhere}" if evaluated else "the smallest that its layers take"
-    )
-    given = [*map(described, inputs.args), *(f"{k}={described(v)}" for k, v in inputs.kwargs.items())]
-    values = ", ".join(given) or "none"
-    return diagnostics.make("FL921", annotated.name_span, what=annotated.qualname, origin=origin, inputs=values)
+def _assumed(annotated: Annotated, inputs: Inputs) -> Diagnostic:
+    what = annotated.qualname
+    return diagnostics.make("FL921", annotated.name_span, what=what, origin=inputs.source, inputs=inputs.types)
 
 
 def _left_out(evaluation: Evaluation, path: str, source: str) -> list[Diagnostic]:
@@ -638,7 +671,7 @@ def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0
             return ExampleInputs(called.args, called.kwargs, origin="call")
         module = isinstance(found.target, torch.nn.Module)
         if (module or evaluated is not None) and (made := inferred(found.target)) is not None:
-            return ExampleInputs(made, {}, origin="layers")
+            return ExampleInputs(made, {}, origin="layers" if module else "body")
         made = diagnostics.make("FL901", annotated.name_span, what=annotated.qualname)
         return dataclasses.replace(made, message=f"{made.message}: {error}")
     except ExampleInputsFailed as error:

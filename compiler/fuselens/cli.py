@@ -99,6 +99,11 @@ def _parser() -> argparse.ArgumentParser:
             "--print-after", action="append", default=[], metavar="STAGE", help="print a stage's text (repeatable; all)"
         )
         command.add_argument("--dump", type=Path, metavar="DIR", help="write every stage's text below DIR")
+        command.add_argument(
+            "--execution", choices=config.EXECUTIONS,
+            help="of programs: evaluate what leads to compiled functions (slice, the default), import them like other files, "
+            "or never execute anything and predict from the source",
+        )  # fmt: skip
 
     serve = commands.add_parser("serve", help="start the language server on stdin and stdout")
     serve.add_argument("arguments", nargs=argparse.REMAINDER, help="passed to the server")
@@ -286,6 +291,8 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         options["target"] = arguments.device
     if arguments.cxx is not None:
         options["cxx"] = arguments.cxx
+    if getattr(arguments, "execution", None) is not None:
+        options["execution"] = arguments.execution
     if getattr(arguments, "dump", None) is not None:
         options["assembly"] = ["all"]
     elif stages := _stages(getattr(arguments, "print_after", [])):

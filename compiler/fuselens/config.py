@@ -15,6 +15,7 @@ from typing import Any
 
 _WEEK = 604800
 TARGET = re.compile(r"auto|cpu|cuda(:sm_\d+[af]?)?")
+EXECUTIONS = ("slice", "import", "never")
 TARGETS = "auto, cpu, cuda or a GPU's architecture, such as cuda:sm_90"
 
 
@@ -43,6 +44,9 @@ class Config:
     build_limit: float = 300.0  # seconds after which a compiler that builds kernels is ended
     build: bool = True  # without: graphs run as captured, and what their kernels would be is worked out after the call
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)
+    execution: str = (
+        "slice"  # in a check: evaluate what a program compiles ("slice"), "import" every file, or "never" run one
+    )
     cache_dir: Path = field(default_factory=lambda: _absolute(Path("~/.cache/fuselens")))
     cxx: str = ""  # empty: $CXX, else g++, clang++, ziglang
     cpu_isa: str = ""  # "", "avx2", "avx512", "neon", "scalar"
@@ -57,6 +61,8 @@ class Config:
     def __post_init__(self) -> None:
         if not TARGET.fullmatch(self.target):
             raise ValueError(f"target is {self.target!r}: give {TARGETS}")
+        if self.execution not in EXECUTIONS:
+            raise ValueError(f"execution is {self.execution!r}: give {', '.join(EXECUTIONS[:-1])} or {EXECUTIONS[-1]}")
         if not 0.0 <= self.memory_budget <= 1.0:
             raise ValueError(f"memory_budget is {self.memory_budget}: give a number from 0 (recompute) to 1 (keep)")
         if not 0.0 <= self.cuda_graph_memory <= 1.0:
@@ -174,7 +180,7 @@ def assembly_of(config: Config) -> frozenset[str]:
 _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
     "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "cuda_graph_memory", "keep_freed_memory",
-    "build", "build_limit", "explore", "cache_dir", "print_after", "dump", "strict", "live", "assembly", "triton_variables",
+    "build", "build_limit", "explore", "execution", "cache_dir", "print_after", "dump", "strict", "live", "assembly", "triton_variables",
 })  # fmt: skip
 
 

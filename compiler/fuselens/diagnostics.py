@@ -563,6 +563,7 @@ TABLE: dict[str, Entry] = {
             "Nobody states them. A program is not run to find them: the statements that lead to what it compiles are evaluated, loops for "
             "a few rounds, up to the first call. What is not known of that is what a module's layers take, or a function's body.",
             "State other inputs with `@fuselens.example` or `example_inputs=`.",
+            "Or run the program with `FUSELENS_LIVE=1`: what its own calls pass is used from then on.",
             severity="hint",
         ),
         _e(
@@ -572,6 +573,15 @@ TABLE: dict[str, Entry] = {
             "The file is a program, so it was not run. The statements that lead to what it compiles were evaluated. This one failed here, "
             "and what depends on it is unknown; everything else went on.",
             severity="hint",
+        ),
+        _e(
+            "FL923",
+            "not executed",
+            "`{what}` was not compiled: nothing of this file may be executed",
+            "`fuselens.execution` (on the command line `--execution`) is `never`: no file is imported, and no statement evaluated. Likely "
+            "graph breaks are still predicted from the source, and your own runs with `FUSELENS_LIVE=1` are shown.",
+            "To have it compiled, choose `slice` or `import`.",
+            severity="information",
         ),
     )
 }

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import torch
 
+from .report import Origin
 from .signatures import annotations_of, signature
 
 # Multiples of eight first, because sizes are split into heads and vector lanes; then of four.
@@ -35,8 +36,6 @@ _DTYPES = (
 )  # fmt: skip
 _EMPTY = inspect.Parameter.empty
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-Origin = Literal["fuselens.example", "example_inputs", "annotations", "defaults", "recorded", "call", "layers"]
 
 
 class NoExampleInputs(Exception):

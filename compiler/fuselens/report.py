@@ -17,6 +17,16 @@ from typing import Any, Literal
 SCHEMA_VERSION = 1
 PREVENTING = frozenset({"FL202", "FL402", "FL403"})  # findings of what keeps from being compiled what could be
 Severity = Literal["error", "warning", "information", "hint"]
+Origin = Literal["fuselens.example", "example_inputs", "annotations", "defaults", "recorded", "call", "layers", "body"]
+_SOURCES: dict[str, str] = {
+    "fuselens.example": "those that its author states",
+    "example_inputs": "those that its author states",
+    "annotations": "made from its annotations",
+    "defaults": "its parameters' defaults",
+    "recorded": "like those of the last call of your own run",
+    "layers": "the smallest that its layers take",
+    "body": "small ones that its body takes",
+}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -243,6 +253,52 @@ class Graph:
         return next((s for s in self.stages if s.name == name), None)
 
 
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An argument of the call that was compiled: ``type`` in a few words, such as ``f32[64, 1, 28, 28]``."""
+
+    parameter: str  # "" where it has no name
+    type: str
+    by_name: bool = False  # given as a keyword
+
+    def __str__(self) -> str:
+        return f"{self.parameter}: {self.type}" if self.parameter else self.type
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a function was compiled with, and who says so. ``line`` is that of the program's call, 0 elsewhere, and ``file`` where
+    that is another file; ``completed`` says that parts of that call were not known, and are what the function takes."""
+
+    origin: Origin
+    values: tuple[Input, ...] = ()
+    line: int = 0
+    completed: bool = False
+    file: str = ""
+
+    @property
+    def assumed(self) -> bool:
+        """Whether nobody states them, and no run had them."""
+        return self.origin in ("call", "layers", "body")
+
+    @property
+    def source(self) -> str:
+        """Where they come from: ``those of its call at line 48``."""
+        if self.origin != "call":
+            return _SOURCES[self.origin]
+        known = "; what is unknown there is what it takes" if self.completed else ""
+        where = f" at line {self.line}" if self.line else ""
+        other = f" of {self.file.replace(chr(92), '/').rpartition('/')[2]}" if self.file else ""
+        return f"those of its call{where}{other}{known}"
+
+    @property
+    def types(self) -> str:
+        return ", ".join(value.type for value in self.values) or "none"
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.values)) or "none"
+
+
 @dataclass(slots=True)
 class Report:
     """Everything that one compilation of one annotated function produced."""
@@ -262,7 +318,10 @@ class Report:
     versions: dict[str, str] = field(default_factory=dict)
     schema: int = SCHEMA_VERSION
     fingerprint: str = ""  # of what it depends on; "" when that cannot be told
-    unchanged: bool = False  # the caller's report of this fingerprint holds: nothing else is in this one
+    unchanged: bool = (
+        False  # the caller's report of this fingerprint holds: no more than ``inputs`` and FL921 is in this one
+    )
+    inputs: Inputs | None = None  # of the call that was compiled; None where there was none
 
     @property
     def kernels(self) -> list[Kernel]:

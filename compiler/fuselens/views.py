@@ -110,6 +110,7 @@ def summary_lines(report: Report) -> list[str]:
     """What ``fuselens check`` says about one function, apart from its diagnostics: counts, kernels, where time went."""
     place = f"{report.span}: " if report.span is not None else f"{report.file}: "
     out = [f"{place}{report.function}: {report.summary()}"]
+    out += [f"  {inputs_text(report)}"] if report.inputs else []
     if report.prevented is not None:
         out.append(f"  not compiled{' in whole' if report.compiled else ''}: {report.prevented.code}, see below")
     for graph in report.graphs:
@@ -132,6 +133,11 @@ def summary_lines(report: Report) -> list[str]:
     if timings := _timings_text([*report.timings, *(t for g in report.graphs for t in g.timings)]):
         out.append(f"  {timings}")
     return out
+
+
+def inputs_text(report: Report) -> str:
+    """``inputs x: f32[4, 8] (those of its call at line 48)``; "" where nothing was called."""
+    return f"inputs {report.inputs} ({report.inputs.source})" if report.inputs else ""
 
 
 def _operations_text(graph: Graph) -> str:
@@ -162,6 +168,7 @@ def explain(report: Report, source: str | None = None) -> str:
     """Everything that is known about one compilation, for a reader. ``source`` adds excerpts."""
     head = " · ".join(filter(None, (f"target {report.target}", report.mode)))
     out = [f"{report.function}  {report.span or report.file}", f"{report.summary()}  ({head})"]
+    out += [inputs_text(report)] if report.inputs else []
     out += _section("Breaks", (diagnostic_text(b, source, full=True) for b in report.breaks))
     out += _section("Diagnostics", (diagnostic_text(d, source, full=True) for d in report.diagnostics))
     out += _section("Symbols", (_symbol_text(s) for s in report.symbols))

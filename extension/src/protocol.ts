@@ -85,5 +85,10 @@ export interface ServerSettings {
   memoryLimit: number;
   /** "" is the compiler's choice. */
   target: string;
+  /** "slice", "import" or "never" */
+  execution: string;
   codeLens: boolean;
+  live: boolean;
+  warmFiles: boolean;
+  tryFixes: boolean;
 }

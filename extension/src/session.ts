@@ -288,7 +288,11 @@ function serverSettings(scope: vscode.Uri | undefined): ServerSettings {
     timeout: settings.get("timeout", 60),
     memoryLimit: Math.round(settings.get("memoryLimit", 8192)),
     target: target === "auto" ? "" : target,
+    execution: settings.get("execution", "slice"),
     codeLens: settings.get("codeLens.enabled", true),
+    live: settings.get("live", false),
+    warmFiles: settings.get("warmFiles", true),
+    tryFixes: settings.get("tryFixes", true),
   };
 }
 

@@ -79,6 +79,9 @@ class Checks:
         """Runs a function compiled and eagerly. Environment trouble is the result's ``error``."""
         try:
             settings, environment = await self._configuration.settled(path)
+            if settings.execution == "never":
+                finding = diagnostics.make("FL923", what=qualname)
+                return RunResult(qualname, False, finding.message, error=finding)
             request = wire.Request(
                 0, "run", path, source, (qualname,), options=settings.options, limits=settings.limits
             )
@@ -111,6 +114,9 @@ class Checks:
         except NotAllowedError as error:
             document.fail(error.diagnostic)
             document.checked = None  # from a time when it was allowed
+            return
+        if settings.execution == "never":
+            document.not_executed()
             return
         source = document.checking.origin.text if document.checking else document.text.text
         request = wire.Request(

@@ -234,6 +234,10 @@ class _Answer:
             case lsp.Location():
                 uri, place = self.place(value.uri, value.range)
                 return lsp.Location(uri, place)
+            case lsp.InlayHintLabelPart(location=lsp.Location() as old):
+                new = self.value(old)
+                before, after = (f"line {place.range.start.line + 1}" for place in (old, new))
+                return attrs.evolve(value, value=value.value.replace(before, after), location=new)
             case lsp.LocationLink():
                 uri, place = self.place(value.target_uri, value.target_range)
                 _, selection = self.place(value.target_uri, value.target_selection_range)

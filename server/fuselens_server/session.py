@@ -14,7 +14,7 @@ from pygls import uris
 
 from fuselens import diagnostics, source_text
 from fuselens.discovery import Annotated, SourceModule
-from fuselens.predictions import predict
+from fuselens.predictions import not_executed, predict
 from fuselens.report import Diagnostic, FileReport, Report, Span
 
 from .convert import Encoding, SourceText
@@ -27,7 +27,7 @@ from .view import View
 
 Predictions = Mapping[str, Sequence[Diagnostic]]  # by the annotated function
 _OF_KERNELS = ("FL3", "FL4", "FL5")  # codes of what is found after capture
-_COMPILED_NOTHING = frozenset({"FL901", "FL908", "FL912", "FL913"})
+_COMPILED_NOTHING = frozenset({"FL901", "FL908", "FL912", "FL913", "FL923"})
 _MAY_COMPILE = re.compile(r"compile|fuselens|torch")  # by a function of another file, too
 _MENTIONS = re.compile(r"fuselens|torch\s*\.\s*compile|from\s+torch\s+import")
 LARGEST_OTHER_FILE = 4 * 1024 * 1024  # bytes; larger files are not read for the columns of related information
@@ -186,9 +186,10 @@ class Document:
 
     def found_early(self, report: FileReport) -> None:
         """Takes what a check says before it knows the kernels: what it will say of those is taken to be as before."""
-        report.functions = [self.offered.get(r.function, r) if r.unchanged else r for r in report.functions]
+        unchanged = {r.function for r in report.functions if r.unchanged}
+        report.functions = self._whole(report.functions)
         for r in report.functions:
-            if r is not self.offered.get(r.function):
+            if r.function not in unchanged:
                 r.diagnostics += self._of_kernels.get(r.function, ())
         self.early = report
 
@@ -196,13 +197,24 @@ class Document:
         """Takes a check's outcome. A report without functions but with errors is a failure: the last good one stays."""
         text, self.checking, self.early = self.checking or TrackedText.unedited(self.text), None, None
         self.cold = {r.function for r in report.functions if r.graphs or (r.unchanged and r.function in self.cold)}
-        report.functions = [self.offered.get(r.function, r) if r.unchanged else r for r in report.functions]
+        report.functions = self._whole(report.functions)
         errors = tuple(d for d in report.diagnostics if d.severity == "error")
         if errors and not report.functions:
             self.failed = Failed(errors, text)
         else:
             decided = self.decided(report)
             self.checked, self.failed = Checked(report, text, Correspondence(report), decided), None
+
+    def _whole(self, reports: list[Report]) -> list[Report]:
+        """With the offered reports in place of those that are unchanged, whose inputs may come from elsewhere now."""
+        found: list[Report] = []
+        for r in reports:
+            old = self.offered.get(r.function, r) if r.unchanged else r
+            if old is not r and r.inputs is not None and r.inputs != old.inputs:
+                others = [d for d in old.diagnostics if d.code != "FL921"]
+                old = replace(old, inputs=r.inputs, diagnostics=[*others, *r.diagnostics])
+            found.append(old)
+        return found
 
     def decided(self, report: FileReport) -> tuple[Diagnostic, ...]:
         """The predictions of the checked text that ``report`` confirms or refutes."""
@@ -230,6 +242,11 @@ class Document:
     def fail(self, finding: Diagnostic) -> None:
         text, self.checking, self.early = self.checking or TrackedText.unedited(self.text), None, None
         self.failed = Failed((finding,), text)
+
+    def not_executed(self) -> None:
+        """Takes that nothing of the file may be executed: what there is to say comes from its text, and from runs."""
+        text = self.checking.origin if self.checking else self.text
+        self.finish(FileReport(self.path, not_executed(SourceModule(text.text, self.path))))
 
     def clear(self) -> None:
         """Forgets all results: the file has no annotated functions any more."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuselens.config import TARGET, TARGETS
+from fuselens.config import EXECUTIONS, TARGET, TARGETS
 from fuselens.wire import Limits
 
 from .messages import CLIENT_ACTIONS, SERVER_ACTIONS, Actions
@@ -22,6 +22,7 @@ class Settings:
     timeout: float = 60.0  # seconds for one file
     memory_limit: int = 8192  # MiB for one file
     target: str = ""  # "cpu", "cuda:sm_90", …; empty: the compiler's choice
+    execution: str = "slice"  # what a check may execute of a file: "slice", "import" or "never"
     code_lens: bool = True
     inlay_hints: bool = True
     on_names: bool = False  # navigate on names too: there is no other Python language server
@@ -45,7 +46,8 @@ class Settings:
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"target": self.target} if self.target else {}
+        chosen = {"target": self.target} if self.target else {}
+        return chosen if self.execution == "slice" else {**chosen, "execution": self.execution}
 
     def allows(self, path: str) -> bool:
         """Whether the file may be run, which compiling it does."""
@@ -85,6 +87,7 @@ _NAMES = {  # the client's names, as documented diagnostics spell them, to field
     "timeout": "timeout",
     "memoryLimit": "memory_limit",
     "target": "target",
+    "execution": "execution",
     "codeLens": "code_lens",
     "inlayHints": "inlay_hints",
     "onNames": "on_names",
@@ -103,6 +106,7 @@ _ACCEPTED: dict[str, tuple[type, ...]] = {
     "timeout": (int, float),
     "memory_limit": (int,),
     "target": (str,),
+    "execution": (str,),
     "code_lens": (bool,),
     "inlay_hints": (bool,),
     "on_names": (bool,),
@@ -118,7 +122,7 @@ _ACCEPTED: dict[str, tuple[type, ...]] = {
 }
 
 
-_CHOICES = {"virtual_documents": ("auto", "addresses", "files")}
+_CHOICES = {"virtual_documents": ("auto", "addresses", "files"), "execution": EXECUTIONS}
 
 
 def read(values: Any, base: Settings | None = None) -> tuple[Settings, list[str]]:

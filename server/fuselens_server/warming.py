@@ -61,7 +61,7 @@ class Warming:
             return
         functions = tuple(sorted(document.cold))
         text = source.removeprefix("\ufeff")
-        request = wire.Request(0, "warm", document.path, text, functions, limits=settings.limits)
+        request = wire.Request(0, "warm", document.path, text, functions, settings.options, settings.limits)
         self._on_change()
         try:
             event = await self._pool.submit(environment, request, lambda _: None, lambda: Urgency.BACKGROUND)

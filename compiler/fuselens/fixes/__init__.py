@@ -16,12 +16,24 @@ from .calls import call_fixes
 from .composing import collide, differences, followed
 from .contexts import context_fixes
 from .effects import effect_fixes
+from .examples import example_fixes
 from .recompiles import recompile_fixes
 from .scalars import scalar_fixes
 from .shapes import shape_fixes
 from .source import Source, applied
 
-__all__ = ["Source", "applied", "chooses", "collide", "differences", "followed", "may_have", "propose", "with_fixes"]
+__all__ = [
+    "Source",
+    "applied",
+    "chooses",
+    "collide",
+    "differences",
+    "example_fixes",
+    "followed",
+    "may_have",
+    "propose",
+    "with_fixes",
+]
 
 
 def _look_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:

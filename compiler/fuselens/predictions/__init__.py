@@ -12,7 +12,7 @@ import ast
 
 from .. import diagnostics
 from ..discovery import SourceModule, Target
-from ..report import Diagnostic
+from ..report import Diagnostic, Report
 from .statements import Nature, Statements
 from .values import Instance
 
@@ -27,6 +27,19 @@ def predict(module: SourceModule) -> dict[str, list[Diagnostic]]:
     """The likely breaks of each annotated function, by its qualified name, in order of position."""
     walk = Statements(module)
     return {target.annotated.qualname: _predicted(walk, target) for target in module.targets}
+
+
+def not_executed(module: SourceModule) -> list[Report]:
+    """The reports of a file of which nothing may be executed (FL923)."""
+    return [
+        Report(
+            a.qualname,
+            module.filename,
+            a.name_span,
+            diagnostics=[diagnostics.make("FL923", a.name_span, what=a.qualname)],
+        )
+        for a in module.annotated
+    ]
 
 
 def _predicted(walk: Statements, target: Target) -> list[Diagnostic]:

@@ -98,10 +98,20 @@ def _fixes(view: View, found: Finding, *, versioned: bool) -> Iterator[lsp.CodeA
 def _offered(view: View, found: Finding) -> Sequence[Fix]:
     """Those that came with the finding; for one that no check of this file made, what the text suggests."""
     finding = found.diagnostic
+    if finding.code == "FL921":
+        return tuple(_examples(view, found))
     if finding.span is None or not (finding.predicted or view.borrowed or found.text is view.ran):
         return finding.fixes
     source = _source(found.text.origin.text, finding.span.file)
     return fixes.propose(source, finding) if source else ()
+
+
+def _examples(view: View, found: Finding) -> Iterator[Fix]:
+    """The assumed inputs, written down. They are not tried out: the check has called the function with such."""
+    for report in view.reports():
+        if report.inputs is not None and found.diagnostic in report.diagnostics and found.diagnostic.span is not None:
+            source = _source(found.text.origin.text, found.diagnostic.span.file)
+            yield from fixes.example_fixes(source, report.function, report.inputs) if source else ()
 
 
 @lru_cache(maxsize=4)

@@ -105,6 +105,8 @@ def explain(report: Report, stale: bool = False) -> str:
     out = [f"{report.function} — {headline(report)}"]
     where = str(report.span) if report.span else report.file
     out.append("  ".join(filter(None, (where, f"target {report.target}", report.mode))))
+    if report.inputs:
+        out.append(f"inputs {report.inputs} ({report.inputs.source})")
     if stale:
         out.append("From the last good check: the file has changed since.")
     if report.versions:

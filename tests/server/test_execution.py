@@ -1,0 +1,55 @@
+"""The setting ``execution``: where it is ``never``, findings come from the source, and no worker is started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fuselens_server import messages, settings
+from fuselens_server.settings import Settings
+
+EXTENSION = Path(__file__).resolve().parents[2] / "extension"
+pytestmark = pytest.mark.asyncio(loop_scope="function")
+
+
+def codes(found) -> list[str]:
+    return sorted(str(d.code) for d in found)
+
+
+async def test_nothing_is_executed(new_editor, tmp_path, good):
+    text = f"import pathlib\npathlib.Path({str(tmp_path / 'mark')!r}).touch()\n{good}"
+    editor = await new_editor().start(tmp_path, {"execution": "never"})
+    try:
+        file, found = await editor.open(tmp_path / "a.py", text)
+        assert codes(found) == ["FL101", "FL923"]
+        assert [d.data["predicted"] for d in found if d.code == "FL101"] == [True]
+        assert [file.at(d.range) for d in found if d.code == "FL923"] == ["toy"]
+        assert await file.titles() == ["not compiled: not executed"]
+        assert codes(await file.save()) == ["FL101", "FL923"]
+        ran = await editor.execute(messages.RUN, file.uri, "toy")
+        error = ran["error"] if isinstance(ran, dict) else ran.error
+        assert (error["code"] if isinstance(error, dict) else error.code) == "FL923"
+        await editor.execute(messages.CHECK, file.uri)
+        assert editor.worker_pids() == []
+        assert not (tmp_path / "mark").exists()
+    finally:
+        await editor.stop()
+
+
+async def test_the_setting():
+    assert Settings().options == {}
+    chosen, problems = settings.read({"execution": "import", "target": "cpu"})
+    assert (chosen.options, problems) == ({"execution": "import", "target": "cpu"}, [])
+    chosen, problems = settings.read({"execution": "perhaps"})
+    assert chosen == Settings()
+    assert problems == ["fuselens.execution: expected one of slice, import, never, got 'perhaps'"]
+
+
+async def test_the_extension_tells_the_server_each_of_its_settings():
+    shown = json.loads((EXTENSION / "package.json").read_text())["contributes"]["configuration"]["properties"]
+    known = {name.removeprefix("fuselens.") for name in shown} & settings._NAMES.keys() - {"interpreter"}
+    assert "execution" in known
+    told = (EXTENSION / "src" / "session.ts").read_text()
+    assert {name for name in known if f'settings.get("{name}"' not in told} == set()
