@@ -18,7 +18,9 @@ LARGE = 1 << 21
 """Elements of a tensor whose values are not computed."""
 
 _UNRESERVED: dict[str, Any] = (  # not on every system
-    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)} if hasattr(mmap, "MAP_PRIVATE") else {}
+    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)}
+    if hasattr(mmap, "MAP_PRIVATE")
+    else {}
 )
 _aten = torch.ops.aten
 _READS = frozenset({_aten._local_scalar_dense.default, _aten.equal.default, _aten.is_nonzero.default})

@@ -23,7 +23,7 @@ PROGRAMS, RUNS = HERE / "programs", HERE / "real_runs.json"
 NAMES = sorted(p.parent.name for p in PROGRAMS.glob("*/program.json"))
 _TEXTS = (".py", ".ipynb", ".yaml", ".json")
 _CUDA = (
-    (re.compile(r"""(\\?["'])cuda(:\{?[\w\]\["'.()]*\}?)?(\\?["'])"""), r"\1cpu\3"),
+    (re.compile(r"""(\\?["'])cuda(:\{?[\w\]\["'.()]*\}?)?\1"""), r"\1cpu\1"),
     (re.compile(r"\.cuda\([^()]*\)"), ".cpu()"),
     (re.compile(r"device: cuda"), "device: cpu"),
     (re.compile(r"""torch\.device\((["'])cpu\1, [^\n]*\)$""", re.MULTILINE), "torch.device('cpu')"),
@@ -49,7 +49,8 @@ def real_run(name: str) -> dict[str, Any]:
     about = described(name)
     with tempfile.TemporaryDirectory() as place:
         folder = copied(name, Path(place), prepared=True)
-        for file in (f for f in folder.rglob("*") if f.suffix in _TEXTS and f.is_file()):
+        says = any("cpu" in a for a in about["arguments"])  # on its command line
+        for file in (f for f in folder.rglob("*") if f.suffix in _TEXTS and f.is_file() and not says):
             text = file.read_text(encoding="utf-8")
             for pattern, plain in _CUDA:
                 text = pattern.sub(plain, text)
