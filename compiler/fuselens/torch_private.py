@@ -394,6 +394,16 @@ def _without_peer_import() -> Iterator[None]:
 _import_lock = threading.Lock()
 
 
+def methods_kept_from_peer(cls: type) -> Iterator[tuple[Any, str, Any]]:
+    """Methods of ``cls`` that torch wraps to keep them out of the peer's graphs, whose first call imports the peer (2 s): each with
+    the attribute, and its value, that has the wrapper call the method as it is."""
+    for method in vars(cls).values():
+        inner = getattr(method, "__wrapped__", None)
+        code = getattr(method, "__code__", None)
+        if inner is not None and code is not None and code.co_filename.endswith("_compile.py"):
+            yield inner, "__dynamo_disable", inner
+
+
 def fake_static(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     """``tensor``'s metadata as a fake tensor with integer sizes.
 

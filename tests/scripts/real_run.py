@@ -56,7 +56,7 @@ def real_run(name: str) -> dict[str, Any]:
                 text = pattern.sub(plain, text)
             file.write_text(text, encoding="utf-8")
         out = Path(place) / "out.json"
-        arguments = [a.replace("cuda", "cpu") for a in about["arguments"]]
+        arguments = ["cpu" if a == "cuda" else a for a in about["arguments"]]
         child = HERE / "short_run.py"
         done = subprocess.run(
             [sys.executable, str(child), str(out), about["file"], *arguments], cwd=folder, capture_output=True, text=True,

@@ -17,7 +17,7 @@ from .unknown import Unknown
 def in_place(modules: frozenset[str]) -> Iterator[tuple[Any, str, Any]]:
     """What to replace for a program that imports ``modules``: owner, name and value."""
     for name, changes in (("click", _click), ("typer", _typer), ("fire", _fire), ("hydra", _hydra)):
-        if name in modules and (name == "hydra" or not sys.argv[1:]):  # what is given is for the library to read
+        if name in modules and (name != "fire" or not sys.argv[1:]):  # what is given is for the library to read
             with contextlib.suppress(ImportError):
                 yield from changes(importlib.import_module(name))
 
@@ -37,28 +37,30 @@ def _typer(typer: Any) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _started(command: Any, *_: Any, **__: Any) -> None:
-    """Calls what a command of click's is made of; of a group, each of its commands."""
-    make = command.context_class
-    context = make(command, info_name=command.name)
-    with context:
-        given = {
-            p.name: _default(p, context) for p in command.params if p.name not in (None, "help") and p.expose_value
-        }
+    """Calls what a command of click's is made of; of a group the command that the arguments name, or each."""
+    _start(command, sys.argv[1:])
+
+
+def _start(command: Any, arguments: list[str]) -> None:
+    commands = getattr(command, "commands", {})
+    chosen = next((i for i, a in enumerate(arguments) if a in commands), len(arguments))
+    with command.make_context(command.name, arguments[:chosen], resilient_parsing=True) as context:
+        given = {p.name: _given(p, context) for p in command.params if p.name not in (None, "help") and p.expose_value}
         if command.callback is not None:
             context.invoke(command.callback, **given)
-        for inner in getattr(command, "commands", {}).values():
-            _started(inner)
+        for name, inner in commands.items():
+            if name in arguments[chosen : chosen + 1] or not arguments[chosen:]:
+                _start(inner, arguments[chosen + 1 :])
 
 
-def _default(parameter: Any, context: Any) -> Any:
-    missing = Unknown(f"`{parameter.name}` is required, and not given")
-    try:
+def _given(parameter: Any, context: Any) -> Any:
+    """The value of a parameter; unknown where it is required, and not given or refused."""
+    value = context.params.get(parameter.name)
+    missing = value is None or "Sentinel" in type(value).__name__
+    if missing and not parameter.required:
         value = parameter.get_default(context)
-        if parameter.required and (value is None or "Sentinel" in type(value).__name__):
-            return missing
-        return parameter.process_value(context, value)
-    except Exception:  # noqa: BLE001 - of the library's, for a value that it does not take
-        return missing
+        missing = False
+    return Unknown(f"`{parameter.name}` is required, and not given") if missing else value
 
 
 def _defaults(function: Callable[..., Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .. import torch_private
 from . import command_lines, trainers
 from .devices import is_here
 from .unknown import Unknown, UnknownUsed, assumed, is_unknown, why_of
@@ -38,6 +39,7 @@ def in_place(modules: frozenset[str]) -> Iterator[None]:
         (argparse.ArgumentParser, "parse_known_args", _lenient()),
         (torch.autocast, "__init__", _autocast()),
         *_files(), *_environment(), *_one_process(modules), *_layers(), *_loaders(), *_cuda(),
+        *torch_private.methods_kept_from_peer(torch.optim.Optimizer),
         *trainers.in_place(modules), *command_lines.in_place(modules),
     ):  # fmt: skip
         yield
