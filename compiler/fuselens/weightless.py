@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,10 +18,9 @@ from . import torch_private
 LARGE = 1 << 21
 """Elements of a tensor whose values are not computed."""
 
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0  # 3.11 and 3.12 do not name it
 _UNRESERVED: dict[str, Any] = (  # not on every system
-    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)}
-    if hasattr(mmap, "MAP_PRIVATE")
-    else {}
+    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE} if hasattr(mmap, "MAP_PRIVATE") else {}
 )
 _aten = torch.ops.aten
 _READS = frozenset({_aten._local_scalar_dense.default, _aten.equal.default, _aten.is_nonzero.default})

@@ -34,7 +34,7 @@ def in_place(modules: frozenset[str]) -> Iterator[None]:
     """Inside, for a program that imports ``modules``, no time is slept, no process loads data, nothing is loaded into modules,
     and one process is all there is."""
     with replaced(
-        (time, "sleep", _nothing()), (torch, "save", _nothing()), (torch, "load", _loads()),
+        (time, "sleep", _nothing()), (os, "_exit", sys.exit), (torch, "save", _nothing()), (torch, "load", _loads()),
         (nn.Module, "load_state_dict", _keeps), (nn.Module, "to", _stays()),
         (argparse.ArgumentParser, "parse_known_args", _lenient()),
         (torch.autocast, "__init__", _autocast()),
