@@ -17,7 +17,10 @@ LOOP = "net = torch.compile(nn.Linear(4, 3))\n"
 
 PROGRAMS: dict[str, tuple[str, list[str]]] = {
     "loops for ever": ("while True:\n    pass\n" + NET, ["this loop takes longer than 3 s"]),
-    "takes long": ("def load():\n    s = 0\n    for i in range(10**12): s += i\n    return s\ndata = load()\n" + NET, ["this takes longer than 4 s"]),
+    "takes long": (
+        "def load():\n    s = 0\n    for i in range(10**12): s += i\n    return s\ndata = load()\n" + NET,
+        ["this takes longer than 4 s"],
+    ),
     "exits": ("sys.exit(0)\n" + NET, ["SystemExit: 0"]),
     "exits at once": ("os._exit(3)\n" + NET, ["SystemExit: 3"]),
     "forks": ("pid = os.fork()\nif pid == 0:\n    os._exit(0)\n" + NET, ["a check does not start a process"]),
@@ -38,6 +41,7 @@ PROGRAMS: dict[str, tuple[str, list[str]]] = {
     "recurses": ("def f(n): return f(n + 1)\nf(0)\n" + NET, ["RecursionError: maximum recursion depth exceeded"]),
     "takes all memory": ("x = [0] * 10**13\n" + NET, ["MemoryError"]),
     "large tensors": ("x = torch.zeros(10**11)\nprint((x + 1).sum())\n" + NET, []),
+    "default device": ("torch.set_default_device('cuda')\n" + NET, []),
     "sets globals": ("globals()['width'] = 4\n" + LOOP + "exec('net(torch.ones(2, width))')\n", []),
     "star import": ("from helper import *\nnet = torch.compile(Model())\nnet(torch.ones(2, 4))\n", []),
     "circular import": ("import circle\nnet = torch.compile(circle.Model())\nnet(torch.ones(2, 4))\n", []),
@@ -68,7 +72,8 @@ PROGRAMS: dict[str, tuple[str, list[str]]] = {
     ),
     "absent environment": (
         "import gymnasium\nenv = gymnasium.make('CartPole-v1')\n" + LOOP +
-        "state, _ = env.reset()\nwhile not env.done:\n    action = net(torch.from_numpy(state)).argmax()\n    state, *_ = env.step(action.item())\n",
+        "state, _ = env.reset()\nwhile not env.done:\n    action = net(torch.from_numpy(state)).argmax()\n"
+        "    state, *_ = env.step(action.item())\n",
         ["ModuleNotFoundError: No module named 'gymnasium'"],
     ),
 }  # fmt: skip

@@ -42,6 +42,10 @@ class OnThisMachine(TorchFunctionMode):
             args = (args[0], *map(self._here, args[1:]))
         return func(*args, **kwargs)
 
+    def stay(self, device: Any = None) -> None:
+        """In place of ``torch.set_default_device``: tensors are made on the CPU."""
+        self._here(device)
+
     def _here(self, value: Any) -> Any:
         """``value``, or the CPU where it is a device that is not here."""
         device = value

@@ -131,7 +131,7 @@ class Evaluation:
         with (
             _quiet(), contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
             vision.installed(), project.imported_by(self._of_the_project), stand_ins.in_place(_imported(self._leads.module.tree)),
-            self._clock.running(), self._devices, Weightless(),
+            replaced((torch, "set_default_device", self._devices.stay)), self._clock.running(), self._devices, Weightless(),
         ):  # fmt: skip
             self._execute(self._leads, namespace)
             self._call_what_nobody_calls(namespace)
@@ -438,18 +438,17 @@ def _called_with(function: Any, *args: Any, **kwargs: Any) -> Any:
         except (Exception, sandbox.Refused):
             if (made := vision.in_place_of(function, args, kwargs)) is None:
                 raise
+            sandbox.take()  # it may have been about to download
             return made
     if getattr(function, "__module__", "").partition(".")[0] in _TELL_NOTHING and not isinstance(function, Unknown):
         return _first_unknown(args, kwargs)
     if isinstance(function, type) and issubclass(function, torch.nn.Module):
         try:
-            bound = signature(function).bind(*args, **kwargs).arguments
+            bound = signature(function).bind(*args, **kwargs)
         except (TypeError, ValueError):
             return function(*args, **kwargs)
-        sizes = {name: assumed_as(name, value) for name, value in bound.items()}
-        rest = sizes.pop("kwargs", {})
-        more = sizes.pop("args", ())
-        return function(*more, **sizes, **rest) if not more else function(*sizes.values(), *more, **rest)
+        bound.arguments |= {name: assumed_as(name, value) for name, value in bound.arguments.items()}
+        return function(*bound.args, **bound.kwargs)
     return function(*args, **kwargs)
 
 
