@@ -148,6 +148,7 @@ def test_loops_that_build_are_whole_and_others_end(look: Look, monkeypatch: pyte
 
 
 def test_time_is_bounded(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One statement may take half of it, and is left out."""
     monkeypatch.setattr("fuselens.slices.evaluation.LONGEST_SECONDS", 0.3)
     evaluation = look("""
         def slow():
@@ -155,10 +156,12 @@ def test_time_is_bounded(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
                 pass
         net = torch.compile(nn.Linear(3, 3))
         slow()
+        slow()
         net(torch.ones(1, 3))
     """)
     (compiled,) = evaluation.found.values()
     assert compiled.args is None
+    assert [n.why for n in evaluation.notes] == ["TimeoutError: this takes longer than 0.15 s"]
 
 
 def test_values_are_those_of_the_call(look: Look) -> None:
