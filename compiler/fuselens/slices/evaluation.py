@@ -122,6 +122,7 @@ class Evaluation:
         self._wanted = {a.qualname: a for a in wanted}
         self._given_on = Unknown("it is not given")  # the last mapping of arguments that is not known
         self._ended = False
+        self._changes = contextlib.ExitStack()
         self._clock = _Clock()
         self._trains = any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(leads.module.tree))
         self._devices = OnThisMachine()
@@ -129,7 +130,7 @@ class Evaluation:
     def run(self, namespace: dict[str, Any]) -> None:
         """Evaluates the file in ``namespace``. Its functions may be called afterwards: then they only go on where they fail."""
         with (
-            _quiet(), contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
+            _quiet(), self._changes, contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
             vision.installed(), project.imported_by(self._of_the_project), stand_ins.in_place(_imported(self._leads.module.tree)),
             replaced((torch, "set_default_device", self._devices.stay)), self._clock.running(), self._devices, Weightless(),
         ):  # fmt: skip
@@ -161,6 +162,7 @@ class Evaluation:
         self._execute(Leads(SourceModule(source_text.decode(text), path), self._leads.names), namespace)
 
     def _execute(self, leads: Leads, namespace: dict[str, Any]) -> None:
+        self._changes.enter_context(replaced(*vision.in_place_of_installed(_imported(leads.module.tree))))
         namespace |= {
             rewriting.FAILED: self._failed, rewriting.UNKNOWN: self._unknown, rewriting.ITEMS: self._items,
             rewriting.ROUNDS: self._rounds, rewriting.RAISED: _raised, rewriting.PARTS: _parts,
@@ -433,13 +435,7 @@ _TELL_NOTHING = frozenset({"builtins", "tqdm", "rich"})
 def _called_with(function: Any, *args: Any, **kwargs: Any) -> Any:
     """A call of a built-in function, which says nothing of what is unknown, or of a class: a module's sizes are some."""
     if not is_unknown((args, kwargs)):
-        try:
-            return function(*args, **kwargs)
-        except (Exception, sandbox.Refused):
-            if (made := vision.in_place_of(function, args, kwargs)) is None:
-                raise
-            sandbox.take()  # it may have been about to download
-            return made
+        return function(*args, **kwargs)
     if getattr(function, "__module__", "").partition(".")[0] in _TELL_NOTHING and not isinstance(function, Unknown):
         return _first_unknown(args, kwargs)
     if isinstance(function, type) and issubclass(function, torch.nn.Module):

@@ -5,17 +5,20 @@ Where the package itself is absent, a small one stands in for it, whose transfor
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import torch
 
+from .. import sandbox
 from .unknown import Unknown
 
 _PACKAGE = "torchvision"
@@ -136,12 +139,31 @@ class _OfPillow(DataSet):
         return pillow.new("L" if self.images.channels == 1 else "RGB", self.images[2:0:-1])
 
 
-def in_place_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DataSet | None:
-    """What stands in for a data set of the installed package whose files are not here."""
-    known = _SETS.get(getattr(function, "__name__", ""))
-    if known is None or not getattr(function, "__module__", "").startswith(f"{_PACKAGE}.datasets"):
-        return None
-    return type(function.__name__, (_OfPillow,), {"images": known})(*args, **kwargs)
+def in_place_of_installed(modules: frozenset[str]) -> Iterator[tuple[Any, str, Any]]:
+    """What to replace in the installed package for a file that imports ``modules``: a data set whose files are not here becomes
+    the one that stands in for it."""
+    if _PACKAGE not in modules or importlib.util.find_spec(_PACKAGE) is None:
+        return
+    with suppress(ImportError):
+        datasets = importlib.import_module(f"{_PACKAGE}.datasets")
+        for name, images in _SETS.items():
+            real = getattr(datasets, name, None)
+            if isinstance(real, type) and not issubclass(real, DataSet) and "__init__" in vars(real):
+                yield real, "__init__", _lenient(real.__init__, images)
+
+
+def _lenient(made: Any, images: Images) -> Any:
+    @functools.wraps(made)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            made(self, *args, **kwargs)
+        except (Exception, sandbox.Refused):  # noqa: BLE001  whatever the package says of absent files
+            sandbox.take()  # it may have been about to download
+            kind = type(self)
+            self.__class__ = type(kind.__name__, (_OfPillow,), {"images": images, "__module__": kind.__module__})
+            _OfPillow.__init__(self, *args, **kwargs)
+
+    return init
 
 
 # --- the package ----------------------------------------------------------------------------------------------------
