@@ -214,7 +214,7 @@ def opened_function(
 ) -> Iterator[OpenFunction]:
     """Imports ``path`` for the duration of the block, for one of its annotated functions. Raises FileRefused."""
     config = config or from_environment()
-    with opened(path, source, (qualname,), progress, config.execution) as file:
+    with opened(path, source, (qualname,), progress, config.execution, values=True) as file:
         if not file.annotated:
             raise FileRefused(file.diagnostics[0])
         annotated = file.annotated[0]
@@ -246,6 +246,7 @@ class OpenFile:
     annotated: list[Annotated]
     diagnostics: list[Diagnostic]
     evaluation: Evaluation | None = None  # of a program, which is not imported
+    values: bool = False  # of large tensors, too
     callers: list[Evaluation] | None = None  # of programs that import the file, once somebody asked
 
     def evaluated(self, annotated: Annotated) -> Compiled | None:
@@ -263,7 +264,7 @@ class OpenFile:
         for path, text in itertools.islice(importers(self.path), _MOST_CALLERS):
             with contextlib.suppress(SyntaxError), without(self.path):
                 leads = Leads(SourceModule(text, path), names)
-                evaluation = Evaluation(leads, self.annotated, self.path)
+                evaluation = Evaluation(leads, self.annotated, self.path, self.values)
                 with _import_surroundings(path, text) as (name, package):
                     _imported(name, package, path, text, evaluation.run)
                 self.callers.append(evaluation)
@@ -284,10 +285,11 @@ def opened(
     functions: tuple[str, ...] = (),
     progress: Progress | None = None,
     execution: str = "slice",
+    values: bool = False,
 ) -> Iterator[OpenFile]:
     """Discovers the annotated functions of ``path`` and, if there are any, imports it for the duration of the block. Where an
     effect is refused to the import, those are left that it has defined. ``execution`` is as in a configuration: "import" also
-    imports programs, which are evaluated otherwise.
+    imports programs, which are evaluated otherwise. ``values``: large tensors of programs are computed, too.
 
     Raises FileRefused, also when an effect is refused in the block, and where nothing may be executed."""
     say = progress or _silent
@@ -310,7 +312,7 @@ def opened(
     with _import_surroundings(path, source) as (name, package):
         leads = Leads(parsed)
         evaluates = execution == "slice" and leads.runs_itself()
-        evaluation = Evaluation(leads, chosen) if evaluates else None
+        evaluation = Evaluation(leads, chosen, values=values) if evaluates else None
         execute = evaluation.run if evaluation is not None else functools.partial(exec, code)
         module, stopped = _imported(name, package, path, source, execute)
         if stopped is not None:
@@ -320,7 +322,7 @@ def opened(
         unknown += _left_out(evaluation, path, source) if evaluation is not None else []
         try:
             nobody = None if execution == "slice" else []
-            yield OpenFile(path, source, module, chosen, unknown, evaluation, nobody)
+            yield OpenFile(path, source, module, chosen, unknown, evaluation, values, nobody)
         except sandbox.Refused as refusal:
             raise FileRefused(refusal.finding) from refusal
 

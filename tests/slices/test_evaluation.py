@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fuselens.check import check_file
+from fuselens.check import check_file, opened_function, run_function
 from fuselens.discovery import SourceModule
 from fuselens.slices import Evaluation, Leads, described
 from fuselens.slices.unknown import Unknown, UnknownUsed
@@ -236,3 +236,25 @@ def test_a_check_of_a_large_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (graph,) = function.graphs
     assert "f32[64, 512, 12288]" in [str(t) for t in graph.inputs]
     assert not function.breaks
+
+
+LARGE_RUN = """
+import torch
+from torch import nn
+torch.manual_seed(3)
+net = nn.Linear(2048, 2048)
+net = torch.compile(net)
+net(torch.ones(2, 2048))
+"""
+
+
+def test_a_run_has_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison of zeros would prove nothing."""
+    monkeypatch.setenv("FUSELENS_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "program.py"
+    path.write_text(LARGE_RUN)
+    with opened_function(path, "net", None, None) as function:
+        assert function.target.weight.std() > 0.01
+        assert torch.equal(function.inputs().args[0], torch.ones(2, 2048))
+    result = run_function(path, "net")
+    assert result.agrees and result.error is None

@@ -112,8 +112,10 @@ class Note:
 class Evaluation:
     """One evaluation of a file. ``found`` has what the annotations of the file turned out to be."""
 
-    def __init__(self, leads: Leads, wanted: Iterable[Annotated], of: str | None = None) -> None:
-        """``of`` is the file that the annotations are in, where the program is another one that imports it."""
+    def __init__(self, leads: Leads, wanted: Iterable[Annotated], of: str | None = None, values: bool = False) -> None:
+        """``of`` is the file that the annotations are in, where the program is another one that imports it; ``values``: large
+        tensors are computed, too."""
+        self._values = values
         self.path = leads.module.filename
         self._of = of or self.path
         self._leads = leads
@@ -132,7 +134,8 @@ class Evaluation:
         with (
             _quiet(), self._changes, contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
             vision.installed(), project.imported_by(self._of_the_project), stand_ins.in_place(_imported(self._leads.module.tree)),
-            replaced((torch, "set_default_device", self._devices.stay)), self._clock.running(), self._devices, Weightless(),
+            replaced((torch, "set_default_device", self._devices.stay)), self._clock.running(), self._devices,
+            contextlib.nullcontext() if self._values else Weightless(),
         ):  # fmt: skip
             self._execute(self._leads, namespace)
             self._call_what_nobody_calls(namespace)
