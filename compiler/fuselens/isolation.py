@@ -73,6 +73,7 @@ _real_exit = os._exit
 
 def preload() -> wire.Event:
     """Imports torch and the compiler. The ``ready`` event: versions, or FL907/FL911 that say what is missing."""
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # where it is not installed, nobody needs it
     try:
         import torch
     except BaseException as error:  # noqa: BLE001  a broken installation may raise anything
@@ -630,6 +631,8 @@ def _enter_sandbox(request: wire.Request, events: int, private: Path) -> None:
     for folder in writable:
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not os.path.isdir(os.path.expanduser("~/.triton")):  # Triton cannot make it from here
+        os.environ.setdefault("TRITON_CACHE_DIR", str(chosen.cache_dir / "triton"))
     sandbox.enter(request.path, private, writable, tell, give_up)
 
 

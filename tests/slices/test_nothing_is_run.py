@@ -22,13 +22,16 @@ def test_a_folder_of_programs(tmp_path: Path) -> None:
     folder.mkdir()
     for name, (text, _) in PROGRAMS.items():
         (folder / f"{name.replace(' ', '_')}.py").write_text(HEAD + text + MARK)
+    home = tmp_path / "home"  # of somebody new: no library has a folder there
+    home.mkdir()
     before = state(folder)
     done = subprocess.run(
         [sys.executable, "-P", "-m", "fuselens.cli", "check", "--json", "-j", "2", "."],
         cwd=folder, capture_output=True, text=True, timeout=300,
-        env=os.environ | {"FUSELENS_CACHE_DIR": str(tmp_path / "cache")},
+        env=os.environ | {"FUSELENS_CACHE_DIR": str(tmp_path / "cache"), "HOME": str(home)},
     )  # fmt: skip
     assert state(folder) == before
+    assert list(home.iterdir()) == []
     assert done.stderr == ""
     assert done.returncode == 0, done.stdout
     files = {Path(f["file"]).stem.replace("_", " "): f for f in json.loads(done.stdout)}
@@ -38,4 +41,5 @@ def test_a_folder_of_programs(tmp_path: Path) -> None:
         assert set(functions) == set(expected)
         for function in functions.values():
             assert len(function["graphs"]) == 1, (name, function["diagnostics"], function["breaks"])
-            assert "FL921" in {d["code"] for d in function["diagnostics"]}
+            codes = {d["code"] for d in function["diagnostics"]}
+            assert "FL921" in codes and not codes & {"FL402", "FL404"}, function["diagnostics"]
