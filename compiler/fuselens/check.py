@@ -590,6 +590,7 @@ def _called(
     evaluated = file.evaluated(annotated)
     if evaluated is not None and chosen.target == "auto" and "cuda" in evaluated.devices and _HAS_TRITON:
         chosen = dataclasses.replace(chosen, target=_USUAL_GPU)  # what the program says, and is not here
+    chosen = dataclasses.replace(chosen, weightless=True)
     given = inputs.origin, inputs.args, inputs.kwargs, inputs.dynamic
     fingerprint = fingerprints.fingerprint(file.path, found.target, given, fingerprints.of_config(chosen))
     stated = told(inputs, found, evaluated, file.path)

@@ -44,9 +44,11 @@ class Config:
     build_limit: float = 300.0  # seconds after which a compiler that builds kernels is ended
     build: bool = True  # without: graphs run as captured, and what their kernels would be is worked out after the call
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)
-    execution: str = (
-        "slice"  # in a check: evaluate what a program compiles ("slice"), "import" every file, or "never" run one
+    weightless: bool = (
+        False  # on the CPU, graphs with large tensors compute nothing: for one who looks (a check's mode)
     )
+    # in a check: evaluate what a program compiles ("slice"), "import" every file, or "never" run one
+    execution: str = "slice"
     cache_dir: Path = field(default_factory=lambda: _absolute(Path("~/.cache/fuselens")))
     cxx: str = ""  # empty: $CXX, else g++, clang++, ziglang
     cpu_isa: str = ""  # "", "avx2", "avx512", "neon", "scalar"
@@ -180,7 +182,8 @@ def assembly_of(config: Config) -> frozenset[str]:
 _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
     "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "cuda_graph_memory", "keep_freed_memory",
-    "build", "build_limit", "explore", "execution", "cache_dir", "print_after", "dump", "strict", "live", "assembly", "triton_variables",
+    "build", "build_limit", "explore", "weightless", "execution", "cache_dir", "print_after", "dump", "strict", "live", "assembly",
+    "triton_variables",
 })  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def compile_graph(captured: Captured, recorder: Recorder) -> Callable[[tuple[Any
             run.record("memory", "txt", lambda: live_memory.text(record, run.recorder.report.file))
         return made
 
-    if run.config.explore and run.target == "cpu" and _has_large_tensors(captured.module.graph):
+    if run.config.weightless and run.target == "cpu" and _has_large_tensors(captured.module.graph):
         recorder.later(compiled)
         return _hook.disabled(_without_values(as_captured(captured.module)))
     if run.config.build or run.target != "cpu":
