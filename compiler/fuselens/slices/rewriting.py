@@ -105,7 +105,7 @@ class Leads:
         if any(map(_needs_inputs, targets)) and self.calls(own):
             return True
         run = [s for s in own if not (isinstance(s, ast.If) and tests_main(s.test))]
-        return self.calls(run) or self._hands_over(run)
+        return self.calls(run) or self._hands_over(run) or any(map(_executes_text, run))
 
     def _run_by_targets(self) -> set[int]:
         """Functions of the file that compiled code may call: methods of modules that are compiled, and so on."""
@@ -130,6 +130,12 @@ class Leads:
                 elif isinstance(inner, ast.Call):
                     waiting += by_name.get(_last_name(inner.func), ())
         return functions
+
+
+def _executes_text(statement: ast.stmt) -> bool:
+    """Whether a statement executes what it has as text, which may call anything."""
+    calls = (n.func for n in ast.walk(statement) if isinstance(n, ast.Call))
+    return any(isinstance(f, ast.Name) and f.id in ("exec", "eval") for f in calls)
 
 
 def _needs_inputs(target: Target) -> bool:
