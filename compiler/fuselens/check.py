@@ -318,7 +318,7 @@ def opened(
         if stopped is not None:
             unknown.append(stopped)
             chosen = [a for a in chosen if a.name_span.line < _line_of_import(stopped)]
-        unknown += sandbox.take()
+        unknown += map(_in_a_program, sandbox.take()) if evaluation is not None else sandbox.take()
         unknown += _left_out(evaluation, path, source) if evaluation is not None else []
         try:
             nobody = None if execution == "slice" else []
@@ -647,6 +647,11 @@ def _found_here(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
 def _assumed(annotated: Annotated, inputs: Inputs) -> Diagnostic:
     what = annotated.qualname
     return diagnostics.make("FL921", annotated.name_span, what=what, origin=inputs.source, inputs=inputs.types)
+
+
+def _in_a_program(refused: Diagnostic) -> Diagnostic:
+    """What was refused to a statement that went on all the same."""
+    return diagnostics.make("FL922", refused.span, why=refused.message.rpartition("because ")[2])
 
 
 def _left_out(evaluation: Evaluation, path: str, source: str) -> list[Diagnostic]:

@@ -31,7 +31,10 @@ PROGRAMS: dict[str, tuple[str, list[str]]] = {
     ),
     "serves": (
         "import http.server as h\nh.HTTPServer(('', 8000), h.BaseHTTPRequestHandler).serve_forever()\n" + NET,
-        ["PermissionError: [Errno 1] Operation not permitted"],
+        [],
+    ),
+    "tries to write": (
+        "try:\n    open('notes', 'w')\nexcept BaseException:\n    pass\n" + NET, ["a check does not write the file `notes`"],
     ),
     "asks": ("n = int(input('how many? '))\n" + NET, ["EOFError: EOF when reading a line"]),
     "alarms": ("import signal\nsignal.signal(signal.SIGALRM, lambda *a: sys.exit(1))\nsignal.alarm(1)\n" + NET, []),

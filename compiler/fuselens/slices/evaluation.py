@@ -185,9 +185,11 @@ class Evaluation:
             delattr(error, _RAISED_BY)
             raise error
         why = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        refused = sandbox.take()  # the program, or a library on its behalf
         if isinstance(error, sandbox.Refused):
-            sandbox.take()
-            why = error.finding.message.rpartition("because ")[2]
+            refused.append(error.finding)
+        if refused:
+            why = refused[-1].message.rpartition("because ")[2]
         line = next((line for frame, line in traceback.walk_tb(error.__traceback__) if frame is here), 0)
         if not (isinstance(error, UnknownUsed) or (isinstance(error, TypeError) and _OF_UNKNOWN.search(why))):
             self.notes.append(Note(here.f_code.co_filename, line, why))
