@@ -15,9 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.scripts.real_run import NAMES, copied, described
+from tests.scripts.real_run import NAMES, copied, opened
 
-OPENED = {"mingpt": "mingpt/trainer.py", "tabular_typer": "engine.py"}
 NOT_CHECKED = ("notebook",)  # the editor's
 
 
@@ -27,9 +26,7 @@ def main(names: list[str]) -> None:
     for name in names or [n for n in NAMES if n not in NOT_CHECKED]:
         with tempfile.TemporaryDirectory() as place:
             folder = copied(name, Path(place), prepared=False)
-            seconds = [
-                _checked(folder, OPENED.get(name, described(name)["file"]), Path(place) / "cache") for _ in range(2)
-            ]
+            seconds = [_checked(folder, opened(name), Path(place) / "cache") for _ in range(2)]
         memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024  # of the largest so far
         colds.append(seconds[0])
         print(f"{name:16} {seconds[0]:7.1f} {seconds[1]:8.1f} {memory:11.0f}", flush=True)

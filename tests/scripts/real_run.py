@@ -21,6 +21,7 @@ from typing import Any
 HERE = Path(__file__).parent
 PROGRAMS, RUNS = HERE / "programs", HERE / "real_runs.json"
 NAMES = sorted(p.parent.name for p in PROGRAMS.glob("*/program.json"))
+_OPENED = {"mingpt": "mingpt/trainer.py", "tabular_typer": "engine.py"}
 _TEXTS = (".py", ".ipynb", ".yaml", ".json")
 _CUDA = (
     (re.compile(r"""(\\?["'])cuda(:\{?[\w\]\["'.()]*\}?)?\1"""), r"\1cpu\1"),
@@ -34,13 +35,21 @@ def described(name: str) -> dict[str, Any]:
     return json.loads((PROGRAMS / name / "program.json").read_text())
 
 
+def opened(name: str) -> str:
+    """The file that a person opens: the program, or where that compiles nothing, what it imports."""
+    return _OPENED.get(name, described(name)["file"])
+
+
 def copied(name: str, folder: Path, *, prepared: bool) -> Path:
     """A copy of a program in ``folder``, with the data that it wants where ``prepared``."""
     made = folder / name
     shutil.copytree(PROGRAMS / name, made, ignore=shutil.ignore_patterns("__pycache__"))
-    script = described(name)["prepare"]
-    if prepared and script:
-        subprocess.run([sys.executable, script], cwd=made, check=True, stdout=subprocess.DEVNULL, timeout=120)
+    about = described(name)
+    for file in about.get("shares", ()):  # with another program
+        shutil.copy(PROGRAMS / file, made)
+    for script in about["prepare"] if prepared else ():
+        path = made / script if (made / script).exists() else PROGRAMS / script  # of several programs
+        subprocess.run([sys.executable, path], cwd=made, check=True, stdout=subprocess.DEVNULL, timeout=120)
     return made
 
 

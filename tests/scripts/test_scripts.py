@@ -17,11 +17,9 @@ from typing import Any
 
 import pytest
 
-from .real_run import NAMES, RUNS, copied, described
+from .real_run import NAMES, RUNS, copied, opened
 
 RUNS_OF = json.loads(RUNS.read_text())
-FILES = {"mingpt": "mingpt/trainer.py", "tabular_typer": "engine.py"}
-"""What is opened where that is not the program itself, which compiles nothing: a file that it imports."""
 SIZES_OF_DATA = frozenset({
     "bert_classify", "fire_cli", "gat", "gcn", "hydra_train", "llama", "lora_click", "muon", "nanogpt", "nanogpt_sample", "nerf",
     "recsys", "reinforce", "rnn_lm", "seq2seq_gru", "speech", "style_transfer", "super_resolution", "tabular_typer",
@@ -55,9 +53,8 @@ def looked_at(name: str, place: Path, *, prepared: bool) -> list[dict[str, Any]]
     """The functions of a program's report, of a fresh process with an empty cache."""
     folder = copied(name, place, prepared=prepared)
     before = state(folder)
-    file = FILES.get(name, described(name)["file"])
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "fuselens.cli", "check", "--json", file], cwd=folder, capture_output=True, text=True,
+        [sys.executable, "-P", "-m", "fuselens.cli", "check", "--json", opened(name)], cwd=folder, capture_output=True, text=True,
         timeout=170, env=os.environ | {"FUSELENS_CACHE_DIR": str(place / "cache")},
     )  # fmt: skip
     assert state(folder) == before

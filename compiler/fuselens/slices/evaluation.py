@@ -38,7 +38,7 @@ from .devices import OnThisMachine
 from .inferred import Call, completed
 from .rewriting import Leads
 from .stand_ins import replaced
-from .unknown import Unknown, UnknownUsed, assumed_as, is_unknown, why_of
+from .unknown import Unknown, UnknownUsed, assumed_as, first_unknown, why_of
 
 LONGEST_SECONDS = 8.0
 _BETTER_SECONDS = 2.0  # for a call in training after one without gradients
@@ -309,9 +309,9 @@ class Evaluation:
     def _known(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """The call as it can be made: what is unknown in it is what the layers or the body take."""
         kwargs = {**self._missing(compiled.target, args, kwargs), **kwargs}
-        if not is_unknown((args, kwargs)):
+        unknown = first_unknown((args, kwargs))
+        if unknown is None:
             return args, kwargs
-        unknown = _first_unknown(args, kwargs)
         tried = compiled.tried or self._is_complete()
         made = None if tried else completed(compiled.target, args, kwargs)
         if made is None:
@@ -439,10 +439,11 @@ _TELL_NOTHING = frozenset({"builtins", "tqdm", "rich"})
 
 def _called_with(function: Any, *args: Any, **kwargs: Any) -> Any:
     """A call of a built-in function, which says nothing of what is unknown, or of a class: a module's sizes are some."""
-    if not is_unknown((args, kwargs)):
+    unknown = first_unknown((args, kwargs))
+    if unknown is None:
         return function(*args, **kwargs)
     if getattr(function, "__module__", "").partition(".")[0] in _TELL_NOTHING and not isinstance(function, Unknown):
-        return _first_unknown(args, kwargs)
+        return unknown
     if isinstance(function, type) and issubclass(function, torch.nn.Module):
         try:
             bound = signature(function).bind(*args, **kwargs)
@@ -451,10 +452,6 @@ def _called_with(function: Any, *args: Any, **kwargs: Any) -> Any:
         bound.arguments |= {name: assumed_as(name, value) for name, value in bound.arguments.items()}
         return function(*bound.args, **bound.kwargs)
     return function(*args, **kwargs)
-
-
-def _first_unknown(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return next(v for v in torch_private.PYTREE.tree_leaves((args, kwargs)) if isinstance(v, Unknown))
 
 
 def _decided(condition: Any, prefers: int) -> Any:

@@ -130,26 +130,8 @@ def _choices(
     names: list[str], modules: list[nn.Module], known: list[torch.Tensor], batch: int
 ) -> Iterator[tuple[Choice, ...]]:
     """One choice for each unknown value, likely ones first."""
-    firsts = [first for module in modules for first in _first_layers(module)]
-    words = (m for module in modules for m in module.modules() if isinstance(m, nn.Embedding))
-    firsts += [m for m in itertools.islice(words, 1) if m not in firsts]
-    pools = [list(pool) for first in firsts for pool in _of_layer(first, batch)]
-    lengths = _lengths(modules)
-    pools += [
-        [Shape((batch, n), torch.int64, first.num_embeddings) for n in lengths]
-        for first in firsts if isinstance(first, nn.Embedding)
-    ]  # fmt: skip
-    counts = {n for t in known for n in t.shape}  # batches may come second
-    pools += [
-        [Shape((_LENGTH, n), torch.int64, first.num_embeddings) for n in sorted(counts - {batch})]
-        for first in firsts if isinstance(first, nn.Embedding)
-    ]  # fmt: skip
+    pools = _pools(modules, known, batch)
     like = list(dict.fromkeys(_like(t) for t in known))
-    tables = [m for module in modules for m in module.modules() if isinstance(m, nn.ModuleList)]
-    for table in tables:  # one table of embeddings for each of some features
-        if len(table) and all(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in table):
-            bound = min(int(m.num_embeddings) for m in table)  # type: ignore[arg-type]
-            pools.append([Shape(sizes, torch.int64, bound) for sizes in ((batch, len(table)), (len(table), batch))])
     asked = [[*_by_name(name, batch), *_of_kind(name, pools)] for name in names]
     rest = [*like, *_usual(batch)]
     if len(names) == 1:
@@ -170,6 +152,30 @@ def _choices(
         yield from ((a, b) for a in some for b in few)
     each = [[*own, *some][: 12 if len(names) < 4 else 6] for own in asked]
     yield from itertools.islice(itertools.product(*each), 2000)
+
+
+def _pools(modules: list[nn.Module], known: list[torch.Tensor], batch: int) -> list[list[Shape]]:
+    """What layers that may see the input first take, each kind of it apart."""
+    firsts = [first for module in modules for first in _first_layers(module)]
+    words = (m for module in modules for m in module.modules() if isinstance(m, nn.Embedding))
+    firsts += [m for m in itertools.islice(words, 1) if m not in firsts]
+    pools = [list(pool) for first in firsts for pool in _of_layer(first, batch)]
+    lengths = _lengths(modules)
+    pools += [
+        [Shape((batch, n), torch.int64, first.num_embeddings) for n in lengths]
+        for first in firsts if isinstance(first, nn.Embedding)
+    ]  # fmt: skip
+    counts = {n for t in known for n in t.shape}  # batches may come second
+    pools += [
+        [Shape((_LENGTH, n), torch.int64, first.num_embeddings) for n in sorted(counts - {batch})]
+        for first in firsts if isinstance(first, nn.Embedding)
+    ]  # fmt: skip
+    tables = [m for module in modules for m in module.modules() if isinstance(m, nn.ModuleList)]
+    for table in tables:  # one table of embeddings for each of some features
+        if len(table) and all(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in table):
+            bound = min(int(m.num_embeddings) for m in table)  # type: ignore[arg-type]
+            pools.append([Shape(sizes, torch.int64, bound) for sizes in ((batch, len(table)), (len(table), batch))])
+    return pools
 
 
 def _lengths(modules: list[nn.Module]) -> list[int]:

@@ -58,10 +58,8 @@ class Unknown:
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """An operator on it gives it again."""
-        for value in _flat((args, kwargs or {})):
-            if isinstance(value, Unknown):
-                return value
-        return NotImplemented
+        found = first_unknown((args, kwargs or {}))
+        return NotImplemented if found is None else found
 
     def __format__(self, _: str) -> str:
         return repr(self)
@@ -124,9 +122,13 @@ def assumed_as(name: str, value: Any) -> Any:
     return 2 if isinstance(value, Unknown) and ("factor" in name or "scale" in name) else assumed(value)
 
 
+def first_unknown(value: Any) -> Unknown | None:
+    """A value that is unknown, or the first one in a sequence or mapping of values that is."""
+    return next((v for v in _flat(value) if isinstance(v, Unknown)), None)
+
+
 def is_unknown(value: Any) -> bool:
-    """Whether a value, or one in a sequence or mapping of values, is unknown."""
-    return any(isinstance(v, Unknown) for v in _flat(value))
+    return first_unknown(value) is not None
 
 
 def _flat(value: Any) -> Iterator[Any]:
