@@ -19,6 +19,7 @@ import torch
 from fuselens import api
 from fuselens.config import from_environment
 from fuselens.pipeline.recorder import Recorder
+from fuselens_server.notebooks import python_text
 
 LONGEST, QUIET = 60.0, 10.0  # seconds; without anything new
 recorders: list[Recorder] = []
@@ -78,8 +79,7 @@ def _without(owner: Any, name: str, *options: str) -> None:
 def source_of(notebook: str) -> str:
     with open(notebook, encoding="utf-8") as file:
         cells = ["".join(c["source"]) for c in json.load(file)["cells"] if c["cell_type"] == "code"]
-    lines = (line for cell in cells for line in cell.split("\n"))
-    return "\n".join(line for line in lines if not line.lstrip().startswith(("%", "!")))
+    return "\n".join(map(python_text, cells))
 
 
 def main(out: str, program: str, *arguments: str) -> None:
