@@ -44,7 +44,7 @@ from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs,
 from .located import Found, locate
 from .pipeline import Recorder
 from .report import Diagnostic, FileReport, Frame, Inputs, Report, RunResult, Span
-from .slices import Compiled, Evaluation, Leads, Unknown, arguments, importers, inferred, why_of, without
+from .slices import Compiled, Evaluation, Leads, Unknown, arguments, importers, inferred, inferred_of_class, why_of, without
 from .told_inputs import told
 
 Progress = Callable[[str], None]
@@ -75,11 +75,11 @@ def check_file(
     """
     started = time.perf_counter()
     report = FileReport(str(path))
-    execution = (config or from_environment()).execution
+    chosen = config or from_environment()
     try:
-        if execution == "never":
-            return _read_only(path, source, functions)
-        with opened(path, source, functions, progress, execution) as file:
+        if chosen.execution == "never":
+            return _read_only(path, source, functions, chosen.preview)
+        with opened(path, source, functions, progress, chosen) as file:
             report.diagnostics += file.diagnostics
             names = [annotated.qualname for annotated in file.annotated]
             checks = []
@@ -103,9 +103,9 @@ def check_file(
     return report
 
 
-def _read_only(path: str | Path, source: str | None, functions: tuple[str, ...]) -> FileReport:
+def _read_only(path: str | Path, source: str | None, functions: tuple[str, ...], preview: bool) -> FileReport:
     """What the source alone says. Raises FileRefused."""
-    module = _parsed(read_source(path) if source is None else source, str(path))
+    module = _parsed(read_source(path) if source is None else source, str(path), preview)
     predicted = predictions.predict(module)
     reports = [r for r in predictions.not_executed(module) if not functions or r.function in functions]
     for r in reports:
@@ -122,7 +122,7 @@ def warm_file(
     source: str | None = None,
     functions: tuple[str, ...] = (),
     progress: Progress | None = None,
-    execution: str = "slice",
+    config: Config | None = None,
 ) -> FileReport:
     """Fills the cache with what a program's own calls of the functions need, on the same inputs: nothing that a check
     compiled serves them, because it keeps texts and takes both sides of branches. Calls that runs recorded come first.
@@ -130,7 +130,7 @@ def warm_file(
     The report has what a check that builds nothing does not find: kernels that could not be built."""
     say = progress or _silent
     report = FileReport(str(path))
-    with contextlib.suppress(FileRefused), opened(path, source, functions, progress, execution) as file:
+    with contextlib.suppress(FileRefused), opened(path, source, functions, progress, config) as file:
         for annotated in file.annotated:
             found = _found(file, annotated)
             if isinstance(found, Diagnostic) or found.config is None:  # another compiler's is not ours to warm
@@ -214,7 +214,7 @@ def opened_function(
 ) -> Iterator[OpenFunction]:
     """Imports ``path`` for the duration of the block, for one of its annotated functions. Raises FileRefused."""
     config = config or from_environment()
-    with opened(path, source, (qualname,), progress, config.execution, values=True) as file:
+    with opened(path, source, (qualname,), progress, config, values=True) as file:
         if not file.annotated:
             raise FileRefused(file.diagnostics[0])
         annotated = file.annotated[0]
@@ -247,6 +247,7 @@ class OpenFile:
     diagnostics: list[Diagnostic]
     evaluation: Evaluation | None = None  # of a program, which is not imported
     values: bool = False  # of large tensors, too
+    preview: bool = False
     callers: list[Evaluation] | None = None  # of programs that import the file, once somebody asked
 
     def evaluated(self, annotated: Annotated) -> Compiled | None:
@@ -260,11 +261,11 @@ class OpenFile:
         if self.callers is not None or (self.evaluation is not None and not self._lacks_calls()):
             return False
         self.callers = []
-        names = Leads(SourceModule(self.source, self.path)).names
+        names = Leads(SourceModule(self.source, self.path, self.preview)).names
         for path, text in itertools.islice(importers(self.path), _MOST_CALLERS):
             with contextlib.suppress(SyntaxError), without(self.path):
                 leads = Leads(SourceModule(text, path), names)
-                evaluation = Evaluation(leads, self.annotated, self.path, self.values)
+                evaluation = Evaluation(leads, self.annotated, self.path, self.values, self.preview)
                 with _import_surroundings(path, text) as (name, package):
                     _imported(name, package, path, text, evaluation.run)
                 self.callers.append(evaluation)
@@ -284,20 +285,22 @@ def opened(
     source: str | None,
     functions: tuple[str, ...] = (),
     progress: Progress | None = None,
-    execution: str = "slice",
+    config: Config | None = None,
     values: bool = False,
 ) -> Iterator[OpenFile]:
     """Discovers the annotated functions of ``path`` and, if there are any, imports it for the duration of the block. Where an
-    effect is refused to the import, those are left that it has defined. ``execution`` is as in a configuration: "import" also
-    imports programs, which are evaluated otherwise. ``values``: large tensors of programs are computed, too.
+    effect is refused to the import, those are left that it has defined. By ``execution`` of ``config``, "import" also imports
+    programs, which are evaluated otherwise. ``values``: large tensors of programs are computed, too.
 
     Raises FileRefused, also when an effect is refused in the block, and where nothing may be executed."""
     say = progress or _silent
     path = str(path)
+    config = config or from_environment()
+    execution = config.execution
     say("discover")
     if source is None:
         source = read_source(path)
-    parsed = _parsed(source, path)
+    parsed = _parsed(source, path, config.preview)
     every = parsed.annotated
     chosen = [a for a in every if not functions or a.qualname in functions]
     missing = [name for name in functions if all(a.qualname != name for a in every)]
@@ -307,7 +310,7 @@ def opened(
         return
     if execution == "never":
         raise FileRefused(diagnostics.make("FL923", chosen[0].name_span, what=chosen[0].qualname))
-    code = _compiled(source, path)
+    code = _compiled(source, path, parsed)
     say("import")
     with _import_surroundings(path, source) as (name, package):
         leads = Leads(parsed)
@@ -322,7 +325,7 @@ def opened(
         unknown += _left_out(evaluation, path, source) if evaluation is not None else []
         try:
             nobody = None if execution == "slice" else []
-            yield OpenFile(path, source, module, chosen, unknown, evaluation, values, nobody)
+            yield OpenFile(path, source, module, chosen, unknown, evaluation, values, config.preview, nobody)
         except sandbox.Refused as refusal:
             raise FileRefused(refusal.finding) from refusal
 
@@ -345,17 +348,17 @@ def read_source(path: str | Path) -> str:
         raise FileRefused(diagnostics.make("FL902", Span(file, 1, 0, 1, 1), why=str(error))) from error
 
 
-def _parsed(source: str, path: str) -> SourceModule:
+def _parsed(source: str, path: str, preview: bool = False) -> SourceModule:
     try:
-        return SourceModule(source, path)
+        return SourceModule(source, path, preview)
     except SyntaxError as error:
         raise FileRefused(_syntax_diagnostic(error, source, path)) from error
 
 
-def _compiled(source: str, path: str) -> types.CodeType:
+def _compiled(source: str, path: str, module: SourceModule) -> types.CodeType:
     """Compiling finds what parsing does not: ``return`` outside a function, duplicate arguments, …"""
     try:
-        return compile(source.removeprefix("\ufeff"), path, "exec", dont_inherit=True)
+        return compile(module.tree, path, "exec", dont_inherit=True)
     except SyntaxError as error:
         raise FileRefused(_syntax_diagnostic(error, source, path)) from error
     except (ValueError, RecursionError, MemoryError) as error:
@@ -680,6 +683,8 @@ def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0
         module = isinstance(found.target, torch.nn.Module)
         if (module or evaluated is not None) and (made := inferred(found.target)) is not None:
             return ExampleInputs(made, {}, origin="layers" if module else "body")
+        if _is_forward(found) and (made := inferred_of_class(found.target, found.owner)) is not None:
+            return ExampleInputs(made, {}, origin="layers")
         made = diagnostics.make("FL901", annotated.name_span, what=annotated.qualname)
         return dataclasses.replace(made, message=f"{made.message}: {error}")
     except ExampleInputsFailed as error:
@@ -687,6 +692,11 @@ def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0
         span = frame.span if frame else annotated.decorator_span
         made = diagnostics.make("FL908", span, what=annotated.qualname, why=str(error))
         return sandbox.behind(error) or made
+
+
+def _is_forward(found: Found) -> bool:
+    owner = found.owner
+    return owner is not None and issubclass(owner, torch.nn.Module) and found.target.__name__ == "forward"
 
 
 def _of_a_run(found: Found) -> ExampleInputs | None:

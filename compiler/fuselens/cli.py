@@ -104,6 +104,10 @@ def _parser() -> argparse.ArgumentParser:
             help="of programs: evaluate what leads to compiled functions (slice, the default), import them like other files, "
             "or never execute anything and predict from the source",
         )  # fmt: skip
+        command.add_argument(
+            "--preview", action="store_true",
+            help="of a file that compiles nothing: look at the modules that it makes, or else defines, as if it compiled them",
+        )  # fmt: skip
 
     serve = commands.add_parser("serve", help="start the language server on stdin and stdout")
     serve.add_argument("arguments", nargs=argparse.REMAINDER, help="passed to the server")
@@ -293,6 +297,8 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         options["cxx"] = arguments.cxx
     if getattr(arguments, "execution", None) is not None:
         options["execution"] = arguments.execution
+    if getattr(arguments, "preview", False):
+        options["preview"] = True
     if getattr(arguments, "dump", None) is not None:
         options["assembly"] = ["all"]
     elif stages := _stages(getattr(arguments, "print_after", [])):

@@ -49,6 +49,7 @@ class Config:
     )
     # in a check: evaluate what a program compiles ("slice"), "import" every file, or "never" run one
     execution: str = "slice"
+    preview: bool = False  # in a check: look at a file that compiles nothing as if it compiled its modules
     cache_dir: Path = field(default_factory=lambda: _absolute(Path("~/.cache/fuselens")))
     cxx: str = ""  # empty: $CXX, else g++, clang++, ziglang
     cpu_isa: str = ""  # "", "avx2", "avx512", "neon", "scalar"
@@ -182,7 +183,7 @@ def assembly_of(config: Config) -> frozenset[str]:
 _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
     "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "cuda_graph_memory", "keep_freed_memory",
-    "build", "build_limit", "explore", "weightless", "execution", "cache_dir", "print_after", "dump", "strict", "live", "assembly",
+    "build", "build_limit", "explore", "weightless", "execution", "preview", "cache_dir", "print_after", "dump", "strict", "live", "assembly",
     "triton_variables",
 })  # fmt: skip
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from .preview import annotate, candidates
 from .report import Span
 from .source_names import (
     Arguments,
@@ -156,10 +157,12 @@ def span_of(node: ast.expr | ast.stmt | ast.arg, filename: str) -> Span:
 
 
 class SourceModule(Names):
-    """One parsed file: its scopes, and what in it is annotated. Raises SyntaxError."""
+    """One parsed file: its scopes, and what in it is annotated; with ``preview``, what a preview annotates. Raises SyntaxError."""
 
-    def __init__(self, source: str, filename: str) -> None:
+    def __init__(self, source: str, filename: str, preview: bool = False) -> None:
         super().__init__(parse(source, filename), filename)
+        if preview:
+            annotate(self)
         self.lines = _LINE_BREAK.split(source.removeprefix("\ufeff").encode("utf-8", "surrogatepass"))
         found = list(self._body(self.tree.body, _Place()))
         found.sort(key=lambda t: (t.annotated.name_span.line, t.annotated.name_span.column))
@@ -168,6 +171,13 @@ class SourceModule(Names):
     @property
     def annotated(self) -> list[Annotated]:
         return [target.annotated for target in self.targets]
+
+    def previews(self) -> list[Span]:
+        """The names of what a preview would look at; none in a file that compiles something."""
+        if self.targets:
+            return []
+        nodes = (candidate.node for candidate in candidates(self))
+        return [self.span(n.targets[0]) if isinstance(n, ast.Assign) else self._name_span(n) for n in nodes]
 
     def span(self, node: ast.expr | ast.stmt | ast.arg) -> Span:
         return span_of(node, self.filename)

@@ -530,7 +530,7 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
         send(wire.Event(request.id, "result", run=run))
     elif request.method == "warm":
         _step_back()
-        file = check.warm_file(request.path, request.source, request.functions, progress, chosen.execution)
+        file = check.warm_file(request.path, request.source, request.functions, progress, chosen)
         send(wire.Event(request.id, "result", file=file))
     elif request.method == "fix":
         _step_back()

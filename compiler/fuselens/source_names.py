@@ -10,7 +10,7 @@ import ast
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,11 @@ class Names:
             elif isinstance(statement, ast.ClassDef):
                 self.classes[statement.name] = statement
         self.values = assigned(tree.body)
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the file, as it was parsed."""
+        return list(ast.walk(self.tree))
 
     def dotted(self, node: ast.expr) -> str:
         """``fl.compile`` as "fuselens.compile", following import aliases; "" when it is no imported name."""

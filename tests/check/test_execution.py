@@ -51,7 +51,7 @@ def test_never_runs_nothing_either(written: Written) -> None:
     result = check.run_function(written(PROGRAM), "step", config=Config(execution="never"))
     assert result.error is not None
     assert result.error.code == "FL923"
-    assert check.warm_file(written(PROGRAM), execution="never").functions == []
+    assert check.warm_file(written(PROGRAM), config=Config(execution="never")).functions == []
 
 
 def test_a_file_that_does_not_parse_is_refused(written: Written) -> None:

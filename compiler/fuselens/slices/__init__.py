@@ -2,7 +2,7 @@
 
 from .arguments import arguments
 from .evaluation import Compiled, Evaluation, Note, described
-from .inferred import inferred
+from .inferred import inferred, inferred_of_class
 from .project import importers, without
 from .rewriting import Leads
 from .unknown import Unknown, why_of
@@ -17,6 +17,7 @@ __all__ = [
     "described",
     "importers",
     "inferred",
+    "inferred_of_class",
     "why_of",
     "without",
 ]

@@ -112,10 +112,13 @@ class Note:
 class Evaluation:
     """One evaluation of a file. ``found`` has what the annotations of the file turned out to be."""
 
-    def __init__(self, leads: Leads, wanted: Iterable[Annotated], of: str | None = None, values: bool = False) -> None:
-        """``of`` is the file that the annotations are in, where the program is another one that imports it; ``values``: large
-        tensors are computed, too."""
+    def __init__(
+        self, leads: Leads, wanted: Iterable[Annotated], of: str | None = None, values: bool = False, preview: bool = False
+    ) -> None:
+        """``of`` is the file that the annotations are in, where the program is another one that imports it, and ``preview``
+        writes them; ``values``: large tensors are computed, too."""
         self._values = values
+        self._preview = preview
         self.path = leads.module.filename
         self._of = of or self.path
         self._leads = leads
@@ -126,14 +129,14 @@ class Evaluation:
         self._ended = False
         self._changes = contextlib.ExitStack()
         self._clock = _Clock()
-        self._trains = any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(leads.module.tree))
+        self._trains = any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in leads.module.nodes)
         self._devices = OnThisMachine()
 
     def run(self, namespace: dict[str, Any]) -> None:
         """Evaluates the file in ``namespace``. Its functions may be called afterwards: then they only go on where they fail."""
         with (
             _quiet(), self._changes, contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
-            vision.installed(), project.imported_by(self._of_the_project), stand_ins.in_place(_imported(self._leads.module.tree)),
+            vision.installed(), project.imported_by(self._of_the_project), stand_ins.in_place(_imported(self._leads.module)),
             replaced((torch, "set_default_device", self._devices.stay)), self._clock.running(), self._devices,
             contextlib.nullcontext() if self._values else Weightless(),
         ):  # fmt: skip
@@ -162,10 +165,11 @@ class Evaluation:
 
     def _of_the_project(self, path: str, text: bytes, namespace: dict[str, Any]) -> None:
         """Evaluates another file; what is not Python raises as its import would."""
-        self._execute(Leads(SourceModule(source_text.decode(text), path), self._leads.names), namespace)
+        previewed = self._preview and os.path.samefile(path, self._of)
+        self._execute(Leads(SourceModule(source_text.decode(text), path, previewed), self._leads.names), namespace)
 
     def _execute(self, leads: Leads, namespace: dict[str, Any]) -> None:
-        self._changes.enter_context(replaced(*vision.in_place_of_installed(_imported(leads.module.tree))))
+        self._changes.enter_context(replaced(*vision.in_place_of_installed(_imported(leads.module))))
         namespace |= {
             rewriting.FAILED: self._failed, rewriting.UNKNOWN: self._unknown, rewriting.ITEMS: self._items,
             rewriting.ROUNDS: self._rounds, rewriting.RAISED: _raised, rewriting.PARTS: _parts,
@@ -400,10 +404,10 @@ def _raised(error: Any) -> Any:
     return made
 
 
-def _imported(tree: ast.Module) -> frozenset[str]:
+def _imported(module: SourceModule) -> frozenset[str]:
     """The modules that a file imports, and what it takes of them."""
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             names |= {part for alias in node.names for part in (alias.name, *alias.name.split("."))}
         elif isinstance(node, ast.ImportFrom):

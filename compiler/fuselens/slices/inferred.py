@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from .. import torch_private
-from ..signatures import signature
-from .unknown import Unknown, batch_of
+from ..signatures import annotations_of, signature
+from .unknown import ASSUMED_SIZE, Unknown, assumed_as, batch_of
 
 _BATCH, _LENGTH = 2, 16
 _MOST_SECONDS = 2.0  # of the processor's
@@ -72,6 +72,27 @@ def inferred(target: Callable[..., Any]) -> tuple[Any, ...] | None:
         return None
     made = completed(target, tuple(Unknown("") for _ in required), {})
     return None if made is None else made[0]
+
+
+def inferred_of_class(forward: types.FunctionType, owner: type[nn.Module]) -> tuple[Any, ...] | None:
+    """An instance of ``owner``, of which ``forward`` is that method, and what its layers take. What the constructor requires is a
+    configuration that its annotation makes, or an assumed size."""
+    try:
+        given = {
+            name: _default(hint) if isinstance(hint := annotations_of(owner.__init__).get(name), type) else assumed_as(name, Unknown(""))
+            for name, p in signature(owner).parameters.items() if p.default is p.empty and p.kind not in _VARIADIC
+        }  # fmt: skip
+        module = owner(**given)
+        vars(module)["forward"] = types.MethodType(forward, module)  # without what compiles it
+        made = inferred(module)
+    except Exception:  # noqa: BLE001  constructors of the program may raise anything
+        return None
+    vars(module).pop("forward", None)
+    return None if made is None else (module, *made)
+
+
+def _default(hint: type) -> Any:
+    return ASSUMED_SIZE if hint is int else hint()
 
 
 def completed(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -132,7 +153,7 @@ def _choices(
     """One choice for each unknown value, likely ones first."""
     pools = _pools(modules, known, batch)
     like = list(dict.fromkeys(_like(t) for t in known))
-    asked = [[*_by_name(name, batch), *_of_kind(name, pools)] for name in names]
+    asked = [[*_of_kind(name, pools), *_by_name(name, batch)] for name in names]
     rest = [*like, *_usual(batch)]
     if len(names) == 1:
         yield from ((c,) for c in (*asked[0], *itertools.chain(*pools), *rest))
@@ -190,7 +211,7 @@ def _lengths(modules: list[nn.Module]) -> list[int]:
     return sorted(found)[:8]
 
 
-_KINDS = (("image img pixel picture", 4), ("text token ids caption sentence word src tgt seq", 2))
+_KINDS = (("image img pixel picture", 4), ("text token ids idx caption sentence word src tgt seq", 2))
 
 
 def _of_kind(name: str, pools: list[list[Shape]]) -> list[Shape]:

@@ -32,13 +32,14 @@ class Leads:
     def __init__(self, module: SourceModule, others: Iterable[str] = ()) -> None:
         """``others`` are names of what other files compile and hand over."""
         self.module = module
-        functions = [n for n in ast.walk(module.tree) if isinstance(n, Definition)]
+        self._calls, self._ranges = _calls_in(module.tree)
+        functions = [n for n in module.nodes if isinstance(n, Definition)]
         compiled = {id(t.function) for t in module.targets}
         self._names = {*others, *(_last_name(t.annotated.qualname) for t in module.targets)}
         self._names |= {t.owner.name for t in module.targets if t.owner is not None and t.annotated.kind == "method"}
         inside = self._run_by_targets()
         self.functions: set[int] = set()
-        owners = {id(f): c for c in ast.walk(module.tree) if isinstance(c, ast.ClassDef) for f in c.body}
+        owners = {id(f): c for c in module.nodes if isinstance(c, ast.ClassDef) for f in c.body}
         candidates = [f for f in functions if id(f) not in compiled and id(f) not in inside]
         found = True
         while found:  # what leads to a function that leads there does so, too
@@ -54,15 +55,18 @@ class Leads:
         """Of what is compiled, and of functions that lead there."""
         return frozenset(self._names)
 
-    def lead(self, nodes: Iterable[ast.AST]) -> bool:
-        """Whether something compiled is made or called in ``nodes``."""
-        return any(isinstance(n, ast.Call) and self._is_step(n) for node in nodes for n in ast.walk(node))
+    def lead(self, body: Iterable[ast.stmt]) -> bool:
+        """Whether something compiled is made or called in statements of the file."""
+        return any(map(self._is_step, self._calls_of(body)))
 
-    def calls(self, nodes: Iterable[ast.AST]) -> bool:
-        """Whether something compiled is called in ``nodes``, or a function that leads there."""
-        return any(
-            isinstance(n, ast.Call) and _last_name(n.func) in self._names for node in nodes for n in ast.walk(node)
-        )
+    def calls(self, body: Iterable[ast.stmt]) -> bool:
+        """Whether something compiled is called in statements of the file, or a function that leads there."""
+        return any(_last_name(call.func) in self._names for call in self._calls_of(body))
+
+    def _calls_of(self, body: Iterable[ast.stmt]) -> Iterator[ast.Call]:
+        for statement in body:
+            first, end = self._ranges[id(statement)]
+            yield from self._calls[first:end]
 
     def not_called(self) -> Iterator[tuple[Definition, ast.ClassDef | None]]:
         """The functions of the module that lead somewhere, and for constructors their classes; later ones first, for they
@@ -76,17 +80,16 @@ class Leads:
 
     def leads_to(self, function: Definition, targets: Iterable[Annotated]) -> bool:
         """Whether a function makes one of the targets, or calls it by its name."""
-        called = {_last_name(n.func) for n in ast.walk(function) if isinstance(n, ast.Call)}
+        called = {_last_name(call.func) for call in self._calls_of([function])}
         return any(
             t.qualname.startswith(f"{function.name}.<locals>.") or _last_name(t.qualname) in called
             or function.lineno <= t.decorator_span.line <= (function.end_lineno or 0)
             for t in targets
         )  # fmt: skip
 
-    def _hands_over(self, nodes: Iterable[ast.AST]) -> bool:
+    def _hands_over(self, body: Iterable[ast.stmt]) -> bool:
         """Whether something compiled is given to a function, which may call it."""
-        calls = (n for node in nodes for n in ast.walk(node) if isinstance(n, ast.Call))
-        given = (value for n in calls for value in (*n.args, *(k.value for k in n.keywords)))
+        given = (value for n in self._calls_of(body) for value in (*n.args, *(k.value for k in n.keywords)))
         return any(isinstance(v, (ast.Name, ast.Attribute)) and _last_name(v) in self._names for v in given)
 
     def _is_step(self, call: ast.Call) -> bool:
@@ -114,7 +117,7 @@ class Leads:
         waiting += [t.owner for t in targets if t.owner is not None and t.annotated.kind != "attribute"]
         waiting += [c for c in classes if self.module.method(c, "forward") is not None]
         by_name: dict[str, list[ast.AST]] = {}
-        for node in ast.walk(self.module.tree):
+        for node in self.module.nodes:
             if isinstance(node, _SCOPES):
                 by_name.setdefault(node.name, []).append(node)
         seen: set[int] = set()
@@ -130,6 +133,24 @@ class Leads:
                 elif isinstance(inner, ast.Call):
                     waiting += by_name.get(_last_name(inner.func), ())
         return functions
+
+
+def _calls_in(tree: ast.Module) -> tuple[list[ast.Call], dict[int, tuple[int, int]]]:
+    """The calls of a file, and for each statement, by its id, which of them are in it."""
+    calls: list[ast.Call] = []
+    ranges: dict[int, tuple[int, int]] = {}
+    waiting: list[tuple[ast.AST, int | None]] = [(tree, None)]
+    while waiting:
+        node, first = waiting.pop()
+        if first is not None:
+            ranges[id(node)] = first, len(calls)
+            continue
+        if isinstance(node, ast.Call):
+            calls.append(node)
+        if isinstance(node, ast.stmt):
+            waiting.append((node, len(calls)))
+        waiting += ((child, None) for child in ast.iter_child_nodes(node))
+    return calls, ranges
 
 
 def _executes_text(statement: ast.stmt) -> bool:
@@ -179,13 +200,14 @@ class _Rewriter:
         elif isinstance(node, ast.If):
             prefers = self._leads.lead(node.body) - self._leads.lead(node.orelse)
             node.test = _call(DECIDED, _maybe(_Unknowing().visit(node.test)), ast.Constant(prefers), at=node.test)
+        count = self._counter(node) if isinstance(node, ast.While) else None
         self._inside(node)
         if not isinstance(node, ast.If):
             _Unknowing().of(node)
-        if isinstance(node, ast.While):
+        if isinstance(node, ast.While) and count is not None:
             self._loops += 1
             counter = f"{ROUNDS[:-2]}_{self._loops}__"
-            yield _at(node, ast.Assign([ast.Name(counter, ast.Store())], self._counter(node)))
+            yield _at(node, ast.Assign([ast.Name(counter, ast.Store())], count))
             more = ast.Call(ast.Name(counter, ast.Load()), [], [])
             node.test = ast.copy_location(ast.BoolOp(ast.And(), [more, node.test]), node.test)
         yield self._wrapped(node)
