@@ -38,7 +38,7 @@ from . import (
     source_text,
     torch_names,
 )
-from .config import Config, from_environment
+from .config import Config, assembly_of, from_environment
 from .discovery import Annotated, SourceModule
 from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, has_example, inputs_for, instance_of
 from .located import Found, locate
@@ -592,7 +592,8 @@ def _called(
     chosen = merge_config(config or from_environment(explore=True), found.config, annotated.arguments)
     evaluated = file.evaluated(annotated)
     if evaluated is not None and chosen.target == "auto" and "cuda" in evaluated.devices and _HAS_TRITON:
-        chosen = dataclasses.replace(chosen, target=_USUAL_GPU)  # what the program says, and is not here
+        build = chosen.build and bool(assembly_of(chosen))  # nothing that could run
+        chosen = dataclasses.replace(chosen, target=_USUAL_GPU, build=build)  # what the program says, and is not here
     chosen = dataclasses.replace(chosen, weightless=True)
     given = inputs.origin, inputs.args, inputs.kwargs, inputs.dynamic
     fingerprint = fingerprints.fingerprint(file.path, found.target, given, fingerprints.of_config(chosen))

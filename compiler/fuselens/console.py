@@ -4,9 +4,12 @@ has left."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import sys
+from collections.abc import Iterator
+from typing import TextIO
 
 _OPENED = ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY))
 
@@ -72,3 +75,16 @@ def discard(number: int) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, number)
         os.close(nowhere)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """What a program prints is not said."""
+    with contextlib.redirect_stdout(_nowhere()), contextlib.redirect_stderr(_nowhere()):
+        yield
+
+
+@functools.cache
+def _nowhere() -> TextIO:
+    """Never closed: loggers of libraries keep it."""
+    return open(os.devnull, "w", encoding="utf-8")

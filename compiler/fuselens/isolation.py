@@ -628,11 +628,13 @@ def _enter_sandbox(request: wire.Request, events: int, private: Path) -> None:
 
     chosen = config_of(request.options)
     writable = [chosen.cache_dir, *([chosen.dump] if chosen.dump is not None else [])]
+    if chosen_by_user := os.environ.get("TRITON_CACHE_DIR"):
+        writable.append(Path(chosen_by_user))
+    elif not os.path.isdir(os.path.expanduser("~/.triton")):  # Triton cannot make it from here
+        os.environ["TRITON_CACHE_DIR"] = str(chosen.cache_dir / "triton")
     for folder in writable:
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not os.path.isdir(os.path.expanduser("~/.triton")):  # Triton cannot make it from here
-        os.environ.setdefault("TRITON_CACHE_DIR", str(chosen.cache_dir / "triton"))
     sandbox.enter(request.path, private, writable, tell, give_up)
 
 

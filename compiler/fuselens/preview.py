@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from .source_names import Definition, Names, assigned, statements
 
 _COMPILER = "__fuselens_preview__"  # what annotations that nobody wrote are written with
-_OF_A_MODULE = frozenset({"parameters", "named_parameters", "state_dict", "load_state_dict", "train", "eval", "zero_grad"})
+_OF_A_MODULE = frozenset(
+    {"parameters", "named_parameters", "state_dict", "load_state_dict", "train", "eval", "zero_grad"}
+)
 _BASES = ("torch.nn.", "lightning.", "pytorch_lightning.", "transformers.")
 
 
@@ -48,7 +50,9 @@ def annotate(names: Names) -> None:
         del names.nodes  # there are more now
         body = names.tree.body
         first = sum(1 for _ in _preamble(body))
-        imported = ast.Import([ast.alias("fuselens", _COMPILER)], lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)
+        imported = ast.Import(
+            [ast.alias("fuselens", _COMPILER)], lineno=1, col_offset=0, end_lineno=1, end_col_offset=0
+        )
         body.insert(first, ast.fix_missing_locations(imported))
         names.names[_COMPILER] = "fuselens"
 

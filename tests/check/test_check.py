@@ -13,6 +13,7 @@ from fuselens.config import Config
 from fuselens.report import Diagnostic, FileReport, Report, Span
 
 Written = Callable[..., Path]
+IMPORTED = Config(execution="import", explore=True)  # as all files that make nothing but values
 GOOD = """
 @fuselens.compile
 def double(x: Float32[Tensor, "n"]):
@@ -156,7 +157,7 @@ def test_missing_file(tmp_path: Path) -> None:
 
 def test_exception_at_import(written: Written) -> None:
     path = written(GOOD + "def inner():\n    return {}['key']\n\nx = inner()\n")
-    found = only(check.check_file(path))
+    found = only(check.check_file(path, config=IMPORTED))
     assert found.code == "FL903"
     assert "KeyError: 'key'" in found.message
     assert at(path, found) == "{}['key']"
@@ -165,7 +166,7 @@ def test_exception_at_import(written: Written) -> None:
 
 def test_exception_below_the_file(written: Written) -> None:
     path = written(GOOD + "import json\njson.loads('{')\n")
-    found = only(check.check_file(path))
+    found = only(check.check_file(path, config=IMPORTED))
     assert at(path, found) == "json.loads('{')"
     assert "JSONDecodeError" in found.message
 
@@ -188,7 +189,7 @@ def test_syntax_error_in_a_neighbour(written: Written) -> None:
 @pytest.mark.parametrize("call", ["sys.exit(3)", "exit()", "raise SystemExit('bye')"])
 def test_exit_at_import(written: Written, call: str) -> None:
     path = written(f"import sys\n{GOOD}{call}\n")
-    found = only(check.check_file(path))
+    found = only(check.check_file(path, config=IMPORTED))
     assert found.code == "FL904"
     assert at(path, found) == call
     assert call in found.message

@@ -120,7 +120,7 @@ async def test_awkward_text_round_trip(editor, tmp_path, good):
 
 async def test_the_newest_of_many_saves_wins(editor, tmp_path, good):
     file, _ = await editor.open(tmp_path / "many.py", good)
-    slow = "import time\ntime.sleep(30)\n" + good
+    slow = "import time\nclass Slow:\n    time.sleep(30)\n" + good
     for n in range(20):
         file.replace(slow + f"# {n}\n")
         file.path.write_text(file.text)
@@ -131,7 +131,7 @@ async def test_the_newest_of_many_saves_wins(editor, tmp_path, good):
 
 
 async def test_a_slow_file_does_not_hold_up_another(editor, tmp_path, good):
-    (tmp_path / "asleep.py").write_text("import time\ntime.sleep(300)\n" + good)
+    (tmp_path / "asleep.py").write_text("import time\nclass Slow:\n    time.sleep(300)\n" + good)
     asleep = editor.show(tmp_path / "asleep.py")
     file, found = await editor.open(tmp_path / "awake.py", good)
     assert codes(found) == ["FL101"]
@@ -171,7 +171,7 @@ async def test_unsaved_text_is_not_run(editor, tmp_path, good):
     assert await file.titles() == ["not compiled yet"]
     await asyncio.sleep(0.3)
     assert not marker.exists()
-    assert codes(await file.save()) == ["FL915", "FL101"], "it was tried"
+    assert codes(await file.save()) == ["FL922", "FL101"], "it was tried"
     assert not marker.exists(), "but not done"
     file.close()
 
@@ -198,7 +198,7 @@ async def test_commands(editor, tmp_path, good):
 async def test_a_run_is_cancelled(editor, tmp_path, good):
     """pygls answers a cancelled command but lets it run: the child must be gone, and the next check not wait for it."""
     path = tmp_path / "endless.py"
-    path.write_text("import time\nkept = open(__file__)\ntime.sleep(300)\n" + good)
+    path.write_text("import time\nclass Slow:\n    kept = open(__file__)\n    time.sleep(300)\n" + good)
     arguments = lsp.ExecuteCommandParams("fuselens.server.run", [path.as_uri(), "toy"])
     running = editor.client.protocol.send_request_async("workspace/executeCommand", arguments, msg_id="run-1")
     waiting = asyncio.ensure_future(running)
@@ -225,7 +225,7 @@ async def test_an_edited_finding_vanishes_without_a_save(editor, tmp_path, good)
 
 async def test_progress_of_a_slow_check(editor, tmp_path, good):
     editor.progress.clear()
-    file, _ = await editor.open(tmp_path / "slow.py", "import time\ntime.sleep(1.5)\n" + good)
+    file, _ = await editor.open(tmp_path / "slow.py", "import time\nclass Slow:\n    time.sleep(1.5)\n" + good)
     await editor.until(lambda: any("end" in str(p) for p in editor.progress))
     kinds = [p.kind if not isinstance(p, dict) else p["kind"] for p in editor.progress]
     assert kinds[0] == "begin"
@@ -236,7 +236,7 @@ async def test_progress_of_a_slow_check(editor, tmp_path, good):
 async def test_worker_killed_in_mid_check_is_retried(editor, tmp_path, good):
     file, _ = await editor.open(tmp_path / "killed.py", good)
     (pid,) = editor.worker_pids()
-    saving = asyncio.create_task(file.save("import time\ntime.sleep(1)\n" + good))
+    saving = asyncio.create_task(file.save("import time\nclass Slow:\n    time.sleep(1)\n" + good))
     await asyncio.sleep(0.5)
     os.kill(pid, signal.SIGKILL)
     assert codes(await saving) == ["FL101"]
@@ -253,7 +253,7 @@ async def test_worker_killed_while_idle_is_replaced(editor, tmp_path, good):
 
 
 async def test_user_code_cannot_kill_the_worker(editor, tmp_path, good):
-    text = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nimport time; time.sleep(60)\n" + good
+    text = "import os, signal, time\nclass Murder:\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(60)\n" + good
     workers = editor.worker_pids()
     file, found = await editor.open(tmp_path / "murder.py", text)
     assert codes(found) == ["FL915"]
@@ -310,7 +310,7 @@ def holders(path: Path) -> list[int]:
 def write_sleeper(folder: Path, good: str) -> Path:
     """A file that sleeps when it is checked; its process keeps it open."""
     path = folder / "sleeper.py"
-    path.write_text("import fuselens, time\nkept = open(__file__)\ntime.sleep(300)\n" + good)
+    path.write_text("import fuselens, time\nclass Slow:\n    kept = open(__file__)\n    time.sleep(300)\n" + good)
     return path
 
 

@@ -102,8 +102,14 @@ class Recorder:
             triton_worker.start()
 
     def later(self, work: Callable[[], object]) -> None:
-        """Leaves ``work`` for :meth:`finish`."""
-        self._later.append(work)
+        """Leaves ``work`` for :meth:`finish`: operators will cast there as they do now."""
+        autocast = torch_private.AutocastState()
+
+        def as_now() -> None:
+            with autocast.entered():
+                work()
+
+        self._later.append(as_now)
 
     @property
     def finished(self) -> bool:

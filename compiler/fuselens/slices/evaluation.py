@@ -19,9 +19,10 @@ import sys
 import threading
 import time
 import traceback
+import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
@@ -30,6 +31,7 @@ import fuselens
 from .. import api, sandbox, source_text, torch_private
 from ..capture import marks
 from ..capture.tensor_layout import describe
+from ..console import quiet
 from ..discovery import Annotated, SourceModule
 from ..signatures import signature
 from ..weightless import Weightless
@@ -44,10 +46,14 @@ LONGEST_SECONDS = 8.0
 _BETTER_SECONDS = 2.0  # for a call in training after one without gradients
 _LOOP_SECONDS = 3.0  # of a loop that leads nowhere: it may build layers
 _RAISED_BY = "__fuselens_frame__"  # of an exception: the frame whose ``raise`` it is
+_WAITING = 1 / 8  # of a second that passes, counted
 _ROUNDS = 3  # of a loop that leads somewhere, if the first ones do not get there
 
 
 _OF_UNKNOWN = re.compile(r"\bUnknown\b|missing \d+ required")  # what the interpreter says of what is not known
+
+
+_ABSENT = object()
 
 
 class _Over(BaseException):
@@ -113,7 +119,12 @@ class Evaluation:
     """One evaluation of a file. ``found`` has what the annotations of the file turned out to be."""
 
     def __init__(
-        self, leads: Leads, wanted: Iterable[Annotated], of: str | None = None, values: bool = False, preview: bool = False
+        self,
+        leads: Leads,
+        wanted: Iterable[Annotated],
+        of: str | None = None,
+        values: bool = False,
+        preview: bool = False,
     ) -> None:
         """``of`` is the file that the annotations are in, where the program is another one that imports it, and ``preview``
         writes them; ``values``: large tensors are computed, too."""
@@ -135,7 +146,7 @@ class Evaluation:
     def run(self, namespace: dict[str, Any]) -> None:
         """Evaluates the file in ``namespace``. Its functions may be called afterwards: then they only go on where they fail."""
         with (
-            _quiet(), self._changes, contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
+            quiet(), self._changes, contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
             vision.installed(), project.imported_by(self._of_the_project), stand_ins.in_place(_imported(self._leads.module)),
             replaced((torch, "set_default_device", self._devices.stay)), self._clock.running(), self._devices,
             contextlib.nullcontext() if self._values else Weightless(),
@@ -224,13 +235,13 @@ class Evaluation:
             yield value
 
     def _rounds(self, leads: bool) -> Callable[[], bool]:
-        began, rounds = time.monotonic(), 0
+        began, rounds = _now(), 0
 
         def more() -> bool:
             nonlocal rounds
             rounds += 1
             self._clock.check()
-            if not leads and time.monotonic() - began > _LOOP_SECONDS:
+            if not leads and _now() - began > _LOOP_SECONDS:
                 raise TimeoutError(f"this loop takes longer than {_LOOP_SECONDS:g} s")
             return not leads or rounds <= _ROUNDS
 
@@ -273,12 +284,7 @@ class Evaluation:
                 vars(target)[torch_private.ORIGINAL_MODULE] = target
                 ears.callback(vars(target).pop, torch_private.ORIGINAL_MODULE, None)
 
-            def before(_: Any, args: Any, kwargs: Any) -> Any:
-                args, kwargs = self._known(compiled, args, kwargs)
-                self._called(compiled, args, kwargs)
-                return args, kwargs
-
-            ears.callback(target.register_forward_pre_hook(before, with_kwargs=True).remove)
+            self._listen(compiled, target, ears)
             return target
 
         @functools.wraps(target)
@@ -290,6 +296,20 @@ class Evaluation:
         vars(call)[torch_private.ORIGINAL] = target  # what else is compiled traces that
         marks.mark(call, marks.COMPILED)
         return call
+
+    def _listen(self, compiled: Compiled, module: torch.nn.Module, ears: contextlib.ExitStack) -> None:
+        """Hears calls of a module, and of its ``forward``."""
+
+        def call(args: Any, kwargs: Any) -> Call:
+            args, kwargs = self._known(compiled, args, kwargs)
+            self._called(compiled, args, kwargs)
+            return args, kwargs
+
+        ear = _Ear(module, call)
+        before = vars(module).get("forward", _ABSENT)
+        vars(module)["forward"] = ear
+        ears.callback(_put_back, vars(module), "forward", before)
+        ears.callback(module.register_forward_pre_hook(ear.before, with_kwargs=True).remove)
 
     def _annotation_at(self, sites: list[tuple[int, int]], target: Any) -> Annotated | None:
         code = getattr(target, "__code__", None)
@@ -370,6 +390,45 @@ class Evaluation:
 
     def _was_called(self) -> bool:
         return all(name in self.found and self.found[name].args is not None for name in self._wanted)
+
+
+class _Ear:
+    """In place of a module's ``forward``: tells of each call. What one without gradients gave, one that looks alike gives again."""
+
+    listens = True
+
+    def __init__(self, module: torch.nn.Module, call: Callable[[Any, Any], Call]) -> None:
+        self._module = module
+        self._call = call
+        self._known: dict[Any, Any] = {}
+        self._told = False  # of the call of the module that is under way
+        self.__wrapped__ = module.forward
+
+    def before(self, _: Any, args: Any, kwargs: Any) -> Call:
+        self._told = True
+        return self._call(args, kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._told:
+            args, kwargs = self._call(args, kwargs)
+        self._told = False
+        if torch.is_grad_enabled():
+            return self.__wrapped__(*args, **kwargs)
+        key = self._module.training, described((args, kwargs))
+        if key not in self._known:
+            self._known[key] = self.__wrapped__(*args, **kwargs)
+        return self._known[key]
+
+    def __deepcopy__(self, copies: dict[int, Any]) -> Any:
+        """A copy of the module is not heard."""
+        copied = copies.get(id(self._module), self._module)
+        return types.MethodType(type(copied).forward, copied)
+
+
+def _put_back(attributes: dict[str, Any], name: str, value: Any) -> None:
+    attributes.pop(name, None)
+    if value is not _ABSENT:
+        attributes[name] = value
 
 
 def _without_gradients(compiled: Compiled) -> bool:
@@ -463,11 +522,17 @@ def _decided(condition: Any, prefers: int) -> Any:
     return prefers > 0 if isinstance(condition, Unknown) and prefers else condition
 
 
+def _now() -> float:
+    """What this thread has used, and a part of what has passed: where it only waits, that ends, too."""
+    return time.thread_time() + time.monotonic() * _WAITING
+
+
 class _Clock:
-    """How long an evaluation may take; imports are not counted, nor ended in their middle."""
+    """How long an evaluation may take, in seconds of the processor: others may use it, too. Imports are not counted, nor ended in
+    their middle."""
 
     def __init__(self) -> None:
-        self._ends = time.monotonic() + LONGEST_SECONDS
+        self._ends = _now() + LONGEST_SECONDS
         self._half: float | None = self._ends - LONGEST_SECONDS / 2
         self._imports = 0
 
@@ -475,20 +540,20 @@ class _Clock:
         self._ends = math.inf
 
     def more(self) -> None:
-        self._ends = max(self._ends, time.monotonic() + _BETTER_SECONDS)
+        self._ends = max(self._ends, _now() + _BETTER_SECONDS)
 
     def hurry(self) -> None:
         """What is needed is there; what is left would be better."""
-        self._ends = min(self._ends, time.monotonic() + _BETTER_SECONDS)
+        self._ends = min(self._ends, _now() + _BETTER_SECONDS)
 
     def check(self) -> None:
-        if time.monotonic() > self._ends and not self._imports:
+        if _now() > self._ends and not self._imports:
             raise _Over
 
     def _interrupt(self) -> None:
         """Leaves out, once, the statement that took half of the time."""
         self.check()
-        if self._half is not None and time.monotonic() > self._half and not self._imports:
+        if self._half is not None and _now() > self._half and not self._imports:
             self._half = None
             raise TimeoutError(f"this takes longer than {LONGEST_SECONDS / 2:g} s")
 
@@ -510,26 +575,13 @@ class _Clock:
 
     def _counted(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def imported(*args: Any, **kwargs: Any) -> Any:
-            began, self._imports = time.monotonic(), self._imports + 1
+            began, self._imports = _now(), self._imports + 1
             try:
                 return real(*args, **kwargs)
             finally:
                 self._imports -= 1
                 if not self._imports:
-                    self._ends += time.monotonic() - began
-                    self._half = self._half and self._half + time.monotonic() - began
+                    self._ends += _now() - began
+                    self._half = self._half and self._half + _now() - began
 
         return imported
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """What the program prints is not said."""
-    with contextlib.redirect_stdout(_nowhere()), contextlib.redirect_stderr(_nowhere()):
-        yield
-
-
-@functools.cache
-def _nowhere() -> TextIO:
-    """Never closed: loggers of libraries keep it."""
-    return open(os.devnull, "w", encoding="utf-8")

@@ -11,6 +11,7 @@ import inspect
 import itertools
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,8 +19,9 @@ import torch
 from torch import nn
 
 from .. import torch_private
+from ..console import quiet
 from ..signatures import annotations_of, signature
-from .unknown import ASSUMED_SIZE, Unknown, assumed_as, batch_of
+from .unknown import ASSUMED_SIZE, Sizes, Unknown, assumed_as, batch_of, sizes_of
 
 _BATCH, _LENGTH = 2, 16
 _MOST_SECONDS = 2.0  # of the processor's
@@ -102,19 +104,46 @@ def completed(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     if not 0 < len(unknown) <= _MOST_UNKNOWN:
         return None
     names = _names(target, leaves, args, kwargs)
-    sizes = [batch_of(leaves[i]) for i in unknown]
+    sizes = [sizes_of(leaves[i]) for i in unknown]
+    batches = [batch_of(leaves[i]) for i in unknown]
     known = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim]
-    batch = next((n for n in sizes if n), None) or next((t.shape[0] for t in known), _BATCH)
+    batch = next((n for n in batches if n), None) or next((t.shape[0] for t in known), _BATCH)
     trial = _OfModule(target) if isinstance(target, nn.Module) else _OfFunction(target)
     modules = [target] if isinstance(target, nn.Module) else _modules_of(target, leaves)
     ends = time.process_time() + _MOST_SECONDS
-    for chosen in _choices([names[i] for i in unknown], modules, known, batch):
-        if time.process_time() > ends:
-            return None
-        if trial.accepts(_filled(leaves, unknown, chosen, trial.device), form):
-            filled = _filled(leaves, unknown, chosen, _device_of(modules))
-            return torch_private.PYTREE.tree_unflatten(filled, form)
+    tried: set[tuple[Choice | None, ...]] = set()
+    choices = _choices([names[i] for i in unknown], modules, known, batch)
+    with quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for chosen in itertools.chain(choices, itertools.product(*map(_of_known, sizes))):
+            chosen = tuple(map(_of_sizes, chosen, sizes))
+            if None in chosen or chosen in tried:
+                continue
+            tried.add(chosen)
+            if time.process_time() > ends:
+                return None
+            if trial.accepts(_filled(leaves, unknown, chosen, trial.device), form):
+                filled = _filled(leaves, unknown, chosen, _device_of(modules))
+                return torch_private.PYTREE.tree_unflatten(filled, form)
     return None
+
+
+def _of_known(sizes: Sizes | None) -> list[Choice]:
+    """Tensors of the sizes that are known, whatever the layers take."""
+    if sizes is None:
+        return []
+    whole = tuple(_LENGTH if n is None else n for n in sizes)
+    return [Shape(whole), Shape(whole, torch.int64, 2)]
+
+
+def _of_sizes(choice: Choice, sizes: Sizes | None) -> Choice | None:
+    """``choice`` with the sizes that are known; None where it is of another rank."""
+    if sizes is None:
+        return choice
+    if not isinstance(choice, Shape) or len(choice.sizes) != len(sizes):
+        return None
+    merged = tuple(own if n is None else n for own, n in zip(choice.sizes, sizes, strict=True))
+    return choice._replace(sizes=merged)
 
 
 def _filled(leaves: list[Any], unknown: list[int], chosen: Sequence[Choice], device: torch.device | str) -> list[Any]:
@@ -330,9 +359,10 @@ class _OfModule:
         args, kwargs = torch_private.PYTREE.tree_unflatten(leaves, form)
         before = [(m, dict(vars(m))) for m in self._module.modules()]
         try:
-            for module, _ in before:
-                module.training = False  # nothing is counted
-                module._forward_pre_hooks = type(module._forward_pre_hooks)()  # nobody hears of it
+            for module, attributes in before:
+                if hasattr(attributes.get("forward"), "listens"):  # nobody hears of it
+                    del vars(module)["forward"]
+                module._forward_pre_hooks = type(module._forward_pre_hooks)()
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 made = torch.func.functional_call(self._module, self._state, args, kwargs)
         except Exception:  # noqa: BLE001 - whatever the module says to this input

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..discovery import Annotated, Definition, SourceModule, Target
-from ..source_names import blocks, compiles_in_place, statements, tests_main
+from ..source_names import blocks, compiles_in_place, own_expressions, statements, tests_main
 
 OURS = "__fuselens_"
 FAILED, UNKNOWN, ITEMS, ROUNDS, RAISED, PARTS, NAMED, CALLED, DECIDED, MAYBE = (
@@ -22,6 +22,20 @@ FAILED, UNKNOWN, ITEMS, ROUNDS, RAISED, PARTS, NAMED, CALLED, DECIDED, MAYBE = (
 """The names of what rewritten code calls."""
 
 _ERROR = f"{OURS}error__"
+_MAKERS = frozenset("torch numpy math functools operator collections dataclasses typing enum itertools pathlib logging re "
+                    "fuselens jaxtyping einops".split())  # fmt: skip
+_SETS_UP = (
+    "torch.manual_seed", "torch.set_", "torch.backends.", "torch.use_deterministic_algorithms", "torch.random.", "torch.cuda.manual_seed",
+    "numpy.random.seed", "random.seed", "warnings.", "logging.", "sys.path.", "torch.autograd.set_",
+)  # fmt: skip
+"""What statements ask for that change nothing outside of the process."""
+_CHANGES = frozenset(
+    "eval train to cuda cpu float double half bfloat16 requires_grad_ items keys values get format join split".split()
+)
+_PURE = frozenset(
+    "len int float bool str list tuple dict set frozenset sorted sum min max range enumerate zip map filter abs round type isinstance "
+    "issubclass hasattr getattr callable super slice reversed any all repr globals vars locals".split()
+)
 _LEFT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Break, ast.Continue)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -99,7 +113,8 @@ class Leads:
         return name in self._names or self.module.applied(call) is not None or compiles_in_place(call) is not None
 
     def runs_itself(self) -> bool:
-        """Whether importing the file calls what it compiles, or does not reach it: then it is a program, and not imported."""
+        """Whether importing the file calls what it compiles, does not reach it, or does more than to define things: then it is a
+        program, and not imported."""
         targets = self.module.targets
         if any(t.annotated.kind in ("nested", "attribute") or not t.annotated.importable for t in targets):
             return True
@@ -108,7 +123,37 @@ class Leads:
         if any(map(_needs_inputs, targets)) and self.calls(own):
             return True
         run = [s for s in own if not (isinstance(s, ast.If) and tests_main(s.test))]
-        return self.calls(run) or self._hands_over(run) or any(map(_executes_text, run))
+        return self.calls(run) or self._hands_over(run) or any(map(self._acts, run))
+
+    def _acts(self, statement: ast.stmt) -> bool:
+        """Whether a statement may do more than to make values, as far as its text says."""
+        if isinstance(statement, (*_SCOPES, ast.Import, ast.ImportFrom)):
+            return False
+        if isinstance(statement, (ast.While, ast.AsyncFor, ast.AsyncWith)):
+            return True
+        inner = [s for block, _ in blocks(statement) for s in block]
+        calls = [n for n in own_expressions(statement) if isinstance(n, ast.Call)]
+        asked = isinstance(statement, ast.Expr)
+        return any(not self._makes_only(call, asked) for call in calls) or any(map(self._acts, inner))
+
+    def _makes_only(self, call: ast.Call, asked: bool) -> bool:
+        """Whether a call makes a value and does nothing else; ``asked`` only for what it does, it may set something up."""
+        function = call.func
+        if self.module.applied(call) is not None or compiles_in_place(call) is not None:
+            return True
+        if dotted := self.module.dotted(function):
+            return (
+                dotted.startswith(_SETS_UP)
+                if asked
+                else (
+                    dotted.partition(".")[0] in _MAKERS or dotted.startswith(("os.path.", "os.environ.", "os.getenv"))
+                )
+            )
+        if isinstance(function, ast.Attribute):
+            return function.attr in _CHANGES
+        if isinstance(function, ast.Name):
+            return function.id in self.module.classes or (function.id in _PURE and not asked)
+        return self.module.compiler(function) is not None
 
     def _run_by_targets(self) -> set[int]:
         """Functions of the file that compiled code may call: methods of modules that are compiled, and so on."""
@@ -151,12 +196,6 @@ def _calls_in(tree: ast.Module) -> tuple[list[ast.Call], dict[int, tuple[int, in
             waiting.append((node, len(calls)))
         waiting += ((child, None) for child in ast.iter_child_nodes(node))
     return calls, ranges
-
-
-def _executes_text(statement: ast.stmt) -> bool:
-    """Whether a statement executes what it has as text, which may call anything."""
-    calls = (n.func for n in ast.walk(statement) if isinstance(n, ast.Call))
-    return any(isinstance(f, ast.Name) and f.id in ("exec", "eval") for f in calls)
 
 
 def _needs_inputs(target: Target) -> bool:

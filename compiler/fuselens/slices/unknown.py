@@ -9,6 +9,9 @@ ASSUMED_SIZE = 64
 """Stands for a size that is not known: of a vocabulary, of features; attention's heads divide it."""
 
 
+Sizes = tuple[int | None, ...]
+_RESHAPES = frozenset({"view", "reshape"})
+_OF_IMAGES = frozenset("nc num_channels n_channels img_channels image_channels input_channels in_chans channels_img".split())
 _CONFIGURATIONS = frozenset("config cfg conf args opt options hparams params".split())
 
 
@@ -35,16 +38,30 @@ class _Sizes:
         raise UnknownUsed(why_of(self._of))
 
 
-class Unknown:
-    """``why`` says what failed, and at which line; ``batch`` how many examples it holds, where that is known."""
+class _Reshape:
+    """``view`` of an unknown tensor, which says what sizes it has then."""
 
-    def __init__(self, why: str, batch: int | None = None) -> None:
+    def __init__(self, of: Unknown) -> None:
+        self._of = of
+
+    def __call__(self, *sizes: Any, **_: Any) -> Unknown:
+        return Unknown(why_of(self._of), sizes=sizes_in(sizes))
+
+
+class Unknown:
+    """``why`` says what failed, and at which line; ``batch`` how many examples it holds, where that is known, and ``sizes`` those
+    of a tensor whose rank is known, None for an unknown one."""
+
+    def __init__(self, why: str, batch: int | None = None, sizes: Sizes | None = None) -> None:
         object.__setattr__(self, "_why", why)
-        object.__setattr__(self, "_batch", batch)
+        object.__setattr__(self, "_batch", batch if sizes is None else next(iter(sizes), None))
+        object.__setattr__(self, "_sizes", sizes)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)  # it has no protocol: not an array, not to be copied or pickled by one
+        if name in _RESHAPES:
+            return _Reshape(self)
         if name in ("shape", "size") and (batch := object.__getattribute__(self, "_batch")) is not None:
             return _Sizes(self, batch)
         return self
@@ -106,6 +123,18 @@ def batch_of(value: Unknown) -> int | None:
     return object.__getattribute__(value, "_batch")
 
 
+def sizes_of(value: Unknown) -> Sizes | None:
+    return object.__getattribute__(value, "_sizes")
+
+
+def sizes_in(arguments: tuple[Any, ...]) -> Sizes | None:
+    """The sizes that a call gives, one by one or as a sequence; None where there are none."""
+    if len(arguments) == 1 and isinstance(arguments[0], (tuple, list)):
+        arguments = tuple(arguments[0])
+    known = all(isinstance(a, (int, Unknown)) and not isinstance(a, bool) for a in arguments)
+    return tuple(a if isinstance(a, int) and a >= 0 else None for a in arguments) if known and arguments else None
+
+
 def assumed(value: Any) -> Any:
     """``value``, with sizes in place of what is unknown in it."""
     if isinstance(value, Unknown):
@@ -119,6 +148,8 @@ def assumed_as(name: str, value: Any) -> Any:
     """:func:`assumed` for what a module takes under a name; a configuration stays unknown, for it is no size."""
     if name in _CONFIGURATIONS:
         return value
+    if isinstance(value, Unknown) and name in _OF_IMAGES:
+        return 3
     return 2 if isinstance(value, Unknown) and ("factor" in name or "scale" in name) else assumed(value)
 
 
