@@ -12,9 +12,11 @@ import functools
 import importlib
 import importlib.machinery
 import importlib.util
+import inspect
 import itertools
 import linecache
 import logging
+import re
 import sys
 import time
 import traceback
@@ -37,6 +39,7 @@ from . import (
     sandbox,
     source_text,
     torch_names,
+    torch_private,
 )
 from .config import Config, assembly_of, from_environment
 from .discovery import Annotated, SourceModule
@@ -44,7 +47,19 @@ from .example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs,
 from .located import Found, locate
 from .pipeline import Recorder
 from .report import Diagnostic, FileReport, Frame, Inputs, Report, RunResult, Span
-from .slices import Compiled, Evaluation, Leads, Unknown, arguments, importers, inferred, inferred_of_class, why_of, without
+from .slices import (
+    Compiled,
+    Evaluation,
+    Leads,
+    Note,
+    Unknown,
+    arguments,
+    importers,
+    inferred,
+    inferred_of_class,
+    why_of,
+    without,
+)
 from .told_inputs import told
 
 Progress = Callable[[str], None]
@@ -598,7 +613,7 @@ def _called(
     given = inputs.origin, inputs.args, inputs.kwargs, inputs.dynamic
     fingerprint = fingerprints.fingerprint(file.path, found.target, given, fingerprints.of_config(chosen))
     stated = told(inputs, found, evaluated, file.path)
-    assumed = [_assumed(annotated, stated)] if stated.assumed else []
+    assumed = [_assumed(annotated, stated)] if stated.assumed and stated.values else []
     if fingerprint and fingerprint == known:
         same = dataclasses.replace(report, fingerprint=fingerprint, unchanged=True, inputs=stated, diagnostics=assumed)
         return _Check(annotated, same)
@@ -610,6 +625,18 @@ def _called(
                 found.target, inputs.args, inputs.kwargs, config=chosen, function=name, span=annotated.name_span,
                 progress=lambda stage: say(f"{name}: {stage}"), dynamic=inputs.dynamic,
             )  # fmt: skip
+        if (unknown := _uses_unknown(found.target, recorder.report)) is not None:
+            report.diagnostics.append(diagnostics.make("FL913", annotated.name_span, what=name, why=unknown))
+            report.inputs = stated
+            return _Check(annotated, report)
+        raised = next((d for d in recorder.report.diagnostics if d.code == "FL909"), None)
+        if raised is not None and stated.invented:  # says nothing of the program
+            made = diagnostics.make("FL901", annotated.name_span, what=name)
+            why = raised.message.partition("on its example inputs ")[2]
+            report.diagnostics.append(
+                dataclasses.replace(made, message=f"{made.message}: given {stated.types}, it {why}")
+            )
+            return _Check(annotated, report)
         recorder.report.inputs = stated
         recorder.report.diagnostics += assumed
         return _Check(annotated, recorder.report, recorder, fingerprint)
@@ -620,6 +647,27 @@ def _called(
     except Exception as error:  # noqa: BLE001  a bug of ours must not lose the other functions
         report.diagnostics.append(_internal(annotated, error))
     return _Check(annotated, report)
+
+
+_UNKNOWN = re.compile(r"\b_?(Unknown|Reshape|Sizes)\b")
+
+
+def _uses_unknown(target: Any, report: Report) -> str | None:
+    """Why the target cannot be compiled in a check: it uses what is not known, of its module or of the names around it."""
+    if not any(_UNKNOWN.search(d.message) for d in (*report.breaks, *report.diagnostics)):
+        return None
+    held: list[tuple[str, Any]] = []
+    if isinstance(target, torch.nn.Module):
+        held = [
+            (f"`{name}.{k}`".replace("`.", "`"), v) for name, m in target.named_modules() for k, v in vars(m).items()
+        ]
+    elif (code := api.root_code(target)) is not None:
+        around = inspect.getclosurevars(inspect.unwrap(target))
+        values = {**around.globals, **around.nonlocals}
+        held = [(f"`{name}`", values[name]) for name in (*code.co_names, *code.co_freevars) if name in values]
+    return next(
+        (f"{name} is unknown: {why_of(v)}" for name, v in held if isinstance(v, Unknown)), "it uses what is unknown"
+    )
 
 
 def _found(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
@@ -641,10 +689,9 @@ def _found_here(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
     if isinstance(root, Unknown):
         return diagnostics.make("FL913", annotated.name_span, what=annotated.qualname, why=why_of(root))
     found = locate(file.module, file.path, annotated)
-    notes = [n for n in file.evaluation.notes if n.file == file.path] if file.evaluation is not None else []
-    if isinstance(found, Diagnostic) and notes:
-        first = notes[0]
-        return dataclasses.replace(found, message=f"{found.message}; line {first.line} was left out: {first.why}")
+    why = file.evaluation.why_not(annotated) if file.evaluation is not None else ""
+    if isinstance(found, Diagnostic) and why:
+        return diagnostics.make("FL913", annotated.name_span, what=annotated.qualname, why=why)
     return found
 
 
@@ -662,9 +709,20 @@ def _left_out(evaluation: Evaluation, path: str, source: str) -> list[Diagnostic
     """The statements that failed, each once."""
     lines = source_text.lines(source)
     own = [note for note in evaluation.notes if note.file == path and 0 < note.line <= len(lines)]
-    first = {note.line: note.why for note in reversed(own)}
-    some = sorted(first.items())[:_MOST_LEFT_OUT]
-    return [diagnostics.make("FL922", line_span(path, line, lines[line - 1]), why=why) for line, why in some]
+    by_reason = {note.why: note for note in reversed(own)}  # several lines may fail for one
+    by_line: dict[int, list[Note]] = {}
+    for note in sorted(by_reason.values(), key=lambda note: note.line):
+        by_line.setdefault(note.line, []).append(note)
+    some = itertools.islice(by_line.items(), _MOST_LEFT_OUT)
+    return [_of_notes(notes, line_span(path, line, lines[line - 1])) for line, notes in some]
+
+
+def _of_notes(notes: list[Note], span: Span) -> Diagnostic:
+    """Of one line: that it was left out, else all that it assumes."""
+    failed = next((note.why for note in notes if not note.assumed), None)
+    if failed is not None:
+        return diagnostics.make("FL922", span, why=failed)
+    return diagnostics.make("FL924", span, why="; ".join(note.why for note in notes))
 
 
 def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0) -> ExampleInputs | Diagnostic:
@@ -675,19 +733,26 @@ def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0
         if found.takes_class:
             inputs = inputs_for(types.MethodType(found.target, found.owner), found.example, variant=variant)
             return dataclasses.replace(inputs, args=(found.owner, *inputs.args))
-        return inputs_for(found.target, found.example, owner=found.owner, variant=variant)
+        inputs = inputs_for(found.target, found.example, owner=found.owner, variant=variant)
+        if inputs.origin == "defaults" and isinstance(found.target, torch.nn.Module) and not _tensors(inputs):
+            raise NoExampleInputs("the defaults of its parameters are no tensors")
+        return inputs
     except NoExampleInputs as error:
         if recorded := _of_a_run(found):
             return recorded
         if file.ask_callers() and (called := file.evaluated(annotated)) and called.args is not None:
             return ExampleInputs(called.args, called.kwargs, origin="call")
         module = isinstance(found.target, torch.nn.Module)
-        if (module or evaluated is not None) and (made := inferred(found.target)) is not None:
+        refused: list[str] = []
+        if (module or evaluated is not None) and (made := inferred(found.target, refused)) is not None:
             return ExampleInputs(made, {}, origin="layers" if module else "body")
-        if _is_forward(found) and (made := inferred_of_class(found.target, found.owner)) is not None:
-            return ExampleInputs(made, {}, origin="layers")
+        owner = found.owner
+        if owner is not None and issubclass(owner, torch.nn.Module) and isinstance(found.target, types.FunctionType):
+            if found.target.__name__ == "forward" and (made := inferred_of_class(found.target, owner)) is not None:
+                return ExampleInputs(made, {}, origin="layers")
         made = diagnostics.make("FL901", annotated.name_span, what=annotated.qualname)
-        return dataclasses.replace(made, message=f"{made.message}: {error}")
+        why = f"{error}; {refused[0]}" if refused and refused[0] else str(error)
+        return dataclasses.replace(made, message=f"{made.message}: {why}")
     except ExampleInputsFailed as error:
         frame = _frame_in(error.__cause__, file.path) if error.__cause__ is not None else None
         span = frame.span if frame else annotated.decorator_span
@@ -695,9 +760,9 @@ def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0
         return sandbox.behind(error) or made
 
 
-def _is_forward(found: Found) -> bool:
-    owner = found.owner
-    return owner is not None and issubclass(owner, torch.nn.Module) and found.target.__name__ == "forward"
+def _tensors(inputs: ExampleInputs) -> list[torch.Tensor]:
+    leaves = torch_private.PYTREE.tree_leaves((inputs.args, inputs.kwargs))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _of_a_run(found: Found) -> ExampleInputs | None:

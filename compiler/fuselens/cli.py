@@ -170,11 +170,10 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _print_check(files: list[FileReport], stages: tuple[str, ...]) -> None:
     for position, file in enumerate(files):
-        source = views.read_text(file.file)
-        blocks = [views.diagnostic_text(d, source, full=d.severity != "hint") for d in file.diagnostics]
+        blocks = [views.diagnostic_text(d, views.read_text, full=d.severity != "hint") for d in file.diagnostics]
         for report in file.functions:
             lines = views.summary_lines(report)
-            lines += [views.diagnostic_text(d, source) for d in (*report.breaks, *report.diagnostics)]
+            lines += [views.diagnostic_text(d, views.read_text) for d in (*report.breaks, *report.diagnostics)]
             lines += list(filter(None, [views.stages_text(report, stages)]))
             blocks.append("\n".join(lines))
         if not blocks:
@@ -187,10 +186,9 @@ def _explain(arguments: argparse.Namespace) -> int:
     files = _compiled(list(_targets(arguments.target)), arguments)
     blocks: list[str] = []
     for file in files:
-        source = views.read_text(file.file)
-        blocks += [views.diagnostic_text(d, source, full=True) for d in file.diagnostics]
+        blocks += [views.diagnostic_text(d, views.read_text, full=True) for d in file.diagnostics]
         for report in file.functions:
-            text = views.explain(report, source)
+            text = views.explain(report, views.read_text)
             texts = views.stages_text(report, stages)
             blocks.append(f"{text}\n\n{texts}" if texts else text)
         if not file.diagnostics and not file.functions:

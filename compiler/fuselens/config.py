@@ -183,8 +183,8 @@ def assembly_of(config: Config) -> frozenset[str]:
 _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
     "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "cuda_graph_memory", "keep_freed_memory",
-    "build", "build_limit", "explore", "weightless", "execution", "preview", "cache_dir", "print_after", "dump", "strict", "live", "assembly",
-    "triton_variables",
+    "build", "build_limit", "explore", "weightless", "execution", "preview", "cache_dir", "print_after", "dump", "strict", "live",
+    "assembly", "triton_variables",
 })  # fmt: skip
 
 

@@ -487,10 +487,11 @@ TABLE: dict[str, Entry] = {
         ),
         _e(
             "FL913",
-            "not made by importing",
+            "not made",
             "`{what}` was not compiled here: {why}",
-            "To compile without running your program, its file is imported; that does not make this object. Likely graph breaks are "
-            "still predicted from the source.",
+            "Your program does not run in a check. A file that only defines things is imported; of a program, the statements that lead to "
+            "what it compiles are evaluated. That did not make this object. Likely graph breaks are still predicted from the source.",
+            "Where a package, a file or an argument is missing, give it: the rest of the file says which.",
             "Compile a function or module at the top level of the file, or give the object a name there.",
             "Or run the program with `FUSELENS_LIVE=1`: what happens in the run is shown.",
             severity="hint",
@@ -582,6 +583,15 @@ TABLE: dict[str, Entry] = {
             "graph breaks are still predicted from the source, and your own runs with `FUSELENS_LIVE=1` are shown.",
             "To have it compiled, choose `slice` or `import`.",
             severity="information",
+        ),
+        _e(
+            "FL924",
+            "assumed value",
+            "{why}",
+            "The file is a program, so it was not run. The statements that lead to what it compiles were evaluated. Not all that this one "
+            "needs is known, so something likely stands for it: a size, the way that a condition takes, a file that is not written.",
+            "Arguments are given with a comment in the file, say `# fuselens: --data mnist`, or in `.vscode/launch.json`.",
+            severity="hint",
         ),
     )
 }

@@ -16,6 +16,7 @@ import gc
 import importlib
 import io
 import json
+import logging
 import os
 import pkgutil
 import platform
@@ -517,6 +518,9 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
 
     live.switch_off()
     notices.switch_off()
+    log = logging.getLogger("fuselens")  # what it says is in the report
+    log.propagate = False
+    log.addHandler(logging.NullHandler())
 
     def progress(stage: str) -> None:
         send(wire.Event(request.id, "progress", message=stage))

@@ -79,14 +79,16 @@ def _made(names: Names) -> Iterator[Candidate]:
         values = assigned(scope.body)
         for name in sorted(called & values.keys(), key=lambda n: values[n][0].lineno):
             for node in statements(scope.body):
-                if _gives(node, name) and (name in asked or _is_made_here(names, node.value)):
+                if not isinstance(node, ast.Assign) or not _gives(node, name):
+                    continue
+                if name in asked or _is_made_here(names, node.value):
                     yield Candidate(name, node)
                     break
 
 
-def _gives(node: ast.stmt, name: str) -> bool:
+def _gives(node: ast.Assign, name: str) -> bool:
     """Whether ``node`` is ``name = …(…)``, of something else than what the name was before."""
-    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call) or len(node.targets) != 1:
+    if not isinstance(node.value, ast.Call) or len(node.targets) != 1:
         return False
     target = node.targets[0]
     before = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
@@ -99,8 +101,8 @@ def _is_made_here(names: Names, value: ast.expr) -> bool:
         value = value.func.value  # Model().to(device)
     if not isinstance(value, ast.Call):
         return False
-    own = isinstance(value.func, ast.Name) and value.func.id in names.classes
-    return own and _is_module(names, names.classes[value.func.id]) or names.dotted(value.func) == "torch.nn.Sequential"
+    own = names.classes.get(value.func.id) if isinstance(value.func, ast.Name) else None
+    return names.dotted(value.func) == "torch.nn.Sequential" or (own is not None and _is_module(names, own))
 
 
 def _defined(names: Names) -> Iterator[Candidate]:

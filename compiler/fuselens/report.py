@@ -282,11 +282,16 @@ class Inputs:
         return self.origin in ("call", "layers", "body")
 
     @property
+    def invented(self) -> bool:
+        """Whether parts of them are as likely as others."""
+        return self.completed or self.origin in ("layers", "body")
+
+    @property
     def source(self) -> str:
         """Where they come from: ``those of its call at line 48``."""
         if self.origin != "call":
             return _SOURCES[self.origin]
-        known = "; what is unknown there is what it takes" if self.completed else ""
+        known = "; what is unknown there is the smallest that it takes" if self.completed else ""
         where = f" at line {self.line}" if self.line else ""
         other = f" of {self.file.replace(chr(92), '/').rpartition('/')[2]}" if self.file else ""
         return f"those of its call{where}{other}{known}"

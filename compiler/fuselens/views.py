@@ -87,10 +87,11 @@ def seconds_text(seconds: float | None) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
-def diagnostic_text(found: Diagnostic, source: str | None = None, *, full: bool = False) -> str:
+def diagnostic_text(found: Diagnostic, source_of: SourceOf | None = None, *, full: bool = False) -> str:
     """``file:line:column: severity CODE: message`` with an excerpt; ``full`` adds explanation, hints, cost, stack."""
     place = f"{found.span}: " if found.span is not None else ""
     out = [f"{place}{found.severity} {found.code}: {found.message}"]
+    source = source_of(found.span.file) if found.span is not None and source_of is not None else None
     if found.span is not None and source is not None:
         shown = excerpt(source, found.span)
         out += [shown] if shown else []
@@ -122,7 +123,7 @@ def summary_lines(report: Report) -> list[str]:
         for kernel in graph.kernels:
             traffic = f"reads {bytes_text(kernel.bytes_read)}, writes {bytes_text(kernel.bytes_written)}"
             traffic += f"; {kernel.takes}" if kernel.takes else ""
-            where = _lines_text(kernel.spans, report.file)
+            where = _lines_text(kernel.spans, report.span.file if report.span else report.file)
             what = ", ".join(kernel.operations)
             out.append(
                 f"    {kernel.phase} kernel {kernel.name} ({kernel.backend}, {kernel.kind}): {what}; {traffic}{where}"
@@ -164,13 +165,13 @@ def _timings_text(timings: list[Timing]) -> str:
     return " · ".join(f"{stage} {seconds_text(seconds)}" for stage, seconds in totals.items())
 
 
-def explain(report: Report, source: str | None = None) -> str:
-    """Everything that is known about one compilation, for a reader. ``source`` adds excerpts."""
+def explain(report: Report, source_of: SourceOf | None = None) -> str:
+    """Everything that is known about one compilation, for a reader. ``source_of`` adds excerpts."""
     head = " · ".join(filter(None, (f"target {report.target}", report.mode)))
     out = [f"{report.function}  {report.span or report.file}", f"{report.summary()}  ({head})"]
     out += [inputs_text(report)] if report.inputs else []
-    out += _section("Breaks", (diagnostic_text(b, source, full=True) for b in report.breaks))
-    out += _section("Diagnostics", (diagnostic_text(d, source, full=True) for d in report.diagnostics))
+    out += _section("Breaks", (diagnostic_text(b, source_of, full=True) for b in report.breaks))
+    out += _section("Diagnostics", (diagnostic_text(d, source_of, full=True) for d in report.diagnostics))
     out += _section("Symbols", (_symbol_text(s) for s in report.symbols))
     out += _section("Guards", _guards_text(report.guards, report.file))
     out += _section("Shapes", (f"{s.span.place(report.file)}: {s.name} is {s.tensor}" for s in report.shapes))

@@ -36,7 +36,7 @@ SOURCES = {
         "x: f32[5, 8], scale: 2.0 (those of its call at line 14)"
     ),
     f"{MODEL}\nmodel = torch.compile(Model())\ndata = open('nowhere').read()\nmodel(data)": (
-        "x: f32[2, 8] (those of its call at line 15; what is unknown there is what it takes)"
+        "x: f32[2, 8] (those of its call at line 15; what is unknown there is the smallest that it takes)"
     ),
     "@fuselens.compile\ndef f(*xs): return xs[0] + xs[1]\nf(torch.ones(2), torch.ones(2))": (
         "f32[2], f32[2] (those of its call at line 6)"

@@ -101,3 +101,18 @@ def test_a_run_says_what_ran(tmp_path: Path) -> None:
     assert result.instead.startswith(f"the kernels for {TARGET} did not run") and result.instead in views.run_text(
         result
     )
+
+
+def test_elements_of_three_bytes_on_average(tmp_path: Path) -> None:
+    """Warps are a power of two, however wide what a thread loads is."""
+
+    def normal(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        z = torch.where(mask, x, y)
+        z = z - z.mean(-1, keepdim=True)
+        return z / z.square().mean(-1, keepdim=True).sqrt()
+
+    x, y = torch.randn(2, 512, 20_001)
+    compiled = fuselens.compile(normal, options={"target": TARGET, "cache_dir": tmp_path})
+    report = fuselens.explain(compiled)(x, y, x > 0)
+    assert not report.diagnostics
+    assert report.graphs[0].kernels and not report.graphs[0].fallback

@@ -253,7 +253,9 @@ async def test_worker_killed_while_idle_is_replaced(editor, tmp_path, good):
 
 
 async def test_user_code_cannot_kill_the_worker(editor, tmp_path, good):
-    text = "import os, signal, time\nclass Murder:\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(60)\n" + good
+    text = (
+        "import os, signal, time\nclass Murder:\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(60)\n" + good
+    )
     workers = editor.worker_pids()
     file, found = await editor.open(tmp_path / "murder.py", text)
     assert codes(found) == ["FL915"]

@@ -93,8 +93,10 @@ def test_a_failure_leaves_its_names_unknown(look: Look) -> None:
     """)
     (compiled,) = evaluation.found.values()
     assert described(compiled.args) == "(f32[4])"
-    (note,) = evaluation.notes
+    note, assumed = evaluation.notes
     assert (note.line, note.why) == (8, "ModuleNotFoundError: No module named 'not_here'")
+    assert assumed.line == 10
+    assert assumed.why.startswith("this condition is taken to hold: line 8: ModuleNotFoundError")
 
 
 def test_a_call_with_unknown_values_is_not_made(look: Look) -> None:

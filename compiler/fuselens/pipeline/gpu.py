@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from ..ir.loops import Graph
 
 Call = Callable[[tuple[Any, ...]], Any]
-_MOST_COMPILED = 16  # kernels of a graph for a GPU that is absent, of which a check tells the resources: those that move most
+_MOST_COMPILED = (
+    16  # kernels of a graph for a GPU that is absent, of which a check tells the resources: those that move most
+)
 
 
 def cards(captured: Captured) -> tuple[Any, ...]:
@@ -167,7 +169,9 @@ def compile_for_absent(graph: Graph, generated: Generated, run: Run) -> None:
     if module is not None:
         distinct = [info for info in source.kernels if info.same_as is None]
         if run.config.weightless and not assembly_of(run.config):
-            largest = sorted(distinct, key=lambda info: -sum(map(graph.hint, filter(None, (info.bytes_read, info.bytes_written)))))
+            largest = sorted(
+                distinct, key=lambda info: -sum(map(graph.hint, filter(None, (info.bytes_read, info.bytes_written))))
+            )
             distinct = largest[:_MOST_COMPILED]
         compile_ = functools.partial(compile_kernel, module, arch=_architecture(run))
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # most of it waits for ptxas

@@ -11,6 +11,7 @@ import ast
 import builtins
 import contextlib
 import functools
+import gc
 import math
 import os
 import re
@@ -40,7 +41,7 @@ from .devices import OnThisMachine
 from .inferred import Call, completed
 from .rewriting import Leads
 from .stand_ins import replaced
-from .unknown import Unknown, UnknownUsed, assumed_as, first_unknown, why_of
+from .unknown import Unknown, UnknownUsed, assumed_as, first_unknown, sizes_in, why_of
 
 LONGEST_SECONDS = 8.0
 _BETTER_SECONDS = 2.0  # for a call in training after one without gradients
@@ -50,7 +51,9 @@ _WAITING = 1 / 8  # of a second that passes, counted
 _ROUNDS = 3  # of a loop that leads somewhere, if the first ones do not get there
 
 
-_OF_UNKNOWN = re.compile(r"\bUnknown\b|missing \d+ required")  # what the interpreter says of what is not known
+_OF_UNKNOWN = re.compile(  # what the interpreter says of what is not known
+    r"\bUnknown\b|missing \d+ required|isinstance\(\) arg 2 must be|not enough values to unpack \(expected \d+, got 0"
+)
 
 
 _ABSENT = object()
@@ -108,15 +111,25 @@ class Surroundings:
 
 @dataclass(slots=True)
 class Note:
-    """A statement that could not be evaluated."""
+    """A statement that could not be evaluated; with ``assumed``, one that could, because of what the note says."""
 
     file: str
     line: int
     why: str
+    assumed: bool = False
 
 
 class Evaluation:
     """One evaluation of a file. ``found`` has what the annotations of the file turned out to be."""
+
+    def why_not(self, annotated: Annotated) -> str:
+        """Why an annotation was not reached, as far as that can be told: the last statement before it that failed."""
+        if why := self.unknown.get(annotated.qualname):
+            return why
+        failed = [n for n in self.notes if n.file == self.path and not n.assumed]
+        before = [n for n in failed if n.line <= annotated.decorator_span.line]
+        note = max(before, key=lambda n: n.line) if before else next(iter(failed), None)
+        return f"line {note.line} was left out: {note.why}" if note is not None else ""
 
     def __init__(
         self,
@@ -134,20 +147,25 @@ class Evaluation:
         self._of = of or self.path
         self._leads = leads
         self.found: dict[str, Compiled] = {}
+        self.unknown: dict[str, str] = {}  # why what an annotation compiles is not known
         self.notes: list[Note] = []
         self._wanted = {a.qualname: a for a in wanted}
         self._given_on = Unknown("it is not given")  # the last mapping of arguments that is not known
         self._ended = False
+        self._why = ""  # the last statement failed
         self._changes = contextlib.ExitStack()
         self._clock = _Clock()
         self._trains = any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in leads.module.nodes)
         self._devices = OnThisMachine()
+        # by the id of the code of each function that is rewritten: that, and the code as it is written
+        self._as_written: dict[int, tuple[types.CodeType, types.CodeType]] = {}
 
     def run(self, namespace: dict[str, Any]) -> None:
         """Evaluates the file in ``namespace``. Its functions may be called afterwards: then they only go on where they fail."""
         with (
             quiet(), self._changes, contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
-            vision.installed(), project.imported_by(self._of_the_project), stand_ins.in_place(_imported(self._leads.module)),
+            vision.installed(self._assume), project.imported_by(self.path, self._of_the_project),
+            stand_ins.in_place(_imported(self._leads.module), self._assume),
             replaced((torch, "set_default_device", self._devices.stay)), self._clock.running(), self._devices,
             contextlib.nullcontext() if self._values else Weightless(),
         ):  # fmt: skip
@@ -155,6 +173,7 @@ class Evaluation:
             self._call_what_nobody_calls(namespace)
         self._ended = True
         self._clock.stop()
+        self._undo()
 
     def _call_what_nobody_calls(self, namespace: dict[str, Any]) -> None:
         """Functions that make or call what is not found so far, with arguments that are not known."""
@@ -184,10 +203,22 @@ class Evaluation:
         namespace |= {
             rewriting.FAILED: self._failed, rewriting.UNKNOWN: self._unknown, rewriting.ITEMS: self._items,
             rewriting.ROUNDS: self._rounds, rewriting.RAISED: _raised, rewriting.PARTS: _parts,
-            rewriting.NAMED: self._named, rewriting.CALLED: _called_with, rewriting.DECIDED: _decided,
+            rewriting.NAMED: self._named, rewriting.CALLED: self._called_with, rewriting.DECIDED: self._decided,
             rewriting.MAYBE: _maybe,
         }  # fmt: skip
-        exec(compile(rewriting.rewritten(leads), leads.module.filename, "exec", dont_inherit=True), namespace)
+        file = leads.module.filename
+        as_written = compile(leads.module.tree, file, "exec", dont_inherit=True)
+        tolerant = compile(rewriting.rewritten(leads), file, "exec", dont_inherit=True)
+        self._as_written |= _counterparts(tolerant, as_written)
+        exec(tolerant, namespace)
+
+    def _undo(self) -> None:
+        """Functions are again as they are written: some are part of what is compiled."""
+        if not self._as_written:
+            return
+        for function in gc.get_objects():
+            if type(function) is types.FunctionType and (pair := self._as_written.get(id(function.__code__))):
+                function.__code__ = pair[1]
 
     # --- what rewritten code calls --------------------------------------------------------------------------------------
 
@@ -206,13 +237,25 @@ class Evaluation:
         if refused:
             why = refused[-1].message.rpartition("because ")[2]
         line = next((line for frame, line in traceback.walk_tb(error.__traceback__) if frame is here), 0)
-        if not (isinstance(error, UnknownUsed) or (isinstance(error, TypeError) and _OF_UNKNOWN.search(why))):
+        unknown = isinstance(error, UnknownUsed)
+        self._why = (
+            str(error)
+            if unknown and str(error).startswith("line ")
+            else f"line {line}: {str(error) if unknown else why}"
+        )
+        if not (unknown or _OF_UNKNOWN.search(why)):
             self.notes.append(Note(here.f_code.co_filename, line, why))
         self._clock.check()
 
-    def _unknown(self, line: int) -> Unknown:
-        why = self.notes[-1].why if self.notes else "it depends on what is not known"
-        return Unknown(f"line {line}: {why}")
+    def _assume(self, what: str) -> None:
+        """Notes it at the line of the program that is under way."""
+        for frame, line in traceback.walk_stack(sys._getframe(1)):
+            if frame.f_code.co_filename == self.path:
+                self.notes.append(Note(self.path, line, what, assumed=True))
+                return
+
+    def _unknown(self) -> Unknown:
+        return Unknown(self._why)
 
     def _items(self, values: Any, leads: bool) -> Iterator[Any]:
         if isinstance(values, Unknown):  # one round of what leads somewhere, and none of what does not
@@ -247,6 +290,53 @@ class Evaluation:
 
         return more
 
+    def _called_with(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """A call of a built-in function, which says nothing of what is unknown, or of a class: a module's sizes are some."""
+        unknown = first_unknown((args, kwargs))
+        if unknown is None or isinstance(function, Unknown):
+            return function(*args, **kwargs)
+        if isinstance(function, types.BuiltinFunctionType) and function in _MAKE_TENSORS:
+            return Unknown(why_of(unknown), sizes=sizes_in(args[_MAKE_TENSORS[function] :]))
+        if getattr(function, "__module__", "").partition(".")[0] in _TELL_NOTHING:
+            return unknown
+        if not isinstance(function, type) or not issubclass(function, torch.nn.Module):
+            return function(*args, **kwargs)
+        try:
+            bound = signature(function).bind(*args, **kwargs)
+        except (TypeError, ValueError):
+            return function(*args, **kwargs)
+        sizes = {name: assumed_as(name, value) for name, value in bound.arguments.items()}
+        some = [
+            f"`{name}` is taken to be {n}"
+            for name, n in sizes.items()
+            if isinstance(bound.arguments[name], Unknown) and isinstance(n, int)
+        ]
+        as_it_is = bound.args, bound.kwargs
+        bound.arguments |= sizes
+        try:
+            made = function(*bound.args, **bound.kwargs)
+        except (AttributeError, TypeError):  # it is no size
+            return function(*as_it_is[0], **as_it_is[1])
+        if some:
+            self._assume(f"{' and '.join(some)}: {why_of(unknown)}")
+        return made
+
+    def _decided(self, condition: Any, prefers: int, binds: tuple[str, ...], compiles: bool) -> Any:
+        """A condition. One that is unknown holds where that leads somewhere, and does not where something else does; where nothing
+        does, it holds if that binds a name that has no value yet. What compiles is looked at even if it is not asked for."""
+        if compiles and (isinstance(condition, Unknown) or bool(condition) != (prefers > 0)):
+            self._assume("this condition is taken to be such that something is compiled")
+            return prefers > 0
+        if not isinstance(condition, Unknown):
+            return condition
+        if prefers:
+            return prefers > 0
+        frame = sys._getframe(1)
+        holds = any(name not in frame.f_locals and name not in frame.f_globals for name in binds)
+        if holds:
+            self._assume(f"this condition is taken to hold: {why_of(condition)}")
+        return holds
+
     # --- the compilers --------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -259,6 +349,8 @@ class Evaluation:
             fn = options.pop("model", options.pop("fn", fn))
             if fn is None:
                 return functools.partial(heard, _own=_own, _site=site, **options)
+            if isinstance(fn, Unknown) and (annotated := self._annotation_at(site, fn)) is not None:
+                self.unknown.setdefault(annotated.qualname, why_of(fn))
             if isinstance(fn, (Unknown, type, classmethod, staticmethod)) or not callable(fn):
                 return fn
             annotation = getattr(real(fn, **options), "__fuselens__", None) if _own else None
@@ -463,6 +555,23 @@ def _raised(error: Any) -> Any:
     return made
 
 
+def _counterparts(made: types.CodeType, written: types.CodeType) -> dict[int, tuple[types.CodeType, types.CodeType]]:
+    """The functions of a file whose code is not as it is written: both codes of each."""
+    others = {(c.co_qualname, c.co_firstlineno): c for c in _codes(written)}
+    pairs = ((c, others.get((c.co_qualname, c.co_firstlineno))) for c in _codes(made))
+    return {
+        id(code): (code, other) for code, other in pairs
+        if other is not None and code.co_code != other.co_code and code.co_freevars == other.co_freevars
+    }  # fmt: skip
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield inner
+            yield from _codes(inner)
+
+
 def _imported(module: SourceModule) -> frozenset[str]:
     """The modules that a file imports, and what it takes of them."""
     names: set[str] = set()
@@ -498,28 +607,8 @@ def _maybe(expression: Callable[[], Any]) -> Any:
 
 
 _TELL_NOTHING = frozenset({"builtins", "tqdm", "rich"})
-
-
-def _called_with(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """A call of a built-in function, which says nothing of what is unknown, or of a class: a module's sizes are some."""
-    unknown = first_unknown((args, kwargs))
-    if unknown is None:
-        return function(*args, **kwargs)
-    if getattr(function, "__module__", "").partition(".")[0] in _TELL_NOTHING and not isinstance(function, Unknown):
-        return unknown
-    if isinstance(function, type) and issubclass(function, torch.nn.Module):
-        try:
-            bound = signature(function).bind(*args, **kwargs)
-        except (TypeError, ValueError):
-            return function(*args, **kwargs)
-        bound.arguments |= {name: assumed_as(name, value) for name, value in bound.arguments.items()}
-        return function(*bound.args, **bound.kwargs)
-    return function(*args, **kwargs)
-
-
-def _decided(condition: Any, prefers: int) -> Any:
-    """A condition; one that is unknown holds where that leads somewhere, and does not where something else does."""
-    return prefers > 0 if isinstance(condition, Unknown) and prefers else condition
+_MAKE_TENSORS = {torch.randn: 0, torch.rand: 0, torch.zeros: 0, torch.ones: 0, torch.empty: 0, torch.full: 0}
+"""Functions whose arguments are sizes, and from which on."""
 
 
 def _now() -> float:

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from .. import torch_private
+from ..capture.tensor_layout import describe
 from ..console import quiet
 from ..signatures import annotations_of, signature
 from .unknown import ASSUMED_SIZE, Sizes, Unknown, assumed_as, batch_of, sizes_of
@@ -61,8 +62,9 @@ Choice = Shape | int | float
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def inferred(target: Callable[..., Any]) -> tuple[Any, ...] | None:
-    """A tensor (or number) for each required parameter of a module's ``forward``, or of a function; None where no trial succeeds."""
+def inferred(target: Callable[..., Any], refused: list[str] | None = None) -> tuple[Any, ...] | None:
+    """A tensor (or number) for each required parameter of a module's ``forward``, or of a function; None where no trial succeeds:
+    ``refused`` gets what the target said to the likeliest."""
     try:
         required = [
             p for p in signature(target.forward if isinstance(target, nn.Module) else target).parameters.values()
@@ -72,7 +74,7 @@ def inferred(target: Callable[..., Any]) -> tuple[Any, ...] | None:
         return None
     if not required or any(p.kind is p.KEYWORD_ONLY for p in required):
         return None
-    made = completed(target, tuple(Unknown("") for _ in required), {})
+    made = completed(target, tuple(Unknown("") for _ in required), {}, refused)
     return None if made is None else made[0]
 
 
@@ -97,7 +99,9 @@ def _default(hint: type) -> Any:
     return ASSUMED_SIZE if hint is int else hint()
 
 
-def completed(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+def completed(
+    target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[str] | None = None
+) -> Call | None:
     """The call with tensors (or numbers) in place of what is unknown in it; None where no trial succeeds."""
     leaves, form = torch_private.PYTREE.tree_flatten((args, kwargs))
     unknown = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Unknown)]
@@ -111,20 +115,22 @@ def completed(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     trial = _OfModule(target) if isinstance(target, nn.Module) else _OfFunction(target)
     modules = [target] if isinstance(target, nn.Module) else _modules_of(target, leaves)
     ends = time.process_time() + _MOST_SECONDS
-    tried: set[tuple[Choice | None, ...]] = set()
+    tried: set[tuple[Choice, ...]] = set()
     choices = _choices([names[i] for i in unknown], modules, known, batch)
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for chosen in itertools.chain(choices, itertools.product(*map(_of_known, sizes))):
-            chosen = tuple(map(_of_sizes, chosen, sizes))
-            if None in chosen or chosen in tried:
+            fitting = [c for c in map(_of_sizes, chosen, sizes) if c is not None]
+            if len(fitting) < len(chosen) or tuple(fitting) in tried:
                 continue
-            tried.add(chosen)
+            tried.add(tuple(fitting))
             if time.process_time() > ends:
                 return None
-            if trial.accepts(_filled(leaves, unknown, chosen, trial.device), form):
-                filled = _filled(leaves, unknown, chosen, _device_of(modules))
+            if trial.accepts(_filled(leaves, unknown, fitting, trial.device), form):
+                filled = _filled(leaves, unknown, fitting, _device_of(modules))
                 return torch_private.PYTREE.tree_unflatten(filled, form)
+            if refused is not None and not refused:
+                refused.append(trial.refused)
     return None
 
 
@@ -349,6 +355,7 @@ def _modules_of(function: Any, leaves: list[Any]) -> list[nn.Module]:
 
 class _OfModule:
     device = "meta"
+    refused = ""  # why the last trial was
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
@@ -365,7 +372,8 @@ class _OfModule:
                 module._forward_pre_hooks = type(module._forward_pre_hooks)()
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 made = torch.func.functional_call(self._module, self._state, args, kwargs)
-        except Exception:  # noqa: BLE001 - whatever the module says to this input
+        except Exception as error:  # noqa: BLE001 - whatever the module says to this input
+            self.refused = _said(error, leaves)
             return False
         finally:
             for module, attributes in before:  # it may have kept what it was given
@@ -374,8 +382,15 @@ class _OfModule:
         return not isinstance(made, Unknown)
 
 
+def _said(error: Exception, leaves: list[Any]) -> str:
+    tensors = ", ".join(describe(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
+    text = " ".join(str(error).split())
+    return f"given {tensors or 'no tensor'}, it raises {type(error).__name__}: {text[:200]}"
+
+
 class _OfFunction:
     device = "cpu"
+    refused = ""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -386,6 +401,7 @@ class _OfFunction:
         try:
             with torch.random.fork_rng(devices=[]):
                 made = self._function(*args, **kwargs)
-        except Exception:  # noqa: BLE001 - whatever the function says to this input
+        except Exception as error:  # noqa: BLE001 - whatever the function says to this input
+            self.refused = _said(error, leaves)
             return False
         return not isinstance(made, Unknown)

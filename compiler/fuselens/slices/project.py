@@ -17,6 +17,7 @@ from typing import Any
 from .. import source_text
 from ..fingerprints import is_library_file
 
+_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
 _MOST_FILES = 200  # that are looked at for one that imports another
 
 Execute = Callable[[str, bytes, dict[str, Any]], None]
@@ -35,14 +36,15 @@ class _Loader(importlib.machinery.SourceFileLoader):
 class _Finder:
     """Finds what Python's own finder does, and gives the project's files another loader."""
 
-    def __init__(self, execute: Execute) -> None:
+    def __init__(self, program: str, execute: Execute) -> None:
+        self._root = _root(Path(program).resolve().parent)
         self._execute = execute
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None or type(spec.loader) is not importlib.machinery.SourceFileLoader or spec.origin is None:
             return None
-        if is_library_file(spec.origin):
+        if is_library_file(spec.origin) or not Path(spec.origin).resolve().is_relative_to(self._root):
             return None
         spec.loader = _Loader(name, spec.origin, self._execute)
         return spec
@@ -63,6 +65,13 @@ def importers(path: str) -> Iterator[tuple[str, str]]:
                 text = source_text.decode(source_text.read_bytes(other))
                 if word.search(text) and names & set(_imported_parts(text)):
                     yield str(other), text
+
+
+def _root(folder: Path) -> Path:
+    """The folder of a program's project: that of a repository or a package, else the one above the program's."""
+    above = [folder, *itertools.takewhile(_is_of_a_project, folder.parents)]
+    marked = (f for f in above if any((f / name).exists() for name in _MARKS))
+    return next(marked, above[min(1, len(above) - 1)])
 
 
 def _is_of_a_project(folder: Path) -> bool:
@@ -97,9 +106,9 @@ def without(path: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def imported_by(execute: Execute) -> Iterator[None]:
-    """In the block, files that belong to no library are evaluated by ``execute``."""
-    finder: Any = _Finder(execute)
+def imported_by(program: str, execute: Execute) -> Iterator[None]:
+    """In the block, files of the program's project are evaluated by ``execute``."""
+    finder: Any = _Finder(program, execute)
     sys.meta_path.insert(0, finder)
     try:
         yield

@@ -73,6 +73,23 @@ class Leads:
         """Whether something compiled is made or called in statements of the file."""
         return any(map(self._is_step, self._calls_of(body)))
 
+    def compile(self, body: Iterable[ast.stmt]) -> bool:
+        """Whether something is compiled in statements of the file."""
+        return any(self._compiles(call) for call in self._calls_of(body)) or any(
+            self.module.decorates(decorator) is not None
+            for statement in statements(body) if isinstance(statement, _SCOPES) for decorator in statement.decorator_list
+        )  # fmt: skip
+
+    def chosen(self, node: ast.IfExp) -> int:
+        """Whether an expression compiles, or is what compiles, where its condition holds (1) or where it does not (-1)."""
+        return self._is_or_makes(node.body) - self._is_or_makes(node.orelse)
+
+    def _is_or_makes(self, node: ast.expr) -> bool:
+        return self.module.compiler(node) is not None or (isinstance(node, ast.Call) and self._compiles(node))
+
+    def _compiles(self, call: ast.Call) -> bool:
+        return self.module.applied(call) is not None or compiles_in_place(call) is not None
+
     def calls(self, body: Iterable[ast.stmt]) -> bool:
         """Whether something compiled is called in statements of the file, or a function that leads there."""
         return any(_last_name(call.func) in self._names for call in self._calls_of(body))
@@ -107,10 +124,9 @@ class Leads:
         return any(isinstance(v, (ast.Name, ast.Attribute)) and _last_name(v) in self._names for v in given)
 
     def _is_step(self, call: ast.Call) -> bool:
-        name = _last_name(call.func)
         if any(k.arg in ("torch_compile", "dynamo_backend") for k in call.keywords):
             return True
-        return name in self._names or self.module.applied(call) is not None or compiles_in_place(call) is not None
+        return _last_name(call.func) in self._names or self._compiles(call)
 
     def runs_itself(self) -> bool:
         """Whether importing the file calls what it compiles, does not reach it, or does more than to define things: then it is a
@@ -139,7 +155,7 @@ class Leads:
     def _makes_only(self, call: ast.Call, asked: bool) -> bool:
         """Whether a call makes a value and does nothing else; ``asked`` only for what it does, it may set something up."""
         function = call.func
-        if self.module.applied(call) is not None or compiles_in_place(call) is not None:
+        if self._compiles(call):
             return True
         if dotted := self.module.dotted(function):
             return (
@@ -220,14 +236,27 @@ class _Rewriter:
     def __init__(self, leads: Leads) -> None:
         self._leads = leads
         self._loops = 0
+        self._passed: set[int] = set()  # what refuses to go on, where what follows leads somewhere
 
     def rewrite(self, body: list[ast.stmt]) -> None:
         """The statements of a block, in place."""
+        for position, node in enumerate(body):
+            if isinstance(node, ast.If) and not node.orelse and isinstance(node.body[-1], ast.Raise):
+                if node.body[-1].exc is not None and self._leads.lead(body[position + 1 :]):
+                    self._passed.add(id(node.body[-1]))
         body[:] = [made for position, s in enumerate(body) for made in self._statement(s, first=position == 0)]
 
     def _statement(self, node: ast.stmt, *, first: bool = False) -> Iterator[ast.stmt]:
         if isinstance(node, _LEFT) or (first and _is_docstring(node)) or _is_future(node):
             yield node
+            return
+        if isinstance(node, ast.ImportFrom) and len(node.names) > 1:  # some of them may be there
+            yield from (
+                self._wrapped(_at(node, ast.ImportFrom(node.module, [name], node.level))) for name in node.names
+            )
+            return
+        if id(node) in self._passed:
+            yield self._wrapped(node)
             return
         if isinstance(node, ast.Raise):
             if node.exc is not None:
@@ -238,7 +267,15 @@ class _Rewriter:
             node.test = ast.copy_location(ast.Constant(True), node.test)
         elif isinstance(node, ast.If):
             prefers = self._leads.lead(node.body) - self._leads.lead(node.orelse)
-            node.test = _call(DECIDED, _maybe(_Unknowing().visit(node.test)), ast.Constant(prefers), at=node.test)
+            bound = set() if _jumps(node.body) else {name for s in node.body for name in _bound(s)}
+            names: list[ast.expr] = [ast.Constant(name) for name in sorted(bound)]
+            compiles = self._leads.compile(node.body) - self._leads.compile(node.orelse)
+            more = ast.Constant(compiles or prefers), ast.Tuple(names, ast.Load()), ast.Constant(bool(compiles))
+            node.test = _call(DECIDED, _maybe(_Unknowing().visit(node.test)), *more, at=node.test)
+        for inner in own_expressions(node):
+            if isinstance(inner, ast.IfExp) and (prefers := self._leads.chosen(inner)):
+                more = ast.Constant(prefers), ast.Tuple([], ast.Load()), ast.Constant(True)
+                inner.test = _call(DECIDED, _maybe(inner.test), *more, at=inner.test)
         count = self._counter(node) if isinstance(node, ast.While) else None
         self._inside(node)
         if not isinstance(node, ast.If):
@@ -289,7 +326,7 @@ class _Rewriter:
     def _wrapped(self, node: ast.stmt) -> ast.stmt:
         names = sorted(set(_bound(node)))
         handler: list[ast.stmt] = [ast.Expr(_call(FAILED, ast.Name(_ERROR, ast.Load()), at=node))]
-        unknown = _call(UNKNOWN, ast.Constant(node.lineno), at=node)
+        unknown = _call(UNKNOWN, at=node)
         if isinstance(node, ast.Return):
             handler.append(ast.Return(unknown))
         elif names:
@@ -326,11 +363,15 @@ class _Unknowing(ast.NodeTransformer):
             if keyword.arg is None:
                 keyword.value = _call(NAMED, keyword.value, ast.Constant(True), at=keyword.value)
         name = _last_name(node.func) if isinstance(node.func, (ast.Name, ast.Attribute)) else ""
-        if name[:1].isupper() or (isinstance(node.func, ast.Name) and name in _BUILT_IN):  # a class, by its name
+        built_in = isinstance(node.func, ast.Name) and name in _BUILT_IN
+        if name[:1].isupper() or built_in or name in _MAKE_TENSORS:  # a class, by its name
             return ast.copy_location(
                 ast.Call(ast.Name(CALLED, ast.Load()), [node.func, *node.args], node.keywords), node
             )
         return node
+
+
+_MAKE_TENSORS = frozenset("randn rand zeros ones empty full".split())
 
 
 def _maybe(node: ast.expr) -> ast.expr:
@@ -342,8 +383,14 @@ def _maybe(node: ast.expr) -> ast.expr:
 
 
 _BUILT_IN = frozenset(
-    "len int float bool str list tuple dict set sorted sum min max range enumerate zip map abs round iter next any all tqdm track".split()
+    "len int float bool str list tuple dict set sorted sum min max range enumerate zip map abs round iter next any all tqdm track "
+    "isinstance issubclass".split()
 )
+
+
+def _jumps(body: list[ast.stmt]) -> bool:
+    """Whether a block may not reach its end."""
+    return any(isinstance(s, (ast.Return, ast.Raise, ast.Break, ast.Continue)) for s in statements(body))
 
 
 def _form(parts: tuple[Any, ...]) -> ast.expr:

@@ -4,13 +4,16 @@ network of machines, arguments that nobody gives."""
 from __future__ import annotations
 
 import argparse
+import builtins
 import contextlib
 import functools
 import importlib
+import io
 import os
+import pathlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,6 +24,7 @@ from . import command_lines, trainers
 from .devices import is_here
 from .unknown import Unknown, UnknownUsed, assumed, is_unknown, why_of
 
+Noted = Callable[[str], None]
 _ELEMENTS = 1 << 20  # of an array whose file is not here
 _ABSENT = object()
 _OF_LAUNCHERS = {
@@ -30,15 +34,15 @@ _OF_LAUNCHERS = {
 
 
 @contextlib.contextmanager
-def in_place(modules: frozenset[str]) -> Iterator[None]:
-    """Inside, for a program that imports ``modules``, no time is slept, no process loads data, nothing is loaded into modules,
-    and one process is all there is."""
+def in_place(modules: frozenset[str], note: Noted) -> Iterator[None]:
+    """Inside, for a program that imports ``modules``, no time is slept, no process loads data, nothing is loaded into modules or
+    written to files, and one process is all there is. ``note`` is told what is missing, and what is assumed for it."""
     with replaced(
-        (time, "sleep", _nothing()), (os, "_exit", sys.exit), (torch, "save", _nothing()), (torch, "load", _loads()),
+        (time, "sleep", _nothing()), (os, "_exit", sys.exit), (torch, "save", _nothing()), (torch, "load", _loads(note)),
         (nn.Module, "load_state_dict", _keeps), (nn.Module, "to", _stays()),
-        (argparse.ArgumentParser, "parse_known_args", _lenient()),
+        (argparse.ArgumentParser, "parse_known_args", _lenient(note)),
         (torch.autocast, "__init__", _autocast()),
-        *_files(), *_environment(), *_one_process(modules), *_layers(), *_loaders(), *_cuda(),
+        *_files(note), *_environment(), *_one_process(modules), *_layers(), *_loaders(), *_cuda(),
         *torch_private.methods_kept_from_peer(torch.optim.Optimizer),
         *trainers.in_place(modules), *command_lines.in_place(modules),
     ):  # fmt: skip
@@ -73,12 +77,13 @@ def _nothing() -> Any:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _loads() -> Any:
+def _loads(note: Noted) -> Any:
     real = torch.load
 
     def load(file: Any, *_: Any, **options: Any) -> Any:
         """What was saved, with its tensors left in the file; where it is elsewhere, it is unknown."""
         if not isinstance(file, (str, os.PathLike)) or not os.path.exists(file):
+            note(f"the file {file} is not here: what was saved in it is unknown")
             raise UnknownUsed(f"the file {file} is not here")
         safe = options.get("weights_only")
         try:
@@ -103,7 +108,27 @@ def _stays() -> Any:
     return to
 
 
-def _files() -> list[tuple[Any, str, Any]]:
+def _files(note: Noted) -> Iterator[tuple[Any, str, Any]]:
+    """Folders are there, and what is written goes nowhere."""
+    for owner, name in ((os, "mkdir"), (os, "makedirs"), (pathlib.Path, "mkdir")):
+        yield owner, name, _nothing()
+    for owner in (builtins, io):
+        yield owner, "open", _opened(owner.open, note)
+    yield from _mapped()
+
+
+def _opened(real: Any, note: Noted) -> Any:
+    @functools.wraps(real)
+    def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if isinstance(file, (str, os.PathLike)) and isinstance(mode, str) and set(mode) & set("wax+"):
+            note(f"what is written to `{os.fspath(file)}` goes nowhere: a check writes no file")
+            file, mode = os.devnull, mode.replace("x", "w")
+        return real(file, mode, *args, **kwargs)
+
+    return opened
+
+
+def _mapped() -> list[tuple[Any, str, Any]]:
     numpy: Any = sys.modules.get("numpy")
     if numpy is None:
         return []
@@ -123,7 +148,7 @@ def _files() -> list[tuple[Any, str, Any]]:
 # --- arguments and variables ----------------------------------------------------------------------------------------
 
 
-def _lenient() -> Any:
+def _lenient(note: Noted) -> Any:
     parsed = argparse.ArgumentParser.parse_known_args
 
     def parse_known_args(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
@@ -132,6 +157,7 @@ def _lenient() -> Any:
         for action in missing:
             name = "/".join(action.option_strings) or action.dest
             action.required, action.default = False, Unknown(f"the argument {name} is required, and not given")
+            note(f"the argument {name} is required, and not given: it is unknown")
             if not action.option_strings and action.nargs is None:
                 action.nargs = "?"
         for action in self._actions:
@@ -238,6 +264,23 @@ def _autocast() -> Any:
     return here
 
 
+class _Here:
+    """A process that is this one: its function is called when it starts."""
+
+    exitcode = 0
+
+    def __init__(
+        self, group: Any = None, target: Any = None, name: Any = None, args: Any = (), kwargs: Any = None, **_: Any
+    ) -> None:
+        self._call = functools.partial(target or _nothing(), *args, **(kwargs or {}))
+
+    def start(self) -> None:
+        self._call()
+
+    def __getattr__(self, name: str) -> Any:
+        return _nothing()
+
+
 class _OneOfOne(nn.Module):
     """A module as one of one process has it."""
 
@@ -247,6 +290,10 @@ class _OneOfOne(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
+
+    @staticmethod
+    def _get_active_ddp_module() -> None:
+        """Asked by torch itself."""
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -282,6 +329,8 @@ def _one_process(modules: frozenset[str]) -> Iterator[tuple[Any, str, Any]]:
         fn(0, *args)
 
     yield multiprocessing, "spawn", spawn
+    yield multiprocessing, "Process", _Here
+    yield importlib.import_module("multiprocessing"), "Process", _Here
     if "fsdp" in modules:
         fsdp: Any = importlib.import_module("torch.distributed.fsdp")
         yield fsdp, "FullyShardedDataParallel", _OneOfOne

@@ -11,7 +11,9 @@ ASSUMED_SIZE = 64
 
 Sizes = tuple[int | None, ...]
 _RESHAPES = frozenset({"view", "reshape"})
-_OF_IMAGES = frozenset("nc num_channels n_channels img_channels image_channels input_channels in_chans channels_img".split())
+_OF_IMAGES = frozenset(
+    "nc num_channels n_channels img_channels image_channels input_channels in_chans channels_img".split()
+)
 _CONFIGURATIONS = frozenset("config cfg conf args opt options hparams params".split())
 
 
@@ -62,6 +64,8 @@ class Unknown:
             raise AttributeError(name)  # it has no protocol: not an array, not to be copied or pickled by one
         if name in _RESHAPES:
             return _Reshape(self)
+        if name == "unsqueeze":
+            return lambda dim, *_, **__: Unknown(why_of(self), 1) if dim == 0 else self
         if name in ("shape", "size") and (batch := object.__getattribute__(self, "_batch")) is not None:
             return _Sizes(self, batch)
         return self

@@ -260,6 +260,9 @@ class _Package(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name.partition(".")[0] != _PACKAGE:
             return None
@@ -269,13 +272,16 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return _Package(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        pass
+        if module.__name__ == _PACKAGE:
+            self._note(
+                f"the package `{_PACKAGE}` is not installed: its data sets are stood in for, its models are unknown"
+            )
 
 
 @contextmanager
-def installed() -> Iterator[None]:
-    """In the block the package can be imported, whether it is there or not."""
-    finder = _Finder()
+def installed(note: Callable[[str], None]) -> Iterator[None]:
+    """In the block the package can be imported; where it is not there, ``note`` is told."""
+    finder = _Finder(note)
     sys.meta_path.append(finder)  # asked when nobody else has it
     try:
         yield

@@ -53,7 +53,8 @@ class Rows(Folds):
             work = Work.of(kernel, self.unit.graph, columns)
             block = LOOPED
             if again and (read := next((n for least, n in REREAD if longest * work.width > least), 0)):
-                block = read, min(32, max(1, read * work.width // (32 * 16)))  # a thread loads 16 bytes at least
+                # a thread loads 16 bytes at least; elements may be of 3 bytes on average, and warps are a power of two
+                block = read, 1 << min(5, max(1, read * work.width // (32 * 16)).bit_length() - 1)
             if not any(o.op == "reduce" for o in kernel.ops()) and self._has_ends(STORED[0]):
                 block = STORED
             xblock, widest, warps = DOWN if columns else (1, *block)
