@@ -630,7 +630,8 @@ def _called(
             report.inputs = stated
             return _Check(annotated, report)
         raised = next((d for d in recorder.report.diagnostics if d.code == "FL909"), None)
-        if raised is not None and stated.invented:  # says nothing of the program
+        guessed = stated.invented or (file.evaluation is not None and any(n.assumed for n in file.evaluation.notes))
+        if raised is not None and guessed:  # says nothing of the program
             made = diagnostics.make("FL901", annotated.name_span, what=name)
             why = raised.message.partition("on its example inputs ")[2]
             report.diagnostics.append(

@@ -177,8 +177,16 @@ def _print_check(files: list[FileReport], stages: tuple[str, ...]) -> None:
             lines += list(filter(None, [views.stages_text(report, stages)]))
             blocks.append("\n".join(lines))
         if not blocks:
-            blocks.append(f"{file.file}: no annotated functions")
+            blocks.append(f"{file.file}: no annotated functions{_previewable(file.file)}")
         console.say(("\n" if position else "") + "\n\n".join(blocks))
+
+
+def _previewable(file: str) -> str:
+    try:
+        names = len(discovery.SourceModule(views.read_text(file) or "", file).previews())
+    except SyntaxError:
+        return ""
+    return f"; `--preview` looks at {names} module{'s' * (names != 1)} as if it compiled them" if names else ""
 
 
 def _explain(arguments: argparse.Namespace) -> int:

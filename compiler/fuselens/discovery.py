@@ -161,16 +161,20 @@ class SourceModule(Names):
 
     def __init__(self, source: str, filename: str, preview: bool = False) -> None:
         super().__init__(parse(source, filename), filename)
-        if preview:
-            annotate(self)
         self.lines = _LINE_BREAK.split(source.removeprefix("\ufeff").encode("utf-8", "surrogatepass"))
-        found = list(self._body(self.tree.body, _Place()))
-        found.sort(key=lambda t: (t.annotated.name_span.line, t.annotated.name_span.column))
-        self.targets = _told_apart(found)
+        self.targets = self._found()
+        if preview and not self.targets:
+            annotate(self)
+            self.targets = self._found()
 
     @property
     def annotated(self) -> list[Annotated]:
         return [target.annotated for target in self.targets]
+
+    def _found(self) -> list[Target]:
+        found = list(self._body(self.tree.body, _Place()))
+        found.sort(key=lambda t: (t.annotated.name_span.line, t.annotated.name_span.column))
+        return _told_apart(found)
 
     def previews(self) -> list[Span]:
         """The names of what a preview would look at; none in a file that compiles something."""

@@ -521,6 +521,8 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
     log = logging.getLogger("fuselens")  # what it says is in the report
     log.propagate = False
     log.addHandler(logging.NullHandler())
+    warnings.filterwarnings("ignore", module=r"fuselens\.")  # what torch says to us
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # what a library compiles by itself runs as it is
 
     def progress(stage: str) -> None:
         send(wire.Event(request.id, "progress", message=stage))

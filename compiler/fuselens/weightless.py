@@ -23,6 +23,7 @@ _UNRESERVED: dict[str, Any] = (  # not on every system
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE} if hasattr(mmap, "MAP_PRIVATE") else {}
 )
 _aten = torch.ops.aten
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _READS = frozenset({_aten._local_scalar_dense.default, _aten.equal.default, _aten.is_nonzero.default})
 
 
@@ -95,6 +96,8 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def is_large(tensor: torch.Tensor) -> bool:
     """Whether the values of a tensor (or a fake one) are not to be computed; symbolic sizes count by their examples."""
+    if type(tensor) in _PLAIN and tensor.numel() < LARGE:
+        return False
     if tensor.layout != torch.strided or tensor.device.type != "cpu":
         return False
     return math.prod(map(torch_private.size_hint, tensor.shape)) >= LARGE
@@ -102,7 +105,7 @@ def is_large(tensor: torch.Tensor) -> bool:
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether a fake tensor can have its layout."""
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and tensor.layout == torch.strided
+    return type(tensor) in _PLAIN and tensor.layout == torch.strided
 
 
 def _makes_large(func: Any, args: tuple[Any, ...]) -> bool:

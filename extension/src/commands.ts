@@ -4,7 +4,7 @@
 import { posix } from "node:path";
 import * as vscode from "vscode";
 import { type Notes, show } from "./documents";
-import { SERVER_DOCUMENTS, SERVER_EXPLAIN, SERVER_RUN, type RunResult, type StageDocument } from "./protocol";
+import { SERVER_DOCUMENTS, SERVER_EXPLAIN, SERVER_PREVIEW, SERVER_RUN, type RunResult, type StageDocument } from "./protocol";
 import { details, headline, succeeded } from "./runResult";
 import type { Session } from "./session";
 import { byGraph, isKernel, kernelLine } from "./stages";
@@ -32,26 +32,47 @@ export class FunctionCommands {
 
   register(): vscode.Disposable {
     const command = (id: string, body: (target: Target) => Promise<void>): vscode.Disposable =>
-      vscode.commands.registerCommand(id, async (file?: string, name?: string, document?: string, line?: number) => {
-        try {
+      vscode.commands.registerCommand(id, (file?: string, name?: string, document?: string, line?: number) =>
+        this.attempt(id, async () => {
           const target = await resolveTarget(file, name);
           if (target !== undefined) {
             await body({ ...target, document: document ?? undefined, line: line ?? undefined });
           }
-        } catch (error) {
-          if (!(error instanceof vscode.CancellationError)) {
-            const message = error instanceof Error ? error.message : String(error);
-            this.output.error(`${id}: ${message}`);
-            void vscode.window.showErrorMessage(`Fuselens: ${message}`);
-          }
-        }
-      });
+        }),
+      );
     return vscode.Disposable.from(
       command("fuselens.openDocument", (target) => this.open(target, "stages", () => true)),
       command("fuselens.openKernel", (target) => this.open(target, "kernels", isKernel)),
       command("fuselens.runFunction", (target) => this.run(target)),
       command("fuselens.explainFunction", (target) => this.explain(target)),
+      vscode.commands.registerCommand("fuselens.preview", (file?: string, wanted?: boolean) =>
+        this.attempt("fuselens.preview", () => this.preview(file, wanted ?? true)),
+      ),
     );
+  }
+
+  private async attempt(id: string, body: () => Promise<void>): Promise<void> {
+    try {
+      await body();
+    } catch (error) {
+      if (!(error instanceof vscode.CancellationError)) {
+        const message = error instanceof Error ? error.message : String(error);
+        this.output.error(`${id}: ${message}`);
+        void vscode.window.showErrorMessage(`Fuselens: ${message}`);
+      }
+    }
+  }
+
+  /** Looks at a file as if it compiled its modules, or no more: the one that a lens names, or the one that is shown. */
+  private async preview(file: string | undefined, wanted: boolean): Promise<void> {
+    const editor = vscode.window.activeTextEditor;
+    const uri = file ?? (editor?.document.languageId === "python" ? editor.document.uri.toString() : undefined);
+    if (uri === undefined) {
+      void vscode.window.showInformationMessage("Fuselens: open a Python file first.");
+    } else if (!(await this.session.execute<boolean>(SERVER_PREVIEW, [uri, wanted]))) {
+      const why = "it compiles something already, or makes and defines no torch.nn.Module";
+      void vscode.window.showInformationMessage(`Fuselens: this file has nothing to preview: ${why}.`);
+    }
   }
 
   private async open(target: Target, what: string, wanted: (document: StageDocument) => boolean): Promise<void> {

@@ -63,6 +63,7 @@ export interface RunResult {
 export const SERVER_RUN = "fuselens.server.run";
 export const SERVER_DOCUMENTS = "fuselens.server.documents";
 export const SERVER_EXPLAIN = "fuselens.server.explain";
+export const SERVER_PREVIEW = "fuselens.server.preview";
 
 /** What the server is told when it starts; it asks for the rest ({@link ServerSettings}) and is told when that changes. */
 export interface InitializationOptions {

@@ -75,16 +75,24 @@ class Checks:
         for document in self._tasks:
             self.cancel(document)
 
-    async def run(self, path: str, source: str | None, qualname: str, progress: Callable[[str], None]) -> RunResult:
+    def preview(self, document: Document, wanted: bool) -> None:
+        """Looks at a file that compiles nothing as if it compiled its modules, or no more."""
+        document.preview = wanted
+        document.parse()
+        self.opened(document)
+
+    async def run(
+        self, path: str, document: Document | None, qualname: str, progress: Callable[[str], None]
+    ) -> RunResult:
         """Runs a function compiled and eagerly. Environment trouble is the result's ``error``."""
         try:
             settings, environment = await self._configuration.settled(path)
             if settings.execution == "never":
                 finding = diagnostics.make("FL923", what=qualname)
                 return RunResult(qualname, False, finding.message, error=finding)
-            request = wire.Request(
-                0, "run", path, source, (qualname,), options=settings.options, limits=settings.limits
-            )
+            source = document.source if document is not None else None
+            options = settings.options if document is None else {**settings.options, **document.options}
+            request = wire.Request(0, "run", path, source, (qualname,), options=options, limits=settings.limits)
             event = await self._pool.submit(environment, request, lambda event: progress(event.message))
         except (StartError, WorkerDiedError) as error:
             finding = _finding(error)
@@ -121,7 +129,7 @@ class Checks:
         source = document.checking.origin.text if document.checking else document.text.text
         request = wire.Request(
             0, "check", document.path, source.removeprefix("\ufeff"), limits=settings.limits,
-            options={**settings.options, "build": not settings.warm_files},
+            options={**settings.options, **document.options, "build": not settings.warm_files},
             known={name: report.fingerprint for name, report in document.offered.items()},
         )  # fmt: skip
         timers: list[asyncio.TimerHandle] = []

@@ -80,6 +80,15 @@ def register(server: FuselensServer) -> None:
         """Compiles what was saved once more, as a save would."""
         ls.checks.saved(ls.document(uri))
 
+    @server.command(messages.PREVIEW)
+    async def preview(ls: FuselensServer, uri: str, wanted: bool = True) -> bool:
+        """Looks at a file that compiles nothing as if it compiled its modules, or no more. Returns whether it has some."""
+        document = ls.document(uri)
+        if wanted and not document.preview and not document.previews():
+            return False
+        ls.checks.preview(document, wanted)
+        return True
+
     @server.command(messages.FIX_ALL)
     async def fix_all(ls: FuselensServer, uri: str) -> bool:
         """Applies the fixes that were tried out. Returns whether the client changed anything."""
@@ -103,7 +112,7 @@ async def _run(ls: FuselensServer, uri: str, path: str, qualname: str) -> RunRes
     with ls.protocol.cancellable() as task:
         try:
             async with ls.show_progress(f"Fuselens: run {qualname}", task.cancel) as progress:
-                return await ls.checks.run(path, document.source if document else None, qualname, progress.report)
+                return await ls.checks.run(path, document, qualname, progress.report)
         except asyncio.CancelledError:  # by the request or by the progress bar, which must be answered too
             return RunResult(qualname, False, "cancelled")
 

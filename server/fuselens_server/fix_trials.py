@@ -74,8 +74,9 @@ class FixTrials:
             return
         findings = (*report.breaks, *report.diagnostics)
         request = wire.Request(
-            0, "fix", document.path, source, (key.function,), settings.options, settings.limits, findings=findings
-        )
+            0, "fix", document.path, source, (key.function,), {**settings.options, **document.options}, settings.limits,
+            findings=findings,
+        )  # fmt: skip
         self._on_change()
         try:
             event = await self._pool.submit(environment, request, lambda _: None, lambda: Urgency.BACKGROUND)

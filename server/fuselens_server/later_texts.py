@@ -77,7 +77,12 @@ class LaterTexts:
     async def _make(self, document: Document, report: Report, source: str, forms: tuple[str, ...]) -> None:
         try:
             settings, environment = await self._configuration.settled(document.path)
-            options = {**settings.options, "build": not settings.warm_files, "assembly": list(forms)}
+            options = {
+                **settings.options,
+                **document.options,
+                "build": not settings.warm_files,
+                "assembly": list(forms),
+            }
             request = wire.Request(0, "check", document.path, source, (report.function,), options, settings.limits)
             event = await self._pool.submit(environment, request, lambda _: None)
             file = event.file or FileReport(document.path)

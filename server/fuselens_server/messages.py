@@ -25,20 +25,24 @@ OPEN_KERNEL = "fuselens.server.openKernel"
 RUN_FUNCTION = "fuselens.server.runFunction"
 CHECK = "fuselens.server.check"
 FIX_ALL = "fuselens.server.fixAll"
+PREVIEW = "fuselens.server.preview"
 
 
 @dataclass(frozen=True, slots=True)
 class Actions:
     """The commands that lenses, links and code actions lead to. Arguments: the file's URI, the function; to open a
-    document also its address and a line (from 1)."""
+    document also its address and a line (from 1); for a preview the file's URI, and whether one is wanted."""
 
     open_document: str
     open_kernel: str
     run_function: str
+    preview: str
 
 
-SERVER_ACTIONS = Actions(OPEN_DOCUMENT, OPEN_KERNEL, RUN_FUNCTION)
-CLIENT_ACTIONS = Actions("fuselens.openDocument", "fuselens.openKernel", "fuselens.runFunction")  # of our extension
+SERVER_ACTIONS = Actions(OPEN_DOCUMENT, OPEN_KERNEL, RUN_FUNCTION, PREVIEW)
+CLIENT_ACTIONS = Actions(  # of our extension
+    "fuselens.openDocument", "fuselens.openKernel", "fuselens.runFunction", "fuselens.preview"
+)
 
 State = Literal["starting", "ready", "compiling", "error"]
 

@@ -40,6 +40,7 @@ class Parsed:
     functions: tuple[Annotated, ...]
     predicted: Predictions
     text: TrackedText
+    previews: tuple[Span, ...] = ()  # the names of what a preview would look at
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class Document:
         self.on_disk = TrackedText.unedited(text)  # the text that other files' checks ran, as far as is known
         self.published = False  # the client was told about this file
         self.given = ""  # the result that the client has
+        self.preview = False  # looked at as if it compiled its modules
         self._parsed_version: object = None
         self._of_kernels: dict[str, list[Diagnostic]] = {}  # by function: what the last check found after capture
         self._foretold: Predictions = {}  # of the text of the check in flight
@@ -121,6 +123,11 @@ class Document:
                 text = origin.after(whole_change(ran, shown.text), shown)
             self.ran = Ran(observed, text)
 
+    @property
+    def options(self) -> dict[str, bool]:
+        """What requests about it say beside the settings."""
+        return {"preview": True} if self.preview else {}
+
     def last_run(self) -> Ran | None:
         """What a run said, about a text from which edits lead to the one that is shown."""
         return self.ran
@@ -150,12 +157,18 @@ class Document:
             self.parsed = Parsed((), {}, TrackedText.unedited(self.text))
             return None
         try:
-            module = SourceModule(self.text.text, self.path)
+            module = SourceModule(self.text.text, self.path, self.preview)
         except SyntaxError as error:
             ours = ours or _MENTIONS.search(self.text.text)
             return _syntax_diagnostic(self, error) if ours else None
-        self.parsed = Parsed(tuple(module.annotated), predict(module), TrackedText.unedited(self.text))
+        annotated = tuple(module.annotated)
+        self.parsed = Parsed(annotated, predict(module), TrackedText.unedited(self.text), tuple(module.previews()))
         return None
+
+    def previews(self) -> tuple[Span, ...]:
+        """What a preview of the text as it is would look at."""
+        self.annotated()
+        return self.parsed.previews
 
     def annotated(self) -> tuple[Annotated, ...]:
         """The annotated functions of the text as it is, as far as it parses; found once per version."""
@@ -246,7 +259,7 @@ class Document:
     def not_executed(self) -> None:
         """Takes that nothing of the file may be executed: what there is to say comes from its text, and from runs."""
         text = self.checking.origin if self.checking else self.text
-        self.finish(FileReport(self.path, not_executed(SourceModule(text.text, self.path))))
+        self.finish(FileReport(self.path, not_executed(SourceModule(text.text, self.path, self.preview))))
 
     def clear(self) -> None:
         """Forgets all results: the file has no annotated functions any more."""
@@ -325,6 +338,8 @@ class Session:
             failures=failed.findings if failed else (),
             failed=failed.text if failed else untouched,
             compiling=document.checking is not None,
+            previews=document.parsed.previews,
+            previewed=document.preview,
             version=document.version,
             observed=ran.observed if ran else None,
             ran=ran.text if ran else untouched,

@@ -38,6 +38,8 @@ class View:
     failures: tuple[Diagnostic, ...]
     failed: TrackedText  # the text that ``failures`` refer to
     compiling: bool = False
+    previews: tuple[Span, ...] = ()  # the names of what a preview would look at, in ``parsed``
+    previewed: bool = False  # ``annotated`` are those of a preview
     version: int | None = None  # of the text that the user sees
     predicted: Mapping[str, Sequence[Diagnostic]] = field(default_factory=dict)  # by the annotated function
     decided: tuple[Diagnostic, ...] = ()  # predictions that ``report`` has confirmed or refuted, in ``compiled``

@@ -41,7 +41,7 @@ class Warming:
     def start(self, document: Document) -> None:
         """Builds what is cold. What a build before this one did not come to is part of it."""
         self.cancel(document)
-        if not document.cold or document.checked is None:
+        if not document.cold or document.checked is None or document.preview:
             return
         self._tasks.start(document, self._warm(document, document.checked.text.origin.text))
 

@@ -94,6 +94,7 @@ def test_after_hostile_commands(start, tmp_path, good):
         "run",
         "runFunction",
         "check",
+        "preview",
         "fixAll",
         "documents",
         "explain",

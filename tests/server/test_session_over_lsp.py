@@ -31,7 +31,7 @@ async def test_capabilities(editor):
     assert set(capabilities.execute_command_provider.commands) == {
         "fuselens.server.run", "fuselens.server.documents", "fuselens.server.restartWorker", "fuselens.server.explain",
         "fuselens.server.openDocument", "fuselens.server.openKernel", "fuselens.server.runFunction",
-        "fuselens.server.check", "fuselens.server.fixAll",
+        "fuselens.server.check", "fuselens.server.fixAll", "fuselens.server.preview",
     }  # fmt: skip
 
 

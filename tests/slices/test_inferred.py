@@ -73,7 +73,7 @@ CASES: dict[str, tuple[nn.Module, list[str] | None]] = {
     "transposed": (nn.Sequential(nn.ConvTranspose2d(100, 8, 4), nn.Tanh()), ["f32[2, 100, 1, 1]"]),
     "transformer": (nn.TransformerEncoderLayer(8, 2, batch_first=True), ["f32[2, 16, 8]"]),
     "no parameters": (nn.ReLU(), ["f32[2]"]),
-    "reads a value": (Reads(), None),
+    "reads a value": (Reads(), ["f32[2, 4]"]),
     "two operands": (nn.Bilinear(3, 4, 5), ["f32[2, 3]", "f32[2, 4]"]),
 }
 

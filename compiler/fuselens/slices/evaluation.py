@@ -297,6 +297,9 @@ class Evaluation:
             return function(*args, **kwargs)
         if isinstance(function, types.BuiltinFunctionType) and function in _MAKE_TENSORS:
             return Unknown(why_of(unknown), sizes=sizes_in(args[_MAKE_TENSORS[function] :]))
+        if function is range:
+            first = args[0] if len(args) > 1 and isinstance(args[0], int) else 0
+            return range(first, first + 1)
         if getattr(function, "__module__", "").partition(".")[0] in _TELL_NOTHING:
             return unknown
         if not isinstance(function, type) or not issubclass(function, torch.nn.Module):
@@ -351,6 +354,8 @@ class Evaluation:
                 return functools.partial(heard, _own=_own, _site=site, **options)
             if isinstance(fn, Unknown) and (annotated := self._annotation_at(site, fn)) is not None:
                 self.unknown.setdefault(annotated.qualname, why_of(fn))
+                if all(name in self.unknown or self._has_call(name) for name in self._wanted):
+                    raise _Over
             if isinstance(fn, (Unknown, type, classmethod, staticmethod)) or not callable(fn):
                 return fn
             annotation = getattr(real(fn, **options), "__fuselens__", None) if _own else None
@@ -481,7 +486,10 @@ class Evaluation:
         return self._was_called() and not (self._trains and any(map(_without_gradients, self.found.values())))
 
     def _was_called(self) -> bool:
-        return all(name in self.found and self.found[name].args is not None for name in self._wanted)
+        return all(map(self._has_call, self._wanted))
+
+    def _has_call(self, name: str) -> bool:
+        return name in self.found and self.found[name].args is not None
 
 
 class _Ear:

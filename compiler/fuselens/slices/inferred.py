@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 import time
 import types
 import warnings
@@ -25,6 +26,8 @@ from ..signatures import annotations_of, signature
 from .unknown import ASSUMED_SIZE, Sizes, Unknown, assumed_as, batch_of, sizes_of
 
 _BATCH, _LENGTH = 2, 16
+_OF_META = re.compile(r"\bmeta\b|unsupported scalarType|Meta")  # what is said of tensors without values
+_MOST_NUMBERS = 1 << 25  # of a module that is tried with values
 _MOST_SECONDS = 2.0  # of the processor's
 _MOST_UNKNOWN = 8
 _SIDES = (*range(4, 65), 72, 80, 96, 112, 128, 160, 192, 224, 227, 256, 299, 320, 384, 512)
@@ -58,7 +61,7 @@ class Shape(NamedTuple):
         return torch.randint(self.bound or 2, self.sizes, generator=generator).to(device, self.dtype)
 
 
-Choice = Shape | int | float
+Choice = Shape | torch.device | int | float
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -196,6 +199,11 @@ def _choices(
     if all(asked):
         likely = [[c for c in own if not _is_image(c) or c.sizes[-1] in _COMMON] for own in asked]
         yield from itertools.islice(itertools.product(*likely), 600)
+    if all(asked) and any("mask" in name for name in names):
+        yield from (
+            tuple(_masked(name, own[0], turned) for name, own in zip(names, asked, strict=True))
+            for turned in (False, True)
+        )
     for c in (*itertools.chain(*pools), *rest):  # all alike, or all but those whose names say something else
         yield tuple(c for _ in names)
         if any(asked):
@@ -208,6 +216,15 @@ def _choices(
         yield from ((a, b) for a in some for b in few)
     each = [[*own, *some][: 12 if len(names) < 4 else 6] for own in asked]
     yield from itertools.islice(itertools.product(*each), 2000)
+
+
+def _masked(name: str, usual: Choice, turned: bool) -> Choice:
+    """Of rows of words, or of columns of them: the mask of a parameter of that name, which is of positions, or of words that pad."""
+    if "mask" not in name or not isinstance(usual, Shape):
+        return usual
+    batch = usual.sizes[0]
+    length, examples = (batch, _LENGTH) if turned else (_LENGTH, batch)
+    return Shape((examples, length) if "pad" in name else (length, length), torch.bool, 2)
 
 
 def _pools(modules: list[nn.Module], known: list[torch.Tensor], batch: int) -> list[list[Shape]]:
@@ -246,12 +263,12 @@ def _lengths(modules: list[nn.Module]) -> list[int]:
     return sorted(found)[:8]
 
 
-_KINDS = (("image img pixel picture", 4), ("text token ids idx caption sentence word src tgt seq", 2))
+_KINDS = (("image img pixel picture", 4), ("text token ids idx caption sentence word src tgt trg seq", 2))
 
 
 def _of_kind(name: str, pools: list[list[Shape]]) -> list[Shape]:
     """Of what layers take, what a parameter of that name may be: an image, or a row of words."""
-    for words, rank in _KINDS:
+    for words, rank in _KINDS if "mask" not in name.lower() else ():
         if any(word in name.lower() for word in words.split()):
             found = [c for pool in pools for c in pool if len(c.sizes) == rank]
             return [c for c in found if rank != 2 or c.dtype == torch.int64]
@@ -270,6 +287,8 @@ def _like(tensor: torch.Tensor) -> Shape:
 def _by_name(name: str, batch: int) -> list[Choice]:
     """What a parameter of that name takes, most often."""
     last = name.lower()
+    if last == "device":
+        return [torch.device("cpu")]
     if last in _PLAIN[int].split():
         return [1]
     if last in _PLAIN[float].split():
@@ -280,6 +299,8 @@ def _by_name(name: str, batch: int) -> list[Choice]:
         return [Shape((batch, _LENGTH), torch.bool, 2), Shape((_LENGTH, _LENGTH), torch.bool, 2)]
     if "length" in last or last.startswith(("perm", "idx", "ind")):
         return [Shape((batch,), torch.int64, 2)]
+    if last.startswith("adj"):
+        return [Shape((batch, batch))]
     if last.startswith("lam"):
         return [Shape(())]
     return []
@@ -338,8 +359,8 @@ def _of_layer(layer: nn.Module, batch: int) -> Iterator[Iterator[Shape]]:
 
 
 def _modules_of(function: Any, leaves: list[Any]) -> list[nn.Module]:
-    """Those that a function is given, closes over, or names."""
-    found = [leaf for leaf in leaves if isinstance(leaf, nn.Module)]
+    """Those that a function is given, belongs to, closes over, or names."""
+    found = [leaf for leaf in (*leaves, getattr(function, "__self__", None)) if isinstance(leaf, nn.Module)]
     code = getattr(inspect.unwrap(function), "__code__", None)
     if isinstance(code, types.CodeType):
         globals_ = getattr(inspect.unwrap(function), "__globals__", {})
@@ -354,13 +375,22 @@ def _modules_of(function: Any, leaves: list[Any]) -> list[nn.Module]:
 
 
 class _OfModule:
-    device = "meta"
+    """On the meta device, until the module asks for values."""
+
     refused = ""  # why the last trial was
 
     def __init__(self, module: nn.Module) -> None:
+        self.device = "meta"
         self._module = module
-        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        self._state = {name: torch.empty_like(t, device="meta") for name, t in tensors.items()}
+        self._tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        self._numbers = sum(t.numel() for t in self._tensors.values())
+        self._state = self._copied("meta")
+
+    def _copied(self, device: str) -> dict[str, torch.Tensor]:
+        tensors = self._tensors.items()
+        if device == "meta":
+            return {name: torch.empty_like(t, device=device) for name, t in tensors}
+        return {name: t.detach().clone() for name, t in tensors}
 
     def accepts(self, leaves: list[Any], form: Any) -> bool:
         args, kwargs = torch_private.PYTREE.tree_unflatten(leaves, form)
@@ -370,9 +400,12 @@ class _OfModule:
                 if hasattr(attributes.get("forward"), "listens"):  # nobody hears of it
                     del vars(module)["forward"]
                 module._forward_pre_hooks = type(module._forward_pre_hooks)()
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device(self.device):
                 made = torch.func.functional_call(self._module, self._state, args, kwargs)
         except Exception as error:  # noqa: BLE001 - whatever the module says to this input
+            if self.device == "meta" and _OF_META.search(str(error)) and self._numbers <= _MOST_NUMBERS:
+                self.device, self._state = "cpu", self._copied("cpu")
+                return self.accepts(_at(leaves, "cpu"), form)
             self.refused = _said(error, leaves)
             return False
         finally:
@@ -380,6 +413,14 @@ class _OfModule:
                 vars(module).clear()
                 vars(module).update(attributes)
         return not isinstance(made, Unknown)
+
+
+def _at(leaves: list[Any], device: str) -> list[Any]:
+    """The leaves with values, of any kind, where they had none."""
+    return [
+        torch.zeros_like(leaf, device=device) if isinstance(leaf, torch.Tensor) and leaf.is_meta else leaf
+        for leaf in leaves
+    ]
 
 
 def _said(error: Exception, leaves: list[Any]) -> str:

@@ -55,6 +55,7 @@ class Leads:
         self.functions: set[int] = set()
         owners = {id(f): c for c in module.nodes if isinstance(c, ast.ClassDef) for f in c.body}
         candidates = [f for f in functions if id(f) not in compiled and id(f) not in inside]
+        self.aside = {id(f) for f in candidates}  # what compiled code does not run
         found = True
         while found:  # what leads to a function that leads there does so, too
             found = False
@@ -175,8 +176,9 @@ class Leads:
         """Functions of the file that compiled code may call: methods of modules that are compiled, and so on."""
         targets, classes = self.module.targets, self.module.classes.values()
         waiting: list[ast.AST] = [t.function for t in targets if t.function is not None]
-        waiting += [t.owner for t in targets if t.owner is not None and t.annotated.kind != "attribute"]
-        waiting += [c for c in classes if self.module.method(c, "forward") is not None]
+        methods = [t.owner for t in targets if t.annotated.kind == "method" and t.function is not None]
+        waiting += [t.owner for t in targets if t.owner is not None and t.annotated.kind not in ("attribute", "method")]
+        waiting += [c for c in classes if c not in methods and self.module.method(c, "forward") is not None]
         by_name: dict[str, list[ast.AST]] = {}
         for node in self.module.nodes:
             if isinstance(node, _SCOPES):
@@ -191,8 +193,10 @@ class Leads:
             for inner in ast.walk(node):
                 if isinstance(inner, Definition):
                     functions.add(id(inner))
-                elif isinstance(inner, ast.Call):
-                    waiting += by_name.get(_last_name(inner.func), ())
+                elif (
+                    isinstance(inner, ast.Call) and (name := _last_name(inner.func)) != "__init__"
+                ):  # of a base, most often
+                    waiting += by_name.get(name, ())
         return functions
 
 
@@ -294,9 +298,11 @@ class _Rewriter:
     def _inside(self, node: ast.stmt) -> None:
         """Rewrites the blocks of a statement that leads somewhere; others are run as they are, or not at all."""
         match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() if id(node) in self._leads.functions:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if id(node) in self._leads.functions or self._makes(node):
                 self.rewrite(node.body)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                if id(node) in self._leads.aside:
+                    self._without_assertions(node.body)
                 self._definitions(node.body)
             case ast.For():
                 leads = self._leads.lead(node.body)
@@ -313,6 +319,10 @@ class _Rewriter:
             case _:
                 pass
 
+    def _makes(self, node: Definition) -> bool:
+        """Whether it makes an object of those that help on the way: of data, say, which are elsewhere. What can be made of it is."""
+        return node.name == "__init__" and id(node) in self._leads.aside
+
     def _blocks(self, node: ast.stmt, leads: bool) -> None:
         for block, _ in blocks(node) if leads else ():
             self.rewrite(block)
@@ -323,14 +333,26 @@ class _Rewriter:
             if isinstance(statement, _SCOPES):
                 self._inside(statement)
 
+    def _without_assertions(self, body: list[ast.stmt]) -> None:
+        """Those of a function that helps on the way say what a run must have: files, say."""
+        for position, node in enumerate(body):
+            if isinstance(node, ast.Assert):
+                body[position] = self._wrapped(node)
+            elif not isinstance(node, _SCOPES):
+                for block, _ in blocks(node):
+                    self._without_assertions(block)
+
     def _wrapped(self, node: ast.stmt) -> ast.stmt:
         names = sorted(set(_bound(node)))
         handler: list[ast.stmt] = [ast.Expr(_call(FAILED, ast.Name(_ERROR, ast.Load()), at=node))]
         unknown = _call(UNKNOWN, at=node)
         if isinstance(node, ast.Return):
             handler.append(ast.Return(unknown))
-        elif names:
-            handler.append(ast.Assign([ast.Name(name, ast.Store()) for name in names], unknown))
+        else:
+            targets: list[ast.expr] = [ast.Name(name, ast.Store()) for name in names]
+            targets += [ast.Attribute(ast.Name(t.value.id, ast.Load()), t.attr, ast.Store()) for t in _attributes(node)]
+            if targets:
+                handler.append(ast.Assign(targets, unknown))
         caught = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), _ERROR, [_at(node, h) for h in handler])
         return _at(node, ast.Try([node], [_at(node, caught)], [], []))
 
@@ -418,6 +440,14 @@ def _bound(node: ast.AST) -> Iterator[str]:
         return
     for child in ast.iter_child_nodes(node):
         yield from _bound(child)
+
+
+def _attributes(node: ast.stmt) -> Iterator[Any]:
+    """The attributes of names that an assignment gives a value."""
+    for target in node.targets if isinstance(node, ast.Assign) else ():
+        for part in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
+            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
+                yield part
 
 
 def _last_name(node: ast.expr | str) -> str:

@@ -22,7 +22,7 @@ from torch import nn
 from .. import torch_private
 from . import command_lines, trainers
 from .devices import is_here
-from .unknown import Unknown, UnknownUsed, assumed, is_unknown, why_of
+from .unknown import ASSUMED_SIZE, Unknown, assumed, first_unknown, is_unknown, why_of
 
 Noted = Callable[[str], None]
 _ELEMENTS = 1 << 20  # of an array whose file is not here
@@ -42,7 +42,7 @@ def in_place(modules: frozenset[str], note: Noted) -> Iterator[None]:
         (nn.Module, "load_state_dict", _keeps), (nn.Module, "to", _stays()),
         (argparse.ArgumentParser, "parse_known_args", _lenient(note)),
         (torch.autocast, "__init__", _autocast()),
-        *_files(note), *_environment(), *_one_process(modules), *_layers(), *_loaders(), *_cuda(),
+        *_files(note), *_environment(), *_one_process(modules), *_layers(note), *_loaders(), *_cuda(),
         *torch_private.methods_kept_from_peer(torch.optim.Optimizer),
         *trainers.in_place(modules), *command_lines.in_place(modules),
     ):  # fmt: skip
@@ -84,7 +84,7 @@ def _loads(note: Noted) -> Any:
         """What was saved, with its tensors left in the file; where it is elsewhere, it is unknown."""
         if not isinstance(file, (str, os.PathLike)) or not os.path.exists(file):
             note(f"the file {file} is not here: what was saved in it is unknown")
-            raise UnknownUsed(f"the file {file} is not here")
+            return Unknown(f"the file {file} is not here")
         safe = options.get("weights_only")
         try:
             return real(file, map_location="cpu", mmap=True, weights_only=safe)
@@ -103,6 +103,7 @@ def _stays() -> Any:
 
     @functools.wraps(moved)
     def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        args = tuple(torch.device("cuda", a) if type(a) is int else a for a in args)
         return self if is_unknown((args, kwargs)) else moved(self, *args, **kwargs)
 
     return to
@@ -156,8 +157,14 @@ def _lenient(note: Noted) -> Any:
         missing = [a for a in self._actions if a.required and a.dest != argparse.SUPPRESS]
         for action in missing:
             name = "/".join(action.option_strings) or action.dest
-            action.required, action.default = False, Unknown(f"the argument {name} is required, and not given")
-            note(f"the argument {name} is required, and not given: it is unknown")
+            why = f"the argument {name} is required, and not given"
+            choices = list(action.choices or ())
+            if choices and not isinstance(action, argparse._SubParsersAction):
+                chosen: Any = min(choices, key=str) if isinstance(action.choices, (set, frozenset)) else choices[0]
+            else:
+                chosen = Unknown(why)
+            action.required, action.default = False, chosen
+            note(f"{why}: it is {'unknown' if isinstance(chosen, Unknown) else f'taken to be {chosen!r}'}")
             if not action.option_strings and action.nargs is None:
                 action.nargs = "?"
         for action in self._actions:
@@ -220,21 +227,26 @@ def _loaders() -> Iterator[tuple[Any, str, Any]]:
     yield loader, "__new__", staticmethod(new)
 
 
-def _layers() -> Iterator[tuple[Any, str, Any]]:
-    """Layers of sizes that are not known have some size."""
+def _layers(note: Noted) -> Iterator[tuple[Any, str, Any]]:
+    """Layers and tensors of sizes that are not known have some size."""
     for layer in {value for value in vars(nn).values() if isinstance(value, type)}:
         if issubclass(layer, nn.Module) and "__init__" in vars(layer):
-            yield layer, "__init__", _of_some_size(vars(layer)["__init__"])
+            yield layer, "__init__", _of_some_size(vars(layer)["__init__"], note)
+    for name in ("ones", "zeros", "empty", "full", "randn", "rand", "arange", "linspace", "eye"):
+        made = _of_some_size(getattr(torch, name), note)
+        vars(made)[torch_private.ORIGINAL] = getattr(torch, name)  # what is compiled traces that
+        yield torch, name, made
 
 
-def _of_some_size(made: Any) -> Any:
+def _of_some_size(made: Any, note: Noted) -> Any:
     @functools.wraps(made)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        if is_unknown((args, kwargs)):
+    def of_some_size(*args: Any, **kwargs: Any) -> Any:
+        if (unknown := first_unknown((args, kwargs))) is not None:
+            note(f"sizes that are unknown are taken to be {ASSUMED_SIZE}: {why_of(unknown)}")
             args, kwargs = assumed(args), assumed(kwargs)
-        made(self, *args, **kwargs)
+        return made(*args, **kwargs)
 
-    return init
+    return of_some_size
 
 
 def _cuda() -> Iterator[tuple[Any, str, Any]]:
@@ -252,6 +264,30 @@ def _cuda() -> Iterator[tuple[Any, str, Any]]:
     ):
         yield torch.cuda, name, lambda *_, **__: 0
     yield torch.cuda, "get_device_name", lambda *_: "absent"
+    for name in ("Event", "Stream", "CUDAGraph"):
+        yield torch.cuda, name, _Idle
+
+
+class _Idle:
+    """An event or a stream of a GPU: nothing waits."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def elapsed_time(self, _: Any) -> float:
+        return 1.0
+
+    def query(self) -> bool:
+        return True
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return _nothing()
 
 
 def _autocast() -> Any:

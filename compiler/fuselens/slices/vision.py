@@ -85,6 +85,9 @@ class Image:
         return pixels[..., 0] if self.channels == 1 else pixels
 
 
+_DIFFERENT = 64  # images of a set: batches may have tens of thousands
+
+
 class DataSet(torch.utils.data.Dataset[Any]):
     """One of the known sets."""
 
@@ -100,6 +103,7 @@ class DataSet(torch.utils.data.Dataset[Any]):
         if "split" in options:
             train = str(options["split"]).startswith("train")
         self.root, self.train, self.transform, self.target_transform = root, train, transform, target_transform
+        self._given: list[Any] = []  # the first images, transformed
         self.classes = [str(n) for n in range(self.images.classes)]
         self.class_to_idx = {name: n for n, name in enumerate(self.classes)}
 
@@ -107,8 +111,13 @@ class DataSet(torch.utils.data.Dataset[Any]):
         return self.images.train if self.train else self.images.test
 
     def __getitem__(self, index: Any) -> Any:
-        image, target = self._image(), int(index) % self.images.classes
-        given = self.transform(image) if self.transform is not None else image
+        target = int(index) % self.images.classes
+        if len(self._given) < _DIFFERENT:
+            image = self._image()
+            self._given.append(self.transform(image) if self.transform is not None else image)
+            given = self._given[-1]
+        else:
+            given = self._given[int(index) % _DIFFERENT]
         return given, self.target_transform(target) if self.target_transform is not None else target
 
     def _image(self) -> Any:
@@ -239,8 +248,17 @@ _TRANSFORMS: dict[str, Any] = {
 }  # fmt: skip
 
 
+class _Known(dict[str, Any]):
+    def __missing__(self, name: str) -> Any:
+        return Unknown(f"the package `{_PACKAGE}` is not installed")
+
+
 class _Package(types.ModuleType):
     """What is not known of it is unknown, or for transforms, changes no sizes."""
+
+    @property
+    def __dict__(self) -> Any:  # programs look for models by their names there
+        return _Known(super().__dict__)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

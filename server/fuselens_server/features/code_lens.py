@@ -43,8 +43,18 @@ _ALLOWED = (
 )
 
 
+_PREVIEW = (
+    "Shows what Fuselens would make of it if it were compiled. The file is not changed, and the program does not run."
+)
+
+
 def code_lenses(view: View, actions: Actions = SERVER_ACTIONS) -> list[lsp.CodeLens]:
-    return [
+    offers = [
+        lsp.CodeLens(view.parsed.anchor(span), command, {"uri": view.uri, "function": "", "lens": index})
+        for index, span in enumerate(() if view.borrowed else view.previews)
+        for command in (lsp.Command("Preview compile", actions.preview, tooltip=_PREVIEW, arguments=[view.uri, True]),)
+    ]
+    return offers + [
         lsp.CodeLens(place, command, {"uri": view.uri, "function": function.qualname, "lens": index})
         for function in view.annotated
         for place in (view.parsed.anchor(function.name_span),)
@@ -58,6 +68,7 @@ def _commands(view: View, function: Annotated, actions: Actions) -> Iterator[lsp
         title = "compiling…" if view.compiling else "not compiled" if view.failures else "not compiled yet"
         yield lsp.Command(title, "")
         yield from _last_run(view, function)
+        yield from _end_of_preview(view, actions)
         return
     arguments = [view.uri, function.qualname]
     stale = "stale" if view.stale else ""
@@ -68,6 +79,12 @@ def _commands(view: View, function: Annotated, actions: Actions) -> Iterator[lsp
     if report.graphs or not report.diagnostics:
         yield lsp.Command("Run", actions.run_function, tooltip=_ALLOWED, arguments=arguments)
     yield from _last_run(view, function)
+    yield from _end_of_preview(view, actions)
+
+
+def _end_of_preview(view: View, actions: Actions) -> Iterator[lsp.Command]:
+    if view.previewed:
+        yield lsp.Command("End preview", actions.preview, arguments=[view.uri, False])
 
 
 def _last_run(view: View, function: Annotated) -> Iterator[lsp.Command]:
