@@ -1,7 +1,7 @@
 // The commands on a compiled function. Code lenses pass the file and the qualified name, links in hovers also the document and
 // the line to open; from the palette, the function at the cursor is meant.
 
-import { posix } from "node:path";
+import { dirname, posix } from "node:path";
 import * as vscode from "vscode";
 import { type Notes, show } from "./documents";
 import { SERVER_DOCUMENTS, SERVER_EXPLAIN, SERVER_PREVIEW, SERVER_RUN, type RunResult, type StageDocument } from "./protocol";
@@ -48,6 +48,9 @@ export class FunctionCommands {
       vscode.commands.registerCommand("fuselens.preview", (file?: string, wanted?: boolean) =>
         this.attempt("fuselens.preview", () => this.preview(file, wanted ?? true)),
       ),
+      vscode.commands.registerCommand("fuselens.recordRun", (file?: string) =>
+        this.attempt("fuselens.recordRun", () => this.recordRun(file)),
+      ),
     );
   }
 
@@ -73,6 +76,27 @@ export class FunctionCommands {
       const why = "it compiles something already, or makes and defines no torch.nn.Module";
       void vscode.window.showInformationMessage(`Fuselens: this file has nothing to preview: ${why}.`);
     }
+  }
+
+  /** Runs a program where its owner sees it, so that what its calls pass is used from then on. */
+  private async recordRun(file: string | undefined): Promise<void> {
+    const uri = file === undefined ? vscode.window.activeTextEditor?.document.uri : vscode.Uri.parse(file);
+    const python = this.session.currentInterpreter?.path;
+    if (uri?.scheme !== "file" || !uri.fsPath.endsWith(".py") || python === undefined) {
+      void vscode.window.showInformationMessage("Fuselens: open a Python file first.");
+      return;
+    }
+    const open = vscode.workspace.textDocuments.find((document) => document.uri.toString() === uri.toString());
+    if (open?.isDirty && !(await open.save())) {
+      return;
+    }
+    const terminal = vscode.window.createTerminal({
+      name: "Fuselens: record",
+      cwd: dirname(uri.fsPath),
+      env: { FUSELENS_LIVE: "1" },
+    });
+    terminal.show();
+    terminal.sendText(`${quoted(python)} ${quoted(uri.fsPath)}`);
   }
 
   private async open(target: Target, what: string, wanted: (document: StageDocument) => boolean): Promise<void> {
@@ -144,6 +168,11 @@ export class FunctionCommands {
     }
     return vscode.window.showQuickPick([...names], { placeHolder: "Which function?" });
   }
+}
+
+/** A word of a shell's command line. */
+function quoted(word: string): string {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `"${word.replace(/(["$`\\])/g, "\\$1")}"`;
 }
 
 /** The function that a lens named, or that a virtual document is about, or the one at the cursor; undefined when there is none. */

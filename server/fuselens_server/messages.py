@@ -37,11 +37,12 @@ class Actions:
     open_kernel: str
     run_function: str
     preview: str
+    record_run: str = ""  # runs the program in a terminal, which only an editor has
 
 
 SERVER_ACTIONS = Actions(OPEN_DOCUMENT, OPEN_KERNEL, RUN_FUNCTION, PREVIEW)
 CLIENT_ACTIONS = Actions(  # of our extension
-    "fuselens.openDocument", "fuselens.openKernel", "fuselens.runFunction", "fuselens.preview"
+    "fuselens.openDocument", "fuselens.openKernel", "fuselens.runFunction", "fuselens.preview", "fuselens.recordRun"
 )
 
 State = Literal["starting", "ready", "compiling", "error"]

@@ -44,12 +44,12 @@ def test_the_model_is_compiled_with_the_inputs_of_its_call(workbench: Workbench,
     workbench.screenshot("30-training")
 
 
-def test_what_was_left_out_is_hinted(workbench: Workbench, train: Path) -> None:
+def test_what_is_assumed_is_hinted(workbench: Workbench, train: Path) -> None:
     found = workbench.probe.diagnostics(train)
     assert {d.severity for d in found} == {HINT}
     assert {(d.code, d.text) for d in found} >= {
         ("FL921", "model"),
-        ("FL922", 'os.makedirs("out", exist_ok=True)'),
+        ("FL924", 'data = np.memmap(os.path.join(data_dir, f"{split}.bin"), dtype=np.uint16, mode="r")'),
     }
 
 
@@ -98,3 +98,36 @@ def test_the_setting_that_nothing_is_executed(workbench: Workbench, train: Path)
     finally:
         workbench.probe.setting("fuselens.execution", None)
     until("compiled again", lambda: any("1 graph" in title for title in workbench.probe.lens_titles(train)))
+
+
+def test_a_preview_of_a_file_that_compiles_nothing(workbench: Workbench, train: Path) -> None:
+    plain = train.parent / "plain.py"
+    plain.write_text(train.read_text().replace(f"{COMPILED}  # requires PyTorch 2.0\n", ""))
+    before = plain.read_text()
+    made = "model = GPT(Config(length=block_size)).to(device)"
+    workbench.probe.open(plain)
+    until("the offer", lambda: workbench.probe.lens_titles(plain) == ["Preview compile"])
+    workbench.go_to(plain, made)
+    workbench.page("click", ".codelens-decoration a", "Preview compile", 10_000)
+    until("compiled plain.py", lambda: any("1 graph" in title for title in workbench.probe.lens_titles(plain)))
+    workbench.visible(".codelens-decoration a", "1 graph · 0 breaks")
+    shown = f"as in line {line_of(plain, CALL) + 1}: i64[12, 64], i64[12, 64]"
+    assert (line_of(plain, made), shown) in workbench.probe.hints(plain)
+    workbench.screenshot("33-preview")
+    workbench.page("click", ".codelens-decoration a", "End preview", 10_000)
+    until("the offer again", lambda: workbench.probe.lens_titles(plain) == ["Preview compile"])
+    assert plain.read_text() == before
+    workbench.probe.command("workbench.action.closeActiveEditor")
+
+
+def test_a_run_in_a_terminal_is_recorded(workbench: Workbench, train: Path) -> None:
+    path = train.parent / "recorded.py"
+    path.write_text("import torch\n\nnet = torch.compile(torch.nn.Linear(4, 4))\nnet(torch.ones(5, 4))\n")
+    workbench.probe.open(path)
+    until("assumed", lambda: [d.code for d in workbench.probe.diagnostics(path)] == ["FL921"])
+    workbench.probe.command("fuselens.recordRun", path.as_uri())
+    until("recorded", lambda: workbench.probe.diagnostics(path) == [], 90)
+    workbench.screenshot("34-recorded")
+    assert not workbench.probe.hints(path)
+    workbench.probe.command("workbench.action.terminal.killAll")
+    workbench.probe.command("workbench.action.closeActiveEditor")

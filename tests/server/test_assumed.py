@@ -12,6 +12,7 @@ from fuselens.report import FileReport, Input, Inputs, Report, Span
 from fuselens_server import fix_trials
 from fuselens_server.convert import SourceText
 from fuselens_server.features import code_actions, inlay_hints, summary
+from fuselens_server.messages import CLIENT_ACTIONS
 from fuselens_server.notebooks import Cell, Notebook, _Answer
 from fuselens_server.session import Document, Session
 
@@ -140,3 +141,5 @@ def test_assumed_inputs_can_be_written_down():
     edits = {(e.range.start.line, e.new_text) for e in written.edit.changes[view.uri]}
     assert edits == {(1, "import fuselens\n"), (5, "@fuselens.example(lambda: (torch.randn(64, 10),))\n")}
     assert not fix_trials.has_untried(report)
+    *_, recorded = code_actions.code_actions(view, place, context, CLIENT_ACTIONS, versioned=False)
+    assert recorded.command == lsp.Command(recorded.title, "fuselens.recordRun", arguments=[view.uri])

@@ -115,7 +115,7 @@ def _files(note: Noted) -> Iterator[tuple[Any, str, Any]]:
         yield owner, name, _nothing()
     for owner in (builtins, io):
         yield owner, "open", _opened(owner.open, note)
-    yield from _mapped()
+    yield from _mapped(note)
 
 
 def _opened(real: Any, note: Noted) -> Any:
@@ -129,7 +129,7 @@ def _opened(real: Any, note: Noted) -> Any:
     return opened
 
 
-def _mapped() -> list[tuple[Any, str, Any]]:
+def _mapped(note: Noted) -> list[tuple[Any, str, Any]]:
     numpy: Any = sys.modules.get("numpy")
     if numpy is None:
         return []
@@ -141,6 +141,7 @@ def _mapped() -> list[tuple[Any, str, Any]]:
         try:
             return memmap(file, dtype, "r" if mode == "r+" else mode, offset, shape, order)
         except FileNotFoundError:  # data that is elsewhere
+            note(f"the file {os.fspath(file)} is not here: zeros stand for what is in it")
             return numpy.zeros(shape or _ELEMENTS, dtype)
 
     return [(numpy, "memmap", mapped)]

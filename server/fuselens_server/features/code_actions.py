@@ -65,12 +65,19 @@ def code_actions(
         for code in dict.fromkeys(found.diagnostic.code for found in here):
             about = [found.shown for found in here if found.diagnostic.code == code]
             yield _open(view, f"Explain {code}", str(CodeDocument(code)), actions, kind=_QUICK_FIX, about=about)
+            if code in _WANT_INPUTS and actions.record_run and view.uri.endswith(".py") and not view.previewed:
+                command = lsp.Command(_RECORD, actions.record_run, arguments=[view.uri])
+                yield lsp.CodeAction(_RECORD, _QUICK_FIX, about, command=command)
     if _wanted(context, FIX_ALL) and context.only:
         edit = fix_all(view, versioned=versioned)
         if edit is not None:
             yield lsp.CodeAction(FIX_ALL_TITLE, FIX_ALL, edit=edit)
     if _wanted(context, OPEN) and context.trigger_kind != lsp.CodeActionTriggerKind.Automatic:
         yield from _documents(view, selected.start, actions)
+
+
+_WANT_INPUTS = ("FL901", "FL921")  # nobody says what they are
+_RECORD = "Run the program in a terminal, and record what it calls it with"
 
 
 def _wanted(context: lsp.CodeActionContext, kind: str) -> bool:
