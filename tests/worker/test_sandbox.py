@@ -172,6 +172,35 @@ def test_at_import(shared: Client, folder: Path, port: int, line: str) -> None:
     assert len(report.functions[0].graphs) == 1, report.functions[0]
 
 
+EVALUATED = """
+from subprocess import Popen
+class Loads:
+    def __reduce__(self):
+        return os.system, ("echo RAN >&2; touch " + new,)
+Popen(["sh", "-c", "echo RAN >&2; touch " + new])
+saved = os.path.join(os.environ["TMPDIR"], "saved")
+torch.save(Loads(), saved)
+torch.load(saved, weights_only=False)
+{lines}
+net = torch.compile(torch.nn.Linear(2, 2))
+net(torch.ones(3, 2))
+"""
+
+
+def test_in_an_evaluation(shared: Client, folder: Path, port: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """A program is evaluated by code of ours, which calls what the program calls: that makes no effect ours."""
+    path = folder / "program.py"
+    path.write_text(HEAD + EVALUATED.format(lines="\n".join(PYTHON.values()).replace("PORT", str(port))))
+    before = state(folder)
+    report = shared.check(path, options={"execution": "slice"})
+    assert state(folder) == before
+    assert {d.code for d in report.diagnostics} <= {"FL922", "FL924"}
+    refused = [text(path, d) for d in report.diagnostics if "does not start the process" in d.message]
+    assert refused[0].startswith("Popen(") and refused[1].startswith("torch.load(")
+    assert [(r.function, len(r.graphs)) for r in report.functions] == [("above", 1), ("net", 1)]
+    assert b"RAN" not in shared.errors
+
+
 def test_in_calls(
     own: Callable[..., Client], folder: Path, port: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -455,7 +484,8 @@ def test_in_a_new_interpreter(folder: Path) -> None:
     path.write_text(HEAD + "torch.save({}, new)\n" + BELOW)
     before = state(folder)
     try:
-        report = supervisor.call(wire.Request(1, "check", str(path))).file
+        request = wire.Request(1, "check", str(path), options={"execution": "import"})
+        report = supervisor.call(request).file
     finally:
         supervisor.close()
     assert state(folder) == before

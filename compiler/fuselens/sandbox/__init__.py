@@ -39,7 +39,7 @@ from typing import Any, Literal, NoReturn
 
 from .. import diagnostics
 from ..report import Diagnostic, Frame, Span
-from .effects import EVENTS, Effect, shown, signalled
+from .effects import EVENTS, Effect, followed, shown, signalled
 
 _MOST_REFUSED = 8  # caught ones, then the process ends
 _MOST_DENIED = 100  # errors that libraries get during calls of the program, then they are refused like its own lines
@@ -248,6 +248,11 @@ def take() -> list[Diagnostic]:
     return []
 
 
+def may_write(path: str | os.PathLike[str]) -> bool:
+    """Whether what a program writes there is kept: in the private folder, and to devices."""
+    return any(sandbox.is_free(followed(os.fspath(path))) for sandbox in _entered)
+
+
 def behind(error: BaseException) -> Diagnostic | None:
     """The refusal that ``error``, which left the program, came of. None where it is another error."""
     link: BaseException | None = error
@@ -302,8 +307,8 @@ def _kind(filename: str) -> str:
     if filename.startswith("<frozen "):
         return "standard"
     ours, standard, packages = _library_folders()
-    if filename.startswith(ours):
-        return "ours"
+    if filename.startswith(ours):  # the slices call what a program calls, on its behalf
+        return "standard" if filename.startswith(f"{ours}slices{os.sep}") else "ours"
     for folder in packages:
         if filename.startswith(folder):
             return _PACKAGES.get(filename[len(folder) :].split(os.sep)[0], "library")

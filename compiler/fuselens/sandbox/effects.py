@@ -33,11 +33,11 @@ def _real(path: Any, folder: int = -1) -> str:
     text = os.fsdecode(path)
     if folder >= 0 and not os.path.isabs(text):
         base = _opened(folder)
-        return _followed(os.path.join(base, text)) if base else ""
-    return _followed(text)
+        return followed(os.path.join(base, text)) if base else ""
+    return followed(text)
 
 
-def _followed(path: str) -> str:
+def followed(path: str) -> str:
     """``/dev/stdout`` leads to a link whose text is no path, but names a pipe."""
     real = os.path.realpath(path)
     nameless = _NAMELESS.search(real)

@@ -10,7 +10,6 @@ import functools
 import importlib
 import io
 import os
-import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import torch_private
+from .. import sandbox, torch_private
 from . import command_lines, trainers
 from .devices import is_here
 from .unknown import ASSUMED_SIZE, Unknown, assumed, first_unknown, is_unknown, why_of
@@ -38,7 +37,7 @@ def in_place(modules: frozenset[str], note: Noted) -> Iterator[None]:
     """Inside, for a program that imports ``modules``, no time is slept, no process loads data, nothing is loaded into modules or
     written to files, and one process is all there is. ``note`` is told what is missing, and what is assumed for it."""
     with replaced(
-        (time, "sleep", _nothing()), (os, "_exit", sys.exit), (torch, "save", _nothing()), (torch, "load", _loads(note)),
+        (time, "sleep", _nothing()), (os, "_exit", sys.exit), (torch, "save", _saves()), (torch, "load", _loads(note)),
         (nn.Module, "load_state_dict", _keeps), (nn.Module, "to", _stays()),
         (argparse.ArgumentParser, "parse_known_args", _lenient(note)),
         (torch.autocast, "__init__", _autocast()),
@@ -77,6 +76,16 @@ def _nothing() -> Any:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
+def _saves() -> Any:
+    real = torch.save
+
+    def save(obj: Any, file: Any, *args: Any, **options: Any) -> None:
+        if isinstance(file, (str, os.PathLike)) and sandbox.may_write(file):
+            real(obj, file, *args, **options)
+
+    return save
+
+
 def _loads(note: Noted) -> Any:
     real = torch.load
 
@@ -110,18 +119,27 @@ def _stays() -> Any:
 
 
 def _files(note: Noted) -> Iterator[tuple[Any, str, Any]]:
-    """Folders are there, and what is written goes nowhere."""
-    for owner, name in ((os, "mkdir"), (os, "makedirs"), (pathlib.Path, "mkdir")):
-        yield owner, name, _nothing()
+    """Folders are there, and what is written goes nowhere, but for what is temporary."""
+    yield os, "mkdir", _makes(os.mkdir)
     for owner in (builtins, io):
         yield owner, "open", _opened(owner.open, note)
     yield from _mapped(note)
 
 
+def _makes(real: Any) -> Any:
+    @functools.wraps(real)
+    def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(path, (str, os.PathLike)) or sandbox.may_write(path):
+            real(path, *args, **kwargs)
+
+    return mkdir
+
+
 def _opened(real: Any, note: Noted) -> Any:
     @functools.wraps(real)
     def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(file, (str, os.PathLike)) and isinstance(mode, str) and set(mode) & set("wax+"):
+        writes = isinstance(file, (str, os.PathLike)) and isinstance(mode, str) and set(mode) & set("wax+")
+        if writes and not sandbox.may_write(file):
             note(f"what is written to `{os.fspath(file)}` goes nowhere: a check writes no file")
             file, mode = os.devnull, mode.replace("x", "w")
         return real(file, mode, *args, **kwargs)
