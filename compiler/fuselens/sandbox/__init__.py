@@ -94,6 +94,7 @@ class _Sandbox:
     silent: Diagnostic | None = None  # refused by the kernel to a library, which perhaps does without
     refusals: int = 0
     denials: int = 0
+    interrupts: bool = True  # where the kernel refuses: Python tells of that later, anywhere
     main: int = field(default_factory=threading.get_native_id)
     traces: list[int] = field(default_factory=list)  # files in memory
 
@@ -142,7 +143,7 @@ class _Sandbox:
                 finding = replace(finding, span=seen[-1].span if seen else None, stack=seen)
             if whose != "user" and self.denials < _MOST_DENIED:
                 self.silent = finding
-            elif thread == self.main:
+            elif thread == self.main and self.interrupts:
                 self.refuse(finding)
             else:
                 self.keep(finding)
@@ -246,6 +247,18 @@ def take() -> list[Diagnostic]:
         sandbox.refusals = sandbox.denials = 0
         return found
     return []
+
+
+@contextlib.contextmanager
+def without_interruption() -> Iterator[None]:
+    """In the block, what the kernel refuses is kept for :func:`take`; whoever asked was told so and goes on."""
+    for sandbox in _entered:
+        sandbox.interrupts = False
+    try:
+        yield
+    finally:
+        for sandbox in _entered:
+            sandbox.interrupts = True
 
 
 def may_write(path: str | os.PathLike[str]) -> bool:

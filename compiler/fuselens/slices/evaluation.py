@@ -163,7 +163,7 @@ class Evaluation:
     def run(self, namespace: dict[str, Any]) -> None:
         """Evaluates the file in ``namespace``. Its functions may be called afterwards: then they only go on where they fail."""
         with (
-            quiet(), self._changes, contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
+            quiet(), sandbox.without_interruption(), self._changes, contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
             vision.installed(self._assume), project.imported_by(self.path, self._of_the_project),
             stand_ins.in_place(_imported(self._leads.module), self._assume),
             replaced((torch, "set_default_device", self._devices.stay)), self._clock.running(), self._devices,
@@ -234,9 +234,13 @@ class Evaluation:
         refused = sandbox.take()  # the program, or a library on its behalf
         if isinstance(error, sandbox.Refused):
             refused.append(error.finding)
-        if refused:
-            why = refused[-1].message.rpartition("because ")[2]
         line = next((line for frame, line in traceback.walk_tb(error.__traceback__) if frame is here), 0)
+        for finding in refused:
+            what = finding.message.rpartition("because ")[2]
+            if isinstance(error, sandbox.Refused) or finding.span is None or finding.span.line == line:
+                why = what
+            else:  # by a statement before, which went on
+                self.notes.append(Note(finding.span.file, finding.span.line, what))
         unknown = isinstance(error, UnknownUsed)
         self._why = (
             str(error)
