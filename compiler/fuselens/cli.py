@@ -109,6 +109,13 @@ def _parser() -> argparse.ArgumentParser:
             help="of a file that compiles nothing: look at the modules that it makes, or else defines, as if it compiled them",
         )  # fmt: skip
 
+    record = commands.add_parser(
+        "record", help="run a program with this compiler in place of torch's; checks use what it calls functions with"
+    )
+    record.add_argument("program", metavar="PROGRAM.py")
+    record.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own")
+    record.set_defaults(run=_record)
+
     serve = commands.add_parser("serve", help="start the language server on stdin and stdout")
     serve.add_argument("arguments", nargs=argparse.REMAINDER, help="passed to the server")
     serve.set_defaults(run=_serve)
@@ -223,6 +230,15 @@ def _run(arguments: argparse.Namespace) -> int:
                 results.append(event.run)
                 console.say(views.run_text(event.run))
     return int(not all(r.agrees and r.gradients_agree is not False and not r.uncompiled for r in results))
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    from . import own_run
+
+    if not Path(arguments.program).is_file():
+        raise UsageError(f"{arguments.program} is not a file")
+    own_run.run(arguments.program, arguments.arguments)
+    return 0
 
 
 def _compiled(targets: list[Target], arguments: argparse.Namespace) -> list[FileReport]:

@@ -400,7 +400,7 @@ TABLE: dict[str, Entry] = {
             "To compile without running your program, shapes and dtypes must be known.",
             'Annotate tensors with jaxtyping, e.g. `x: Float32[Tensor, "batch 64"]`.',
             "Or pass `example_inputs=` (a tuple, or a callable returning one) to the decorator.",
-            "Or run the program once with `FUSELENS_LIVE=1`: what it calls the function with is remembered.",
+            "Or run the program once with `fuselens record PROGRAM.py`: what it calls the function with is remembered.",
             severity="hint",
         ),
         _e(
@@ -493,7 +493,7 @@ TABLE: dict[str, Entry] = {
             "what it compiles are evaluated. That did not make this object. Likely graph breaks are still predicted from the source.",
             "Where a package, a file or an argument is missing, give it: the rest of the file says which.",
             "Compile a function or module at the top level of the file, or give the object a name there.",
-            "Or run the program with `FUSELENS_LIVE=1`: what happens in the run is shown.",
+            "Or run the program with `fuselens record PROGRAM.py`: what happens in the run is shown.",
             severity="hint",
         ),
         _e(
@@ -564,7 +564,7 @@ TABLE: dict[str, Entry] = {
             "Nobody states them. A program is not run to find them: the statements that lead to what it compiles are evaluated, loops for "
             "a few rounds, up to the first call. What is not known of that is what a module's layers take, or a function's body.",
             "State other inputs with `@fuselens.example` or `example_inputs=`.",
-            "Or run the program with `FUSELENS_LIVE=1`: what its own calls pass is used from then on.",
+            "Or run the program with `fuselens record PROGRAM.py`: what its own calls pass is used from then on.",
             severity="hint",
         ),
         _e(
@@ -580,7 +580,7 @@ TABLE: dict[str, Entry] = {
             "not executed",
             "`{what}` was not compiled: nothing of this file may be executed",
             "`fuselens.execution` (on the command line `--execution`) is `never`: no file is imported, and no statement evaluated. Likely "
-            "graph breaks are still predicted from the source, and your own runs with `FUSELENS_LIVE=1` are shown.",
+            "graph breaks are still predicted from the source, and your own runs with `fuselens record` are shown.",
             "To have it compiled, choose `slice` or `import`.",
             severity="information",
         ),

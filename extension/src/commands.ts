@@ -93,10 +93,9 @@ export class FunctionCommands {
     const terminal = vscode.window.createTerminal({
       name: "Fuselens: record",
       cwd: dirname(uri.fsPath),
-      env: { FUSELENS_LIVE: "1" },
     });
     terminal.show();
-    terminal.sendText(`${quoted(python)} ${quoted(uri.fsPath)}`);
+    terminal.sendText(`${quoted(python)} -m fuselens.cli record ${quoted(uri.fsPath)}`);
   }
 
   private async open(target: Target, what: string, wanted: (document: StageDocument) => boolean): Promise<void> {

@@ -291,3 +291,38 @@ def test_run_refuses_effects_unless_they_are_allowed(good: Path) -> None:
     assert done.returncode == 0, done.stdout
     assert "agrees with eager" in done.stdout
     assert (good.parent / "log.txt").exists()
+
+
+RECORDED = """
+import sys
+import torch
+
+net = torch.compile(torch.nn.Linear(4, 4), mode="default")
+other = torch.nn.Sequential(torch.nn.Linear(4, 2))
+other.compile()
+
+
+@torch.compile(fullgraph=True)
+def double(x):
+    return x * 2
+
+
+plain = torch.compile(lambda x: x, backend="eager")
+print(plain(double(other(net(torch.ones(int(sys.argv[1]), 4))))).shape)
+"""
+
+
+def test_inputs_of_an_own_run_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a program that names torch's compiler only, by way of a module's call, in place, and of a function."""
+    monkeypatch.setenv("FUSELENS_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "train.py").write_text(RECORDED)
+    done = fuselens("record", "train.py", "7", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "torch.Size([7, 2])\n", "")
+    (file,) = json.loads(fuselens("check", "--json", "train.py", cwd=tmp_path).stdout)
+    types = {
+        r["function"]: r["inputs"]["values"][0]["type"]
+        for r in file["functions"]
+        if r["inputs"]["origin"] == "recorded"
+    }
+    assert types == {"net": "f32[7, 4]", "other": "f32[7, 4]", "double": "f32[7, 2]"}
+    assert fuselens("record", "absent.py", cwd=tmp_path).returncode == 2

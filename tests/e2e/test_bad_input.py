@@ -35,8 +35,8 @@ class Bad:
 CASES = {
     "syntax-error": Bad("import fuselens\n\ndef broken(:\n    pass\n", "FL902", "def broken(:"),
     "raises-at-import": Bad("import fuselens\n\nraise ValueError('no')\n" + GOOD, "FL903", "raise ValueError('no')"),
-    "exits-at-import": Bad("import sys\n\nsys.exit(3)\n" + GOOD, "FL904", "sys.exit(3)"),
-    "loops-at-import": Bad("x = 0\nwhile True:\n    x += 1\n" + GOOD, "FL905", "while True:"),
+    "exits-at-import": Bad("import sys\n\nclass C:\n    sys.exit(3)\n" + GOOD, "FL904", "    sys.exit(3)"),
+    "loops-at-import": Bad("class C:\n    x = 0\n    while True:\n        x += 1\n" + GOOD, "FL905", "    while True:"),
     "aborts": Bad("import os\n\nos.abort()\n" + GOOD, "FL906", "os.abort()"),
     "no-example-inputs": Bad(
         "import fuselens\n\n\n@fuselens.compile\ndef unknown(x):\n    return x + 1\n", "FL901", "def unknown(x):", HINT

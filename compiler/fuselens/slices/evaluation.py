@@ -163,7 +163,8 @@ class Evaluation:
     def run(self, namespace: dict[str, Any]) -> None:
         """Evaluates the file in ``namespace``. Its functions may be called afterwards: then they only go on where they fail."""
         with (
-            quiet(), sandbox.without_interruption(), self._changes, contextlib.ExitStack() as ears, contextlib.suppress(_Over), self._compilers(ears),
+            quiet(), sandbox.without_interruption(), self._changes, contextlib.ExitStack() as ears,
+            contextlib.suppress(_Over), self._compilers(ears),
             vision.installed(self._assume), project.imported_by(self.path, self._of_the_project),
             stand_ins.in_place(_imported(self._leads.module), self._assume),
             replaced((torch, "set_default_device", self._devices.stay)), self._clock.running(), self._devices,
