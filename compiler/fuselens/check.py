@@ -54,6 +54,7 @@ from .slices import (
     Note,
     Unknown,
     arguments,
+    fits,
     importers,
     inferred,
     inferred_of_class,
@@ -150,7 +151,7 @@ def warm_file(
             found = _found(file, annotated)
             if isinstance(found, Diagnostic) or found.config is None:  # another compiler's is not ours to warm
                 continue
-            recorded, _ = _recorded(found)
+            recorded, _ = _recorded(found, file.path)
             inputs = _inputs(file, annotated, found)
             given = []
             if not isinstance(inputs, Diagnostic) and inputs.origin != "recorded":
@@ -729,7 +730,7 @@ def _of_notes(notes: list[Note], span: Span) -> Diagnostic:
 def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0) -> ExampleInputs | Diagnostic:
     evaluated = file.evaluated(annotated)
     if evaluated is not None and evaluated.args is not None and not has_example(found.target, found.example):
-        return _of_a_run(found) or ExampleInputs(evaluated.args, evaluated.kwargs, origin="call")
+        return _of_a_run(found, file.path) or ExampleInputs(evaluated.args, evaluated.kwargs, origin="call")
     try:
         if found.takes_class:
             inputs = inputs_for(types.MethodType(found.target, found.owner), found.example, variant=variant)
@@ -739,7 +740,7 @@ def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0
             raise NoExampleInputs("the defaults of its parameters are no tensors")
         return inputs
     except NoExampleInputs as error:
-        if recorded := _of_a_run(found):
+        if recorded := _of_a_run(found, file.path):
             return recorded
         if file.ask_callers() and (called := file.evaluated(annotated)) and called.args is not None:
             return ExampleInputs(called.args, called.kwargs, origin="call")
@@ -766,19 +767,24 @@ def _tensors(inputs: ExampleInputs) -> list[torch.Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def _of_a_run(found: Found) -> ExampleInputs | None:
+def _of_a_run(found: Found, program: str) -> ExampleInputs | None:
     """Those of the last call of the user's own last run that was followed."""
-    calls, dynamic = _recorded(found)
+    calls, dynamic = _recorded(found, program)
+    calls = [
+        call for call in calls if fits(found.target, call.args, call.kwargs)
+    ]  # several modules may be of one class
     return ExampleInputs(calls[-1].args, calls[-1].kwargs, dynamic=dynamic, origin="recorded") if calls else None
 
 
-def _recorded(found: Found) -> tuple[list[recorded_inputs.Call], dict[str, dict[int, str]]]:
+def _recorded(found: Found, program: str) -> tuple[list[recorded_inputs.Call], dict[str, dict[int, str]]]:
     """Calls like those of the user's own last run that was followed, in its order, and the sizes that varied."""
     code, owner = api.root_code(found.target), found.owner
     if code is None or found.takes_class:
         return [], {}
     module = isinstance(found.target, torch.nn.Module)
-    descriptions = recorded_inputs.Recording(from_environment().cache_dir, code.co_filename, code.co_qualname).calls()
+    descriptions = recorded_inputs.Recording(
+        from_environment().cache_dir, code.co_filename, code.co_qualname, program
+    ).calls()
     calls = []
     for description in descriptions:
         with contextlib.suppress(recorded_inputs.NotRecordable, NoExampleInputs, ExampleInputsFailed):

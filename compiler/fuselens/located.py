@@ -77,7 +77,10 @@ def _has_inputs(module: Any, annotated: Annotated) -> bool:
     classes = [vars(module).get(f.id) for f in calls if isinstance(f, ast.Name)]
     codes = [api.root_code(c.forward) for c in classes if isinstance(c, type) and issubclass(c, torch.nn.Module)]
     cache = from_environment().cache_dir
-    return any(code and Recording(cache, code.co_filename, code.co_qualname).calls() for code in codes)
+    return any(
+        code and Recording(cache, code.co_filename, code.co_qualname, annotated.name_span.file).calls()
+        for code in codes
+    )
 
 
 def _unreached(annotated: Annotated) -> str:

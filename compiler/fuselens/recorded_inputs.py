@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .capture.classify import is_library_file
 from .example_inputs import random_tensor
 from .runtime.cache import Cache, key_of
 
@@ -45,11 +46,12 @@ class Call(NamedTuple):
 
 
 class Recording:
-    """The calls of one function, by its file and qualified name."""
+    """The calls of one function, by its file and qualified name; of a library's, those of one program, by its path."""
 
-    def __init__(self, cache: Path, file: str, function: str) -> None:
+    def __init__(self, cache: Path, file: str, function: str, program: str) -> None:
         self._cache = Cache(cache)
-        self._key = key_of({"file": str(Path(file).resolve()), "function": function})
+        of = {"program": str(Path(program).resolve())} if is_library_file(file) else {}
+        self._key = key_of({"file": str(Path(file).resolve()), "function": function, **of})
 
     def calls(self) -> list[Any]:
         """Plain descriptions of calls, oldest first."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 REPUBLISH_SECONDS = 0.02
 OBSERVED_SECONDS = 0.5  # between two looks at what runs say
+RECORDED_SECONDS = 0.5  # in which a run may record more
 
 
 class Publisher:
@@ -28,6 +29,7 @@ class Publisher:
         self.changed = asyncio.Event()
         self._republishing: dict[Document, asyncio.TimerHandle] = {}
         self._observing: dict[Document, asyncio.TimerHandle] = {}
+        self._recorded: dict[Document, asyncio.TimerHandle] = {}
         self._timed: set[Document] = set()  # among those, documents whose kernels were timed anew
 
     @property
@@ -73,8 +75,26 @@ class Publisher:
             if event.kind == "kernels":
                 self._timed.add(document)
             self.observe(document)
-            if event.recorded and document.lacks_inputs(event.function) and not document.checking:
+        if seen is None or not event.recorded:
+            return
+        for document in self._server.session.documents:
+            what = seen.run, path, event.function
+            if what not in document.heard and document.may_take_inputs(path, seen.program):
+                document.heard.add(what)
+                self._check_soon(document)
+
+    def _check_soon(self, document: Document) -> None:
+        """Once for all that a run records at a time, and after a check that is under way."""
+
+        def check() -> None:
+            del self._recorded[document]
+            if document.checking is not None:
+                self._check_soon(document)
+            elif self._server.session.is_open(document):
                 self._server.checks.opened(document)
+
+        if document not in self._recorded:
+            self._recorded[document] = asyncio.get_running_loop().call_later(RECORDED_SECONDS, check)
 
     def observe(self, document: Document) -> None:
         """Shows what the last run said about a document, soon: runs say a lot."""

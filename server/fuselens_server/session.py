@@ -89,6 +89,7 @@ class Document:
         self.on_disk = TrackedText.unedited(text)  # the text that other files' checks ran, as far as is known
         self.published = False  # the client was told about this file
         self.given = ""  # the result that the client has
+        self.heard: set[tuple[str, str, str]] = set()  # runs that recorded a function, each checked for once
         self.preview = False  # looked at as if it compiled its modules
         self._parsed_version: object = None
         self._of_kernels: dict[str, list[Diagnostic]] = {}  # by function: what the last check found after capture
@@ -247,10 +248,15 @@ class Document:
                 news |= bool(new)
         return news
 
-    def lacks_inputs(self, function: str) -> bool:
-        """Whether the last check did not know what to call a function with, or assumed it."""
-        reports = self.checked.report.functions if self.checked else []
-        return any(d.code in ("FL901", "FL921") for r in reports if r.function == function for d in r.diagnostics)
+    def may_take_inputs(self, path: str, program: str) -> bool:
+        """Whether the last check did not know what to call something with, or assumed it, and a run of ``program`` that has
+        recorded a function of the file ``path`` may tell."""
+        if self.checked is None:
+            return False
+        report = self.checked.report
+        lacks = any(d.code in ("FL901", "FL921") for r in report.functions for d in r.diagnostics)
+        names = {_real_path(self.path), *map(_real_path, report.imports)}
+        return lacks and (_real_path(path) in names or Path(program).name == Path(self.path).name)
 
     def fail(self, finding: Diagnostic) -> None:
         text, self.checking, self.early = self.checking or TrackedText.unedited(self.text), None, None

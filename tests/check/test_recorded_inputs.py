@@ -113,12 +113,19 @@ def test_self_is_given():
 
 
 def test_recordings_are_private_and_short(tmp_path: Path):
-    recording = Recording(tmp_path / "cache", "/project/f.py", "f")
+    recording = Recording(tmp_path / "cache", "/project/f.py", "f", "/project/train.py")
     assert recording.calls() == []
     recording.keep([call_of(i) for i in range(20)])
     assert [made(c)[0][0] for c in recording.calls()] == list(range(recorded_inputs.CALLS))
     assert (tmp_path / "cache").stat().st_mode & 0o077 == 0
-    assert Recording(tmp_path / "cache", "/project/f.py", "g").calls() == []
+    assert Recording(tmp_path / "cache", "/project/f.py", "g", "/project/train.py").calls() == []
+
+
+def test_those_of_a_library_are_of_one_program(tmp_path: Path):
+    """Other programs give its modules other inputs."""
+    for file, shared in (("/project/model.py", True), (torch.nn.Linear.forward.__code__.co_filename, False)):
+        Recording(tmp_path, file, "f", "/project/train.py").keep([call_of(1)])
+        assert bool(Recording(tmp_path, file, "f", "/project/other.py").calls()) is shared
 
 
 def test_sizes_that_vary():

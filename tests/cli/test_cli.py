@@ -298,6 +298,7 @@ import sys
 import torch
 
 net = torch.compile(torch.nn.Linear(4, 4), mode="default")
+wide = torch.compile(torch.nn.Linear(2, 8))  # of the same class
 other = torch.nn.Sequential(torch.nn.Linear(4, 2))
 other.compile()
 
@@ -308,7 +309,8 @@ def double(x):
 
 
 plain = torch.compile(lambda x: x, backend="eager")
-print(plain(double(other(net(torch.ones(int(sys.argv[1]), 4))))).shape)
+x = plain(double(other(net(torch.ones(int(sys.argv[1]), 4)))))
+print(x.shape, wide(x).shape)
 """
 
 
@@ -317,12 +319,12 @@ def test_inputs_of_an_own_run_are_recorded(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("FUSELENS_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "train.py").write_text(RECORDED)
     done = fuselens("record", "train.py", "7", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "torch.Size([7, 2])\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "torch.Size([7, 2]) torch.Size([7, 8])\n", "")
     (file,) = json.loads(fuselens("check", "--json", "train.py", cwd=tmp_path).stdout)
     types = {
         r["function"]: r["inputs"]["values"][0]["type"]
         for r in file["functions"]
         if r["inputs"]["origin"] == "recorded"
     }
-    assert types == {"net": "f32[7, 4]", "other": "f32[7, 4]", "double": "f32[7, 2]"}
+    assert types == {"net": "f32[7, 4]", "wide": "f32[7, 2]", "other": "f32[7, 4]", "double": "f32[7, 2]"}
     assert fuselens("record", "absent.py", cwd=tmp_path).returncode == 2

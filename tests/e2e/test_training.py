@@ -122,7 +122,9 @@ def test_a_preview_of_a_file_that_compiles_nothing(workbench: Workbench, train: 
 
 def test_a_run_in_a_terminal_is_recorded(workbench: Workbench, train: Path) -> None:
     path = train.parent / "recorded.py"
-    path.write_text("import torch\n\nnet = torch.compile(torch.nn.Linear(4, 4))\nnet(torch.ones(5, 4))\n")
+    path.write_text(
+        "import torch\n\nnet = torch.compile(torch.nn.Linear(4, 4))\nnet(torch.ones(5, 4))\n"
+    )  # torch's own forward
     workbench.probe.open(path)
     until("assumed", lambda: [d.code for d in workbench.probe.diagnostics(path)] == ["FL921"])
     workbench.probe.command("fuselens.recordRun", path.as_uri())

@@ -55,7 +55,9 @@ class Recorder:
         with suppress(recorded_inputs.NotRecordable):
             call = recorded_inputs.described(code, args)
             self._calls = [*(c for c in self._calls if c != call), call]
-            recorded_inputs.Recording(self.config.cache_dir, code.co_filename, code.co_qualname).keep(self._calls)
+            recorded_inputs.Recording(self.config.cache_dir, code.co_filename, code.co_qualname, sys.argv[0]).keep(
+                self._calls
+            )
             recorded = True
         where = report.Span(code.co_filename, code.co_firstlineno, 0, code.co_firstlineno, 0)
         given = [(n, a) for n, a in zip(code.co_varnames, args, strict=False) if isinstance(a, torch.Tensor)]

@@ -2,7 +2,7 @@
 
 from .arguments import arguments
 from .evaluation import Compiled, Evaluation, Note, described
-from .inferred import inferred, inferred_of_class
+from .inferred import fits, inferred, inferred_of_class
 from .project import importers, without
 from .rewriting import Leads
 from .unknown import Unknown, why_of
@@ -15,6 +15,7 @@ __all__ = [
     "Unknown",
     "arguments",
     "described",
+    "fits",
     "importers",
     "inferred",
     "inferred_of_class",

@@ -137,6 +137,17 @@ def completed(
     return None
 
 
+def fits(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a module takes a call, of which only its class is known to have taken it."""
+    if not isinstance(target, nn.Module):
+        return True
+    leaves, form = torch_private.PYTREE.tree_flatten((args, kwargs))
+    trial = _OfModule(target)
+    with quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return trial.accepts(_filled(leaves, [], [], trial.device), form)
+
+
 def _of_known(sizes: Sizes | None) -> list[Choice]:
     """Tensors of the sizes that are known, whatever the layers take."""
     if sizes is None:
