@@ -53,6 +53,7 @@ from .slices import (
     Leads,
     Note,
     Unknown,
+    UnknownUsed,
     arguments,
     fits,
     importers,
@@ -588,7 +589,11 @@ def _check(
         return _called(file, annotated, config, progress, known, report)
     except sandbox.Refused as refusal:
         report.diagnostics.append(refusal.finding)
-        return _Check(annotated, report)
+    except UnknownUsed as error:
+        report.diagnostics.append(diagnostics.make("FL913", annotated.name_span, what=report.function, why=str(error)))
+    except Exception as error:  # noqa: BLE001  a bug of ours must not lose the other functions
+        report.diagnostics.append(_internal(annotated, error))
+    return _Check(annotated, report)
 
 
 def _called(
@@ -739,7 +744,7 @@ def _inputs(file: OpenFile, annotated: Annotated, found: Found, variant: int = 0
         if inputs.origin == "defaults" and isinstance(found.target, torch.nn.Module) and not _tensors(inputs):
             raise NoExampleInputs("the defaults of its parameters are no tensors")
         return inputs
-    except NoExampleInputs as error:
+    except (NoExampleInputs, UnknownUsed) as error:
         if recorded := _of_a_run(found, file.path):
             return recorded
         if file.ask_callers() and (called := file.evaluated(annotated)) and called.args is not None:

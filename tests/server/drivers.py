@@ -387,6 +387,11 @@ async def shows(world: World) -> None:
     assert {summary, kernel} <= set(listed)
 
 
+@drives(f"executeCommandProvider.commands: {messages.PREVIEW}")
+async def preview(world: World) -> None:
+    assert not await world.editor.execute(messages.PREVIEW, world.file.uri, True)  # it compiles something
+
+
 @drives(*(f"executeCommandProvider.commands: {name}" for name in (messages.CHECK, messages.RESTART_WORKER)))
 async def checks(world: World) -> None:
     for command in ((messages.CHECK, world.file.uri), (messages.RESTART_WORKER,)):

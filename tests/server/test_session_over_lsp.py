@@ -171,7 +171,7 @@ async def test_unsaved_text_is_not_run(editor, tmp_path, good):
     assert await file.titles() == ["not compiled yet"]
     await asyncio.sleep(0.3)
     assert not marker.exists()
-    assert codes(await file.save()) == ["FL922", "FL101"], "it was tried"
+    assert codes(await file.save()) == ["FL924", "FL101"], "it was tried"
     assert not marker.exists(), "but not done"
     file.close()
 

@@ -5,7 +5,7 @@ from .evaluation import Compiled, Evaluation, Note, described
 from .inferred import fits, inferred, inferred_of_class
 from .project import importers, without
 from .rewriting import Leads
-from .unknown import Unknown, why_of
+from .unknown import Unknown, UnknownUsed, why_of
 
 __all__ = [
     "Compiled",
@@ -13,6 +13,7 @@ __all__ = [
     "Leads",
     "Note",
     "Unknown",
+    "UnknownUsed",
     "arguments",
     "described",
     "fits",

@@ -333,7 +333,9 @@ class Evaluation:
         """A condition. One that is unknown holds where that leads somewhere, and does not where something else does; where nothing
         does, it holds if that binds a name that has no value yet. What compiles is looked at even if it is not asked for."""
         if compiles and (isinstance(condition, Unknown) or bool(condition) != (prefers > 0)):
-            self._assume("this condition is taken to be such that something is compiled")
+            self._assume(
+                f"this condition is taken {'' if prefers > 0 else 'not '}to hold: only then something is compiled"
+            )
             return prefers > 0
         if not isinstance(condition, Unknown):
             return condition

@@ -298,7 +298,7 @@ class _Rewriter:
     def _inside(self, node: ast.stmt) -> None:
         """Rewrites the blocks of a statement that leads somewhere; others are run as they are, or not at all."""
         match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() if id(node) in self._leads.functions or self._makes(node):
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if id(node) in self._leads.functions:
                 self.rewrite(node.body)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 if id(node) in self._leads.aside:
@@ -318,10 +318,6 @@ class _Rewriter:
                 self._blocks(node, self._leads.lead([node]))
             case _:
                 pass
-
-    def _makes(self, node: Definition) -> bool:
-        """Whether it makes an object of those that help on the way: of data, say, which are elsewhere. What can be made of it is."""
-        return node.name == "__init__" and id(node) in self._leads.aside
 
     def _blocks(self, node: ast.stmt, leads: bool) -> None:
         for block, _ in blocks(node) if leads else ():
