@@ -260,3 +260,22 @@ def test_a_run_has_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert torch.equal(function.inputs().args[0], torch.ones(2, 2048))
     result = run_function(path, "net")
     assert result.agrees and result.error is None
+
+
+def test_what_is_known_of_an_object_that_could_not_be_made(look: Look) -> None:
+    evaluation = look("""
+        class Config:
+            width = 8
+        class Data:
+            def __init__(self, path, length, config, scale=2):
+                self.length = length
+                self.words = open(path).read()
+                self.width = config.width
+                self.scale = scale
+                self.count = len(self.words)
+        data = Data("not_here.txt", 5, Config())
+        f = torch.compile(lambda x: x + 1)
+        f(torch.ones(data.length, data.width))
+    """)
+    (compiled,) = evaluation.found.values()
+    assert described(compiled.args) == "(f32[5, 8])"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
+import dis
 import functools
 import gc
 import math
@@ -153,6 +154,8 @@ class Evaluation:
         self._given_on = Unknown("it is not given")  # the last mapping of arguments that is not known
         self._ended = False
         self._why = ""  # the last statement failed
+        self._kept: dict[str, Any] = {}  # of what it would have made
+        self._half_made: tuple[BaseException | None, dict[str, Any]] = None, {}
         self._changes = contextlib.ExitStack()
         self._clock = _Clock()
         self._trains = any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in leads.module.nodes)
@@ -243,6 +246,7 @@ class Evaluation:
             else:  # by a statement before, which went on
                 self.notes.append(Note(finding.span.file, finding.span.line, what))
         unknown = isinstance(error, UnknownUsed)
+        self._kept = self._half_made[1] if self._half_made[0] is error else {}
         self._why = (
             str(error)
             if unknown and str(error).startswith("line ")
@@ -260,7 +264,7 @@ class Evaluation:
                 return
 
     def _unknown(self) -> Unknown:
-        return Unknown(self._why)
+        return Unknown(self._why, known=self._kept)
 
     def _items(self, values: Any, leads: bool) -> Iterator[Any]:
         if isinstance(values, Unknown):  # one round of what leads somewhere, and none of what does not
@@ -299,7 +303,11 @@ class Evaluation:
         """A call of a built-in function, which says nothing of what is unknown, or of a class: a module's sizes are some."""
         unknown = first_unknown((args, kwargs))
         if unknown is None or isinstance(function, Unknown):
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                self._half_made = error, _attributes_given(function, args, kwargs)
+                raise
         if isinstance(function, types.BuiltinFunctionType) and function in _MAKE_TENSORS:
             return Unknown(why_of(unknown), sizes=sizes_in(args[_MAKE_TENSORS[function] :]))
         if function is range:
@@ -560,6 +568,33 @@ def _copied(value: Any) -> Any:
         return value
     made = value.detach().clone()
     return made.requires_grad_(value.requires_grad)
+
+
+def _attributes_given(function: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The attributes that a constructor gives the values of its parameters, or of their attributes: ``self.size = config.size``."""
+    constructor = getattr(function, "__init__", None) if isinstance(function, type) else None
+    if not isinstance(constructor, types.FunctionType) or issubclass(function, torch.nn.Module):
+        return {}
+    try:
+        given = signature(function).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return {}
+    found: dict[str, Any] = {}
+    path: list[str] = []  # a local variable, and attributes of it
+    for step in dis.get_instructions(constructor):
+        if step.opname.startswith("LOAD_FAST"):
+            names = [step.argval] if isinstance(step.argval, str) else list(step.argval)
+            path = [*path, *names] if names[-1] == "self" and len(names) == 1 else names
+        elif step.opname in ("LOAD_ATTR", "STORE_ATTR") and path:
+            if step.opname == "LOAD_ATTR":
+                path.append(str(step.argval))
+            elif len(path) > 1 and path[-1] == "self" and path[0] in given:
+                with contextlib.suppress(Exception):
+                    found[str(step.argval)] = functools.reduce(getattr, path[1:-1], given[path[0]])
+                path = []
+        elif step.opname not in ("CACHE", "EXTENDED_ARG", "RESUME"):
+            path = []
+    return found
 
 
 def _raised(error: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 ASSUMED_SIZE = 64
@@ -52,16 +52,21 @@ class _Reshape:
 
 class Unknown:
     """``why`` says what failed, and at which line; ``batch`` how many examples it holds, where that is known, and ``sizes`` those
-    of a tensor whose rank is known, None for an unknown one."""
+    of a tensor whose rank is known, None for an unknown one. ``known`` are attributes of an object that could not be made."""
 
-    def __init__(self, why: str, batch: int | None = None, sizes: Sizes | None = None) -> None:
+    def __init__(
+        self, why: str, batch: int | None = None, sizes: Sizes | None = None, known: Mapping[str, Any] | None = None
+    ) -> None:
         object.__setattr__(self, "_why", why)
+        object.__setattr__(self, "_known", known or {})
         object.__setattr__(self, "_batch", batch if sizes is None else next(iter(sizes), None))
         object.__setattr__(self, "_sizes", sizes)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)  # it has no protocol: not an array, not to be copied or pickled by one
+        if name in (known := object.__getattribute__(self, "_known")):
+            return known[name]
         if name in _RESHAPES:
             return _Reshape(self)
         if name == "unsqueeze":
