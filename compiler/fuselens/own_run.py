@@ -39,9 +39,7 @@ def _take_the_place() -> None:
         return api.compile(model, **{name: value for name, value in options.items() if name in _TAKEN})
 
     def in_place(module: torch.nn.Module, **options: Any) -> None:
-        real = module.forward
-        made = compiled(real, **options)
-        vars(module)["forward"] = made
+        vars(module)["forward"] = compiled(module.forward, **options)
 
     torch.compile = compiled  # type: ignore[assignment]
     torch.nn.Module.compile = in_place  # type: ignore[method-assign]

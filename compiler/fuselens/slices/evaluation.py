@@ -42,7 +42,7 @@ from .devices import OnThisMachine
 from .inferred import Call, completed
 from .rewriting import Leads
 from .stand_ins import replaced
-from .unknown import Unknown, UnknownUsed, assumed_as, first_unknown, sizes_in, why_of
+from .unknown import Unknown, UnknownUsed, assumed_as, first_unknown, why_of
 
 LONGEST_SECONDS = 8.0
 _BETTER_SECONDS = 2.0  # for a call in training after one without gradients
@@ -195,7 +195,7 @@ class Evaluation:
                     value(**given)
 
     def _unfinished(self) -> list[Annotated]:
-        return [a for name, a in self._wanted.items() if name not in self.found or self.found[name].args is None]
+        return [a for name, a in self._wanted.items() if not self._has_call(name)]
 
     def _of_the_project(self, path: str, text: bytes, namespace: dict[str, Any]) -> None:
         """Evaluates another file; what is not Python raises as its import would."""
@@ -308,8 +308,6 @@ class Evaluation:
             except Exception as error:
                 self._half_made = error, _attributes_given(function, args, kwargs)
                 raise
-        if isinstance(function, types.BuiltinFunctionType) and function in _MAKE_TENSORS:
-            return Unknown(why_of(unknown), sizes=sizes_in(args[_MAKE_TENSORS[function] :]))
         if function is range:
             first = args[0] if len(args) > 1 and isinstance(args[0], int) else 0
             return range(first, first + 1)
@@ -657,8 +655,6 @@ def _maybe(expression: Callable[[], Any]) -> Any:
 
 
 _TELL_NOTHING = frozenset({"builtins", "tqdm", "rich"})
-_MAKE_TENSORS = {torch.randn: 0, torch.rand: 0, torch.zeros: 0, torch.ones: 0, torch.empty: 0, torch.full: 0}
-"""Functions whose arguments are sizes, and from which on."""
 
 
 def _now() -> float:

@@ -382,14 +382,11 @@ class _Unknowing(ast.NodeTransformer):
                 keyword.value = _call(NAMED, keyword.value, ast.Constant(True), at=keyword.value)
         name = _last_name(node.func) if isinstance(node.func, (ast.Name, ast.Attribute)) else ""
         built_in = isinstance(node.func, ast.Name) and name in _BUILT_IN
-        if name[:1].isupper() or built_in or name in _MAKE_TENSORS:  # a class, by its name
+        if name[:1].isupper() or built_in:  # a class, by its name
             return ast.copy_location(
                 ast.Call(ast.Name(CALLED, ast.Load()), [node.func, *node.args], node.keywords), node
             )
         return node
-
-
-_MAKE_TENSORS = frozenset("randn rand zeros ones empty full".split())
 
 
 def _maybe(node: ast.expr) -> ast.expr:
