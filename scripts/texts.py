@@ -82,7 +82,7 @@ def python() -> Iterator[Program]:
         max_examples=PYTHON,
         database=None,
         deadline=None,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=tuple(HealthCheck.__members__.values()),
         phases=(Phase.generate,),
     )
     @hypothesis.given(random_programs.programs())

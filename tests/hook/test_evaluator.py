@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from fuselens.capture import _hook as h
 from fuselens.capture import bytecode as bc
+from fuselens.capture.hook import _hook as h
 
 ALWAYS = h.Guards([], [])
 
@@ -647,7 +647,7 @@ def test_interpreter_exit_inside_a_region() -> None:
     """Exit with an installed evaluator, live entries and callbacks is quiet."""
     program = """
 import atexit, sys, threading
-from fuselens.capture import _hook as h
+from fuselens.capture.hook import _hook as h
 class Loud:
     def __del__(self): len([])
 def f(x): return x

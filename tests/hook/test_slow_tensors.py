@@ -14,7 +14,7 @@ if importlib.util.find_spec("torch") is None:
 
 PROGRAM = """
 import sys
-from fuselens.capture import _hook as h, tensor_layout
+from fuselens.capture.hook import _hook as h, tensor_layout
 assert "torch" not in sys.modules
 assert not tensor_layout.ensure()
 import torch

@@ -21,7 +21,9 @@ import torch
 import torch.nn.functional as F
 
 from .. import torch_private
-from . import bytecode, polyfills, switches, torch_polyfills
+from . import bytecode
+from .program import switches
+from .rules import polyfills, torch_polyfills
 
 TORCH_DIRECTORY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OWN_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -166,6 +168,11 @@ def runs_imports(code: types.CodeType) -> bool:
 def in_packages(filename: str) -> bool:
     """Code of an installed package."""
     return filename.startswith(_PACKAGES)
+
+
+def is_installed(filename: str) -> bool:
+    """Whether a file is a library's, or of an installed package: where that is upgraded, the worker starts anew."""
+    return is_library_file(filename) or in_packages(filename)
 
 
 def is_made_at_run_time(filename: str) -> bool:

@@ -11,10 +11,11 @@ import torch
 from torch import fx
 
 from .. import torch_private
-from ..capture import _hook, classify, tensor_layout
-from ..collector import importing
+from ..capture import classify
+from ..capture.hook import _hook, tensor_layout
 from ..config import Config
-from ..runtime import triton_worker
+from ..runtime.gpu import triton_worker
+from ..system.collector import importing
 from .graph_cache import was_captured
 
 
@@ -35,7 +36,7 @@ def prepare(code: types.CodeType | None, config: Config, *, on_gpu: bool) -> Non
 @functools.cache
 def _load(on_gpu: bool) -> None:
     """Imports the stages and makes their tables."""
-    for_target = ("codegen.triton.kernels", "runtime.launch") if on_gpu else ("codegen.cpu.cpp",)
+    for_target = ("codegen.triton.kernels", "runtime.gpu.launch") if on_gpu else ("codegen.cpu.cpp",)
     with torch_private.without_torch_function(), importing():
         torch_private.load_symbolic_sizes()
         for name in ("pipeline.stages", *for_target):

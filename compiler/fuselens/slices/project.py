@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import source_text
-from ..fingerprints import is_library_file
+from ..capture.classify import is_installed
+from ..system import source_text
 
 _MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
 _MOST_FILES = 200  # that are looked at for one that imports another
@@ -44,7 +44,7 @@ class _Finder:
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None or type(spec.loader) is not importlib.machinery.SourceFileLoader or spec.origin is None:
             return None
-        if is_library_file(spec.origin) or not Path(spec.origin).resolve().is_relative_to(self._root):
+        if is_installed(spec.origin) or not Path(spec.origin).resolve().is_relative_to(self._root):
             return None
         spec.loader = _Loader(name, spec.origin, self._execute)
         return spec
@@ -100,7 +100,7 @@ def without(path: str) -> Iterator[None]:
     finally:
         for name in set(sys.modules) - before:
             file = getattr(sys.modules[name], "__file__", None)
-            if file and not is_library_file(file):
+            if file and not is_installed(file):
                 del sys.modules[name]
         sys.modules.update(held)
 
