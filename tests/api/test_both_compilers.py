@@ -62,7 +62,7 @@ PLACES = """
 
     from fuselens import torch_private
 
-    with torch_private._without_peer_import():
+    with torch_private.peer.without_peer_import():
         for module in list(sys.modules.values()):
             getattr(module, "__file__", None), getattr(module, "__warningregistry__", None)
         inspect.getmodule(sys._getframe())

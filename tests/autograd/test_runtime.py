@@ -240,7 +240,7 @@ def test_inplace_on_aliased_output_reaches_its_sibling() -> None:
 
 
 def test_ordinary_tangents_are_known_whatever_surrounded_the_first() -> None:
-    torch_private._keys_of_memory.cache_clear()
+    torch_private.autograd._keys_of_memory.cache_clear()
     with torch.inference_mode():
         assert not torch_private.is_foreign(torch.ones(3))
     assert not torch_private.is_foreign(torch.ones(3))

@@ -78,7 +78,7 @@ def test_wheel_holds_both_packages_and_the_extension(tmp_path: Path) -> None:
     assert not wheel.name.endswith("-py3-none-any.whl"), "a wheel with a C extension is tagged for its platform"
     names = set(zipfile.ZipFile(wheel).namelist())
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    extensions = ("capture/_hook", "runtime/_launch", "runtime/_program", "sandbox/_wall")
+    extensions = ("capture/hook/_hook", "runtime/_launch", "runtime/_program", "sandbox/_wall")
     built = {f"fuselens/{name}{suffix}" for name in extensions}
     assert {
         "fuselens/__init__.py",

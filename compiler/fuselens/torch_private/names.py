@@ -340,6 +340,8 @@ ATTRIBUTES: dict[str, str] = {
     "_disallowed_callable_ids": "functions that a program excluded from torch.compile",
     "_expr": "the expression that a symbolic size was made with",
     "_is_view": "whether a tensor is a view",
+    "_name": "the name of an operator, for a key",
+    "_overloadname": "the name of an overload of an operator",
     "_post_accumulate_grad_hooks": "whether a program watches a parameter's gradient",
     "_qualified_op_name": "an operator's name",
     "_schema": "what an operator takes, returns and writes to",
@@ -389,3 +391,6 @@ class _Private:
 
 
 private: Any = _Private()
+
+
+PYTREE = private.pytree

@@ -1,0 +1,206 @@
+"""Operators: which there are, what they are made of, and what rules torch has for them."""
+
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch.utils.checkpoint
+from torch.torch_version import TorchVersion
+
+from .names import private
+from .torch_function import takes_class
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+else:
+    OpOverload = private.OpOverload
+
+
+OPTIMIZER_VALUE: Callable[[Any], Any] = private.optimizer_value
+SCALED = {
+    name: getattr(torch, name)
+    for name in ("add", "sub", "addcdiv", "addcmul", "_foreach_addcdiv_", "_foreach_addcmul_")
+}
+"""Functions that multiply by a number, which optimisers may have in a tensor."""
+DISPATCH_MODES: Callable[[], int] = private.number_of_dispatch_modes
+GROUP_TENSORS = private.group_tensors
+CONSTANT_FUNCTIONS: tuple[Any, ...] = (private.privateuse_name, private.tracing_state)
+HIGHER_ORDER: dict[str, Any] = {
+    "while_loop": private.while_loop, "scan": private.scan, "map": private.map, "associative_scan": private.associative_scan,
+}  # fmt: skip
+ANNOTATE = private.annotate
+FLEX_ATTENTION: Any = private.flex_attention
+CHECK, ASSERT = private.check, private.assert_true
+ASSERT_ASYNC = private.assert_async
+
+
+FLEX_LAYOUT: Any = private.flex_layout
+
+
+def flex_attention_by_operators() -> Any:
+    """What computes flex attention by products and a softmax."""
+    return FLEX_ATTENTION.py_kernels[private.composite_key]
+
+
+def flex_strides(sizes: Sequence[int], query: Sequence[int]) -> tuple[int, ...]:
+    """Those that ``FLEX_LAYOUT`` gives a result of these sizes. It imports the peer compiler for the order of a few numbers."""
+    order = sorted(range(len(query)), key=lambda d: (query[d], -d))
+    strides = private.flex_strides(sizes, order)
+    if strides[-1] != 1:
+        last = len(order) - 1
+        strides = private.flex_strides(sizes, [last, *(d for d in order if d != last)])
+    return tuple(strides)
+
+
+def flex_index_mode() -> Any:
+    """What handles ``tensor[index]`` in functions of scores. Its module, which flex attention imports, is imported then."""
+    module = importlib.import_module("torch._dynamo._trace_wrapped_higher_order_op")
+    return module.TransformGetItemToIndex.__torch_function__
+
+
+MODULE_CALLS = (private.module_call_impl, private.module_wrapped_call_impl)
+SET_GRAD_ENABLED: Callable[[bool], None] = private.set_grad
+C_FUNCTION_OWNERS: tuple[Any, ...] = (
+    private.nn_functions,
+    private.special_functions,
+    private.linalg_functions,
+    private.fft_functions,
+)
+LOG_API_USAGE = private.log_usage
+TRACING_STATE: Callable[[], Any] = private.tracing_state
+VARIABLE_FUNCTIONS = private.variable_functions
+
+
+def dispatch_key_bits(tensor: torch.Tensor) -> int:
+    """The tensor's dispatch key set as one word."""
+    return private.dispatch_keys(tensor).raw_repr()
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is an ordinary strided tensor: operators see nothing special below ``__torch_function__``, no
+    functorch wrapper, no sparse layout."""
+    return (
+        (type(tensor) in (torch.Tensor, torch.nn.Parameter) or takes_class(type(tensor)))
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and not private.is_transformed(tensor)
+        and not tensor.is_quantized
+    )
+
+
+def foreign_rules() -> bool:
+    """Whether decompositions or kernels of torch's operators were registered by others than torch."""
+    rules = (rule for table in private.all_decompositions.values() for rule in table.values())
+    if any(not (getattr(rule, "__module__", None) or "torch").startswith("torch") for rule in rules):
+        return True
+    devices = ("/Meta", "/CUDA", "MPS", "XPU")  # kernels do not take part in tracing; also AutogradMPS and the like
+    kernels = (k for k in private.operator_kernels if k.startswith("aten/") and not k.endswith(devices))
+    return not all(map(is_torch_kernel, kernels))
+
+
+def is_torch_kernel(name: str) -> bool:
+    """Whether torch itself registered the kernel ``aten/operator/key`` (2.15 has some): torch keeps the file of each."""
+    operator, _, key = name.removeprefix("aten/").rpartition("/")
+    place = f"{key}: registered at {os.path.dirname(torch.__file__)}{os.sep}"
+    return any(line.startswith(place) for line in private.registrations(f"aten::{operator}").splitlines())
+
+
+def is_torch_operator(target: Any) -> bool:
+    """Whether ``target`` is an operator, or an overload of one, that torch itself defines."""
+    packet = getattr(target, "overloadpacket", target)
+    if not isinstance(packet, private.OpOverloadPacket):
+        return False
+    return packet._qualified_op_name.partition("::")[0] in ("aten", "prims", "prim")
+
+
+def graph_module(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
+    """A module that writes its Python code when it is first called: most graphs never are, and writing takes as long as
+    splitting them."""
+    return private.LazyGraphModule(root, graph)
+
+
+def core_decompositions() -> dict[Any, Callable[..., Any]]:
+    """Torch's core ATen decompositions, overload → function. Imports nothing of the peer compiler."""
+    return private.core_decompositions()
+
+
+def decompositions_for(names: list[str]) -> dict[Any, Callable[..., Any]]:
+    """Every registered decomposition of the ATen packets ``names``; unknown names are skipped (older torch)."""
+    packets = [getattr(torch.ops.aten, n) for n in names if hasattr(torch.ops.aten, n)]
+    return private.get_decompositions(packets)
+
+
+def backward_class(function: type) -> type:
+    """The class of ``ctx`` in an autograd function."""
+    return function._backward_cls  # type: ignore[attr-defined]
+
+
+def writes_operands(target: Any) -> bool:
+    """Whether the schema of an operator (or of one of its overloads) says that it writes to an operand."""
+    if isinstance(target, private.OpOverloadPacket):
+        return any(writes_operands(getattr(target, name)) for name in target.overloads())
+    return isinstance(target, OpOverload) and target._schema.is_mutable
+
+
+def writes_lists(target: Any) -> bool:
+    """Whether a function is an operator on lists of tensors that writes to the first of them."""
+    name = getattr(target, "__name__", "")
+    return name.startswith("_foreach_") and name.endswith("_")
+
+
+def written_operands(node: torch.fx.Node) -> list[Any] | None:
+    """The arguments that a node of an operator writes to; None when it calls something else."""
+    if not isinstance(node.target, OpOverload):
+        return None
+    arguments = list(enumerate(node.target._schema.arguments))
+    written = [(i, a.name) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write]
+    return [node.args[i] if i < len(node.args) else node.kwargs.get(name) for i, name in written]
+
+
+def is_composite(op: OpOverload) -> bool:
+    """Whether ``op`` is implemented in terms of other operators, autograd included."""
+    if op.namespace == "prim":
+        return False
+    return private.dispatch_has_kernel(op.name(), "CompositeImplicitAutograd")
+
+
+def python_rules() -> contextlib.AbstractContextManager[Any]:
+    """Torch's Python rules for operators whose C++ form refuses symbolic sizes or hides what it writes. Slower."""
+    return private.python_dispatcher()
+
+
+SCRIPTED = "_torchdynamo_inline"  # the attribute of a TorchScript function that has the Python function it was made of
+
+
+def needs_python_rules(error: RuntimeError) -> bool:
+    """Whether an operator's C++ form failed because it takes no symbolic sizes."""
+    text = str(error)
+    return "SymIntArrayRef expected to contain only concrete integers" in text or "with symbolic sizes/strides" in text
+
+
+def script_origin(function: torch.jit.ScriptFunction[Any, Any]) -> str | None:
+    """The attribute of a scripted function that holds the Python function it was made of; None when it has none."""
+    return "_torchdynamo_inline" if hasattr(function, "_torchdynamo_inline") else None
+
+
+# what the reductions of torch.masked are made of
+MASKED_PARTS: tuple[Any, ...] = (private.masked_mask, private.masked_identity, private.masked_where)
+MASKED_INPUT = private.masked_input
+MATMUL_FIXES_SIZES = TorchVersion(torch.__version__) < "2.13"
+"""Whether the C++ form of ``matmul`` takes the sizes of batches as plain numbers, and so fixes symbolic ones."""
+SHRINKS_BY_ROUNDED = TorchVersion(torch.__version__) >= "2.14"
+"""Whether ``softshrink`` of halves rounds its limit to their precision first."""
+
+
+@functools.cache
+def largest_float8() -> int:
+    """The bits that torch makes of numbers too large for float8_e4m3fn: those of the largest, or (until 2.12) of NaN."""
+    with private.DisableTorchDispatch():
+        return int(torch.tensor(1e6, device="cpu").to(torch.float8_e4m3fn).view(torch.uint8))
