@@ -49,7 +49,9 @@ def test_other_pythons_are_refused_in_one_line(change: str, named: str) -> None:
     assert "CPython 3.11 to 3.14" in line and named in line and sys.executable in line
 
 
-@pytest.mark.parametrize("module", ["record.report", "record.diagnostics", "record.wire", "source.discovery", "live", "config", "record.notices"])
+@pytest.mark.parametrize(
+    "module", "record.report record.diagnostics record.wire record.notices source.discovery live config".split()
+)
 def test_shared_modules_are_standard_library_only(module: str) -> None:
     loaded = loaded_after(f"import fuselens.{module}")
     assert not loaded & {"torch", "numpy", "sympy", "networkx", "triton", "pygls", "lsprotocol"}

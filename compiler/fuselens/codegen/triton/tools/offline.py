@@ -6,12 +6,15 @@ Triton bundles ptxas; its compiler only needs to be told the target. Launching n
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from ....ir.contracts.source import KernelInfo, Source
 from ....system.generated_modules import module_of
 from .assembly import resource_usage
+
+_TRIES = 5
 
 
 def load_module(source: Source) -> ModuleType:
@@ -42,7 +45,20 @@ def compile_kernel(module: ModuleType, info: KernelInfo, arch: int) -> dict[str,
     unit = ASTSource(
         fn=getattr(module, info.function), signature=signature, constexprs=dict(info.launch["blocks"]), attrs=attributes
     )
-    compiled = triton.compile(unit, target=GPUTarget("cuda", arch, 32), options=info.launch["options"])
+    compiled = _without_mixed_up_parsers(
+        lambda: triton.compile(unit, target=GPUTarget("cuda", arch, 32), options=info.launch["options"])
+    )
     out: dict[str, Any] = {k: v for k, v in compiled.asm.items() if k in ("ptx", "cubin", "ttir", "ttgir", "llir")}
     out["shared"] = compiled.metadata.shared
     return out | resource_usage(out["cubin"])
+
+
+def _without_mixed_up_parsers(compile_: Callable[[], Any]) -> Any:
+    """Again where ``ast.parse`` refuses by mistake: CPython counts the depth of all threads' syntax trees in one number, so
+    that parsers which run side by side may find another count at the end than at the start (SystemError)."""
+    for _ in range(_TRIES - 1):
+        try:
+            return compile_()
+        except SystemError:
+            continue
+    return compile_()
