@@ -35,24 +35,25 @@ def raiser(error: Exception) -> Callable[..., Any]:
 CAPTURE = [
     "torch_private.peer_mark", "torch_private.functorch_active", "torch_private.is_peer_code",
     "torch_private.saving_unwatched", "torch_private.function_state", "torch_private.fake_mode",
-    "capture.classify.frame_is_captured", "capture.classify.frame_reads_itself", "capture.marks.mark_of",
-    "capture.stance.current", "capture.tensor_layout.ensure", "capture.machine.Machine.run",
+    "capture.classify.frame_is_captured", "capture.classify.frame_reads_itself", "capture.program.marks.mark_of",
+    "capture.program.stance.current", "capture.hook.tensor_layout.ensure", "capture.machine.Machine.run",
     "capture.tracer.Tracer.__init__", "capture.tracer.Tracer.guard_ambient", "capture.tracer.Tracer.guard_distinct",
     "capture.tracer.Tracer.leave_contexts", "capture.tracer.Tracer.release", "capture.tracer.Tracer.remember",
-    "capture.frame.live_values", "capture.frame.needed_nodes", "capture.frame.abandoned", "capture.frame.unfinished",
-    "capture.frame.Captured", "capture.frame.FrameCompiler._graph", "capture.frame.FrameCompiler._machine",
-    "capture.frame.FrameCompiler._below_limits", "capture.frame._first_span",
-    "capture.emit.Emitter.returning", "capture.emit.Emitter.__init__", "capture._hook.check_fits",
-    "capture._hook.skip", "capture.sources.GuardProgram.build",
+    "capture.frame.frame.live_values", "capture.frame.frame.needed_nodes", "capture.frame.frame.abandoned",
+    "capture.frame.frame.unfinished",
+    "capture.frame.frame.Captured", "capture.frame.frame.FrameCompiler._graph", "capture.frame.frame.FrameCompiler._machine",
+    "capture.frame.frame.FrameCompiler._below_limits", "capture.frame.frame._first_span",
+    "capture.frame.emit.Emitter.returning", "capture.frame.emit.Emitter.__init__", "capture.hook._hook.check_fits",
+    "capture.hook._hook.skip", "capture.sources.GuardProgram.build",
     "pipeline.recorder.Recorder.on_call", "pipeline.recorder.Recorder.on_frame", "pipeline.recorder.Recorder.capturing",
     "pipeline.recorder.Recorder.new_graph", "pipeline.graphs.or_eager",
 ]  # fmt: skip
 STAGES = [
     "pipeline.graphs.key_for", "pipeline.graphs.lazy_views.turns", "pipeline.graphs.sharing.find",
     "pipeline.graph_cache.GraphCache.load", "pipeline.graph_cache.GraphCache.store",
-    "autograd.joint.trace", "pipeline.stages.partition", "pipeline.stages.simplify", "pipeline.stages.attention",
+    "autograd.joint.trace", "pipeline.phases.partition", "pipeline.stages.simplify", "pipeline.stages.attention",
     "pipeline.stages.lower", "pipeline.stages.fuse", "pipeline.stages.order", "pipeline.stages.generate",
-    "pipeline.stages.programs.bound", "pipeline.stages.with_effects", "pipeline.stages.live_bytes",
+    "pipeline.phases.programs.bound", "pipeline.phases.with_effects", "pipeline.phases.live_bytes",
 ]  # fmt: skip
 
 

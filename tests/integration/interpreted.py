@@ -38,7 +38,7 @@ from fuselens.ir.card import H100
 from fuselens.ir.contracts.source import KernelInfo, Source
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Extern
-from fuselens.pipeline import programs, stages
+from fuselens.pipeline import phases, programs, stages
 from fuselens.pipeline.recorder import Run
 from fuselens.rewrite import rows
 from fuselens.runtime import memory
@@ -141,7 +141,7 @@ class Libdevice:
 
 def install() -> None:
     """From here on, graphs of this process are compiled for a GPU and run by the interpreter."""
-    plain, floats_as_tensors, built = stages.lower, stages.floats_as_tensors, programs.build
+    plain, floats_as_tensors, built = stages.lower, phases.floats_as_tensors, programs.build
 
     def lower(*args: Any, **kwargs: Any) -> Any:
         return plain(*args, **{**kwargs, "device": "cuda"})
@@ -171,7 +171,7 @@ def install() -> None:
         (stages, "attention", lambda module: []),
         (stages, "own_attention", functools.partial(rows.own_attention, device="cuda")),
         (Run, "target", "cuda"),
-        (stages, "floats_as_tensors", on_cpu),
+        (phases, "floats_as_tensors", on_cpu),
         (programs, "build", build),
         (graph_stages, "evaluate", evaluated),
         (memory, "maker", MEMORY.maker),
@@ -220,6 +220,7 @@ def choose(seed: int) -> None:
     replaced: list[tuple[Any, str, Any]] = [
         (blocks, "predicted", lambda *given: chance(*given).random()),
         (blocks, "PERSISTENT", 16),
+        (gpu, "is_tuned", lambda run: True),
         (gpu, "tuned", tuned),
         (tuning, "MEASURE", measured),
         (torch.cuda, "is_current_stream_capturing", lambda: False),

@@ -78,20 +78,18 @@ def _architecture(run: Run) -> int:
     return int(run.config.target.partition("sm_")[2].rstrip("af") or 90)
 
 
-def tuned(fused: Graph, loops: Graph, run: Run) -> tuple[Graph, dict[str, Any], list[report.Decision]]:
-    """The tune stage: the graph with what measuring chose, the choices by kernel, and what was tried."""
-    if not run.config.mode.startswith("max-autotune") or (
+def is_tuned(run: Run) -> bool:
+    """Whether parts of the graph are measured."""
+    return run.config.mode.startswith("max-autotune") and not (
         run.target == "cuda" and torch.cuda.is_current_stream_capturing()
-    ):
-        return fused, {}, []
-    from ..ir import text
+    )
+
+
+def tuned(fused: Graph, loops: Graph, run: Run) -> tuple[Graph, dict[str, Any], list[report.Decision]]:
+    """The graph with what measuring chose, the choices by kernel, and what was tried."""
     from . import tuning
 
-    with run.stage("tune"):
-        measured = tuning.unmeasured if run.for_absent_gpu else None
-        fused, tunings, tried = tuning.for_gpu(fused, run.config, measured, loops)
-    run.record("tune", "loop", lambda: text.show(fused))
-    return fused, tunings, tried
+    return tuning.for_gpu(fused, run.config, tuning.unmeasured if run.for_absent_gpu else None, loops)
 
 
 def recorded(call: Call, written: Sequence[int], run: Run) -> Call:

@@ -212,7 +212,7 @@ def _compile_traced(traced: _Traced, run: Run, *, constants: Mapping[int, Any] |
     """The callable of a traced graph: from the cache, or made by the stages and kept there."""
     entry, backward = traced.entry, traced.backward
     if entry is None:
-        from .stages import compile_joint
+        from .phases import compile_joint
 
         return compile_joint(traced.joint, run, traced.cache, again=traced.again, constants=constants or {})
     run.graph.training = entry.training

@@ -39,7 +39,7 @@ def _load(on_gpu: bool) -> None:
     for_target = ("codegen.triton.kernels", "runtime.gpu.launch") if on_gpu else ("codegen.cpu.cpp",)
     with torch_private.without_torch_function(), importing():
         torch_private.load_symbolic_sizes()
-        for name in ("pipeline.stages", *for_target):
+        for name in ("pipeline.phases", *for_target):
             importlib.import_module(f"fuselens.{name}")
         importlib.import_module("fuselens.autograd.decompositions").table()
         torch_private.fake_mode()

@@ -262,12 +262,16 @@ def makes_leaf(node: torch.fx.Node) -> bool:
     return asked or node.target is make_parameter or node.kwargs.get("requires_grad") is True
 
 
+_PLACE = "fuselens.torch_private"  # of these two, as the texts of graphs name it
+
+
 class EnterContext:
     """What graphs call where the program enters a context manager of torch; ``maker`` makes a fresh one."""
 
     def __init__(self, maker: Callable[[], Any]) -> None:
         self.maker = maker
         self.__name__ = self.__qualname__ = "enter_context"
+        self.__module__ = _PLACE
 
     def __call__(self, stand_in: Callable[[], Any] | None = None) -> Entered:
         context = (stand_in or self.maker)()
@@ -295,6 +299,9 @@ _entries = itertools.count()
 def exit_context(entered: Entered) -> None:
     """What graphs call where the program leaves what :class:`EnterContext` entered."""
     entered.context.__exit__(None, None, None)
+
+
+exit_context.__module__ = _PLACE
 
 
 def exit_all(values: Iterable[Any]) -> None:

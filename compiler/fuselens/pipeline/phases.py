@@ -1,0 +1,158 @@
+"""The phases of a joint graph, forward and backward: each goes through the stages, becomes a callable, and is kept in the cache.
+Imported when there is a graph that the cache does not know."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from torch import fx
+
+from .. import torch_private
+from ..autograd.joint import Joint
+from ..autograd.partition import forward_only, partition
+from ..ir import graph_text
+from ..ir.contracts.signature import SavedValue, Signature
+from ..ir.straight_line import straight_line
+from ..lowering.lower import fuses
+from ..record import live_memory
+from ..record.report import MemoryStep
+from ..rewrite.freeze import freeze
+from ..rewrite.layout import channels_last
+from ..runtime.compile_graph import Call, floats_as_tensors
+from ..schedule.order import live_bytes
+from . import gpu, programs
+from .effects import with_effects
+from .graph_cache import Entry, GraphCache, Program
+from .recorder import Run
+from .refusals import or_else
+from .stages import LOOPS, SIMPLIFY, Work, python_numbers, through
+
+Bind = Callable[[], Call]  # waits for compilers, and loads what they made
+Keep = Callable[[Program], None]
+NOTHING: Mapping[int, Any] = MappingProxyType({})
+
+
+def compile_joint(
+    joint: Joint, run: Run, cache: GraphCache, *, again: bool = False, constants: Mapping[int, Any] = NOTHING
+) -> Callable[..., Any]:
+    """The callable of a joint graph. ``cache`` receives what is made; ``again``: it lacks only the backward, which
+    therefore is made at once. ``constants`` are what frozen inputs hold."""
+    run.record("joint", "py", lambda: graph_text.show(joint.graph, f"joint{run.graph.id}"))
+    run.graph.training = joint.training
+    return _training(joint, run, cache, again) if joint.training else _inference(joint, run, cache, constants)
+
+
+def _inference(joint: Joint, run: Run, cache: GraphCache, constants: Mapping[int, Any]) -> Callable[..., Any]:
+    keep = _keeping(cache, run, joint.signature)
+    module = forward_only(joint)
+    if constants:
+        with run.stage("freeze"), torch_private.autocast_off():
+            run.graph.decisions += freeze(module, constants)
+    if run.loops:
+        channels_last([module.graph])
+    bind, written = _programmed(module, run, keep, writes=joint.signature.new_values(), constants=constants)
+    return with_effects(joint.signature, bind(), written, run)
+
+
+def _training(joint: Joint, run: Run, cache: GraphCache, again: bool) -> Callable[..., Any]:
+    with run.stage("partition"):
+        parts = partition(joint, memory_budget=run.config.memory_budget, fuses=fuses)
+    if run.loops:
+        channels_last([parts.forward.graph, parts.backward.graph], parts.passed())
+    run.graph.decisions += parts.decisions
+    run.record("forward", "py", lambda: graph_text.show(parts.forward.graph, f"forward{run.graph.id}"))
+    run.record("backward", "py", lambda: graph_text.show(parts.backward.graph, f"backward{run.graph.id}"))
+    saved_results = {s.index for s in parts.saved if s.source != "input"}
+    new_values = {i: r for i, r in parts.signature.new_values().items() if r not in saved_results}
+    bind_forward, written = _programmed(
+        parts.forward, run, _keeping(cache, run, parts.signature, parts.saved), writes=new_values
+    )
+    donated = [k for k, s in enumerate(parts.saved) if s.source == "extra" and s.tensor]
+    eager: Bind = functools.partial(straight_line, parts.backward)
+
+    @functools.cache
+    def lower_backward() -> Bind:
+        keep = functools.partial(_store, cache, run, "backward")
+        backward = replace(run, phase="backward")
+        return or_else(lambda: _programmed(parts.backward, backward, keep, donated=donated)[0], lambda _: eager, run)
+
+    def compile_backward() -> Callable[..., Any]:
+        return or_else(lower_backward(), lambda _: eager(), run)
+
+    if run.loops and run.target == "cuda" and not run.recorder.texts:
+        lower_backward()  # while the forward's kernels are compiled
+    return with_effects(
+        parts.signature, bind_forward(), written, run, saved=parts.saved, compile_backward=compile_backward, again=again
+    )
+
+
+def _keeping(cache: GraphCache, run: Run, signature: Signature, saved: Sequence[SavedValue] = ()) -> Keep:
+    """What keeps a forward's program in the cache, with what the report has of its graph by now."""
+    training, decisions = run.graph.training, run.graph.decisions[:]
+    stages = [s for s in run.graph.stages if s.name != "capture"]
+    return lambda program: _store(
+        cache, run, "forward", Entry(signature, training, program, list(saved), decisions, stages)
+    )
+
+
+def _store(cache: GraphCache, run: Run, phase: str, content: Entry | Program) -> None:
+    cache.store(phase, content)
+    for diagnostic in cache.cache.drain():
+        run.say(diagnostic)
+
+
+def _programmed(
+    module: fx.GraphModule, run: Run, keep: Keep, *, writes: Mapping[int, int] = NOTHING,
+    constants: Mapping[int, Any] = NOTHING, donated: Sequence[int] = (),
+) -> tuple[Bind, list[int]]:  # fmt: skip
+    """What makes a callable, and those of the inputs in ``writes`` that it writes by itself, returning None for results.
+
+    ``keep`` is given what a later process builds it from. Kernels for a GPU are being compiled when this returns.
+    """
+    if not run.loops:
+        return lambda: straight_line(module), []
+    first = len(run.graph.stages)
+    absent = run.for_absent_gpu
+    work = Work(run, module, "cuda" if absent else run.target, absent, writes, constants, donated)
+    simplified = through([SIMPLIFY], work)
+    shown = through(LOOPS, simplified)
+    ran = through(LOOPS, simplified.also_on_cpu, quiet=True) if absent else shown
+    program = _program(shown, ran)
+    stages = run.graph.stages[first:]
+    programs.say(program, run.graph)
+    if run.target == "cuda" and program.generated.triton is not None:
+        from ..runtime.gpu.launch import compile_ahead
+
+        compile_ahead([program.generated.triton], run.config)
+
+    def bind() -> Call:
+        call = programs.bound(program, run)
+        keep(replace(program, stages=stages))
+        if absent:
+            with run.stage("build.ptx"):
+                gpu.compile_for_absent(shown.ordered, shown.generated, run)
+        floats, numbers = python_numbers(ran.module)
+        in_python = program.generated.program is None
+        return floats_as_tensors(call, floats, numbers, ran.ordered) if floats and in_python else call
+
+    return bind, program.written
+
+
+def _program(shown: Work, ran: Work) -> Program:
+    """What is kept: of the graph that runs, with what the stages decided for the one that is shown."""
+    run, here = shown.run, ran.ordered
+    held = live_memory.saved_bytes(run.graph) if run.phase == "backward" else 0
+    memory = [
+        MemoryStep(node.name, run.phase, held + count, node.spans)
+        for node, count in zip(shown.ordered.nodes, live_bytes(shown.ordered), strict=True)
+    ]
+    written = [i for i, name in enumerate(ran.loops.inputs) if name in ran.loops.writes]
+    decisions = [*shown.decisions, *shown.ordered.decisions]
+    operators = [e.target for e in shown.ordered.externs()]
+    return Program(
+        here.name, ran.generated.counted(here.hint), dict(here.constants), written, decisions, memory, operators
+    )
