@@ -36,17 +36,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Writes the tables of the reference pages.")
     parser.add_argument("--check", action="store_true", help="change nothing; status 1 where a page is not up to date")
     check = parser.parse_args().check
-    changed = [page for page in PAGES if page.read_text() != written(page)]
+    changed = [page for page in PAGES if page.read_text(encoding="utf-8") != written(page)]
     for page in changed:
         print(f"{page.relative_to(ROOT)}: {'not up to date' if check else 'written'}")
         if not check:
-            page.write_text(written(page))
+            page.write_text(written(page), encoding="utf-8")
     return int(check and bool(changed))
 
 
 def written(page: Path) -> str:
     """The text of ``page`` with tables as they are now. Raises KeyError for a table that nobody makes."""
-    return _TABLE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[3]}", page.read_text())
+    return _TABLE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[3]}", page.read_text(encoding="utf-8"))
 
 
 # --- settings ---------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def written(page: Path) -> str:
 
 def editor_settings() -> str:
     """What VS Code shows, from the extension's manifest."""
-    manifest = json.loads((ROOT / "extension" / "package.json").read_text())
+    manifest = json.loads((ROOT / "extension" / "package.json").read_text(encoding="utf-8"))
     properties: dict[str, dict[str, Any]] = manifest["contributes"]["configuration"]["properties"]
     rows = []
     for name, about in sorted(properties.items(), key=lambda item: item[1]["order"]):
@@ -127,7 +127,7 @@ def _meaning(name: str, note: str) -> str:
 
 def field_notes(cls: type) -> dict[str, str]:
     """Field of a dataclass → the comment beside it, or the lines of comment right above it."""
-    source = Path(sys.modules[cls.__module__].__file__ or "").read_text()
+    source = Path(sys.modules[cls.__module__].__file__ or "").read_text(encoding="utf-8")
     (defined,) = (n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == cls.__name__)
     comments = {
         token.start[0]: (token.string.lstrip("# "), token.line.lstrip().startswith("#"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import fuselens
 from fuselens import config
 from scripts import reference
 
@@ -33,6 +34,11 @@ def test_environment_variables_are_those_that_are_read() -> None:
     read = set(re.findall(r'env(?:\.get\(|\[)"(\w+)"', source))
     table = SETTINGS.read_text().partition("## Environment variables")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == read
+
+
+def test_the_api_has_every_public_name() -> None:
+    listed = re.findall(r"^::: fuselens\.(\w+)", (ROOT / "docs" / "reference" / "api.md").read_text(), re.MULTILINE)
+    assert set(fuselens.__all__) <= set(listed)
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
