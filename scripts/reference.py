@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "compiler"), str(ROOT / "server")]
 
 from fuselens import cli, config  # noqa: E402
-from fuselens_server import settings  # noqa: E402
+from fuselens_server.client import settings  # noqa: E402
 
 PAGES = tuple(ROOT / "docs" / "reference" / name for name in ("settings.md", "cli.md"))
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -28,8 +28,8 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import fuselens
-from fuselens import comparison
-from fuselens.report import Report
+from fuselens.inputs import comparison
+from fuselens.record.report import Report
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "support.md"
 
