@@ -12,7 +12,7 @@ SEED ?= 0
 VERSIONS ?=
 ARGS ?=
 
-.PHONY: help run test lint test-python test-extension test-e2e sweep versions bench wheel format clean distclean \
+.PHONY: help run test lint test-python test-extension test-e2e sweep versions bench docs wheel format clean distclean \
         environment extension editor browser
 
 help: ## list the targets
@@ -47,6 +47,9 @@ versions: environment ## the Python tests on each supported torch and Python, wh
 bench: environment ## eager, torch.compile and fuselens, interleaved (ARGS="--help")
 	@$(PY) -m benchmarks $(ARGS)
 
+docs: environment ## build the documentation into site/ (ARGS=serve: show it on a local address)
+	@.venv/bin/mkdocs $(or $(ARGS),build --strict)
+
 wheel: environment ## build the wheel and the sdist into dist/
 	@$(PY) -m build --no-isolation --outdir dist .
 
@@ -54,7 +57,7 @@ format: environment ## format the Python code and fix what ruff can
 	@.venv/bin/ruff check --fix --quiet . ; .venv/bin/ruff format .
 
 clean: ## remove what was built
-	@rm -rf dist build extension/dist extension/out tests/e2e/output .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
+	@rm -rf dist build site extension/dist extension/out tests/e2e/output .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
 	@find compiler server tests scripts benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too

@@ -76,11 +76,18 @@ def node_tests() -> Count:
     return Count(counts.get("pass", 0), failed or int(done.returncode != 0), counts.get("skipped", 0))
 
 
+def docs() -> Count:
+    """The documentation, built with every warning an error: a link that leads nowhere, a page that is in no menu."""
+    with tempfile.TemporaryDirectory() as folder:
+        return check(BIN / "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder)()
+
+
 STEPS: dict[str, Callable[[], Count]] = {
     "ruff": check(BIN / "ruff", "check", "--quiet", "."),
     "format": check(BIN / "ruff", "format", "--check", "--quiet", "."),
     "imports": check(BIN / "lint-imports"),
     "pyright": check(BIN / "pyright"),
+    "docs": docs,
     "tsc": check("npm", "run", "--silent", "check", cwd=EXTENSION),
     "extension": node_tests,
     "pytest": pytest("-n", "2", "-m", "not e2e and not sweep"),
