@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import replace
 
 from . import operators
 from .calls import Calls
 from .values import (
     PLAIN,
     UNKNOWN,
-    Array,
     Constant,
     Container,
     Function,
@@ -108,7 +106,7 @@ class Expressions(Calls):
         result: Value = PLAIN
         for i, (kind, comparator) in enumerate(zip(node.ops, node.comparators, strict=True)):
             right = self.evaluate(comparator)
-            result = self._reported(operators.compared(kind, left, right), node)
+            result = self.reported(operators.compared(kind, left, right), node)
             if i + 1 < len(node.ops):
                 self._test(result, node)
             left = right
@@ -122,37 +120,12 @@ class Expressions(Calls):
 
     def operated(self, kind: ast.operator, left: Value, right: Value, node: ast.expr | ast.stmt) -> Value:
         """The result of an operator, also in place."""
-        return self._reported(operators.operated(kind, left, right), node)
-
-    def _reported(self, outcome: operators.Outcome, node: ast.expr | ast.stmt) -> Value:
-        if outcome.code:
-            self.found(outcome.code, node, what=outcome.what or self.text(node), why=outcome.why)
-        return outcome.value
+        return self.reported(operators.operated(kind, left, right), node)
 
     def _on_subscript(self, node: ast.Subscript) -> Value:
         value = self.evaluate(node.value)
         index = self._index(node.slice, value, node)
-        match value:
-            case Tensor():
-                self._indexed(index, node)
-                return Tensor(value.mask)
-            case Plain():
-                return PLAIN
-            case Array():
-                self.found("FL105", node, what="subscript", why="of an array")
-                return Array()
-            case Container() if isinstance(index, Constant) and not value.mapping and value.elements is not None:
-                try:
-                    return value.elements[index.value]
-                except (IndexError, TypeError):
-                    return UNKNOWN
-            case Container():
-                if isinstance(index, Tensor) and not value.mapping:
-                    self.found("FL105", node, what="an index", why="a Tensor is not known while tracing")
-                return replace(value, elements=None) if isinstance(node.slice, ast.Slice) else value.item
-            case Instance(contents=contents) if contents:
-                return item_of(value)
-        return item_of(value) if isinstance(value, Instance) else UNKNOWN
+        return self.reported(operators.subscripted(value, index, sliced=isinstance(node.slice, ast.Slice)), node)
 
     def _index(self, index: ast.expr, value: Value, node: ast.expr | ast.stmt) -> Value:
         """An index; the bounds of slices must be numbers."""
@@ -167,14 +140,6 @@ class Expressions(Calls):
             else:
                 values.append(self.evaluate(part))
         return Container(UNKNOWN, tuple(values)) if isinstance(index, ast.Tuple) else values[0]
-
-    def _indexed(self, index: Value, node: ast.expr) -> None:
-        """Reading a tensor at ``index``. Masks give a shape that depends on data, a tensor without dimensions a number."""
-        parts = index.elements or () if isinstance(index, Container) else (index,)
-        if any(isinstance(p, Tensor) and p.mask and not p.single for p in parts):
-            self.found("FL108", node)
-        elif any(isinstance(p, Tensor) and p.single and not p.mask for p in parts):
-            self.found("FL102", node)
 
     # --- names and attributes ------------------------------------------------------------------------------------------
 
@@ -258,8 +223,7 @@ class Expressions(Calls):
             case ast.Subscript(value=owner, slice=index):
                 held = self.evaluate(owner)
                 position = self._index(index, held, target)
-                if isinstance(held, Container) and isinstance(position, Tensor) and not held.mapping:
-                    self.found("FL105", target, what="an index", why="a Tensor is not known while tracing")
+                self.reported(operators.Outcome(UNKNOWN, *operators.unknown_position(held, position)), target)
 
     def _unpack(self, parts: list[ast.expr], value: Value) -> None:
         known = value.elements if isinstance(value, Container) else None

@@ -1,4 +1,4 @@
-"""What operators and comparisons give, and the break that each causes.
+"""What operators, comparisons and subscripts give, and the break that each causes.
 
 Pure functions of what is known of two operands: nothing is evaluated here, and nothing is reported. The caller knows the
 place and reports the break.
@@ -26,6 +26,7 @@ from .values import (
     Tensor,
     Value,
     holds_tensors,
+    item_of,
     join,
 )
 
@@ -150,3 +151,47 @@ def _ordered(kind: ast.cmpop, left: Value, right: Value) -> Value:
         except TypeError:
             return PLAIN
     return PLAIN if isinstance(left, Plain) or isinstance(right, Plain) else UNKNOWN
+
+
+# --- subscripts -----------------------------------------------------------------------------------------------------
+
+
+def subscripted(value: Value, index: Value, *, sliced: bool) -> Outcome:
+    """What reading ``value`` at ``index`` gives; ``sliced``: the index is one slice."""
+    match value:
+        case Tensor():
+            return Outcome(Tensor(value.mask), _code_of_index(index))
+        case Plain():
+            return Outcome(PLAIN)
+        case Array():
+            return Outcome(Array(), "FL105", "subscript", "of an array")
+        case Container():
+            return _element(value, index, sliced)
+        case Instance():
+            return Outcome(item_of(value))
+    return Outcome(UNKNOWN)
+
+
+def _code_of_index(index: Value) -> str:
+    """Masks give a shape that depends on data; a tensor without dimensions is asked for its number."""
+    parts = index.elements or () if isinstance(index, Container) else (index,)
+    if any(isinstance(p, Tensor) and p.mask and not p.single for p in parts):
+        return "FL108"
+    return "FL102" if any(isinstance(p, Tensor) and p.single and not p.mask for p in parts) else ""
+
+
+def _element(container: Container, index: Value, sliced: bool) -> Outcome:
+    if isinstance(index, Constant) and container.elements is not None and not container.mapping:
+        try:
+            return Outcome(container.elements[index.value])
+        except (IndexError, TypeError):
+            return Outcome(UNKNOWN)
+    value = replace(container, elements=None) if sliced else container.item
+    return Outcome(value, *unknown_position(container, index))
+
+
+def unknown_position(container: Value, index: Value) -> tuple[str, str, str]:
+    """The break of reading or writing a sequence where a tensor says; its code is empty where there is none."""
+    if isinstance(container, Container) and isinstance(index, Tensor) and not container.mapping:
+        return "FL105", "an index", "a Tensor is not known while tracing"
+    return "", "", ""
