@@ -29,10 +29,12 @@ from typing import Any
 import torch
 
 from . import api, comparison, fixes
-from .check import FileRefused, OpenFunction, describe, opened_function, read_source
+from .check import OpenFunction, opened_function
 from .config import Config
+from .parsing import FileRefused, read_source
 from .report import Diagnostic, FileReport, Fix, Report, Span
 from .trial_inputs import NOT_FINITE, SAME_INTEGERS, Call, seeded, variants
+from .user_code import describe
 
 log = logging.getLogger(__name__)
 Progress = Callable[[str], None]
