@@ -112,7 +112,8 @@ def imports(module: Module, known: set[str]) -> Iterator[tuple[str, When]]:
     while pending:
         node, when = pending.pop()
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield from ((name, when) for name in sorted(_imported(node, module, known)) if name != module.name)
+            for name in sorted(_imported(node, module, known) - {module.name}):
+                yield name, when
         elif isinstance(node, ast.If) and _is_type_checking(node.test):
             guarded: When = "typing" if when == "import time" else when
             pending += _at(node.body, guarded) + _at(node.orelse, when)
