@@ -1,5 +1,7 @@
-"""Hooks of tensors, modules and saved values. Each program gives what eager gives,
-in values, metadata and exceptions, when its function is compiled."""
+"""Hooks of tensors, modules and saved values.
+
+Each program gives what eager gives, in values, metadata and exceptions, when its function is compiled.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook, save_on_cpu, saved_tensors_hooks
 
 import fuselens
-from tests.support.surroundings import Programs, assert_agree, inputs, leaf, mlp, outcome, show
+from tests.support.functions import mlp
+from tests.support.surroundings import Programs, assert_agree, inputs, outcome, show
+from tests.support.tensors import leaf
 
 PROGRAMS = Programs()
 program = PROGRAMS.add
@@ -227,9 +231,7 @@ def graph_task_hook(compiled: Any) -> Any:
     return log
 
 
-KERNELS = [
-    "module_hooks_inside", "param_hooks",
-]  # fmt: skip
+KERNELS = ["module_hooks_inside", "param_hooks"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,5 +1,7 @@
-"""Modes: anomaly detection, autocast, dispatch modes, gradients switched off, checkpoints. Each program gives what eager gives,
-in values, metadata and exceptions, when its function is compiled."""
+"""Modes: anomaly detection, autocast, dispatch modes, gradients switched off, checkpoints.
+
+Each program gives what eager gives, in values, metadata and exceptions, when its function is compiled.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import fuselens
-from tests.support.surroundings import Programs, assert_agree, inputs, leaf, mlp, outcome, show
+from tests.support.functions import mlp
+from tests.support.surroundings import Programs, assert_agree, inputs, outcome, show
+from tests.support.tensors import leaf
 
 PROGRAMS = Programs()
 program = PROGRAMS.add
@@ -282,9 +286,7 @@ def backward_inside_inference(compiled: Any) -> Any:
     return (outcome(go), [None if t.grad is None else (show(t.grad), t.grad.is_inference()) for t in a])
 
 
-KERNELS = [
-    "autocast_bwd_inside", "checkpoint_around",
-]  # fmt: skip
+KERNELS = ["autocast_bwd_inside", "checkpoint_around"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,5 +1,7 @@
-"""Backward passes: twice, of some outputs, accumulated, of higher order. Each program gives what eager gives,
-in values, metadata and exceptions, when its function is compiled."""
+"""Backward passes: twice, of some outputs, accumulated, of higher order.
+
+Each program gives what eager gives, in values, metadata and exceptions, when its function is compiled.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ import torch
 from torch import nn
 
 import fuselens
-from tests.support.surroundings import Programs, assert_agree, inputs, leaf, mlp, outcome, show
+from tests.support.functions import mlp
+from tests.support.surroundings import Programs, assert_agree, inputs, outcome, show
+from tests.support.tensors import leaf
 
 PROGRAMS = Programs()
 program = PROGRAMS.add
@@ -226,9 +230,7 @@ def noncontig_leaf(compiled: Any) -> Any:
     return (x.grad, x.grad.stride())
 
 
-KERNELS = [
-    "tangents", "multi_out_partial", "double_bn", "complex_bwd", "noncontig_leaf",
-]  # fmt: skip
+KERNELS = ["tangents", "multi_out_partial", "double_bn", "complex_bwd", "noncontig_leaf"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,5 +1,7 @@
-"""Values that are kept for the backward: modified, freed, copied, used by other threads. Each program gives what eager gives,
-in values, metadata and exceptions, when its function is compiled."""
+"""Values that are kept for the backward: modified, freed, copied, used by other threads.
+
+Each program gives what eager gives, in values, metadata and exceptions, when its function is compiled.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ import torch
 from torch import nn
 
 import fuselens
-from tests.support.surroundings import Programs, assert_agree, inputs, leaf, mlp, outcome, show
+from tests.support.functions import mlp
+from tests.support.surroundings import Programs, assert_agree, inputs, outcome, show
+from tests.support.tensors import leaf
 
 PROGRAMS = Programs()
 program = PROGRAMS.add
@@ -219,9 +223,7 @@ def out_of_region_mutation_saved_out(compiled: Any) -> Any:
     return outcome(lambda: torch.autograd.grad(b.sum(), x))
 
 
-KERNELS = [
-    "threads",
-]  # fmt: skip
+KERNELS = ["threads"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

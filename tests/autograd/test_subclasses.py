@@ -1,5 +1,7 @@
-"""Subclasses of tensors, and other layouts. Each program gives what eager gives,
-in values, metadata and exceptions, when its function is compiled."""
+"""Subclasses of tensors, and other layouts.
+
+Each program gives what eager gives, in values, metadata and exceptions, when its function is compiled.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import fuselens
-from tests.support.surroundings import Logging, Programs, assert_agree, leaf, outcome, show
+from tests.support.surroundings import Logging, Programs, assert_agree, outcome, show
+from tests.support.tensors import leaf
 
 PROGRAMS = Programs()
 program = PROGRAMS.add
@@ -150,9 +153,7 @@ def mkldnn_input(compiled: Any) -> Any:
     return f(q)
 
 
-KERNELS = [
-    "subclass_tangent",
-]  # fmt: skip
+KERNELS = ["subclass_tangent"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

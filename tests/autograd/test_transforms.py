@@ -1,5 +1,7 @@
-"""Transforms: batched gradients, forward mode, ``torch.func``. Each program gives what eager gives,
-in values, metadata and exceptions, when its function is compiled."""
+"""Transforms: batched gradients, forward mode, ``torch.func``.
+
+Each program gives what eager gives, in values, metadata and exceptions, when its function is compiled.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import fuselens
-from tests.support.surroundings import Programs, assert_agree, leaf, outcome, show
+from tests.support.surroundings import Programs, assert_agree, outcome, show
+from tests.support.tensors import leaf
 
 PROGRAMS = Programs()
 program = PROGRAMS.add
@@ -179,9 +182,7 @@ def functional_call(compiled: Any) -> Any:
     return (o, w.grad, b.grad, m.weight.grad, o3)
 
 
-KERNELS = [
-    "batched_matmul", "gradcheck_fwd",
-]  # fmt: skip
+KERNELS = ["batched_matmul", "gradcheck_fwd"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,4 +1,7 @@
-"""Builtins, strings and numbers, traced: compared with eager in value, type, effect, exception."""
+"""Builtins, strings and numbers.
+
+Traced, and compared with eager in value, type, effect and exception.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One object under several names, views, and tensors written between calls, changed between calls: compiled code must notice whatever eager would notice."""
+"""One object under several names, views, and tensors that are written.
+
+Something changes between calls; compiled code must notice whatever eager would notice.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Arguments: types, sizes, containers, constants, changed between calls: compiled code must notice whatever eager would notice."""
+"""Arguments: types, sizes, containers, constants.
+
+Something changes between calls; compiled code must notice whatever eager would notice.
+"""
 
 from __future__ import annotations
 

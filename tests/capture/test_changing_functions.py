@@ -1,4 +1,7 @@
-"""Functions: compiled ones that call each other, wrappers, caches, recursion, changed between calls: compiled code must notice whatever eager would notice."""
+"""Functions: compiled ones that call each other, wrappers, caches, recursion.
+
+Something changes between calls; compiled code must notice whatever eager would notice.
+"""
 
 from __future__ import annotations
 

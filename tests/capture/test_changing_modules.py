@@ -1,4 +1,7 @@
-"""Modules: parameters, hooks, modes, state that they assign, changed between calls: compiled code must notice whatever eager would notice."""
+"""Modules: parameters, hooks, modes, state that they assign.
+
+Something changes between calls; compiled code must notice whatever eager would notice.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Globals, closures, defaults and the functions they name, changed between calls: compiled code must notice whatever eager would notice."""
+"""Globals, closures, defaults and the functions they name.
+
+Something changes between calls; compiled code must notice whatever eager would notice.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,8 @@ from tests.support.tensors import t
 
 SCENARIOS = Scenarios()
 scenario = SCENARIOS.add
-
-
 SCALE: Any = 2.0
-
-
 TABLE: dict[str, Any] = {"k": 1}
-
-
 ITEMS: list[Any] = [1, 2]
 
 

@@ -1,4 +1,7 @@
-"""Objects and classes, changed between calls: compiled code must notice whatever eager would notice."""
+"""Objects and classes.
+
+Something changes between calls; compiled code must notice whatever eager would notice.
+"""
 
 from __future__ import annotations
 

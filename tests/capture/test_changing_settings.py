@@ -1,4 +1,7 @@
-"""Settings of torch, modes, and calls that fail, changed between calls: compiled code must notice whatever eager would notice."""
+"""Settings of torch, modes, and calls that fail.
+
+Something changes between calls; compiled code must notice whatever eager would notice.
+"""
 
 from __future__ import annotations
 

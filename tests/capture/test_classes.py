@@ -1,4 +1,7 @@
-"""Classes: operators, inheritance, enumerations, data classes, traced: compared with eager in value, type, effect, exception."""
+"""Classes: operators, inheritance, enumerations, data classes.
+
+Traced, and compared with eager in value, type, effect and exception.
+"""
 
 from __future__ import annotations
 

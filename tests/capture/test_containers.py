@@ -1,4 +1,6 @@
-"""Lists, tuples, dictionaries, sets and their views: whatever a compiled function does, it does as in eager, in however many graphs that takes.
+"""Lists, tuples, dictionaries, sets and their views.
+
+Whatever a compiled function does, it does as in eager, in however many graphs that takes.
 
 PYTEST_DONT_REWRITE: asserts are among what is compiled, with their own messages.
 """

@@ -1,4 +1,6 @@
-"""Exceptions: raised, caught, and by wrong programs: whatever a compiled function does, it does as in eager, in however many graphs that takes.
+"""Exceptions: raised, caught, and by wrong programs.
+
+Whatever a compiled function does, it does as in eager, in however many graphs that takes.
 
 PYTEST_DONT_REWRITE: asserts are among what is compiled, with their own messages.
 """
@@ -203,9 +205,7 @@ def test_same_as_eager(case):
     check(*case)
 
 
-IN_KERNELS = [
-    catches_from_callee,
-]  # fmt: skip
+IN_KERNELS = [catches_from_callee]
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "fuselens"])

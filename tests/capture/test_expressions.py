@@ -1,4 +1,6 @@
-"""Expressions and names: truth, short circuits, globals, imports, the order of effects: whatever a compiled function does, it does as in eager, in however many graphs that takes.
+"""Expressions and names: truth, short circuits, globals, imports, the order of effects.
+
+Whatever a compiled function does, it does as in eager, in however many graphs that takes.
 
 PYTEST_DONT_REWRITE: asserts are among what is compiled, with their own messages.
 """

@@ -1,4 +1,6 @@
-"""Functions: closures, defaults, decorators, recursion and how arguments are bound: whatever a compiled function does, it does as in eager, in however many graphs that takes.
+"""Functions: closures, defaults, decorators, recursion and how arguments are bound.
+
+Whatever a compiled function does, it does as in eager, in however many graphs that takes.
 
 PYTEST_DONT_REWRITE: asserts are among what is compiled, with their own messages.
 """

@@ -1,4 +1,6 @@
-"""Loops, iterators, generators and comprehensions: whatever a compiled function does, it does as in eager, in however many graphs that takes.
+"""Loops, iterators, generators and comprehensions.
+
+Whatever a compiled function does, it does as in eager, in however many graphs that takes.
 
 PYTEST_DONT_REWRITE: asserts are among what is compiled, with their own messages.
 """
@@ -412,9 +414,7 @@ def test_same_as_eager(case):
     check(*case)
 
 
-IN_KERNELS = [
-    appends_while_iterating, lists_appended_across_many_breaks, nested_breaks,
-]  # fmt: skip
+IN_KERNELS = [appends_while_iterating, lists_appended_across_many_breaks, nested_breaks]
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "fuselens"])

@@ -1,4 +1,7 @@
-"""``itertools``: lazy, over breaks, and with wrong arguments, traced: compared with eager in value, type, effect, exception."""
+"""``itertools``: lazy, over breaks, and with wrong arguments.
+
+Traced, and compared with eager in value, type, effect and exception.
+"""
 
 from __future__ import annotations
 

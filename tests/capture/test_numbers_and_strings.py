@@ -1,4 +1,6 @@
-"""Numbers, strings and formats: whatever a compiled function does, it does as in eager, in however many graphs that takes.
+"""Numbers, strings and formats.
+
+Whatever a compiled function does, it does as in eager, in however many graphs that takes.
 
 PYTEST_DONT_REWRITE: asserts are among what is compiled, with their own messages.
 """
@@ -101,9 +103,7 @@ def test_same_as_eager(case):
     check(*case)
 
 
-IN_KERNELS = [
-    size_arithmetic,
-]  # fmt: skip
+IN_KERNELS = [size_arithmetic]
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "fuselens"])

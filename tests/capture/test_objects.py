@@ -1,4 +1,6 @@
-"""Objects and classes: attributes, operators, descriptors, inheritance and patterns: whatever a compiled function does, it does as in eager, in however many graphs that takes.
+"""Objects and classes: attributes, operators, descriptors, inheritance and patterns.
+
+Whatever a compiled function does, it does as in eager, in however many graphs that takes.
 
 PYTEST_DONT_REWRITE: asserts are among what is compiled, with their own messages.
 """
@@ -355,9 +357,7 @@ def test_same_as_eager(case):
     check(*case)
 
 
-IN_KERNELS = [
-    writes_object, operators_on_argument, writes_then_breaks,
-]  # fmt: skip
+IN_KERNELS = [writes_object, operators_on_argument, writes_then_breaks]
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "fuselens"])

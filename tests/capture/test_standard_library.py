@@ -1,4 +1,7 @@
-"""The standard library: functools, operator, math, re, copy, contextlib and others, traced: compared with eager in value, type, effect, exception."""
+"""The standard library: functools, operator, math, re, copy, contextlib and others.
+
+Traced, and compared with eager in value, type, effect and exception.
+"""
 
 from __future__ import annotations
 
@@ -160,8 +163,6 @@ def dispatched(x):
 
 
 PICK = operator.itemgetter(1)
-
-
 AMOUNT = operator.attrgetter("amount")
 
 

@@ -1,4 +1,7 @@
-"""Statements: unpacking, loops, deletion, assignment in place, patterns, traced: compared with eager in value, type, effect, exception."""
+"""Statements: unpacking, loops, deletion, assignment in place, patterns.
+
+Traced, and compared with eager in value, type, effect and exception.
+"""
 
 from __future__ import annotations
 

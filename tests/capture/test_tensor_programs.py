@@ -1,4 +1,6 @@
-"""Tensors: written in place, compared, hooked, and given to numpy: whatever a compiled function does, it does as in eager, in however many graphs that takes.
+"""Tensors: written in place, compared, hooked, and given to numpy.
+
+Whatever a compiled function does, it does as in eager, in however many graphs that takes.
 
 PYTEST_DONT_REWRITE: asserts are among what is compiled, with their own messages.
 """
@@ -221,9 +223,7 @@ def test_same_as_eager(case):
     check(*case)
 
 
-IN_KERNELS = [
-    inplace_views, augmented_on_argument, grads,
-]  # fmt: skip
+IN_KERNELS = [inplace_views, augmented_on_argument, grads]
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "fuselens"])

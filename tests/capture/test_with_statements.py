@@ -1,4 +1,6 @@
-"""``with`` statements: context managers of programs and of torch: whatever a compiled function does, it does as in eager, in however many graphs that takes.
+"""``with`` statements: context managers of programs and of torch.
+
+Whatever a compiled function does, it does as in eager, in however many graphs that takes.
 
 PYTEST_DONT_REWRITE: asserts are among what is compiled, with their own messages.
 """
@@ -142,9 +144,7 @@ def test_same_as_eager(case):
     check(*case)
 
 
-IN_KERNELS = [
-    grad_contexts,
-]  # fmt: skip
+IN_KERNELS = [grad_contexts]
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "fuselens"])

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
+
+from tests.support.tensors import leaf
 
 Program = Callable[[Callable[..., Any]], Any]
 
@@ -62,14 +63,6 @@ def assert_agree(program: Program, compiled: Callable[..., Any]) -> None:
     """The program gives what it gives when nothing is compiled."""
     expected, actual = run(program, lambda f: f), run(program, compiled)
     assert agree(actual, expected), f"compiled: {actual}\neager: {expected}"
-
-
-def leaf(*shape: int, **options: Any) -> Tensor:
-    return torch.randn(*shape, **options).requires_grad_()
-
-
-def mlp(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    return F.gelu(F.linear(x, w, b)).softmax(-1)
 
 
 def inputs(dtype: torch.dtype = torch.float32) -> list[Tensor]:
