@@ -14,4 +14,4 @@ def t(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def leaf(*shape: int, **options: Any) -> torch.Tensor:
     """Random numbers that take a gradient."""
-    return torch.randn(*shape, **options).requires_grad_()
+    return torch.randn(shape, **options).requires_grad_()
