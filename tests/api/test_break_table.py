@@ -26,7 +26,7 @@ import pytest
 import torch
 
 import fuselens
-from fuselens import views
+from fuselens.record import views
 from tests.support.tensors import t
 
 log = logging.getLogger("fuselens.test")

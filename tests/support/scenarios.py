@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 Wrap = Callable[..., Any]
 Scenario = Callable[[Wrap], Iterator[Any]]

@@ -13,20 +13,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import torch_private
-from . import _hook, attributes, classify, generators, numpy_rules, polyfills, torch_contexts, torch_function
+from . import classify
 from . import sources as src
-from .arguments import fit, is_builtin, misfit
 from .breaks import Break, Raised, raising
-from .compiler_rules import marked, reason
-from .iterators import generator_method, iterate
-from .known import PURE, UNKNOWN, deep_use, fold, is_plain_namedtuple, plain
-from .methods import named_method
-from .module_rules import call_module
-from .operators import contains, delete_subscript, identical, operate, store_subscript, subscript
-from .rules import CALLS, CODE_RULES, NAMED_RULES, RULES
-from .torch_rules import set_grad_enabled
+from .hook import _hook
+from .rules import contexts, generators, numpy_calls, polyfills, torch_function
+from .rules.compiler import marked, reason
+from .rules.module_calls import call_module
+from .rules.table import CALLS, CODE_RULES, NAMED_RULES, RULES
+from .rules.torch_calls import set_grad_enabled
 from .tracer import CONSTANT_TYPES
-from .values import (
+from .values import attributes
+from .values.algebra import (
     ActiveValue,
     CellValue,
     Constant,
@@ -48,6 +46,11 @@ from .values import (
     TorchContext,
     Value,
 )
+from .values.arguments import fit, is_builtin, misfit
+from .values.iterators import generator_method, iterate
+from .values.known import PURE, UNKNOWN, deep_use, fold, is_plain_namedtuple, plain
+from .values.methods import named_method
+from .values.operators import contains, delete_subscript, identical, operate, store_subscript, subscript
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -89,7 +92,7 @@ def call(m: Machine, function: Value, args: list[Value], kwargs: dict[str, Value
         context = function.context
         function.exited = True
         if isinstance(context, TorchContext):
-            torch_contexts.leave(m, context)
+            contexts.leave(m, context)
             return Constant(None)
         set_grad_enabled(m, bool(context.previous))
         if m.contexts and m.contexts[-1] is context:
@@ -343,7 +346,7 @@ def _known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]
         foldable, tensor_operator = obj in classify.FOLDED, obj in classify.TENSOR_OPERATORS
     except TypeError:
         foldable = tensor_operator = False
-    computed = numpy_rules.called(m, obj, args, kwargs, value.describe())
+    computed = numpy_calls.called(m, obj, args, kwargs, value.describe())
     if computed is not None:
         return computed
     if tensor_operator and any(isinstance(a, (TensorValue, SymbolValue)) for a in args):

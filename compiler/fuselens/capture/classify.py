@@ -21,7 +21,9 @@ import torch
 import torch.nn.functional as F
 
 from .. import torch_private
-from . import bytecode, polyfills, switches, torch_polyfills
+from . import bytecode
+from .program import switches
+from .rules import polyfills, torch_polyfills
 
 TORCH_DIRECTORY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OWN_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

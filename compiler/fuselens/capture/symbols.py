@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import torch_private
-from ..report import Span, Symbol
-from ..result_layouts import is_dense
-from . import _hook
+from ..record.report import Span, Symbol
+from ..torch_private.result_layouts import is_dense
+from .hook import _hook
 from .sources import GuardProgram, Source
 
 if TYPE_CHECKING:

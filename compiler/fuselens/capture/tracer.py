@@ -26,14 +26,16 @@ from torch.fx.node import map_aggregate
 from .. import torch_private
 from ..config import Config
 from ..ir.dtypes import short_name
-from ..report import Shape, Span, Tensor
-from . import _hook, classify, templates, tensor_layout
+from ..record.report import Shape, Span, Tensor
+from . import classify
 from . import sources as src
 from .breaks import Break, Raised
-from .resuming import Place
+from .frame.resuming import Place
+from .hook import _hook, tensor_layout
+from .rules import templates
 from .sources import GuardProgram, Source
 from .symbols import LARGEST, FloatCompared, Sizes, SizesChanged, Variation
-from .values import (
+from .values.algebra import (
     CellValue,
     Constant,
     DequeValue,

@@ -11,10 +11,11 @@ import torch
 from torch import fx
 
 from .. import torch_private
-from ..capture import _hook, classify, tensor_layout
-from ..collector import importing
+from ..capture import classify
+from ..capture.hook import _hook, tensor_layout
 from ..config import Config
-from ..runtime import triton_worker
+from ..runtime.gpu import triton_worker
+from ..system.collector import importing
 from .graph_cache import was_captured
 
 
