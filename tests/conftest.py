@@ -1,9 +1,11 @@
-"""``--sample 0.1``: a part of the tests, chosen by chance (``FUSELENS_SWEEP_SEED``), the same in every process of a run."""
+"""What all folders of tests have: the fixture ``fresh``, and ``--sample 0.1``, a part of the tests, chosen by chance
+(``FUSELENS_SWEEP_SEED``), the same in every process of a run."""
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,3 +24,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [random.Random(f"{seed} {item.nodeid}").random() < part for item in items]
     config.hook.pytest_deselected(items=[item for item, taken in zip(items, chosen, strict=True) if not taken])
     items[:] = [item for item, taken in zip(items, chosen, strict=True) if taken]
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Internal errors fail the test, and no test sees another's compiled code."""
+    import fuselens
+
+    monkeypatch.setenv("FUSELENS_STRICT", "1")
+    fuselens.reset()
+    yield
+    fuselens.reset()

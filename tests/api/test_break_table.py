@@ -27,6 +27,7 @@ import torch
 
 import fuselens
 from fuselens.record import views
+from tests.support.tensors import t
 
 log = logging.getLogger("fuselens.test")
 PATH = pathlib.Path(__file__)
@@ -34,10 +35,6 @@ EMPTY = tempfile.NamedTemporaryFile(suffix=".txt")  # noqa: SIM115 - kept for th
 STREAM = io.StringIO()
 RNG = random.Random(3)
 NP_RNG = np.random.default_rng(3)
-
-
-def t(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 # One break each, on the line that says what; ▸…◂ in the text marks the range.

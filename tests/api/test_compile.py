@@ -14,10 +14,7 @@ from torch import nn
 
 import fuselens
 from fuselens import backends
-
-
-def t(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+from tests.support.tensors import t
 
 
 def double(x: torch.Tensor, scale: float = 2.0) -> torch.Tensor:

@@ -14,10 +14,7 @@ import pytest
 import torch
 
 import fuselens
-
-
-def t(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+from tests.support.tensors import t
 
 
 def breaks(fn) -> list[str]:

@@ -13,10 +13,7 @@ import torch
 
 import fuselens
 from fuselens.capture.frame import frame as capture_frame
-
-
-def t(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+from tests.support.tensors import t
 
 
 def together(*works, times: int = 1) -> None:

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.support.tensors import leaf
+
 
 @dataclasses.dataclass
 class Case:
@@ -33,10 +35,6 @@ def add(
     bwd: bool = True,
 ) -> None:
     CASES.append(Case(name.replace(" ", "-"), fn, make, post, prepare, bwd))
-
-
-def leaf(*shape: int) -> Tensor:
-    return torch.randn(shape).requires_grad_()
 
 
 def plain(*shape: int) -> Tensor:

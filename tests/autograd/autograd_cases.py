@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from tests.support.tensors import leaf
+
 
 @dataclass
 class Case:
@@ -26,10 +28,6 @@ CASES: list[Case] = []
 
 def add(name: str, fn: Callable[..., Any], make: Callable[[], list[Any]], prepare: Any = None, **options: Any) -> None:
     CASES.append(Case(name, fn, make, prepare, options))
-
-
-def leaf(*shape: int, **kw: Any) -> Tensor:
-    return torch.randn(*shape, **kw).requires_grad_()
 
 
 def positive(*shape: int) -> Tensor:

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 import fuselens
 from fuselens.record.report import Graph
+from tests.support.functions import deep
 
 
 def block(x: Tensor, v: Tensor, w: Tensor) -> Tensor:
@@ -173,12 +174,6 @@ def test_contexts_of_other_kinds_run_eagerly() -> None:
     (grad,) = torch.autograd.grad(fuselens.compile(fn)(x).sum(), x)
     torch.testing.assert_close(grad, x.cos())
     assert entered == ["forward", "again"]
-
-
-def deep(x: Tensor, *weights: Tensor) -> Tensor:
-    for w in weights:
-        x = F.gelu(x @ w).sin()
-    return x
 
 
 def test_memory_budget() -> None:

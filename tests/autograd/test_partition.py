@@ -12,22 +12,14 @@ from harness import check, compile_case
 from torch import Tensor
 
 from fuselens.autograd.partition import Partition, packet, partition
-
-
-def leaf(*shape: int) -> Tensor:
-    return torch.randn(*shape).requires_grad_()
+from tests.support.functions import deep
+from tests.support.tensors import leaf
 
 
 def parts(fn: Any, inputs: list[Any], budget: float = 1.0) -> Partition:
     found = compile_case(fn, inputs, budget=budget).parts
     assert found is not None
     return found
-
-
-def deep(x: Tensor, *weights: Tensor) -> Tensor:
-    for w in weights:
-        x = F.gelu(x @ w).sin()
-    return x
 
 
 def test_pointwise_chain_saves_its_inputs_only() -> None:

@@ -13,14 +13,8 @@ from harness import compile_case
 from torch import Tensor
 
 from fuselens import torch_private
-
-
-def leaf(*shape: int, **kw: Any) -> Tensor:
-    return torch.randn(*shape, **kw).requires_grad_()
-
-
-def mlp(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    return F.gelu(F.linear(x, w, b)).softmax(-1)
+from tests.support.functions import mlp
+from tests.support.tensors import leaf
 
 
 def mlp_inputs(dtype: torch.dtype = torch.float64) -> list[Tensor]:

@@ -17,10 +17,7 @@ from torch import Tensor, nn
 from fuselens.autograd.decompositions import table
 from fuselens.autograd.partition import packet
 from fuselens.autograd.unsupported import Unsupported
-
-
-def leaf(*shape: int, **kw: Any) -> Tensor:
-    return torch.randn(*shape, **kw).requires_grad_()
+from tests.support.tensors import leaf
 
 
 def _write_and_narrow(x: Tensor, y: Tensor) -> Tensor:

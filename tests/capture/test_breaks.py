@@ -10,12 +10,9 @@ import torch
 
 import fuselens
 from fuselens.record.report import Diagnostic
+from tests.support.tensors import t
 
 from .harness import check
-
-
-def t(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def text_of(diagnostic: Diagnostic) -> str:

@@ -9,15 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.support.tensors import t
+
 from .harness import check
 
 GLOBAL_SCALE = 3.0
 GLOBAL_TENSOR = torch.arange(4.0)
 Point = namedtuple("Point", ["x", "y"])
-
-
-def t(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def helper(x, scale=2.0, *, shift=0.0):

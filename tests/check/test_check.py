@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fuselens.checking import check
+from fuselens.checking import check, function_check, user_code
 from fuselens.config import Config
 from fuselens.record.report import Diagnostic, FileReport, Report, Span
 
@@ -37,7 +37,7 @@ def at(path: Path, found: Diagnostic) -> str:
     """The source text under a diagnostic."""
     assert found.span is not None
     assert found.span.file == str(path)
-    return check.text_at(path.read_text(), found.span)
+    return user_code.text_at(path.read_text(), found.span)
 
 
 def test_good_file(written: Written) -> None:
@@ -352,12 +352,14 @@ def test_run_that_cannot(written: Written, body: str, name: str, code: str) -> N
 def test_merge_config() -> None:
     ours = Config(target="cpu", explore=True)
     theirs = Config(fullgraph=True, recompile_limit=3, target="cuda")
-    merged = check.merge_config(ours, theirs, {})
+    merged = function_check.merge_config(ours, theirs, {})
     assert (merged.fullgraph, merged.recompile_limit, merged.target, merged.explore) == (True, 3, "cpu", True)
 
 
 def test_merge_config_of_torch_compile() -> None:
-    merged = check.merge_config(Config(), None, {"fullgraph": True, "backend": "eager", "mode": None, "dynamic": True})
+    merged = function_check.merge_config(
+        Config(), None, {"fullgraph": True, "backend": "eager", "mode": None, "dynamic": True}
+    )
     assert (merged.fullgraph, merged.backend, merged.mode, merged.dynamic) == (True, "fuselens", "default", True)
 
 

@@ -15,6 +15,8 @@ from fuselens.ir.verify import verify
 
 from .test_oracle import compare, flat, stages
 
+pytestmark = pytest.mark.usefixtures("fresh")
+
 SCANS: dict[str, Callable[..., Any]] = {
     "cumsum": lambda x, dim: x.cumsum(dim),
     "cumprod": lambda x, dim: x.cumprod(dim),
@@ -38,14 +40,6 @@ def run(fn: Callable[..., Any], *inputs: Any, rtol: float | None = None, atol: f
         assert a.stride() == e.stride()
     report = compiled.__fuselens__.recorder.report
     assert not any(g.fallback or g.externs for g in report.graphs), report.summary()
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("FUSELENS_STRICT", "1")
-    fuselens.reset()
-    yield
-    fuselens.reset()
 
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])

@@ -17,6 +17,8 @@ from fuselens.ir.verify import verify
 
 from .test_oracle import compare, flat, stages
 
+pytestmark = pytest.mark.usefixtures("fresh")
+
 LAST = torch.channels_last
 
 
@@ -42,14 +44,6 @@ def gradients(fn: Callable[..., Any], *inputs: torch.Tensor, **tolerance: float)
         results.append([out.detach(), *(leaf.grad for leaf in leaves if leaf.requires_grad)])
     for e, a in zip(*results, strict=True):
         torch.testing.assert_close(a, e, **(tolerance or {"rtol": 1e-5, "atol": 1e-5}))
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("FUSELENS_STRICT", "1")
-    fuselens.reset()
-    yield
-    fuselens.reset()
 
 
 # --- pooling ---------------------------------------------------------------------------------------------------

@@ -1,15 +1,9 @@
 import pytest
 
-import fuselens
-
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch):
-    """Internal errors fail the test, and no test sees another's compiled code."""
-    monkeypatch.setenv("FUSELENS_STRICT", "1")
-    fuselens.reset()
-    yield
-    fuselens.reset()
+def _fresh(fresh: None) -> None:
+    """Every test of this folder starts so."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -33,8 +33,10 @@ from ..config import Config
 from ..inputs import comparison
 from ..record.report import Diagnostic, FileReport, Fix, Report, Span
 from ..source import fixes
-from .check import FileRefused, OpenFunction, describe, opened_function, read_source
+from .check import OpenFunction, opened_function
+from .parsing import FileRefused, read_source
 from .trial_inputs import NOT_FINITE, SAME_INTEGERS, Call, seeded, variants
+from .user_code import describe
 
 log = logging.getLogger(__name__)
 Progress = Callable[[str], None]

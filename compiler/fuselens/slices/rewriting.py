@@ -251,35 +251,24 @@ class _Rewriter:
         body[:] = [made for position, s in enumerate(body) for made in self._statement(s, first=position == 0)]
 
     def _statement(self, node: ast.stmt, *, first: bool = False) -> Iterator[ast.stmt]:
+        """What takes the place of a statement."""
         if isinstance(node, _LEFT) or (first and _is_docstring(node)) or _is_future(node):
             yield node
-            return
-        if isinstance(node, ast.ImportFrom) and len(node.names) > 1:  # some of them may be there
-            yield from (
-                self._wrapped(_at(node, ast.ImportFrom(node.module, [name], node.level))) for name in node.names
-            )
-            return
-        if id(node) in self._passed:
+        elif isinstance(node, ast.ImportFrom) and len(node.names) > 1:  # some of them may be there
+            for name in node.names:
+                yield self._wrapped(_at(node, ast.ImportFrom(node.module, [name], node.level)))
+        elif id(node) in self._passed:
             yield self._wrapped(node)
-            return
-        if isinstance(node, ast.Raise):
+        elif isinstance(node, ast.Raise):
             if node.exc is not None:
                 node.exc = _call(RAISED, node.exc, at=node)
             yield node
-            return
-        if isinstance(node, ast.If) and tests_main(node.test):
-            node.test = ast.copy_location(ast.Constant(True), node.test)
-        elif isinstance(node, ast.If):
-            prefers = self._leads.lead(node.body) - self._leads.lead(node.orelse)
-            bound = set() if _jumps(node.body) else {name for s in node.body for name in _bound(s)}
-            names: list[ast.expr] = [ast.Constant(name) for name in sorted(bound)]
-            compiles = self._leads.compile(node.body) - self._leads.compile(node.orelse)
-            more = ast.Constant(compiles or prefers), ast.Tuple(names, ast.Load()), ast.Constant(bool(compiles))
-            node.test = _call(DECIDED, _maybe(_Unknowing().visit(node.test)), *more, at=node.test)
-        for inner in own_expressions(node):
-            if isinstance(inner, ast.IfExp) and (prefers := self._leads.chosen(inner)):
-                more = ast.Constant(prefers), ast.Tuple([], ast.Load()), ast.Constant(True)
-                inner.test = _call(DECIDED, _maybe(inner.test), *more, at=inner.test)
+        else:
+            yield from self._tried(node)
+
+    def _tried(self, node: ast.stmt) -> Iterator[ast.stmt]:
+        """A statement with its blocks; the counter of a ``while`` loop comes before it."""
+        self._decide(node)
         count = self._counter(node) if isinstance(node, ast.While) else None
         self._inside(node)
         if not isinstance(node, ast.If):
@@ -291,6 +280,20 @@ class _Rewriter:
             more = ast.Call(ast.Name(counter, ast.Load()), [], [])
             node.test = ast.copy_location(ast.BoolOp(ast.And(), [more, node.test]), node.test)
         yield self._wrapped(node)
+
+    def _decide(self, node: ast.stmt) -> None:
+        """Conditions that nobody knows are decided by what their sides lead to."""
+        if isinstance(node, ast.If) and tests_main(node.test):
+            node.test = ast.copy_location(ast.Constant(True), node.test)
+        elif isinstance(node, ast.If):
+            prefers = self._leads.lead(node.body) - self._leads.lead(node.orelse)
+            bound = set() if _jumps(node.body) else {name for s in node.body for name in _bound(s)}
+            compiles = self._leads.compile(node.body) - self._leads.compile(node.orelse)
+            test = _maybe(_Unknowing().visit(node.test))
+            node.test = _decided(test, compiles or prefers, sorted(bound), bool(compiles), at=node.test)
+        for inner in own_expressions(node):
+            if isinstance(inner, ast.IfExp) and (prefers := self._leads.chosen(inner)):
+                inner.test = _decided(_maybe(inner.test), prefers, [], True, at=inner.test)
 
     def _counter(self, node: ast.While) -> ast.expr:
         return ast.Call(ast.Name(ROUNDS, ast.Load()), [ast.Constant(self._leads.lead(node.body))], [])
@@ -387,6 +390,12 @@ class _Unknowing(ast.NodeTransformer):
                 ast.Call(ast.Name(CALLED, ast.Load()), [node.func, *node.args], node.keywords), node
             )
         return node
+
+
+def _decided(test: ast.expr, prefers: int, bound: list[str], compiles: bool, *, at: ast.expr) -> ast.expr:
+    """A condition: which side to take where it is unknown, and the names that the first side binds."""
+    names: list[ast.expr] = [ast.Constant(name) for name in bound]
+    return _call(DECIDED, test, ast.Constant(prefers), ast.Tuple(names, ast.Load()), ast.Constant(compiles), at=at)
 
 
 def _maybe(node: ast.expr) -> ast.expr:

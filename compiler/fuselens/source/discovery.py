@@ -12,7 +12,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from ..record.report import Span
 from .names import (
@@ -26,27 +26,19 @@ from .names import (
     first_parameter,
     own_expressions,
     root,
-    statements,
     tests_main,
 )
+from .operands import Function, Kind, Operands, Place
 from .preview import annotate, candidates
 
 __all__ = ["Annotated", "Definition", "Parameter", "SourceModule", "Target", "discover", "import_span", "imported_modules",
            "parse", "span_of"]  # fmt: skip
 
-Kind = Literal["function", "method", "module", "attribute", "nested"]
-
 _LINE_BREAK = re.compile(rb"\r\n|\r|\n")
 _IDENTIFIER = re.compile(r"\w+")
 _CONTAINERS = frozenset({"torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict", "functools.partial"})
-_CHANGES = frozenset(
-    {"eval", "train", "float", "double", "half", "bfloat16"}
-)  # methods that modules are passed through
 _LONGEST_NAME = 40
 _DEF = re.compile(rb"(?:async(?:\s|\\\r?\n)+)?(?:def|class)(?:\s|\\\r?\n)+")
-
-Function = Definition | ast.Lambda
-Scope = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +164,7 @@ class SourceModule(Names):
         return [target.annotated for target in self.targets]
 
     def _found(self) -> list[Target]:
-        found = list(self._body(self.tree.body, _Place()))
+        found = list(self._body(self.tree.body, Place()))
         found.sort(key=lambda t: (t.annotated.name_span.line, t.annotated.name_span.column))
         return _told_apart(found)
 
@@ -196,7 +188,7 @@ class SourceModule(Names):
         name = self.span(attribute)
         return replace(span, line=name.end_line, column=max(0, name.end_column - len(attribute.attr.encode())))
 
-    def _body(self, body: list[ast.stmt], place: _Place) -> Iterator[Target]:
+    def _body(self, body: list[ast.stmt], place: Place) -> Iterator[Target]:
         for statement in body:
             if isinstance(statement, Definition):
                 yield from self._function(statement, place)
@@ -212,7 +204,7 @@ class SourceModule(Names):
                         block, replace(place, importable=place.importable and (is_else or not guarded))
                     )
 
-    def _function(self, node: Definition, place: _Place) -> Iterator[Target]:
+    def _function(self, node: Definition, place: Place) -> Iterator[Target]:
         for decorator in node.decorator_list:
             arguments = self.decorates(decorator)
             if arguments is None:
@@ -238,7 +230,7 @@ class SourceModule(Names):
 
     # --- compiled by a call ---------------------------------------------------------------------------------------------
 
-    def _applications(self, statement: ast.stmt, place: _Place) -> Iterator[Target]:
+    def _applications(self, statement: ast.stmt, place: Place) -> Iterator[Target]:
         """What the expressions of one statement compile: first what it gives a name."""
         named: set[ast.Call] = set()
         for target, value in bindings(statement):
@@ -273,14 +265,16 @@ class SourceModule(Names):
                     self._last_name_span(node.func.value),
                     node.func.value,
                 )
-                if arguments is not None and self._is_module(operand, place):
+                if arguments is not None and Operands(self, place).is_module(operand):
                     yield self._target(home[0], home[1], name, statement, node, operand, arguments, place, home[2])
 
     def _target(
         self, name: str, kind: Kind, name_span: Span, statement: ast.stmt, call: ast.Call, operand: ast.expr,
-        arguments: Arguments, place: _Place, owner: ast.ClassDef | None, named: bool = True,
+        arguments: Arguments, place: Place, owner: ast.ClassDef | None, named: bool = True,
     ) -> Target:  # fmt: skip
-        function, cls, made = self._operand(call, operand, place)
+        operands = Operands(self, place)
+        compiled = operands.resolve(operand)
+        function = compiled.function
         given = _example_inputs(call) or _example_inputs(call.func)
         parameters = function.args if function is not None else None
         prefix = "" if kind in ("module", "attribute") and named else "".join(f"{s}." for s in place.scope)
@@ -293,10 +287,10 @@ class SourceModule(Names):
             parameters=self._parameters(parameters) if parameters is not None else (),
             arguments=arguments,
             importable=place.importable and named,
-            operand=self._written(operand, place),
+            operand=operands.written(operand),
             example=ast.unparse(given) if given is not None and not _names(given) & place.local.keys() else "",
         )
-        return Target(annotated, function, cls, made, given)
+        return Target(annotated, function, compiled.owner, compiled.made, given)
 
     def _paths(self, value: ast.expr) -> Iterator[tuple[str, ast.Call]]:
         """The calls that make ``value`` or elements of it, and the way there: ``compile(Model()).eval()``, and the
@@ -327,7 +321,7 @@ class SourceModule(Names):
             for path, call in self._paths(element):
                 yield f"[{key!r}]{path}", call
 
-    def _home(self, target: ast.expr, place: _Place) -> tuple[str, Kind, ast.ClassDef | None] | None:
+    def _home(self, target: ast.expr, place: Place) -> tuple[str, Kind, ast.ClassDef | None] | None:
         """Where what is bound to ``target`` is found after the import, and of which kind it is there."""
         match target:
             case ast.Name(id=name) if place.kind == "method":
@@ -344,101 +338,6 @@ class SourceModule(Names):
                     return text, place.kind, None
                 return (text, place.kind, None) if place.kind != "method" else None
         return None
-
-    def _is_module(self, node: ast.expr, place: _Place) -> bool:
-        """Whether ``node`` is likely to be a ``torch.nn.Module``: its class says so, or the file knows no other library
-        whose objects have a method ``compile``."""
-        value = self._value(node, place)
-        if isinstance(value, ast.Call):
-            if isinstance(value.func, ast.Name) and value.func.id in self.classes:
-                return self.method(self.classes[value.func.id], "compile") is None
-            if name := self.dotted(value.func):
-                return not name.startswith(("keras.", "tensorflow.", "re.", "regex."))
-        if isinstance(node, ast.Name) and node.id in self.names:
-            return False
-        return any(name.partition(".")[0] == "torch" for name in self.names.values())
-
-    def _value(self, node: ast.expr, place: _Place) -> ast.expr:
-        """What a name is bound to, if that happens once."""
-        if isinstance(node, ast.Name):
-            values = place.local.get(node.id) or self.values.get(node.id, ())
-            made = [v for v in values if not any(self.applied(c) for c in ast.walk(v) if isinstance(c, ast.Call))]
-            return made[0] if len(made) == 1 else node
-        return node
-
-    def _operand(
-        self, call: ast.Call, operand: ast.expr, place: _Place
-    ) -> tuple[Function | None, ast.ClassDef | None, ast.Call | None]:
-        """What is compiled, when it is a function of this file or an instance of a class of it (then its ``forward``),
-        perhaps by way of a name that is bound once: the function, its class, and the call that makes the instance."""
-        name, around = "forward", place.around
-        if isinstance(operand, ast.Lambda):
-            return operand, None, None
-        if isinstance(operand, ast.Attribute):
-            operand, name = operand.value, operand.attr
-            if isinstance(operand, ast.Name) and around is not None and around.owner is not None:
-                if operand.id == first_parameter(place.method):
-                    found = self.method(around.owner, name)
-                    return (
-                        (found[0], around.owner, None) if found is not None else self._held(around.owner, name, place)
-                    )
-            if isinstance(operand, ast.Name) and operand.id in self.classes:
-                found = self.method(self.classes[operand.id], name)
-                return (found[0], self.classes[operand.id], None) if found is not None else (None, None, None)
-        elif isinstance(operand, ast.Name) and operand.id in self.definitions and operand.id not in place.local:
-            return self.definitions[operand.id], None, None
-        elif isinstance(operand, ast.Name) and place.kind == "method" and place.owner is not None:
-            found = self.method(place.owner, operand.id)
-            return (found[0], place.owner, None) if found is not None else (None, None, None)
-        return self._made(self._value(operand, place), name)
-
-    def _held(
-        self, owner: ast.ClassDef, attribute: str, place: _Place
-    ) -> tuple[Function | None, ast.ClassDef | None, ast.Call | None]:
-        """The module that the constructor keeps in ``self.attribute``."""
-        constructor = self.method(owner, "__init__")
-        found = [s.value for s in statements(constructor[0].body if constructor else ())
-                 if isinstance(s, ast.Assign) and isinstance(t := s.targets[0], ast.Attribute) and t.attr == attribute
-                 and isinstance(t.value, ast.Name)]  # fmt: skip
-        return self._made(found[0], "forward") if len(found) == 1 else (None, None, None)
-
-    def _made(self, value: ast.expr, method: str) -> tuple[Function | None, ast.ClassDef | None, ast.Call | None]:
-        while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-            value = value.func.value  # Model().eval(), Model().to(device)
-        if isinstance(value, ast.Lambda):
-            return value, None, None
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in self.classes:
-            found = self.method(self.classes[value.func.id], method)
-            if found is not None:
-                return found[0], self.classes[value.func.id], value
-        return None, None, None
-
-    def _written(self, node: ast.expr, place: _Place, depth: int = 0) -> str:
-        """``node`` as an expression over the module's names that makes modules and nothing else; else empty."""
-        match node:
-            case ast.Constant():
-                return repr(node.value)
-            case ast.Name(id=name):
-                value = self._value(node, place)
-                if value is not node and depth < 4 and (name in place.local or not place.importable):
-                    return self._written(value, place, depth + 1)
-                known = name in self.definitions or (name in self.values and place.importable)
-                return name if known and name not in place.local else ""
-            case ast.Attribute(value=owner, attr=name):
-                before = self._written(owner, place, depth)
-                return f"{before}.{name}" if before else ""
-            case ast.Call(func=function, args=args, keywords=keywords):
-                if isinstance(function, ast.Attribute) and function.attr in _CHANGES and not (args or keywords):
-                    before = self._written(function.value, place, depth)
-                    return f"{before}.{function.attr}()" if before else ""
-                own = isinstance(function, ast.Name) and function.id in self.classes
-                if not own and not self.dotted(function).startswith("torch.nn."):
-                    return ""
-                given = [("", a) for a in args] + [(f"{k.arg}=" if k.arg else "**", k.value) for k in keywords]
-                texts = [(word, self._written(value, place, depth + 1)) for word, value in given]
-                written = ", ".join(word + text for word, text in texts)
-                return f"{ast.unparse(function)}({written})" if all(text for _, text in texts) else ""
-        return ""
 
     # --- places ---------------------------------------------------------------------------------------------------------
 
@@ -474,21 +373,6 @@ class SourceModule(Names):
         if isinstance(node, ast.Attribute):
             return replace(span, line=span.end_line, column=span.end_column - len(node.attr.encode()))
         return span
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a statement is: ``around`` is the place of the ``method``, or other function, that it is part of."""
-
-    scope: Scope = ()
-    owner: ast.ClassDef | None = None
-    kind: Kind = "function"
-    importable: bool = True
-    around: _Place | None = None
-    method: Definition | None = None
-    local: Mapping[str, list[ast.expr]] = field(default_factory=dict)
-    parameters: frozenset[str] = frozenset()  # of the functions around
-    hands_over: bool = False  # one of them returns what it is given, compiled
 
 
 def _told_apart(targets: list[Target]) -> list[Target]:

@@ -13,7 +13,8 @@ import ast
 from ...record import diagnostics
 from ...record.report import Diagnostic, Report
 from ..discovery import SourceModule, Target
-from .statements import Nature, Statements
+from .natures import Nature
+from .statements import Statements
 from .values import Instance
 
 _EAGER: dict[Nature, str] = {
@@ -48,7 +49,7 @@ def _predicted(walk: Statements, target: Target) -> list[Diagnostic]:
         return []
     if isinstance(node, ast.Lambda):
         node = _as_definition(node)
-    why = _EAGER.get(walk.nature(node))
+    why = _EAGER.get(walk.natures.of(node))
     if why is not None:
         return [diagnostics.predict("FL109", annotated.name_span, what=annotated.qualname, why=why)]
     walk.begin(annotated)

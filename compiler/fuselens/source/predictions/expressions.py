@@ -3,51 +3,25 @@
 from __future__ import annotations
 
 import ast
-import operator
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable
 
+from . import operators
 from .calls import Calls
 from .values import (
     PLAIN,
     UNKNOWN,
-    Array,
-    Class,
     Constant,
     Container,
     Function,
-    Imported,
     Instance,
     Plain,
     Tensor,
     Value,
-    holds_tensors,
     item_of,
     join,
     join_all,
     truth,
 )
-
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}  # fmt: skip
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod, ast.Div: operator.truediv,
-}  # fmt: skip
-_LARGE = 2**63
-
-
-def _computed(function: Callable[[Any, Any], Any], left: Any, right: Any) -> Value:
-    """The result for two numbers of usual size."""
-    if not all(isinstance(v, int | float) and abs(v) < _LARGE for v in (left, right)):
-        return PLAIN
-    try:
-        return Constant(function(left, right))
-    except ArithmeticError:
-        return PLAIN
 
 
 class Expressions(Calls):
@@ -132,42 +106,13 @@ class Expressions(Calls):
         result: Value = PLAIN
         for i, (kind, comparator) in enumerate(zip(node.ops, node.comparators, strict=True)):
             right = self.evaluate(comparator)
-            result = self._compared(kind, left, right, node)
+            result = self.reported(operators.compared(kind, left, right), node)
             if i + 1 < len(node.ops):
                 self._test(result, node)
             left = right
         return result
 
-    def _compared(self, kind: ast.cmpop, left: Value, right: Value, node: ast.Compare) -> Value:
-        none = Constant(None)
-        match kind:
-            case ast.Is() | ast.IsNot():
-                if isinstance(left, Constant) and isinstance(right, Constant):
-                    return Constant((left.value is right.value) == isinstance(kind, ast.Is))
-                known = isinstance(left, Tensor | Container | Instance | Function | Class | Array | Imported)
-                return Constant(isinstance(kind, ast.IsNot)) if right == none and known else PLAIN
-            case ast.In() | ast.NotIn():
-                searched = isinstance(right, Tensor) or (holds_tensors(right) and not isinstance(left, Constant))
-                elements = right.elements if isinstance(right, Container) else None
-                if searched or (isinstance(left, Tensor) and elements):
-                    self.found("FL102", node)
-                return PLAIN
-        if none in (left, right):
-            return PLAIN
-        if isinstance(left, Tensor) or isinstance(right, Tensor):
-            return self._elementwise(left, right, mask=True)
-        if isinstance(left, Constant) and isinstance(right, Constant) and type(kind) in _COMPARISONS:
-            try:
-                return Constant(_COMPARISONS[type(kind)](left.value, right.value))
-            except TypeError:
-                return PLAIN
-        return PLAIN if isinstance(left, Plain) or isinstance(right, Plain) else UNKNOWN
-
     # --- operators -----------------------------------------------------------------------------------------------------
-
-    def _elementwise(self, left: Value, right: Value, mask: bool = False) -> Tensor:
-        sides = [v for v in (left, right) if not isinstance(v, Plain)]
-        return Tensor(mask, all(isinstance(v, Tensor) and v.single for v in sides))
 
     def _on_binop(self, node: ast.BinOp) -> Value:
         left, right = self.evaluate(node.left), self.evaluate(node.right)
@@ -175,57 +120,12 @@ class Expressions(Calls):
 
     def operated(self, kind: ast.operator, left: Value, right: Value, node: ast.expr | ast.stmt) -> Value:
         """The result of an operator, also in place."""
-        if isinstance(left, Constant) and isinstance(left.value, str):
-            values = right.elements or () if isinstance(right, Container) else (right,)
-            if (isinstance(kind, ast.Mod) and "%s" in left.value and any(isinstance(v, Tensor) for v in values)) or (
-                isinstance(kind, ast.Mult) and isinstance(right, Tensor)
-            ):
-                self.found("FL102", node)
-            return PLAIN
-        if isinstance(left, Tensor) or isinstance(right, Tensor):
-            if isinstance(left, Container) or isinstance(right, Container):
-                if isinstance(kind, ast.Mult):
-                    self.found("FL105", node, what="operator *", why="on a list and a Tensor")
-                return UNKNOWN
-            bits = isinstance(kind, ast.BitAnd | ast.BitOr | ast.BitXor)
-            masks = all(not isinstance(v, Tensor) or v.mask for v in (left, right))
-            result = self._elementwise(left, right, mask=bits and masks)
-            return replace(result, single=False) if isinstance(kind, ast.MatMult) else result
-        if isinstance(left, Array) or isinstance(right, Array):
-            self.found("FL105", node, what="an operator", why="on an array")
-            return Array()
-        if isinstance(left, Container):
-            if isinstance(kind, ast.Add) and isinstance(right, Container):
-                return join(replace(left, elements=None), replace(right, elements=None))
-            return replace(left, elements=None) if isinstance(kind, ast.Mult) else UNKNOWN
-        if isinstance(left, Constant) and isinstance(right, Constant) and type(kind) in _ARITHMETIC:
-            return _computed(_ARITHMETIC[type(kind)], left.value, right.value)
-        return PLAIN if isinstance(left, Plain) and isinstance(right, Plain) else UNKNOWN
+        return self.reported(operators.operated(kind, left, right), node)
 
     def _on_subscript(self, node: ast.Subscript) -> Value:
         value = self.evaluate(node.value)
         index = self._index(node.slice, value, node)
-        match value:
-            case Tensor():
-                self._indexed(index, node)
-                return Tensor(value.mask)
-            case Plain():
-                return PLAIN
-            case Array():
-                self.found("FL105", node, what="subscript", why="of an array")
-                return Array()
-            case Container() if isinstance(index, Constant) and not value.mapping and value.elements is not None:
-                try:
-                    return value.elements[index.value]
-                except (IndexError, TypeError):
-                    return UNKNOWN
-            case Container():
-                if isinstance(index, Tensor) and not value.mapping:
-                    self.found("FL105", node, what="an index", why="a Tensor is not known while tracing")
-                return replace(value, elements=None) if isinstance(node.slice, ast.Slice) else value.item
-            case Instance(contents=contents) if contents:
-                return item_of(value)
-        return item_of(value) if isinstance(value, Instance) else UNKNOWN
+        return self.reported(operators.subscripted(value, index, sliced=isinstance(node.slice, ast.Slice)), node)
 
     def _index(self, index: ast.expr, value: Value, node: ast.expr | ast.stmt) -> Value:
         """An index; the bounds of slices must be numbers."""
@@ -240,14 +140,6 @@ class Expressions(Calls):
             else:
                 values.append(self.evaluate(part))
         return Container(UNKNOWN, tuple(values)) if isinstance(index, ast.Tuple) else values[0]
-
-    def _indexed(self, index: Value, node: ast.expr) -> None:
-        """Reading a tensor at ``index``. Masks give a shape that depends on data, a tensor without dimensions a number."""
-        parts = index.elements or () if isinstance(index, Container) else (index,)
-        if any(isinstance(p, Tensor) and p.mask and not p.single for p in parts):
-            self.found("FL108", node)
-        elif any(isinstance(p, Tensor) and p.single and not p.mask for p in parts):
-            self.found("FL102", node)
 
     # --- names and attributes ------------------------------------------------------------------------------------------
 
@@ -325,25 +217,26 @@ class Expressions(Calls):
             case ast.Name(id=name):
                 self.variables[name] = value
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
-                known = value.elements if isinstance(value, Container) else None
-                whole = not any(isinstance(p, ast.Starred) for p in parts)
-                for i, part in enumerate(parts):
-                    if isinstance(part, ast.Starred):
-                        self.assign(part.value, Container(item_of(value)))
-                    elif known is not None and whole and len(known) == len(parts):
-                        self.assign(part, known[i])
-                    else:
-                        self.assign(part, item_of(value))
-            case ast.Attribute(value=owner, attr=name):
-                held = self.evaluate(owner)
-                if isinstance(held, Instance):
-                    held.attributes[name] = PLAIN if self.uncertain and isinstance(value, Constant) else value
-                elif isinstance(held, Tensor) and name == "data":
-                    self.found(
-                        "FL110", target, what=f"assignment to `{self.text(target)}`", why="it changes the tensor"
-                    )
+                self._unpack(parts, value)
+            case ast.Attribute():
+                self._assign_attribute(target, value)
             case ast.Subscript(value=owner, slice=index):
                 held = self.evaluate(owner)
                 position = self._index(index, held, target)
-                if isinstance(held, Container) and isinstance(position, Tensor) and not held.mapping:
-                    self.found("FL105", target, what="an index", why="a Tensor is not known while tracing")
+                self.reported(operators.Outcome(UNKNOWN, *operators.unknown_position(held, position)), target)
+
+    def _unpack(self, parts: list[ast.expr], value: Value) -> None:
+        known = value.elements if isinstance(value, Container) else None
+        whole = known is not None and len(known) == len(parts) and not any(isinstance(p, ast.Starred) for p in parts)
+        for i, part in enumerate(parts):
+            if isinstance(part, ast.Starred):
+                self.assign(part.value, Container(item_of(value)))
+            else:
+                self.assign(part, known[i] if known is not None and whole else item_of(value))
+
+    def _assign_attribute(self, target: ast.Attribute, value: Value) -> None:
+        held = self.evaluate(target.value)
+        if isinstance(held, Instance):
+            held.attributes[target.attr] = PLAIN if self.uncertain and isinstance(value, Constant) else value
+        elif isinstance(held, Tensor) and target.attr == "data":
+            self.found("FL110", target, what=f"assignment to `{self.text(target)}`", why="it changes the tensor")

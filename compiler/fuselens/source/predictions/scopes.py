@@ -11,6 +11,7 @@ from ...record.report import Diagnostic, Frame, Span
 from ..discovery import Annotated, SourceModule
 from . import tables
 from .annotations import annotated_value
+from .operators import Outcome
 from .values import (
     PLAIN,
     TENSOR,
@@ -87,6 +88,12 @@ class Scope:
             stack = (*self.frames, Frame(self.qualname, span)) if self.frames else ()
             fields.setdefault("what", self.text(node))
             self.findings[code, span] = diagnostics.predict(code, span, stack=stack, **fields)
+
+    def reported(self, outcome: Outcome, node: ast.expr | ast.stmt) -> Value:
+        """The value of an outcome, whose break is found at ``node``."""
+        if outcome.code:
+            self.found(outcome.code, node, what=outcome.what or self.text(node), why=outcome.why)
+        return outcome.value
 
     def frame(self, node: ast.expr) -> Frame:
         return Frame(self.qualname, self.module.place(node))

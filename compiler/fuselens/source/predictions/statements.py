@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ast
-import re
-from typing import Literal
 
-from ..discovery import Annotated, SourceModule
+from ..discovery import Annotated, Definition, SourceModule
 from . import tables
-from .annotations import initial_value, nodes, parameters, used_as_tensors
-from .calls import Arguments, Keywords
+from .binding import bound_parameters, example_parameters
 from .expressions import Expressions
+from .invocation import Arguments, Keywords
+from .natures import Natures
 from .values import (
     PLAIN,
-    TENSOR,
     UNKNOWN,
     Container,
     Function,
@@ -30,10 +28,6 @@ STEPS = 20_000  # expressions looked at for one annotated function
 _TRANSPARENT = frozenset({"builtins.staticmethod", "builtins.classmethod", "builtins.property", "functools.cached_property",
                           "torch.no_grad", "torch.enable_grad", "torch.inference_mode", "torch.compile", "fuselens.compile",
                           "functools.wraps", "torch.jit.export", "typing.override", "abc.abstractmethod"})  # fmt: skip
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-Definition = ast.FunctionDef | ast.AsyncFunctionDef
-_WORDS = re.compile(rb"\b(yield|%s)\b" % "|".join(tables.READS_FRAME | tables.READS_FRAME_ATTRIBUTES).encode())
-Nature = Literal["plain", "generator", "coroutine", "reads its frame"]
 
 
 class Statements(Expressions):
@@ -43,19 +37,11 @@ class Statements(Expressions):
         super().__init__(module)
         self._active: tuple[ast.AST, ...] = ()
         self._returned: list[Value] = []
-        self._natures: dict[ast.AST, Nature] = {}
+        self.natures = Natures(module)
 
     def begin(self, annotated: Annotated) -> None:
         super().begin(annotated)
         self._active, self._returned = (), []
-
-    def nature(self, node: Definition | ast.Lambda) -> Nature:
-        """How the frames of a function run, by its own code."""
-        if node not in self._natures:
-            told = any(_WORDS.search(line) for line in self.module.lines[node.lineno - 1 : node.end_lineno])
-            asynchronous = isinstance(node, ast.AsyncFunctionDef)
-            self._natures[node] = _nature(node) if told or asynchronous else "plain"
-        return self._natures[node]
 
     # --- functions -----------------------------------------------------------------------------------------------------
 
@@ -68,12 +54,12 @@ class Statements(Expressions):
         if decorators & tables.DISABLING:
             self.found("FL114", node, what=function.qualname)
             return UNKNOWN
-        opaque = not decorators <= _TRANSPARENT or self.nature(body) in ("coroutine", "reads its frame")
+        opaque = not decorators <= _TRANSPARENT or self.natures.of(body) in ("coroutine", "reads its frame")
         if opaque or body in self._active or len(self._active) >= DEPTH or self.steps > STEPS:
             return UNKNOWN
         if function.bound is not None:
             arguments = (function.bound, *arguments)
-        inside = self.bound(body.args, arguments, keywords)
+        inside = bound_parameters(self, body.args, arguments, keywords)
         outside = self.variables, self.frames, self.qualname
         if isinstance(body, ast.Lambda):
             self.variables = {**function.around, **inside}
@@ -94,86 +80,39 @@ class Statements(Expressions):
         results = tuple(self._returned) + (() if ended else (PLAIN,))
         self._active, self._returned = before, returned
         result = join_all(results)
-        return Container(result) if self.nature(node) == "generator" else result
-
-    def bound(self, declared: ast.arguments, arguments: Arguments, keywords: Keywords) -> dict[str, Value]:
-        """The parameters of a call: what it is given, else defaults."""
-        variables: dict[str, Value] = {}
-        positional = [*declared.posonlyargs, *declared.args]
-        for argument, default in parameters(declared):
-            position = positional.index(argument) if argument in positional else len(arguments)
-            if position < len(arguments):
-                variables[argument.arg] = arguments[position]
-            elif argument.arg in keywords:
-                variables[argument.arg] = keywords[argument.arg]
-            elif default is not None and "**" not in keywords:
-                variables[argument.arg] = self.evaluate(default)
-            else:
-                variables[argument.arg] = self.promised(argument.annotation)
-        if declared.vararg is not None:
-            rest = arguments[len(positional) :]
-            variables[declared.vararg.arg] = Container(join_all(rest), rest)
-        if declared.kwarg is not None:
-            known = {argument.arg for argument, _ in parameters(declared)}
-            others = tuple(v for k, v in keywords.items() if k not in known)
-            variables[declared.kwarg.arg] = Container(join_all(others), mapping=True)
-        return variables
+        return Container(result) if self.natures.of(node) == "generator" else result
 
     def initialised(self, instance: Instance, arguments: Arguments, keywords: Keywords) -> None:
-        """What ``__init__`` makes of ``instance``; its breaks are not the compiled function's, mostly."""
+        """What the class and ``__init__`` make of ``instance``; their breaks are not the compiled function's, mostly."""
         cls = instance.node
         if cls is None:
             return
-        for statement in cls.body:
-            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                with self.unreported():
-                    given = self.evaluate(statement.value) if statement.value is not None else UNKNOWN
-                promised = self.promised(statement.annotation)
-                instance.attributes[statement.target.id] = given if given != UNKNOWN else promised
-            elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-                with self.unreported():
-                    instance.attributes[statement.targets[0].id] = self.evaluate(statement.value)
+        with self.unreported():
+            self._class_attributes(cls, instance)
         found = self.module.method(cls, "__init__")
-        if found is not None and found[0] not in self._active:
-            outside = self.variables
-            with self.unreported():
-                self.body(found[0], self.bound(found[0].args, (instance, *arguments), keywords))
-            self.variables = outside
-        elif found is None:
+        if found is None:
             fields = [s.target.id for s in cls.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
             instance.attributes.update(zip(fields, arguments, strict=False))
             instance.attributes.update({k: v for k, v in keywords.items() if k in fields})
+        elif found[0] not in self._active:
+            outside = self.variables
+            with self.unreported():
+                self.body(found[0], bound_parameters(self, found[0].args, (instance, *arguments), keywords))
+            self.variables = outside
+
+    def _class_attributes(self, cls: ast.ClassDef, instance: Instance) -> None:
+        """The attributes that statements of the class body give its instances."""
+        for statement in cls.body:
+            match statement:
+                case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=value):
+                    given = self.evaluate(value) if value is not None else UNKNOWN
+                    instance.attributes[name] = given if given != UNKNOWN else self.promised(annotation)
+                case ast.Assign(targets=[ast.Name(id=name), *_], value=value):
+                    instance.attributes[name] = self.evaluate(value)
 
     def root(self, node: Definition, given: ast.expr | None, instance: Instance | None) -> None:
         """Looks at a compiled function, called with its example inputs."""
-        if instance is not None and _takes_self(node):
-            variables = self._inputs(node, given, instance)
-        else:
-            variables = self._inputs(node, given, None)
-        self.body(node, variables)
-
-    def _inputs(self, node: Definition, given: ast.expr | None, instance: Instance | None) -> dict[str, Value]:
-        if isinstance(given, ast.Lambda):
-            given = given.body
-        example = self.evaluate(given) if given is not None else UNKNOWN
-        if isinstance(example, Container) and example.elements and not example.mapping:
-            arguments = example.elements if instance is None else (instance, *example.elements)
-            return self.bound(node.args, arguments, {})
-        variables: dict[str, Value] = {}
-        for argument, default in parameters(node.args):
-            value = self.promised(argument.annotation)
-            if default is not None or value == UNKNOWN:
-                value = initial_value(argument, default, self.resolve, self.evaluate)
-            variables[argument.arg] = value
-        if instance is not None and variables:
-            variables[next(iter(variables))] = instance
-        unclear = {name for name, value in variables.items() if value == UNKNOWN}
-        variables |= dict.fromkeys(used_as_tensors(node, unclear, self.resolve), TENSOR)
-        if node.args.vararg is not None:
-            variables[node.args.vararg.arg] = Container(self.promised(node.args.vararg.annotation))
-        if node.args.kwarg is not None:
-            variables[node.args.kwarg.arg] = Container(self.promised(node.args.kwarg.annotation), mapping=True)
-        return variables
+        self.body(node, example_parameters(self, node, given, instance if _takes_self(node) else None))
 
     # --- blocks --------------------------------------------------------------------------------------------------------
 
@@ -359,16 +298,3 @@ def _fails(body: list[ast.stmt]) -> bool:
 
 def _takes_self(node: Definition) -> bool:
     return not any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list)
-
-
-def _nature(node: ast.AST) -> Nature:
-    if isinstance(node, ast.AsyncFunctionDef):
-        return "coroutine"
-    found: Nature = "plain"
-    for inner in nodes(node, into=lambda inner: not isinstance(inner, _SCOPES)):
-        if isinstance(inner, ast.Yield | ast.YieldFrom):
-            return "generator"
-        name = isinstance(inner, ast.Name) and inner.id in tables.READS_FRAME and isinstance(inner.ctx, ast.Load)
-        if name or (isinstance(inner, ast.Attribute) and inner.attr in tables.READS_FRAME_ATTRIBUTES):
-            found = "reads its frame"
-    return found
