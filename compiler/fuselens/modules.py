@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .capture import calls
+from .capture.calls import calls
 from .capture.rules.table import rule
 
 if TYPE_CHECKING:

@@ -19,15 +19,26 @@ import torch
 
 from .. import torch_private
 from ..record.report import Frame, Span
-from . import bytecode, calls, classify
-from . import sources as src
+from . import classify
 from .bodies import autograd_functions, control_flow, function_transforms, gradients  # noqa: F401 - they register rules
 from .breaks import Break, ConditionBreak, FrameUnsupported, Raised, raising
+from .bytecode import instruction as bytecode
+from .calls import calls
 from .hook import _hook
-from .rules import builtin_calls, contexts, library, pytree, templates, torch_calls, torch_function  # noqa: F401 - some only register rules
-from .sources import Source
-from .tracer import Tracer, specialise
-from .values import attributes, copying, iterators, known, operators, text  # noqa: F401
+from .rules import (  # noqa: F401 - some only register rules
+    builtin_calls,
+    contexts,
+    copying,  # noqa: F401
+    library,
+    pytree,
+    templates,
+    torch_calls,
+    torch_function,
+)
+from .tracing import sources as src
+from .tracing.sources import Source
+from .tracing.tracer import Tracer, specialise
+from .values import attributes, iterators, known, operators, text  # noqa: F401
 from .values.algebra import (
     NULL,
     ActiveValue,

@@ -14,7 +14,7 @@ from .. import torch_private
 from ..autograd.unsupported import Unsupported
 from ..capture.frame.frame import Captured
 from ..capture.hook import _hook
-from ..capture.tracer import describe_tensor
+from ..capture.tracing.tracer import describe_tensor
 from ..inputs import weightless
 from ..ir import graph_text
 from ..ir.contracts.signature import NOTHING_SHARED, Sharing, Signature

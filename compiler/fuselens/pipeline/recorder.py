@@ -16,7 +16,7 @@ import torch
 
 from .. import live, torch_private
 from ..capture.frame.frame import Captured, Facts
-from ..capture.tracer import describe_tensor
+from ..capture.tracing.tracer import describe_tensor
 from ..config import Config
 from ..inputs import recorded_inputs
 from ..record import notices, report

@@ -54,8 +54,8 @@ def warm() -> None:
     """
     from ..autograd import joint as joint_stage
     from ..autograd import partition as partition_stage
-    from ..capture.sources import local
-    from ..capture.symbols import Sizes
+    from ..capture.tracing.sources import local
+    from ..capture.tracing.symbols import Sizes
     from ..codegen.generate import generate
     from ..config import from_environment
     from ..lowering.lower import lower

@@ -20,9 +20,9 @@ from torch.autograd.function import once_differentiable
 from ... import torch_private
 from ...system.signatures import signature
 from ..breaks import Break, Raised
-from ..calls import closure_of
+from ..calls.calls import closure_of
 from ..rules.table import rule
-from ..tracer import CONSTANT_TYPES
+from ..tracing.tracer import CONSTANT_TYPES
 from ..values import attributes
 from ..values.algebra import ActiveValue, Constant, FunctionValue, Known, SequenceValue, TensorValue, Value
 from .higher_order import Operator, Subgraph, apply, close, grad_mode, leaves, of_kind, parameter, replace, resolve

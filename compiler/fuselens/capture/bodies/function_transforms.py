@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..breaks import Break
-from ..calls import closure_of
+from ..calls.calls import closure_of
 from ..rules.table import CODE_RULES, RULES, rule
 from ..values import attributes
 from ..values.algebra import (

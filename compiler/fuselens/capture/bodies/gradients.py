@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from ..machine import Machine
-    from ..sources import Source
+    from ..tracing.sources import Source
 
 _SIGNATURE = inspect.signature(torch.autograd.grad)
 _WHAT = "torch.autograd.grad"

@@ -21,7 +21,7 @@ from torch import fx
 from ... import torch_private
 from ...ir.printable import graph_module
 from ..breaks import Break, Raised
-from ..tracer import Scope, Tracer, specialise
+from ..tracing.tracer import Scope, Tracer, specialise
 from ..values.algebra import (
     Constant,
     DictValue,

@@ -21,14 +21,15 @@ from typing import Any
 from torch import fx
 
 from ... import torch_private
-from .. import bytecode, classify
+from .. import classify
 from ..breaks import CannotRebuild, FrameUnsupported
-from ..bytecode import Instruction
+from ..bytecode import instruction as bytecode
+from ..bytecode.instruction import Instruction
 from ..hook import _hook
 from ..machine import Machine, Program, program
 from ..rules.torch_function import PLAIN
-from ..sources import Source
-from ..tracer import Tracer
+from ..tracing.sources import Source
+from ..tracing.tracer import Tracer
 from ..values.algebra import (
     NULL,
     ActiveValue,

@@ -30,7 +30,6 @@ from ...record.report import Diagnostic, Guard, Shape, Span, Symbol
 from ...system.collector import uncollected
 from ...torch_private import names as torch_names
 from .. import classify
-from .. import sources as src
 from ..breaks import (
     BackendError,
     Break,
@@ -46,8 +45,9 @@ from ..hook import _hook, tensor_layout
 from ..machine import Machine
 from ..program import marks, stance
 from ..program.switches import SWITCH
-from ..symbols import INTEGER, FloatCompared, NotGuardable, Sizes, SizesChanged, Variation, Violated
-from ..tracer import Tracer
+from ..tracing import sources as src
+from ..tracing.symbols import INTEGER, FloatCompared, NotGuardable, Sizes, SizesChanged, Variation, Violated
+from ..tracing.tracer import Tracer
 from ..values.algebra import Constant, ContextExit, Lazy, SequenceValue, SymbolValue, TensorValue, TorchContext, Value
 from ..values.iterators import abandoned
 from .emit import RESUME_MARK, Emitter, Resumes, effects, live_values, needed_nodes

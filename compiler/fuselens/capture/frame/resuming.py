@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import torch_private
-from .. import bytecode
+from ..bytecode import instruction as bytecode
 from ..hook import _hook
 
 RESUME_MARK = " resumed at line "

@@ -17,7 +17,9 @@ import torch
 
 from .. import classify
 from ..breaks import Break, raising
+from ..calls.methods import from_keys, in_order, tensor_method
 from ..hook import _hook
+from ..polyfills import python as polyfills
 from ..values import attributes, text
 from ..values.algebra import (
     CombinedIterator,
@@ -56,7 +58,6 @@ from ..values.known import (
     key_of,
     plain,
 )
-from ..values.methods import from_keys, in_order, tensor_method
 from ..values.operators import (
     BINARY,
     COMPARE,
@@ -69,7 +70,7 @@ from ..values.operators import (
     subscript,
     trim,
 )
-from . import polyfills, torch_function
+from . import torch_function
 from .table import RULES, Rule, rule
 
 if TYPE_CHECKING:

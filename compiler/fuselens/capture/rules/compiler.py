@@ -8,9 +8,9 @@ import torch
 
 from ... import torch_private
 from .. import classify
-from .. import sources as src
 from ..breaks import Break, UsageError
 from ..program import marks
+from ..tracing import sources as src
 from ..values.algebra import Constant, FunctionValue, ObjectValue, Value
 from ..values.known import UNKNOWN, deep_use, plain
 from .table import rule

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ... import torch_private
-from .. import sources as src
 from ..breaks import Break, raising
 from ..hook import _hook
+from ..polyfills import python as polyfills
+from ..tracing import sources as src
 from ..values import attributes
 from ..values.algebra import (
     Constant,
@@ -34,7 +35,6 @@ from ..values.algebra import (
 from ..values.iterators import iterate
 from ..values.known import UNKNOWN, deep_use, fold, from_plain, plain
 from ..values.operators import mapping_items
-from . import polyfills
 from .table import CALLS, CODE_RULES, NAMED_RULES, called, rule
 
 if TYPE_CHECKING:

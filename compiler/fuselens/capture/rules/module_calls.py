@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from ... import torch_private
-from .. import sources as src
 from ..breaks import Break, Raised
 from ..hook import _hook
+from ..tracing import sources as src
 from ..values import attributes
 from ..values.algebra import Constant, DictValue, ObjectValue, SequenceValue, Value
 from ..values.iterators import iterate

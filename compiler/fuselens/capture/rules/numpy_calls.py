@@ -11,8 +11,8 @@ import torch
 
 from ... import torch_private
 from .. import classify
-from .. import sources as src
 from ..breaks import Break
+from ..tracing import sources as src
 from ..values import attributes
 from ..values.algebra import ActiveValue, Constant, ObjectValue, SequenceValue, TensorValue, Value
 from ..values.known import deep_use, fold, from_plain

@@ -6,15 +6,15 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .. import sources as src
 from ..breaks import Break
-from ..sources import Source
+from ..tracing import sources as src
+from ..tracing.sources import Source
 from ..values.algebra import ActiveValue, Constant, SequenceValue, Value
 from .table import rule
 
 if TYPE_CHECKING:
     from ..machine import Machine
-    from ..tracer import Tracer
+    from ..tracing.tracer import Tracer
 
 if sys.version_info >= (3, 14):
     from string.templatelib import Interpolation, Template

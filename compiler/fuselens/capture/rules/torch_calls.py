@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ... import torch_private
-from .. import sources as src
 from ..breaks import Break
+from ..polyfills import python as polyfills
+from ..polyfills import torch_functions as torch_polyfills
+from ..tracing import sources as src
 from ..values.algebra import (
     Constant,
     DictValue,
@@ -23,7 +25,6 @@ from ..values.algebra import (
     Value,
 )
 from ..values.iterators import iterate
-from . import polyfills, torch_polyfills
 from .table import RULES, Rule, called, rule
 
 if TYPE_CHECKING:

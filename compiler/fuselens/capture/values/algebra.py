@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from ...record.report import Span
-from ..sources import Source
+from ..tracing.sources import Source
 
 if TYPE_CHECKING:
     from ..machine import Machine

@@ -13,10 +13,10 @@ import torch
 
 from ... import torch_private
 from .. import classify
-from .. import sources as src
 from ..breaks import Break, Raised, raising
 from ..hook import _hook
-from ..tracer import CONSTANT_TYPES
+from ..tracing import sources as src
+from ..tracing.tracer import CONSTANT_TYPES
 from .algebra import (
     ActiveValue,
     CombinedIterator,

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..breaks import Break, CannotRebuild, Raised, raising
-from ..rules import polyfills, torch_function
+from ..polyfills import python as polyfills
+from ..rules import torch_function
 from ..rules.table import RULES, rule
 from . import attributes
 from .algebra import (
@@ -33,7 +34,7 @@ from .known import from_plain
 
 if TYPE_CHECKING:
     from ..machine import Machine
-    from ..tracer import Tracer
+    from ..tracing.tracer import Tracer
 
 
 LONGEST = 1_000_000

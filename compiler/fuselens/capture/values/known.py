@@ -15,7 +15,7 @@ import torch
 
 from .. import classify
 from ..breaks import Break, Raised, raising
-from ..tracer import CONSTANT_TYPES, IMMUTABLE, specialise
+from ..tracing.tracer import CONSTANT_TYPES, IMMUTABLE, specialise
 from . import attributes
 from .algebra import (
     Constant,
@@ -39,7 +39,7 @@ from .algebra import (
 
 if TYPE_CHECKING:
     from ..machine import Machine
-    from ..tracer import Tracer
+    from ..tracing.tracer import Tracer
 
 UNKNOWN = object()
 PURE = (torch.finfo, torch.iinfo, *IMMUTABLE)

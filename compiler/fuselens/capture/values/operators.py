@@ -14,7 +14,7 @@ import torch
 from .. import classify
 from ..breaks import Break, Raised, raising
 from ..rules import torch_function
-from ..tracer import specialise
+from ..tracing.tracer import specialise
 from . import attributes, text
 from .algebra import (
     ActiveValue,

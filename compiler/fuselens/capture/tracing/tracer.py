@@ -23,19 +23,16 @@ import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
-from .. import torch_private
-from ..config import Config
-from ..ir.dtypes import short_name
-from ..record.report import Shape, Span, Tensor
-from . import classify
-from . import sources as src
-from .breaks import Break, Raised
-from .frame.resuming import Place
-from .hook import _hook, tensor_layout
-from .rules import templates
-from .sources import GuardProgram, Source
-from .symbols import LARGEST, FloatCompared, Sizes, SizesChanged, Variation
-from .values.algebra import (
+from ... import torch_private
+from ...config import Config
+from ...ir.dtypes import short_name
+from ...record.report import Shape, Span, Tensor
+from .. import classify
+from ..breaks import Break, Raised
+from ..frame.resuming import Place
+from ..hook import _hook, tensor_layout
+from ..rules import templates
+from ..values.algebra import (
     CellValue,
     Constant,
     DequeValue,
@@ -58,9 +55,12 @@ from .values.algebra import (
     Value,
     serials,
 )
+from . import sources as src
+from .sources import GuardProgram, Source
+from .symbols import LARGEST, FloatCompared, Sizes, SizesChanged, Variation
 
 if TYPE_CHECKING:
-    from .machine import Machine
+    from ..machine import Machine
 
 CONSTANT_TYPES: tuple[type, ...] = (
     type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range,

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import torch_private
-from ..record.report import Span, Symbol
-from ..torch_private.result_layouts import is_dense
-from .hook import _hook
+from ... import torch_private
+from ...record.report import Span, Symbol
+from ...torch_private.result_layouts import is_dense
+from ..hook import _hook
 from .sources import GuardProgram, Source
 
 if TYPE_CHECKING:

@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import torch_private
-from . import classify
-from . import sources as src
-from .breaks import Break, Raised, raising
-from .hook import _hook
-from .rules import contexts, generators, numpy_calls, polyfills, torch_function
-from .rules.compiler import marked, reason
-from .rules.module_calls import call_module
-from .rules.table import CALLS, CODE_RULES, NAMED_RULES, RULES
-from .rules.torch_calls import set_grad_enabled
-from .tracer import CONSTANT_TYPES
-from .values import attributes
-from .values.algebra import (
+from ... import torch_private
+from .. import classify
+from ..breaks import Break, Raised, raising
+from ..hook import _hook
+from ..polyfills import python as polyfills
+from ..rules import contexts, generators, numpy_calls, torch_function
+from ..rules.compiler import marked, reason
+from ..rules.module_calls import call_module
+from ..rules.table import CALLS, CODE_RULES, NAMED_RULES, RULES
+from ..rules.torch_calls import set_grad_enabled
+from ..tracing import sources as src
+from ..tracing.tracer import CONSTANT_TYPES
+from ..values import attributes
+from ..values.algebra import (
     ActiveValue,
     CellValue,
     Constant,
@@ -46,14 +47,14 @@ from .values.algebra import (
     TorchContext,
     Value,
 )
-from .values.arguments import fit, is_builtin, misfit
-from .values.iterators import generator_method, iterate
-from .values.known import PURE, UNKNOWN, deep_use, fold, is_plain_namedtuple, plain
-from .values.methods import named_method
-from .values.operators import contains, delete_subscript, identical, operate, store_subscript, subscript
+from ..values.iterators import generator_method, iterate
+from ..values.known import PURE, UNKNOWN, deep_use, fold, is_plain_namedtuple, plain
+from ..values.operators import contains, delete_subscript, identical, operate, store_subscript, subscript
+from .arguments import fit, is_builtin, misfit
+from .methods import named_method
 
 if TYPE_CHECKING:
-    from .machine import Machine
+    from ..machine import Machine
 
 
 def call(m: Machine, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -296,7 +297,7 @@ class Callee:
 
     def run(self, m: Machine, bound: dict[str, Value], args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The result of a call, whose frame runs on a machine of its own; a generator's is suspended at once."""
-        from .machine import Machine, too_deep
+        from ..machine import Machine, too_deep
 
         if self.code.co_flags & _COROUTINES:
             raise Break("FL120", what=f"coroutine `{self.code.co_qualname}`", why="coroutines run eagerly")

@@ -13,9 +13,8 @@ import torch
 
 from ...torch_private.result_layouts import is_dense
 from ..breaks import Break
-from ..rules.table import rule
-from . import attributes
-from .algebra import (
+from ..values import attributes
+from ..values.algebra import (
     Constant,
     DequeValue,
     DictValue,
@@ -30,8 +29,9 @@ from .algebra import (
     TensorValue,
     Value,
 )
-from .known import holds_identity
-from .operators import combined_sets
+from ..values.known import holds_identity
+from ..values.operators import combined_sets
+from .table import rule
 
 if TYPE_CHECKING:
     from ..machine import Machine

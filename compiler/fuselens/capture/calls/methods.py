@@ -17,8 +17,8 @@ from ..breaks import Break, raising
 from ..rules import numpy_calls, torch_function
 from ..rules.table import RULES
 from ..rules.torch_calls import LOOKING, scaled
-from . import attributes, text
-from .algebra import (
+from ..values import attributes, text
+from ..values.algebra import (
     Constant,
     DequeValue,
     DictValue,
@@ -35,10 +35,9 @@ from .algebra import (
     TensorValue,
     Value,
 )
-from .arguments import fit, misfit
-from .iterators import ITERATORS, advance, iterate, iterator
-from .known import ELEMENT, UNKNOWN, deep_use, fold, from_plain, integer, key_of, plain
-from .operators import (
+from ..values.iterators import ITERATORS, advance, iterate, iterator
+from ..values.known import ELEMENT, UNKNOWN, deep_use, fold, from_plain, integer, key_of, plain
+from ..values.operators import (
     as_set,
     binary,
     change_set,
@@ -53,6 +52,7 @@ from .operators import (
     subscript,
     trim,
 )
+from .arguments import fit, misfit
 
 if TYPE_CHECKING:
     from ..machine import Machine

@@ -12,8 +12,8 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..record.report import Guard, Span
-from .hook import _hook
+from ...record.report import Guard, Span
+from ..hook import _hook
 
 
 @dataclass(frozen=True, slots=True)
