@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import torch_private
-from . import _hook, classify
+from . import _hook, classify, wrapping
 from . import sources as src
 from .breaks import Break, Raised, raising
 from .known import from_plain, plain
-from .tracer import CONSTANT_TYPES
 from .values import (
     ActiveValue,
     CombinedIterator,
@@ -43,6 +42,7 @@ from .values import (
     TensorValue,
     Value,
 )
+from .wrapping import CONSTANT_TYPES
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -90,7 +90,7 @@ def class_member(m: Machine, kind: type, name: str, after: type | None = None) -
 
 def _function(m: Machine, found: types.FunctionType, source: src.Source | None) -> Value:
     """A function that a class defines."""
-    return FunctionValue(found, None) if source is None else m.tracer.wrap(found, source)
+    return FunctionValue(found, None) if source is None else m.use(m.tracer.lazy(found, source))
 
 
 def _unwrapped(m: Machine, found: Any, source: src.Source | None, part: str) -> Value:
@@ -131,7 +131,7 @@ def load(m: Machine, value: Value, name: str) -> Value:
 
 def _tell_owner(m: Machine, error: ObjectValue, owner: Value, name: str) -> None:
     """Looking an attribute up tells an AttributeError, whoever raised it, whose attribute was looked for."""
-    told = any((id(error.value), n) in m.tracer.attributes for n in ("name", "obj"))
+    told = any((id(error.value), n) in m.tracer.effects.attributes for n in ("name", "obj"))
     if error.source is None and not told and error.value.name is None and error.value.obj is None:
         assign(m, error, "name", Constant(name))
         assign(m, error, "obj", owner)
@@ -338,7 +338,7 @@ def _tensor(m: Machine, value: TensorValue, name: str) -> Value:
 
     defined, place = class_member(m, value.kind, name) if torch_function.is_subclass(value) else (ABSENT, None)
     if place is None or not hasattr(type(defined), "__set__"):
-        assigned = m.tracer.attributes.get((id(value), name))
+        assigned = m.tracer.effects.attributes.get((id(value), name))
         if assigned is not None:
             if assigned[1] is DELETED:
                 raise absent(value.kind, name)
@@ -400,7 +400,7 @@ def tensor_item(m: Machine, value: TensorValue, name: str) -> Value | None:
     source = value.source
     if source is None:
         return None
-    obj = m.tracer.real(value)
+    obj = m.tracer.graphs.real(value)
     if name in vars(obj):
         return m.use(m.tracer.lazy(vars(obj)[name], src.attribute(source, name)))
     m.tracer.guard(
@@ -425,10 +425,10 @@ def _autograd(m: Machine, value: TensorValue, name: str) -> Value:
         raise Break("FL106", what=f"{value.describe()}.grad", why="the tensor is not a leaf")
     if source is None:
         return Constant(None)
-    assigned = m.tracer.attributes.get((id(value.value), "grad"))
+    assigned = m.tracer.effects.attributes.get((id(value.value), "grad"))
     if assigned is not None:
         return m.use(assigned[1])
-    return m.use(m.tracer.lazy(m.tracer.real(value).grad, src.applied(torch_private.grad_of, source)))
+    return m.use(m.tracer.lazy(m.tracer.graphs.real(value).grad, src.applied(torch_private.grad_of, source)))
 
 
 def _of_metaclass(m: Machine, value: Known, name: str) -> Value:
@@ -526,15 +526,17 @@ def content(m: Machine, value: ObjectValue) -> Value | None:
     if value.content is None and value.source is not None:
         obj, source = value.value, value.source
         if isinstance(obj, dict):
-            value.content = m.tracer.wrap_dict(obj, OrderedDict if isinstance(obj, OrderedDict) else dict, source)
+            value.content = wrapping.dictionary(
+                m.tracer, obj, OrderedDict if isinstance(obj, OrderedDict) else dict, source
+            )
         elif isinstance(obj, (list, tuple)):
-            value.content = m.tracer.wrap_sequence(obj, list if isinstance(obj, list) else tuple, source)
+            value.content = wrapping.sequence(m.tracer, obj, list if isinstance(obj, list) else tuple, source)
     return value.content
 
 
 def _thread_local(m: Machine, value: ObjectValue, name: str) -> Value:
     """An attribute of a ``threading.local``, as it is in the thread that runs."""
-    assigned = m.tracer.attributes.get((id(value.value), name))
+    assigned = m.tracer.effects.attributes.get((id(value.value), name))
     if assigned is not None and assigned[1] is not DELETED:
         return m.use(assigned[1])
     if assigned is None and value.source is not None:
@@ -597,10 +599,10 @@ def generic(m: Machine, value: ObjectValue, name: str) -> Value:
     """An attribute as ``object.__getattribute__`` finds it, or else the class's ``__getattr__``."""
     obj, source = value.value, value.source
     kind = type(obj)
-    assigned = m.tracer.attributes.get((id(obj), name))
+    assigned = m.tracer.effects.attributes.get((id(obj), name))
     if assigned is not None and assigned[1] is not DELETED:
         return m.use(assigned[1])
-    if name in _MODULE_TABLES and any((id(obj), n) in m.tracer.attributes for n in vars(obj).get(name) or ()):
+    if name in _MODULE_TABLES and any((id(obj), n) in m.tracer.effects.attributes for n in vars(obj).get(name) or ()):
         raise Break("FL106", what=f"{value.describe()}.{name}", why="attributes of the module are replaced or assigned")
     found, place = class_member(m, kind, name)
     if isinstance(found, property):
@@ -650,9 +652,13 @@ def _member(m: Machine, value: ObjectValue, name: str) -> Value | None:
     """A parameter, buffer or submodule of a module; None, guarded, when it has none of that name."""
     source = value.source
     for table in _MODULE_TABLES:
-        assigned = m.tracer.attributes.get((id(value.value), table))
+        assigned = m.tracer.effects.attributes.get((id(value.value), table))
         members = value.value.__dict__.get(table)
-        written = m.tracer.changed(members) if assigned is None else m.use(assigned[1])
+        written = (
+            m.tracer.effects.changed(m.tracer.objects.known.get(id(members)))
+            if assigned is None
+            else m.use(assigned[1])
+        )
         if isinstance(written, DictValue):
             if name in written.items:
                 return m.use(written.items[name])
@@ -680,7 +686,7 @@ _OF_EXCEPTIONS = {"args", "__cause__", "__context__", "__suppress_context__", "_
 
 def context_of(m: Machine, exception: ObjectValue) -> Value | None:
     """``exception.__context__``."""
-    assigned = m.tracer.attributes.get((id(exception.value), "__context__"))
+    assigned = m.tracer.effects.attributes.get((id(exception.value), "__context__"))
     if assigned is not None:
         return m.use(assigned[1])
     return _generic(m, exception.value, exception.source, "__context__") if exception.source is not None else None
@@ -701,7 +707,7 @@ def _of_exception(m: Machine, value: ObjectValue, name: str) -> Value:
 def instance_item(m: Machine, mapping: InstanceDict, name: Any) -> Value | None:
     """``owner.__dict__[name]``; None when there is no such attribute."""
     owner = mapping.owner
-    assigned = m.tracer.attributes.get((id(owner.value), name))
+    assigned = m.tracer.effects.attributes.get((id(owner.value), name))
     if assigned is not None:
         return None if assigned[1] is DELETED else m.use(assigned[1])
     if owner.source is None:
@@ -725,7 +731,7 @@ def instance_items(m: Machine, mapping: InstanceDict) -> DictValue:
         keys = tuple(attributes)
         m.tracer.guard(source, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=f"list({source}) == {list(keys)!r}")
         items = {k: m.tracer.lazy(v, src.attribute(owner.source, k)) for k, v in attributes.items()}
-    for name, value in m.tracer.attributes_of(owner):
+    for name, value in m.tracer.effects.attributes_of(owner):
         if value is DELETED:
             items.pop(name, None)
         else:
@@ -756,7 +762,7 @@ def store(m: Machine, owner: Value, name: str, value: Value) -> None:
         _store_on_tensor(m, owner, name, value)
         return
     if isinstance(owner, MadeFunction) and name not in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
-        m.tracer.touch(owner, what)
+        m.tracer.effects.touch(owner, what)
         _replace_annotations(m, owner, name, value)
         owner.attributes[name] = value
         return
@@ -810,7 +816,7 @@ def _store_on_tensor(m: Machine, owner: TensorValue, name: str, value: Value) ->
         return
     if found is not ABSENT and hasattr(type(found), "__set__"):
         raise Break("FL110", what=f"assignment to `{owner.describe()}.{name}`", why="it is a descriptor that runs code")
-    m.tracer.dressed.add(id(owner))
+    m.tracer.effects.dressed.add(id(owner))
     assign(m, owner, name, value)
 
 
@@ -883,7 +889,7 @@ def store_directly(m: Machine, owner: ObjectValue, name: str, value: Value) -> N
         if member or (isinstance(obj, BaseException) and name in _OF_EXCEPTIONS):
             assign(m, owner, name, value)
             if name == "__cause__":
-                m.tracer.attributes.pop((id(obj), "__suppress_context__"), None)  # so that it comes last
+                m.tracer.effects.attributes.pop((id(obj), "__suppress_context__"), None)  # so that it comes last
                 assign(m, owner, "__suppress_context__", Constant(True))
             return
         setter, where = class_member(m, type(found), "__set__")
@@ -906,21 +912,21 @@ def _is_writable(kind: type) -> bool:
 
 def assign(m: Machine, owner: ObjectValue | TensorValue, name: str, value: Value) -> None:
     """``owner.name = value`` where no class has a say."""
-    m.tracer.touch(owner, f"assignment to `{owner.describe()}.{name}`")
+    m.tracer.effects.touch(owner, f"assignment to `{owner.describe()}.{name}`")
     key = (id(owner.value), name)
-    if key in m.tracer.attributes and m.tracer.attributes[key][1] is DELETED:
-        del m.tracer.attributes[key]  # what is assigned again comes last; what is only replaced keeps its place
-    m.tracer.attributes[key] = (owner, value)
+    if key in m.tracer.effects.attributes and m.tracer.effects.attributes[key][1] is DELETED:
+        del m.tracer.effects.attributes[key]  # what is assigned again comes last; what is only replaced keeps its place
+    m.tracer.effects.attributes[key] = (owner, value)
 
 
 def delete(m: Machine, owner: Value, name: str) -> None:
     """``del owner.name``; on an existing object it is replayed after the graph."""
     what = f"deletion of `{owner.describe()}.{name}`"
     if isinstance(owner, TensorValue) and class_member(m, owner.kind, name)[0] is ABSENT:
-        assigned = m.tracer.attributes.get((id(owner), name))
+        assigned = m.tracer.effects.attributes.get((id(owner), name))
         if (assigned[1] is DELETED) if assigned is not None else tensor_item(m, owner, name) is None:
             raise absent(owner.kind, name)
-        m.tracer.dressed.add(id(owner))
+        m.tracer.effects.dressed.add(id(owner))
         assign(m, owner, name, DELETED)
         return
     if not isinstance(owner, ObjectValue) or isinstance(owner.value, BaseException):
@@ -938,7 +944,7 @@ def delete_directly(m: Machine, owner: ObjectValue, name: str) -> None:
     found, _ = class_member(m, kind, name)
     if found is not ABSENT and hasattr(type(found), "__set__") and not isinstance(found, types.MemberDescriptorType):
         raise Break("FL110", what=what, why="it is a descriptor that runs code")
-    assigned = m.tracer.attributes.get((id(owner.value), name))
+    assigned = m.tracer.effects.attributes.get((id(owner.value), name))
     present = assigned is not None and assigned[1] is not DELETED
     if assigned is None and owner.source is not None:
         present = name in (vars_of(owner.value) or ()) or isinstance(found, types.MemberDescriptorType)

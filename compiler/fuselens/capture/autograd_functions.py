@@ -24,8 +24,8 @@ from .breaks import Break, Raised
 from .calls import closure_of
 from .higher_order import Operator, Subgraph, apply, close, grad_mode, leaves, of_kind, parameter, replace, resolve
 from .rules import rule
-from .tracer import CONSTANT_TYPES
 from .values import ActiveValue, Constant, FunctionValue, Known, SequenceValue, TensorValue, Value
+from .wrapping import CONSTANT_TYPES
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -118,7 +118,7 @@ def _apply(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     assert isinstance(owner, Known)
     function: type[torch.autograd.Function] = owner.value
     name = function.__name__
-    if any(scope.transform for scope in m.tracer.scopes):
+    if any(scope.transform for scope in m.tracer.graphs.scopes):
         raise Break("FL104", what=f"{name}.apply", why="inside a function transform it runs eagerly")
     setup = attributes.load(m, owner, "setup_context")
     divided = not (isinstance(setup, FunctionValue) and setup.function is torch.autograd.Function.setup_context)
@@ -127,7 +127,7 @@ def _apply(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if divided:
         inputs = _with_defaults(m, function, inputs, kwargs)
     tensors = [v for v in inputs if isinstance(v, TensorValue)]
-    certain = m.tracer.scopes[-1].grad_mode_known
+    certain = m.tracer.graphs.scopes[-1].grad_mode_known
     needs = tuple(isinstance(v, TensorValue) and v.fake.requires_grad for v in inputs)
     context = Context(function, needs if certain else None)
     forward = _trace_forward(m, owner, context, inputs, tensors, divided)
@@ -238,7 +238,7 @@ def _index(nodes: list[fx.Node], value: Value, what: str) -> int:
 def _trace_forward(
     m: Machine, owner: Value, context: Context, inputs: list[Value], tensors: list[TensorValue], divided: bool
 ) -> Subgraph:
-    with m.tracer.scope() as scope, grad_mode(False):
+    with m.tracer.graphs.scope() as scope, grad_mode(False):
         scope.grad_mode_known = True
         inner = iter([parameter(m.tracer, scope, t, t.fake) for t in tensors])
         given: list[Value] = [next(inner) if isinstance(v, TensorValue) else v for v in inputs]
@@ -265,7 +265,7 @@ def _trace_backward(
     context, name = traced.context, traced.name
     present = iter([t for t, there in zip(traced.tensors, given, strict=True) if there])
     flags = iter(given)
-    with m.tracer.scope() as scope, grad_mode(False):
+    with m.tracer.graphs.scope() as scope, grad_mode(False):
         scope.grad_mode_known = False
         gradients: list[Value] = []
         for output in traced.outputs:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import torch_private
-from . import _hook, attributes, classify, generators, numpy_rules, polyfills, torch_contexts, torch_function
+from . import _hook, attributes, classify, generators, numpy_rules, polyfills, torch_contexts, torch_function, wrapping
 from . import sources as src
 from .arguments import fit, is_builtin, misfit
 from .breaks import Break, Raised, raising
@@ -25,7 +25,6 @@ from .module_rules import call_module
 from .operators import contains, delete_subscript, identical, operate, store_subscript, subscript
 from .rules import CALLS, CODE_RULES, NAMED_RULES, RULES
 from .torch_rules import set_grad_enabled
-from .tracer import CONSTANT_TYPES
 from .values import (
     ActiveValue,
     CellValue,
@@ -48,6 +47,7 @@ from .values import (
     TorchContext,
     Value,
 )
+from .wrapping import CONSTANT_TYPES
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -112,7 +112,7 @@ def closure_of(m: Machine, value: FunctionValue) -> list[CellValue]:
     function = value.function
     closure = src.part(value.source or src.constant(function, function.__qualname__), _hook.FUNC_CLOSURE, "__closure__")
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    return [m.tracer.cell(cell, name, src.item(closure, i)) for i, (name, cell) in enumerate(cells)]
+    return [wrapping.cell(m.tracer, cell, name, src.item(closure, i)) for i, (name, cell) in enumerate(cells)]
 
 
 def _dict_items(m: Machine, value: Value | None) -> dict[str, Value]:
@@ -491,7 +491,7 @@ def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Va
     if owner is object:
         if classify.is_heap_type(cls):
             try:
-                return m.tracer.made(object.__new__(cls, *(None,) * len(args), **dict.fromkeys(kwargs)))
+                return m.tracer.objects.made(object.__new__(cls, *(None,) * len(args), **dict.fromkeys(kwargs)))
             except TypeError as e:
                 if "is not safe" in str(e):
                     raise Break("FL104", what=cls.__qualname__, why="its instances are made in C") from None
@@ -499,34 +499,34 @@ def new(m: Machine, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Va
     elif issubclass(cls, BaseException) and not issubclass(cls, BaseExceptionGroup):
         return _new_exception(m, cls, owner, args)
     elif owner in _CONTAINERS and classify.is_heap_type(cls):
-        return m.tracer.made(_bare(owner, cls), _CONTAINERS[owner]())
+        return m.tracer.objects.made(_bare(owner, cls), _CONTAINERS[owner]())
     elif owner is tuple and "_fields" in vars(cls) and is_plain_namedtuple(cls):
         return SequenceValue(iterate(m, args[0]) if args else [], cls)
     elif owner is tuple and classify.is_heap_type(cls):
         names = () if type(cls.__init__) is types.FunctionType else tuple(kwargs)
         if not fit(tuple, len(args), names):
             raise misfit(tuple, len(args), names, cls.__qualname__)
-        return m.tracer.made(_bare(owner, cls), SequenceValue(iterate(m, args[0]) if args else [], tuple))
+        return m.tracer.objects.made(_bare(owner, cls), SequenceValue(iterate(m, args[0]) if args else [], tuple))
     elif owner in (int, float, str, complex, bytes) and classify.is_heap_type(cls):
         known = [plain(deep_use(m, a)) for a in args]
         if UNKNOWN not in known and not kwargs:
             value = _natural(lambda: _bare(owner, cls, *known))
-            return m.tracer.made(value, Constant(_PLAIN_VALUE[owner](value)))
+            return m.tracer.objects.made(value, Constant(_PLAIN_VALUE[owner](value)))
     raise Break("FL104", what=cls.__qualname__, why="its instances are made in C")
 
 
 def _new_exception(m: Machine, cls: Any, owner: Any, args: list[Value]) -> ObjectValue:
     if not issubclass(cls, OSError):
-        made = m.tracer.made(_bare(owner, cls))
-        m.tracer.attributes[id(made.value), "args"] = (made, SequenceValue(list(args), tuple))
+        made = m.tracer.objects.made(_bare(owner, cls))
+        m.tracer.effects.attributes[id(made.value), "args"] = (made, SequenceValue(list(args), tuple))
         return made
     if type(cls.__init__) is types.FunctionType and type(cls.__new__) is not types.FunctionType:
-        return m.tracer.made(_bare(owner, cls))  # its __init__ looks at the arguments
+        return m.tracer.objects.made(_bare(owner, cls))  # its __init__ looks at the arguments
     known = [plain(deep_use(m, a)) for a in args]
     if UNKNOWN in known:
         raise Break("FL104", what=cls.__qualname__, why="its instances are made in C")
-    made = m.tracer.made(_natural(lambda: _bare(owner, cls, *known)))
-    m.tracer.initialised[id(made.value)] = (None, args, {})
+    made = m.tracer.objects.made(_natural(lambda: _bare(owner, cls, *known)))
+    m.tracer.exceptions.initialised[id(made.value)] = (None, args, {})
     return made
 
 
@@ -571,9 +571,11 @@ def _initialise_exception(
         known = [plain(deep_use(m, a)) for a in args], {k: plain(deep_use(m, v)) for k, v in kwargs.items()}
         if UNKNOWN not in (*known[0], *known[1].values()):
             _natural(lambda: initialise(made.value, *known[0], **known[1]))
-            new = tracer.initialised.get(key)
-            tracer.initialised[key] = new if new is not None and new[0] is None else (initialise, args, kwargs)
-            tracer.attributes.pop((key, "args"), None)  # from here on those that it has
+            new = tracer.exceptions.initialised.get(key)
+            tracer.exceptions.initialised[key] = (
+                new if new is not None and new[0] is None else (initialise, args, kwargs)
+            )
+            tracer.effects.attributes.pop((key, "args"), None)  # from here on those that it has
             return
         if issubclass(initialise.__objclass__, (StopIteration, SystemExit)) and not kwargs and len(args) <= 1:
             name = "value" if issubclass(initialise.__objclass__, StopIteration) else "code"
@@ -644,7 +646,7 @@ def object_method(m: Machine, receiver: ObjectValue, name: str, args: list[Value
             none = m.use(given)
             if not isinstance(none, Constant) or none.value is not None:
                 raise Break("FL104", what="with_traceback", why="tracebacks exist in a running program only")
-            m.tracer.tracebacks.pop(id(receiver.value), None)
+            m.tracer.exceptions.tracebacks.pop(id(receiver.value), None)
             if receiver.source is not None:
                 attributes.assign(m, receiver, "__traceback__", none)
             return receiver

@@ -19,6 +19,7 @@ from .. import torch_private
 from ..signatures import signature
 from . import torch_function
 from .breaks import Break
+from .fake_calls import writes
 from .higher_order import (
     FakeOf,
     Operator,
@@ -34,7 +35,6 @@ from .higher_order import (
 )
 from .library_rules import partial_parts
 from .rules import NAMED_RULES, RULES, called, rule
-from .tracer import writes
 from .values import Constant, FunctionValue, Known, ObjectValue, PartialValue, SequenceValue, TensorValue, Value
 
 if TYPE_CHECKING:

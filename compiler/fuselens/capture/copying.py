@@ -111,19 +111,19 @@ def _copied(m: Machine, value: Value, part: Part, remember: Callable[[Value], No
         made.items.update((key, part(item)) for key, item in value.items.items())
         return made
     if isinstance(value, ObjectValue) and _is_plain(m, value):
-        made = m.tracer.made(object.__new__(value.python_type))
+        made = m.tracer.objects.made(object.__new__(value.python_type))
         remember(made)
         for name, attribute in attributes.instance_items(m, InstanceDict(value)).items.items():
-            m.tracer.attributes[id(made.value), name] = (made, part(attribute))
+            m.tracer.effects.attributes[id(made.value), name] = (made, part(attribute))
         return made
     raise _unknown(value, what)
 
 
 def _is_copied_by_clone(m: Machine, value: TensorValue) -> bool:
     """Whether a deep copy of a tensor, which copies its whole storage and its attributes, is what ``clone`` gives."""
-    if value.kind is not torch.Tensor or value.fake.requires_grad or m.tracer.attributes_of(value):
+    if value.kind is not torch.Tensor or value.fake.requires_grad or m.tracer.effects.attributes_of(value):
         return False
-    tensor = value.fake if value.source is None else m.tracer.real(value)
+    tensor = value.fake if value.source is None else m.tracer.graphs.real(value)
     fills = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
     return fills and is_dense(value.fake) and not (value.source is not None and vars(tensor))
 

@@ -102,11 +102,11 @@ def parts(value: Value, tracer: Tracer) -> list[Value]:
     elif isinstance(value, ObjectValue):
         held = value.content
         found += contents(held, tracer) if isinstance(held, (SequenceValue, DictValue, SetValue)) else []
-        found += [v for _, v in tracer.attributes_of(value)]
-        _, given, named = tracer.initialised.get(id(value.value), (None, (), {}))
+        found += [v for _, v in tracer.effects.attributes_of(value)]
+        _, given, named = tracer.exceptions.initialised.get(id(value.value), (None, (), {}))
         found += [*(given or ()), *named.values()]
     elif isinstance(value, TensorValue):
-        found += [v for _, v in tracer.attributes_of(value)]
+        found += [v for _, v in tracer.effects.attributes_of(value)]
     elif isinstance(value, SliceValue):
         found += value.parts
     elif isinstance(value, RuntimeNumber):
@@ -146,7 +146,7 @@ def needed_nodes(values: list[Value], tracer: Tracer) -> list[fx.Node]:
     pending = values[::-1]
     while pending:
         value = pending.pop()
-        value = tracer.holders.get(id(value), value)
+        value = tracer.objects.holders.get(id(value), value)
         if id(value) in seen or isinstance(value, Lazy):
             continue
         seen.add(id(value))
@@ -295,7 +295,7 @@ class Emitter:
     def returning(self, value: Value) -> Replacement:
         self._replay()
         self._store_cells(only_written=True)
-        self._set_grad_mode(self.m.tracer.grad_enabled)
+        self._set_grad_mode(self.m.tracer.torch_state.grad_enabled)
         self.value(value)
         self._emit(bytecode.return_value())
         return self._finish()
@@ -320,7 +320,7 @@ class Emitter:
                 self.value(value)
                 self._emit(bytecode.pop_top())
                 self.grad_enabled = value.context.enabled
-        self._set_grad_mode(self.m.tracer.grad_enabled)
+        self._set_grad_mode(self.m.tracer.torch_state.grad_enabled)
         if condition_of(instruction) is not None:
             self._conditional(index, explore)
         elif instruction.op == "FOR_ITER":
@@ -341,7 +341,7 @@ class Emitter:
     def _replay(self) -> None:
         """Brings existing containers, objects, cells and globals to the state that tracing left them in."""
         tracer = self.m.tracer
-        for container in tracer.mutated.values():
+        for container in tracer.effects.mutated.values():
             if isinstance(container, SequenceValue):
                 self._call_constant(_refill_list, container, SequenceValue(list(container.items), list))
             elif isinstance(container, SetValue):
@@ -349,7 +349,7 @@ class Emitter:
             else:
                 self._call_constant(_refill_dict, container, DictValue(dict(container.items)))
             self._emit(bytecode.pop_top())
-        for (_, name), (owner, value) in tracer.attributes.items():
+        for (_, name), (owner, value) in tracer.effects.attributes.items():
             if owner.source is None:
                 continue  # filled when it is built
             if value is DELETED:
@@ -360,14 +360,14 @@ class Emitter:
                 setter = setattr if direct else object.__setattr__
                 self._call_constant(setter, owner, Constant(name), value)
             self._emit(bytecode.pop_top())
-        for exception, _ in tracer.tracebacks.values():
+        for exception, _ in tracer.exceptions.tracebacks.values():
             if exception.source is not None:
                 self._pass(exception)
-        for cell in tracer.written_cells.values():
+        for cell in tracer.effects.cells.values():
             if self.m.cells.get(cell.name) is not cell and cell.contents is not None:
                 self._call_constant(setattr, cell, Constant("cell_contents"), cell.contents)
                 self._emit(bytecode.pop_top())
-        for (_, name), (globals_, value) in tracer.written_globals.items():
+        for (_, name), (globals_, value) in tracer.effects.globals.items():
             self._call_constant(_Globals(globals_).store, Constant(name), value)
             self._emit(bytecode.pop_top())
         left, entered = change_of_modes(tracer)
@@ -408,7 +408,7 @@ class Emitter:
         main, self.out = self.out, []
         self._emit([landing, *bytecode.store_fast(exception)])
         make = functools.partial(eager_code, names=tuple(names))
-        retry = Retry(weakref.ref(self.code), make, self.m.tracer.config.strict, self.m.tracer.writes())
+        retry = Retry(weakref.ref(self.code), make, self.m.tracer.config.strict, self.m.tracer.graphs.writes())
         self._emit(bytecode.prepare_call(bytecode.load_const(retry)))
         self._emit(bytecode.load_fast(exception))
         for name in free:
@@ -690,7 +690,7 @@ class Emitter:
         if value is NULL:
             self._emit(bytecode.push_null())
             return
-        value = self.m.tracer.holders.get(id(value), value)
+        value = self.m.tracer.objects.holders.get(id(value), value)
         if value.source is not None and (
             not isinstance(value, (Constant, Known)) or value.source.kind == _hook.ROOT_LOCAL
         ):
@@ -711,7 +711,7 @@ class Emitter:
 
     def _is_dressed(self, value: TensorValue) -> bool:
         """Whether the graph's tensor is given a class or attributes."""
-        return value.kind not in PLAIN or id(value) in self.m.tracer.dressed
+        return value.kind not in PLAIN or id(value) in self.m.tracer.effects.dressed
 
     def _remember(self, value: Value) -> None:
         """Keeps the object on top of the stack, which is ``value``, for when it is needed again."""
@@ -727,8 +727,8 @@ class Emitter:
             self._emit(bytecode.list_extend(1) if value.kind is list else bytecode.dict_update(1))
             return
         if isinstance(value, (ObjectValue, TensorValue)):
-            initialised = self.m.tracer.initialised
-            for name, attribute in self.m.tracer.attributes_of(value):
+            initialised = self.m.tracer.exceptions.initialised
+            for name, attribute in self.m.tracer.effects.attributes_of(value):
                 if attribute is DELETED:
                     continue
                 if name == "args" and isinstance(value.value, BaseException) and id(value.value) not in initialised:
@@ -750,7 +750,7 @@ class Emitter:
 
     def _pass(self, exception: ObjectValue) -> None:
         """Gives an exception that was raised while tracing its traceback."""
-        raised = self.m.tracer.tracebacks.get(id(exception.value))
+        raised = self.m.tracer.exceptions.tracebacks.get(id(exception.value))
         if raised is not None:
             self._call_constant(Passed(raised[1]), exception)
             self._emit(bytecode.pop_top())
@@ -812,7 +812,9 @@ class Emitter:
         elif isinstance(value, PartialValue):
             args = SequenceValue([value.function, *value.args], tuple)
             self._call_constant(_applied, Known(functools.partial), args, DictValue(dict(value.kwargs)))
-        elif isinstance(value, NamedMethod) and id(value.receiver) in self.m.tracer.holders:  # the builtin class's own
+        elif (
+            isinstance(value, NamedMethod) and id(value.receiver) in self.m.tracer.objects.holders
+        ):  # the builtin class's own
             self._call_constant(getattr(value.receiver.python_type, value.name).__get__, value.receiver)
         elif isinstance(value, NamedMethod):
             self.value(value.receiver)
@@ -881,8 +883,8 @@ class Emitter:
         """A bare instance of the class, with what it holds as a builtin container; :meth:`_fill` gives it attributes."""
         cls, held = value.python_type, value.content
         if isinstance(value.value, BaseException):
-            args = dict(self.m.tracer.attributes_of(value)).get("args")
-            initialise, given, named = self.m.tracer.initialised.get(id(value.value), (None, None, {}))
+            args = dict(self.m.tracer.effects.attributes_of(value)).get("args")
+            initialise, given, named = self.m.tracer.exceptions.initialised.get(id(value.value), (None, None, {}))
             if args is None and given is None:
                 given = [Constant(a) for a in value.value.args]
             new = args if given is None else SequenceValue(list(given), tuple)
@@ -1041,7 +1043,7 @@ def _steps(steps: list[tuple[str, list[Any]]]) -> Value:
 
 def change_of_modes(tracer: Tracer) -> tuple[int, list[Value]]:
     """How many of the modes around the frame the program has left, and those that it has entered."""
-    before, now = tracer.outer_modes, tracer.function_modes
+    before, now = tracer.torch_state.outer_modes, tracer.torch_state.function_modes
     same = next(
         (i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a is not b), min(len(before), len(now))
     )
@@ -1051,13 +1053,13 @@ def change_of_modes(tracer: Tracer) -> tuple[int, list[Value]]:
 def effects(machine: Machine) -> list[Value]:
     """Values that existing objects must receive after the graph, whatever else the frame does."""
     tracer = machine.tracer
-    found: list[Value] = [value for owner, value in tracer.attributes.values() if owner.source is not None]
-    for container in tracer.mutated.values():
+    found: list[Value] = [value for owner, value in tracer.effects.attributes.values() if owner.source is not None]
+    for container in tracer.effects.mutated.values():
         if container.source is not None:
             found += contents(container, tracer)
-    found += [value for _, value in tracer.written_globals.values()]
+    found += [value for _, value in tracer.effects.globals.values()]
     found += change_of_modes(tracer)[1]
-    found += [c.contents for c in tracer.written_cells.values() if c.contents is not None]
+    found += [c.contents for c in tracer.effects.cells.values() if c.contents is not None]
     return found
 
 

@@ -28,7 +28,7 @@ from ..diagnostics import as_line, make, raised
 from ..ir.straight_line import straight_line
 from ..notices import FuselensWarning
 from ..report import Diagnostic, Guard, Shape, Span, Symbol
-from . import _hook, classify, marks, stance, tensor_layout
+from . import _hook, classify, marks, stance, tensor_layout, wrapping
 from . import sources as src
 from .breaks import (
     BackendError,
@@ -325,11 +325,11 @@ class FrameCompiler:
                 b.__traceback__ = b.__context__ = None  # frames that refer to the break: a cycle
                 continue
             finally:
-                tracer.leave_contexts()
+                tracer.torch_state.leave_contexts(tracer.span)
             if finished:
                 found = None
             try:
-                unfinished(tracer.contexts, machine)
+                unfinished(tracer.torch_state.contexts, machine)
                 values = [machine.result] if machine.result is not None else live_values(machine)
                 values += effects(machine)
                 values += [c.contents for c in machine.cells.values() if c.contents is not None]
@@ -347,11 +347,11 @@ class FrameCompiler:
             if found.span is None:
                 found.span, found.stack = machine.program.span(machine.instruction), machine.user_stack()
             self._record_break(found, tracer)
-        elif tracer.operations == 0 and code is not self.root and RESUME_MARK not in code.co_name:
+        elif tracer.graphs.operations == 0 and code is not self.root and RESUME_MARK not in code.co_name:
             _hook.skip(code)
             return None
         graph = self._graph(tracer, machine, outputs, grad_enabled)
-        emitter = Emitter(machine, outputs, graph, len(tracer.inputs), self.resumes, grad_enabled)
+        emitter = Emitter(machine, outputs, graph, len(tracer.graphs.inputs), self.resumes, grad_enabled)
         replacement = (
             emitter.returning(machine.result) if machine.result is not None else emitter.breaking(self.config.explore)
         )
@@ -363,8 +363,8 @@ class FrameCompiler:
             text=f"torch.is_grad_enabled() is {grad_enabled}",
             span=None,
         )
-        if tracer.inputs or tracer.operations:
-            tracer.guard_ambient()
+        if tracer.graphs.inputs or tracer.graphs.operations:
+            tracer.torch_state.guard_ambient(tracer.span)
         tracer.guard_distinct()
         if tracer.sizes is not None:
             facts.symbols = tracer.sizes.add_guards(tracer.guards)
@@ -396,7 +396,7 @@ class FrameCompiler:
             names[i]: Lazy(value, src.local(i, names[i]), _first_span(code)) for i, value in enumerate(args)
         }
         free = [
-            tracer.cell(cell, name.removesuffix(OWN_MARK), src.closure_cell(i, name.removesuffix(OWN_MARK)))
+            wrapping.cell(tracer, cell, name.removesuffix(OWN_MARK), src.closure_cell(i, name.removesuffix(OWN_MARK)))
             for i, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__ or (), strict=True))
         ]
         machine = Machine(tracer, code, locals_, free, function.__globals__, src.frame_globals())
@@ -404,7 +404,7 @@ class FrameCompiler:
         return tracer, machine
 
     def _record_break(self, found: Break, tracer: Tracer) -> None:
-        cost = f"{tracer.operations} operation{'' if tracer.operations == 1 else 's'} compiled before it; the rest starts a new graph"
+        cost = f"{tracer.graphs.operations} operation{'' if tracer.graphs.operations == 1 else 's'} compiled before it; the rest starts a new graph"
         cost += f"; the call of {found.inner} becomes a frame of its own" if found.inner else ""
         diagnostic = found.diagnostic(self.mode, cost)
         if self.config.fullgraph or _break_is_error(tracer):
@@ -413,39 +413,41 @@ class FrameCompiler:
 
     def _graph(self, tracer: Tracer, machine: Machine, outputs: list[fx.Node], grad_enabled: bool) -> Any:
         """The compiled graph; None when nothing was captured."""
-        if tracer.operations == 0 and not outputs:
+        if tracer.graphs.operations == 0 and not outputs:
             return None
         span, tracer.span = tracer.span, None  # what the stages decide, no line of the program forces
         if torch.is_grad_enabled() != grad_enabled:
-            node = tracer.graph.call_function(torch_private.SET_GRAD_ENABLED, (grad_enabled,))
+            node = tracer.graphs.current.call_function(torch_private.SET_GRAD_ENABLED, (grad_enabled,))
             node.meta["val"] = None
             torch_private.set_grad_enabled(grad_enabled)
-        tracer.graph.output(tuple(outputs)).meta["span"] = span
-        module = torch_private.graph_module(torch.nn.Module(), tracer.graph)
-        if tracer.operations == 0:  # numbers only
+        tracer.graphs.current.output(tuple(outputs)).meta["span"] = span
+        module = torch_private.graph_module(torch.nn.Module(), tracer.graphs.current)
+        if tracer.graphs.operations == 0:  # numbers only
             return _hook.disabled(straight_line(module))
         captured = Captured(
             module=module,
-            inputs=[t for _, t in tracer.inputs],
-            fakes=tracer.initial_fakes(),
+            inputs=[t for _, t in tracer.graphs.inputs],
+            fakes=tracer.graphs.initial_fakes(tracer.fake_mode),
             grad_enabled=grad_enabled,
             frame=machine.code.co_name,
             span=_first_span(machine.code),
-            operations=tracer.operations,
+            operations=tracer.graphs.operations,
             fake_mode=tracer.fake_mode,
             sizes=tracer.sizes,
             resumable=True,
             owned=tuple(
                 i
-                for i, (s, given) in enumerate(tracer.inputs)
-                if isinstance(given, torch.Tensor) and tracer.hangs_on_module(s)
+                for i, (s, given) in enumerate(tracer.graphs.inputs)
+                if isinstance(given, torch.Tensor) and tracer.objects.hangs_on_module(s)
             ),
             arguments=tuple(
-                i for i, (s, given) in enumerate(tracer.inputs) if s.is_argument and isinstance(given, torch.Tensor)
+                i
+                for i, (s, given) in enumerate(tracer.graphs.inputs)
+                if s.is_argument and isinstance(given, torch.Tensor)
             ),
         )
         compiled = self.compile_graph(captured)
-        if tracer.outer_modes or any(torch_private.asks_class(given) for given in captured.inputs):
+        if tracer.torch_state.outer_modes or any(torch_private.asks_class(given) for given in captured.inputs):
             compiled = _hook.disabled(torch_private.plainly(compiled))
         captured.inputs.clear()  # a backward that is yet to be compiled keeps `captured`, and must not keep these alive
         return compiled
@@ -464,7 +466,7 @@ def _surrounded_by() -> str | None:
 
 def _break_is_error(tracer: Tracer) -> bool:
     """What ``error_on_graph_break`` says where the trace has come to."""
-    _, traced = tracer.attributes.get((id(SWITCH), "error"), (None, None))
+    _, traced = tracer.effects.attributes.get((id(SWITCH), "error"), (None, None))
     return bool(traced.value) if isinstance(traced, Constant) else SWITCH.error
 
 

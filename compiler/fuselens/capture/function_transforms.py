@@ -469,7 +469,7 @@ def _replaced(m: Machine, owner: ObjectValue, tensors: dict[str, Value], tie: bo
     if unknown:
         raise Break("FL104", what=what, why=f"the module has no parameter or buffer {unknown[0]!r}")
     tied = {id(everything[n]): v for n, v in tensors.items()} if tie else {}
-    before = dict(m.tracer.attributes)
+    before = dict(m.tracer.effects.attributes)
     for name, original in everything.items():
         value = tensors.get(name) or tied.get(id(original))
         if value is None:
@@ -479,11 +479,11 @@ def _replaced(m: Machine, owner: ObjectValue, tensors: dict[str, Value], tie: bo
         for part in path.split(".") if path else ():
             holder = attributes.load(m, holder, part)
         assert isinstance(holder, ObjectValue)
-        m.tracer.attributes[id(holder.value), last] = (holder, value)
-    replaced = m.tracer.attributes.keys() - before.keys()
+        m.tracer.effects.attributes[id(holder.value), last] = (holder, value)
+    replaced = m.tracer.effects.attributes.keys() - before.keys()
     try:
         yield
     finally:
         for key in replaced:
-            m.tracer.attributes.pop(key, None)
-        m.tracer.attributes.update(before)
+            m.tracer.effects.attributes.pop(key, None)
+        m.tracer.effects.attributes.update(before)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import classify
+from . import classify, graph_inputs
 from .breaks import Break
 from .known import deep_use
 from .rules import rule
@@ -35,10 +35,10 @@ class DrawnFrom(OpaqueValue):
 
 
 def _record(m: Machine, kind: str, target: Any, args: tuple[Value, ...], result: Any, what: str) -> fx.Node:
-    m.tracer.draws_from_generators(what)
-    node = m.tracer.graph.create_node(kind, target, tuple(m.tracer.to_argument(a) for a in args))
+    graph_inputs.check_draws(m.tracer, what)
+    node = m.tracer.graphs.current.create_node(kind, target, tuple(m.tracer.to_argument(a) for a in args))
     node.meta.update(val=result, span=m.tracer.span)
-    m.tracer.operations += 1
+    m.tracer.graphs.operations += 1
     return node
 
 

@@ -153,7 +153,7 @@ def iterator(m: Machine, value: Value) -> Value:
 def advance(m: Machine, value: Value) -> Value | None:
     """The next item of an iterator; None when there is none left."""
     value = m.use(value)
-    m.tracer.touch(value, "an iterator")
+    m.tracer.effects.touch(value, "an iterator")
     if isinstance(value, CombinedIterator):
         return _advance_combined(m, value)
     if isinstance(value, GeneratorValue):
@@ -312,8 +312,8 @@ def stop_iteration(m: Machine, returned: Value | None) -> Raised:
     """What ``next`` raises at the end of an iterator."""
     raised = raising(StopIteration())
     if returned is not None and not (isinstance(returned, Constant) and returned.value is None):
-        m.tracer.attributes[id(raised.value.value), "args"] = (raised.value, SequenceValue([returned], tuple))
-        m.tracer.attributes[id(raised.value.value), "value"] = (raised.value, returned)
+        m.tracer.effects.attributes[id(raised.value.value), "args"] = (raised.value, SequenceValue([returned], tuple))
+        m.tracer.effects.attributes[id(raised.value.value), "value"] = (raised.value, returned)
     return raised
 
 

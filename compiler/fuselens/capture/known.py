@@ -15,7 +15,7 @@ import torch
 
 from . import attributes, classify
 from .breaks import Break, Raised, raising
-from .tracer import CONSTANT_TYPES, IMMUTABLE, specialise
+from .tracer import specialise
 from .values import (
     Constant,
     DequeValue,
@@ -35,6 +35,7 @@ from .values import (
     TensorValue,
     Value,
 )
+from .wrapping import CONSTANT_TYPES, IMMUTABLE
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -209,12 +210,12 @@ class HashedKey(IdentityKey):
         self.hash = hashed
         self.born = machine.tracer.now
         self.pure = pure
-        self._attributes = machine.tracer.attributes_of(value)
+        self._attributes = machine.tracer.effects.attributes_of(value)
 
     def lasts(self, tracer: Tracer) -> bool:
         """Whether the key would be hashed as it was, which an object may not be that was assigned to since."""
         assert isinstance(self.value, ObjectValue)
-        return self.pure and tracer.attributes_of(self.value) == self._attributes
+        return self.pure and tracer.effects.attributes_of(self.value) == self._attributes
 
     def __eq__(self, other: object) -> bool:
         from .operators import equal
@@ -270,11 +271,11 @@ def _key_of(m: Machine, value: Value) -> Any:
     if isinstance(value, (SequenceValue, DictValue, SetValue)):
         raise raising(TypeError(f"unhashable type: '{value.python_type.__name__}'"))
     if isinstance(value, FunctionValue):
-        return m.tracer.identity_key(value.function, value)
+        return m.tracer.objects.identity_key(value.function, value)
     if isinstance(value, RuntimeNumber):
         return NumberKey(value.token, value)
     if isinstance(value, (MadeFunction, TensorValue)):
-        return m.tracer.identity_key(value, value)
+        return m.tracer.objects.identity_key(value, value)
     if isinstance(value, ObjectValue):
         return _object_key(m, value)
     raise Break("FL105", what="a dictionary key", why=f"{value.describe()} is not known while tracing")
@@ -287,12 +288,12 @@ def _object_key(m: Machine, value: ObjectValue) -> IdentityKey:
         raise raising(TypeError(f"unhashable type: '{kind.__name__}'"))
     comparison, _ = attributes.class_member(m, kind, "__eq__")
     if hasher is object.__dict__["__hash__"] and comparison is object.__dict__["__eq__"]:
-        return m.tracer.identity_key(value.value, value)
-    before = m.tracer.effects_so_far()
+        return m.tracer.objects.identity_key(value.value, value)
+    before = m.tracer.effects.so_far()
     hashed = m.use(m.call(attributes.bind(m, hasher, value, "__hash__", place), [], {}))
     if isinstance(hashed, Constant) and isinstance(hashed.value, int):
         variables = getattr(hasher, "__closure__", None) and hasher.__code__.co_freevars != ("__class__",)
-        return HashedKey(m, value, hashed.value, before == m.tracer.effects_so_far() and not variables)
+        return HashedKey(m, value, hashed.value, before == m.tracer.effects.so_far() and not variables)
     raise Break("FL105", what="a dictionary key", why=f"the hash of {value.describe()} is not known while tracing")
 
 

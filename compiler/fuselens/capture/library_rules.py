@@ -75,7 +75,7 @@ def _bind(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         bound = signature.value.bind(*given, **named)
     except TypeError as e:
         raise raising(e) from None
-    made = m.tracer.made(inspect.BoundArguments.__new__(inspect.BoundArguments))
+    made = m.tracer.objects.made(inspect.BoundArguments.__new__(inspect.BoundArguments))
     attributes.assign(m, made, "_signature", signature)
     attributes.assign(m, made, "arguments", _stood_for(m, stands, bound.arguments))
     return made
@@ -187,7 +187,7 @@ def _own_attributes(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> 
 def _namespace(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args:
         raise Break("FL104", what="types.SimpleNamespace", why="its arguments do not fit")
-    made = m.tracer.made(types.SimpleNamespace())
+    made = m.tracer.objects.made(types.SimpleNamespace())
     for name, value in kwargs.items():
         attributes.store_directly(m, made, name, value)
     return made
@@ -239,18 +239,18 @@ def _only_computes(m: Machine, value: ObjectValue, args: list[Value], kwargs: di
     """Whether a call of the function that has a cache does nothing but to compute: it is traced aside."""
     assert value.source is not None
     tracer = m.tracer
-    before, operations = _outside(m), tracer.operations
+    before, operations = _outside(m), tracer.graphs.operations
     function = m.use(tracer.lazy(value.value.__wrapped__, src.generic_attribute(value.source, "__wrapped__")))
-    with tracer.scope() as scope:
+    with tracer.graphs.scope() as scope:
         deep_use(m, m.call(function, args, kwargs))
-    tracer.operations = operations
+    tracer.graphs.operations = operations
     random = any(map(torch_private.may_draw, scope.graph.nodes))
     return not scope.captured and not random and _outside(m) == before
 
 
 def _outside(m: Machine) -> tuple[Any, ...]:
     """Effects but those on objects, which a subgraph may change only where it made them."""
-    nodes, _, _, *variables = m.tracer.effects_so_far()
+    nodes, _, _, *variables = m.tracer.effects.so_far()
     return nodes, *variables
 
 

@@ -242,9 +242,9 @@ class Machine:
         if raised.chains:
             raised.chains = False
             self._chain(raised.value)
-        first = self.tracer.raised_at.setdefault(id(raised.value), (self.tracer.now, raised))
+        first = self.tracer.exceptions.raised_at.setdefault(id(raised.value), (self.tracer.now, raised))
         if (self.instruction.op, self.instruction.argval) not in _KEEP_TRACEBACK:
-            places = self.tracer.tracebacks.setdefault(id(raised.value.value), (raised.value, []))[1]
+            places = self.tracer.exceptions.tracebacks.setdefault(id(raised.value.value), (raised.value, []))[1]
             places.insert(0, (self.code, self.instruction.position or bytecode.NO_POSITION))
         if handler is None:
             if self.depth:
@@ -526,11 +526,11 @@ def read_cell(m: Machine, cell: CellValue, name: str) -> Value:
 @handles("STORE_DEREF")
 def _store_deref(m: Machine, name: str) -> None:
     cell = m.cells[name]
-    m.tracer.touch(cell, f"assignment to `{name}`")
+    m.tracer.effects.touch(cell, f"assignment to `{name}`")
     cell.contents = m.take()
     cell.written = True
     if cell.source is not None:
-        m.tracer.written_cells[id(cell)] = cell
+        m.tracer.effects.cells[id(cell)] = cell
     if not m.program.library and isinstance(cell.contents, TensorValue):
         m.tracer.remember_shape(name, m.program.span(m.instruction), cell.contents)
 
@@ -546,7 +546,7 @@ def _delete_deref(m: Machine, name: str) -> None:
 
 @handles("LOAD_GLOBAL", "LOAD_NAME")
 def _load_global(m: Machine, name: str) -> None:
-    written = m.tracer.written_globals.get((id(m.globals), name))
+    written = m.tracer.effects.globals.get((id(m.globals), name))
     if written is not None:
         m.push(written[1])
         return
@@ -575,8 +575,8 @@ def _load_global(m: Machine, name: str) -> None:
 
 @handles("STORE_GLOBAL")
 def _store_global(m: Machine, name: str) -> None:
-    m.tracer.touch(None, f"assignment to global `{name}`")
-    m.tracer.written_globals[id(m.globals), name] = (m.globals, m.take())
+    m.tracer.effects.touch(None, f"assignment to global `{name}`")
+    m.tracer.effects.globals[id(m.globals), name] = (m.globals, m.take())
 
 
 @handles("DELETE_GLOBAL", "STORE_NAME", "DELETE_NAME")
@@ -788,7 +788,7 @@ def _list_below(m: Machine, depth: int) -> SequenceValue:
     target = m.use(m.stack[-depth])
     if not isinstance(target, SequenceValue):
         raise Break("FL105", what="a list display", why=f"it fills {target.describe()}")
-    m.tracer.mutate(target)
+    m.tracer.effects.mutate(target)
     return target
 
 
@@ -797,7 +797,7 @@ def _dict_below(m: Machine, depth: int) -> DictValue:
     target = m.use(m.stack[-depth])
     if not isinstance(target, DictValue):
         raise Break("FL105", what="a dictionary display", why=f"it fills {target.describe()}")
-    m.tracer.mutate(target)
+    m.tracer.effects.mutate(target)
     return target
 
 
@@ -806,7 +806,7 @@ def _set_below(m: Machine, depth: int) -> SetValue:
     target = m.use(m.stack[-depth])
     if not isinstance(target, SetValue):
         raise Break("FL105", what="a set display", why=f"it fills {target.describe()}")
-    m.tracer.mutate(target)
+    m.tracer.effects.mutate(target)
     return target
 
 

@@ -73,7 +73,7 @@ def named_method(m: Machine, method: NamedMethod, args: list[Value], kwargs: dic
     if found is not None:
         _check_arguments(found, receiver, name, args, kwargs)
         if name in _MUTATORS and isinstance(receiver, (SequenceValue, DictValue, SetValue)):
-            m.tracer.mutate(receiver)
+            m.tracer.effects.mutate(receiver)
         if not isinstance(receiver, DequeValue) or name == "reverse":
             return found(m, receiver, *args, **kwargs)
         before = list(map(id, receiver.items))
@@ -134,7 +134,7 @@ def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value
         return RULES[getattr(torch, name)](m, [receiver, *args], kwargs)
     if name == "type" and args and isinstance(kind := plain(m.use(args[0])), type):
         args = [Constant(f"{kind.__module__}.{kind.__name__}"), *args[1:]]
-    if name == "storage_offset" and not args and not kwargs and m.tracer.owns_storage(receiver):
+    if name == "storage_offset" and not args and not kwargs and m.tracer.graphs.owns_storage(receiver):
         return m.tracer.call("call_method", name, (receiver,), {}, "Tensor.storage_offset")
     if name == "numpy":
         return numpy_rules.array_of(m, receiver, args, kwargs)
@@ -153,7 +153,7 @@ def _requires_grad(m: Machine, tensor: TensorValue, args: list[Value], kwargs: d
     wanted = m.truth(kwargs.get("requires_grad", args[0] if args else Constant(True)))
     if wanted is tensor.fake.requires_grad:
         return tensor
-    if wanted is None or len(m.tracer.scopes) > 1:
+    if wanted is None or m.tracer.graphs.nested:
         raise Break("FL104", what="Tensor.requires_grad_", why="a function that is transformed cannot make leaves")
     if tensor.source is not None:
         attributes.guard_leaf(m, tensor)

@@ -266,7 +266,7 @@ def _concatenated(m: Machine, left: SequenceValue, right: Value, inplace: bool) 
     growing = isinstance(left, DequeValue) or left.kind is list
     if inplace and growing:
         added = iterate(m, right)
-        m.tracer.mutate(left)
+        m.tracer.effects.mutate(left)
         left.items.extend(added)
         trim(left)
         return left
@@ -304,7 +304,7 @@ def _repeated(m: Machine, sequence: SequenceValue, times: int, inplace: bool) ->
     if sequence.kind is tuple and times == 1:
         return sequence
     if inplace and not issubclass(sequence.kind, tuple):
-        m.tracer.mutate(sequence)
+        m.tracer.effects.mutate(sequence)
         sequence.items *= times
         trim(sequence)
         return sequence
@@ -318,7 +318,7 @@ def _repeated(m: Machine, sequence: SequenceValue, times: int, inplace: bool) ->
 def _merged(m: Machine, left: DictValue, right: Value, inplace: bool) -> Value | None:
     if inplace:
         added = mapping_items(m, right)
-        m.tracer.mutate(left)
+        m.tracer.effects.mutate(left)
         left.items.update(added)
         return left
     if not isinstance(right, DictValue):
@@ -398,7 +398,7 @@ def _set_operator(m: Machine, left: Value, right: Value, symbol: str, inplace: b
     if a is None or b is None or symbol not in _SET_METHODS:
         return None
     if inplace and isinstance(left, SetValue) and isinstance(left.items, set):
-        m.tracer.mutate(left)
+        m.tracer.effects.mutate(left)
         change_set(m, left, _SET_METHODS[symbol], [b])
         return left
     return combined_sets(a, _SET_METHODS[symbol], [b], set if view else type(a.items))
@@ -698,7 +698,7 @@ def _dict_item(m: Machine, container: DictValue, key: Value) -> Value:
     factory = container.factory
     if factory is not None and not (isinstance(factory, Constant) and factory.value is None):
         made = m.call(factory, [], {})
-        m.tracer.mutate(container)
+        m.tracer.effects.mutate(container)
         container.items[wanted] = made
         return m.use(made)
     raise key_error(wanted)
@@ -741,7 +741,7 @@ def store_subscript(m: Machine, container: Value, key: Value, value: Value) -> N
         return
     if isinstance(container, DictValue):
         wanted = key_of(m, key)
-        m.tracer.mutate(container)
+        m.tracer.effects.mutate(container)
         container.items[wanted] = value
         return
     if isinstance(container, SequenceValue) and not issubclass(container.kind, tuple):
@@ -763,7 +763,7 @@ def store_subscript(m: Machine, container: Value, key: Value, value: Value) -> N
         except (IndexError, ValueError, TypeError) as e:
             what = "" if isinstance(container, DequeValue) else "assignment "
             raise raising(_out_of_range(container, what) if isinstance(e, IndexError) else e) from None
-        m.tracer.mutate(container)
+        m.tracer.effects.mutate(container)
         return
     if isinstance(container, ObjectValue):
         if special(m, container, "__setitem__", [key, value]) is not None:
@@ -783,7 +783,7 @@ def delete_subscript(m: Machine, container: Value, key: Value) -> None:
         wanted = key_of(m, key)
         if wanted not in container.items:
             raise key_error(wanted)
-        m.tracer.mutate(container)
+        m.tracer.effects.mutate(container)
         del container.items[wanted]
         return
     if isinstance(container, SequenceValue) and not issubclass(container.kind, tuple):
@@ -795,7 +795,7 @@ def delete_subscript(m: Machine, container: Value, key: Value) -> None:
         except (IndexError, ValueError, TypeError) as e:
             what = "" if isinstance(container, DequeValue) else "assignment "
             raise raising(_out_of_range(container, what) if isinstance(e, IndexError) else e) from None
-        m.tracer.mutate(container)
+        m.tracer.effects.mutate(container)
         return
     if isinstance(container, ObjectValue):
         if special(m, container, "__delitem__", [key]) is not None:

@@ -37,7 +37,7 @@ def _is_tensor(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
 
 @rule(torch_private.DISPATCH_MODES)
 def _dispatch_modes(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    m.tracer.guard_ambient()
+    m.tracer.torch_state.guard_ambient(m.tracer.span)
     return Constant(torch_private.DISPATCH_MODES())
 
 
@@ -47,7 +47,7 @@ def _parameter(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
     given = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
     data, wanted = m.use(given.get("data", Constant(None))), m.use(given.get("requires_grad", Constant(True)))
     what = "torch.nn.Parameter"
-    if not isinstance(data, TensorValue) or not isinstance(wanted, Constant) or len(m.tracer.scopes) > 1:
+    if not isinstance(data, TensorValue) or not isinstance(wanted, Constant) or m.tracer.graphs.nested:
         raise Break("FL104", what=what, why="what it is made of is not known while tracing")
     if data.kind not in (torch.Tensor, torch.nn.Parameter):
         raise Break("FL104", what=what, why="it is made of an instance of a subclass")
@@ -64,19 +64,19 @@ def _is_grad_enabled(m: Machine, args: list[Value], kwargs: dict[str, Value]) ->
 
 @rule(torch.is_inference_mode_enabled)
 def _is_inference_mode_enabled(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    m.tracer.guard_ambient()
+    m.tracer.torch_state.guard_ambient(m.tracer.span)
     return Constant(torch.is_inference_mode_enabled())
 
 
 @rule(torch.jit.is_tracing, torch_private.TORCHSCRIPT_RECORDS)
 def _is_tracing(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    m.tracer.guard_ambient()
+    m.tracer.torch_state.guard_ambient(m.tracer.span)
     return Constant(False)
 
 
 @rule(torch_private.TRACING_STATE)
 def _tracing_state(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    m.tracer.guard_ambient()
+    m.tracer.torch_state.guard_ambient(m.tracer.span)
     return Constant(None)
 
 
@@ -97,7 +97,7 @@ def _nothing(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @rule(torch.get_default_dtype)
 def _get_default_dtype(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    m.tracer.guard_ambient()
+    m.tracer.torch_state.guard_ambient(m.tracer.span)
     return Constant(torch.get_default_dtype())
 
 
@@ -136,7 +136,7 @@ def _assert(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 def _require_known_grad_mode(m: Machine) -> None:
-    if not m.tracer.scopes[-1].grad_mode_known:
+    if not m.tracer.graphs.scopes[-1].grad_mode_known:
         raise Break("FL104", what="grad mode", why="a backward runs with it or without it")
 
 
@@ -146,7 +146,7 @@ def set_grad_enabled(m: Machine, enabled: bool) -> None:
     if torch.is_grad_enabled() == enabled:
         return
     torch_private.set_grad_enabled(enabled)
-    node = m.tracer.graph.call_function(torch_private.SET_GRAD_ENABLED, (enabled,))
+    node = m.tracer.graphs.current.call_function(torch_private.SET_GRAD_ENABLED, (enabled,))
     node.meta["val"] = None
     node.meta["span"] = m.tracer.span
 
