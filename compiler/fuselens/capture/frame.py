@@ -404,7 +404,8 @@ class FrameCompiler:
         return tracer, machine
 
     def _record_break(self, found: Break, tracer: Tracer) -> None:
-        cost = f"{tracer.graphs.operations} operation{'' if tracer.graphs.operations == 1 else 's'} compiled before it; the rest starts a new graph"
+        n = tracer.graphs.operations
+        cost = f"{n} operation{'' if n == 1 else 's'} compiled before it; the rest starts a new graph"
         cost += f"; the call of {found.inner} becomes a frame of its own" if found.inner else ""
         diagnostic = found.diagnostic(self.mode, cost)
         if self.config.fullgraph or _break_is_error(tracer):

@@ -121,10 +121,8 @@ def enter(m: Machine, context: TorchContext) -> None:
         context.real = contextlib.nullcontext()
         return
     if isinstance(context, FunctionSwitch):
-        context.real, tracer.torch_state.function_state = (
-            tracer.torch_state.function_state,
-            max(context.state, tracer.torch_state.function_state),
-        )
+        state = tracer.torch_state
+        context.real, state.function_state = state.function_state, max(context.state, state.function_state)
         context.born = tracer.now
         tracer.torch_state.contexts.append(context)
         return
