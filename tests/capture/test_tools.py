@@ -19,7 +19,7 @@ import torch
 
 import fuselens
 from fuselens.capture import _hook, resuming
-from fuselens.capture.emit import RESUME_MARK
+from fuselens.capture.resuming import RESUME_MARK
 
 HANDS_OVER = [(resuming.__file__, "run_tails"), (resuming.__file__, "__call__")]
 x = torch.tensor([1.0, -2.0, 3.0])

@@ -41,11 +41,13 @@ from .breaks import (
     RecompileError,
     UsageError,
 )
-from .emit import RESUME_MARK, Emitter, Resumes, effects, live_values, needed_nodes
+from .emit import Emitter
 from .iterators import abandoned
+from .liveness import effects, live_values, needed_nodes
 from .machine import Machine
 from .mismatch import mismatch
-from .resuming import OWN_MARK
+from .resume_code import Resumes
+from .resuming import OWN_MARK, RESUME_MARK
 from .switches import SWITCH
 from .symbols import INTEGER, FloatCompared, NotGuardable, Sizes, SizesChanged, Variation, Violated
 from .tracer import Tracer
