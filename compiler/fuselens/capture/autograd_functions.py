@@ -138,7 +138,7 @@ def _apply(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if differentiable:
         backward = attributes.load(m, owner, "backward")
         if isinstance(backward, FunctionValue) and backward.function.__code__ is _ONCE:
-            from .machine import read_cell
+            from .instruction_variables import read_cell
 
             once = True
             backward = m.use(read_cell(m, next(c for c in closure_of(m, backward) if c.name == "fn"), "fn"))

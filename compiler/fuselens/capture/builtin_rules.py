@@ -789,7 +789,7 @@ def _super(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         first = m.code.co_varnames[0] if m.code.co_argcount else None
         if cell is None or first is None:
             raise Break("FL105", what="super()", why="outside a method")
-        from .machine import read_cell
+        from .instruction_variables import read_cell
 
         cls = m.use(read_cell(m, cell, "__class__"))
         receiver = m.locals.get(first) or m.cells[first].contents

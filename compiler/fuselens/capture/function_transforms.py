@@ -66,7 +66,7 @@ def transform(name: str) -> Callable[[Transform], Transform]:
             return Transformed(name, function, {k: known(m, v, f"torch.func.{name}") for k, v in bound.items()})
 
         def made_before(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-            from .machine import read_cell
+            from .instruction_variables import read_cell
 
             cells = {cell.name: cell for cell in closure_of(m, value)}
             found = {n: m.use(read_cell(m, cells[n], n)) for n in signature.parameters if n in cells}
