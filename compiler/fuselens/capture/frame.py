@@ -93,6 +93,16 @@ class Facts:
 
 
 @dataclass(slots=True)
+class _Trace:
+    """A frame's trace, up to its return or to the break ``found``; ``outputs`` are the nodes that leave its graph."""
+
+    tracer: Tracer
+    machine: Machine
+    outputs: list[fx.Node]
+    found: Break | None
+
+
+@dataclass(slots=True)
 class EntryInfo:
     """What is remembered of an entry to explain misses: its guards, by check index, and the texts of their nodes."""
 
@@ -301,15 +311,49 @@ class FrameCompiler:
         grad_enabled = torch.is_grad_enabled()
         try:
             with torch_private.without_torch_function(), contextlib.ExitStack() as traces:
-                return self._traced(function, code, args, sizes_are, state, traces)
+                return self._compile(function, code, args, sizes_are, state, traces)
         except (SizesChanged, NotGuardable):  # the next trace begins as this one did
             torch_private.set_grad_enabled(grad_enabled)
             raise
 
-    def _traced(
+    def _compile(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str,
         function_state: int, traces: contextlib.ExitStack,
     ) -> _hook.Entry | None:  # fmt: skip
+        """The entry for one frame; None where there is nothing in it to compile."""
+        grad_enabled = torch.is_grad_enabled()
+        trace = self._trace(function, code, args, sizes_are, function_state, traces)
+        tracer, machine = trace.tracer, trace.machine
+        if trace.found is not None:
+            self._record_break(trace.found, tracer, machine)
+        elif tracer.graphs.operations == 0 and code is not self.root and RESUME_MARK not in code.co_name:
+            _hook.skip(code)
+            return None
+        graph = self._graph(tracer, machine, trace.outputs, grad_enabled)
+        emitter = Emitter(machine, trace.outputs, graph, len(tracer.graphs.inputs), self.resumes, grad_enabled)
+        explore = self.config.explore
+        replacement = emitter.returning(machine.result) if machine.result is not None else emitter.breaking(explore)
+        _guard_surroundings(tracer, grad_enabled)
+        facts = Facts(code.co_name)
+        if tracer.sizes is not None:
+            facts.symbols = self._symbols(tracer, tracer.sizes)
+            for resumed, variables in emitter.resumed:
+                self.variations[resumed].axes.update(_symbolic_axes(tracer, variables))
+        entry = _hook.Entry(tracer.guards.build(), replacement.code, replacement.gather_slot)
+        entry.info = EntryInfo(tracer.guards.records, tracer.guards.texts)
+        tracer.remember(self.variations[code])
+        facts.guards, facts.shapes = list(tracer.guards.records), list(tracer.shapes)
+        if self.config.guard_costs:
+            costs = entry.guards.costs(function, args, 1000) or [None] * len(facts.guards)
+            facts.guards = [dataclasses.replace(g, cost_ns=c) for g, c in zip(facts.guards, costs, strict=True)]
+        self.recorder.on_frame(facts)
+        return entry
+
+    def _trace(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str,
+        function_state: int, traces: contextlib.ExitStack,
+    ) -> _Trace:  # fmt: skip
+        """Traces the frame; again, up to the break, where there is one. A trace is deterministic, so no state is copied."""
         stop_at, found = -1, None
         grad_enabled = torch.is_grad_enabled()
         while True:
@@ -331,59 +375,18 @@ class FrameCompiler:
             if finished:
                 found = None
             try:
-                unfinished(tracer.torch_state.contexts, machine)
-                values = [machine.result] if machine.result is not None else live_values(machine)
-                values += effects(machine)
-                values += [c.contents for c in machine.cells.values() if c.contents is not None]
-                outputs = needed_nodes(values, tracer)
-                abandoned(tracer)
-                break
+                return _Trace(tracer, machine, _outputs(tracer, machine), found)
             except CannotRebuild as lost:
-                if not 0 <= lost.born < (machine.steps if stop_at < 0 else stop_at):
-                    refused = FrameUnsupported("FL109", None, what=lost.what, why=lost.why)
-                    refused.cause = found
-                    raise refused from None
-                cause, found = found, Break("FL117", what=lost.what, why=lost.why)
-                stop_at, found.cause = lost.born, cause
-        if found is not None:
-            if found.span is None:
-                found.span, found.stack = machine.program.span(machine.instruction), machine.user_stack()
-            self._record_break(found, tracer)
-        elif tracer.graphs.operations == 0 and code is not self.root and RESUME_MARK not in code.co_name:
-            _hook.skip(code)
-            return None
-        graph = self._graph(tracer, machine, outputs, grad_enabled)
-        emitter = Emitter(machine, outputs, graph, len(tracer.graphs.inputs), self.resumes, grad_enabled)
-        replacement = (
-            emitter.returning(machine.result) if machine.result is not None else emitter.breaking(self.config.explore)
-        )
-        facts = Facts(code.co_name)
-        tracer.guards.check_state(
-            _hook.GRAD_MODE,
-            grad_enabled,
-            name="GRAD_MODE",
-            text=f"torch.is_grad_enabled() is {grad_enabled}",
-            span=None,
-        )
-        if tracer.graphs.inputs or tracer.graphs.operations:
-            tracer.torch_state.guard_ambient(tracer.span)
-        tracer.guard_distinct()
-        if tracer.sizes is not None:
-            facts.symbols = tracer.sizes.add_guards(tracer.guards)
-            for s in facts.symbols:
-                if s.specialised.removeprefix("-").isdigit() and s.span is not None:
-                    self.recorder.on_diagnostic(make("FL203", s.span, what=s.source, value=s.specialised))
-            for resumed, variables in emitter.resumed:
-                self.variations[resumed].axes.update(_symbolic_axes(tracer, variables))
-        entry = _hook.Entry(tracer.guards.build(), replacement.code, replacement.gather_slot)
-        entry.info = EntryInfo(tracer.guards.records, tracer.guards.texts)
-        tracer.remember(self.variations[code])
-        facts.guards, facts.shapes = list(tracer.guards.records), list(tracer.shapes)
-        if self.config.guard_costs:
-            costs = entry.guards.costs(function, args, 1000) or [None] * len(facts.guards)
-            facts.guards = [dataclasses.replace(g, cost_ns=c) for g, c in zip(facts.guards, costs, strict=True)]
-        self.recorder.on_frame(facts)
-        return entry
+                end = machine.steps if stop_at < 0 else stop_at
+                stop_at, found = lost.born, _break_before(lost, found, end)
+
+    def _symbols(self, tracer: Tracer, sizes: Sizes) -> list[Symbol]:
+        """Guards what the graph says about symbolic sizes, and tells of those that became numbers."""
+        symbols = sizes.add_guards(tracer.guards)
+        for s in symbols:
+            if s.specialised.removeprefix("-").isdigit() and s.span is not None:
+                self.recorder.on_diagnostic(make("FL203", s.span, what=s.source, value=s.specialised))
+        return symbols
 
     def _machine(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str, state: int
@@ -405,7 +408,9 @@ class FrameCompiler:
         tracer.root = machine
         return tracer, machine
 
-    def _record_break(self, found: Break, tracer: Tracer) -> None:
+    def _record_break(self, found: Break, tracer: Tracer, machine: Machine) -> None:
+        if found.span is None:
+            found.span, found.stack = machine.program.span(machine.instruction), machine.user_stack()
         n = tracer.graphs.operations
         cost = f"{n} operation{'' if n == 1 else 's'} compiled before it; the rest starts a new graph"
         cost += f"; the call of {found.inner} becomes a frame of its own" if found.inner else ""
@@ -465,6 +470,37 @@ def _surrounded_by() -> str | None:
     if torch_private.dual_level_active():
         return "its tensors may carry tangents of forward-mode differentiation"
     return None
+
+
+def _outputs(tracer: Tracer, machine: Machine) -> list[fx.Node]:
+    """The nodes whose values leave the graph. Raises CannotRebuild where the frame needs what cannot be made again."""
+    unfinished(tracer.torch_state.contexts, machine)
+    values = [machine.result] if machine.result is not None else live_values(machine)
+    values += effects(machine)
+    values += [c.contents for c in machine.cells.values() if c.contents is not None]
+    outputs = needed_nodes(values, tracer)
+    abandoned(tracer)
+    return outputs
+
+
+def _break_before(lost: CannotRebuild, found: Break | None, end: int) -> Break:
+    """The break before what is ``lost`` is made; it must come before the ``end`` of the trace that needed it."""
+    if not 0 <= lost.born < end:
+        refused = FrameUnsupported("FL109", None, what=lost.what, why=lost.why)
+        refused.cause = found
+        raise refused from None
+    made = Break("FL117", what=lost.what, why=lost.why)
+    made.cause = found
+    return made
+
+
+def _guard_surroundings(tracer: Tracer, grad_enabled: bool) -> None:
+    """Guards on torch's state, and on which objects are the same."""
+    text = f"torch.is_grad_enabled() is {grad_enabled}"
+    tracer.guards.check_state(_hook.GRAD_MODE, grad_enabled, name="GRAD_MODE", text=text, span=None)
+    if tracer.graphs.inputs or tracer.graphs.operations:
+        tracer.torch_state.guard_ambient(tracer.span)
+    tracer.guard_distinct()
 
 
 def _break_is_error(tracer: Tracer) -> bool:

@@ -49,13 +49,10 @@ def _unary_not(m: Machine, arg: Any) -> None:
 def _to_bool(m: Machine, arg: Any) -> None:
     value = m.pop()
     truth = m.truth(value)
-    m.push(
-        TruthValue(value)
-        if truth is None and not isinstance(value, TruthValue)
-        else value
-        if truth is None
-        else Constant(truth)
-    )
+    if truth is not None:
+        m.push(Constant(truth))
+    else:
+        m.push(value if isinstance(value, TruthValue) else TruthValue(value))
 
 
 @handles("COMPARE")
