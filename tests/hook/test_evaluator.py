@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from fuselens.capture import _hook as h
-from fuselens.capture import bytecode as bc
+from fuselens.capture import bytecode_emitters as bc
+from fuselens.capture.bytecode_assembly import assemble
 
 ALWAYS = h.Guards([], [])
 
@@ -144,7 +145,7 @@ def gathering(original: types.FunctionType, guards: h.Guards) -> h.Entry:
     """An entry whose code returns the gathered tuple."""
     names = (*original.__code__.co_varnames[: bc_arguments(original)], "gathered")
     body = [*bc.prologue((), original.__code__.co_freevars), *bc.load_fast("gathered"), *bc.return_value()]
-    code = bc.assemble(original.__code__, body, co_varnames=names, co_cellvars=(), co_consts=())
+    code = assemble(original.__code__, body, co_varnames=names, co_cellvars=(), co_consts=())
     return h.Entry(guards, code, len(names) - 1)
 
 

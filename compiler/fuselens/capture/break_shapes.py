@@ -7,7 +7,9 @@ pushes, whether it looks below them, and where it jumps.
 from __future__ import annotations
 
 from . import _hook, bytecode
+from . import bytecode_emitters as emitters
 from .bytecode import Instruction
+from .bytecode_micros import Micro, effect, normalise
 from .iterators import Recipe
 from .values import HandledException, Value
 
@@ -18,9 +20,9 @@ RAISES = ("RAISE_VARARGS", "RERAISE")
 RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 
 
-def condition_of(instruction: Instruction) -> bytecode.Micro | None:
+def condition_of(instruction: Instruction) -> Micro | None:
     """The micro-operation by which a conditional jump on truth jumps; None for other instructions."""
-    for micro in bytecode.normalise(instruction):
+    for micro in normalise(instruction):
         if micro.op == "JUMP_IF_OR_POP" or (micro.op == "POP_JUMP_IF" and isinstance(micro.arg[0], bool)):
             return micro
     return None
@@ -43,12 +45,12 @@ def without_null(instructions: list[Instruction], pushed: int) -> tuple[list[Ins
     A method is loaded as an attribute, a global alone; the NULL that then stands beside it is pushed by the resume function.
     """
     *before, last = (i.copy() for i in instructions)
-    if not any(m.op in ("LOAD_METHOD", "LOAD_SUPER_METHOD", "PUSH_NULL") for m in bytecode.normalise(last)):
+    if not any(m.op in ("LOAD_METHOD", "LOAD_SUPER_METHOD", "PUSH_NULL") for m in normalise(last)):
         return [*before, last], ["value"] * pushed
     if last.op == "BEFORE_WITH":
-        return [*before, *bytecode.before_with(_hook.exit_of)], ["value", "null", "value"]
+        return [*before, *emitters.before_with(_hook.exit_of)], ["value", "null", "value"]
     if last.op == "LOAD_METHOD":
-        (last,) = bytecode.load_attr(last.argval)
+        (last,) = emitters.load_attr(last.argval)
     else:
         last.flag &= ~1
     return [*before, last], ["null", "value"] if bytecode.NULL_FIRST else ["value", "null"]
@@ -63,13 +65,13 @@ def popping(values: list[Value]) -> list[Instruction]:
     """Instructions that take ``values`` from the stack."""
     out: list[Instruction] = []
     for value in reversed(values):
-        out += bytecode.pop_except() if isinstance(value, HandledException) else bytecode.pop_top()
+        out += emitters.pop_except() if isinstance(value, HandledException) else emitters.pop_top()
     return out
 
 
 def peeks(instruction: Instruction) -> bool:
     """Whether the instruction looks at stack entries below those that it pops."""
-    return any(micro.op in _PEEKS for micro in bytecode.normalise(instruction))
+    return any(micro.op in _PEEKS for micro in normalise(instruction))
 
 
 _PEEKS = {
@@ -81,7 +83,7 @@ _PEEKS = {
 def stack_change(last: Instruction, group: list[Instruction]) -> tuple[int, int]:
     """(values popped, values pushed) by a group of instructions that ends with ``last``."""
     pushed = 1
-    for micro in bytecode.normalise(last):
+    for micro in normalise(last):
         if micro.op == "UNPACK_SEQUENCE":
             pushed = micro.arg
         elif micro.op == "UNPACK_EX":
@@ -92,8 +94,8 @@ def stack_change(last: Instruction, group: list[Instruction]) -> tuple[int, int]
             pushed = 2
         elif micro.op in _PUSH_NOTHING:
             pushed = 0
-    effect = sum(bytecode.effect(micro) for i in group for micro in bytecode.normalise(i))
-    return pushed - effect, pushed
+    change = sum(effect(micro) for i in group for micro in normalise(i))
+    return pushed - change, pushed
 
 
 _PUSH_TWO = {"LOAD_METHOD", "LOAD_SUPER_METHOD", "BEFORE_WITH", "IMPORT_FROM", "GET_LEN", "CHECK_EG_MATCH"}

@@ -21,7 +21,8 @@ import torch
 import torch.nn.functional as F
 
 from .. import torch_private
-from . import bytecode, polyfills, switches, torch_polyfills
+from . import polyfills, switches, torch_polyfills
+from .bytecode_decoding import decode
 
 TORCH_DIRECTORY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OWN_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -349,7 +350,7 @@ def frame_reads_itself(code: types.CodeType) -> bool:
     frames that it calls from then on watched, among which resume functions would be."""
     if READS_FRAME.isdisjoint(code.co_names):
         return False
-    instructions = bytecode.decode(code).instructions
+    instructions = decode(code).instructions
     return any(
         i.argval in READS_FRAME and (i.op in ("LOAD_GLOBAL", "LOAD_NAME") or i.argval in _AS_ATTRIBUTES)
         for i in instructions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from . import bytecode
+from . import bytecode_emitters as emitters
 from .bytecode import Handler, Instruction, Position
 
 
@@ -35,10 +35,10 @@ class CodeBuilder:
     def landing(self, covered: list[Instruction], depth: int = 0) -> Iterator[str]:
         """Inside is emitted what an exception of ``covered`` goes to, ``depth`` values below it. Gives the variable in
         which it is."""
-        first, exception = bytecode.nop()[0], self.temporary()
+        first, exception = emitters.nop()[0], self.temporary()
         self.handlers.append(Handler(covered[0], covered[-1], first, depth, False))
         main, self.out = self.out, []
-        self.emit([first, *bytecode.store_fast(exception)])
+        self.emit([first, *emitters.store_fast(exception)])
         yield exception
         self.landings += self.out
         self.out = main

@@ -21,6 +21,7 @@ from torch import fx
 
 from .. import torch_private
 from . import _hook, bytecode
+from . import bytecode_emitters as emitters
 from .break_shapes import (
     RAISES,
     RETURNS,
@@ -35,6 +36,8 @@ from .break_shapes import (
 )
 from .breaks import FrameUnsupported
 from .bytecode import Instruction
+from .bytecode_assembly import assemble
+from .bytecode_micros import normalise
 from .code_builder import CodeBuilder
 from .explore import explore_both
 from .iterators import Recipe, recipe_of
@@ -100,7 +103,7 @@ class Emitter:
         store_cells(self.rebuilder, self._parameters(), only_written=True)
         self._set_grad_mode(self.m.tracer.torch_state.grad_enabled)
         self.rebuilder.value(value)
-        self.code.emit(bytecode.return_value())
+        self.code.emit(emitters.return_value())
         return self._finish()
 
     def breaking(self, explore: bool) -> Replacement:
@@ -112,7 +115,7 @@ class Emitter:
         self.opaque_iterators = self.resumes.repeats(self.m)
         if self.resumes.is_root(self.m.program):
             kept = Kept(self.resumes.family(self.m.program))
-            self.code.emit([*bytecode.load_const(kept), *bytecode.pop_top()])
+            self.code.emit([*emitters.load_const(kept), *emitters.pop_top()])
         replay(self.rebuilder)
         store_cells(self.rebuilder, self._parameters(), only_written=False)
         self._enter_contexts()
@@ -135,7 +138,7 @@ class Emitter:
             if isinstance(value, ContextExit) and not value.exited:
                 self._set_grad_mode(bool(value.context.previous))
                 self.rebuilder.value(value)
-                self.code.emit(bytecode.pop_top())
+                self.code.emit(emitters.pop_top())
                 self.grad_enabled = value.context.enabled
         self._set_grad_mode(self.m.tracer.torch_state.grad_enabled)
 
@@ -156,7 +159,7 @@ class Emitter:
             slot = len(names)
             names.append(GATHERED)
         plain = {n: getattr(original, n).split(RESUME_MARK)[0] for n in ("co_name", "co_qualname")}  # for tracebacks
-        made = bytecode.assemble(original, instructions, self.code.handlers, co_varnames=tuple(names), **plain)
+        made = assemble(original, instructions, self.code.handlers, co_varnames=tuple(names), **plain)
         return Replacement(made, slot)
 
     # --- the call of the graph -----------------------------------------------------------------------------
@@ -169,15 +172,15 @@ class Emitter:
             emit([instruction.copy()])
         if self.graph is None:
             return
-        emit(bytecode.prepare_call(bytecode.load_const(self.graph)))
+        emit(emitters.prepare_call(emitters.load_const(self.graph)))
         # a frame whose guards gather nothing is given no tuple
-        emit(bytecode.load_fast(GATHERED) if gathered else bytecode.load_const(()))
+        emit(emitters.load_fast(GATHERED) if gathered else emitters.load_const(()))
         if gathered != self.n_inputs:
-            emit(bytecode.load_const(slice(0, self.n_inputs)))
-            emit(bytecode.binary_subscr())
-        called = bytecode.call(1)
+            emit(emitters.load_const(slice(0, self.n_inputs)))
+            emit(emitters.binary_subscr())
+        called = emitters.call(1)
         emit(called)
-        emit(bytecode.store_fast(OUTPUTS) if self.rebuilder.outputs else bytecode.pop_top())
+        emit(emitters.store_fast(OUTPUTS) if self.rebuilder.outputs else emitters.pop_top())
         self._retry(called)
 
     def _retry(self, called: list[Instruction]) -> None:
@@ -191,14 +194,14 @@ class Emitter:
         make = functools.partial(eager_code, names=tuple(names))
         retry = Retry(weakref.ref(self.m.code), make, tracer.config.strict, tracer.graphs.writes())
         with self.code.landing(called) as exception:
-            emit(bytecode.prepare_call(bytecode.load_const(retry)))
-            emit(bytecode.load_fast(exception))
+            emit(emitters.prepare_call(emitters.load_const(retry)))
+            emit(emitters.load_fast(exception))
             for name in free:
-                emit(bytecode.load_closure(name))
-            emit(bytecode.build_tuple(len(free)))
+                emit(emitters.load_closure(name))
+            emit(emitters.build_tuple(len(free)))
             for name in names:
-                emit(bytecode.load_fast(name))
-            emit([*bytecode.call(2 + len(names)), *bytecode.return_value()])
+                emit(emitters.load_fast(name))
+            emit([*emitters.call(2 + len(names)), *emitters.return_value()])
 
     def _parameters(self) -> tuple[str, ...]:
         code = self.m.code
@@ -229,16 +232,16 @@ class Emitter:
         self.opaque_iterators = True  # it is advanced here
         below = handled_among(self.m.stack)
         self._push(below)
-        self.code.emit(bytecode.prepare_call(bytecode.load_const(next_or_end)))
+        self.code.emit(emitters.prepare_call(emitters.load_const(next_or_end)))
         self.rebuilder.value(self.m.stack[-1])
-        (item,) = self._protected(index, bytecode.call(1), 1, below)
-        ended = bytecode.nop()[0]
-        self.code.emit([*bytecode.load_fast(item), *bytecode.load_const(END), *bytecode.is_op()])
-        self.code.emit(bytecode.pop_jump_if(True, ended))
+        (item,) = self._protected(index, emitters.call(1), 1, below)
+        ended = emitters.nop()[0]
+        self.code.emit([*emitters.load_fast(item), *emitters.load_const(END), *emitters.is_op()])
+        self.code.emit(emitters.pop_jump_if(True, ended))
         with self.rebuilder.branch():
             self._resume_at(self.m.program.instructions[index + 1], self.m.stack, [item])
         self.code.emit([ended])
-        (micro,) = bytecode.normalise(self.m.instruction)
+        (micro,) = normalise(self.m.instruction)
         self._resume_at(micro.arg, self.m.stack[:-1], [])
 
     def _sides(self, index: int) -> tuple[bool, list[tuple[Instruction, list[Value]]]]:
@@ -256,9 +259,9 @@ class Emitter:
         handled = handled_among(self.m.stack)
         self._push(handled)
         self.rebuilder.value(self.m.stack[-1])
-        (negated,) = self._protected(index, bytecode.unary_not(), 1, handled)
-        label = bytecode.nop()[0]
-        self.code.emit([*bytecode.load_fast(negated), *bytecode.pop_jump_if(not taken_when, label)])
+        (negated,) = self._protected(index, emitters.unary_not(), 1, handled)
+        label = emitters.nop()[0]
+        self.code.emit([*emitters.load_fast(negated), *emitters.pop_jump_if(not taken_when, label)])
         for (target, stack), start in zip(sides, ([], [label]), strict=True):
             self.code.emit(start)
             with self.rebuilder.branch():
@@ -268,19 +271,19 @@ class Emitter:
         """A conditional jump whose both sides are captured, for a look at what they would be."""
         emit = self.code.emit
         taken_when, sides = self._sides(index)
-        emit(bytecode.prepare_call(bytecode.load_const(explore_both)))
+        emit(emitters.prepare_call(emitters.load_const(explore_both)))
         self.rebuilder.value(self.m.stack[-1])
-        emit(bytecode.load_const(taken_when))
-        emit(bytecode.load_const((id(self.m.code), index)))
+        emit(emitters.load_const(taken_when))
+        emit(emitters.load_const((id(self.m.code), index)))
         for target, stack in sides:
             resumption = self._resumption(target, stack)
             emit(self._make_resume(resumption))
             values = [*resumption.stack, *resumption.variables]
             for v in values:
                 self.rebuilder.value(v)
-            emit(bytecode.build_tuple(len(values)))
-        emit(bytecode.call(7))
-        emit(bytecode.return_value())
+            emit(emitters.build_tuple(len(values)))
+        emit(emitters.call(7))
+        emit(emitters.return_value())
 
     def _rest_eagerly(self, index: int) -> None:
         """The breaking instruction cannot be cut out (it may jump): run the rest of the function as it is."""
@@ -288,12 +291,12 @@ class Emitter:
         resumption = self._resumption(instructions[group_start(instructions, index)], self.m.stack)
         code, _ = resume_code(self.m.program, resumption.target, resumption.slots, resumption.names)
         _hook.skip(code)
-        self.code.emit(bytecode.prepare_call(bytecode.make_function(code, closure=cells_of(self.m.code))))
+        self.code.emit(emitters.prepare_call(emitters.make_function(code, closure=cells_of(self.m.code))))
         values = [*resumption.stack, *resumption.variables]
         for v in values:
             self.rebuilder.value(v)
-        self.code.emit(bytecode.call(len(values)))
-        self.code.emit(bytecode.return_value())
+        self.code.emit(emitters.call(len(values)))
+        self.code.emit(emitters.return_value())
 
     # --- the breaking instruction --------------------------------------------------------------------------
 
@@ -302,20 +305,20 @@ class Emitter:
         for value in below:
             if isinstance(value, HandledException):
                 self.rebuilder.value(value.exception)
-                self.code.emit([*bytecode.push_exc_info(), *bytecode.pop_top()])
+                self.code.emit([*emitters.push_exc_info(), *emitters.pop_top()])
             else:
                 self.rebuilder.value(Constant(None) if value is NULL and not bytecode.POPS_NULL else value)
 
     def _unbind(self, instructions: list[Instruction]) -> None:
         """Unbinds variables that the program has unbound, where one of the instructions is about to find that out. Arguments,
         which this frame still has, are kept elsewhere: what handles the error may be made of them."""
-        for micro in (m for i in instructions for m in bytecode.normalise(i)):
+        for micro in (m for i in instructions for m in normalise(i)):
             if micro.op in ("LOAD_FAST", "DELETE_FAST") and micro.arg not in self.m.locals | self.m.cells:
                 if micro.arg in self._parameters():
                     kept = self.rebuilder.displaced[micro.arg] = self.code.temporary()
-                    self.code.emit([*bytecode.load_fast(micro.arg), *bytecode.store_fast(kept)])
-                self.code.emit([*bytecode.load_const(None), *bytecode.store_fast(micro.arg)])
-                self.code.emit(bytecode.delete_fast(micro.arg))
+                    self.code.emit([*emitters.load_fast(micro.arg), *emitters.store_fast(kept)])
+                self.code.emit([*emitters.load_const(None), *emitters.store_fast(micro.arg)])
+                self.code.emit(emitters.delete_fast(micro.arg))
 
     def _protected(self, index: int, plain: list[Instruction], results: int, below: list[Value]) -> list[str]:
         """Runs ``plain``, whose operands are on the stack on top of ``below``, where the program's handlers see its
@@ -324,7 +327,7 @@ class Emitter:
         handler = self.m.program.handlers.get(index)
         self.code.emit(plain)
         for name in reversed(names):
-            self.code.emit(bytecode.store_fast(name))
+            self.code.emit(emitters.store_fast(name))
         self.code.emit(popping(below))
         if handler is not None or handled_among(below):
             self._land(plain, handler, below)
@@ -335,7 +338,7 @@ class Emitter:
         with self.rebuilder.branch(), self.code.landing(plain, len(pushed)) as exception:
             self.code.emit(popping(pushed))
             if handler is None:
-                self.code.emit([*bytecode.load_fast(exception), *bytecode.reraise()])
+                self.code.emit([*emitters.load_fast(exception), *emitters.reraise()])
                 return
             below: list[Value] = list(self.m.stack[: handler.depth])
             if handler.lasti:
@@ -370,10 +373,10 @@ class Emitter:
         slots, names = [*resumption.slots, *pushed], resumption.names
         code = self.resumes.code(self.m, resumption.target, slots, names)
         self.resumed.append((code, dict(zip(names, resumption.variables, strict=True))))
-        load = bytecode.load_const(code)
+        load = emitters.load_const(code)
         if not self.resumes.is_root(self.m.program):
-            load = [*bytecode.prepare_call(bytecode.load_const(weakref.ref(code))), *bytecode.call(0)]
-        return bytecode.make_function(load, closure=cells_of(self.m.code))
+            load = [*emitters.prepare_call(emitters.load_const(weakref.ref(code))), *emitters.call(0)]
+        return emitters.make_function(load, closure=cells_of(self.m.code))
 
     def _resume_at(
         self, target: Instruction, stack: list[Value], pushed: list[str], shapes: list[Slot] | None = None
@@ -383,26 +386,26 @@ class Emitter:
         emit = self.code.emit
         resumption = self._resumption(target, stack)
         is_resumed = RESUME_MARK in self.m.code.co_name
-        emit(bytecode.prepare_call(bytecode.load_const(Tail if is_resumed else run_tails)))
+        emit(emitters.prepare_call(emitters.load_const(Tail if is_resumed else run_tails)))
         emit(self._make_resume(resumption, shapes or ["value"] * len(pushed)))
         for value in resumption.stack:
             self.rebuilder.value(value)
         for name in pushed:
-            emit(bytecode.load_fast(name))
+            emit(emitters.load_fast(name))
         for value in resumption.variables:
             self.rebuilder.value(value)
-        called = bytecode.call(1 + len(resumption.stack) + len(pushed) + len(resumption.variables))
+        called = emitters.call(1 + len(resumption.stack) + len(pushed) + len(resumption.variables))
         emit(called)
-        emit(bytecode.return_value())
+        emit(emitters.return_value())
         if not is_resumed:
             self._passing(called)
 
     def _passing(self, called: list[Instruction]) -> None:
         """What a resume function raises leaves this frame without a mark of it: eager has one frame, at the line that raised."""
         with self.code.landing(called) as exception:
-            self.code.emit([*bytecode.prepare_call(bytecode.load_const(hand_on)), *bytecode.load_fast(exception)])
-            self.code.emit([*bytecode.call(1), *bytecode.pop_top(), *bytecode.load_fast(exception)])
-            self.code.emit(bytecode.reraise())
+            self.code.emit([*emitters.prepare_call(emitters.load_const(hand_on)), *emitters.load_fast(exception)])
+            self.code.emit([*emitters.call(1), *emitters.pop_top(), *emitters.load_fast(exception)])
+            self.code.emit(emitters.reraise())
 
 
 def _passed(value: Value, slot: Slot) -> Value:

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 from torch import fx
 
-from . import bytecode
 from .break_shapes import group_start
 from .breaks import CannotRebuild
 from .bytecode import Instruction
+from .bytecode_liveness import live_locals
 from .iterators import recipe_of
 from .known import hashed_keys, identity_values
 from .machine import Machine
@@ -56,7 +56,7 @@ CONTAINERS = (SequenceValue, DictValue, SetValue)
 def live_names(machine: Machine, target: Instruction) -> list[str]:
     """Local variables that are bound now and read at or after ``target``."""
     program = machine.program
-    live = bytecode.live_locals(program.instructions, program.decoded.handlers)[target]
+    live = live_locals(program.instructions, program.decoded.handlers)[target]
     cells = {*machine.code.co_cellvars, *machine.code.co_freevars}
     return sorted(n for n in machine.locals if n in live and n not in cells)
 

@@ -46,6 +46,8 @@ from . import (  # noqa: F401 - some modules only register rules or handlers of 
     torch_rules,
 )
 from .breaks import Break, FrameUnsupported, Raised, raising
+from .bytecode_decoding import decode, join_with, own_loads, spell_out_super, split_pairs
+from .bytecode_micros import Micro, normalise
 from .instruction_table import HANDLERS
 from .sources import Source
 from .tracer import Tracer, specialise
@@ -88,13 +90,13 @@ class Program:
 
     def __init__(self, code: types.CodeType) -> None:
         self.code = code
-        self.decoded = bytecode.decode(code)
-        bytecode.join_with(self.decoded)
-        bytecode.own_loads(self.decoded)
-        bytecode.split_pairs(self.decoded)
-        bytecode.spell_out_super(self.decoded)
+        self.decoded = decode(code)
+        join_with(self.decoded)
+        own_loads(self.decoded)
+        split_pairs(self.decoded)
+        spell_out_super(self.decoded)
         self.instructions = self.decoded.instructions
-        self.micros = [bytecode.normalise(i) for i in self.instructions]
+        self.micros = [normalise(i) for i in self.instructions]
         self.index = {id(instruction): n for n, instruction in enumerate(self.instructions)}
         self.library = classify.is_library_file(code.co_filename)
         self.fixed = self.library and not classify.is_made_at_run_time(code.co_filename)
@@ -391,4 +393,4 @@ _TESTS = {
     "PUSH_EXC_INFO", "LOAD_GLOBAL", "BUILD_TUPLE", "CHECK_EXC_MATCH", "POP_JUMP_IF", "JUMP", "COPY", "POP_EXCEPT",
     "RERAISE", "NOP", "SWAP", "POP_TOP", "CLEANUP_THROW",
 }  # fmt: skip
-_CONVERTS = (bytecode.Micro("CALL_INTRINSIC_1", "INTRINSIC_STOPITERATION_ERROR"),)
+_CONVERTS = (Micro("CALL_INTRINSIC_1", "INTRINSIC_STOPITERATION_ERROR"),)

@@ -16,7 +16,8 @@ from typing import Any
 from torch import fx
 
 from .. import torch_private
-from . import _hook, bytecode
+from . import _hook
+from . import bytecode_emitters as emitters
 from .attributes import DELETED
 from .breaks import FrameUnsupported
 from .code_builder import CodeBuilder
@@ -90,7 +91,7 @@ class Rebuilder:
     def value(self, value: Value) -> None:
         """Emits code that pushes the object that ``value`` stands for. Mutable objects are made once."""
         if value is NULL:
-            self.code.emit(bytecode.push_null())
+            self.code.emit(emitters.push_null())
             return
         value = self.tracer.objects.holders.get(id(value), value)
         if value.source is not None and (
@@ -100,7 +101,7 @@ class Rebuilder:
             return
         temporary = self._temporaries.get(id(value))
         if temporary is not None:
-            self.code.emit(bytecode.load_fast(temporary))
+            self.code.emit(emitters.load_fast(temporary))
             return
         if id(value) in self._building:
             raise FrameUnsupported("FL109", None, what=value.describe(), why="it holds itself")
@@ -113,22 +114,22 @@ class Rebuilder:
 
     def call(self, function: Any, *args: Value) -> None:
         """Calls ``function``, a constant of the code; its result is on the stack."""
-        self.code.emit(bytecode.prepare_call(bytecode.load_const(function)))
+        self.code.emit(emitters.prepare_call(emitters.load_const(function)))
         for a in args:
             self.value(a)
-        self.code.emit(bytecode.call(len(args)))
+        self.code.emit(emitters.call(len(args)))
 
     def run(self, function: Any, *args: Value) -> None:
         """Calls ``function`` for its effect."""
         self.call(function, *args)
-        self.code.emit(bytecode.pop_top())
+        self.code.emit(emitters.pop_top())
 
     def keep(self, value: Value) -> None:
         """Keeps the object on top of the stack, which is ``value``, for when it is needed again."""
         name = self._temporaries[id(value)] = self.code.temporary()
         self._kept.append(value)
-        self.code.emit(bytecode.copy(1))
-        self.code.emit(bytecode.store_fast(name))
+        self.code.emit(emitters.copy(1))
+        self.code.emit(emitters.store_fast(name))
 
     @contextmanager
     def branch(self) -> Iterator[None]:
@@ -147,12 +148,12 @@ class Rebuilder:
 
     def _source(self, source: Source) -> None:
         if source.kind == _hook.ROOT_LOCAL and source.text not in self._cell_names:
-            self.code.emit(bytecode.load_fast(self.displaced.get(source.text, source.text)))
+            self.code.emit(emitters.load_fast(self.displaced.get(source.text, source.text)))
             return
         position = self.tracer.guards.gather(source)
-        self.code.emit(bytecode.load_fast(GATHERED))
-        self.code.emit(bytecode.load_const(position))
-        self.code.emit(bytecode.binary_subscr())
+        self.code.emit(emitters.load_fast(GATHERED))
+        self.code.emit(emitters.load_const(position))
+        self.code.emit(emitters.binary_subscr())
 
     def give_traceback(self, exception: ObjectValue) -> None:
         """Gives an exception that was raised while tracing its traceback."""
@@ -173,15 +174,15 @@ def build(value: Value, r: Rebuilder) -> None:
 @build.register(Constant)
 @build.register(Known)
 def _(value: Constant | Known, r: Rebuilder) -> None:
-    r.code.emit(bytecode.load_const(value.value))
+    r.code.emit(emitters.load_const(value.value))
 
 
 @build.register(SymbolValue)
 @build.register(OpaqueValue)
 def _output(value: TensorValue | SymbolValue | OpaqueValue, r: Rebuilder) -> None:
-    r.code.emit(bytecode.load_fast(OUTPUTS))
-    r.code.emit(bytecode.load_const(r.outputs[value.node]))
-    r.code.emit(bytecode.binary_subscr())
+    r.code.emit(emitters.load_fast(OUTPUTS))
+    r.code.emit(emitters.load_const(r.outputs[value.node]))
+    r.code.emit(emitters.binary_subscr())
 
 
 @build.register
@@ -189,9 +190,9 @@ def _(value: TensorValue, r: Rebuilder) -> None:
     if value.kind in PLAIN:
         _output(value, r)
         return
-    r.code.emit(bytecode.prepare_call(bytecode.load_const(torch_private.set_class)))
+    r.code.emit(emitters.prepare_call(emitters.load_const(torch_private.set_class)))
     _output(value, r)
-    r.code.emit([*bytecode.load_const(value.python_type), *bytecode.call(2)])
+    r.code.emit([*emitters.load_const(value.python_type), *emitters.call(2)])
 
 
 @build.register
@@ -224,7 +225,7 @@ def _(value: SuperValue, r: Rebuilder) -> None:
 @build.register
 def _(value: CellValue, r: Rebuilder) -> None:
     if r.is_own_cell(value):
-        r.code.emit(bytecode.load_closure(value.name))
+        r.code.emit(emitters.load_closure(value.name))
     else:
         r.call(types.CellType)
 
@@ -238,7 +239,7 @@ def _(value: GradModeContext | TorchContext, r: Rebuilder) -> None:
 @build.register
 def _(value: ContextExit, r: Rebuilder) -> None:
     if value.exited:
-        r.code.emit(bytecode.load_const(None))
+        r.code.emit(emitters.load_const(None))
     else:
         r.call(entered_exit, Known(value.context.maker))
 
@@ -249,7 +250,7 @@ def _(value: ContextExit, r: Rebuilder) -> None:
 @build.register
 def _(value: SequenceValue, r: Rebuilder) -> None:
     if value.kind is list and _holds_mutable(value):
-        r.code.emit(bytecode.build_list(0))
+        r.code.emit(emitters.build_list(0))
     elif value.kind in (list, tuple):
         _items(value, r)
     elif hasattr(value.kind, "_fields"):
@@ -270,7 +271,7 @@ def _(value: DictValue, r: Rebuilder) -> None:
     elif value.kind is not dict:
         r.call(value.kind, DictValue(value.items))
     elif _holds_mutable(value):
-        r.code.emit(bytecode.build_map(0))
+        r.code.emit(emitters.build_map(0))
     else:
         _items(value, r)
 
@@ -288,14 +289,14 @@ def _items(value: SequenceValue | DictValue, r: Rebuilder) -> None:
             if holds_identity((k,)):
                 r.value(from_plain(k, "a dictionary key"))
             else:
-                r.code.emit(bytecode.load_const(k))
+                r.code.emit(emitters.load_const(k))
             r.value(v)
-        r.code.emit(bytecode.build_map(len(value.items)))
+        r.code.emit(emitters.build_map(len(value.items)))
         return
     for v in value.items:
         r.value(v)
     n = len(value.items)
-    r.code.emit(bytecode.build_list(n) if value.kind is list else bytecode.build_tuple(n))
+    r.code.emit(emitters.build_list(n) if value.kind is list else emitters.build_tuple(n))
 
 
 @build.register
@@ -309,7 +310,7 @@ def _(value: SetValue, r: Rebuilder) -> None:
         return
     known = not holds_identity(value.items)
     if known and isinstance(value.items, frozenset):
-        r.code.emit(bytecode.load_const(value.items))
+        r.code.emit(emitters.load_const(value.items))
         return
     steps = _steps_to_order(value) if known else value.steps
     if len(steps) == 1 and steps[0][0] == "add":
@@ -369,7 +370,7 @@ def _(value: GeneratorValue, r: Rebuilder) -> None:
 
 @build.register
 def _(value: FunctionValue, r: Rebuilder) -> None:
-    r.code.emit(bytecode.load_const(value.function))
+    r.code.emit(emitters.load_const(value.function))
 
 
 @build.register
@@ -377,7 +378,7 @@ def _(value: MadeFunction, r: Rebuilder) -> None:
     annotations = None if value.has_late_annotations() else value.annotations
     plain = not (value.defaults or value.kwdefaults or annotations)
     if plain and value.globals is r.m.globals and all(map(r.is_own_cell, value.closure)):
-        r.code.emit(bytecode.make_function(value.code, closure=[cell.name for cell in value.closure]))
+        r.code.emit(emitters.make_function(value.code, closure=[cell.name for cell in value.closure]))
     else:
         nothing = Constant(None)
         r.call(
@@ -386,7 +387,7 @@ def _(value: MadeFunction, r: Rebuilder) -> None:
         )  # fmt: skip
     if value.annotate is not None:
         r.value(value.annotate)
-        r.code.emit(bytecode.set_annotations(by_function=True))
+        r.code.emit(emitters.set_annotations(by_function=True))
 
 
 @build.register
@@ -404,7 +405,7 @@ def _(value: NamedMethod, r: Rebuilder) -> None:
         r.call(getattr(value.receiver.python_type, value.name).__get__, value.receiver)
     else:
         r.value(value.receiver)
-        r.code.emit(bytecode.load_attr(value.name))
+        r.code.emit(emitters.load_attr(value.name))
 
 
 @build.register
@@ -463,7 +464,7 @@ def _complete(value: Value, r: Rebuilder) -> None:
 def _(value: SequenceValue | DictValue, r: Rebuilder) -> None:
     if value.kind in (list, dict) and _holds_mutable(value):
         _items(value, r)
-        r.code.emit(bytecode.list_extend(1) if value.kind is list else bytecode.dict_update(1))
+        r.code.emit(emitters.list_extend(1) if value.kind is list else emitters.dict_update(1))
 
 
 @_complete.register(TensorValue)
@@ -486,7 +487,7 @@ def _(value: MadeFunction, r: Rebuilder) -> None:
         r.run(setattr, value, Constant(name), attribute)
     if value.annotations is not None and value.has_late_annotations():
         r.value(value.annotations)
-        r.code.emit(bytecode.set_annotations(by_function=False))
+        r.code.emit(emitters.set_annotations(by_function=False))
 
 
 @_complete.register

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 from .. import torch_private
-from . import _hook, bytecode
+from . import _hook
+from . import bytecode_emitters as emitters
 from .attributes import DELETED
 from .effects import Container
 from .rebuild import Rebuilder, plain_steps
@@ -75,10 +76,10 @@ def store_cells(r: Rebuilder, parameters: tuple[str, ...], only_written: bool) -
         free = cell.source is not None
         if cell.contents is None:
             if not free and name in parameters:
-                r.code.emit(bytecode.delete_deref(name))
+                r.code.emit(emitters.delete_deref(name))
         elif (cell.written if free else escapes or not only_written) and not _is_as_given(cell, name):
             r.value(cell.contents)
-            r.code.emit(bytecode.store_deref(name))
+            r.code.emit(emitters.store_deref(name))
 
 
 def _is_as_given(cell: CellValue, name: str) -> bool:

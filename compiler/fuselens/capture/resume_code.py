@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import _hook, bytecode
+from . import bytecode_emitters as emitters
 from .break_shapes import RAISES, RETURNS, Slot
 from .bytecode import Instruction
+from .bytecode_assembly import assemble
 from .iterators import Recipe, restored
 from .machine import Machine, Program, program
 from .resuming import OWN_MARK, RESUME_MARK
@@ -91,7 +93,7 @@ def resume_code(
     arguments = [f"__fuselens_stack_{i}" for i, slot in enumerate(slots) if slot != "null"]
     copies = _copies(program)
     live = reachable(program, target)
-    out = [*_entry(own, free), *_stack(slots, iter(arguments)), *bytecode.jump(copies[id(target)])]
+    out = [*_entry(own, free), *_stack(slots, iter(arguments)), *emitters.jump(copies[id(target)])]
     for instruction in out:
         instruction.position = target.position
     kept = [n for n, i in enumerate(program.instructions) if i in live]
@@ -101,7 +103,7 @@ def resume_code(
     base = original.co_name.split(RESUME_MARK)[0]
     qualified = original.co_qualname.split(RESUME_MARK)[0]
     flags = original.co_flags & ~(0x04 | 0x08)
-    made = bytecode.assemble(
+    made = assemble(
         original, out + body, _live_handlers(program, live, copies), co_varnames=tuple(variables), co_cellvars=own,
         co_freevars=free, co_argcount=len(arguments) + len(names), co_posonlyargcount=0, co_kwonlyargcount=0,
         co_flags=flags, co_name=f"{base}{RESUME_MARK}{line}", co_qualname=f"{qualified}{RESUME_MARK}{line}",
@@ -121,10 +123,10 @@ def eager_code(code: types.CodeType, names: tuple[str, ...]) -> types.CodeType:
 
 def _entry(own: tuple[str, ...], free: tuple[str, ...]) -> list[Instruction]:
     """The prologue; cells of the resumed frame become the variables that they were."""
-    out = list(bytecode.copy_free_vars(len(free))) if free else []
+    out = list(emitters.copy_free_vars(len(free))) if free else []
     for name in own:  # its own variables stay that: CPython's errors tell them from free ones
-        out += [*bytecode.load_closure(name + OWN_MARK), *bytecode.store_fast(name)]
-    return [*out, *bytecode.resume()]
+        out += [*emitters.load_closure(name + OWN_MARK), *emitters.store_fast(name)]
+    return [*out, *emitters.resume()]
 
 
 def _stack(slots: list[Slot], arguments: Iterator[str]) -> list[Instruction]:
@@ -132,14 +134,14 @@ def _stack(slots: list[Slot], arguments: Iterator[str]) -> list[Instruction]:
     out: list[Instruction] = []
     for slot in slots:
         if slot == "null":
-            out += bytecode.push_null()
+            out += emitters.push_null()
         elif slot == "handled":
-            out += [*bytecode.load_fast(next(arguments)), *bytecode.push_exc_info(), *bytecode.pop_top()]
+            out += [*emitters.load_fast(next(arguments)), *emitters.push_exc_info(), *emitters.pop_top()]
         elif isinstance(slot, Recipe):
-            out += bytecode.prepare_call(bytecode.load_const(restored))
-            out += [*bytecode.load_const(slot), *bytecode.load_fast(next(arguments)), *bytecode.call(2)]
+            out += emitters.prepare_call(emitters.load_const(restored))
+            out += [*emitters.load_const(slot), *emitters.load_fast(next(arguments)), *emitters.call(2)]
         else:
-            out += bytecode.load_fast(next(arguments))
+            out += emitters.load_fast(next(arguments))
     return out
 
 
