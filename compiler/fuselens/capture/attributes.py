@@ -514,7 +514,7 @@ def _known(m: Machine, value: Known, name: str) -> Value:
 
 
 DELETED = Constant(ABSENT)
-"""What ``Tracer.attributes`` holds for an attribute that the traced program deleted."""
+"""What ``Effects.attributes`` holds for an attribute that the traced program deleted."""
 
 
 def absent(kind: type, name: str) -> Raised:

@@ -3,7 +3,7 @@
 A callable is traced with the symbolic machine into a graph of its own (:func:`trace`): its placeholders are the tensors
 among its arguments, then what it reads of the graphs around it. A node of the outer graph calls an :class:`Operator`,
 which runs such bodies. Since a body may run any number of times, or later, it may not change Python objects that
-were there before it (``Tracer.touch``).
+were there before it (``Effects.touch``).
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class TensorValue(Value):
 
     @property
     def value(self) -> Any:
-        """What ``Tracer.attributes`` knows it by, as :attr:`ObjectValue.value`."""
+        """What ``Effects.attributes`` knows it by, as :attr:`ObjectValue.value`."""
         return self
 
     @property
@@ -345,7 +345,7 @@ class ObjectValue(Value):
     """An object with attributes: a module, a user's instance, an exception.
 
     An existing one has a source, and ``value`` is the object itself. One made while tracing has none; ``value`` is then
-    a bare instance that stands for it, and its attributes are those in ``Tracer.attributes``. ``content`` is what an
+    a bare instance that stands for it, and its attributes are those in ``Effects.attributes``. ``content`` is what an
     instance of a subclass of a builtin container, number or string holds (for an exception: nothing).
     """
 
