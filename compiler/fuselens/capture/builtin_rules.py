@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _hook, attributes, classify, polyfills, text, torch_function
+from . import _hook, assignments, attributes, classify, polyfills, tensor_attributes, text, torch_function
 from .breaks import Break, raising
 from .iterators import ITERATORS, Constants, advance, iterate, iterator, stop_iteration
 from .known import ELEMENT, UNKNOWN, HashedKey, deep_use, fold, from_plain, holds_identity, integer, key_of, plain
@@ -159,7 +159,7 @@ def _is_instance(m: Machine, value: Value, classes: Any) -> bool:
         return (
             issubclass(value.kind, classes)
             or _is_legacy(value.fake, classes)
-            or attributes.is_flagged(m, value, classes)
+            or tensor_attributes.is_flagged(m, value, classes)
         )
     return issubclass(value.python_type, classes)
 
@@ -253,13 +253,13 @@ def _hasattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @rule(setattr)
 def _setattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    attributes.store(m, m.use(args[0]), _name(m, args[1], "setattr"), args[2])
+    assignments.store(m, m.use(args[0]), _name(m, args[1], "setattr"), args[2])
     return Constant(None)
 
 
 @rule(delattr)
 def _delattr(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    attributes.delete(m, m.use(args[0]), _name(m, args[1], "delattr"))
+    assignments.delete(m, m.use(args[0]), _name(m, args[1], "delattr"))
     return Constant(None)
 
 
@@ -508,7 +508,7 @@ def lazily(m: Machine, value: Value) -> Iterator[Value]:
 def _extreme(function: Any, symbol: str) -> Rule:
     def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         key = m.use(kwargs.get("key", Constant(None)))
-        named = not (isinstance(key, Constant) and key.value is None)
+        named = not key.is_none
         name = function.__name__
         best: tuple[Value, Value] | None = None
         if not args or not set(kwargs) <= {"key", "default"} or (len(args) > 1 and "default" in kwargs):

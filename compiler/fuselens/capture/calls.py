@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import torch_private
-from . import _hook, attributes, classify, generators, numpy_rules, polyfills, torch_contexts, torch_function
+from . import (
+    _hook,
+    assignments,
+    attributes,
+    classify,
+    generators,
+    numpy_rules,
+    polyfills,
+    tensor_attributes,
+    torch_contexts,
+    torch_function,
+)
 from . import sources as src
 from .arguments import fit, is_builtin, misfit
 from .breaks import Break, Raised, raising
@@ -397,9 +408,9 @@ def _accessor(m: Machine, value: Known, accessor: Any, args: list[Value]) -> Val
     """A call of the ``__get__`` or ``__set__`` of an attribute that is implemented in C."""
     match accessor.__name__, args:
         case "__get__", [owner, *_] if isinstance(owner := m.use(owner), TensorValue):
-            return attributes.load_from_base(m, owner, accessor.__self__.__name__)
+            return tensor_attributes.load_from_base(m, owner, accessor.__self__.__name__)
         case "__set__", [owner, new]:
-            attributes.store(m, m.use(owner), accessor.__self__.__name__, new)
+            assignments.store(m, m.use(owner), accessor.__self__.__name__, new)
             return Constant(None)
     raise Break("FL104", what=value.describe(), why="there is no rule for it")
 
@@ -438,7 +449,7 @@ def _construct(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value
         initialise, place = attributes.class_member(m, made.python_type, "__init__")
         if type(initialise) is types.FunctionType:
             result = m.use(m.call(attributes.bind(m, initialise, made, "__init__", place), args, kwargs))
-            if not (isinstance(result, Constant) and result.value is None):
+            if not result.is_none:
                 kind = result.python_type.__name__
                 raise raising(TypeError(f"__init__() should return None, not '{kind}'"))
         elif isinstance(made, TensorValue):
@@ -633,16 +644,16 @@ def object_method(m: Machine, receiver: ObjectValue, name: str, args: list[Value
                 _natural(lambda: object.__init__(receiver.value, *(None,) * len(args), **dict.fromkeys(kwargs)))
             return Constant(None)
         case "__setattr__", [attribute, value] if isinstance(attribute := m.use(attribute), Constant):
-            attributes.store_directly(m, receiver, attribute.value, value)
+            assignments.store_directly(m, receiver, attribute.value, value)
             return Constant(None)
         case "__delattr__", [attribute] if isinstance(attribute := m.use(attribute), Constant):
-            attributes.delete_directly(m, receiver, attribute.value)
+            assignments.delete_directly(m, receiver, attribute.value)
             return Constant(None)
         case "__getattribute__", [attribute] if isinstance(attribute := m.use(attribute), Constant):
             return attributes.load(m, receiver, attribute.value)
         case "with_traceback", [given] if isinstance(receiver.value, BaseException):
             none = m.use(given)
-            if not isinstance(none, Constant) or none.value is not None:
+            if not none.is_none:
                 raise Break("FL104", what="with_traceback", why="tracebacks exist in a running program only")
             m.tracer.tracebacks.pop(id(receiver.value), None)
             if receiver.source is not None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import attributes, polyfills, torch_function
+from . import assignments, attributes, polyfills, torch_function
 from .breaks import Break, CannotRebuild, Raised, raising
 from .known import from_plain
 from .rules import RULES, rule
@@ -265,7 +265,7 @@ def resume_generator(m: Machine, generator: GeneratorValue, sent: Value, thrown:
             frame.throw(thrown)
         elif generator.started:
             frame.push(sent)
-        elif not (isinstance(sent, Constant) and sent.value is None):
+        elif not sent.is_none:
             raise raising(TypeError("can't send non-None value to a just-started generator"))
         generator.started = True
         done = frame.run()
@@ -274,7 +274,7 @@ def resume_generator(m: Machine, generator: GeneratorValue, sent: Value, thrown:
             generator.finished = True
         if issubclass(raised.kind, StopIteration) and raised is not thrown:
             error = raising(RuntimeError("generator raised StopIteration"))
-            attributes.store_directly(m, error.value, "__cause__", raised.value)
+            assignments.store_directly(m, error.value, "__cause__", raised.value)
             attributes.assign(m, error.value, "__context__", raised.value)
             raise error from None
         raise
@@ -311,7 +311,7 @@ def abandoned(tracer: Tracer) -> None:
 def stop_iteration(m: Machine, returned: Value | None) -> Raised:
     """What ``next`` raises at the end of an iterator."""
     raised = raising(StopIteration())
-    if returned is not None and not (isinstance(returned, Constant) and returned.value is None):
+    if returned is not None and not returned.is_none:
         m.tracer.attributes[id(raised.value.value), "args"] = (raised.value, SequenceValue([returned], tuple))
         m.tracer.attributes[id(raised.value.value), "value"] = (raised.value, returned)
     return raised
@@ -334,7 +334,7 @@ def generator_method(m: Machine, generator: GeneratorValue, name: str, args: lis
         if isinstance(exception, Known) and isinstance(given, ObjectValue) and isinstance(given.value, exception.value):
             exception = given  # throw(type, value, traceback), as contextlib writes it up to 3.11
         elif isinstance(exception, Known):
-            none = isinstance(given, Constant) and given.value is None
+            none = given.is_none
             exception = m.use(m.call(exception, [] if none else [given], {}))
         if not isinstance(exception, ObjectValue):
             raise Break("FL104", what="generator.throw", why=f"of {exception.describe()}")

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from .. import torch_private
 from ..report import Frame, Span
 from . import (  # noqa: F401 - some modules only register rules
     _hook,
+    assignments,
     attributes,
     autograd_functions,
     builtin_rules,
@@ -41,33 +41,30 @@ from . import (  # noqa: F401 - some modules only register rules
     torch_contexts,
     torch_function,
     torch_rules,
+    truth,
 )
 from . import sources as src
 from .breaks import Break, ConditionBreak, FrameUnsupported, Raised, raising
 from .sources import Source
-from .tracer import Tracer, specialise
+from .tracer import Tracer
 from .values import (
     NULL,
-    ActiveValue,
     CellValue,
     Constant,
     ContextExit,
     DictValue,
-    DictView,
     FunctionValue,
     GeneratorValue,
     GradModeContext,
     HandledException,
     Known,
     MadeFunction,
-    MethodValue,
     Null,
     ObjectValue,
     SequenceValue,
     SetValue,
     SliceValue,
     SuperValue,
-    SymbolValue,
     TensorValue,
     Traceback,
     TruthValue,
@@ -368,41 +365,7 @@ class Machine:
 
     def truth(self, value: Value) -> bool | None:
         """Python truth of a value; None when only the running program knows."""
-        value = self.use(value)
-        if isinstance(value, Constant):
-            return bool(value.value)
-        if isinstance(value, (TensorValue, TruthValue)):
-            return None
-        if isinstance(value, SymbolValue):
-            number = value.node.meta["val"]
-            try:
-                return bool(number if isinstance(number, (torch.SymInt, torch.SymBool)) else specialise(value))
-            except Exception as e:
-                if torch_private.needs_data(e):
-                    return None
-                raise
-        if isinstance(value, SequenceValue):
-            return bool(value.items)
-        if isinstance(value, (DictValue, SetValue)):
-            return bool(value.items)
-        if isinstance(value, DictView):
-            return bool(value.mapping.items)
-        if isinstance(value, (FunctionValue, MadeFunction, MethodValue, ActiveValue, *iterators.ITERATORS)):
-            return True
-        if isinstance(value, Known):
-            if isinstance(value.value, known.PURE):
-                return bool(value.value)
-            if isinstance(value.value, (type, types.ModuleType)) or callable(value.value):
-                return True
-        if isinstance(value, ObjectValue):
-            kind = type(value.value)
-            for name in ("__bool__", "__len__"):
-                method, _ = attributes.class_member(self, kind, name)
-                if method is not attributes.ABSENT:
-                    result = self.call(attributes.load(self, value, name), [], {})
-                    return self.truth(result)
-            return True
-        raise Break("FL105", what=f"the truth of {value.describe()}", why="not traced")
+        return truth.truth(self, value)
 
 
 # what the code between a handler's start and its raising again consists of
@@ -940,12 +903,12 @@ def _super_attribute(m: Machine, name: str) -> Value:
 @handles("STORE_ATTR")
 def _store_attr(m: Machine, name: str) -> None:
     owner, value = m.pop(), m.take()
-    attributes.store(m, owner, name, value)
+    assignments.store(m, owner, name, value)
 
 
 @handles("DELETE_ATTR")
 def _delete_attr(m: Machine, name: str) -> None:
-    attributes.delete(m, m.pop(), name)
+    assignments.delete(m, m.pop(), name)
 
 
 # --- control ----------------------------------------------------------------------------------------------------
@@ -1031,7 +994,7 @@ def _raise(m: Machine, n: int) -> None:
     if cause is not None:
         none = isinstance(cause, Constant) and cause.value is None
         cause = cause if none else _exception(m, cause, "exception causes must derive from BaseException")
-        attributes.store_directly(m, exception, "__cause__", cause)
+        assignments.store_directly(m, exception, "__cause__", cause)
     raise Raised(exception)
 
 
@@ -1336,7 +1299,7 @@ def _call_intrinsic_1(m: Machine, arg: Any) -> None:
         exception = _exception(m, m.pop())
         if issubclass(exception.python_type, StopIteration):
             error = raising(RuntimeError("generator raised StopIteration"))
-            attributes.store_directly(m, error.value, "__cause__", exception)
+            assignments.store_directly(m, error.value, "__cause__", exception)
             attributes.assign(m, error.value, "__context__", exception)
             exception = error.value
         m.push(exception)

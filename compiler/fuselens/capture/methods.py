@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import torch_private
-from . import attributes, classify, numpy_rules, text, torch_function
+from . import assignments, attributes, classify, numpy_rules, tensor_attributes, text, torch_function
 from .arguments import fit, misfit
 from .breaks import Break, raising
 from .iterators import ITERATORS, advance, iterate, iterator
@@ -156,7 +156,7 @@ def _requires_grad(m: Machine, tensor: TensorValue, args: list[Value], kwargs: d
     if wanted is None or len(m.tracer.scopes) > 1:
         raise Break("FL104", what="Tensor.requires_grad_", why="a function that is transformed cannot make leaves")
     if tensor.source is not None:
-        attributes.guard_leaf(m, tensor)
+        tensor_attributes.guard_leaf(m, tensor)
     return m.tracer.call("call_method", "requires_grad_", (tensor, Constant(wanted)), {}, "Tensor.requires_grad_")
 
 
@@ -187,7 +187,7 @@ def _check_arguments(function: Any, receiver: Value, name: str, args: list[Value
     """Raises the TypeError of a method that is called with arguments that do not fit."""
     if not fit(function, len(args) + 2, tuple(kwargs)):
         what = f"{receiver.python_type.__name__}.{name}"
-        raise misfit(getattr(attributes.example(receiver), name), len(args), tuple(kwargs), what)
+        raise misfit(getattr(assignments.example(receiver), name), len(args), tuple(kwargs), what)
 
 
 def _string_method(m: Machine, receiver: Constant, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import attributes, classify, text, torch_function
+from . import assignments, attributes, classify, text, torch_function
 from .breaks import Break, Raised, raising
 from .iterators import LONGEST, advance, iterate, iterator
 from .known import ELEMENT, PURE, UNKNOWN, fold, from_plain, holds_identity, key_of, plain
@@ -334,7 +334,7 @@ def _no_pair(m: Machine, i: int) -> Raised:
         return raising(TypeError(f"cannot convert dictionary update sequence element #{i} to a sequence"))
     raised = raising(TypeError("object is not iterable"))
     note = Constant(f"Cannot convert dictionary update sequence element #{i} to a sequence")
-    attributes.store_directly(m, raised.value, "__notes__", SequenceValue([note], list))
+    assignments.store_directly(m, raised.value, "__notes__", SequenceValue([note], list))
     return raised
 
 
@@ -696,7 +696,7 @@ def _dict_item(m: Machine, container: DictValue, key: Value) -> Value:
     if found is not None:
         return m.use(found)
     factory = container.factory
-    if factory is not None and not (isinstance(factory, Constant) and factory.value is None):
+    if factory is not None and not factory.is_none:
         made = m.call(factory, [], {})
         m.tracer.mutate(container)
         container.items[wanted] = made

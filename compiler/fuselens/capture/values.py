@@ -40,6 +40,11 @@ class Value:
     def python_type(self) -> type:
         raise NotImplementedError
 
+    @property
+    def is_none(self) -> bool:
+        """Whether it is known to be None."""
+        return False
+
     def describe(self) -> str:
         """A short phrase for diagnostics."""
         return self.source.text if self.source is not None else f"a {self.python_type.__name__}"
@@ -68,6 +73,10 @@ class Constant(Value):
     @property
     def python_type(self) -> type:
         return type(self.value)
+
+    @property
+    def is_none(self) -> bool:
+        return self.value is None
 
     def describe(self) -> str:
         return repr(self.value)
