@@ -17,22 +17,13 @@ import torch
 
 from . import _hook, assignments, attributes, classify, polyfills, tensor_attributes, text, torch_function
 from .breaks import Break, raising
+from .container_operators import combined_sets, mapping_items
 from .iterators import ITERATORS, Constants, advance, iterate, iterator, stop_iteration
 from .known import ELEMENT, UNKNOWN, HashedKey, deep_use, fold, from_plain, holds_identity, integer, key_of, plain
 from .methods import from_keys, in_order, tensor_method
-from .operators import (
-    BINARY,
-    COMPARE,
-    binary,
-    combined_sets,
-    index_of,
-    mapping_items,
-    operate,
-    special,
-    subscript,
-    trim,
-)
+from .operators import BINARY, COMPARE, binary, operate, special
 from .rules import RULES, Rule, rule
+from .subscripts import index_of, subscript
 from .values import (
     CombinedIterator,
     Constant,
@@ -321,7 +312,7 @@ def _deque(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if (limit is not None and type(limit) is not int) or (isinstance(limit, int) and limit < 0):
         raise Break("FL104", what="deque", why="its maximal length is no number known while tracing")
     made = DequeValue(iterate(m, given["iterable"]) if "iterable" in given else [], limit)
-    trim(made)
+    made.trim()
     return made
 
 

@@ -14,12 +14,11 @@ import torch
 from ..result_layouts import is_dense
 from . import attributes
 from .breaks import Break
+from .container_operators import combined_sets
 from .known import holds_identity
-from .operators import combined_sets
 from .rules import rule
 from .values import (
     Constant,
-    DequeValue,
     DictValue,
     FunctionValue,
     InstanceDict,
@@ -95,9 +94,7 @@ def _copied(m: Machine, value: Value, part: Part, remember: Callable[[Value], No
     if isinstance(value, TensorValue) and what == "copy.deepcopy" and _is_copied_by_clone(m, value):
         return m.tracer.call("call_method", "clone", (value,), {}, what)
     if isinstance(value, SequenceValue):
-        made: Any = SequenceValue([], value.kind)
-        if isinstance(value, DequeValue):
-            made = DequeValue([], value.maxlen)
+        made: Any = value.like([])
         if not issubclass(value.kind, tuple):
             remember(made)
         made.items.extend(part(item) for item in value.items)

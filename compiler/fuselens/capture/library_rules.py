@@ -17,9 +17,9 @@ from .. import torch_private
 from . import _hook, assignments, attributes, function_attributes, polyfills
 from . import sources as src
 from .breaks import Break, raising
+from .container_operators import mapping_items
 from .iterators import iterate
 from .known import UNKNOWN, deep_use, fold, from_plain, plain
-from .operators import mapping_items
 from .rules import CALLS, CODE_RULES, NAMED_RULES, called, rule
 from .values import (
     Constant,

@@ -27,10 +27,12 @@ from . import (  # noqa: F401 - some modules only register rules
     bytecode,
     calls,
     classify,
+    container_operators,
     control_flow,
     copying,
     function_transforms,
     gradients,
+    identity,
     iterators,
     known,
     known_calls,
@@ -38,6 +40,7 @@ from . import (  # noqa: F401 - some modules only register rules
     object_calls,
     operators,
     pytree_rules,
+    subscripts,
     templates,
     text,
     torch_contexts,
@@ -623,7 +626,7 @@ def _compare(m: Machine, symbol: str) -> None:
 @handles("IS_OP")
 def _is_op(m: Machine, invert: Any) -> None:
     right, left = m.pop(), m.pop()
-    same = operators.identical(m, left, right)
+    same = identity.identical(m, left, right)
     if same is None:
         raise Break("FL105", what=f"`{left.describe()} is {right.describe()}`", why="identity is not tracked here")
     m.push(Constant(same != bool(invert)))
@@ -632,37 +635,37 @@ def _is_op(m: Machine, invert: Any) -> None:
 @handles("CONTAINS_OP")
 def _contains_op(m: Machine, invert: Any) -> None:
     container, member = m.pop(), m.pop()
-    m.push(Constant(operators.contains(m, container, member) != bool(invert)))
+    m.push(Constant(subscripts.contains(m, container, member) != bool(invert)))
 
 
 @handles("BINARY_SUBSCR")
 def _binary_subscr(m: Machine, arg: Any) -> None:
     key, container = m.pop(), m.pop()
-    m.push(operators.subscript(m, container, key))
+    m.push(subscripts.subscript(m, container, key))
 
 
 @handles("BINARY_SLICE")
 def _binary_slice(m: Machine, arg: Any) -> None:
     stop, start, container = m.pop(), m.pop(), m.pop()
-    m.push(operators.subscript(m, container, make_slice([start, stop, Constant(None)])))
+    m.push(subscripts.subscript(m, container, make_slice([start, stop, Constant(None)])))
 
 
 @handles("STORE_SLICE")
 def _store_slice(m: Machine, arg: Any) -> None:
     stop, start, container, value = m.pop(), m.pop(), m.pop(), m.pop()
-    operators.store_subscript(m, container, make_slice([start, stop, Constant(None)]), value)
+    subscripts.store_subscript(m, container, make_slice([start, stop, Constant(None)]), value)
 
 
 @handles("STORE_SUBSCR")
 def _store_subscr(m: Machine, arg: Any) -> None:
     key, container, value = m.pop(), m.pop(), m.take()
-    operators.store_subscript(m, container, key, value)
+    subscripts.store_subscript(m, container, key, value)
 
 
 @handles("DELETE_SUBSCR")
 def _delete_subscr(m: Machine, arg: Any) -> None:
     key, container = m.pop(), m.pop()
-    operators.delete_subscript(m, container, key)
+    subscripts.delete_subscript(m, container, key)
 
 
 def make_slice(parts: list[Value]) -> Value:
@@ -806,19 +809,19 @@ def _list_extend(m: Machine, depth: int) -> None:
 @handles("SET_UPDATE")
 def _set_update(m: Machine, depth: int) -> None:
     value = m.pop()
-    operators.change_set(m, _set_below(m, depth), "union", [value])
+    container_operators.change_set(m, _set_below(m, depth), "union", [value])
 
 
 @handles("DICT_UPDATE")
 def _dict_update(m: Machine, depth: int) -> None:
     value = m.pop()
-    _dict_below(m, depth).items.update(operators.mapping_items(m, value))
+    _dict_below(m, depth).items.update(container_operators.mapping_items(m, value))
 
 
 @handles("DICT_MERGE")
 def _dict_merge(m: Machine, depth: int) -> None:
     value = m.pop()
-    target, added = _dict_below(m, depth), operators.mapping_items(m, value)
+    target, added = _dict_below(m, depth), container_operators.mapping_items(m, value)
     twice = [k for k in added if k in target.items]
     if twice:
         raise Break("FL105", what="keyword unpacking", why=f"{twice[0]!r} is given twice")

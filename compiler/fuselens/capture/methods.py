@@ -15,25 +15,13 @@ from .. import torch_private
 from . import assignments, attributes, classify, numpy_rules, tensor_attributes, text, torch_function
 from .arguments import fit, misfit
 from .breaks import Break, raising
+from .container_operators import as_set, change_set, combined_sets, elements, mapping_items
 from .iterators import advance, generator_method, iterate, iterator
 from .kinds import PerKind
 from .known import ELEMENT, UNKNOWN, deep_use, fold, from_plain, integer, key_of, plain
-from .operators import (
-    as_set,
-    binary,
-    change_set,
-    combined_sets,
-    contains,
-    delete_subscript,
-    elements,
-    equal,
-    key_error,
-    mapping_items,
-    store_subscript,
-    subscript,
-    trim,
-)
+from .operators import binary, equal
 from .rules import RULES
+from .subscripts import contains, delete_subscript, key_error, store_subscript, subscript
 from .torch_rules import LOOKING, scaled
 from .values import (
     CombinedIterator,
@@ -312,13 +300,13 @@ def _flag(m: Machine, value: Value | None, default: bool) -> bool:
 
 def _append(m: Machine, items: SequenceValue, value: Value, /) -> Value:
     items.items.append(value)
-    trim(items)
+    items.trim()
     return _NOTHING
 
 
 def _append_left(m: Machine, items: SequenceValue, value: Value, /) -> Value:
     items.items.insert(0, value)
-    trim(items, from_left=False)
+    items.trim(from_left=False)
     return _NOTHING
 
 
@@ -327,7 +315,7 @@ def _extend(m: Machine, items: SequenceValue, values: Value, /) -> Value:
     limit = len(items.items) if m.use(values) is items else -1
     while limit != 0 and (item := advance(m, over)) is not None:
         items.items.append(item)
-        trim(items)
+        items.trim()
         limit -= 1
     return _NOTHING
 
@@ -376,12 +364,12 @@ def _rotate(m: Machine, items: SequenceValue, n: Value | None = None, /) -> Valu
 def _remove(m: Machine, items: SequenceValue, value: Value, /) -> Value:
     for i, item in enumerate(items.items):
         found = equal(m, item, value)
-        if isinstance(items, DequeValue) and not (i < len(items.items) and items.items[i] is item):
+        if items.family == "deque" and not (i < len(items.items) and items.items[i] is item):
             raise raising(IndexError("deque mutated during remove()."))
         if found:
             del items.items[i : i + 1]
             return _NOTHING
-    where = "deque" if isinstance(items, DequeValue) else "list"
+    where = items.family
     if where == "list" or sys.version_info >= (3, 14):
         raise raising(ValueError(f"{where}.remove(x): x not in {where}"))
     raise raising(ValueError(f"{text.text(m, repr, value).value} is not in deque"))
@@ -398,9 +386,7 @@ def _clear(m: Machine, items: SequenceValue, /) -> Value:
 
 
 def _copy(m: Machine, items: SequenceValue, /) -> Value:
-    if isinstance(items, DequeValue):
-        return DequeValue(list(items.items), items.maxlen)
-    return SequenceValue(list(items.items), list)
+    return items.like(list(items.items))
 
 
 def _sort(m: Machine, items: SequenceValue, *, key: Value | None = None, reverse: Value | None = None) -> Value:
@@ -444,14 +430,14 @@ def _index(
     size = len(items.items)
     first = slice(integer(m, start) if start is not None else 0, None).indices(size)[0]
     last = slice(None, integer(m, stop) if stop is not None else size).indices(size)[1]
-    before = list(items.items) if isinstance(items, DequeValue) else None
+    before = list(items.items) if items.family == "deque" else None
     for i, item in enumerate(items.items[first:last] if before is not None else _from(items.items, first, last), first):
         found = equal(m, item, value)
         if before is not None:
             _unchanged(items.items, before)
         if found:
             return Constant(i)
-    where = "deque" if isinstance(items, DequeValue) else "list" if items.kind is list else "tuple"
+    where = items.family
     if where == "tuple" or sys.version_info >= (3, 14):
         raise raising(ValueError(f"{where}.index(x): x not in {where}"))
     raise raising(ValueError(f"{text.text(m, repr, value).value} is not in {where}"))
@@ -471,7 +457,7 @@ def _unchanged(items: list[Value], before: list[Value]) -> None:
 
 
 def _count(m: Machine, items: SequenceValue, value: Value, /) -> Value:
-    before = list(items.items) if isinstance(items, DequeValue) else None
+    before = list(items.items) if items.family == "deque" else None
     count = 0
     for item in items.items if before is None else before:
         count += equal(m, item, value)

@@ -15,10 +15,11 @@ from .breaks import Break, raising
 from .calls import CALLED, call
 from .compiler_rules import marked, reason
 from .construction import base_init, natural
+from .identity import identical
 from .methods import METHODS
 from .module_rules import call_module
-from .operators import contains, delete_subscript, identical, store_subscript, subscript
 from .rules import CALLS
+from .subscripts import contains, delete_subscript, store_subscript, subscript
 from .values import Constant, Known, NamedMethod, ObjectValue, SuperValue, Value
 
 if TYPE_CHECKING:

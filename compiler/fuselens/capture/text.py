@@ -55,7 +55,9 @@ class _ShownContainer(Shown):
     """One whose class has ``__getitem__``, which ``%`` takes as a mapping."""
 
     def __getitem__(self, key: Any) -> Any:
-        return displayed(self._m, operators.subscript(self._m, self._value, Constant(key)))
+        from .subscripts import subscript
+
+        return displayed(self._m, subscript(self._m, self._value, Constant(key)))
 
 
 @functools.cache
