@@ -14,9 +14,10 @@ import torch
 from . import _hook, attributes, polyfills, text, torch_function
 from .breaks import Break, raising
 from .container_operators import combined_sets, mapping_items
+from .hashing import ELEMENT, key_of
 from .iterators import ITERATORS, Constants, advance, iterate, iterator, stop_iteration
 from .kinds import PerKind
-from .known import ELEMENT, UNKNOWN, fold, from_plain, integer, key_of, plain
+from .known import UNKNOWN, fold, from_plain, integer, plain
 from .methods import from_keys, in_order, tensor_method
 from .operators import BINARY, COMPARE, binary, special
 from .rules import RULES, Rule, rule

@@ -10,8 +10,9 @@ import torch
 
 from . import assignments, attributes
 from .breaks import Break, Raised, raising
+from .hashing import ELEMENT, key_of
 from .iterators import LONGEST, iterate
-from .known import ELEMENT, holds_identity, key_of
+from .known import holds_identity
 from .values import Constant, DictValue, DictView, InstanceDict, ObjectValue, SequenceValue, SetValue, Value
 
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ from .attributes import DELETED
 from .breaks import CannotRebuild, FrameUnsupported
 from .bytecode import Instruction
 from .explore import explore_both
+from .hashing import hashed_keys, identity_values
 from .iterators import Recipe, recipe_of, restored
-from .known import from_plain, hashed_keys, holds_identity, identity_values
+from .known import from_plain, holds_identity
 from .machine import Machine, Program, program
 from .resuming import END, OWN_MARK, RESUME_MARK, Passed, Retry, Tail, hand_on, next_or_end, run_tails
 from .sources import Source

@@ -32,6 +32,7 @@ from . import (  # noqa: F401 - some modules only register rules
     copying,
     function_transforms,
     gradients,
+    hashing,
     identity,
     iterators,
     known,
@@ -691,20 +692,20 @@ def _build_list(m: Machine, n: int) -> None:
 
 @handles("BUILD_SET")
 def _build_set(m: Machine, n: int) -> None:
-    m.push(SetValue([known.key_of(m, v, known.ELEMENT) for v in m.take_many(n)]))
+    m.push(SetValue([hashing.key_of(m, v, hashing.ELEMENT) for v in m.take_many(n)]))
 
 
 @handles("BUILD_MAP")
 def _build_map(m: Machine, n: int) -> None:
     flat = m.take_many(2 * n)
-    m.push(DictValue({known.key_of(m, k): v for k, v in zip(flat[::2], flat[1::2], strict=True)}))
+    m.push(DictValue({hashing.key_of(m, k): v for k, v in zip(flat[::2], flat[1::2], strict=True)}))
 
 
 @handles("BUILD_CONST_KEY_MAP")
 def _build_const_key_map(m: Machine, n: int) -> None:
     keys = m.pop()
     assert isinstance(keys, SequenceValue)
-    m.push(DictValue(dict(zip([known.key_of(m, k) for k in keys.items], m.take_many(n), strict=True))))
+    m.push(DictValue(dict(zip([hashing.key_of(m, k) for k in keys.items], m.take_many(n), strict=True))))
 
 
 @handles("BUILD_SLICE")
@@ -789,13 +790,13 @@ def _list_append(m: Machine, depth: int) -> None:
 @handles("MAP_ADD")
 def _map_add(m: Machine, depth: int) -> None:
     value, key = m.take(), m.pop()
-    _dict_below(m, depth).items[known.key_of(m, key)] = value
+    _dict_below(m, depth).items[hashing.key_of(m, key)] = value
 
 
 @handles("SET_ADD")
 def _set_add(m: Machine, depth: int) -> None:
     value = m.take()
-    _set_below(m, depth).change("add", [known.key_of(m, value, known.ELEMENT)])
+    _set_below(m, depth).change("add", [hashing.key_of(m, value, hashing.ELEMENT)])
 
 
 @handles("LIST_EXTEND")
@@ -1161,7 +1162,7 @@ def _match_keys(m: Machine, arg: Any) -> None:
     seen: set[Any] = set()
     missing = SetValue((), set)  # a marker that nothing else is
     for key in iterators.iterate(m, keys):
-        known_key = known.key_of(m, key)
+        known_key = hashing.key_of(m, key)
         if known_key in seen:
             raise raising(ValueError(f"mapping pattern checks duplicate key ({known.plain(m.use(key))!r})"))
         seen.add(known_key)

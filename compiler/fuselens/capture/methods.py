@@ -16,9 +16,10 @@ from . import assignments, attributes, classify, numpy_rules, tensor_attributes,
 from .arguments import fit, misfit
 from .breaks import Break, raising
 from .container_operators import as_set, change_set, combined_sets, elements, mapping_items
+from .hashing import ELEMENT, key_of
 from .iterators import advance, generator_method, iterate, iterator
 from .kinds import PerKind
-from .known import ELEMENT, UNKNOWN, deep_use, fold, from_plain, integer, key_of, plain
+from .known import UNKNOWN, deep_use, fold, from_plain, integer, plain
 from .operators import binary, equal
 from .rules import RULES
 from .subscripts import contains, delete_subscript, key_error, store_subscript, subscript

@@ -10,7 +10,8 @@ import torch
 
 from . import attributes, classify
 from .breaks import Break, raising
-from .known import HashedKey, fold, holds_identity, key_of, plain
+from .hashing import HashedKey, key_of
+from .known import fold, holds_identity, plain
 from .methods import tensor_method
 from .operators import binary, operate, special
 from .rules import RULES, Rule, rule

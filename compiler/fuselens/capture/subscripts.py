@@ -10,9 +10,10 @@ import torch
 
 from . import attributes, classify, torch_function
 from .breaks import Break, raising
+from .hashing import ELEMENT, key_of
 from .iterators import advance, iterate, iterator
 from .kinds import PerKind
-from .known import ELEMENT, PURE, UNKNOWN, fold, from_plain, key_of, plain
+from .known import PURE, UNKNOWN, fold, from_plain, plain
 from .operators import detached, equal, operate, special
 from .values import (
     Constant,
