@@ -73,23 +73,31 @@ def operate(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Valu
     if any(isinstance(a, TruthValue) for a in args):
         raise Break("FL102", what="bool(tensor)")
     name = getattr(function, "__name__", str(function))
-    tensors = any(isinstance(a, TensorValue) for a in args)
-    if tensors:
-        own = torch_function.own(m, args[0], f"__{name.strip('_')}__")
-        if own is not None:
-            return m.use(m.call(own, args[1:], kwargs))
-        handled = torch_function.dispatched(m, function, args, kwargs)
-        if handled is not None:
-            return handled
-    if tensors or any(isinstance(a, SymbolValue) for a in args):
-        if not tensors and not _gives_symbol(m, function, args):
-            return fold(m, _INPLACE.get(function, function), args, kwargs, f"operator {name}")
-        if not tensors:  # a bool beside a symbolic integer is the integer that it is; sympy knows no such thing
-            args = [Constant(int(a.value)) if isinstance(a, Constant) and type(a.value) is bool else a for a in args]
-        return m.tracer.call("call_function", function, tuple(args), kwargs, f"operator {name}")
+    if any(isinstance(a, TensorValue) for a in args):
+        return _operate_on_tensors(m, function, args, kwargs, name)
+    if any(isinstance(a, SymbolValue) for a in args):
+        return _operate_on_symbols(m, function, args, kwargs, f"operator {name}")
     if function in _UNARY and len(args) == 1 and isinstance(args[0], ObjectValue):
         return _unary_of_object(m, function, args[0])
     return fold(m, function, args, kwargs, f"operator {name}")
+
+
+def _operate_on_tensors(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value], name: str) -> Value:
+    own = torch_function.own(m, args[0], f"__{name.strip('_')}__")
+    if own is not None:
+        return m.use(m.call(own, args[1:], kwargs))
+    handled = torch_function.dispatched(m, function, args, kwargs)
+    if handled is not None:
+        return handled
+    return m.tracer.call("call_function", function, tuple(args), kwargs, f"operator {name}")
+
+
+def _operate_on_symbols(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value], what: str) -> Value:
+    if not _gives_symbol(m, function, args):
+        return fold(m, _INPLACE.get(function, function), args, kwargs, what)
+    # a bool beside a symbolic integer is the integer that it is; sympy knows no such thing
+    args = [Constant(int(a.value)) if isinstance(a, Constant) and type(a.value) is bool else a for a in args]
+    return m.tracer.call("call_function", function, tuple(args), kwargs, what)
 
 
 def _unary_of_object(m: Machine, function: Any, value: ObjectValue) -> Value:
@@ -177,10 +185,7 @@ def _overloaded(m: Machine, function: Any, left: Value, right: Value, symbol: st
     if inherited is not None:
         return inherited
     if symbol in ("==", "!="):
-        same = identical(m, left, right)
-        if same is None:
-            raise Break("FL105", what=f"operator {symbol}", why=f"on {left.describe()} and {right.describe()}")
-        return Constant(same == (symbol == "=="))
+        return _by_identity(identical(m, left, right), left, right, symbol)
     raise raising(_unsupported(symbol, left, right))
 
 
@@ -256,39 +261,48 @@ def _unsupported(symbol: str, left: Value, right: Value) -> TypeError:
     return TypeError(f"unsupported operand type(s) for {shown}: '{a}' and '{b}'")
 
 
-# --- comparison -------------------------------------------------------------------------------------------------
-
-
 def compare(m: Machine, left: Value, right: Value, symbol: str) -> Value:
     """``left symbol right`` of values neither of which is an object with attributes."""
-    function = _COMPARISONS[symbol][0]
+    function, equality = _COMPARISONS[symbol][0], symbol in ("==", "!=")
     sets = as_set(m, left), as_set(m, right)
     if sets[0] is not None and sets[1] is not None:
         return Constant(function(sets[0].items, sets[1].items))
     if isinstance(left, SequenceValue) and isinstance(right, SequenceValue) and _family(left) is _family(right):
         return _compare_sequences(m, left, right, symbol)
-    if isinstance(left, DictValue) and isinstance(right, DictValue) and symbol in ("==", "!="):
+    if isinstance(left, DictValue) and isinstance(right, DictValue) and equality:
         return Constant(_equal_dicts(m, left, right) == (symbol == "=="))
     containers = isinstance(left, _CONTAINERS) or isinstance(right, _CONTAINERS)
-    if isinstance(left, (TensorValue, SymbolValue, TruthValue)) or isinstance(
-        right, (TensorValue, SymbolValue, TruthValue)
-    ):
-        if containers and (isinstance(left, SymbolValue) or isinstance(right, SymbolValue)):
-            if symbol in ("==", "!="):
-                return Constant(symbol == "!=")
-            raise raising(_unsupported(symbol, left, right))
-        if symbol in ("==", "!=") and isinstance(left if containers else None, (SequenceValue, DictValue)):
-            raise Break("FL105", what=f"operator {symbol}", why="of a container and a tensor")
-        return operate(m, function, [left, right])
+    if isinstance(left, _IN_GRAPH) or isinstance(right, _IN_GRAPH):
+        found = _with_container(left, right, symbol) if containers else None
+        return found or operate(m, function, [left, right])
     known = plain(left), plain(right)
-    if UNKNOWN not in known or not (containers or symbol in ("==", "!=")):
+    if UNKNOWN not in known or not (containers or equality):
         return fold(m, function, [left, right], {}, f"operator {symbol}")
-    if symbol in ("==", "!="):
-        same = _same_callable(m, left, right)
-        if same is None:
-            raise Break("FL105", what=f"operator {symbol}", why=f"on {left.describe()} and {right.describe()}")
-        return Constant(same == (symbol == "=="))
+    if equality:
+        return _by_identity(_same_callable(m, left, right), left, right, symbol)
     raise raising(_unsupported(symbol, left, right))
+
+
+_IN_GRAPH = (TensorValue, SymbolValue, TruthValue)
+
+
+def _with_container(left: Value, right: Value, symbol: str) -> Value | None:
+    """A comparison of a container with what the graph computes; None where the graph compares them."""
+    equality = symbol in ("==", "!=")
+    if isinstance(left, SymbolValue) or isinstance(right, SymbolValue):
+        if equality:
+            return Constant(symbol == "!=")
+        raise raising(_unsupported(symbol, left, right))
+    if equality and isinstance(left, (SequenceValue, DictValue)):
+        raise Break("FL105", what=f"operator {symbol}", why="of a container and a tensor")
+    return None
+
+
+def _by_identity(same: bool | None, left: Value, right: Value, symbol: str) -> Value:
+    """``==`` or ``!=`` of values that are equal when they are ``same``."""
+    if same is None:
+        raise Break("FL105", what=f"operator {symbol}", why=f"on {left.describe()} and {right.describe()}")
+    return Constant(same == (symbol == "=="))
 
 
 def _same_callable(m: Machine, left: Value, right: Value) -> bool | None:

@@ -122,29 +122,46 @@ def _undecided(m: Machine, container: Value, member: Value) -> bool:
     raise Break("FL102", what=f"{member.describe()} in {container.describe()}")
 
 
-# --- reading -----------------------------------------------------------------------------------------------------
-
-
 def index_of(m: Machine, key: Value) -> Any:
     """The integer or slice that a subscript of a sequence is; None when it is neither."""
     key = m.use(key)
-    if isinstance(key, ObjectValue):
-        held = attributes.content(m, key)
-        found = held if held is not None else special(m, key, "__index__", [])
-        key = key if found is None else m.use(found)
-        if found is not None and not issubclass(key.python_type, int):
-            raise raising(TypeError(f"__index__ returned non-int (type {key.python_type.__name__})"))
-    if isinstance(key, Constant) and (isinstance(key.value, int) or type(key.value) is slice):
-        return key.value
-    if isinstance(key, Constant) and type(key.value) in classify.NUMPY_SCALARS and hasattr(key.value, "__index__"):
-        return operator.index(key.value) if isinstance(key.value.item(), int) else None
-    if isinstance(key, SliceValue):
-        parts = [index_of(m, p) if not isinstance(m.use(p), Constant) else m.use(p).value for p in key.parts]  # type: ignore[attr-defined]
-        if all(p is None or isinstance(p, int) for p in parts):
-            return slice(*parts)
-    if isinstance(key, (TensorValue, SymbolValue, SliceValue)):
-        raise Break("FL105", what="an index", why=f"{key.describe()} is not known while tracing")
+    return _INDICES[type(key)](m, key)
+
+
+_INDICES: PerKind[Any] = PerKind(lambda m, key: None)
+
+
+@_INDICES.of(ObjectValue)
+def _index_of_object(m: Machine, key: ObjectValue) -> Any:
+    held = attributes.content(m, key)
+    found = held if held is not None else special(m, key, "__index__", [])
+    if found is None:
+        return None
+    given = m.use(found)
+    if not issubclass(given.python_type, int):
+        raise raising(TypeError(f"__index__ returned non-int (type {given.python_type.__name__})"))
+    return None if isinstance(given, ObjectValue) else index_of(m, given)
+
+
+@_INDICES.of(Constant)
+def _index_of_constant(m: Machine, key: Constant) -> Any:
+    value = key.value
+    if isinstance(value, int) or type(value) is slice:
+        return value
+    if type(value) in classify.NUMPY_SCALARS and hasattr(value, "__index__"):
+        return operator.index(value) if isinstance(value.item(), int) else None
     return None
+
+
+@_INDICES.of(SliceValue)
+def _index_of_slice(m: Machine, key: SliceValue) -> Any:
+    parts = [p.value if isinstance(p := m.use(part), Constant) else index_of(m, p) for part in key.parts]
+    return slice(*parts) if all(p is None or isinstance(p, int) for p in parts) else _unknown_index(m, key)
+
+
+@_INDICES.of(TensorValue, SymbolValue)
+def _unknown_index(m: Machine, key: Value) -> Any:
+    raise Break("FL105", what="an index", why=f"{key.describe()} is not known while tracing")
 
 
 def subscript(m: Machine, container: Value, key: Value) -> Value:
