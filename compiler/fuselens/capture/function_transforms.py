@@ -442,7 +442,7 @@ def _functional_call(m: Machine, args: list[Value], kwargs: dict[str, Value]) ->
     if not isinstance(owner, ObjectValue) or not isinstance(owner.value, torch.nn.Module):
         raise Break("FL104", what=what, why=f"of {owner.describe()}")
     inputs = m.use(bound.get("args", Constant(None)))
-    positional = [] if _is_none(inputs) else inputs.items if isinstance(inputs, SequenceValue) else [inputs]
+    positional = [] if inputs.is_none else inputs.items if isinstance(inputs, SequenceValue) else [inputs]
     options = m.use(bound.get("kwargs", Constant(None)))
     named = dict(options.items) if isinstance(options, DictValue) else {}
     replaced: dict[str, Value] = {}
@@ -452,10 +452,6 @@ def _functional_call(m: Machine, args: list[Value], kwargs: dict[str, Value]) ->
         replaced.update(table.items)
     with _replaced(m, owner, replaced, tie, what):
         return m.call(owner, list(positional), named)
-
-
-def _is_none(value: Value) -> bool:
-    return isinstance(value, Constant) and value.value is None
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import torch
 from . import classify, graph_inputs
 from .breaks import Break
 from .known import deep_use
+from .methods import METHODS
 from .rules import rule
 from .values import Constant, NamedMethod, ObjectValue, OpaqueValue, TensorValue, Value
 
@@ -60,6 +61,7 @@ def _manual_seed(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Val
     return DrawnFrom(_record(m, "call_function", torch.manual_seed, (seed,), example, "torch.manual_seed"))
 
 
+@METHODS.of(DrawnFrom)
 def method(m: Machine, value: ObjectValue | DrawnFrom, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A method of a generator."""
     what = f"Generator.{name}"

@@ -50,7 +50,7 @@ def _is_inside(m: Machine, outputs: Value, inputs: Value, given: Value) -> bool:
         return False
     if not all(v.source is None and v.fake.requires_grad for v in leaves([outputs])):
         return False
-    without = isinstance(given, Constant) and given.value is None
+    without = given.is_none
     if not without and not isinstance(given, (TensorValue, SequenceValue)):
         return False
     return not torch_private.saved_tensors_hooked()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import attributes, bytecode
+from . import assignments, attributes, bytecode
 from .breaks import Break
 from .instruction_table import handles
 from .values import NULL, Known, SuperValue, Value
@@ -48,9 +48,9 @@ def _super_attribute(m: Machine, name: str) -> Value:
 @handles("STORE_ATTR")
 def _store_attr(m: Machine, name: str) -> None:
     owner, value = m.pop(), m.take()
-    attributes.store(m, owner, name, value)
+    assignments.store(m, owner, name, value)
 
 
 @handles("DELETE_ATTR")
 def _delete_attr(m: Machine, name: str) -> None:
-    attributes.delete(m, m.pop(), name)
+    assignments.delete(m, m.pop(), name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import iterators, known, operators
+from . import container_operators, hashing, iterators
 from .breaks import Break, raising
 from .instruction_operators import make_slice
 from .instruction_table import handles
@@ -27,20 +27,20 @@ def _build_list(m: Machine, n: int) -> None:
 
 @handles("BUILD_SET")
 def _build_set(m: Machine, n: int) -> None:
-    m.push(SetValue([known.key_of(m, v, known.ELEMENT) for v in m.take_many(n)]))
+    m.push(SetValue([hashing.key_of(m, v, hashing.ELEMENT) for v in m.take_many(n)]))
 
 
 @handles("BUILD_MAP")
 def _build_map(m: Machine, n: int) -> None:
     flat = m.take_many(2 * n)
-    m.push(DictValue({known.key_of(m, k): v for k, v in zip(flat[::2], flat[1::2], strict=True)}))
+    m.push(DictValue({hashing.key_of(m, k): v for k, v in zip(flat[::2], flat[1::2], strict=True)}))
 
 
 @handles("BUILD_CONST_KEY_MAP")
 def _build_const_key_map(m: Machine, n: int) -> None:
     keys = m.pop()
     assert isinstance(keys, SequenceValue)
-    m.push(DictValue(dict(zip([known.key_of(m, k) for k in keys.items], m.take_many(n), strict=True))))
+    m.push(DictValue(dict(zip([hashing.key_of(m, k) for k in keys.items], m.take_many(n), strict=True))))
 
 
 @handles("BUILD_SLICE")
@@ -85,13 +85,13 @@ def _list_append(m: Machine, depth: int) -> None:
 @handles("MAP_ADD")
 def _map_add(m: Machine, depth: int) -> None:
     value, key = m.take(), m.pop()
-    _dict_below(m, depth).items[known.key_of(m, key)] = value
+    _dict_below(m, depth).items[hashing.key_of(m, key)] = value
 
 
 @handles("SET_ADD")
 def _set_add(m: Machine, depth: int) -> None:
     value = m.take()
-    _set_below(m, depth).change("add", [known.key_of(m, value, known.ELEMENT)])
+    _set_below(m, depth).change("add", [hashing.key_of(m, value, hashing.ELEMENT)])
 
 
 @handles("LIST_EXTEND")
@@ -107,19 +107,19 @@ def _list_extend(m: Machine, depth: int) -> None:
 @handles("SET_UPDATE")
 def _set_update(m: Machine, depth: int) -> None:
     value = m.pop()
-    operators.change_set(m, _set_below(m, depth), "union", [value])
+    container_operators.change_set(m, _set_below(m, depth), "union", [value])
 
 
 @handles("DICT_UPDATE")
 def _dict_update(m: Machine, depth: int) -> None:
     value = m.pop()
-    _dict_below(m, depth).items.update(operators.mapping_items(m, value))
+    _dict_below(m, depth).items.update(container_operators.mapping_items(m, value))
 
 
 @handles("DICT_MERGE")
 def _dict_merge(m: Machine, depth: int) -> None:
     value = m.pop()
-    target, added = _dict_below(m, depth), operators.mapping_items(m, value)
+    target, added = _dict_below(m, depth), container_operators.mapping_items(m, value)
     twice = [k for k in added if k in target.items]
     if twice:
         raise Break("FL105", what="keyword unpacking", why=f"{twice[0]!r} is given twice")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import attributes, known, torch_contexts, torch_rules
+from . import assignments, attributes, known, torch_contexts, torch_rules
 from .breaks import Break, FrameUnsupported, Raised, raising
 from .instruction_table import handles
 from .values import (
@@ -45,7 +45,7 @@ def _raise(m: Machine, n: int) -> None:
     if cause is not None:
         none = isinstance(cause, Constant) and cause.value is None
         cause = cause if none else exception_of(m, cause, "exception causes must derive from BaseException")
-        attributes.store_directly(m, exception, "__cause__", cause)
+        assignments.store_directly(m, exception, "__cause__", cause)
     raise Raised(exception)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import attributes, iterators
+from . import assignments, attributes, iterators
 from .breaks import Break, Raised, raising
 from .instruction_exceptions import exception_of
 from .instruction_table import handles
@@ -76,7 +76,7 @@ def _call_intrinsic_1(m: Machine, arg: Any) -> None:
         exception = exception_of(m, m.pop())
         if issubclass(exception.python_type, StopIteration):
             error = raising(RuntimeError("generator raised StopIteration"))
-            attributes.store_directly(m, error.value, "__cause__", exception)
+            assignments.store_directly(m, error.value, "__cause__", exception)
             attributes.assign(m, error.value, "__context__", exception)
             exception = error.value
         m.push(exception)

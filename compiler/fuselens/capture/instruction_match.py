@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import attributes, iterators, known
+from . import attributes, hashing, iterators, known
 from .breaks import Break, raising
 from .instruction_table import handles
 from .values import Constant, Known, SequenceValue, SetValue, Value
@@ -39,7 +39,7 @@ def _match_keys(m: Machine, arg: Any) -> None:
     seen: set[Any] = set()
     missing = SetValue((), set)  # a marker that nothing else is
     for key in iterators.iterate(m, keys):
-        known_key = known.key_of(m, key)
+        known_key = hashing.key_of(m, key)
         if known_key in seen:
             raise raising(ValueError(f"mapping pattern checks duplicate key ({known.plain(m.use(key))!r})"))
         seen.add(known_key)

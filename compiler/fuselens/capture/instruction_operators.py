@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from . import operators
+from . import identity, operators, subscripts
 from .breaks import Break
 from .instruction_table import HANDLERS, Handler, handles
 from .values import Constant, SliceValue, TruthValue, Value
@@ -64,7 +64,7 @@ def _compare(m: Machine, symbol: str) -> None:
 @handles("IS_OP")
 def _is_op(m: Machine, invert: Any) -> None:
     right, left = m.pop(), m.pop()
-    same = operators.identical(m, left, right)
+    same = identity.identical(m, left, right)
     if same is None:
         raise Break("FL105", what=f"`{left.describe()} is {right.describe()}`", why="identity is not tracked here")
     m.push(Constant(same != bool(invert)))
@@ -73,37 +73,37 @@ def _is_op(m: Machine, invert: Any) -> None:
 @handles("CONTAINS_OP")
 def _contains_op(m: Machine, invert: Any) -> None:
     container, member = m.pop(), m.pop()
-    m.push(Constant(operators.contains(m, container, member) != bool(invert)))
+    m.push(Constant(subscripts.contains(m, container, member) != bool(invert)))
 
 
 @handles("BINARY_SUBSCR")
 def _binary_subscr(m: Machine, arg: Any) -> None:
     key, container = m.pop(), m.pop()
-    m.push(operators.subscript(m, container, key))
+    m.push(subscripts.subscript(m, container, key))
 
 
 @handles("BINARY_SLICE")
 def _binary_slice(m: Machine, arg: Any) -> None:
     stop, start, container = m.pop(), m.pop(), m.pop()
-    m.push(operators.subscript(m, container, make_slice([start, stop, Constant(None)])))
+    m.push(subscripts.subscript(m, container, make_slice([start, stop, Constant(None)])))
 
 
 @handles("STORE_SLICE")
 def _store_slice(m: Machine, arg: Any) -> None:
     stop, start, container, value = m.pop(), m.pop(), m.pop(), m.pop()
-    operators.store_subscript(m, container, make_slice([start, stop, Constant(None)]), value)
+    subscripts.store_subscript(m, container, make_slice([start, stop, Constant(None)]), value)
 
 
 @handles("STORE_SUBSCR")
 def _store_subscr(m: Machine, arg: Any) -> None:
     key, container, value = m.pop(), m.pop(), m.take()
-    operators.store_subscript(m, container, key, value)
+    subscripts.store_subscript(m, container, key, value)
 
 
 @handles("DELETE_SUBSCR")
 def _delete_subscr(m: Machine, arg: Any) -> None:
     key, container = m.pop(), m.pop()
-    operators.delete_subscript(m, container, key)
+    subscripts.delete_subscript(m, container, key)
 
 
 def make_slice(parts: list[Value]) -> Value:

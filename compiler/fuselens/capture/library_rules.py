@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import torch_private
-from . import _hook, attributes, polyfills
+from . import _hook, assignments, attributes, function_attributes, polyfills
 from . import sources as src
 from .breaks import Break, raising
+from .container_operators import mapping_items
 from .iterators import iterate
 from .known import UNKNOWN, deep_use, fold, from_plain, plain
-from .operators import mapping_items
 from .rules import CALLS, CODE_RULES, NAMED_RULES, called, rule
 from .values import (
     Constant,
@@ -50,9 +50,9 @@ def _signature(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
     while described.source is not None:
         for kind, part in ((_hook.FUNC_DEFAULTS, "__defaults__"), (_hook.FUNC_KWDEFAULTS, "__kwdefaults__")):
             m.tracer.guard_identity(src.part(described.source, kind, part), getattr(described.function, part))
-        if attributes.own_attribute(m, described, "__signature__") is not None:
+        if function_attributes.own_attribute(m, described, "__signature__") is not None:
             raise Break("FL104", what="inspect.signature", why=f"{described.describe()} has one of its own")
-        wrapped = attributes.own_attribute(m, described, "__wrapped__")
+        wrapped = function_attributes.own_attribute(m, described, "__wrapped__")
         if not isinstance(wrapped, FunctionValue):
             break
         described = wrapped
@@ -173,7 +173,7 @@ def _own_attributes(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> 
     if isinstance(value, MadeFunction):
         return DictValue({k: v for k, v in value.attributes.items() if k not in _OF_FUNCTIONS})
     if isinstance(value, FunctionValue):
-        found = {name: attributes.own_attribute(m, value, name) for name in vars(value.function)}
+        found = {name: function_attributes.own_attribute(m, value, name) for name in vars(value.function)}
         if value.source is not None:
             keys, own = tuple(found), src.instance_dict(value.source)
             m.tracer.guard(own, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=f"list({own}) == {list(keys)!r}")
@@ -189,7 +189,7 @@ def _namespace(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
         raise Break("FL104", what="types.SimpleNamespace", why="its arguments do not fit")
     made = m.tracer.objects.made(types.SimpleNamespace())
     for name, value in kwargs.items():
-        attributes.store_directly(m, made, name, value)
+        assignments.store_directly(m, made, name, value)
     return made
 
 

@@ -16,8 +16,8 @@ from .break_shapes import group_start
 from .breaks import CannotRebuild
 from .bytecode import Instruction
 from .bytecode_liveness import live_locals
+from .hashing import hashed_keys, identity_values
 from .iterators import recipe_of
-from .known import hashed_keys, identity_values
 from .machine import Machine
 from .tracer import Tracer
 from .values import (

@@ -10,22 +10,23 @@ from __future__ import annotations
 import types
 from typing import Any
 
-import torch
-
-from .. import torch_private
 from ..report import Frame, Span
 from . import (  # noqa: F401 - some modules only register rules or handlers of instructions
     _hook,
+    assignments,
     attributes,
     autograd_functions,
     builtin_rules,
     bytecode,
     calls,
     classify,
+    container_operators,
     control_flow,
     copying,
     function_transforms,
     gradients,
+    hashing,
+    identity,
     instruction_attributes,
     instruction_calls,
     instruction_containers,
@@ -40,35 +41,29 @@ from . import (  # noqa: F401 - some modules only register rules or handlers of 
     instruction_variables,
     iterators,
     known,
+    known_calls,
     library_rules,
+    number_rules,
+    object_calls,
+    object_rules,
     pytree_rules,
+    subscripts,
     templates,
     torch_rules,
+    truth,
 )
 from .breaks import Break, FrameUnsupported, Raised, raising
 from .bytecode_decoding import decode, join_with, own_loads, spell_out_super, split_pairs
 from .bytecode_micros import Micro, normalise
 from .instruction_table import HANDLERS
 from .sources import Source
-from .tracer import Tracer, specialise
+from .tracer import Tracer
 from .values import (
-    ActiveValue,
     CellValue,
     Constant,
-    DictValue,
-    DictView,
-    FunctionValue,
     GradModeContext,
     HandledException,
-    Known,
-    MadeFunction,
-    MethodValue,
     ObjectValue,
-    SequenceValue,
-    SetValue,
-    SymbolValue,
-    TensorValue,
-    TruthValue,
     Value,
 )
 
@@ -342,50 +337,16 @@ class Machine:
 
     def decided(self, value: Value, what: str) -> bool:
         """The truth of a value that tracing cannot go on without."""
-        truth = self.truth(value)
-        if truth is None:
+        found = self.truth(value)
+        if found is None:
             raise Break("FL102", what=what)
-        return truth
+        return found
 
     # --- truth ---------------------------------------------------------------------------------------------
 
     def truth(self, value: Value) -> bool | None:
         """Python truth of a value; None when only the running program knows."""
-        value = self.use(value)
-        if isinstance(value, Constant):
-            return bool(value.value)
-        if isinstance(value, (TensorValue, TruthValue)):
-            return None
-        if isinstance(value, SymbolValue):
-            number = value.node.meta["val"]
-            try:
-                return bool(number if isinstance(number, (torch.SymInt, torch.SymBool)) else specialise(value))
-            except Exception as e:
-                if torch_private.needs_data(e):
-                    return None
-                raise
-        if isinstance(value, SequenceValue):
-            return bool(value.items)
-        if isinstance(value, (DictValue, SetValue)):
-            return bool(value.items)
-        if isinstance(value, DictView):
-            return bool(value.mapping.items)
-        if isinstance(value, (FunctionValue, MadeFunction, MethodValue, ActiveValue, *iterators.ITERATORS)):
-            return True
-        if isinstance(value, Known):
-            if isinstance(value.value, known.PURE):
-                return bool(value.value)
-            if isinstance(value.value, (type, types.ModuleType)) or callable(value.value):
-                return True
-        if isinstance(value, ObjectValue):
-            kind = type(value.value)
-            for name in ("__bool__", "__len__"):
-                method, _ = attributes.class_member(self, kind, name)
-                if method is not attributes.ABSENT:
-                    result = self.call(attributes.load(self, value, name), [], {})
-                    return self.truth(result)
-            return True
-        raise Break("FL105", what=f"the truth of {value.describe()}", why="not traced")
+        return truth.truth(self, value)
 
 
 # what the code between a handler's start and its raising again consists of

@@ -242,7 +242,7 @@ def keywords(m: Machine, value: Value) -> dict[str, Value]:
     """The arguments that a handler is given as ``kwargs``."""
     if isinstance(value, DictValue):
         return dict(value.items)
-    if isinstance(value, Constant) and value.value is None:
+    if value.is_none:
         return {}
     raise Break("FL104", what=_NAME, why=f"the keyword arguments are {value.describe()}")
 
@@ -337,6 +337,6 @@ def _device_mode(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Val
     mode = m.use(args[0])
     options = keywords(m, named)
     device = m.use(options.get("device", Constant(None)))
-    if isinstance(device, Constant) and device.value is None and plain(function) in torch_private.device_constructors():
+    if device.is_none and plain(function) in torch_private.device_constructors():
         options["device"] = attributes.load(m, mode, "device")
     return m.call(function, positional(m, given), options)

@@ -121,7 +121,7 @@ def _check(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if decided is False or not isinstance(condition, (Constant, SymbolValue)):
         raise Break("FL104", what="torch._check", why="it raises, or checks what it should not")
     if decided is None:
-        if not (isinstance(message, Constant) and message.value is None):
+        if not message.is_none:
             message = m.call(message, [], {})
         m.tracer.call("call_function", torch_private.check_number, (condition, message), {}, "torch._check", keep=True)
     return Constant(None)
@@ -287,7 +287,7 @@ def _is_covariance(input: TensorValue, **rest: Value) -> bool:  # noqa: A002
     count = x.shape[-1] if x.dim() else 1
     weights = [rest.get(name, Constant(None)) for name in ("fweights", "aweights")]
     tensors = [w.fake for w in weights if isinstance(w, TensorValue)]
-    if len(tensors) + sum(isinstance(w, Constant) and w.value is None for w in weights) < 2:
+    if len(tensors) + sum(w.is_none for w in weights) < 2:
         return False
     if tensors and x.dtype in (
         torch.float16,
