@@ -13,8 +13,8 @@ import types
 import unittest
 from typing import Any
 
-from fuselens.capture.bytecode_assembly import assemble
-from fuselens.capture.bytecode_decoding import decode
+from fuselens.capture.bytecode.assembly import assemble
+from fuselens.capture.bytecode.decoding import decode
 
 
 def reassembled(code: types.CodeType) -> types.CodeType:

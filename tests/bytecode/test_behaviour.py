@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuselens.capture import bytecode_emitters as bc
-from fuselens.capture.bytecode import NO_POSITION, NULL_FIRST, Handler, Instruction, Position
-from fuselens.capture.bytecode_assembly import assemble
-from fuselens.capture.bytecode_decoding import decode
-from fuselens.capture.bytecode_liveness import live_locals
-from fuselens.capture.bytecode_micros import Micro, normalise
+from fuselens.capture.bytecode import emitters as bc
+from fuselens.capture.bytecode.assembly import assemble
+from fuselens.capture.bytecode.decoding import decode
+from fuselens.capture.bytecode.instruction import NO_POSITION, NULL_FIRST, Handler, Instruction, Position
+from fuselens.capture.bytecode.liveness import live_locals
+from fuselens.capture.bytecode.micros import Micro, normalise
 
 
 def reassembled(fn: types.FunctionType) -> types.FunctionType:

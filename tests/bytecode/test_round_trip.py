@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from fuselens.capture import bytecode_micros
-from fuselens.capture.bytecode import Instruction
-from fuselens.capture.bytecode_assembly import assemble, stack_depths
-from fuselens.capture.bytecode_decoding import decode
-from fuselens.capture.bytecode_micros import MICRO_OPS, Micro, effect, normalise
-from fuselens.capture.bytecode_opcodes import TERMINAL, UNCONDITIONAL
+from fuselens.capture.bytecode import micros as bytecode_micros
+from fuselens.capture.bytecode.assembly import assemble, stack_depths
+from fuselens.capture.bytecode.decoding import decode
+from fuselens.capture.bytecode.instruction import Instruction
+from fuselens.capture.bytecode.micros import MICRO_OPS, Micro, effect, normalise
+from fuselens.capture.bytecode.opcodes import TERMINAL, UNCONDITIONAL
 
 ROOT = Path(sysconfig.get_path("stdlib"))
 PARTS = 16

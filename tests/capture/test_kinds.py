@@ -1,6 +1,6 @@
 """Tables of handlers by class."""
 
-from fuselens.capture.kinds import PerKind
+from fuselens.capture.values.kinds import PerKind
 
 
 class Base: ...

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from fuselens.capture import _hook as h
-from fuselens.capture import bytecode_emitters as bc
-from fuselens.capture.bytecode_assembly import assemble
+from fuselens.capture.bytecode import emitters as bc
+from fuselens.capture.bytecode.assembly import assemble
+from fuselens.capture.hook import _hook as h
 
 ALWAYS = h.Guards([], [])
 

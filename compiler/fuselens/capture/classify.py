@@ -21,8 +21,10 @@ import torch
 import torch.nn.functional as F
 
 from .. import torch_private
-from . import polyfills, switches, torch_polyfills
-from .bytecode_decoding import decode
+from .bytecode.decoding import decode
+from .polyfills import python as polyfills
+from .polyfills import torch_functions as torch_polyfills
+from .program import switches
 
 TORCH_DIRECTORY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OWN_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

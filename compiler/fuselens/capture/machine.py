@@ -10,55 +10,33 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from ..report import Frame, Span
-from . import (  # noqa: F401 - some modules only register rules or handlers of instructions
-    _hook,
-    assignments,
-    attributes,
-    autograd_functions,
-    builtin_rules,
-    bytecode,
-    calls,
-    classify,
-    container_operators,
-    control_flow,
-    copying,
-    function_transforms,
-    gradients,
-    hashing,
-    identity,
-    instruction_attributes,
-    instruction_calls,
-    instruction_containers,
-    instruction_exceptions,
-    instruction_generators,
-    instruction_imports,
-    instruction_jumps,
-    instruction_match,
-    instruction_operators,
-    instruction_stack,
-    instruction_text,
-    instruction_variables,
-    iterators,
-    known,
-    known_calls,
-    library_rules,
-    number_rules,
-    object_calls,
-    object_rules,
-    pytree_rules,
-    subscripts,
-    templates,
-    torch_rules,
-    truth,
-)
+from ..record.report import Frame, Span
+from . import classify
+from .bodies import autograd_functions, control_flow, function_transforms, gradients
 from .breaks import Break, FrameUnsupported, Raised, raising
-from .bytecode_decoding import decode, join_with, own_loads, spell_out_super, split_pairs
-from .bytecode_micros import Micro, normalise
-from .instruction_table import HANDLERS
-from .sources import Source
-from .tracer import Tracer
-from .values import (
+from .bytecode import instruction as bytecode
+from .bytecode.decoding import decode, join_with, own_loads, spell_out_super, split_pairs
+from .bytecode.micros import Micro, normalise
+from .calls import calls, known_calls, object_calls
+from .hook import _hook
+from .instructions import attributes as instruction_attributes
+from .instructions import calls as instruction_calls
+from .instructions import containers as instruction_containers
+from .instructions import exceptions as instruction_exceptions
+from .instructions import generators as instruction_generators
+from .instructions import imports as instruction_imports
+from .instructions import jumps as instruction_jumps
+from .instructions import match as instruction_match
+from .instructions import operators as instruction_operators
+from .instructions import stack as instruction_stack
+from .instructions import text as instruction_text
+from .instructions import variables as instruction_variables
+from .instructions.table import HANDLERS
+from .rules import builtin_calls, copying, library, numbers, objects, pytree, templates, torch_calls
+from .tracing.sources import Source
+from .tracing.tracer import Tracer
+from .values import assignments, attributes, container_operators, hashing, identity, iterators, known, subscripts, truth
+from .values.algebra import (
     CellValue,
     Constant,
     GradModeContext,
