@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .capture.calls import calls
+from .capture.calls import object_calls
 from .capture.rules.table import rule
 
 if TYPE_CHECKING:
@@ -80,4 +80,4 @@ def _proxy_class(original: type[torch.nn.Module]) -> type[CompiledModule]:
 @rule(CompiledModule.__call__)
 def _call(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A call inside compiled code is one of the original."""
-    return calls.call_original(m, m.use(args[0]), args[1:], kwargs)
+    return object_calls.call_original(m, m.use(args[0]), args[1:], kwargs)

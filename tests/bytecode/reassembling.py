@@ -13,19 +13,20 @@ import types
 import unittest
 from typing import Any
 
-from fuselens.capture.bytecode import instruction as bc
+from fuselens.capture.bytecode.assembly import assemble
+from fuselens.capture.bytecode.decoding import decode
 
 
 def reassembled(code: types.CodeType) -> types.CodeType:
     """The code from its instructions alone: raw arguments, pools of names and constants forgotten."""
-    decoded = bc.decode(code)
+    decoded = decode(code)
     for it in decoded.instructions:
         if isinstance(it.argval, types.CodeType):
             it.argval = reassembled(it.argval)
         if it.argval is not None:
             it.arg = None
     consts = code.co_consts[:1] if code.co_flags & 2 else ()  # a function's docstring is its first constant
-    return bc.assemble(code, decoded.instructions, decoded.handlers, co_consts=consts, co_names=())
+    return assemble(code, decoded.instructions, decoded.handlers, co_consts=consts, co_names=())
 
 
 def reassemble_everything() -> None:

@@ -12,18 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuselens.capture.bytecode import instruction as bc
+from fuselens.capture.bytecode import emitters as bc
+from fuselens.capture.bytecode.assembly import assemble
+from fuselens.capture.bytecode.decoding import decode
+from fuselens.capture.bytecode.instruction import NO_POSITION, NULL_FIRST, Handler, Instruction, Position
+from fuselens.capture.bytecode.liveness import live_locals
+from fuselens.capture.bytecode.micros import Micro, normalise
 
 
 def reassembled(fn: types.FunctionType) -> types.FunctionType:
     def again(code: types.CodeType) -> types.CodeType:
-        decoded = bc.decode(code)
+        decoded = decode(code)
         for it in decoded.instructions:
             it.arg = None if it.argval is not None else it.arg
             if isinstance(it.argval, types.CodeType):
                 it.argval = again(it.argval)
         consts = tuple(again(c) if isinstance(c, types.CodeType) else c for c in code.co_consts[:1])
-        return bc.assemble(code, decoded.instructions, decoded.handlers, co_consts=consts, co_names=())
+        return assemble(code, decoded.instructions, decoded.handlers, co_consts=consts, co_names=())
 
     made = types.FunctionType(again(fn.__code__), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
     made.__kwdefaults__ = fn.__kwdefaults__
@@ -188,9 +193,9 @@ def bare(name: str = "made", args: tuple[str, ...] = ()) -> types.CodeType:
     return (lambda: None).__code__.replace(co_name=name, co_varnames=args, co_argcount=len(args), co_nlocals=len(args))
 
 
-def run(body: list[bc.Instruction], args: dict[str, Any] | None = None, handlers: tuple[bc.Handler, ...] = ()) -> Any:
+def run(body: list[Instruction], args: dict[str, Any] | None = None, handlers: tuple[Handler, ...] = ()) -> Any:
     args = args or {}
-    code = bc.assemble(bare(args=tuple(args)), [*bc.resume(), *body], handlers, co_consts=(), co_names=())
+    code = assemble(bare(args=tuple(args)), [*bc.resume(), *body], handlers, co_consts=(), co_names=())
     return types.FunctionType(code, {"__builtins__": __builtins__, "print": print})(*args.values())
 
 
@@ -267,20 +272,20 @@ def test_closures_and_handlers() -> None:
         *bc.prologue(["x"], []), *bc.load_const(7), *bc.store_deref("x"),
         *bc.make_function(getter, ["x"]), *bc.return_value(),
     ]  # fmt: skip
-    code = bc.assemble(bare(), body, co_cellvars=("x",), co_consts=())
+    code = assemble(bare(), body, co_cellvars=("x",), co_consts=())
     assert types.FunctionType(code, {})()() == 7
 
     start, target = bc.load_const(None)[0], bc.nop()[0]
     raising = [start, *bc.load_const(KeyError), *bc.raise_varargs(1)]
     caught = [
         target,
-        bc.Instruction("PUSH_EXC_INFO"),
+        Instruction("PUSH_EXC_INFO"),
         *bc.pop_top(),
-        bc.Instruction("POP_EXCEPT"),
+        Instruction("POP_EXCEPT"),
         *bc.load_const("c"),
         *bc.return_value(),
     ]
-    assert run([*raising, *caught], handlers=(bc.Handler(start, raising[-1], target, 0, False),)) == "c"
+    assert run([*raising, *caught], handlers=(Handler(start, raising[-1], target, 0, False),)) == "c"
 
 
 def test_unbound_local_is_an_error_not_a_crash() -> None:
@@ -303,7 +308,7 @@ def test_wide_arguments_and_long_jumps(n_consts: int, n_names: int, n_nops: int)
 
 
 POSITIONS = st.one_of(
-    st.just(bc.NO_POSITION),
+    st.just(NO_POSITION),
     st.integers(1, 3000).map(lambda line: (line, line, None, None)),
     st.tuples(st.integers(1, 3000), st.integers(0, 40), st.integers(0, 300), st.integers(0, 300)).map(
         lambda p: (p[0], p[0] + p[1], p[2], p[3] if p[1] else p[2] + p[3])
@@ -313,18 +318,18 @@ POSITIONS = st.one_of(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(POSITIONS, min_size=1, max_size=60), st.integers(1, 100))
-def test_position_table(positions: list[bc.Position], first: int) -> None:
+def test_position_table(positions: list[Position], first: int) -> None:
     body = [it for _ in positions for it in bc.load_const(None)]
     for it, position in zip(body, positions, strict=True):
         it.position = position
-    code = bc.assemble(bare(), [*body, *bc.return_value()], co_firstlineno=first)
-    assert [it.position for it in bc.decode(code).instructions[:-1]] == positions
+    code = assemble(bare(), [*body, *bc.return_value()], co_firstlineno=first)
+    assert [it.position for it in decode(code).instructions[:-1]] == positions
 
 
 def before(fn: Any, op: str, which: int = 0) -> frozenset[str]:
     """Locals live before the n-th instruction of that name."""
-    decoded = bc.decode(fn.__code__)
-    live = bc.live_locals(decoded.instructions, decoded.handlers)
+    decoded = decode(fn.__code__)
+    live = live_locals(decoded.instructions, decoded.handlers)
     return live[[it for it in decoded.instructions if it.op.startswith(op)][which]]
 
 
@@ -366,11 +371,11 @@ def test_call_of_method_and_global_in_normal_form() -> None:
     def f(o: Any) -> Any:
         return print(o.m(1), *o.n)
 
-    ops = [m.op for it in bc.decode(f.__code__).instructions for m in bc.normalise(it)]
+    ops = [m.op for it in decode(f.__code__).instructions for m in normalise(it)]
     assert "LOAD_METHOD" in ops and "LOAD_GLOBAL" in ops and "CALL" in ops and "CALL_FUNCTION_EX" in ops
     null, load = ops.index("PUSH_NULL"), ops.index("LOAD_GLOBAL")
-    assert (null < load) == bc.NULL_FIRST == (sys.version_info < (3, 13))
+    assert (null < load) == NULL_FIRST == (sys.version_info < (3, 13))
 
 
 def test_unknown_opcode() -> None:
-    assert bc.normalise(bc.Instruction("FROM_THE_FUTURE")) == (bc.Micro("UNSUPPORTED", "FROM_THE_FUTURE"),)
+    assert normalise(Instruction("FROM_THE_FUTURE")) == (Micro("UNSUPPORTED", "FROM_THE_FUTURE"),)

@@ -14,7 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from fuselens.capture.bytecode import instruction as bc
+from fuselens.capture.bytecode import micros as bytecode_micros
+from fuselens.capture.bytecode.assembly import assemble, stack_depths
+from fuselens.capture.bytecode.decoding import decode
+from fuselens.capture.bytecode.instruction import Instruction
+from fuselens.capture.bytecode.micros import MICRO_OPS, Micro, effect, normalise
+from fuselens.capture.bytecode.opcodes import TERMINAL, UNCONDITIONAL
 
 ROOT = Path(sysconfig.get_path("stdlib"))
 PARTS = 16
@@ -66,8 +71,8 @@ def test_bytes_are_the_same(codes: list[types.CodeType]) -> None:
 
 def check_bytes(codes: list[types.CodeType]) -> None:
     for code in codes:
-        decoded = bc.decode(code)
-        again = bc.assemble(code, decoded.instructions, decoded.handlers)
+        decoded = decode(code)
+        again = assemble(code, decoded.instructions, decoded.handlers)
         for field in (
             "co_code",
             "co_exceptiontable",
@@ -89,17 +94,17 @@ def test_layout_does_not_need_the_hints(codes: list[types.CodeType]) -> None:
 def check_layout(codes: list[types.CodeType]) -> None:
     """With raw arguments forgotten, everything is found again by what it is."""
     for code in codes:
-        decoded = bc.decode(code)
+        decoded = decode(code)
         for it in decoded.instructions:
             if it.argval is not None and not it.flag:
                 it.arg = None
-        again = bc.decode(bc.assemble(code, decoded.instructions, decoded.handlers))
+        again = decode(assemble(code, decoded.instructions, decoded.handlers))
         for a, b in zip(decoded.instructions, again.instructions, strict=True):
             assert (a.op, a.flag) == (b.op, b.flag)
             assert a.argval is b.argval or repr(a.argval) == repr(b.argval) or a.op == "FOR_ITER", where(code)
 
 
-def target_of(micro: bc.Micro) -> bc.Instruction:
+def target_of(micro: Micro) -> Instruction:
     return (
         micro.arg[1]
         if micro.op in ("POP_JUMP_IF", "JUMP_IF_OR_POP")
@@ -115,17 +120,17 @@ def test_micros_have_the_depth_of_the_interpreters_table(codes: list[types.CodeT
 
 def check_depths(codes: list[types.CodeType]) -> None:
     for code in codes:
-        decoded = bc.decode(code)
-        depths = bc.stack_depths(decoded)
+        decoded = decode(code)
+        depths = stack_depths(decoded)
         following = dict(zip(decoded.instructions, decoded.instructions[1:], strict=False))
         for it, depth in depths.items():
-            for micro in bc.normalise(it):
-                assert micro.op in bc.MICRO_OPS and micro.op != "UNSUPPORTED", it
+            for micro in normalise(it):
+                assert micro.op in MICRO_OPS and micro.op != "UNSUPPORTED", it
                 if micro.op in JUMPS and target_of(micro) in depths:
-                    assert depth + bc.effect(micro, jump=True) == depths[target_of(micro)], (it, where(code))
-                depth += bc.effect(micro)
+                    assert depth + effect(micro, jump=True) == depths[target_of(micro)], (it, where(code))
+                depth += effect(micro)
             after = following.get(it)
-            if after in depths and it.op not in bc._TERMINAL and it.op not in bc._UNCONDITIONAL:
+            if after in depths and it.op not in TERMINAL and it.op not in UNCONDITIONAL:
                 assert depth == depths[after], (it, where(code))
 
 
@@ -141,5 +146,5 @@ def test_the_whole_library(part: int) -> None:
 
 
 def test_documented_micros() -> None:
-    words = {word.strip(",") for word in (bc.__doc__ or "").split()}
-    assert not bc.MICRO_OPS - words
+    words = {word.strip(",") for word in (bytecode_micros.__doc__ or "").split()}
+    assert not MICRO_OPS - words

@@ -42,7 +42,7 @@ from hypothesis import strategies as st
 
 import fuselens
 from fuselens.capture.frame import resuming
-from fuselens.capture.frame.emit import RESUME_MARK
+from fuselens.capture.frame.resuming import RESUME_MARK
 
 PRELUDE = """
 import collections, contextlib, dataclasses, enum, functools, itertools, math, operator

@@ -19,7 +19,7 @@ import torch
 
 import fuselens
 from fuselens.capture.frame import resuming
-from fuselens.capture.frame.emit import RESUME_MARK
+from fuselens.capture.frame.resuming import RESUME_MARK
 from fuselens.capture.hook import _hook
 
 HANDS_OVER = [(resuming.__file__, "run_tails"), (resuming.__file__, "__call__")]

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from fuselens.capture.bytecode import instruction as bc
+from fuselens.capture.bytecode import emitters as bc
+from fuselens.capture.bytecode.assembly import assemble
 from fuselens.capture.hook import _hook as h
 
 ALWAYS = h.Guards([], [])
@@ -144,7 +145,7 @@ def gathering(original: types.FunctionType, guards: h.Guards) -> h.Entry:
     """An entry whose code returns the gathered tuple."""
     names = (*original.__code__.co_varnames[: bc_arguments(original)], "gathered")
     body = [*bc.prologue((), original.__code__.co_freevars), *bc.load_fast("gathered"), *bc.return_value()]
-    code = bc.assemble(original.__code__, body, co_varnames=names, co_cellvars=(), co_consts=())
+    code = assemble(original.__code__, body, co_varnames=names, co_cellvars=(), co_consts=())
     return h.Entry(guards, code, len(names) - 1)
 
 
@@ -647,7 +648,7 @@ def test_interpreter_exit_inside_a_region() -> None:
     """Exit with an installed evaluator, live entries and callbacks is quiet."""
     program = """
 import atexit, sys, threading
-from fuselens.capture.hook import _hook as h
+from fuselens.capture import _hook as h
 class Loud:
     def __del__(self): len([])
 def f(x): return x

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 
 from .. import torch_private
-from .bytecode import instruction as bytecode
+from .bytecode.decoding import decode
 from .polyfills import python as polyfills
 from .polyfills import torch_functions as torch_polyfills
 from .program import switches
@@ -357,7 +357,7 @@ def frame_reads_itself(code: types.CodeType) -> bool:
     frames that it calls from then on watched, among which resume functions would be."""
     if READS_FRAME.isdisjoint(code.co_names):
         return False
-    instructions = bytecode.decode(code).instructions
+    instructions = decode(code).instructions
     return any(
         i.argval in READS_FRAME and (i.op in ("LOAD_GLOBAL", "LOAD_NAME") or i.argval in _AS_ATTRIBUTES)
         for i in instructions

@@ -21,8 +21,9 @@ from ... import torch_private
 from ...system.signatures import signature
 from ..breaks import Break, Raised
 from ..calls.calls import closure_of
+from ..instructions.variables import read_cell
 from ..rules.table import rule
-from ..tracing.tracer import CONSTANT_TYPES
+from ..tracing.wrapping import CONSTANT_TYPES
 from ..values import attributes
 from ..values.algebra import ActiveValue, Constant, FunctionValue, Known, SequenceValue, TensorValue, Value
 from .higher_order import Operator, Subgraph, apply, close, grad_mode, leaves, of_kind, parameter, replace, resolve
@@ -118,35 +119,19 @@ def _apply(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     assert isinstance(owner, Known)
     function: type[torch.autograd.Function] = owner.value
     name = function.__name__
-    if any(scope.transform for scope in m.tracer.scopes):
+    if any(scope.transform for scope in m.tracer.graphs.scopes):
         raise Break("FL104", what=f"{name}.apply", why="inside a function transform it runs eagerly")
-    setup = attributes.load(m, owner, "setup_context")
-    divided = not (isinstance(setup, FunctionValue) and setup.function is torch.autograd.Function.setup_context)
-    if kwargs and not (divided and _apply_takes_keywords()):
-        raise Break("FL104", what=f"{name}.apply", why="it is given keyword arguments")
-    if divided:
-        inputs = _with_defaults(m, function, inputs, kwargs)
+    inputs, divided = _inputs(m, owner, inputs, kwargs)
     tensors = [v for v in inputs if isinstance(v, TensorValue)]
-    certain = m.tracer.scopes[-1].grad_mode_known
+    certain = m.tracer.graphs.scopes[-1].grad_mode_known
     needs = tuple(isinstance(v, TensorValue) and v.fake.requires_grad for v in inputs)
     context = Context(function, needs if certain else None)
     forward = _trace_forward(m, owner, context, inputs, tensors, divided)
     traced = _Traced(forward, context, name)
-    differentiable = any(needs) and torch.is_grad_enabled() if certain else True
-    backwards: dict[tuple[bool, ...], Subgraph] = {}
-    once = False
-    if differentiable:
-        backward = attributes.load(m, owner, "backward")
-        if isinstance(backward, FunctionValue) and backward.function.__code__ is _ONCE:
-            from ..machine import read_cell
-
-            once = True
-            backward = m.use(read_cell(m, next(c for c in closure_of(m, backward) if c.name == "fn"), "fn"))
-        for given in traced.patterns():
-            backwards[given] = _trace_backward(m, backward, traced, given, inputs)
-    op = Operator(
-        name, _running(traced, backwards, inputs, once), forward.module, *(b.module for b in backwards.values())
-    )
+    differentiable = not certain or (any(needs) and torch.is_grad_enabled())
+    once, backwards = _trace_backwards(m, owner, traced, inputs) if differentiable else (False, {})
+    run = _running(traced, backwards, inputs, once)
+    op = Operator(name, run, forward.module, *(b.module for b in backwards.values()))
     captured = [SequenceValue(s.captured, tuple) for s in (forward, *backwards.values())]
     found = apply(m, op, SequenceValue(list(tensors), tuple), *captured)
     results = iter(_identified(found, tensors))
@@ -172,6 +157,15 @@ def _apply_takes_keywords() -> bool:
     except TypeError:
         return False
     return True
+
+
+def _inputs(m: Machine, owner: Known, given: list[Value], kwargs: dict[str, Value]) -> tuple[list[Value], bool]:
+    """What the forward is given, and whether the function has a ``setup_context`` beside it."""
+    setup = attributes.load(m, owner, "setup_context")
+    divided = not (isinstance(setup, FunctionValue) and setup.function is torch.autograd.Function.setup_context)
+    if kwargs and not (divided and _apply_takes_keywords()):
+        raise Break("FL104", what=f"{owner.value.__name__}.apply", why="it is given keyword arguments")
+    return (_with_defaults(m, owner.value, given, kwargs) if divided else given), divided
 
 
 def _with_defaults(m: Machine, function: Any, inputs: list[Value], kwargs: dict[str, Value]) -> list[Value]:
@@ -238,7 +232,7 @@ def _index(nodes: list[fx.Node], value: Value, what: str) -> int:
 def _trace_forward(
     m: Machine, owner: Value, context: Context, inputs: list[Value], tensors: list[TensorValue], divided: bool
 ) -> Subgraph:
-    with m.tracer.scope() as scope, grad_mode(False):
+    with m.tracer.graphs.scope() as scope, grad_mode(False):
         scope.grad_mode_known = True
         inner = iter([parameter(m.tracer, scope, t, t.fake) for t in tensors])
         given: list[Value] = [next(inner) if isinstance(v, TensorValue) else v for v in inputs]
@@ -258,6 +252,18 @@ def _is_none(value: Value) -> bool:
     return isinstance(value, Constant) and value.value is None
 
 
+def _trace_backwards(
+    m: Machine, owner: Known, traced: _Traced, inputs: list[Value]
+) -> tuple[bool, dict[tuple[bool, ...], Subgraph]]:
+    """Whether the backward is differentiable once only, and its graph for each pattern of gradients that are there."""
+    backward = attributes.load(m, owner, "backward")
+    once = False
+    if isinstance(backward, FunctionValue) and backward.function.__code__ is _ONCE:
+        once = True
+        backward = m.use(read_cell(m, next(c for c in closure_of(m, backward) if c.name == "fn"), "fn"))
+    return once, {given: _trace_backward(m, backward, traced, given, inputs) for given in traced.patterns()}
+
+
 def _trace_backward(
     m: Machine, backward: Value, traced: _Traced, given: tuple[bool, ...], inputs: list[Value]
 ) -> Subgraph:
@@ -265,7 +271,7 @@ def _trace_backward(
     context, name = traced.context, traced.name
     present = iter([t for t, there in zip(traced.tensors, given, strict=True) if there])
     flags = iter(given)
-    with m.tracer.scope() as scope, grad_mode(False):
+    with m.tracer.graphs.scope() as scope, grad_mode(False):
         scope.grad_mode_known = False
         gradients: list[Value] = []
         for output in traced.outputs:

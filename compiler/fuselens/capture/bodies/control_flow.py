@@ -21,7 +21,7 @@ from ..breaks import Break
 from ..rules import torch_function
 from ..rules.library import partial_parts
 from ..rules.table import NAMED_RULES, RULES, called, rule
-from ..tracing.tracer import writes
+from ..tracing.fake_calls import writes
 from ..values.algebra import (
     Constant,
     FunctionValue,

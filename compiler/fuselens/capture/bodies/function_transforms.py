@@ -66,7 +66,7 @@ def transform(name: str) -> Callable[[Transform], Transform]:
             return Transformed(name, function, {k: known(m, v, f"torch.func.{name}") for k, v in bound.items()})
 
         def made_before(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-            from ..machine import read_cell
+            from ..instructions.variables import read_cell
 
             cells = {cell.name: cell for cell in closure_of(m, value)}
             found = {n: m.use(read_cell(m, cells[n], n)) for n in signature.parameters if n in cells}
@@ -442,7 +442,7 @@ def _functional_call(m: Machine, args: list[Value], kwargs: dict[str, Value]) ->
     if not isinstance(owner, ObjectValue) or not isinstance(owner.value, torch.nn.Module):
         raise Break("FL104", what=what, why=f"of {owner.describe()}")
     inputs = m.use(bound.get("args", Constant(None)))
-    positional = [] if _is_none(inputs) else inputs.items if isinstance(inputs, SequenceValue) else [inputs]
+    positional = [] if inputs.is_none else inputs.items if isinstance(inputs, SequenceValue) else [inputs]
     options = m.use(bound.get("kwargs", Constant(None)))
     named = dict(options.items) if isinstance(options, DictValue) else {}
     replaced: dict[str, Value] = {}
@@ -452,10 +452,6 @@ def _functional_call(m: Machine, args: list[Value], kwargs: dict[str, Value]) ->
         replaced.update(table.items)
     with _replaced(m, owner, replaced, tie, what):
         return m.call(owner, list(positional), named)
-
-
-def _is_none(value: Value) -> bool:
-    return isinstance(value, Constant) and value.value is None
 
 
 @contextmanager
@@ -469,7 +465,7 @@ def _replaced(m: Machine, owner: ObjectValue, tensors: dict[str, Value], tie: bo
     if unknown:
         raise Break("FL104", what=what, why=f"the module has no parameter or buffer {unknown[0]!r}")
     tied = {id(everything[n]): v for n, v in tensors.items()} if tie else {}
-    before = dict(m.tracer.attributes)
+    before = dict(m.tracer.effects.attributes)
     for name, original in everything.items():
         value = tensors.get(name) or tied.get(id(original))
         if value is None:
@@ -479,11 +475,11 @@ def _replaced(m: Machine, owner: ObjectValue, tensors: dict[str, Value], tie: bo
         for part in path.split(".") if path else ():
             holder = attributes.load(m, holder, part)
         assert isinstance(holder, ObjectValue)
-        m.tracer.attributes[id(holder.value), last] = (holder, value)
-    replaced = m.tracer.attributes.keys() - before.keys()
+        m.tracer.effects.attributes[id(holder.value), last] = (holder, value)
+    replaced = m.tracer.effects.attributes.keys() - before.keys()
     try:
         yield
     finally:
         for key in replaced:
-            m.tracer.attributes.pop(key, None)
-        m.tracer.attributes.update(before)
+            m.tracer.effects.attributes.pop(key, None)
+        m.tracer.effects.attributes.update(before)

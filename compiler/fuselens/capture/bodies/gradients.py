@@ -37,8 +37,8 @@ def _grad(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     known = all(type(v) in (bool, type(None)) for v in options.values()) and not options.get("is_grads_batched")
     if not known or not _is_inside(m, outputs, inputs, given):
         raise Break("FL122", what=_WHAT)
-    placeholders = (n for n in m.tracer.graph.nodes if n.op == "placeholder")
-    for node, (source, tensor) in zip(placeholders, m.tracer.inputs, strict=True):
+    placeholders = (n for n in m.tracer.graphs.current.nodes if n.op == "placeholder")
+    for node, (source, tensor) in zip(placeholders, m.tracer.graphs.inputs, strict=True):
         _keep_inside(m, node, source, tensor)
     keywords: dict[str, Value] = {name: Constant(value) for name, value in options.items()}
     return m.tracer.call("call_function", torch.autograd.grad, (outputs, inputs, given), keywords, _WHAT, keep=True)
@@ -46,11 +46,11 @@ def _grad(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 def _is_inside(m: Machine, outputs: Value, inputs: Value, given: Value) -> bool:
     """Whether all that is differentiated is made by this graph, of tensors that it knows."""
-    if len(m.tracer.scopes) > 1 or not all(only_tensors(v) for v in (outputs, inputs)):
+    if m.tracer.graphs.nested or not all(only_tensors(v) for v in (outputs, inputs)):
         return False
     if not all(v.source is None and v.fake.requires_grad for v in leaves([outputs])):
         return False
-    without = isinstance(given, Constant) and given.value is None
+    without = given.is_none
     if not without and not isinstance(given, (TensorValue, SequenceValue)):
         return False
     return not torch_private.saved_tensors_hooked()

@@ -3,7 +3,7 @@
 A callable is traced with the symbolic machine into a graph of its own (:func:`trace`): its placeholders are the tensors
 among its arguments, then what it reads of the graphs around it. A node of the outer graph calls an :class:`Operator`,
 which runs such bodies. Since a body may run any number of times, or later, it may not change Python objects that
-were there before it (``Tracer.touch``).
+were there before it (``Effects.touch``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from torch import fx
 from ... import torch_private
 from ...ir.printable import graph_module
 from ..breaks import Break, Raised
-from ..tracing.tracer import Scope, Tracer, specialise
+from ..tracing.graphs import Scope
+from ..tracing.tracer import Tracer, specialise
 from ..values.algebra import (
     Constant,
     DictValue,
@@ -113,7 +114,7 @@ def trace(
     args = [resolve(m, a) for a in args]
     kwargs = {k: resolve(m, v) for k, v in kwargs.items()}
     parameters = [*leaves(args), *leaves(kwargs.values())]
-    with m.tracer.scope() as scope, grad_mode(grad_enabled):
+    with m.tracer.graphs.scope() as scope, grad_mode(grad_enabled):
         scope.transform = transform
         inner = iter(
             [parameter(m.tracer, scope, p, p.fake if fake is None else fake(i, p)) for i, p in enumerate(parameters)]
@@ -136,7 +137,7 @@ def close(tracer: Tracer, scope: Scope, parameters: list[Value], output: Value) 
     """The finished graph of ``scope``, which returns the tensors of ``output``."""
     output = _settled(scope, output)
     found = leaves([output])
-    scope.graph.output(tuple(tracer.local(t.node) for t in found))
+    scope.graph.output(tuple(tracer.graphs.local(t.node) for t in found))
     module = graph_module(scope.graph)
     captured = [_standing_for(n) for n in scope.captured]
     return Subgraph(module, parameters, captured, output, found)
@@ -189,7 +190,7 @@ def apply(m: Machine, op: Operator, *args: Value) -> list[Value]:
         if r is None or isinstance(r, (bool, int, float)):
             found.append(Constant(r))
             continue
-        child = tracer.graph.call_function(operator.getitem, (node, i))
+        child = tracer.graphs.current.call_function(operator.getitem, (node, i))
         child.meta.update(val=r, span=tracer.span)
         found.append(tracer.wrap_result(child, r, op.__name__) if isinstance(r, torch.Tensor) else OpaqueValue(child))
     return found

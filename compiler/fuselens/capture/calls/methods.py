@@ -6,7 +6,7 @@ import operator
 import sys
 import types
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,14 +17,17 @@ from ..breaks import Break, raising
 from ..rules import numpy_calls, torch_function
 from ..rules.table import RULES
 from ..rules.torch_calls import LOOKING, scaled
-from ..values import attributes, text
+from ..values import assignments, attributes, tensor_attributes, text
 from ..values.algebra import (
+    CombinedIterator,
     Constant,
     DequeValue,
     DictValue,
     DictView,
     FunctionValue,
+    GeneratorValue,
     InstanceDict,
+    IteratorValue,
     Known,
     NamedMethod,
     ObjectValue,
@@ -35,76 +38,133 @@ from ..values.algebra import (
     TensorValue,
     Value,
 )
-from ..values.iterators import ITERATORS, advance, iterate, iterator
-from ..values.known import ELEMENT, UNKNOWN, deep_use, fold, from_plain, integer, key_of, plain
-from ..values.operators import (
-    as_set,
-    binary,
-    change_set,
-    combined_sets,
-    contains,
-    delete_subscript,
-    elements,
-    equal,
-    key_error,
-    mapping_items,
-    store_subscript,
-    subscript,
-    trim,
-)
+from ..values.container_operators import as_set, change_set, combined_sets, elements, mapping_items
+from ..values.hashing import ELEMENT, key_of
+from ..values.iterators import advance, generator_method, iterate, iterator
+from ..values.kinds import PerKind
+from ..values.known import UNKNOWN, deep_use, fold, from_plain, integer, plain
+from ..values.operators import binary, equal
+from ..values.subscripts import contains, delete_subscript, key_error, store_subscript, subscript
 from .arguments import fit, misfit
 
 if TYPE_CHECKING:
     from ..machine import Machine
 
 
-def named_method(m: Machine, method: NamedMethod, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    receiver, name = m.use(method.receiver), method.name
-    if isinstance(receiver, TensorValue):
-        return tensor_method(m, receiver, name, args, kwargs)
-    if isinstance(receiver, SymbolValue):
-        receiver = Constant(plain(receiver))
-    if isinstance(receiver, InstanceDict) and name in _DICT_METHODS and name not in _MUTATORS:
-        return _instance_method(m, receiver, name, args)
-    if isinstance(receiver, ITERATORS) and name in ("__iter__", "__next__"):
-        return m.call(Known(iter if name == "__iter__" else next), [receiver], {})
-    if name in _DUNDERS and isinstance(receiver, (SequenceValue, DictValue, SetValue, DictView)):
-        _check_arguments(_DUNDERS[name], receiver, name, args, kwargs)
-        return _DUNDERS[name](m, receiver, *args)
-    found = _method(receiver, name)
-    if found is not None:
-        _check_arguments(found, receiver, name, args, kwargs)
-        if name in _MUTATORS and isinstance(receiver, (SequenceValue, DictValue, SetValue)):
-            m.tracer.mutate(receiver)
-        if not isinstance(receiver, DequeValue) or name == "reverse":
-            return found(m, receiver, *args, **kwargs)
-        before = list(map(id, receiver.items))
-        try:
-            return found(m, receiver, *args, **kwargs)
-        finally:
-            moves = name in ("append", "appendleft") or (name == "rotate" and len(before) > 1)  # also of equal items
-            receiver.changes += moves or before != list(map(id, receiver.items))
-    if isinstance(receiver, Constant) and isinstance(receiver.value, (str, bytes)):
+def named_method(m: Machine, receiver: Value, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``receiver.name(*args, **kwargs)``."""
+    return METHODS[type(receiver)](m, receiver, name, args, kwargs)
+
+
+def _no_method(m: Machine, receiver: Value, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise Break("FL104", what=NamedMethod(receiver, name).describe(), why="there is no rule for this method")
+
+
+METHODS: PerKind[Value] = PerKind(_no_method)
+"""What calling a method by its name does. Instances of classes, generators of random numbers and others are added elsewhere."""
+
+
+@METHODS.of(SymbolValue)
+def _symbol_method(m: Machine, receiver: SymbolValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return _constant_method(m, Constant(plain(receiver)), name, args, kwargs)
+
+
+@METHODS.of(Constant)
+def _constant_method(m: Machine, receiver: Constant, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value = receiver.value
+    if isinstance(value, (str, bytes)):
         return _string_method(m, receiver, name, args, kwargs)
-    if isinstance(receiver, Constant) and (
-        isinstance(receiver.value, (int, float, complex, range, slice, torch.dtype))
-        or type(receiver.value) in classify.NUMPY_SCALARS
-    ):
-        return fold(m, getattr(receiver.value, name), args, kwargs, f"{receiver.python_type.__name__}.{name}")
-    if isinstance(receiver, SliceValue) and name == "indices":
-        return fold(m, slice(*(plain(m.use(p)) for p in receiver.parts)).indices, args, kwargs, "slice.indices")
-    raise Break("FL104", what=method.describe(), why="there is no rule for this method")
+    if isinstance(value, (int, float, complex, range, slice, torch.dtype)) or type(value) in classify.NUMPY_SCALARS:
+        return fold(m, getattr(value, name), args, kwargs, f"{receiver.python_type.__name__}.{name}")
+    return _no_method(m, receiver, name, args, kwargs)
 
 
-def _instance_method(m: Machine, mapping: InstanceDict, name: str, args: list[Value]) -> Value:
-    if name in ("get", "__contains__"):
-        found = attributes.instance_item(m, mapping, key_of(m, args[0]))
-        if name == "__contains__":
-            return Constant(found is not None)
+@METHODS.of(SliceValue)
+def _slice_method(m: Machine, receiver: SliceValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if name != "indices":
+        return _no_method(m, receiver, name, args, kwargs)
+    return fold(m, slice(*(plain(m.use(p)) for p in receiver.parts)).indices, args, kwargs, "slice.indices")
+
+
+@METHODS.of(InstanceDict)
+def _instance_method(
+    m: Machine, receiver: InstanceDict, name: str, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    if name not in _DICT_METHODS or name in _MUTATORS:
+        return _no_method(m, receiver, name, args, kwargs)
+    if name == "get":
+        found = attributes.instance_item(m, receiver, key_of(m, args[0]))
         return found if found is not None else args[1] if len(args) > 1 else Constant(None)
-    return _DICT_METHODS[name](m, attributes.instance_items(m, mapping), *args)
+    return _DICT_METHODS[name](m, attributes.instance_items(m, receiver), *args)
 
 
+@METHODS.of(IteratorValue, CombinedIterator)
+def _iterator_method(m: Machine, receiver: Value, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if name not in ("__iter__", "__next__"):
+        return _no_method(m, receiver, name, args, kwargs)
+    return m.call(Known(iter if name == "__iter__" else next), [receiver], {})
+
+
+@METHODS.of(GeneratorValue)
+def _generator_method(
+    m: Machine, receiver: GeneratorValue, name: str, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    return generator_method(m, receiver, name, args)
+
+
+@METHODS.of(SequenceValue)
+def _sequence_method(
+    m: Machine, receiver: SequenceValue, name: str, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    found = (_LIST_METHODS.get(name) if receiver.kind is list else None) or _SEQUENCE_METHODS.get(name)
+    return _checked(m, found, receiver, name, args, kwargs)(m, receiver, *args, **kwargs)
+
+
+@METHODS.of(DictValue)
+def _dict_method(m: Machine, receiver: DictValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    found = (_ORDERED_METHODS.get(name) if receiver.kind is OrderedDict else None) or _DICT_METHODS.get(name)
+    return _checked(m, found, receiver, name, args, kwargs)(m, receiver, *args, **kwargs)
+
+
+@METHODS.of(DictView)
+def _view_method(m: Machine, receiver: DictView, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return _checked(m, _VIEW_METHODS.get(name), receiver, name, args, kwargs)(m, receiver, *args, **kwargs)
+
+
+@METHODS.of(SetValue)
+def _set_method(m: Machine, receiver: SetValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return _checked(m, _SET_METHODS.get(name), receiver, name, args, kwargs)(m, receiver, *args, **kwargs)
+
+
+@METHODS.of(DequeValue)
+def _deque_method(m: Machine, receiver: DequeValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A method of a deque, which counts the changes that its iterators do not survive."""
+    found = _DEQUE_METHODS.get(name) or _SEQUENCE_METHODS.get(name)
+    function = _checked(m, found, receiver, name, args, kwargs)
+    if name in _DUNDERS or name == "reverse":
+        return function(m, receiver, *args, **kwargs)
+    before = list(map(id, receiver.items))
+    try:
+        return function(m, receiver, *args, **kwargs)
+    finally:
+        moves = name in ("append", "appendleft") or (name == "rotate" and len(before) > 1)  # also of equal items
+        receiver.changes += moves or before != list(map(id, receiver.items))
+
+
+def _checked(m: Machine, found: Any, receiver: Any, name: str, args: list[Value], kwargs: dict[str, Value]) -> Any:
+    """The function for a container's method: that for all containers, or else ``found``, after its arguments were looked at."""
+    function = _DUNDERS.get(name, found)
+    if function is None:
+        return _no_method(m, receiver, name, args, kwargs)
+    if not fit(function, len(args) + 2, tuple(kwargs)):
+        what = f"{receiver.python_type.__name__}.{name}"
+        raise misfit(getattr(assignments.example(receiver), name), len(args), tuple(kwargs), what)
+    if name in _MUTATORS:
+        m.tracer.effects.mutate(receiver)
+    return function
+
+
+@METHODS.of(TensorValue)
 def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if name == "as_subclass":
         return torch_function.as_class(m, receiver, torch_function.subclass_of(m, args))
@@ -115,33 +175,22 @@ def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value
         handled = torch_function.dispatched(m, getattr(torch.Tensor, name), [receiver, *args], kwargs)
         if handled is not None:
             return handled
-    if name == "__setitem__" and len(args) == 2:
-        store_subscript(m, receiver, m.use(args[0]), args[1])
-        return Constant(None)
-    if name == "item" and m.tracer.takes_scalars and not args and not kwargs:
-        return m.tracer.call("call_method", "item", (receiver,), {}, "Tensor.item")
+    rule = _TENSOR_RULES.get(name)
+    if rule is not None and (result := rule(m, receiver, args, kwargs)) is not None:
+        return result
     if name in classify.METHOD_CODES:
         raise Break(classify.METHOD_CODES[name], what=f"{receiver.describe()}.{name}()")
-    if name == "__len__":
-        if receiver.fake.ndim == 0:
-            raise Break("FL105", what="len()", why="of a zero-dimensional tensor")
-        return m.tracer.call("call_method", "size", (receiver, Constant(0)), {}, "len()")
-    if name == "detach_" and receiver.source is not None and receiver.fake.requires_grad:
-        raise Break("FL110", what="Tensor.detach_", why="it changes the history of an input")
     if name.rstrip("_") in torch_private.SCALED:
         given = scaled(m, name, [receiver, *args], kwargs)
         if given is not None:
             return given
     if name in LOOKING:
         return RULES[getattr(torch, name)](m, [receiver, *args], kwargs)
-    if name == "type" and args and isinstance(kind := plain(m.use(args[0])), type):
-        args = [Constant(f"{kind.__module__}.{kind.__name__}"), *args[1:]]
-    if name == "storage_offset" and not args and not kwargs and m.tracer.owns_storage(receiver):
-        return m.tracer.call("call_method", name, (receiver,), {}, "Tensor.storage_offset")
-    if name == "numpy":
-        return numpy_calls.array_of(m, receiver, args, kwargs)
-    if name == "requires_grad_":
-        return _requires_grad(m, receiver, args, kwargs)
+    return _recorded(m, receiver, name, args, kwargs)
+
+
+def _recorded(m: Machine, receiver: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A method's node in the graph."""
     if not classify.is_graph_method(name) or (name.startswith("__") and name not in _TENSOR_DUNDERS):
         raise Break("FL104", what=f"Tensor.{name}", why="it runs eagerly")
     return m.tracer.call(
@@ -150,16 +199,70 @@ def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value
     )  # fmt: skip
 
 
+# Methods of tensors with a rule of their own: the result, or None where the rule does not apply.
+
+
+def _tensor_setitem(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    if len(args) != 2:
+        return None
+    store_subscript(m, tensor, m.use(args[0]), args[1])
+    return Constant(None)
+
+
+def _item(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    if args or kwargs or not m.tracer.takes_scalars:
+        return None
+    return m.tracer.call("call_method", "item", (tensor,), {}, "Tensor.item")
+
+
+def _tensor_len(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if tensor.fake.ndim == 0:
+        raise Break("FL105", what="len()", why="of a zero-dimensional tensor")
+    return m.tracer.call("call_method", "size", (tensor, Constant(0)), {}, "len()")
+
+
+def _detach_in_place(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    if tensor.source is not None and tensor.fake.requires_grad:
+        raise Break("FL110", what="Tensor.detach_", why="it changes the history of an input")
+    return None
+
+
+def _to_type(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """``tensor.type(torch.FloatTensor)``: the graph names the class."""
+    kind = plain(m.use(args[0])) if args else None
+    if not isinstance(kind, type):
+        return None
+    return _recorded(m, tensor, "type", [Constant(f"{kind.__module__}.{kind.__name__}"), *args[1:]], kwargs)
+
+
+def _storage_offset(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    if args or kwargs or not m.tracer.graphs.owns_storage(tensor):
+        return None
+    return m.tracer.call("call_method", "storage_offset", (tensor,), {}, "Tensor.storage_offset")
+
+
 def _requires_grad(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``tensor.requires_grad_(wanted)``: leaves come and go where the graph runs operator by operator only."""
     wanted = m.truth(kwargs.get("requires_grad", args[0] if args else Constant(True)))
     if wanted is tensor.fake.requires_grad:
         return tensor
-    if wanted is None or len(m.tracer.scopes) > 1:
+    if wanted is None or m.tracer.graphs.nested:
         raise Break("FL104", what="Tensor.requires_grad_", why="a function that is transformed cannot make leaves")
     if tensor.source is not None:
-        attributes.guard_leaf(m, tensor)
+        tensor_attributes.guard_leaf(m, tensor)
     return m.tracer.call("call_method", "requires_grad_", (tensor, Constant(wanted)), {}, "Tensor.requires_grad_")
+
+
+_TENSOR_RULES: dict[str, Callable[[Machine, TensorValue, list[Value], dict[str, Value]], Value | None]] = {
+    "__setitem__": _tensor_setitem,
+    "item": _item,
+    "__len__": _tensor_len,
+    "detach_": _detach_in_place,
+    "type": _to_type,
+    "storage_offset": _storage_offset,
+    "numpy": numpy_calls.array_of,
+    "requires_grad_": _requires_grad,
+}
 
 
 _TENSOR_DUNDERS = {
@@ -169,27 +272,6 @@ _TENSOR_DUNDERS = {
 } | {
     "__neg__", "__pos__", "__abs__", "__invert__", "__getitem__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
 }  # fmt: skip
-
-
-def _method(receiver: Value, name: str) -> Any:
-    if isinstance(receiver, DequeValue):
-        return _DEQUE_METHODS.get(name) or _SEQUENCE_METHODS.get(name)
-    if isinstance(receiver, SequenceValue):
-        return (_LIST_METHODS.get(name) if receiver.kind is list else None) or _SEQUENCE_METHODS.get(name)
-    if isinstance(receiver, DictValue):
-        return (_ORDERED_METHODS.get(name) if receiver.kind is OrderedDict else None) or _DICT_METHODS.get(name)
-    if isinstance(receiver, DictView):
-        return _VIEW_METHODS.get(name)
-    if isinstance(receiver, SetValue):
-        return _SET_METHODS.get(name)
-    return None
-
-
-def _check_arguments(function: Any, receiver: Value, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
-    """Raises the TypeError of a method that is called with arguments that do not fit."""
-    if not fit(function, len(args) + 2, tuple(kwargs)):
-        what = f"{receiver.python_type.__name__}.{name}"
-        raise misfit(getattr(attributes.example(receiver), name), len(args), tuple(kwargs), what)
 
 
 def _string_method(m: Machine, receiver: Constant, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -221,13 +303,13 @@ def _flag(m: Machine, value: Value | None, default: bool) -> bool:
 
 def _append(m: Machine, items: SequenceValue, value: Value, /) -> Value:
     items.items.append(value)
-    trim(items)
+    items.trim()
     return _NOTHING
 
 
 def _append_left(m: Machine, items: SequenceValue, value: Value, /) -> Value:
     items.items.insert(0, value)
-    trim(items, from_left=False)
+    items.trim(from_left=False)
     return _NOTHING
 
 
@@ -236,7 +318,7 @@ def _extend(m: Machine, items: SequenceValue, values: Value, /) -> Value:
     limit = len(items.items) if m.use(values) is items else -1
     while limit != 0 and (item := advance(m, over)) is not None:
         items.items.append(item)
-        trim(items)
+        items.trim()
         limit -= 1
     return _NOTHING
 
@@ -285,12 +367,12 @@ def _rotate(m: Machine, items: SequenceValue, n: Value | None = None, /) -> Valu
 def _remove(m: Machine, items: SequenceValue, value: Value, /) -> Value:
     for i, item in enumerate(items.items):
         found = equal(m, item, value)
-        if isinstance(items, DequeValue) and not (i < len(items.items) and items.items[i] is item):
+        if items.family == "deque" and not (i < len(items.items) and items.items[i] is item):
             raise raising(IndexError("deque mutated during remove()."))
         if found:
             del items.items[i : i + 1]
             return _NOTHING
-    where = "deque" if isinstance(items, DequeValue) else "list"
+    where = items.family
     if where == "list" or sys.version_info >= (3, 14):
         raise raising(ValueError(f"{where}.remove(x): x not in {where}"))
     raise raising(ValueError(f"{text.text(m, repr, value).value} is not in deque"))
@@ -307,9 +389,7 @@ def _clear(m: Machine, items: SequenceValue, /) -> Value:
 
 
 def _copy(m: Machine, items: SequenceValue, /) -> Value:
-    if isinstance(items, DequeValue):
-        return DequeValue(list(items.items), items.maxlen)
-    return SequenceValue(list(items.items), list)
+    return items.like(list(items.items))
 
 
 def _sort(m: Machine, items: SequenceValue, *, key: Value | None = None, reverse: Value | None = None) -> Value:
@@ -353,14 +433,14 @@ def _index(
     size = len(items.items)
     first = slice(integer(m, start) if start is not None else 0, None).indices(size)[0]
     last = slice(None, integer(m, stop) if stop is not None else size).indices(size)[1]
-    before = list(items.items) if isinstance(items, DequeValue) else None
+    before = list(items.items) if items.family == "deque" else None
     for i, item in enumerate(items.items[first:last] if before is not None else _from(items.items, first, last), first):
         found = equal(m, item, value)
         if before is not None:
             _unchanged(items.items, before)
         if found:
             return Constant(i)
-    where = "deque" if isinstance(items, DequeValue) else "list" if items.kind is list else "tuple"
+    where = items.family
     if where == "tuple" or sys.version_info >= (3, 14):
         raise raising(ValueError(f"{where}.index(x): x not in {where}"))
     raise raising(ValueError(f"{text.text(m, repr, value).value} is not in {where}"))
@@ -380,7 +460,7 @@ def _unchanged(items: list[Value], before: list[Value]) -> None:
 
 
 def _count(m: Machine, items: SequenceValue, value: Value, /) -> Value:
-    before = list(items.items) if isinstance(items, DequeValue) else None
+    before = list(items.items) if items.family == "deque" else None
     count = 0
     for item in items.items if before is None else before:
         count += equal(m, item, value)

@@ -46,13 +46,16 @@ from ..machine import Machine
 from ..program import marks, stance
 from ..program.switches import SWITCH
 from ..tracing import sources as src
+from ..tracing import wrapping
 from ..tracing.symbols import INTEGER, FloatCompared, NotGuardable, Sizes, SizesChanged, Variation, Violated
 from ..tracing.tracer import Tracer
 from ..values.algebra import Constant, ContextExit, Lazy, SequenceValue, SymbolValue, TensorValue, TorchContext, Value
 from ..values.iterators import abandoned
-from .emit import RESUME_MARK, Emitter, Resumes, effects, live_values, needed_nodes
+from .emit import Emitter
+from .liveness import effects, live_values, needed_nodes
 from .mismatch import mismatch
-from .resuming import OWN_MARK
+from .resume_code import Resumes
+from .resuming import OWN_MARK, RESUME_MARK
 
 log = logging.getLogger("fuselens")
 _one_at_a_time = threading.RLock()  # torch's symbolic shapes and fake tensors keep state that threads would share
@@ -91,6 +94,16 @@ class Facts:
     guards: list[Guard] = field(default_factory=list)
     shapes: list[Shape] = field(default_factory=list)
     symbols: list[Symbol] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Trace:
+    """A frame's trace, up to its return or to the break ``found``; ``outputs`` are the nodes that leave its graph."""
+
+    tracer: Tracer
+    machine: Machine
+    outputs: list[fx.Node]
+    found: Break | None
 
 
 @dataclass(slots=True)
@@ -302,15 +315,49 @@ class FrameCompiler:
         grad_enabled = torch.is_grad_enabled()
         try:
             with torch_private.without_torch_function(), contextlib.ExitStack() as traces:
-                return self._traced(function, code, args, sizes_are, state, traces)
+                return self._compile(function, code, args, sizes_are, state, traces)
         except (SizesChanged, NotGuardable):  # the next trace begins as this one did
             torch_private.set_grad_enabled(grad_enabled)
             raise
 
-    def _traced(
+    def _compile(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str,
         function_state: int, traces: contextlib.ExitStack,
     ) -> _hook.Entry | None:  # fmt: skip
+        """The entry for one frame; None where there is nothing in it to compile."""
+        grad_enabled = torch.is_grad_enabled()
+        trace = self._trace(function, code, args, sizes_are, function_state, traces)
+        tracer, machine = trace.tracer, trace.machine
+        if trace.found is not None:
+            self._record_break(trace.found, tracer, machine)
+        elif tracer.graphs.operations == 0 and code is not self.root and RESUME_MARK not in code.co_name:
+            _hook.skip(code)
+            return None
+        graph = self._graph(tracer, machine, trace.outputs, grad_enabled)
+        emitter = Emitter(machine, trace.outputs, graph, len(tracer.graphs.inputs), self.resumes, grad_enabled)
+        explore = self.config.explore
+        replacement = emitter.returning(machine.result) if machine.result is not None else emitter.breaking(explore)
+        _guard_surroundings(tracer, grad_enabled)
+        facts = Facts(code.co_name)
+        if tracer.sizes is not None:
+            facts.symbols = self._symbols(tracer, tracer.sizes)
+            for resumed, variables in emitter.resumed:
+                self.variations[resumed].axes.update(_symbolic_axes(tracer, variables))
+        entry = _hook.Entry(tracer.guards.build(), replacement.code, replacement.gather_slot)
+        entry.info = EntryInfo(tracer.guards.records, tracer.guards.texts)
+        tracer.remember(self.variations[code])
+        facts.guards, facts.shapes = list(tracer.guards.records), list(tracer.shapes)
+        if self.config.guard_costs:
+            costs = entry.guards.costs(function, args, 1000) or [None] * len(facts.guards)
+            facts.guards = [dataclasses.replace(g, cost_ns=c) for g, c in zip(facts.guards, costs, strict=True)]
+        self.recorder.on_frame(facts)
+        return entry
+
+    def _trace(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str,
+        function_state: int, traces: contextlib.ExitStack,
+    ) -> _Trace:  # fmt: skip
+        """Traces the frame; again, up to the break, where there is one. A trace is deterministic, so no state is copied."""
         stop_at, found = -1, None
         grad_enabled = torch.is_grad_enabled()
         while True:
@@ -328,63 +375,22 @@ class FrameCompiler:
                 b.__traceback__ = b.__context__ = None  # frames that refer to the break: a cycle
                 continue
             finally:
-                tracer.leave_contexts()
+                tracer.torch_state.leave_contexts(tracer.span)
             if finished:
                 found = None
             try:
-                unfinished(tracer.contexts, machine)
-                values = [machine.result] if machine.result is not None else live_values(machine)
-                values += effects(machine)
-                values += [c.contents for c in machine.cells.values() if c.contents is not None]
-                outputs = needed_nodes(values, tracer)
-                abandoned(tracer)
-                break
+                return _Trace(tracer, machine, _outputs(tracer, machine), found)
             except CannotRebuild as lost:
-                if not 0 <= lost.born < (machine.steps if stop_at < 0 else stop_at):
-                    refused = FrameUnsupported("FL109", None, what=lost.what, why=lost.why)
-                    refused.cause = found
-                    raise refused from None
-                cause, found = found, Break("FL117", what=lost.what, why=lost.why)
-                stop_at, found.cause = lost.born, cause
-        if found is not None:
-            if found.span is None:
-                found.span, found.stack = machine.program.span(machine.instruction), machine.user_stack()
-            self._record_break(found, tracer)
-        elif tracer.operations == 0 and code is not self.root and RESUME_MARK not in code.co_name:
-            _hook.skip(code)
-            return None
-        graph = self._graph(tracer, machine, outputs, grad_enabled)
-        emitter = Emitter(machine, outputs, graph, len(tracer.inputs), self.resumes, grad_enabled)
-        replacement = (
-            emitter.returning(machine.result) if machine.result is not None else emitter.breaking(self.config.explore)
-        )
-        facts = Facts(code.co_name)
-        tracer.guards.check_state(
-            _hook.GRAD_MODE,
-            grad_enabled,
-            name="GRAD_MODE",
-            text=f"torch.is_grad_enabled() is {grad_enabled}",
-            span=None,
-        )
-        if tracer.inputs or tracer.operations:
-            tracer.guard_ambient()
-        tracer.guard_distinct()
-        if tracer.sizes is not None:
-            facts.symbols = tracer.sizes.add_guards(tracer.guards)
-            for s in facts.symbols:
-                if s.specialised.removeprefix("-").isdigit() and s.span is not None:
-                    self.recorder.on_diagnostic(make("FL203", s.span, what=s.source, value=s.specialised))
-            for resumed, variables in emitter.resumed:
-                self.variations[resumed].axes.update(_symbolic_axes(tracer, variables))
-        entry = _hook.Entry(tracer.guards.build(), replacement.code, replacement.gather_slot)
-        entry.info = EntryInfo(tracer.guards.records, tracer.guards.texts)
-        tracer.remember(self.variations[code])
-        facts.guards, facts.shapes = list(tracer.guards.records), list(tracer.shapes)
-        if self.config.guard_costs:
-            costs = entry.guards.costs(function, args, 1000) or [None] * len(facts.guards)
-            facts.guards = [dataclasses.replace(g, cost_ns=c) for g, c in zip(facts.guards, costs, strict=True)]
-        self.recorder.on_frame(facts)
-        return entry
+                end = machine.steps if stop_at < 0 else stop_at
+                stop_at, found = lost.born, _break_before(lost, found, end)
+
+    def _symbols(self, tracer: Tracer, sizes: Sizes) -> list[Symbol]:
+        """Guards what the graph says about symbolic sizes, and tells of those that became numbers."""
+        symbols = sizes.add_guards(tracer.guards)
+        for s in symbols:
+            if s.specialised.removeprefix("-").isdigit() and s.span is not None:
+                self.recorder.on_diagnostic(make("FL203", s.span, what=s.source, value=s.specialised))
+        return symbols
 
     def _machine(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str, state: int
@@ -399,15 +405,18 @@ class FrameCompiler:
             names[i]: Lazy(value, src.local(i, names[i]), _first_span(code)) for i, value in enumerate(args)
         }
         free = [
-            tracer.cell(cell, name.removesuffix(OWN_MARK), src.closure_cell(i, name.removesuffix(OWN_MARK)))
+            wrapping.cell(tracer, cell, name.removesuffix(OWN_MARK), src.closure_cell(i, name.removesuffix(OWN_MARK)))
             for i, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__ or (), strict=True))
         ]
         machine = Machine(tracer, code, locals_, free, function.__globals__, src.frame_globals())
         tracer.root = machine
         return tracer, machine
 
-    def _record_break(self, found: Break, tracer: Tracer) -> None:
-        cost = f"{tracer.operations} operation{'' if tracer.operations == 1 else 's'} compiled before it; the rest starts a new graph"
+    def _record_break(self, found: Break, tracer: Tracer, machine: Machine) -> None:
+        if found.span is None:
+            found.span, found.stack = machine.program.span(machine.instruction), machine.user_stack()
+        n = tracer.graphs.operations
+        cost = f"{n} operation{'' if n == 1 else 's'} compiled before it; the rest starts a new graph"
         cost += f"; the call of {found.inner} becomes a frame of its own" if found.inner else ""
         diagnostic = found.diagnostic(self.mode, cost)
         if self.config.fullgraph or _break_is_error(tracer):
@@ -416,39 +425,41 @@ class FrameCompiler:
 
     def _graph(self, tracer: Tracer, machine: Machine, outputs: list[fx.Node], grad_enabled: bool) -> Any:
         """The compiled graph; None when nothing was captured."""
-        if tracer.operations == 0 and not outputs:
+        if tracer.graphs.operations == 0 and not outputs:
             return None
         span, tracer.span = tracer.span, None  # what the stages decide, no line of the program forces
         if torch.is_grad_enabled() != grad_enabled:
-            node = tracer.graph.call_function(torch_private.SET_GRAD_ENABLED, (grad_enabled,))
+            node = tracer.graphs.current.call_function(torch_private.SET_GRAD_ENABLED, (grad_enabled,))
             node.meta["val"] = None
             torch_private.set_grad_enabled(grad_enabled)
-        tracer.graph.output(tuple(outputs)).meta["span"] = span
-        module = torch_private.graph_module(torch.nn.Module(), tracer.graph)
-        if tracer.operations == 0:  # numbers only
+        tracer.graphs.current.output(tuple(outputs)).meta["span"] = span
+        module = torch_private.graph_module(torch.nn.Module(), tracer.graphs.current)
+        if tracer.graphs.operations == 0:  # numbers only
             return _hook.disabled(straight_line(module))
         captured = Captured(
             module=module,
-            inputs=[t for _, t in tracer.inputs],
-            fakes=tracer.initial_fakes(),
+            inputs=[t for _, t in tracer.graphs.inputs],
+            fakes=tracer.graphs.initial_fakes(tracer.fake_mode),
             grad_enabled=grad_enabled,
             frame=machine.code.co_name,
             span=_first_span(machine.code),
-            operations=tracer.operations,
+            operations=tracer.graphs.operations,
             fake_mode=tracer.fake_mode,
             sizes=tracer.sizes,
             resumable=True,
             owned=tuple(
                 i
-                for i, (s, given) in enumerate(tracer.inputs)
-                if isinstance(given, torch.Tensor) and tracer.hangs_on_module(s)
+                for i, (s, given) in enumerate(tracer.graphs.inputs)
+                if isinstance(given, torch.Tensor) and tracer.objects.hangs_on_module(s)
             ),
             arguments=tuple(
-                i for i, (s, given) in enumerate(tracer.inputs) if s.is_argument and isinstance(given, torch.Tensor)
+                i
+                for i, (s, given) in enumerate(tracer.graphs.inputs)
+                if s.is_argument and isinstance(given, torch.Tensor)
             ),
         )
         compiled = self.compile_graph(captured)
-        if tracer.outer_modes or any(torch_private.asks_class(given) for given in captured.inputs):
+        if tracer.torch_state.outer_modes or any(torch_private.asks_class(given) for given in captured.inputs):
             compiled = _hook.disabled(torch_private.plainly(compiled))
         captured.inputs.clear()  # a backward that is yet to be compiled keeps `captured`, and must not keep these alive
         return compiled
@@ -465,9 +476,40 @@ def _surrounded_by() -> str | None:
     return None
 
 
+def _outputs(tracer: Tracer, machine: Machine) -> list[fx.Node]:
+    """The nodes whose values leave the graph. Raises CannotRebuild where the frame needs what cannot be made again."""
+    unfinished(tracer.torch_state.contexts, machine)
+    values = [machine.result] if machine.result is not None else live_values(machine)
+    values += effects(machine)
+    values += [c.contents for c in machine.cells.values() if c.contents is not None]
+    outputs = needed_nodes(values, tracer)
+    abandoned(tracer)
+    return outputs
+
+
+def _break_before(lost: CannotRebuild, found: Break | None, end: int) -> Break:
+    """The break before what is ``lost`` is made; it must come before the ``end`` of the trace that needed it."""
+    if not 0 <= lost.born < end:
+        refused = FrameUnsupported("FL109", None, what=lost.what, why=lost.why)
+        refused.cause = found
+        raise refused from None
+    made = Break("FL117", what=lost.what, why=lost.why)
+    made.cause = found
+    return made
+
+
+def _guard_surroundings(tracer: Tracer, grad_enabled: bool) -> None:
+    """Guards on torch's state, and on which objects are the same."""
+    text = f"torch.is_grad_enabled() is {grad_enabled}"
+    tracer.guards.check_state(_hook.GRAD_MODE, grad_enabled, name="GRAD_MODE", text=text, span=None)
+    if tracer.graphs.inputs or tracer.graphs.operations:
+        tracer.torch_state.guard_ambient(tracer.span)
+    tracer.guard_distinct()
+
+
 def _break_is_error(tracer: Tracer) -> bool:
     """What ``error_on_graph_break`` says where the trace has come to."""
-    _, traced = tracer.attributes.get((id(SWITCH), "error"), (None, None))
+    _, traced = tracer.effects.attributes.get((id(SWITCH), "error"), (None, None))
     return bool(traced.value) if isinstance(traced, Constant) else SWITCH.error
 
 

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import torch_private
+from ..bytecode import emitters as emitters
 from ..bytecode import instruction as bytecode
+from ..bytecode.assembly import assemble
 from ..hook import _hook
 
 RESUME_MARK = " resumed at line "
@@ -121,12 +123,12 @@ class Passed:
 
 
 def _only_frame(code: types.CodeType, position: bytecode.Position) -> types.CodeType:
-    call = [*bytecode.prepare_call(bytecode.load_const(sys._getframe)), *bytecode.call(0)]
-    body = [*bytecode.resume(), *call, *bytecode.return_value()]
+    call = [*emitters.prepare_call(emitters.load_const(sys._getframe)), *emitters.call(0)]
+    body = [*emitters.resume(), *call, *emitters.return_value()]
     first = code.co_firstlineno
     for instruction in body:
         instruction.position = position if position[0] is not None else (first, first, None, None)
-    made = bytecode.assemble(
+    made = assemble(
         code, body,
         co_consts=(None,), co_names=(), co_varnames=(), co_cellvars=(), co_freevars=(), co_flags=3,
         co_argcount=0, co_posonlyargcount=0, co_kwonlyargcount=0,

@@ -85,7 +85,7 @@ def _set_grad_enabled(m: Machine, args: list[Value], kwargs: dict[str, Value]) -
 @rule(torch_private.SET_GRAD_ENABLED)
 def _set_grad_mode(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     enabled = plain(m.use(args[0])) if len(args) == 1 else UNKNOWN
-    if type(enabled) is not bool or len(m.tracer.scopes) > 1:
+    if type(enabled) is not bool or m.tracer.graphs.nested:
         raise Break("FL104", what="torch.set_grad_enabled", why="the mode stays changed, so it is changed eagerly")
     set_grad_enabled(m, enabled)
     return Constant(None)
@@ -122,11 +122,12 @@ def enter(m: Machine, context: TorchContext) -> None:
         context.real = contextlib.nullcontext()
         return
     if isinstance(context, FunctionSwitch):
-        context.real, tracer.function_state = tracer.function_state, max(context.state, tracer.function_state)
+        state = tracer.torch_state
+        context.real, state.function_state = state.function_state, max(context.state, state.function_state)
         context.born = tracer.now
-        tracer.contexts.append(context)
+        tracer.torch_state.contexts.append(context)
         return
-    if len(tracer.scopes) > 1:
+    if tracer.graphs.nested:
         raise Break("FL113", what=context.describe(), why="inside a higher-order operator")
     enter_context = torch_private.EnterContext(context.maker)
     try:
@@ -134,10 +135,10 @@ def enter(m: Machine, context: TorchContext) -> None:
     except Exception as e:  # noqa: BLE001 - eager raises it again
         raise Break("FL113", what=context.describe(), why=f"{type(e).__name__}: {e}") from None
     context.enabled = torch.is_grad_enabled()
-    context.node = tracer.graph.call_function(enter_context)
+    context.node = tracer.graphs.current.call_function(enter_context)
     context.node.meta.update(val=None, span=tracer.span)
     context.born = tracer.now
-    tracer.contexts.append(context)
+    tracer.torch_state.contexts.append(context)
 
 
 def leave(m: Machine, context: TorchContext) -> None:
@@ -145,12 +146,14 @@ def leave(m: Machine, context: TorchContext) -> None:
     if not context.active:
         return
     tracer = m.tracer
-    assert tracer.contexts and tracer.contexts[-1] is context, "contexts are left in the order of `with`"
-    tracer.contexts.pop()
+    assert tracer.torch_state.contexts and tracer.torch_state.contexts[-1] is context, (
+        "contexts are left in the order of `with`"
+    )
+    tracer.torch_state.contexts.pop()
     if isinstance(context, FunctionSwitch):
-        tracer.function_state = context.real
+        tracer.torch_state.function_state = context.real
         return
-    tracer.exit_context(context)
+    tracer.torch_state.exit_context(context, tracer.span)
 
 
 @rule(torch_private.ANNOTATE)
@@ -162,7 +165,7 @@ def _annotate(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def _reads_autocast(function: Any) -> None:
     @rule(function)
     def read(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        m.tracer.guard_autocast()
+        m.tracer.torch_state.guard_autocast()
         return Constant(_maker(m, function, args, kwargs)())
 
 

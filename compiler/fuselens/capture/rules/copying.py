@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import dataclasses
 import types
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
@@ -16,7 +17,6 @@ from ..breaks import Break
 from ..values import attributes
 from ..values.algebra import (
     Constant,
-    DequeValue,
     DictValue,
     FunctionValue,
     InstanceDict,
@@ -29,15 +29,14 @@ from ..values.algebra import (
     TensorValue,
     Value,
 )
+from ..values.container_operators import combined_sets
+from ..values.kinds import PerKind
 from ..values.known import holds_identity
-from ..values.operators import combined_sets
 from .table import rule
 
 if TYPE_CHECKING:
     from ..machine import Machine
 
-Part = Callable[[Value], Value]
-_ATOMIC = (Constant, FunctionValue, MadeFunction, SymbolValue)
 _DEFAULTS = {name: vars(object)[name] for name in ("__reduce_ex__", "__reduce__", "__getstate__")}
 _HOOKS = ("__setstate__", "__getnewargs__", "__getnewargs_ex__")
 
@@ -55,7 +54,7 @@ def _copy(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return value
     if isinstance(value, SetValue):
         return combined_sets(value, "copy", [])
-    return _copied(m, value, lambda part: part, lambda made: None, "copy.copy")
+    return _copied(m, value, _Manner("copy.copy", lambda part: part, lambda made: None))
 
 
 @rule(copy.deepcopy)
@@ -76,7 +75,7 @@ def _deepcopy(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
             method, _ = attributes.class_member(m, value.python_type, "__deepcopy__")
             if method is not attributes.ABSENT:
                 raise _unknown(value, "copy.deepcopy")
-        made = _copied(m, value, deep, remember, "copy.deepcopy")
+        made = _copied(m, value, _Manner("copy.deepcopy", deep, remember))
         if isinstance(value, SequenceValue) and issubclass(value.kind, tuple):
             if all(m.use(old) is new for old, new in zip(value.items, made.items, strict=True)):  # type: ignore[attr-defined]
                 made = value
@@ -86,44 +85,92 @@ def _deepcopy(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return deep(args[0])
 
 
-def _copied(m: Machine, value: Value, part: Part, remember: Callable[[Value], None], what: str) -> Value:
-    """A copy of ``value``, its parts as ``part`` copies them. ``remember`` is told of it before its parts are."""
-    if isinstance(value, _ATOMIC) or (isinstance(value, Known) and _is_shared(value.value)):
-        return value
-    if isinstance(value, InstanceDict):
-        value = attributes.instance_items(m, value)
-    if isinstance(value, TensorValue) and what == "copy.deepcopy" and _is_copied_by_clone(m, value):
-        return m.tracer.call("call_method", "clone", (value,), {}, what)
-    if isinstance(value, SequenceValue):
-        made: Any = SequenceValue([], value.kind)
-        if isinstance(value, DequeValue):
-            made = DequeValue([], value.maxlen)
-        if not issubclass(value.kind, tuple):
-            remember(made)
-        made.items.extend(part(item) for item in value.items)
-        return made
-    if isinstance(value, SetValue) and not holds_identity(value.items):
-        return SetValue(list(value.items), type(value.items))
-    known = value.kind in (dict, OrderedDict, defaultdict) if isinstance(value, DictValue) else False
-    if isinstance(value, DictValue) and known and not (what == "copy.deepcopy" and holds_identity(value.items)):
-        made = DictValue({}, value.kind, None, value.factory)
-        remember(made)
-        made.items.update((key, part(item)) for key, item in value.items.items())
-        return made
-    if isinstance(value, ObjectValue) and _is_plain(m, value):
-        made = m.tracer.made(object.__new__(value.python_type))
-        remember(made)
-        for name, attribute in attributes.instance_items(m, InstanceDict(value)).items.items():
-            m.tracer.attributes[id(made.value), name] = (made, part(attribute))
-        return made
-    raise _unknown(value, what)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Manner:
+    """How a copy is made: ``part`` copies a part; ``remember`` is told of a copy before its parts are made."""
+
+    what: str
+    part: Callable[[Value], Value]
+    remember: Callable[[Value], None]
+
+
+def _copied(m: Machine, value: Value, manner: _Manner) -> Value:
+    """A copy of ``value``."""
+    return _COPIES[type(value)](m, value, manner)
+
+
+def _no_copy(m: Machine, value: Value, manner: _Manner) -> Value:
+    raise _unknown(value, manner.what)
+
+
+_COPIES: PerKind[Value] = PerKind(_no_copy)
+
+
+@_COPIES.of(Constant, FunctionValue, MadeFunction, SymbolValue)
+def _itself(m: Machine, value: Value, manner: _Manner) -> Value:
+    return value
+
+
+@_COPIES.of(Known)
+def _copy_of_known(m: Machine, value: Known, manner: _Manner) -> Value:
+    return value if _is_shared(value.value) else _no_copy(m, value, manner)
+
+
+@_COPIES.of(InstanceDict)
+def _copy_of_instance_dict(m: Machine, value: InstanceDict, manner: _Manner) -> Value:
+    return _copied(m, attributes.instance_items(m, value), manner)
+
+
+@_COPIES.of(TensorValue)
+def _copy_of_tensor(m: Machine, value: TensorValue, manner: _Manner) -> Value:
+    if manner.what != "copy.deepcopy" or not _is_copied_by_clone(m, value):
+        return _no_copy(m, value, manner)
+    return m.tracer.call("call_method", "clone", (value,), {}, manner.what)
+
+
+@_COPIES.of(SequenceValue)
+def _copy_of_sequence(m: Machine, value: SequenceValue, manner: _Manner) -> Value:
+    made = value.like([])
+    if not issubclass(value.kind, tuple):
+        manner.remember(made)
+    made.items.extend(manner.part(item) for item in value.items)
+    return made
+
+
+@_COPIES.of(SetValue)
+def _copy_of_set(m: Machine, value: SetValue, manner: _Manner) -> Value:
+    if holds_identity(value.items):
+        return _no_copy(m, value, manner)
+    return SetValue(list(value.items), type(value.items))
+
+
+@_COPIES.of(DictValue)
+def _copy_of_dict(m: Machine, value: DictValue, manner: _Manner) -> Value:
+    known = value.kind in (dict, OrderedDict, defaultdict)
+    if not known or (manner.what == "copy.deepcopy" and holds_identity(value.items)):
+        return _no_copy(m, value, manner)
+    made = DictValue({}, value.kind, None, value.factory)
+    manner.remember(made)
+    made.items.update((key, manner.part(item)) for key, item in value.items.items())
+    return made
+
+
+@_COPIES.of(ObjectValue)
+def _copy_of_object(m: Machine, value: ObjectValue, manner: _Manner) -> Value:
+    if not _is_plain(m, value):
+        return _no_copy(m, value, manner)
+    made = m.tracer.objects.made(object.__new__(value.python_type))
+    manner.remember(made)
+    for name, attribute in attributes.instance_items(m, InstanceDict(value)).items.items():
+        m.tracer.effects.attributes[id(made.value), name] = (made, manner.part(attribute))
+    return made
 
 
 def _is_copied_by_clone(m: Machine, value: TensorValue) -> bool:
     """Whether a deep copy of a tensor, which copies its whole storage and its attributes, is what ``clone`` gives."""
-    if value.kind is not torch.Tensor or value.fake.requires_grad or m.tracer.attributes_of(value):
+    if value.kind is not torch.Tensor or value.fake.requires_grad or m.tracer.effects.attributes_of(value):
         return False
-    tensor = value.fake if value.source is None else m.tracer.real(value)
+    tensor = value.fake if value.source is None else m.tracer.graphs.real(value)
     fills = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
     return fills and is_dense(value.fake) and not (value.source is not None and vars(tensor))
 

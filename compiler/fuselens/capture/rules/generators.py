@@ -11,6 +11,8 @@ import torch
 
 from .. import classify
 from ..breaks import Break
+from ..calls.methods import METHODS
+from ..tracing import graph_inputs
 from ..values.algebra import Constant, NamedMethod, ObjectValue, OpaqueValue, TensorValue, Value
 from ..values.known import deep_use
 from .table import rule
@@ -35,10 +37,10 @@ class DrawnFrom(OpaqueValue):
 
 
 def _record(m: Machine, kind: str, target: Any, args: tuple[Value, ...], result: Any, what: str) -> fx.Node:
-    m.tracer.draws_from_generators(what)
-    node = m.tracer.graph.create_node(kind, target, tuple(m.tracer.to_argument(a) for a in args))
+    graph_inputs.check_draws(m.tracer, what)
+    node = m.tracer.graphs.current.create_node(kind, target, tuple(m.tracer.to_argument(a) for a in args))
     node.meta.update(val=result, span=m.tracer.span)
-    m.tracer.operations += 1
+    m.tracer.graphs.operations += 1
     return node
 
 
@@ -60,6 +62,7 @@ def _manual_seed(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Val
     return DrawnFrom(_record(m, "call_function", torch.manual_seed, (seed,), example, "torch.manual_seed"))
 
 
+@METHODS.of(DrawnFrom)
 def method(m: Machine, value: ObjectValue | DrawnFrom, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A method of a generator."""
     what = f"Generator.{name}"

@@ -18,7 +18,7 @@ from ..breaks import Break, raising
 from ..hook import _hook
 from ..polyfills import python as polyfills
 from ..tracing import sources as src
-from ..values import attributes
+from ..values import assignments, attributes, function_attributes
 from ..values.algebra import (
     Constant,
     DictValue,
@@ -32,9 +32,9 @@ from ..values.algebra import (
     TensorValue,
     Value,
 )
+from ..values.container_operators import mapping_items
 from ..values.iterators import iterate
 from ..values.known import UNKNOWN, deep_use, fold, from_plain, plain
-from ..values.operators import mapping_items
 from .table import CALLS, CODE_RULES, NAMED_RULES, called, rule
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ def _signature(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
     while described.source is not None:
         for kind, part in ((_hook.FUNC_DEFAULTS, "__defaults__"), (_hook.FUNC_KWDEFAULTS, "__kwdefaults__")):
             m.tracer.guard_identity(src.part(described.source, kind, part), getattr(described.function, part))
-        if attributes.own_attribute(m, described, "__signature__") is not None:
+        if function_attributes.own_attribute(m, described, "__signature__") is not None:
             raise Break("FL104", what="inspect.signature", why=f"{described.describe()} has one of its own")
-        wrapped = attributes.own_attribute(m, described, "__wrapped__")
+        wrapped = function_attributes.own_attribute(m, described, "__wrapped__")
         if not isinstance(wrapped, FunctionValue):
             break
         described = wrapped
@@ -77,7 +77,7 @@ def _bind(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         bound = signature.value.bind(*given, **named)
     except TypeError as e:
         raise raising(e) from None
-    made = m.tracer.made(inspect.BoundArguments.__new__(inspect.BoundArguments))
+    made = m.tracer.objects.made(inspect.BoundArguments.__new__(inspect.BoundArguments))
     attributes.assign(m, made, "_signature", signature)
     attributes.assign(m, made, "arguments", _stood_for(m, stands, bound.arguments))
     return made
@@ -175,7 +175,7 @@ def _own_attributes(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> 
     if isinstance(value, MadeFunction):
         return DictValue({k: v for k, v in value.attributes.items() if k not in _OF_FUNCTIONS})
     if isinstance(value, FunctionValue):
-        found = {name: attributes.own_attribute(m, value, name) for name in vars(value.function)}
+        found = {name: function_attributes.own_attribute(m, value, name) for name in vars(value.function)}
         if value.source is not None:
             keys, own = tuple(found), src.instance_dict(value.source)
             m.tracer.guard(own, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=f"list({own}) == {list(keys)!r}")
@@ -189,9 +189,9 @@ def _own_attributes(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> 
 def _namespace(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args:
         raise Break("FL104", what="types.SimpleNamespace", why="its arguments do not fit")
-    made = m.tracer.made(types.SimpleNamespace())
+    made = m.tracer.objects.made(types.SimpleNamespace())
     for name, value in kwargs.items():
-        attributes.store_directly(m, made, name, value)
+        assignments.store_directly(m, made, name, value)
     return made
 
 
@@ -241,18 +241,18 @@ def _only_computes(m: Machine, value: ObjectValue, args: list[Value], kwargs: di
     """Whether a call of the function that has a cache does nothing but to compute: it is traced aside."""
     assert value.source is not None
     tracer = m.tracer
-    before, operations = _outside(m), tracer.operations
+    before, operations = _outside(m), tracer.graphs.operations
     function = m.use(tracer.lazy(value.value.__wrapped__, src.generic_attribute(value.source, "__wrapped__")))
-    with tracer.scope() as scope:
+    with tracer.graphs.scope() as scope:
         deep_use(m, m.call(function, args, kwargs))
-    tracer.operations = operations
+    tracer.graphs.operations = operations
     random = any(map(torch_private.may_draw, scope.graph.nodes))
     return not scope.captured and not random and _outside(m) == before
 
 
 def _outside(m: Machine) -> tuple[Any, ...]:
     """Effects but those on objects, which a subgraph may change only where it made them."""
-    nodes, _, _, *variables = m.tracer.effects_so_far()
+    nodes, _, _, *variables = m.tracer.effects.so_far()
     return nodes, *variables
 
 

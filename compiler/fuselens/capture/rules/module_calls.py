@@ -12,7 +12,7 @@ from ..breaks import Break, Raised
 from ..hook import _hook
 from ..tracing import sources as src
 from ..values import attributes
-from ..values.algebra import Constant, DictValue, ObjectValue, SequenceValue, Value
+from ..values.algebra import DictValue, ObjectValue, SequenceValue, Value
 from ..values.iterators import iterate
 from .table import rule
 
@@ -41,7 +41,7 @@ def call_module(m: Machine, module: ObjectValue, args: list[Value], kwargs: dict
     for hook, with_kwargs in list(_hooks(m, module, *_PRE)):
         given = [module, SequenceValue(list(args), tuple)]
         result = m.use(m.call(hook, [*given, DictValue(dict(kwargs))] if with_kwargs else given, {}))
-        if isinstance(result, Constant) and result.value is None:
+        if result.is_none:
             continue
         args, kwargs = _changed(m, name, result, with_kwargs, kwargs)
     hooks = list(_hooks(m, module, *_POST))
@@ -55,7 +55,7 @@ def call_module(m: Machine, module: ObjectValue, args: list[Value], kwargs: dict
                 result,
             ]
             changed = m.use(m.call(hook, given, {}))
-            if not (isinstance(changed, Constant) and changed.value is None):
+            if not changed.is_none:
                 result = changed
     except Raised:
         if hooks:  # some of them may have to run all the same

@@ -73,7 +73,7 @@ def array_of(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[st
     plain = not (fake.is_conj() or fake.is_neg()) and fake.device.type == "cpu" and fake.dtype != torch.bfloat16
     if given or force is not False or not plain or fake.requires_grad or tensor.kind is not torch.Tensor:
         raise Break("FL104", what="Tensor.numpy", why="it copies, or refuses, or is asked of a class of its own")
-    if len(m.tracer.scopes) > 1:
+    if m.tracer.graphs.nested:
         raise Break("FL104", what="Tensor.numpy", why="inside a function that runs as a whole")
     return ArrayValue(tensor)
 
@@ -85,15 +85,15 @@ def tensor_of(m: Machine, value: Value) -> TensorValue | None:
         return m.tracer.call("call_function", torch.ops.aten.alias.default, (value.tensor,), {}, "torch.from_numpy")  # type: ignore[return-value]
     if not isinstance(value, ObjectValue) or value.source is None or not classify.is_array(value.python_type):
         return None
-    if len(m.tracer.scopes) > 1:
+    if m.tracer.graphs.nested:
         raise Break("FL104", what="torch.from_numpy", why="inside a function that runs as a whole")
-    found = m.tracer.arrays.get(id(value))
+    found = m.tracer.objects.arrays.get(id(value))
     if found is None:
         shared = torch_private.shared_tensor(value.value)
         if shared is None:
             raise Break("FL104", what="torch.from_numpy", why="no tensor can share this array's memory, or write to it")
         found = m.use(m.tracer.lazy(shared, src.applied(torch_private.shared_tensor, value.source)))
-        m.tracer.arrays[id(value)] = found
+        m.tracer.objects.arrays[id(value)] = found
     return m.tracer.call("call_function", torch.ops.aten.alias.default, (found,), {}, "torch.from_numpy")  # type: ignore[return-value]
 
 
@@ -159,5 +159,5 @@ def _stacked(m: Machine, value: Value, dtype: torch.dtype) -> Value:
     if isinstance(value, TensorValue):
         detached = m.tracer.call("call_method", "detach", (value,), {}, "torch.tensor")
         return m.tracer.call("call_method", "to", (detached, Constant(dtype)), {}, "torch.tensor")
-    m.tracer.guard_ambient()
+    m.tracer.torch_state.guard_ambient(m.tracer.span)
     return m.tracer.call("call_function", torch.tensor, (value,), {"dtype": Constant(dtype)}, "torch.tensor")

@@ -114,7 +114,7 @@ def _test(m: Machine, kwargs: dict[str, Value], what: str) -> Test:
     given = m.use(kwargs.pop("is_leaf", Constant(None)))
     if kwargs:
         raise Break("FL104", what=what, why=f"it is given {next(iter(kwargs))!r}")
-    if isinstance(given, Constant) and given.value is None:
+    if given.is_none:
         return lambda value: False
 
     def is_leaf(value: Value) -> bool:

@@ -113,7 +113,10 @@ def existing(tracer: Tracer, obj: Any, source: Source) -> Value:
     if type(obj) is Interpolation:
         fields = {name: src.generic_attribute(source, name) for name in _FIELDS}
         return InterpolationValue([tracer.lazy(getattr(obj, n), place) for n, place in fields.items()], source)
-    parts = [tracer.wrap(getattr(obj, n), src.generic_attribute(source, n)) for n in ("strings", "interpolations")]
+    parts = [
+        tracer.use(tracer.lazy(getattr(obj, n), src.generic_attribute(source, n)))
+        for n in ("strings", "interpolations")
+    ]
     for part in parts:
         assert isinstance(part, SequenceValue)
         part.items = [tracer.use(item) for item in part.items]

@@ -38,7 +38,7 @@ def _is_tensor(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
 
 @rule(torch_private.DISPATCH_MODES)
 def _dispatch_modes(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    m.tracer.guard_ambient()
+    m.tracer.torch_state.guard_ambient(m.tracer.span)
     return Constant(torch_private.DISPATCH_MODES())
 
 
@@ -48,7 +48,7 @@ def _parameter(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
     given = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
     data, wanted = m.use(given.get("data", Constant(None))), m.use(given.get("requires_grad", Constant(True)))
     what = "torch.nn.Parameter"
-    if not isinstance(data, TensorValue) or not isinstance(wanted, Constant) or len(m.tracer.scopes) > 1:
+    if not isinstance(data, TensorValue) or not isinstance(wanted, Constant) or m.tracer.graphs.nested:
         raise Break("FL104", what=what, why="what it is made of is not known while tracing")
     if data.kind not in (torch.Tensor, torch.nn.Parameter):
         raise Break("FL104", what=what, why="it is made of an instance of a subclass")
@@ -65,19 +65,19 @@ def _is_grad_enabled(m: Machine, args: list[Value], kwargs: dict[str, Value]) ->
 
 @rule(torch.is_inference_mode_enabled)
 def _is_inference_mode_enabled(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    m.tracer.guard_ambient()
+    m.tracer.torch_state.guard_ambient(m.tracer.span)
     return Constant(torch.is_inference_mode_enabled())
 
 
 @rule(torch.jit.is_tracing, torch_private.TORCHSCRIPT_RECORDS)
 def _is_tracing(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    m.tracer.guard_ambient()
+    m.tracer.torch_state.guard_ambient(m.tracer.span)
     return Constant(False)
 
 
 @rule(torch_private.TRACING_STATE)
 def _tracing_state(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    m.tracer.guard_ambient()
+    m.tracer.torch_state.guard_ambient(m.tracer.span)
     return Constant(None)
 
 
@@ -98,7 +98,7 @@ def _nothing(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @rule(torch.get_default_dtype)
 def _get_default_dtype(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    m.tracer.guard_ambient()
+    m.tracer.torch_state.guard_ambient(m.tracer.span)
     return Constant(torch.get_default_dtype())
 
 
@@ -122,7 +122,7 @@ def _check(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if decided is False or not isinstance(condition, (Constant, SymbolValue)):
         raise Break("FL104", what="torch._check", why="it raises, or checks what it should not")
     if decided is None:
-        if not (isinstance(message, Constant) and message.value is None):
+        if not message.is_none:
             message = m.call(message, [], {})
         m.tracer.call("call_function", torch_private.check_number, (condition, message), {}, "torch._check", keep=True)
     return Constant(None)
@@ -137,7 +137,7 @@ def _assert(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 def _require_known_grad_mode(m: Machine) -> None:
-    if not m.tracer.scopes[-1].grad_mode_known:
+    if not m.tracer.graphs.scopes[-1].grad_mode_known:
         raise Break("FL104", what="grad mode", why="a backward runs with it or without it")
 
 
@@ -147,7 +147,7 @@ def set_grad_enabled(m: Machine, enabled: bool) -> None:
     if torch.is_grad_enabled() == enabled:
         return
     torch_private.set_grad_enabled(enabled)
-    node = m.tracer.graph.call_function(torch_private.SET_GRAD_ENABLED, (enabled,))
+    node = m.tracer.graphs.current.call_function(torch_private.SET_GRAD_ENABLED, (enabled,))
     node.meta["val"] = None
     node.meta["span"] = m.tracer.span
 
@@ -288,7 +288,7 @@ def _is_covariance(input: TensorValue, **rest: Value) -> bool:  # noqa: A002
     count = x.shape[-1] if x.dim() else 1
     weights = [rest.get(name, Constant(None)) for name in ("fweights", "aweights")]
     tensors = [w.fake for w in weights if isinstance(w, TensorValue)]
-    if len(tensors) + sum(isinstance(w, Constant) and w.value is None for w in weights) < 2:
+    if len(tensors) + sum(w.is_none for w in weights) < 2:
         return False
     if tensors and x.dtype in (
         torch.float16,

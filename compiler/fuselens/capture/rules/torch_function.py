@@ -65,12 +65,12 @@ def overrides(m: Machine, value: Value) -> bool:
 def concerned(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> bool:
     """Whether a call of torch's API is handled by the program: by a mode, or by the class of an argument."""
     tracer = m.tracer
-    if tracer.function_modes and tracer.function_state < torch_private.ALL_DISABLED:
+    if tracer.torch_state.function_modes and tracer.torch_state.function_state < torch_private.ALL_DISABLED:
         return True
     if not any(overrides(m, v) for v in _relevant(m, [*args, *kwargs.values()])):
         return False
-    tracer.guard_function_state()
-    return tracer.function_state == torch_private.ENABLED
+    tracer.torch_state.guard_function_state()
+    return tracer.torch_state.function_state == torch_private.ENABLED
 
 
 def _relevant(m: Machine, values: list[Value]) -> Iterator[Value]:
@@ -119,7 +119,7 @@ def dispatched(m: Machine, function: Callable[..., Any], args: list[Value], kwar
         return from_plain(given, _name_of(function))
 
     given, named = [stand_in(a) for a in args], {k: stand_in(v) for k, v in kwargs.items()}
-    heard = torch_private.overheard(function, given, named, m.tracer.function_state)
+    heard = torch_private.overheard(function, given, named, m.tracer.torch_state.function_state)
     if heard is None:
         return None
     public, kinds, found, options = heard
@@ -134,12 +134,12 @@ def _ask(m: Machine, function: Value, kinds: list[type], args: list[Value], kwar
     given: list[Value] = [function, SequenceValue([Known(k) for k in kinds], tuple), SequenceValue(list(args), tuple)]
     if kwargs is not None:
         given.append(DictValue(dict(kwargs)))
-    if tracer.function_modes and tracer.function_state < torch_private.ALL_DISABLED:
-        mode = tracer.function_modes.pop()
+    if tracer.torch_state.function_modes and tracer.torch_state.function_state < torch_private.ALL_DISABLED:
+        mode = tracer.torch_state.function_modes.pop()
         try:
             result = m.use(m.call(attributes.load(m, m.use(mode), _NAME), given, {}))
         finally:
-            tracer.function_modes.append(mode)
+            tracer.torch_state.function_modes.append(mode)
         if not _declined(result):
             return result
     relevant = list(_relevant(m, [*args, *(kwargs or {}).values()]))
@@ -194,7 +194,7 @@ def _handle(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 def _is_overloaded(m: Machine, value: Value) -> bool:
     """What ``torch.overrides`` takes for an overloaded argument: plain tensors too."""
-    if m.tracer.function_state != torch_private.ENABLED:
+    if m.tracer.torch_state.function_state != torch_private.ENABLED:
         return False
     return overrides(m, value) or (isinstance(value, TensorValue) and value.kind is torch.Tensor)
 
@@ -242,7 +242,7 @@ def keywords(m: Machine, value: Value) -> dict[str, Value]:
     """The arguments that a handler is given as ``kwargs``."""
     if isinstance(value, DictValue):
         return dict(value.items)
-    if isinstance(value, Constant) and value.value is None:
+    if value.is_none:
         return {}
     raise Break("FL104", what=_NAME, why=f"the keyword arguments are {value.describe()}")
 
@@ -250,13 +250,13 @@ def keywords(m: Machine, value: Value) -> dict[str, Value]:
 @contextmanager
 def _state(m: Machine, state: int) -> Iterator[None]:
     """Inside, handlers of the program are switched off, as far as they are not already."""
-    m.tracer.guard_function_state()
-    before = m.tracer.function_state
-    m.tracer.function_state = max(state, before)
+    m.tracer.torch_state.guard_function_state()
+    before = m.tracer.torch_state.function_state
+    m.tracer.torch_state.function_state = max(state, before)
     try:
         yield
     finally:
-        m.tracer.function_state = before
+        m.tracer.torch_state.function_state = before
 
 
 def _converted(m: Machine, value: Value, cls: type) -> Value:
@@ -301,7 +301,7 @@ def _make_subclass(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> V
 def _switch(kind: Callable[[], Any], state: int) -> None:
     @rule(kind)
     def make(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        m.tracer.guard_function_state()
+        m.tracer.torch_state.guard_function_state()
         return FunctionSwitch(kind, state)
 
 
@@ -311,23 +311,23 @@ _switch(torch_private.DisableTorchFunction, torch_private.ALL_DISABLED)
 
 @rule(torch_private.PUSH_MODE)
 def _push(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    m.tracer.touch(None, "a mode that is entered")
-    m.tracer.function_modes.append(m.use(args[0]))
+    m.tracer.effects.touch(None, "a mode that is entered")
+    m.tracer.torch_state.function_modes.append(m.use(args[0]))
     return Constant(None)
 
 
 @rule(torch_private.POP_MODE)
 def _pop(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    m.tracer.touch(None, "a mode that is left")
-    if not m.tracer.function_modes:
+    m.tracer.effects.touch(None, "a mode that is left")
+    if not m.tracer.torch_state.function_modes:
         raise Break("FL104", what="leaving a mode", why="none is active")
-    return m.use(m.tracer.function_modes.pop())
+    return m.use(m.tracer.torch_state.function_modes.pop())
 
 
 @rule(torch_private.NUMBER_OF_MODES)
 def _number(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    m.tracer.guard_ambient()
-    return Constant(len(m.tracer.function_modes))
+    m.tracer.torch_state.guard_ambient(m.tracer.span)
+    return Constant(len(m.tracer.torch_state.function_modes))
 
 
 @rule(torch_private.DEVICE_MODE)
@@ -337,6 +337,6 @@ def _device_mode(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Val
     mode = m.use(args[0])
     options = keywords(m, named)
     device = m.use(options.get("device", Constant(None)))
-    if isinstance(device, Constant) and device.value is None and plain(function) in torch_private.device_constructors():
+    if device.is_none and plain(function) in torch_private.device_constructors():
         options["device"] = attributes.load(m, mode, "device")
     return m.call(function, positional(m, given), options)

@@ -40,6 +40,11 @@ class Value:
     def python_type(self) -> type:
         raise NotImplementedError
 
+    @property
+    def is_none(self) -> bool:
+        """Whether it is known to be None."""
+        return False
+
     def describe(self) -> str:
         """A short phrase for diagnostics."""
         return self.source.text if self.source is not None else f"a {self.python_type.__name__}"
@@ -68,6 +73,10 @@ class Constant(Value):
     @property
     def python_type(self) -> type:
         return type(self.value)
+
+    @property
+    def is_none(self) -> bool:
+        return self.value is None
 
     def describe(self) -> str:
         return repr(self.value)
@@ -110,7 +119,7 @@ class TensorValue(Value):
 
     @property
     def value(self) -> Any:
-        """What ``Tracer.attributes`` knows it by, as :attr:`ObjectValue.value`."""
+        """What ``Effects.attributes`` knows it by, as :attr:`ObjectValue.value`."""
         return self
 
     @property
@@ -216,6 +225,18 @@ class SequenceValue(Value):
     def python_type(self) -> type:
         return self.kind
 
+    @property
+    def family(self) -> str:
+        """What CPython's messages call it."""
+        return "list" if self.kind is list else "tuple"
+
+    def like(self, items: list[Value]) -> SequenceValue:
+        """One of the same kind that holds ``items``."""
+        return SequenceValue(items, self.kind)
+
+    def trim(self, from_left: bool = True) -> None:
+        """Drops what a deque of a maximal length pushes out at the other end."""
+
 
 class SliceValue(Value):
     """A slice whose bounds are not all constants."""
@@ -240,6 +261,20 @@ class DequeValue(SequenceValue):
         super().__init__(items, collections.deque, source)
         self.maxlen = maxlen
         self.changes = 0
+
+    @property
+    def family(self) -> str:
+        return "deque"
+
+    def like(self, items: list[Value]) -> DequeValue:
+        return DequeValue(items, self.maxlen)
+
+    def trim(self, from_left: bool = True) -> None:
+        if self.maxlen is not None and len(self.items) > self.maxlen:
+            if from_left:
+                del self.items[: len(self.items) - self.maxlen]
+            else:
+                del self.items[self.maxlen :]
 
 
 class IdentityKey:
@@ -345,7 +380,7 @@ class ObjectValue(Value):
     """An object with attributes: a module, a user's instance, an exception.
 
     An existing one has a source, and ``value`` is the object itself. One made while tracing has none; ``value`` is then
-    a bare instance that stands for it, and its attributes are those in ``Tracer.attributes``. ``content`` is what an
+    a bare instance that stands for it, and its attributes are those in ``Effects.attributes``. ``content`` is what an
     instance of a subclass of a builtin container, number or string holds (for an exception: nothing).
     """
 

@@ -13,7 +13,7 @@ from ..breaks import Break, CannotRebuild, Raised, raising
 from ..polyfills import python as polyfills
 from ..rules import torch_function
 from ..rules.table import RULES, rule
-from . import attributes
+from . import assignments, attributes
 from .algebra import (
     ActiveValue,
     CombinedIterator,
@@ -30,6 +30,7 @@ from .algebra import (
     TensorValue,
     Value,
 )
+from .kinds import PerKind
 from .known import from_plain
 
 if TYPE_CHECKING:
@@ -64,40 +65,81 @@ ITERATORS = (IteratorValue, CombinedIterator, GeneratorValue)
 def iterate(m: Machine, value: Value) -> list[Value]:
     """All the items that iterating over ``value`` gives; consumes iterators."""
     value = m.use(value)
-    if isinstance(value, InstanceDict):
-        value = attributes.instance_items(m, value)
-    if isinstance(value, SequenceValue):
-        return list(value.items)
-    if isinstance(value, (DictValue, DictView)):
-        mapping = value if isinstance(value, DictValue) else value.mapping
-        return [_of_key(value, k) for k in mapping.items]
-    if isinstance(value, SetValue):
-        if not value.ordered and len(value.items) > 1:
-            raise Break("FL105", what="iteration", why="over a set whose order only the running program knows")
-        return [from_plain(k, "an element of a set") for k in value.elements()]
-    if isinstance(value, Constant) and isinstance(value.value, (range, str, bytes)):
-        items = Constants(value.value)
-        if len(items) > LONGEST:
-            raise Break("FL105", what="iteration", why=f"over a {value.python_type.__name__} of that length")
-        return items[:]
-    if isinstance(value, Known) and isinstance(value.value, enum.EnumMeta):
-        return [Constant(member) for member in value.value]
-    if isinstance(value, ActiveValue) and (found := value.items()) is not None:
-        return found
-    if isinstance(value, TensorValue):
-        if torch_function.concerned(m, [value], {}):
-            m.call(attributes.load(m, value, "dim"), [], {})
-            return iterate(m, m.call(attributes.load(m, value, "unbind"), [Constant(0)], {}))
-        if value.fake.ndim == 0:
-            raise raising(TypeError("iteration over a 0-d tensor"))
-        unbound = m.tracer.call("call_method", "unbind", (value, Constant(0)), {}, "iteration over a tensor")
-        assert isinstance(unbound, SequenceValue)
-        return list(unbound.items)
+    return _ALL_ITEMS[type(value)](m, value)
+
+
+def _drawn(m: Machine, value: Value) -> list[Value]:
+    """What an iterator over ``value`` gives."""
     made = iterator(m, value)
     rest = []
     while (item := advance(m, made)) is not None:
         rest.append(item)
     return rest
+
+
+_ALL_ITEMS: PerKind[list[Value]] = PerKind(_drawn)
+
+
+@_ALL_ITEMS.of(SequenceValue)
+def _all_of_sequence(m: Machine, value: SequenceValue) -> list[Value]:
+    return list(value.items)
+
+
+@_ALL_ITEMS.of(InstanceDict)
+def _all_of_instance(m: Machine, value: InstanceDict) -> list[Value]:
+    return _all_of_dict(m, attributes.instance_items(m, value))
+
+
+@_ALL_ITEMS.of(DictValue)
+def _all_of_dict(m: Machine, value: DictValue) -> list[Value]:
+    return [_of_key(value, k) for k in value.items]
+
+
+@_ALL_ITEMS.of(DictView)
+def _all_of_view(m: Machine, value: DictView) -> list[Value]:
+    return [_of_key(value, k) for k in value.mapping.items]
+
+
+@_ALL_ITEMS.of(SetValue)
+def _all_of_set(m: Machine, value: SetValue) -> list[Value]:
+    if not value.ordered and len(value.items) > 1:
+        raise Break("FL105", what="iteration", why="over a set whose order only the running program knows")
+    return [from_plain(k, "an element of a set") for k in value.elements()]
+
+
+@_ALL_ITEMS.of(Constant)
+def _all_of_constant(m: Machine, value: Constant) -> list[Value]:
+    if not isinstance(value.value, (range, str, bytes)):
+        return _drawn(m, value)
+    items = Constants(value.value)
+    if len(items) > LONGEST:
+        raise Break("FL105", what="iteration", why=f"over a {value.python_type.__name__} of that length")
+    return items[:]
+
+
+@_ALL_ITEMS.of(Known)
+def _all_of_known(m: Machine, value: Known) -> list[Value]:
+    if not isinstance(value.value, enum.EnumMeta):
+        return _drawn(m, value)
+    return [Constant(member) for member in value.value]
+
+
+@_ALL_ITEMS.of(ActiveValue)
+def _all_of_active(m: Machine, value: ActiveValue) -> list[Value]:
+    found = value.items()
+    return found if found is not None else _drawn(m, value)
+
+
+@_ALL_ITEMS.of(TensorValue)
+def _all_of_tensor(m: Machine, value: TensorValue) -> list[Value]:
+    if torch_function.concerned(m, [value], {}):
+        m.call(attributes.load(m, value, "dim"), [], {})
+        return iterate(m, m.call(attributes.load(m, value, "unbind"), [Constant(0)], {}))
+    if value.fake.ndim == 0:
+        raise raising(TypeError("iteration over a 0-d tensor"))
+    unbound = m.tracer.call("call_method", "unbind", (value, Constant(0)), {}, "iteration over a tensor")
+    assert isinstance(unbound, SequenceValue)
+    return list(unbound.items)
 
 
 def _of_key(mapping: DictValue | DictView, key: Any) -> Value:
@@ -111,66 +153,125 @@ def _of_key(mapping: DictValue | DictView, key: Any) -> Value:
 def iterator(m: Machine, value: Value) -> Value:
     """``iter(value)``."""
     value = m.use(value)
-    if isinstance(value, ITERATORS):
-        return value
-    if isinstance(value, SequenceValue) and value.kind in (list, deque):
-        return IteratorValue(value, value.items, born=m.tracer.now)
-    if isinstance(value, ActiveValue) and (found := value.items()) is not None:
-        return IteratorValue(SequenceValue(found, tuple), found, born=m.tracer.now)
-    if isinstance(value, ObjectValue):
-        method, place = attributes.class_member(m, value.python_type, "__iter__")
-        if type(method) is types.FunctionType:
-            made = m.use(m.call(attributes.bind(m, method, value, "__iter__", place), [], {}))
-            if isinstance(made, ObjectValue):
-                if attributes.class_attribute(made.python_type, "__next__") is attributes.ABSENT:
-                    kind = made.python_type.__name__
-                    raise raising(TypeError(f"iter() returned non-iterator of type '{kind}'"))
-                return made
-            return iterator(m, made)
-        content = attributes.content(m, value)
-        if content is not None:
-            return iterator(m, content)
-        if method is attributes.ABSENT:
-            getter, _ = attributes.class_member(m, value.python_type, "__getitem__")
-            if getter is attributes.ABSENT:
-                raise raising(TypeError(f"'{value.python_type.__name__}' object is not iterable"))
-            return m.use(m.call(Known(polyfills.ByIndex), [value], {}))
-        raise Break("FL105", what="iteration", why=f"over {value.describe()}")
-    if isinstance(value, Constant) and isinstance(value.value, (range, str, bytes)):
-        return IteratorValue(value, Constants(value.value), born=m.tracer.now)
-    if isinstance(value, (SequenceValue, DictValue, DictView, SetValue, TensorValue)) or (
-        isinstance(value, Known) and isinstance(value.value, enum.EnumMeta)
-    ):
-        items = [] if isinstance(value, (DictValue, DictView)) else iterate(m, value)
-        over = SequenceValue(items, tuple) if isinstance(value, TensorValue) else value
-        return IteratorValue(over, items, born=m.tracer.now)
-    if isinstance(value, Constant) or (isinstance(value, Known) and not isinstance(value.value, type)):
-        try:
-            iter(value.value)
-        except TypeError as e:
-            raise raising(e) from None
+    return _ITER[type(value)](m, value)
+
+
+def _not_iterable(m: Machine, value: Value) -> Value:
     raise Break("FL105", what="iteration", why=f"over {value.describe()}")
+
+
+_ITER: PerKind[Value] = PerKind(_not_iterable)
+
+
+@_ITER.of(*ITERATORS)
+def _iter_of_iterator(m: Machine, value: Value) -> Value:
+    return value
+
+
+@_ITER.of(SequenceValue)
+def _iter_of_sequence(m: Machine, value: SequenceValue) -> Value:
+    items = value.items if value.kind in (list, deque) else list(value.items)
+    return IteratorValue(value, items, born=m.tracer.now)
+
+
+@_ITER.of(DictValue, DictView)
+def _iter_of_dict(m: Machine, value: DictValue | DictView) -> Value:
+    return IteratorValue(value, [], born=m.tracer.now)
+
+
+@_ITER.of(SetValue)
+def _iter_of_set(m: Machine, value: SetValue) -> Value:
+    return IteratorValue(value, iterate(m, value), born=m.tracer.now)
+
+
+@_ITER.of(TensorValue)
+def _iter_of_tensor(m: Machine, value: TensorValue) -> Value:
+    items = iterate(m, value)
+    return IteratorValue(SequenceValue(items, tuple), items, born=m.tracer.now)
+
+
+@_ITER.of(Constant)
+def _iter_of_constant(m: Machine, value: Constant) -> Value:
+    if isinstance(value.value, (range, str, bytes)):
+        return IteratorValue(value, Constants(value.value), born=m.tracer.now)
+    return _not_iterable_object(m, value)
+
+
+@_ITER.of(Known)
+def _iter_of_known(m: Machine, value: Known) -> Value:
+    if isinstance(value.value, enum.EnumMeta):
+        return IteratorValue(value, iterate(m, value), born=m.tracer.now)
+    return _not_iterable(m, value) if isinstance(value.value, type) else _not_iterable_object(m, value)
+
+
+def _not_iterable_object(m: Machine, value: Constant | Known) -> Value:
+    """The TypeError of an object that is known, if it raises one."""
+    try:
+        iter(value.value)
+    except TypeError as e:
+        raise raising(e) from None
+    return _not_iterable(m, value)
+
+
+@_ITER.of(ActiveValue)
+def _iter_of_active(m: Machine, value: ActiveValue) -> Value:
+    found = value.items()
+    if found is None:
+        return _not_iterable(m, value)
+    return IteratorValue(SequenceValue(found, tuple), found, born=m.tracer.now)
+
+
+@_ITER.of(ObjectValue)
+def _iter_of_object(m: Machine, value: ObjectValue) -> Value:
+    method, place = attributes.class_member(m, value.python_type, "__iter__")
+    if type(method) is types.FunctionType:
+        made = m.use(m.call(attributes.bind(m, method, value, "__iter__", place), [], {}))
+        if not isinstance(made, ObjectValue):
+            return iterator(m, made)
+        if attributes.class_attribute(made.python_type, "__next__") is attributes.ABSENT:
+            raise raising(TypeError(f"iter() returned non-iterator of type '{made.python_type.__name__}'"))
+        return made
+    content = attributes.content(m, value)
+    if content is not None:
+        return iterator(m, content)
+    if method is not attributes.ABSENT:
+        return _not_iterable(m, value)
+    getter, _ = attributes.class_member(m, value.python_type, "__getitem__")
+    if getter is attributes.ABSENT:
+        raise raising(TypeError(f"'{value.python_type.__name__}' object is not iterable"))
+    return m.use(m.call(Known(polyfills.ByIndex), [value], {}))
 
 
 def advance(m: Machine, value: Value) -> Value | None:
     """The next item of an iterator; None when there is none left."""
     value = m.use(value)
-    m.tracer.touch(value, "an iterator")
-    if isinstance(value, CombinedIterator):
-        return _advance_combined(m, value)
-    if isinstance(value, GeneratorValue):
-        return resume_generator(m, value, Constant(None))
-    if isinstance(value, ObjectValue):
-        method, place = attributes.class_member(m, value.python_type, "__next__")
-        if type(method) is types.FunctionType:
-            try:
-                return m.call(attributes.bind(m, method, value, "__next__", place), [], {})
-            except Raised as raised:
-                if issubclass(raised.kind, StopIteration):
-                    return None
-                raise
-    if not isinstance(value, IteratorValue):
-        raise Break("FL105", what="iteration", why=f"over {value.describe()}")
+    m.tracer.effects.touch(value, "an iterator")
+    return _NEXT[type(value)](m, value)
+
+
+_NEXT: PerKind[Value | None] = PerKind(_not_iterable)
+
+
+@_NEXT.of(GeneratorValue)
+def _next_of_generator(m: Machine, value: GeneratorValue) -> Value | None:
+    return resume_generator(m, value, Constant(None))
+
+
+@_NEXT.of(ObjectValue)
+def _next_of_object(m: Machine, value: ObjectValue) -> Value | None:
+    method, place = attributes.class_member(m, value.python_type, "__next__")
+    if type(method) is not types.FunctionType:
+        return _not_iterable(m, value)
+    try:
+        return m.call(attributes.bind(m, method, value, "__next__", place), [], {})
+    except Raised as raised:
+        if issubclass(raised.kind, StopIteration):
+            return None
+        raise
+
+
+@_NEXT.of(IteratorValue)
+def _next_of_iterator(m: Machine, value: IteratorValue) -> Value | None:
     if value.is_stale:
         try:
             next(stale_iterator(value.python_type))
@@ -227,7 +328,8 @@ def stale_iterator(kind: type) -> Any:
     raise AssertionError(kind)
 
 
-def _advance_combined(m: Machine, value: CombinedIterator) -> Value | None:
+@_NEXT.of(CombinedIterator)
+def _next_of_combined(m: Machine, value: CombinedIterator) -> Value | None:
     row: list[Value] = []
     for part in value.parts:
         item = advance(m, part)
@@ -267,7 +369,7 @@ def resume_generator(m: Machine, generator: GeneratorValue, sent: Value, thrown:
             frame.throw(thrown)
         elif generator.started:
             frame.push(sent)
-        elif not (isinstance(sent, Constant) and sent.value is None):
+        elif not sent.is_none:
             raise raising(TypeError("can't send non-None value to a just-started generator"))
         generator.started = True
         done = frame.run()
@@ -276,7 +378,7 @@ def resume_generator(m: Machine, generator: GeneratorValue, sent: Value, thrown:
             generator.finished = True
         if issubclass(raised.kind, StopIteration) and raised is not thrown:
             error = raising(RuntimeError("generator raised StopIteration"))
-            attributes.store_directly(m, error.value, "__cause__", raised.value)
+            assignments.store_directly(m, error.value, "__cause__", raised.value)
             attributes.assign(m, error.value, "__context__", raised.value)
             raise error from None
         raise
@@ -313,51 +415,62 @@ def abandoned(tracer: Tracer) -> None:
 def stop_iteration(m: Machine, returned: Value | None) -> Raised:
     """What ``next`` raises at the end of an iterator."""
     raised = raising(StopIteration())
-    if returned is not None and not (isinstance(returned, Constant) and returned.value is None):
-        m.tracer.attributes[id(raised.value.value), "args"] = (raised.value, SequenceValue([returned], tuple))
-        m.tracer.attributes[id(raised.value.value), "value"] = (raised.value, returned)
+    if returned is not None and not returned.is_none:
+        m.tracer.effects.attributes[id(raised.value.value), "args"] = (raised.value, SequenceValue([returned], tuple))
+        m.tracer.effects.attributes[id(raised.value.value), "value"] = (raised.value, returned)
     return raised
 
 
 def generator_method(m: Machine, generator: GeneratorValue, name: str, args: list[Value]) -> Value:
     """``send``, ``throw`` and ``close``."""
-    if name == "send" and len(args) != 1:
-        raise raising(TypeError(f"generator.send() takes exactly one argument ({len(args)} given)"))
     if name in ("send", "__next__"):
-        item = resume_generator(m, generator, m.use(args[0]) if args else Constant(None))
-        if item is None:
-            returned, generator.returned = generator.returned, None
-            raise stop_iteration(m, returned)
-        return item
+        return _send(m, generator, name, args)
     if generator.started and not generator.finished and _delegates(generator.machine):
         raise Break("FL104", what=f"generator.{name}", why="it is delegating with `yield from`")
     if name == "throw":
-        exception, given = m.use(args[0]), m.use(args[1]) if len(args) > 1 else Constant(None)
-        if isinstance(exception, Known) and isinstance(given, ObjectValue) and isinstance(given.value, exception.value):
-            exception = given  # throw(type, value, traceback), as contextlib writes it up to 3.11
-        elif isinstance(exception, Known):
-            none = isinstance(given, Constant) and given.value is None
-            exception = m.use(m.call(exception, [] if none else [given], {}))
-        if not isinstance(exception, ObjectValue):
-            raise Break("FL104", what="generator.throw", why=f"of {exception.describe()}")
-        item = resume_generator(m, generator, Constant(None), Raised(exception))
-        if item is None:
-            raise stop_iteration(m, generator.returned)
-        return item
+        return _throw(m, generator, args)
     if name == "close":
-        if not generator.started or generator.finished:
-            generator.finished = True
-            return Constant(None)
-        try:
-            item = resume_generator(m, generator, Constant(None), raising(GeneratorExit()))
-        except Raised as raised:
-            if issubclass(raised.kind, (GeneratorExit, StopIteration)):
-                return Constant(None)
-            raise
-        if item is not None:
-            raise raising(RuntimeError("generator ignored GeneratorExit"))
-        return Constant(None)
+        return _close(m, generator)
     raise Break("FL104", what=f"generator.{name}", why="there is no rule for this method")
+
+
+def _send(m: Machine, generator: GeneratorValue, name: str, args: list[Value]) -> Value:
+    if name == "send" and len(args) != 1:
+        raise raising(TypeError(f"generator.send() takes exactly one argument ({len(args)} given)"))
+    item = resume_generator(m, generator, m.use(args[0]) if args else Constant(None))
+    if item is None:
+        returned, generator.returned = generator.returned, None
+        raise stop_iteration(m, returned)
+    return item
+
+
+def _throw(m: Machine, generator: GeneratorValue, args: list[Value]) -> Value:
+    exception, given = m.use(args[0]), m.use(args[1]) if len(args) > 1 else Constant(None)
+    if isinstance(exception, Known) and isinstance(given, ObjectValue) and isinstance(given.value, exception.value):
+        exception = given  # throw(type, value, traceback), as contextlib writes it up to 3.11
+    elif isinstance(exception, Known):
+        exception = m.use(m.call(exception, [] if given.is_none else [given], {}))
+    if not isinstance(exception, ObjectValue):
+        raise Break("FL104", what="generator.throw", why=f"of {exception.describe()}")
+    item = resume_generator(m, generator, Constant(None), Raised(exception))
+    if item is None:
+        raise stop_iteration(m, generator.returned)
+    return item
+
+
+def _close(m: Machine, generator: GeneratorValue) -> Value:
+    if not generator.started or generator.finished:
+        generator.finished = True
+        return Constant(None)
+    try:
+        item = resume_generator(m, generator, Constant(None), raising(GeneratorExit()))
+    except Raised as raised:
+        if issubclass(raised.kind, (GeneratorExit, StopIteration)):
+            return Constant(None)
+        raise
+    if item is not None:
+        raise raising(RuntimeError("generator ignored GeneratorExit"))
+    return Constant(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,22 +486,36 @@ class Recipe:
 
 def recipe_of(value: Value, leaves: list[Value]) -> tuple[Any, ...]:
     """The steps of a :class:`Recipe` for ``value``; appends what it needs to ``leaves``."""
-    if isinstance(value, GeneratorValue):
-        leaves.append(value)  # rebuilt by itself, if at all
-        return ("iter", len(leaves) - 1, 0)
-    if isinstance(value, ObjectValue):
-        leaves.append(value)
-        return ("iter", len(leaves) - 1, 0)
-    if isinstance(value, CombinedIterator):
-        if value.kind is enumerate:
-            assert isinstance(value.extra, Constant)
-            return ("enumerate", recipe_of(value.parts[0], leaves), value.extra.value)
-        if value.kind is map:
-            assert value.extra is not None
-            leaves.append(value.extra)
-            return ("map", len(leaves) - 1, *(recipe_of(p, leaves) for p in value.parts))
-        return ("zip", *(recipe_of(p, leaves) for p in value.parts))
-    assert isinstance(value, IteratorValue)
+    return _RECIPES[type(value)](value, leaves)
+
+
+def _without_recipe(value: Value, leaves: list[Value]) -> tuple[Any, ...]:
+    raise AssertionError(value)
+
+
+_RECIPES: PerKind[tuple[Any, ...]] = PerKind(_without_recipe)
+
+
+@_RECIPES.of(GeneratorValue, ObjectValue)
+def _recipe_of_object(value: Value, leaves: list[Value]) -> tuple[Any, ...]:
+    leaves.append(value)  # rebuilt by itself, if at all
+    return ("iter", len(leaves) - 1, 0)
+
+
+@_RECIPES.of(CombinedIterator)
+def _recipe_of_combined(value: CombinedIterator, leaves: list[Value]) -> tuple[Any, ...]:
+    if value.kind is enumerate:
+        assert isinstance(value.extra, Constant)
+        return ("enumerate", recipe_of(value.parts[0], leaves), value.extra.value)
+    if value.kind is map:
+        assert value.extra is not None
+        leaves.append(value.extra)
+        return ("map", len(leaves) - 1, *(recipe_of(p, leaves) for p in value.parts))
+    return ("zip", *(recipe_of(p, leaves) for p in value.parts))
+
+
+@_RECIPES.of(IteratorValue)
+def _recipe_of_iterator(value: IteratorValue, leaves: list[Value]) -> tuple[Any, ...]:
     if value.is_stale:
         return ("stale", value.python_type)
     if _unforeseen(value):
@@ -400,11 +527,7 @@ def recipe_of(value: Value, leaves: list[Value]) -> tuple[Any, ...]:
     grows = live or isinstance(over, SetValue)  # at its end, but not known to be: the container may still change
     ended = position < 0 or (at is None and not grows)
     if value.backwards and not ended:
-        if isinstance(value.items, Constants):
-            over = Constant(value.items.of[at:][::-1])
-        elif not live:
-            over = SequenceValue(list(value.items[at:])[::-1], list)
-        leaves.append(over)
+        leaves.append(over if live else _still_to_come(value, at))
         return ("reversed", len(leaves) - 1, value.start - position)
     if ended:
         over, position = SequenceValue([], tuple), 0
@@ -414,6 +537,13 @@ def recipe_of(value: Value, leaves: list[Value]) -> tuple[Any, ...]:
         over, position = SequenceValue(list(value.items[at:]), tuple), 0  # what is gone by need not be kept alive
     leaves.append(over)
     return ("iter", len(leaves) - 1, position)
+
+
+def _still_to_come(value: IteratorValue, at: int | None) -> Value:
+    """Of a backwards iterator over what does not change: what it has not given yet, forwards."""
+    if isinstance(value.items, Constants):
+        return Constant(value.items.of[at:][::-1])
+    return SequenceValue(list(value.items[at:])[::-1], list)
 
 
 def restored(recipe: Recipe, leaves: tuple[Any, ...]) -> Any:

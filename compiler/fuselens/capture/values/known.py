@@ -5,30 +5,24 @@ from __future__ import annotations
 import collections
 import enum
 import functools
-import sys
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .. import classify
-from ..breaks import Break, Raised, raising
-from ..tracing.tracer import CONSTANT_TYPES, IMMUTABLE, specialise
-from . import attributes
+from ..breaks import Break, raising
+from ..tracing.tracer import specialise
+from ..tracing.wrapping import CONSTANT_TYPES, IMMUTABLE
 from .algebra import (
     Constant,
     DequeValue,
     DictValue,
     DictView,
-    FunctionValue,
     IdentityKey,
     Known,
-    Lazy,
-    MadeFunction,
-    ObjectValue,
-    RuntimeNumber,
     SequenceValue,
     SetValue,
     SliceValue,
@@ -36,10 +30,10 @@ from .algebra import (
     TensorValue,
     Value,
 )
+from .kinds import PerKind
 
 if TYPE_CHECKING:
     from ..machine import Machine
-    from ..tracing.tracer import Tracer
 
 UNKNOWN = object()
 PURE = (torch.finfo, torch.iinfo, *IMMUTABLE)
@@ -53,34 +47,73 @@ def plain(value: Value, within: tuple[Value, ...] = ()) -> Any:
     A symbolic number is specialised: who asks cannot go on without knowing it.
     ``within`` are the containers being converted: one that holds itself has no plain form.
     """
-    if isinstance(value, (Constant, Known)):
-        return value.value
-    if isinstance(value, SymbolValue):
-        return specialise(value)
-    if isinstance(value, SliceValue):
-        bounds = [plain(p) for p in value.parts]
-        return UNKNOWN if any(b is UNKNOWN for b in bounds) else slice(*bounds)
-    if isinstance(value, SetValue):
-        faithful = value.ordered and value.elements() == list(value.items) and not holds_identity(value.items)
-        return type(value.items)(value.items) if faithful else UNKNOWN
-    if isinstance(value, DictView):
-        mapping = plain(value.mapping, within)
-        return UNKNOWN if mapping is UNKNOWN else getattr(mapping, value.which)()
-    if not isinstance(value, (SequenceValue, DictValue)) or any(value is w for w in within):
-        return UNKNOWN
-    within = (*within, value)
+    return _PLAIN[type(value)](value, within)
+
+
+_PLAIN: PerKind[Any] = PerKind(lambda value, within: UNKNOWN)
+
+
+@_PLAIN.of(Constant, Known)
+def _plain_object(value: Constant | Known, within: tuple[Value, ...]) -> Any:
+    return value.value
+
+
+@_PLAIN.of(SymbolValue)
+def _plain_symbol(value: SymbolValue, within: tuple[Value, ...]) -> Any:
+    return specialise(value)
+
+
+@_PLAIN.of(SliceValue)
+def _plain_slice(value: SliceValue, within: tuple[Value, ...]) -> Any:
+    bounds = [plain(p) for p in value.parts]
+    return UNKNOWN if any(b is UNKNOWN for b in bounds) else slice(*bounds)
+
+
+@_PLAIN.of(SetValue)
+def _plain_set(value: SetValue, within: tuple[Value, ...]) -> Any:
+    faithful = value.ordered and value.elements() == list(value.items) and not holds_identity(value.items)
+    return type(value.items)(value.items) if faithful else UNKNOWN
+
+
+@_PLAIN.of(DictView)
+def _plain_view(value: DictView, within: tuple[Value, ...]) -> Any:
+    mapping = plain(value.mapping, within)
+    return UNKNOWN if mapping is UNKNOWN else getattr(mapping, value.which)()
+
+
+def _plain_items(container: Value, parts: Iterable[Value], within: tuple[Value, ...]) -> list[Any] | None:
+    """The Python objects that the parts of a container stand for; None when one of them is not known."""
+    if any(container is w for w in within):
+        return None
+    within = (*within, container)
     items: list[Any] = []
-    for part in value.items if isinstance(value, SequenceValue) else value.items.values():
-        item = UNKNOWN if isinstance(part, Lazy) else plain(part, within)
+    for part in parts:
+        item = _PLAIN[type(part)](part, within)  # a part that was not looked at (Lazy) is not known
         if item is UNKNOWN:
-            return UNKNOWN
+            return None
         items.append(item)
-    if isinstance(value, DictValue):
-        if value.kind not in (dict, OrderedDict) or holds_identity(value.items):
-            return UNKNOWN
-        return value.kind(zip(value.items, items, strict=True))
-    if isinstance(value, DequeValue):
-        return deque(items, value.maxlen)
+    return items
+
+
+@_PLAIN.of(DictValue)
+def _plain_dict(value: DictValue, within: tuple[Value, ...]) -> Any:
+    items = _plain_items(value, value.items.values(), within)
+    if items is None or value.kind not in (dict, OrderedDict) or holds_identity(value.items):
+        return UNKNOWN
+    return value.kind(zip(value.items, items, strict=True))
+
+
+@_PLAIN.of(DequeValue)
+def _plain_deque(value: DequeValue, within: tuple[Value, ...]) -> Any:
+    items = _plain_items(value, value.items, within)
+    return UNKNOWN if items is None else deque(items, value.maxlen)
+
+
+@_PLAIN.of(SequenceValue)
+def _plain_sequence(value: SequenceValue, within: tuple[Value, ...]) -> Any:
+    items = _plain_items(value, value.items, within)
+    if items is None:
+        return UNKNOWN
     if value.kind in (list, tuple, torch.Size):
         return value.kind(items)
     return tuple.__new__(value.kind, items) if is_plain_namedtuple(value.kind) else UNKNOWN
@@ -98,26 +131,48 @@ def is_plain_namedtuple(kind: type) -> bool:
 
 def from_plain(obj: Any, what: str) -> Value:
     """The inverse of :func:`plain` for results of folded calls, and the value of a dictionary key."""
+    made = _OF_BUILTIN.get(type(obj))
+    if made is not None:
+        return made(obj, what)
     if isinstance(obj, IdentityKey):
         return obj.value
-    if type(obj) is deque:
-        return DequeValue([from_plain(v, what) for v in obj], obj.maxlen)
-    if type(obj) in (list, tuple, torch.Size) or (isinstance(obj, tuple) and hasattr(obj, "_fields")):
-        return SequenceValue([from_plain(v, what) for v in obj], type(obj))
+    if isinstance(obj, tuple) and hasattr(obj, "_fields"):
+        return _sequence_of(obj, what)
     if isinstance(obj, types.MappingProxyType):
         return from_plain(dict(obj), what)
-    if isinstance(obj, dict) and type(obj) in (dict, OrderedDict):
-        return DictValue({k: from_plain(v, what) for k, v in obj.items()}, type(obj))
-    if type(obj) in (set, frozenset):
-        return SetValue(obj, type(obj))
-    if type(obj) is slice:
-        parts = [from_plain(p, what) for p in (obj.start, obj.stop, obj.step)]
-        return Constant(obj) if all(isinstance(p, Constant) for p in parts) else SliceValue(parts)
     if type(obj) in CONSTANT_TYPES or isinstance(obj, enum.Enum):
         return Constant(obj)
     if isinstance(obj, _STATIC) or classify.is_library_callable(obj) or classify.is_numpy_description(type(obj)):
         return Known(obj)
     raise Break("FL104", what=what, why=f"it returns a {type(obj).__name__}")
+
+
+def _sequence_of(obj: Any, what: str) -> Value:
+    return SequenceValue([from_plain(v, what) for v in obj], type(obj))
+
+
+def _dict_of(obj: Any, what: str) -> Value:
+    return DictValue({k: from_plain(v, what) for k, v in obj.items()}, type(obj))
+
+
+def _deque_of(obj: Any, what: str) -> Value:
+    return DequeValue([from_plain(v, what) for v in obj], obj.maxlen)
+
+
+def _set_of(obj: Any, what: str) -> Value:
+    return SetValue(obj, type(obj))
+
+
+def _slice_of(obj: Any, what: str) -> Value:
+    parts = [from_plain(p, what) for p in (obj.start, obj.stop, obj.step)]
+    return Constant(obj) if all(isinstance(p, Constant) for p in parts) else SliceValue(parts)
+
+
+_OF_BUILTIN: dict[type, Callable[[Any, str], Value]] = {
+    list: _sequence_of, tuple: _sequence_of, torch.Size: _sequence_of, deque: _deque_of, dict: _dict_of,
+    OrderedDict: _dict_of, set: _set_of, frozenset: _set_of, slice: _slice_of,
+}  # fmt: skip
+"""How an object of exactly one of these types is tracked."""
 
 
 def holds_identity(keys: Iterable[Any]) -> bool:
@@ -128,44 +183,34 @@ def holds_identity(keys: Iterable[Any]) -> bool:
     )
 
 
-def hashed_keys(keys: Iterable[Any]) -> list[HashedKey]:
-    """The keys among those given, or held by them, that the machine hashes."""
-    found: list[HashedKey] = []
-    for key in keys:
-        if isinstance(key, HashedKey):
-            found.append(key)
-        elif isinstance(key, (tuple, frozenset)):
-            found += hashed_keys(key)
-    return found
-
-
-def identity_values(keys: Iterable[Any]) -> list[Value]:
-    """The tracked objects that the keys stand for or hold."""
-    found: list[Value] = []
-    for key in keys:
-        if isinstance(key, IdentityKey):
-            found.append(key.value)
-        elif isinstance(key, (tuple, frozenset)):
-            found += identity_values(key)
-    return found
-
-
 def deep_use(m: Machine, value: Value, seen: set[int] | None = None) -> Value:
-    """The value with the guards that looking at all of it needs."""
+    """The value with the guards that looking at all of it needs. ``seen`` are the containers that were looked at."""
     value = m.use(value)
-    if isinstance(value, (SequenceValue, DictValue)):
-        seen = set() if seen is None else seen
-        if id(value) in seen:
-            return value
-        seen.add(id(value))
-        if isinstance(value, DictValue):
-            for key, item in value.items.items():
-                value.items[key] = deep_use(m, item, seen)
-        else:
-            value.items[:] = [deep_use(m, v, seen) for v in value.items]  # the same list: iterators look at it
-    elif isinstance(value, DictView):
-        deep_use(m, value.mapping, seen)
+    _USED_DEEPLY[type(value)](m, value, set() if seen is None else seen)
     return value
+
+
+_USED_DEEPLY: PerKind[None] = PerKind(lambda m, value, seen: None)
+
+
+@_USED_DEEPLY.of(SequenceValue)
+def _use_items(m: Machine, value: SequenceValue, seen: set[int]) -> None:
+    if id(value) not in seen:
+        seen.add(id(value))
+        value.items[:] = [deep_use(m, v, seen) for v in value.items]  # the same list: iterators look at it
+
+
+@_USED_DEEPLY.of(DictValue)
+def _use_mapping(m: Machine, value: DictValue, seen: set[int]) -> None:
+    if id(value) not in seen:
+        seen.add(id(value))
+        for key, item in value.items.items():
+            value.items[key] = deep_use(m, item, seen)
+
+
+@_USED_DEEPLY.of(DictView)
+def _use_view(m: Machine, value: DictView, seen: set[int]) -> None:
+    deep_use(m, value.mapping, seen)
 
 
 def fold(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value], what: str) -> Value:
@@ -186,115 +231,11 @@ def fold(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value],
     return from_plain(result, what)
 
 
-class NumberKey(IdentityKey):
-    """A number that only the running program knows: not the object that it may be the ``id`` of."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NumberKey) and other.token is self.token
-
-    def __hash__(self) -> int:
-        return hash((id(self.token), "number"))
-
-
-class HashedKey(IdentityKey):
-    """A key whose class defines ``__hash__`` and ``__eq__`` in Python: the machine runs them.
-
-    ``born`` is the step of the outermost frame at which it was first used. ``pure``: hashing it again shows nowhere.
-    """
-
-    __slots__ = ("machine", "hash", "born", "pure", "_attributes")
-
-    def __init__(self, machine: Machine, value: ObjectValue, hashed: int, pure: bool) -> None:
-        super().__init__(value, value)
-        self.machine = machine
-        self.hash = hashed
-        self.born = machine.tracer.now
-        self.pure = pure
-        self._attributes = machine.tracer.attributes_of(value)
-
-    def lasts(self, tracer: Tracer) -> bool:
-        """Whether the key would be hashed as it was, which an object may not be that was assigned to since."""
-        assert isinstance(self.value, ObjectValue)
-        return self.pure and tracer.attributes_of(self.value) == self._attributes
-
-    def __eq__(self, other: object) -> bool:
-        from .operators import equal
-
-        return equal(self.machine, self.value, from_plain(other, "a dictionary key"))
-
-    def __hash__(self) -> int:
-        return self.hash
-
-
-ELEMENT = "a set element"
-
-
-def key_of(m: Machine, value: Value, use: str = "a dict key") -> Any:
-    """What stands for a dictionary key or set element: see :class:`DictValue`. ``use`` is what 3.14 calls it where it
-    cannot be hashed; nothing for what is hashed only."""
-    try:
-        return _key_of(m, value)
-    except Raised as raised:
-        if sys.version_info < (3, 14) or not use or raised.kind is not TypeError:
-            raise
-        from . import text
-
-        why = text.text(m, str, raised.value)
-        if not isinstance(why, Constant):
-            raise
-        name = full_name(m.use(value).python_type)
-        raise raising(TypeError(f"cannot use '{name}' as {use} ({why.value})")) from None
-
-
 def full_name(kind: type) -> str:
     """The name by which CPython's newer messages call a type."""
     return (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
-
-
-def _key_of(m: Machine, value: Value) -> Any:
-    value = m.use(value)
-    if isinstance(value, SymbolValue):
-        return plain(value)
-    if isinstance(value, (Constant, Known)):
-        try:
-            hash(value.value)
-        except TypeError as e:
-            raise raising(e) from None
-        return value.value
-    if isinstance(value, SequenceValue) and issubclass(value.kind, tuple):
-        keys = [_key_of(m, v) for v in value.items]
-        return torch.Size(keys) if value.kind is torch.Size else tuple.__new__(value.kind, keys)
-    if isinstance(value, SetValue) and type(value.items) is frozenset:
-        return value.items
-    if isinstance(value, (SequenceValue, DictValue, SetValue)):
-        raise raising(TypeError(f"unhashable type: '{value.python_type.__name__}'"))
-    if isinstance(value, FunctionValue):
-        return m.tracer.identity_key(value.function, value)
-    if isinstance(value, RuntimeNumber):
-        return NumberKey(value.token, value)
-    if isinstance(value, (MadeFunction, TensorValue)):
-        return m.tracer.identity_key(value, value)
-    if isinstance(value, ObjectValue):
-        return _object_key(m, value)
-    raise Break("FL105", what="a dictionary key", why=f"{value.describe()} is not known while tracing")
-
-
-def _object_key(m: Machine, value: ObjectValue) -> IdentityKey:
-    kind = value.python_type
-    hasher, place = attributes.class_member(m, kind, "__hash__")
-    if hasher is None:
-        raise raising(TypeError(f"unhashable type: '{kind.__name__}'"))
-    comparison, _ = attributes.class_member(m, kind, "__eq__")
-    if hasher is object.__dict__["__hash__"] and comparison is object.__dict__["__eq__"]:
-        return m.tracer.identity_key(value.value, value)
-    before = m.tracer.effects_so_far()
-    hashed = m.use(m.call(attributes.bind(m, hasher, value, "__hash__", place), [], {}))
-    if isinstance(hashed, Constant) and isinstance(hashed.value, int):
-        variables = getattr(hasher, "__closure__", None) and hasher.__code__.co_freevars != ("__class__",)
-        return HashedKey(m, value, hashed.value, before == m.tracer.effects_so_far() and not variables)
-    raise Break("FL105", what="a dictionary key", why=f"the hash of {value.describe()} is not known while tracing")
 
 
 def integer(m: Machine, value: Value) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,7 @@ from .algebra import (
     TensorValue,
     Value,
 )
+from .kinds import PerKind
 from .known import UNKNOWN, deep_use, fold, holds_identity, plain
 
 if TYPE_CHECKING:
@@ -55,7 +57,9 @@ class _ShownContainer(Shown):
     """One whose class has ``__getitem__``, which ``%`` takes as a mapping."""
 
     def __getitem__(self, key: Any) -> Any:
-        return displayed(self._m, operators.subscript(self._m, self._value, Constant(key)))
+        from .subscripts import subscript
+
+        return displayed(self._m, subscript(self._m, self._value, Constant(key)))
 
 
 @functools.cache
@@ -76,43 +80,85 @@ class _InOrder:
 
 
 def displayed(m: Machine, value: Value, within: tuple[Value, ...] = ()) -> Any:
-    """A Python object that is shown as the one that ``value`` stands for."""
+    """A Python object that is shown as the one that ``value`` stands for. ``within`` are the containers that hold it."""
     value = m.use(value)
     known = plain(value)
-    if isinstance(value, SymbolValue):
-        return known
-    if isinstance(value, (Constant, Known)):
-        if known is not UNKNOWN and _has_stable_text(known):
-            return known
-        raise Break("FL105", what="a string", why=f"it shows the address of {value.describe()}")
-    if isinstance(value, (TensorValue, ObjectValue)):
-        subscripted = attributes.class_attribute(value.python_type, "__getitem__") is not attributes.ABSENT
-        return _named(value.python_type.__name__, subscripted)(m, value)
-    if any(value is w for w in within):
-        raise Break("FL105", what="a string", why="it shows a container that holds itself")
-    within = (*within, value)
-    if isinstance(value, DictView):
-        mapping = displayed(m, value.mapping, within)
-        return getattr(mapping, value.which)()
-    if isinstance(value, SequenceValue):
-        items = [displayed(m, v, within) for v in value.items]
-        if isinstance(value, DequeValue):
-            return deque(items, value.maxlen)
-        if value.kind in (list, tuple, torch.Size):
-            return (tuple if value.kind is tuple else value.kind)(items)
-        if hasattr(value.kind, "_fields") and attributes.class_attribute(value.kind, "__str__") is object.__str__:
-            return tuple.__new__(value.kind, items)
-    if isinstance(value, DictValue) and value.kind in (dict, OrderedDict, defaultdict):
-        if not holds_identity(value.items):
-            pairs = {k: displayed(m, v, within) for k, v in value.items.items()}
-            if value.kind is defaultdict:
-                factory: Any = displayed(m, value.factory or Constant(None))
-                return defaultdict(factory, pairs)
-            return OrderedDict(pairs) if value.kind is OrderedDict else pairs
-    if isinstance(value, SetValue) and (value.ordered or len(value.items) < 2) and not holds_identity(value.items):
-        if all(map(_has_stable_text, value.items)):
-            return known if known is not UNKNOWN else _InOrder(value.elements(), value.python_type)
+    return _DISPLAYED[type(value)](m, value, known, within)
+
+
+def _without_text(m: Machine, value: Value, known: Any, within: tuple[Value, ...]) -> Any:
     raise Break("FL105", what="a string", why=f"it shows {value.describe()}")
+
+
+_DISPLAYED: PerKind[Any] = PerKind(_without_text)
+"""Handlers are given ``known``, too: the plain form of the value, or that it has none."""
+
+
+@_DISPLAYED.of(SymbolValue)
+def _displayed_symbol(m: Machine, value: SymbolValue, known: Any, within: tuple[Value, ...]) -> Any:
+    return known
+
+
+@_DISPLAYED.of(Constant, Known)
+def _displayed_known(m: Machine, value: Constant | Known, known: Any, within: tuple[Value, ...]) -> Any:
+    if known is not UNKNOWN and _has_stable_text(known):
+        return known
+    raise Break("FL105", what="a string", why=f"it shows the address of {value.describe()}")
+
+
+@_DISPLAYED.of(TensorValue, ObjectValue)
+def _displayed_object(m: Machine, value: Value, known: Any, within: tuple[Value, ...]) -> Any:
+    subscripted = attributes.class_attribute(value.python_type, "__getitem__") is not attributes.ABSENT
+    return _named(value.python_type.__name__, subscripted)(m, value)
+
+
+def _and(within: tuple[Value, ...], container: Value) -> tuple[Value, ...]:
+    """The containers that hold what ``container`` holds."""
+    if any(container is w for w in within):
+        raise Break("FL105", what="a string", why="it shows a container that holds itself")
+    return (*within, container)
+
+
+@_DISPLAYED.of(DictView)
+def _displayed_view(m: Machine, value: DictView, known: Any, within: tuple[Value, ...]) -> Any:
+    return getattr(displayed(m, value.mapping, _and(within, value)), value.which)()
+
+
+@_DISPLAYED.of(SequenceValue)
+def _displayed_sequence(m: Machine, value: SequenceValue, known: Any, within: tuple[Value, ...]) -> Any:
+    within = _and(within, value)
+    items = [displayed(m, v, within) for v in value.items]
+    if value.kind in (list, tuple, torch.Size):
+        return value.kind(items)
+    if hasattr(value.kind, "_fields") and attributes.class_attribute(value.kind, "__str__") is object.__str__:
+        return tuple.__new__(value.kind, items)
+    return _without_text(m, value, known, within)
+
+
+@_DISPLAYED.of(DequeValue)
+def _displayed_deque(m: Machine, value: DequeValue, known: Any, within: tuple[Value, ...]) -> Any:
+    within = _and(within, value)
+    return deque([displayed(m, v, within) for v in value.items], value.maxlen)
+
+
+@_DISPLAYED.of(DictValue)
+def _displayed_dict(m: Machine, value: DictValue, known: Any, within: tuple[Value, ...]) -> Any:
+    within = _and(within, value)
+    if value.kind not in (dict, OrderedDict, defaultdict) or holds_identity(value.items):
+        return _without_text(m, value, known, within)
+    pairs = {k: displayed(m, v, within) for k, v in value.items.items()}
+    if value.kind is defaultdict:
+        factory: Any = displayed(m, value.factory or Constant(None))
+        return defaultdict(factory, pairs)
+    return OrderedDict(pairs) if value.kind is OrderedDict else pairs
+
+
+@_DISPLAYED.of(SetValue)
+def _displayed_set(m: Machine, value: SetValue, known: Any, within: tuple[Value, ...]) -> Any:
+    stable = (value.ordered or len(value.items) < 2) and not holds_identity(value.items)
+    if not stable or not all(map(_has_stable_text, value.items)):
+        return _without_text(m, value, known, within)
+    return known if known is not UNKNOWN else _InOrder(value.elements(), value.python_type)
 
 
 def _has_stable_text(obj: Any) -> bool:
@@ -125,37 +171,12 @@ def _has_stable_text(obj: Any) -> bool:
 
 
 def _by_method(m: Machine, value: Value, name: str, args: list[Value]) -> str:
-    """The text that an object's own method gives."""
+    """The text that an object's own method gives, or that of its builtin class."""
     if not isinstance(value, ObjectValue):
         raise Break("FL102", what=f"str({value.describe()})")
     result = operators.special(m, value, name, args)
-    if result is None and name == "__format__":
-        spec = plain(args[0])
-        held = attributes.content(m, value)
-        if held is not None and attributes.class_attribute(value.python_type, "__str__") is object.__str__:
-            return format(displayed(m, held), spec)
-        if spec:
-            raise raising(TypeError(f"unsupported format string passed to {value.python_type.__name__}.__format__"))
-        return _by_method(m, value, "__str__", [])
-    if result is None and name == "__str__":
-        if isinstance(value.value, BaseException):
-            return _of_exception(m, value)
-        held = attributes.content(m, value)
-        if isinstance(held, Constant) and isinstance(held.value, str):
-            return held.value
-        return _by_method(m, value, "__repr__", [])
-    if result is None and isinstance(value.value, BaseException):
-        arguments = displayed(m, attributes.load(m, value, "args"))
-        shown = f"({arguments[0]!r})" if len(arguments) == 1 else repr(arguments)
-        return f"{value.python_type.__name__}{shown}"
     if result is None:
-        held = attributes.content(m, value)
-        if held is not None:
-            shown = repr(displayed(m, held))
-            if isinstance(held, (DequeValue, SetValue)) or (isinstance(held, DictValue) and held.kind is not dict):
-                return shown.replace(held.python_type.__name__, value.python_type.__name__, 1)
-            return shown
-        raise Break("FL105", what="a string", why=f"it shows the address of {value.describe()}")
+        return _INHERITED[name](m, value, *args)
     if not isinstance(result, Constant):
         raise Break("FL105", what="a string", why=f"{value.describe()} gives text that is not known while tracing")
     if not isinstance(result.value, str):
@@ -163,6 +184,45 @@ def _by_method(m: Machine, value: Value, name: str, args: list[Value]) -> str:
         what = "__format__ must return a str" if name == "__format__" else f"{name} returned non-string"
         raise raising(TypeError(f"{what}, not {kind}" if name == "__format__" else f"{what} (type {kind})"))
     return result.value
+
+
+def _inherited_format(m: Machine, value: ObjectValue, spec: Value) -> str:
+    wanted = plain(spec)
+    held = attributes.content(m, value)
+    if held is not None and attributes.class_attribute(value.python_type, "__str__") is object.__str__:
+        return format(displayed(m, held), wanted)
+    if wanted:
+        raise raising(TypeError(f"unsupported format string passed to {value.python_type.__name__}.__format__"))
+    return _by_method(m, value, "__str__", [])
+
+
+def _inherited_str(m: Machine, value: ObjectValue) -> str:
+    if isinstance(value.value, BaseException):
+        return _of_exception(m, value)
+    held = attributes.content(m, value)
+    if isinstance(held, Constant) and isinstance(held.value, str):
+        return held.value
+    return _by_method(m, value, "__repr__", [])
+
+
+def _inherited_repr(m: Machine, value: ObjectValue) -> str:
+    kind = value.python_type.__name__
+    if isinstance(value.value, BaseException):
+        arguments = displayed(m, attributes.load(m, value, "args"))
+        return kind + (f"({arguments[0]!r})" if len(arguments) == 1 else repr(arguments))
+    held = attributes.content(m, value)
+    if held is None:
+        raise Break("FL105", what="a string", why=f"it shows the address of {value.describe()}")
+    shown = repr(displayed(m, held))
+    if held.python_type in (deque, set, frozenset) or (isinstance(held, DictValue) and held.kind is not dict):
+        return shown.replace(held.python_type.__name__, kind, 1)  # what CPython shows begins with the class
+    return shown
+
+
+_INHERITED: dict[str, Callable[..., str]] = {
+    "__format__": _inherited_format, "__str__": _inherited_str, "__repr__": _inherited_repr,
+}  # fmt: skip
+"""What an object shows whose class does not define the method in Python."""
 
 
 def _of_exception(m: Machine, value: ObjectValue) -> str:

@@ -1,0 +1,229 @@
+"""Torch calls on fake tensors: they have dtypes, shapes and strides, and no data.
+
+:func:`run` makes such a call, and refuses what eager refuses and fake tensors let pass. What it cannot do raises
+:class:`Break`: the program then makes the call itself, on real tensors. :func:`mutates` says which calls may write.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.node import map_aggregate
+
+from ... import torch_private
+from ..breaks import Break
+
+NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+Arguments = tuple[Any, ...]
+Options = dict[str, Any]
+
+# whose C++ form takes sizes as plain numbers, and so fixes symbolic ones
+_FIX_SIZES = {torch.nn.functional.pad, torch.constant_pad_nd}
+_MATMULS: set[Any] = set()  # in torch before 2.13
+if torch_private.MATMUL_FIXES_SIZES:
+    _MATMULS |= {operator.matmul, operator.imatmul, torch.matmul}
+    _MATMULS |= {"matmul", "__matmul__", "__rmatmul__", "__imatmul__"}
+
+
+def fakes_of(arguments: Any) -> Any:
+    """Arguments of a node with fakes for the nodes in them."""
+    return map_aggregate(arguments, lambda n: n.meta["val"] if isinstance(n, fx.Node) else n)
+
+
+# --- running ----------------------------------------------------------------------------------------------------
+
+
+def run(fake_mode: Any, kind: str, target: Any, args: Arguments, kwargs: Options, what: str) -> Any:
+    """The result of a call on fake tensors; ``kind`` is fx's opcode, ``what`` names the call to the user."""
+    function = getattr(args[0], target) if kind == "call_method" else target
+    rest = args[1:] if kind == "call_method" else args
+    fixes_sizes = target in _FIX_SIZES or (target in _MATMULS and any(map(_is_symbolic, args)))
+    try:
+        with fake_mode, torch_private.quietly():
+            for refuses, why in _REFUSALS:
+                if refuses(target, args, kwargs):
+                    raise Break("FL107", what=what, why=why)
+            return _ran(function, rest, kwargs, fixes_sizes)
+    except Break:
+        raise
+    except Exception as error:  # noqa: BLE001 - an operator may raise anything; eager raises it again
+        raise _break_of(error, what) from None
+
+
+def _ran(function: Callable[..., Any], args: Arguments, kwargs: Options, fixes_sizes: bool) -> Any:
+    """By the rules in C++, and by those in Python where C++ would fix symbolic sizes or has no rule."""
+    if not fixes_sizes:
+        try:
+            return function(*args, **kwargs)
+        except RuntimeError as e:
+            if not torch_private.needs_python_rules(e):
+                raise
+    with torch_private.python_rules():
+        return function(*args, **kwargs)
+
+
+def _break_of(error: Exception, what: str) -> Break:
+    """Why fake execution could not go on."""
+    if isinstance(error, torch_private.FAKE_DATA_ERRORS):
+        return Break("FL102", what=what)
+    if isinstance(error, torch_private.FAKE_SHAPE_ERRORS):
+        return Break("FL108", what=what)
+    if isinstance(error, torch_private.FAKE_OPERATOR_ERRORS):
+        return Break("FL123", what=what, why=_first_line(error))
+    if torch_private.needs_data(error):
+        return Break("FL102", what=what)
+    if "no fake impl" in str(error):
+        return Break("FL123", what=what, why="it is a custom operator without a fake implementation")
+    return Break("FL107", what=what, why=f"{type(error).__name__}: {_first_line(error)}")
+
+
+def run_with_out(fake_mode: Any, kind: str, target: Any, args: Arguments, kwargs: Options, what: str) -> Any:
+    """Runs a callable with ``out=`` on fake tensors, which convert and resize less or more than some operators do."""
+    plain = run(fake_mode, kind, target, args, {k: v for k, v in kwargs.items() if k != "out"}, what)
+    result = run(fake_mode, kind, target, args, kwargs, what)
+    found, made = (list(r) if isinstance(r, (tuple, list)) else [r] for r in (result, plain))
+    for f, m in zip(found, made, strict=False):
+        if isinstance(f, torch.Tensor) and isinstance(m, torch.Tensor) and (f.dtype, f.shape) != (m.dtype, m.shape):
+            raise Break("FL107", what=what, why="`out` has not the dtype or the shape of the result")
+    return result
+
+
+def _is_symbolic(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+# --- what eager refuses -----------------------------------------------------------------------------------------
+
+
+def _name(target: Any) -> str:
+    return target if isinstance(target, str) else getattr(target, "__name__", "")
+
+
+def _mask_misfits(target: Any, args: Arguments, kwargs: Options) -> bool:
+    """Whether a selection by a mask is known to fail. It is not looked at on fake tensors, which have no data."""
+    if target not in (operator.getitem, operator.setitem):
+        return False
+    tensor, mask = args[:2]
+    if not (isinstance(tensor, torch.Tensor) and isinstance(mask, torch.Tensor) and mask.dtype is torch.bool):
+        return False
+    return mask.ndim > tensor.ndim or any(a != b for a, b in zip(tensor.shape, mask.shape, strict=False))
+
+
+_SUBTRACTIONS = {
+    name for short in ("sub", "rsub", "subtract") for name in (short, f"{short}_", f"__{short}__", f"__i{short}__", f"i{short}")
+}  # fmt: skip
+
+
+def _subtracts_booleans(target: Any, args: Arguments, kwargs: Options) -> bool:
+    """Whether eager refuses a subtraction that fake tensors do not."""
+    if _name(target) not in _SUBTRACTIONS:
+        return False
+    operands = (*args[:2], kwargs.get("other"), kwargs.get("input"))
+    return any(type(v) is bool or (isinstance(v, torch.Tensor) and v.dtype is torch.bool) for v in operands)
+
+
+_REFUSALS: tuple[tuple[Callable[[Any, Arguments, Options], bool], str], ...] = (
+    (_mask_misfits, "the mask does not have the shape of what it selects from"),
+    (_subtracts_booleans, "booleans are not subtracted"),
+)
+
+
+def leaves_memory(target: Any, args: Arguments, kwargs: Options) -> bool:
+    """Whether a view by strides reaches beyond its operand's memory, which fake tensors do not check."""
+    if _name(target).partition(".")[0] not in ("as_strided", "as_strided_", "as_strided_copy"):
+        return False
+    given = {**dict(zip(("input", "size", "stride", "storage_offset"), args, strict=False)), **kwargs}
+    x, size, stride, offset = (given.get(n) for n in ("input", "size", "stride", "storage_offset"))
+    if not isinstance(x, torch.Tensor) or not isinstance(size, (tuple, list)) or not isinstance(stride, (tuple, list)):
+        return True
+    if any(n == 0 for n in size):
+        return False
+    last = x.storage_offset() if offset is None else offset
+    last += sum((n - 1) * s for n, s in zip(size, stride, strict=False))
+    return bool((last + 1) * x.element_size() > x.untyped_storage().nbytes())
+
+
+def overlap_in_part(operands: Arguments) -> bool:
+    """Whether another operand shares some memory, not all of it, with the first: most operators refuse to write then.
+
+    Only for contiguous ones of known sizes: the others' elements may lie between each other.
+    """
+    written, *others = operands
+    if not isinstance(written, torch.Tensor):
+        return False
+    tensors = (other for other in others if isinstance(other, torch.Tensor) and other is not written)
+    return any(_shares_part(written, other) for other in tensors)
+
+
+def _shares_part(written: torch.Tensor, other: torch.Tensor) -> bool:
+    both = written, other
+    if not all(_is_laid_out(t) for t in both):
+        return False
+    if not (written.numel() and other.numel() and written.is_contiguous() and other.is_contiguous()):
+        return False
+    if torch_private.storage_key(written) != torch_private.storage_key(other):
+        return False
+    starts = [t.storage_offset() * t.element_size() for t in both]
+    ends = [start + t.numel() * t.element_size() for start, t in zip(starts, both, strict=True)]
+    same = starts[0] == starts[1] and ends[0] == ends[1] and written.stride() == other.stride()
+    return max(starts) < min(ends) and not same
+
+
+def _is_laid_out(tensor: torch.Tensor) -> bool:
+    """Whether it is known where in its memory the elements are."""
+    if tensor.layout is not torch.strided:
+        return False
+    return all(type(n) is int for n in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
+
+
+# --- writes -----------------------------------------------------------------------------------------------------
+
+
+def mutates(kind: str, target: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether the call may write into an argument, so that its node must stay even when nothing uses the result."""
+    if "out" in kwargs or kwargs.get("inplace") is True:
+        return True
+    if torch_private.writes_operands(target):
+        return True
+    name = target if kind == "call_method" else getattr(target, "__name__", "")
+    return (name.endswith("_") and not name.endswith("__")) or name in ("setitem", "__setitem__", "copy_")
+
+
+def augments(target: Any) -> bool:
+    """Whether this is the function of an augmented assignment."""
+    name = getattr(target, "__name__", "")
+    return name.startswith("i") and getattr(operator, f"__{name}__", None) is target
+
+
+def writes(node: fx.Node) -> bool:
+    """Whether a node writes into one of its arguments, augmented assignment included."""
+    return augments(node.target) or mutates(node.op, node.target, node.kwargs)
+
+
+_RESHAPING = {"t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_"}
+
+
+def reshapes(kind: str, target: Any) -> bool:
+    """Whether the method makes a tensor a view of itself in place: compiled graphs do so as well."""
+    return kind == "call_method" and target in _RESHAPING
+
+
+def geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What in-place operations may change of a tensor besides its data."""
+    strides = tensor.stride() if tensor.layout is torch.strided else ()
+    return (*tensor.shape, *strides, tensor.storage_offset())
+
+
+def holds_tensor(value: Any) -> bool:
+    if isinstance(value, (torch.Tensor, *NUMBERS)):
+        return True
+    return isinstance(value, (tuple, list)) and any(holds_tensor(v) for v in value)

@@ -1,0 +1,153 @@
+"""The fx graphs of one trace: the captured one, and those of transformed functions and branches inside it.
+
+A graph inside may run any number of times, or in another mode. So it reads nothing of the graphs around it by itself:
+what it reads becomes a placeholder of it (:meth:`Graphs.local`). Inputs are placeholders of the outermost graph alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+
+from ... import torch_private
+from ...record.report import Span
+from ..breaks import Break
+from ..values.algebra import TensorValue, serials
+from .sources import GuardProgram, Source
+
+
+class Scope:
+    """A graph of its own inside the captured one: what a function transform, a branch or a loop's body runs.
+
+    ``captured`` maps the nodes of the enclosing graph that it reads to the placeholders that stand for them.
+    """
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self.serial = next(serials)
+        self.captured: dict[fx.Node, fx.Node] = {}
+        self.transform = False  # torch.func runs it
+        self.grad_mode_known = True  # False in a backward, which may be differentiated itself
+        self._last: fx.Node | None = None
+
+    def placeholder(self, name: str, fake: Any, span: Span | None) -> fx.Node:
+        last = self._last
+        with self.graph.inserting_after(last) if last is not None else self.graph.inserting_before(_first(self.graph)):
+            node = self.graph.placeholder(name)
+        node.target = node.name  # the parameter's name in the generated code, which must not be another node's
+        node.meta.update(val=fake, span=span)
+        self._last = node
+        return node
+
+
+class Graphs:
+    """The graphs that grow, and the inputs of the outermost one, which ``guards`` gathers in the same order."""
+
+    def __init__(self, guards: GuardProgram) -> None:
+        self.current = fx.Graph()  # the one that grows now; `scopes` has those around it
+        self.scopes = [Scope(self.current)]
+        self.inputs: list[tuple[Source, Any]] = []  # tensors and symbolic integers
+        self.layouts: dict[int, tuple[Any, Any]] = {}  # by id of an input's fake: its sizes and strides at first
+        self.generators: dict[int, fx.Node] = {}  # by id of the value of an existing generator of random numbers
+        self.operations = 0
+        self._guards = guards
+
+    # --- inputs --------------------------------------------------------------------------------------------
+
+    def placeholder(self, given: Any, source: Source, value: Any, span: Span | None) -> fx.Node:
+        """A new graph input: ``given`` is what the frame has at ``source``, ``value`` what stands for it while tracing."""
+        node = self.scopes[0].placeholder(_placeholder_name(source, len(self.inputs)), value, span)
+        node.meta["source"] = source.text
+        self.inputs.append((source, given))
+        position = self._guards.gather(source)
+        assert position == len(self.inputs) - 1, "graph inputs are gathered first"
+        return node
+
+    def given(self, source: Source) -> Any:
+        """The object that the graph's input at ``source`` stands for."""
+        return next(t for s, t in self.inputs if s == source)
+
+    def real(self, value: TensorValue) -> torch.Tensor:
+        """The tensor that an input of the graph stands for."""
+        assert value.source is not None
+        return self.given(value.source)
+
+    def initial_fakes(self, fake_mode: Any) -> list[Any]:
+        """What stands for the inputs as they are before the graph runs: tracing writes to fake tensors, too."""
+        fakes = self._placeholders(self.current)
+        for i, (fake, (_, given)) in enumerate(zip(fakes, self.inputs, strict=True)):
+            if id(fake) in self.layouts and torch_private.differs(fake, given):
+                fakes[i] = torch_private.fake_of_layout(fake_mode, given, *self.layouts[id(fake)])
+        return fakes
+
+    def writes(self) -> bool:
+        """Whether the graph writes to its inputs."""
+        fakes = self._placeholders(self.current)
+        return any(torch_private.times_written(f) for f in fakes if isinstance(f, torch.Tensor))
+
+    def owns_storage(self, value: TensorValue) -> bool:
+        """Whether the tensor's memory is no input's, whose offsets fake tensors do not know."""
+        fakes = self._placeholders(self.scopes[0].graph)
+        key = torch_private.storage_key
+        return not self.nested and all(key(f) != key(value.fake) for f in fakes if isinstance(f, torch.Tensor))
+
+    @staticmethod
+    def _placeholders(graph: fx.Graph) -> list[Any]:
+        return [n.meta["val"] for n in graph.nodes if n.op == "placeholder"]
+
+    # --- nodes ---------------------------------------------------------------------------------------------
+
+    def add(self, kind: str, target: Any, args: Any, kwargs: Any, value: Any, span: Span | None) -> fx.Node:
+        """A node of the current graph; ``value`` stands for its result while tracing."""
+        node = self.current.create_node(kind, target, args, kwargs)
+        node.meta.update(val=value, span=span)
+        return node
+
+    # --- graphs inside -------------------------------------------------------------------------------------
+
+    @property
+    def nested(self) -> bool:
+        """Whether a graph inside the captured one grows now."""
+        return len(self.scopes) > 1
+
+    @contextmanager
+    def scope(self) -> Iterator[Scope]:
+        """Inside, operations go into a graph of their own; what they read of the graphs around it is captured."""
+        scope = Scope(fx.Graph())
+        scope.grad_mode_known = self.scopes[-1].grad_mode_known
+        self.scopes.append(scope)
+        self.current = scope.graph
+        try:
+            yield scope
+        finally:
+            self.scopes.pop()
+            self.current = self.scopes[-1].graph
+
+    def local(self, node: fx.Node) -> fx.Node:
+        """What stands for ``node`` in the graph that grows now."""
+        return node if node.graph is self.current else self._captured(node, len(self.scopes) - 1)
+
+    def _captured(self, node: fx.Node, depth: int) -> fx.Node:
+        scope = self.scopes[depth]
+        if node.graph is scope.graph:
+            return node
+        if depth == 0:
+            raise Break("FL110", what="a tensor of a transformed function", why="it is used after that function ended")
+        outer = self._captured(node, depth - 1)
+        found = scope.captured.get(outer)
+        if found is None:
+            found = scope.captured[outer] = scope.placeholder(node.name, node.meta["val"], node.meta.get("span"))
+        return found
+
+
+def _first(graph: fx.Graph) -> fx.Node:
+    return next(iter(graph.nodes), None) or graph._root
+
+
+def _placeholder_name(source: Source, index: int) -> str:
+    name = "".join(c if c.isalnum() else "_" for c in source.text).strip("_")
+    return f"{name or 'input'}" if name and not name[0].isdigit() else f"input_{index}_{name}"

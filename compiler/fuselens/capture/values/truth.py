@@ -1,0 +1,104 @@
+"""The truth of tracked values: what ``bool`` of each kind gives."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ... import torch_private
+from ..breaks import Break
+from ..tracing.tracer import specialise
+from . import attributes
+from .algebra import (
+    ActiveValue,
+    Constant,
+    DictValue,
+    DictView,
+    FunctionValue,
+    Known,
+    MadeFunction,
+    MethodValue,
+    ObjectValue,
+    SequenceValue,
+    SetValue,
+    SymbolValue,
+    TensorValue,
+    TruthValue,
+    Value,
+)
+from .iterators import ITERATORS
+from .kinds import PerKind
+from .known import PURE
+
+if TYPE_CHECKING:
+    from ..machine import Machine
+
+
+def truth(m: Machine, value: Value) -> bool | None:
+    """Python truth of a value; None when only the running program knows."""
+    value = m.use(value)
+    return _TRUTH[type(value)](m, value)
+
+
+def _not_traced(m: Machine, value: Value) -> bool | None:
+    raise Break("FL105", what=f"the truth of {value.describe()}", why="not traced")
+
+
+_TRUTH: PerKind[bool | None] = PerKind(_not_traced)
+
+
+@_TRUTH.of(Constant)
+def _of_constant(m: Machine, value: Constant) -> bool:
+    return bool(value.value)
+
+
+@_TRUTH.of(TensorValue, TruthValue)
+def _of_tensor(m: Machine, value: Value) -> None:
+    return None
+
+
+@_TRUTH.of(SymbolValue)
+def _of_symbol(m: Machine, value: SymbolValue) -> bool | None:
+    number = value.node.meta["val"]
+    try:
+        return bool(number if isinstance(number, (torch.SymInt, torch.SymBool)) else specialise(value))
+    except Exception as e:
+        if torch_private.needs_data(e):
+            return None
+        raise
+
+
+@_TRUTH.of(SequenceValue, DictValue, SetValue)
+def _of_container(m: Machine, value: Any) -> bool:
+    return bool(value.items)
+
+
+@_TRUTH.of(DictView)
+def _of_view(m: Machine, value: DictView) -> bool:
+    return bool(value.mapping.items)
+
+
+@_TRUTH.of(FunctionValue, MadeFunction, MethodValue, ActiveValue, *ITERATORS)
+def _of_other(m: Machine, value: Value) -> bool:
+    """What has neither a length nor a truth of its own is true."""
+    return True
+
+
+@_TRUTH.of(Known)
+def _of_known(m: Machine, value: Known) -> bool | None:
+    if isinstance(value.value, PURE):
+        return bool(value.value)
+    if isinstance(value.value, (type, types.ModuleType)) or callable(value.value):
+        return True
+    return _not_traced(m, value)
+
+
+@_TRUTH.of(ObjectValue)
+def _of_object(m: Machine, value: ObjectValue) -> bool | None:
+    for name in ("__bool__", "__len__"):
+        method, _ = attributes.class_member(m, type(value.value), name)
+        if method is not attributes.ABSENT:
+            return m.truth(m.call(attributes.load(m, value, name), [], {}))
+    return True
