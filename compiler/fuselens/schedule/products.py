@@ -9,6 +9,8 @@ A product with few elements and long sums is split: one kernel adds up parts, an
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,31 +203,39 @@ def _joined(graph: Graph, site: Site, whole: Kernel) -> Kernel:
     assert reader is not None
     places = read_at(site, reader, graph.hint)
     assert places is not None
-    mapping: dict[str, Expr] = {f"i{d}": place for d, place in enumerate(places.at)}
     taken = {o.name for o in reader.ops()}
     first, last = whole.phases
-    names = {o.name: o.name if o.name not in taken else fresh(o.name, taken) for p in whole.phases for o in p.body}
-    theirs = {x.name for x in places.axes}
-    held = theirs | taken
-    renamed = {a.name: fresh(a.name, held) if a.name in theirs else a.name for a in first.axes}
-    mapping |= {old: symbol(new) for old, new in renamed.items()}
-    first = dataclasses.replace(first, axes=tuple(Axis(renamed[a.name], a.size) for a in first.axes))
-    kept = site.call.name in wanted(graph) or any(
-        site.call.name in used(graph, n)
-        for n in graph.nodes if n is not site.call and n is not reader and not isinstance(n, Loop)
-    )  # fmt: skip
-    tail = [o for o in last.body if o.op != "store" or kept]
+    names = {o.name: o.name if o.name not in taken else fresh(o.name, taken) for o in whole.ops()}
+    axes = _renamed(first.axes, {x.name for x in places.axes}, taken)
+    mapping: dict[str, Expr] = {f"i{d}": place for d, place in enumerate(places.at)}
+    mapping |= {old.name: new.symbol for old, new in zip(first.axes, axes, strict=True)}
     reading = {o.name: names["rounded"] for o in reader.ops() if o.op == "load" and o.args[0] == site.call.name}
-    rest = [o for o in reader.ops() if o.name not in reading]
-    body = [changed(o, names, mapping) for o in tail]
-    body += [changed(o, reading, places.change) for o in rest]
-    stores = iter(range(len(body)))
-    body = [dataclasses.replace(o, name=f"store{next(stores)}") if o.op == "store" else o for o in body]
-    phases = (Phase(first.axes, tuple(changed(o, names, mapping) for o in first.body)), Phase((), tuple(body)))
+    kept = _is_kept(graph, site)
+    body = [changed(o, names, mapping) for o in last.body if o.op != "store" or kept]
+    body += [changed(o, reading, places.change) for o in reader.ops() if o.name not in reading]
+    phases = (Phase(axes, tuple(changed(o, names, mapping) for o in first.body)), Phase((), _numbered(body)))
     return Kernel(
         reader.name, places.axes, phases, (site.call.name, *reader.loops), (site.call.origin, *reader.origins),
         tuple(dict.fromkeys((*site.call.spans, *reader.spans))),
     )  # fmt: skip
+
+
+def _renamed(axes: tuple[Axis, ...], theirs: set[str], taken: set[str]) -> tuple[Axis, ...]:
+    """``axes``, with other names for those that are called as one of ``theirs``."""
+    held = theirs | taken
+    return tuple(Axis(fresh(a.name, held), a.size) if a.name in theirs else a for a in axes)
+
+
+def _is_kept(graph: Graph, site: Site) -> bool:
+    """Whether somebody else reads the product than the kernel that follows in the same one."""
+    others = (n for n in graph.nodes if n is not site.call and n is not site.reader and not isinstance(n, Loop))
+    return site.call.name in wanted(graph) or any(site.call.name in used(graph, n) for n in others)
+
+
+def _numbered(body: Iterable[Op]) -> tuple[Op, ...]:
+    """``body`` with stores named in order."""
+    stores = itertools.count()
+    return tuple(dataclasses.replace(o, name=f"store{next(stores)}") if o.op == "store" else o for o in body)
 
 
 def _split(graph: Graph, site: Site, parts: int) -> Instead:
