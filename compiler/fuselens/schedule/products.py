@@ -17,7 +17,7 @@ from typing import Any
 import sympy
 from sympy import Expr
 
-from fuselens.ir.affine import ZERO, product, substitute, symbol_names
+from fuselens.ir.affine import ZERO, product, substitute
 from fuselens.ir.loops import (
     Axis,
     Buffer,
@@ -28,7 +28,6 @@ from fuselens.ir.loops import (
     Op,
     Phase,
     symbol,
-    value_symbol,
 )
 from fuselens.schedule.convolution_sites import element
 from fuselens.schedule.product_sites import Maker, Site, fresh, read_at, used, wanted
@@ -278,14 +277,4 @@ def _apart(graph: Graph, kernel: Kernel) -> Kernel:
 
 def changed(op: Op, names: dict[str, str], mapping: dict[str, Expr]) -> Op:
     """``op`` with other names for values and other axes."""
-    values = {value_symbol(a): value_symbol(b) for a, b in names.items()}
-    args = []
-    for position, arg in enumerate(op.args):
-        if isinstance(arg, Expr):
-            arg = substitute(arg, mapping)
-            if any(n.startswith("%") for n in symbol_names(arg)):
-                arg = arg.xreplace(values)
-        elif isinstance(arg, str) and not (position == 0 and op.op in ("load", "store", "reduce", "scan")):
-            arg = names.get(arg, arg)
-        args.append(arg)
-    return dataclasses.replace(op, name=names.get(op.name, op.name), args=tuple(args))
+    return op.mapped(value=lambda n: names.get(n, n), index=lambda e: substitute(e, mapping))
