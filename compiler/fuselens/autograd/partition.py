@@ -34,8 +34,9 @@ from fuselens import torch_private
 from fuselens.report import Decision
 
 from . import min_cut
-from .joint import Joint, is_view
+from .joint import Joint
 from .signature import SavedValue, Signature
+from .tracing.views import is_view
 
 aten = torch.ops.aten
 
