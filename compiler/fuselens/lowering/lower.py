@@ -301,7 +301,7 @@ class _Walk:
         before, known = len(self.low.nodes), len(self.low.buffers)
         try:
             if rule is not None and _mutated(target) == ():
-                return rule(self.low, meta, args, kwargs)
+                return rule(self.low, meta, args, kwargs)  # type: ignore[arg-type]
             if is_view(target, packet):
                 return lower_view(self.low, args[0], node.args[0].meta["val"], meta)  # type: ignore[union-attr]
         except (Unsupported, NotImplementedError) as declined:

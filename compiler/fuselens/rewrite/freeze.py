@@ -118,8 +118,9 @@ class _Freeze:
         product, other = node.args
         if node.target in (aten.mul.Tensor, aten.add.Tensor) and other not in self.values:
             product, other = other, product
-        is_one = isinstance(product, fx.Node) and isinstance(other, fx.Node) and product.target in _PRODUCTS
-        return (product if is_one and other in self.values else None), other
+        if not isinstance(product, fx.Node) or not isinstance(other, fx.Node) or other not in self.values:
+            return None, None
+        return (product if product.target in _PRODUCTS else None), other
 
     def _may_change(self, product: fx.Node) -> bool:
         """Whether nothing but one map reads a product of a frozen weight and bias."""
