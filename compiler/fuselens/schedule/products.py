@@ -17,7 +17,7 @@ from typing import Any
 import sympy
 from sympy import Expr
 
-from fuselens.ir.affine import ZERO, product, substitute
+from fuselens.ir.affine import product, row_major, substitute
 from fuselens.ir.loops import (
     Axis,
     Buffer,
@@ -112,19 +112,12 @@ def _product(site: Site, parts: int, *, inside: bool = False) -> Kernel:
         name = call.name
     else:
         part = Axis(f"i{len(axes)}", sympy.Integer(parts))
-        index = sympy.expand(part.symbol * product(site.elements) + row_major(where, site.elements))
+        index = row_major((part, *axes))
         tail = [Op("store0", "store", (_parts_name(site), index, "total"), "f32", site.call.spans)]
         axes.insert(0, part)
         name = f"{call.name}_1"
     phases = (_summed(site, where, parts, inside), Phase((), tuple(tail)))
     return Kernel(f"kernel_{name}", tuple(axes), phases, (call.name,), (call.origin,), call.spans)
-
-
-def row_major(point: tuple[Expr, ...], sizes: tuple[Expr, ...]) -> Expr:
-    total = ZERO
-    for place, size in zip(point, sizes, strict=True):
-        total = total * size + place
-    return total
 
 
 def _parts_name(site: Site) -> str:
@@ -240,16 +233,13 @@ def _numbered(body: Iterable[Op]) -> tuple[Op, ...]:
 def _split(graph: Graph, site: Site, parts: int) -> Instead:
     """Sums in parts, then the sums of the parts, with what follows."""
     first = _product(site, parts)
-    size = product(site.elements)
     sizes = (sympy.Integer(parts), *site.elements)
     strides = tuple(product(sizes[d + 1 :]) for d in range(len(sizes)))
     buffer = Buffer(_parts_name(site), "f32", sizes, strides, device=site.operands.out.device)
     whole = _product(site, 1)
     axis = Axis("k", sympy.Integer(parts))
-    where = tuple(a.symbol for a in whole.axes)
-    index = axis.symbol * size + row_major(where, site.elements)
     body = (
-        Op("part", "load", (buffer.name, sympy.expand(index)), "f32", site.call.spans),
+        Op("part", "load", (buffer.name, row_major((axis, *whole.axes))), "f32", site.call.spans),
         Op("total", "reduce", ("sum", "part"), "f32", site.call.spans),
     )
     second = dataclasses.replace(whole, phases=(Phase((axis,), body), whole.phases[1]))

@@ -15,9 +15,9 @@ from typing import Any
 import sympy
 from sympy import Expr
 
+from ...ir.affine import row_major
 from ...ir.loops import ITEMSIZE, Attention, Axis, Graph, Kernel, Op, element, indirect_names
 from ..expressions import TRITON, linear, names_in, print_factor
-from ..nest import row_major
 from ..source import Functions, KernelInfo, Source, Writer
 from ..traffic import bytes_moved
 from . import attention_blocks
