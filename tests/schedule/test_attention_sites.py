@@ -19,10 +19,10 @@ from fuselens.ir.loops import Attention, Graph
 from fuselens.ir.verify import verify
 from fuselens.lowering.lower import lower
 from fuselens.pipeline import tuning
-from fuselens.schedule.attention_sites import attentions
 from fuselens.schedule.fuse import fuse
+from fuselens.schedule.gpu.split import for_gpu
 from fuselens.schedule.order import order
-from fuselens.schedule.split import for_gpu
+from fuselens.schedule.sites.attention import attentions
 from tests.rewrite.test_rows import traced
 from tests.runtime.test_tune_gpu import Card
 

@@ -34,9 +34,9 @@ from torch import fx
 
 from fuselens import torch_private
 
+from ..ir.contracts.signature import NOTHING_SHARED, Mutation, Sharing, Signature, Tangent
 from .decompositions import Decompositions, table
 from .recorder import Recorder
-from .signature import NOTHING_SHARED, Mutation, Sharing, Signature, Tangent
 from .tracing.backward import Backward, autocast_devices, record_backward, requires_grad
 from .tracing.captured_nodes import may_write, needs_python_rules, turns_grad_on
 from .tracing.inputs import Inputs, make_inputs

@@ -30,7 +30,7 @@ from .second_derivatives import Replay, random_state
 
 if TYPE_CHECKING:
     from fuselens.autograd.partition import SavedValue
-    from fuselens.autograd.signature import Base, Leaf, Signature
+    from fuselens.ir.contracts.signature import Base, Leaf, Signature
 
 Values = tuple[Any, ...]
 Compiled = Callable[[Any], Sequence[Any]]  # of a tuple; of a list, which it may empty

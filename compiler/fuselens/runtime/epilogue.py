@@ -18,7 +18,7 @@ from .memory import has_written
 from .positions import picker
 
 if TYPE_CHECKING:
-    from fuselens.autograd.signature import Extent, Leaf, Output, Signature, View
+    from fuselens.ir.contracts.signature import Extent, Leaf, Output, Signature, View
 
 Values = tuple[Any, ...]
 Run = Callable[[Values], Values]

@@ -15,7 +15,7 @@ import torch
 from fuselens import torch_private
 
 if TYPE_CHECKING:
-    from fuselens.autograd.signature import Signature
+    from fuselens.ir.contracts.signature import Signature
 
 Values = tuple[Any, ...]
 

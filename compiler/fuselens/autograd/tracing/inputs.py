@@ -15,8 +15,8 @@ from torch import fx
 
 from fuselens import torch_private
 
+from ...ir.contracts.signature import Base, Sharing
 from ..recorder import Recorder
-from ..signature import Base, Sharing
 from .layouts import reach
 from .provenance import Provenance, copied_meta
 

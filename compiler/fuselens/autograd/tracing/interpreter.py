@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from fuselens import torch_private
-from fuselens.result_layouts import is_dense
+from fuselens.torch_private.result_layouts import is_dense
 
 from ..attention import attended
 from ..list_operators import on_tensors

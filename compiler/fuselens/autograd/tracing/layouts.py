@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fuselens import torch_private
-from fuselens.result_layouts import is_dense
+from fuselens.torch_private.result_layouts import is_dense
 
 from ..recorder import Recorder
 

@@ -15,8 +15,8 @@ from torch import fx
 
 from fuselens import torch_private
 
+from ...ir.contracts.signature import Leaf, Link, Mutation, Output, Reshape, Result, View
 from ..recorder import Recorder
-from ..signature import Leaf, Link, Mutation, Output, Reshape, Result, View
 from ..unsupported import Unsupported
 from .inputs import Inputs
 from .layouts import has_symbols, holds, overlaps, same_elements, same_shape

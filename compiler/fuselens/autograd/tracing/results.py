@@ -10,8 +10,8 @@ from torch import fx
 
 from fuselens import torch_private
 
+from ...ir.contracts.signature import Extent, Result
 from ..recorder import Recorder
-from ..signature import Extent, Result
 from .layouts import fresh_like, has_gaps, offset_of
 from .views import storage_root
 

@@ -11,7 +11,7 @@ from ...ir.loops import Op
 from ..expressions import print_factor
 from ..nest import FEW_COLUMNS, LONG_FOLD
 from .body import ROWS, UNROLL
-from .effort import PARALLEL_WORK, dearness
+from .choices.effort import PARALLEL_WORK, dearness
 from .scans import independent, needed
 from .units import UnitWriter
 from .values import BodyLoop

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ...ir.contracts.source import Unsupported
 from ...ir.loops import ITEMSIZE, Op
-from ..source import Unsupported
-from .parts import LIBM, REGISTER
+from .vectors.parts import LIBM, REGISTER
 
 
 @dataclass(frozen=True, slots=True)

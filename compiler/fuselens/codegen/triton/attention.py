@@ -12,12 +12,12 @@ from typing import Any
 import sympy
 from sympy import Expr
 
+from ...ir.contracts.source import KernelInfo, Writer
 from ...ir.loops import ITEMSIZE, Attention, Buffer, Kernel, Op, Phase, element, indirect_names, symbol
 from ..cpu.scalar_ops import Value
 from ..expressions import TRITON, names_in, print_factor, print_index
 from ..nest import Nest
-from ..source import KernelInfo, Writer
-from .attention_blocks import AttentionBlocks
+from .choices.attention_blocks import AttentionBlocks
 from .folds import next_power_of_two
 from .operations import Operations, Slot, Unit
 from .scalar_ops import TYPES

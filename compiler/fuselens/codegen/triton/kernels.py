@@ -16,20 +16,20 @@ import sympy
 from sympy import Expr
 
 from ...ir.affine import row_major
+from ...ir.contracts.source import Functions, KernelInfo, Source, Writer
 from ...ir.loops import ITEMSIZE, Attention, Axis, Graph, Kernel, Op, element, indirect_names
 from ..expressions import TRITON, linear, names_in, print_factor
-from ..source import Functions, KernelInfo, Source, Writer
 from ..traffic import bytes_moved
-from . import attention_blocks
 from .attention import AttentionWriter, pointee
-from .attention_blocks import AttentionBlocks
-from .blocks import Blocks, Work, candidates
-from .directions import contiguous_along_points
+from .choices import attention_blocks
+from .choices.attention_blocks import AttentionBlocks
+from .choices.blocks import Blocks, Work, candidates
+from .choices.directions import contiguous_along_points
+from .choices.tiles import Tiles
 from .folds import blocks_of, next_power_of_two
 from .operations import Unit
 from .products import Products, descriptors_of
 from .scalar_ops import FUNCTION_NEEDS, FUNCTIONS
-from .tiles import Tiles
 
 POINTS = 1024  # points of a one-dimensional block
 TILE = 32  # edge of a two-dimensional block

@@ -10,9 +10,9 @@ from sympy import Expr
 from ...ir.loops import Op, Phase, indirect_names, value_symbol
 from ..expressions import TRITON, names_in, print_factor
 from ..nest import in_order, numbered
-from .blocks import PERSISTENT, Blocks, Work, in_registers
-from .clusters import may_share
-from .directions import contiguous_along_points
+from .choices.blocks import PERSISTENT, Blocks, Work, in_registers
+from .choices.clusters import may_share
+from .choices.directions import contiguous_along_points
 from .ends import ends
 from .folds import Folds, blocks_of, next_power_of_two
 
