@@ -8,6 +8,7 @@ to attend with: reading keys and values is all the time it takes, and the kernel
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -35,38 +36,40 @@ def attended(device: str, found: Any, query: Any, key: Any, value: Any, *args: A
 
 
 def _taken(device: str, query: Any, key: Any, value: Any, mask: Any, causal: bool, grouped: bool) -> bool:
+    """Whether our kernel can do it, and takes less time."""
     operands = (query, key, value)
-    tensors = [t for t in (*operands, mask) if isinstance(t, Tensor)]
-    if len(tensors) != 3 + (mask is not None) or any((device or t.device.type) != "cuda" for t in tensors):
+    given = operands if mask is None else (*operands, mask)
+    if not all(isinstance(t, Tensor) and (device or t.device.type) == "cuda" for t in given):
         return False
-    if torch_private.attends_by_steps():
-        return False
-    if (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)) or torch.is_autocast_enabled("cuda"):
+    if torch_private.attends_by_steps() or _is_differentiated(given) or torch.is_autocast_enabled("cuda"):
         return False
     if any(t.dim() != 4 or t.dtype != query.dtype or t.dtype not in _DTYPES for t in operands):
         return False
     if mask is not None and (causal or not 2 <= mask.dim() <= 4 or mask.dtype not in (torch.bool, query.dtype)):
         return False
+    if not _fits(query, key, value, grouped):
+        return False
+    sizes = (*key.shape[:3], query.shape[3] + value.shape[3], key.element_size())
+    size = math.prod(map(torch_private.size_hint, sizes))
+    return _is_faster(query.shape[2], query.shape[1] // key.shape[1], size, query.dtype, mask is not None)
+
+
+def _is_differentiated(tensors: Iterable[Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def _fits(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> bool:
+    """Whether the kernel takes operands of these sizes: few rows, heads in groups if they are ``grouped``; batches and the
+    number of keys alone may vary."""
     (_, heads, rows, width), (_, groups, keys, _) = query.shape, key.shape
     fixed = (heads, rows, width, groups, key.shape[3], value.shape[1], value.shape[3])
-    if any(isinstance(n, torch.SymInt) for n in fixed) or len({str(t.shape[0]) for t in operands}) > 1:
+    if any(isinstance(n, torch.SymInt) for n in fixed) or len({str(t.shape[0]) for t in (query, key, value)}) > 1:
         return False
-    if (
-        width != key.shape[3]
-        or groups != value.shape[1]
-        or (heads != groups and not grouped)
-        or not groups
-        or heads % groups
-    ):
+    if width != key.shape[3] or groups != value.shape[1] or not groups or heads % groups:
         return False
-    if not (0 < width <= WIDTH and 0 < value.shape[3] <= WIDTH and torch_private.size_hint(keys)):
+    if (heads != groups and not grouped) or not 0 < rows <= ROWS or rows * heads // groups > SHARED:
         return False
-    if not 0 < rows <= ROWS or rows * heads // groups > SHARED:
-        return False
-    sizes = (*key.shape[:3], width + value.shape[3], key.element_size())
-    return _is_faster(
-        rows, heads // groups, math.prod(map(torch_private.size_hint, sizes)), query.dtype, mask is not None
-    )
+    return bool(0 < width <= WIDTH and 0 < value.shape[3] <= WIDTH and torch_private.size_hint(keys))
 
 
 def _is_faster(rows: int, shared: int, size: int, dtype: torch.dtype, masked: bool) -> bool:

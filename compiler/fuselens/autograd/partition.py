@@ -35,7 +35,8 @@ from fuselens.record.report import Decision
 
 from ..ir.contracts.signature import SavedValue, Signature
 from . import min_cut
-from .joint import Joint, is_view
+from .joint import Joint
+from .tracing.views import is_view
 
 aten = torch.ops.aten
 

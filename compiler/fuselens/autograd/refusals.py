@@ -6,7 +6,7 @@ programs have operands of one dtype.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -41,10 +41,8 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Any, result: Any, *, trainin
     name = func.overloadpacket.__name__
     if training and name in ("logaddexp", "logaddexp2") and any(t.dtype is torch.bool for t in args):
         return f"eager's backward of {name} subtracts, which is not defined for booleans"
-    if training and func is aten.clamp.Tensor:
-        return _of_bounds(args, result)
-    if training and func is aten.addcdiv.default:
-        return _of_divisor(args)
+    if training and func in _BACKWARDS:
+        return _BACKWARDS[func](args, result)
     if name == "native_group_norm" and not args[0].is_contiguous(memory_format=suggested_memory_format(args[0])):
         if isinstance(_by_kernel(func, args, kwargs), str):  # until torch 2.14
             return f"{func} refuses operands that are not contiguous"
@@ -52,11 +50,21 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Any, result: Any, *, trainin
     if any(t.dtype in _WIDE_UNSIGNED and t.device.type == "cpu" for t in tensors):
         found = _by_kernel(func, args, kwargs)
         return f"{func} refuses wide unsigned integers: {found}" if isinstance(found, str) else ""
-    if name not in _ELEMENTWISE and name not in _BY_POSITION and name not in _NORMS:
-        return ""
-    dtypes = {t.dtype for t in tensors if name in _ELEMENTWISE or t.is_floating_point()}
-    if len(dtypes) < 2 or (name in _NORMS and dtypes <= _MIXED_PRECISION):
-        return ""
+    return _of_dtypes(func, args, kwargs, result) if _are_mixed(name, tensors) else ""
+
+
+def _are_mixed(name: str, tensors: list[torch.Tensor]) -> bool:
+    """Whether operands have dtypes that the kernels of an operator may refuse beside each other."""
+    if name in _ELEMENTWISE:
+        return len({t.dtype for t in tensors}) > 1
+    floating = {t.dtype for t in tensors if t.is_floating_point()}
+    if name in _NORMS:
+        return len(floating) > 1 and not floating <= _MIXED_PRECISION
+    return name in _BY_POSITION and len(floating) > 1
+
+
+def _of_dtypes(func: Any, args: Sequence[Any], kwargs: Any, result: Any) -> str:
+    """Whether the kernel takes such operands, and gives what the decomposition did."""
     found = _by_kernel(func, args, kwargs)
     if isinstance(found, str):
         return f"{func} refuses operands of such dtypes: {found}"
@@ -93,7 +101,7 @@ def _of_bounds(args: Sequence[Any], result: torch.Tensor) -> str:
     return ""
 
 
-def _of_divisor(args: Sequence[Any]) -> str:
+def _of_divisor(args: Sequence[Any], result: torch.Tensor) -> str:
     """Some versions divide integers in place in the backward."""
     if args[2].is_floating_point() or args[2].is_complex():
         return ""
@@ -104,3 +112,9 @@ def _of_divisor(args: Sequence[Any]) -> str:
         except RuntimeError as error:
             return f"eager's backward of addcdiv refuses integers: {error}"
     return ""
+
+
+_BACKWARDS: dict[Any, Callable[[Sequence[Any], torch.Tensor], str]] = {
+    aten.clamp.Tensor: _of_bounds,
+    aten.addcdiv.default: _of_divisor,
+}

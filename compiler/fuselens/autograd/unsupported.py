@@ -12,3 +12,8 @@ class Unsupported(Exception):
         super().__init__(reason)
         self.reason = reason
         self.span = span
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, short enough for a reason."""
+    return (str(error).strip().splitlines() or [""])[0][:200]

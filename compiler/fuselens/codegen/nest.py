@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import sympy
 from sympy import Expr
 
+from ..ir.affine import row_major
 from ..ir.loops import Axis, Graph, Kernel, Op, Phase, indirect_names
 from .expressions import linear, names_in, set_zero
 
@@ -119,13 +120,6 @@ def _without_folds(phase: Phase) -> Phase:
             op = dataclasses.replace(op, op="const" if place else "cast", args=(0,) if place else (value,))
         body.append(op)
     return Phase((), tuple(body))
-
-
-def row_major(axes: tuple[Axis, ...]) -> Expr:
-    total: Expr = sympy.S.Zero
-    for axis in axes:
-        total = total * axis.size + axis.symbol
-    return sympy.expand(total)
 
 
 def _map(body: Iterable[Op], change: Callable[[Expr], Expr]) -> tuple[Op, ...]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import sympy
 from sympy import Expr
 
-from fuselens.ir.loops import symbol
+from fuselens.ir.loops import Axis, symbol
 
 ZERO: Expr = sympy.Integer(0)
 ONE: Expr = sympy.Integer(1)
@@ -195,6 +195,14 @@ def never_negative(e: Expr) -> bool:
         and not t.has(sympy.Function)
         for t in sympy.Add.make_args(bounded)
     )
+
+
+def row_major(axes: Iterable[Axis]) -> Expr:
+    """The number of a point among all points of ``axes``, of which the last runs fastest."""
+    total = ZERO
+    for axis in axes:
+        total = total * axis.size + axis.symbol
+    return sympy.expand(total)
 
 
 def product(values: Iterable[Expr]) -> Expr:

@@ -156,20 +156,56 @@ class Op:
         return self.args[3] if self.op == "store" and len(self.args) > 3 else ""
 
     def operands(self) -> tuple[str, ...]:
-        """Names of the ops this one reads, in order, those inside index expressions included."""
-        if self.op == "load":
-            return indirect_names(self.args[1])
-        if self.op == "store":
-            return (*indirect_names(self.args[1]), self.args[2])
-        if self.op in ("reduce", "scan"):
-            return (self.args[1],)
-        if self.op == "index":
-            return indirect_names(self.args[0])
-        if self.op == "random":
-            return (*indirect_names(self.args[3]), *self.args[:2])
-        if self.op == "const":
-            return ()
-        return tuple(a for a in self.args if isinstance(a, str))
+        """Names of the ops this one reads, those inside index expressions first."""
+        reads = _READS.get(self.op)
+        if reads is None:
+            return tuple(a for a in self.args if isinstance(a, str))
+        index, values = reads
+        names = tuple([self.args[k] for k in values])
+        return names if index is None else (*indirect_names(self.args[index]), *names)
+
+    def mapped(
+        self, *, value: Callable[[str], str] | None = None, index: Callable[[Expr], Expr] | None = None,
+        storage: Callable[[str], str] | None = None,
+    ) -> Op:  # fmt: skip
+        """The op in other terms: ``value`` gives the new names of ops, its own among them, ``index`` the new form of index and
+        size expressions, ``storage`` the new names of storages. What ``index`` brings into an expression is not renamed."""
+        form = _FORMS.get(self.op)
+        args: list[Any] = []
+        for k, arg in enumerate(self.args):
+            role = "value" if form is None else form[k]
+            if isinstance(arg, Expr) and role in ("index", "size"):
+                arg = arg if value is None else _with_values(arg, value)
+                arg = arg if index is None else index(arg)
+            elif isinstance(arg, str):
+                rename = value if role == "value" else storage if role == "storage" else None
+                arg = arg if rename is None else rename(arg)
+            args.append(arg)
+        return Op(self.name if value is None else value(self.name), self.op, tuple(args), self.dtype, self.spans)
+
+
+_FORMS: dict[str, tuple[str, ...]] = {
+    "load": ("storage", "index"),
+    "store": ("storage", "index", "value", "kind"),
+    "reduce": ("kind", "value"),
+    "scan": ("kind", "value"),
+    "const": ("number",),
+    "index": ("index",),
+    "random": ("value", "value", "stream", "index"),
+    "bounds": ("value", "size", "wrap"),
+}
+"""What each argument is. Those of arithmetic, which is not here, are values."""
+_READS = {
+    op: (form.index("index") if "index" in form else None, tuple(k for k, role in enumerate(form) if role == "value"))
+    for op, form in _FORMS.items()
+}
+"""Where operands are: in the index expression at a place, and at some others."""
+
+
+def _with_values(index: Expr, value: Callable[[str], str]) -> Expr:
+    """``index`` with other names for the values in it."""
+    changed = {value_symbol(n): value_symbol(new) for n in indirect_names(index) if (new := value(n)) != n}
+    return index.xreplace(changed) if changed else index  # pyright: ignore
 
 
 @functools.lru_cache(1 << 14)

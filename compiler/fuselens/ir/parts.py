@@ -17,36 +17,48 @@ def part(graph: Graph, nodes: Iterable[Kernel | Extern]) -> Graph:
     nodes = tuple(nodes)
     there = set(map(id, nodes))
     others = [n for n in graph.nodes if id(n) not in there and not isinstance(n, Loop)]
-    filled = {*graph.inputs, *graph.constants} | {s for n in others for s in _stored(graph, n)}
+    renamed = _numbered(graph, nodes)
+    inputs, made = _inputs(graph, nodes, others)
     names = {s: symbol(f"n{k}") for k, s in enumerate(_symbols(graph, nodes))}
     mapping = {symbol(s): n for s, n in names.items()}
-    renamed: dict[str, str] = {}
-    inputs: list[str] = []
-    made: list[str] = []
-
-    for node in nodes:
-        for name in _touched(node):
-            owner = graph.buffers[name].owner
-            for each in (owner, name):
-                renamed.setdefault(each, f"buf{len(renamed)}")
-            if owner not in inputs and owner not in made:
-                (inputs if owner in filled else made).append(owner)
-    made_nodes = tuple(_renamed(node, f"part{k}", renamed, mapping) for k, node in enumerate(nodes))
     buffers = [_buffer(graph, name, renamed, mapping, name in inputs) for name in renamed]
     integers = [n.name for n in names.values()]
-    read = {graph.buffers[n].owner for o in others for n in _loaded(o)}
-    read |= {graph.buffers[n].owner for n in graph.results()}
-    outputs = [n for n in made if n in read] or made[-1:]
     return Graph(
         name="part",
         inputs=(*(renamed[n] for n in inputs), *integers),
         buffers={b.name: b for b in buffers} | {n: Buffer(n, "i64", (), ()) for n in integers},
-        nodes=made_nodes,
-        outputs=tuple(renamed[n] for n in outputs),
+        nodes=tuple(_renamed(node, f"part{k}", renamed, mapping) for k, node in enumerate(nodes)),
+        outputs=tuple(renamed[n] for n in _outputs(graph, made, others)),
         symbols={n: (len(inputs) + k, -1) for k, n in enumerate(integers)},
         hints={n.name: graph.hint(symbol(s)) for s, n in names.items()},
         card=graph.card,
     )
+
+
+def _numbered(graph: Graph, nodes: tuple[Kernel | Extern, ...]) -> dict[str, str]:
+    """The new names of buffers and their storages, in the order in which nodes use them."""
+    renamed: dict[str, str] = {}
+    for node in nodes:
+        for name in _touched(node):
+            for each in (graph.buffers[name].owner, name):
+                renamed.setdefault(each, f"buf{len(renamed)}")
+    return renamed
+
+
+def _inputs(
+    graph: Graph, nodes: tuple[Kernel | Extern, ...], others: list[Kernel | Extern]
+) -> tuple[list[str], list[str]]:
+    """The storages that nodes use, in order: those that are filled elsewhere, and those that are made here."""
+    filled = {*graph.inputs, *graph.constants} | {s for n in others for s in _stored(graph, n)}
+    used = dict.fromkeys(graph.buffers[name].owner for node in nodes for name in _touched(node))
+    return [s for s in used if s in filled], [s for s in used if s not in filled]
+
+
+def _outputs(graph: Graph, made: list[str], others: list[Kernel | Extern]) -> list[str]:
+    """What others read of what is made here; else the last of that, so that there is a result."""
+    read = {graph.buffers[n].owner for o in others for n in _loaded(o)}
+    read |= {graph.buffers[n].owner for n in graph.results()}
+    return [s for s in made if s in read] or made[-1:]
 
 
 def _loaded(node: Kernel | Extern) -> tuple[str, ...]:
@@ -109,10 +121,7 @@ def _renamed(node: Kernel | Extern, name: str, renamed: dict[str, str], mapping:
         return v.xreplace(mapping) if isinstance(v, sympy.Expr) else v
 
     def op(o: Op) -> Op:
-        args = tuple(value(a) for a in o.args)
-        if o.op in ("load", "store"):
-            args = (renamed[o.args[0]], *args[1:])
-        return Op(o.name, o.op, args, o.dtype)
+        return dataclasses.replace(o.mapped(index=value, storage=renamed.__getitem__), spans=())
 
     def axes(given: Iterable[Axis]) -> tuple[Axis, ...]:
         return tuple(dataclasses.replace(a, size=value(a.size)) for a in given)

@@ -113,53 +113,67 @@ def _check_order(graph: Graph) -> None:
     written = {*graph.inputs, *graph.constants}
     packed = {n for n, value in graph.constants.items() if getattr(value, "is_mkldnn", False)}
     seen: set[str] = set()
-
-    def owner(node: str, name: str) -> str:
-        if name not in graph.buffers:
-            raise IRError(node, "order", f"buffer {name} is not declared")
-        return graph.buffers[name].owner
-
     for node in graph.nodes:
         if node.name in seen:
             raise IRError(node.name, "order", "is defined twice")
         seen.add(node.name)
         if isinstance(node, Extern):
             for name in extern_reads(node):
-                if owner(node.name, name) not in written:
+                if _owner(graph, node.name, name) not in written:
                     raise IRError(node.name, "order", f"reads {name} before it is written")
-            written.update(owner(node.name, n) for n in node.outputs if n)
-            continue
-        if isinstance(node, Loop):
-            target = owner(node.name, node.name)
-            stores = {o.args[0] for o in node.body if o.op == "store"}
-            if target not in stores:
-                raise IRError(node.name, "order", f"never stores to {target}, the storage of {node.name}")
-        own: set[str] = set()
-        for op in itertools.chain.from_iterable(p.body for p in phases_of(node)):
-            if op.op in ("load", "store"):
-                storage = op.args[0]
-                if storage not in graph.buffers or graph.buffers[storage].storage:
-                    raise IRError(node.name, "order", f"{op.op} of {storage}, which is not an owning buffer")
-                if storage in packed:
-                    raise IRError(node.name, "order", f"{op.op} of {storage}, which has a layout of a library's own")
-                if op.update and storage not in written and graph.reuse.get(storage) not in written:
-                    raise IRError(node.name, "order", f"updates {storage} before it is written")
-                if op.op == "store":
-                    own.add(storage)
-                elif storage not in written and storage not in own:
-                    raise IRError(node.name, "order", f"loads {storage} before it is written")
-        written |= own
+            written.update(_owner(graph, node.name, n) for n in node.outputs if n)
+        else:
+            if isinstance(node, Loop):
+                _check_target(graph, node)
+            written |= _stored_in_order(graph, node, written, packed)
     for output in graph.results():
-        if owner("return", output) not in written:
+        if _owner(graph, "return", output) not in written:
             raise IRError("return", "order", f"{output} is never written")
     for name, value in graph.writes.items():
-        if name not in graph.inputs or owner("write", name) != name:
-            raise IRError("write", "order", f"{name} is no tensor among the inputs")
-        if owner("write", value) in graph.writes:
-            raise IRError("write", "order", f"the new value of {name} lies in an input that is overwritten")
-        a, b = graph.buffers[name], graph.buffers[value]
-        if (a.dtype, a.sizes) != (b.dtype, b.sizes):
-            raise IRError("write", "order", f"{value} has another dtype or other sizes than {name}")
+        _check_write(graph, name, value)
+
+
+def _owner(graph: Graph, node: str, name: str) -> str:
+    if name not in graph.buffers:
+        raise IRError(node, "order", f"buffer {name} is not declared")
+    return graph.buffers[name].owner
+
+
+def _check_target(graph: Graph, loop: Loop) -> None:
+    target = _owner(graph, loop.name, loop.name)
+    if not any(o.op == "store" and o.args[0] == target for o in loop.body):
+        raise IRError(loop.name, "order", f"never stores to {target}, the storage of {loop.name}")
+
+
+def _stored_in_order(graph: Graph, node: Loop | Kernel, written: set[str], packed: set[str]) -> set[str]:
+    """The storages that ``node`` writes, each access of which is in order."""
+    own: set[str] = set()
+    for op in itertools.chain.from_iterable(p.body for p in phases_of(node)):
+        if op.op not in ("load", "store"):
+            continue
+        storage = op.args[0]
+        if storage not in graph.buffers or graph.buffers[storage].storage:
+            raise IRError(node.name, "order", f"{op.op} of {storage}, which is not an owning buffer")
+        if storage in packed:
+            raise IRError(node.name, "order", f"{op.op} of {storage}, which has a layout of a library's own")
+        if op.update and storage not in written and graph.reuse.get(storage) not in written:
+            raise IRError(node.name, "order", f"updates {storage} before it is written")
+        if op.op == "store":
+            own.add(storage)
+        elif storage not in written and storage not in own:
+            raise IRError(node.name, "order", f"loads {storage} before it is written")
+    return own
+
+
+def _check_write(graph: Graph, name: str, value: str) -> None:
+    """That ``value`` may become the value of the input ``name``."""
+    if name not in graph.inputs or _owner(graph, "write", name) != name:
+        raise IRError("write", "order", f"{name} is no tensor among the inputs")
+    if _owner(graph, "write", value) in graph.writes:
+        raise IRError("write", "order", f"the new value of {name} lies in an input that is overwritten")
+    a, b = graph.buffers[name], graph.buffers[value]
+    if (a.dtype, a.sizes) != (b.dtype, b.sizes):
+        raise IRError("write", "order", f"{value} has another dtype or other sizes than {name}")
 
 
 # --- ssa and dtypes --------------------------------------------------------------------------------------------

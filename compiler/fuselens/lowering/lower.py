@@ -282,32 +282,23 @@ class _Walk:
         return any(isinstance(v, Buffer) and v.name in self.numbers for v in flat)
 
     def _operation(self, node: fx.Node, target: Any, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        full = str(target)
-        packet = full.rpartition(".")[0]
-        read = self.low.used
-        dtypes = _dtypes(args, kwargs, [meta[k] for k in read] if isinstance(meta, (tuple, list)) else meta)
-        rules = RULES if dtypes.isdisjoint(PARTS) else COMPLEX_RULES
-        rule = rules.get(full) or rules.get(packet)
-        reason = REASONS.get(packet, "it has no lowering to loops yet")
-        if rule is not None and not dtypes.isdisjoint(WIDE_UNSIGNED) and not self._unsigned(packet, meta):
-            rule, reason = None, "ATen says whether it exists for wide unsigned integers"
-        if rule is not None and not dtypes.isdisjoint(FLOAT8) and not self._float8(packet, meta, dtypes):
-            rule, reason = None, "loops do not compute with float8, and copy it on GPUs only"
+        packet = str(target).rpartition(".")[0]
+        rule, reason = self._rule(target, meta, args, kwargs)
         first: Any = meta[0] if isinstance(meta, (tuple, list)) and meta else meta
         if rule is not None and self.apart and isinstance(first, torch.Tensor):
-            if first.device.type == self.apart and (device := self._only_reader(node, first)):
+            if first.device.type != self.apart:
+                args, kwargs = self._all_moved(args, first.device), self._all_moved(kwargs, first.device)
+            elif device := self._only_reader(node, first):
                 self.low.device = device
                 made = rule(self.low, meta, args, kwargs)
                 self.low.device = None
                 return made
-            if first.device.type == self.apart:
-                rule, reason = None, _BESIDE
             else:
-                args, kwargs = self._all_moved(args, first.device), self._all_moved(kwargs, first.device)
-        before, known = len(self.low.nodes), len(self.low.buffers)
+                rule, reason = None, _BESIDE
         numbers = bool(self.numbers) and self._has_numbers(args, kwargs)
         if numbers and not isinstance(rule, pointwise.Formula) and packet not in _FILLS:
             raise LoweringError(f"{target} is given a float that varies")
+        before, known = len(self.low.nodes), len(self.low.buffers)
         try:
             if rule is not None and _mutated(target) == ():
                 return rule(self.low, meta, args, kwargs)  # type: ignore[arg-type]
@@ -317,10 +308,28 @@ class _Walk:
             if numbers:
                 raise LoweringError(f"{target} is given a float that varies") from declined
             reason = str(declined)
-            del self.low.nodes[before:]
-            for name in list(self.low.buffers)[known:]:
-                del self.low.buffers[name]
+            self._undo(before, known)
         return self._extern(node, target, meta, args, kwargs, reason)
+
+    def _rule(self, target: Any, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Rule | None, str]:
+        """The rule that makes loops of an operator on such operands, and the reason if that is not what becomes of it."""
+        full = str(target)
+        packet = full.rpartition(".")[0]
+        results = [meta[k] for k in self.low.used] if isinstance(meta, (tuple, list)) else meta
+        dtypes = _dtypes(args, kwargs, results)
+        rules = RULES if dtypes.isdisjoint(PARTS) else COMPLEX_RULES
+        rule = rules.get(full) or rules.get(packet)
+        if rule is not None and not dtypes.isdisjoint(WIDE_UNSIGNED) and not self._unsigned(packet, meta):
+            return None, "ATen says whether it exists for wide unsigned integers"
+        if rule is not None and not dtypes.isdisjoint(FLOAT8) and not self._float8(packet, meta, dtypes):
+            return None, "loops do not compute with float8, and copy it on GPUs only"
+        return rule, REASONS.get(packet, "it has no lowering to loops yet")
+
+    def _undo(self, nodes: int, buffers: int) -> None:
+        """Forgets what a rule made before it declined: what is there beyond so many."""
+        del self.low.nodes[nodes:]
+        for name in list(self.low.buffers)[buffers:]:
+            del self.low.buffers[name]
 
     def _unsigned(self, packet: str, meta: Any) -> bool:
         """Whether loops may compute an operator with wide unsigned operands: ATen has kernels for them (see ``autograd.refusals``)."""

@@ -90,43 +90,48 @@ class _Freeze:
 
     def _into_product(self, node: fx.Node) -> None:
         """``conv(x, w, b) * c`` becomes ``conv(x, w * c, b * c)``, where ``c`` is one frozen number per channel."""
-        if len(node.args) != 2 or node.kwargs:
+        product, other = self._factors(node)
+        if product is None or not self._may_change(product):
             return
+        made, result = product.meta["val"], node.meta["val"]
+        convolution, value = product.target is aten.convolution.default, self.values[other]
+        if not _is_per_channel(value, made, 1 if convolution else made.dim() - 1):
+            return
+        if len({made.dtype, value.dtype, result.dtype}) != 1 or not made.dtype.is_floating_point:
+            return
+        weight, bias = (self.values.get(n) for n in _weight_and_bias(product))  # type: ignore[arg-type]
+        assert weight is not None
+        channels = weight.shape[0 if convolution else 1]
+        scale = value.reshape(-1).expand(channels)
+        apply = _AFFINE[node.target]  # type: ignore[index]
+        if node.target in (aten.mul.Tensor, aten.div.Tensor):
+            weight = apply(weight, scale.view(-1, *[1] * (made.dim() - 1)) if convolution else scale)
+            bias = None if bias is None else apply(bias, scale)
+        else:
+            bias = apply(torch.zeros_like(scale) if bias is None else bias.expand(channels), scale)
+        self._replace(node, product, weight, bias)
+
+    def _factors(self, node: fx.Node) -> tuple[fx.Node | None, Any]:
+        """The product that ``node`` takes, and what is frozen beside it; no product where it takes something else."""
+        if len(node.args) != 2 or node.kwargs:
+            return None, None
         product, other = node.args
         if node.target in (aten.mul.Tensor, aten.add.Tensor) and other not in self.values:
             product, other = other, product
-        if not (isinstance(product, fx.Node) and isinstance(other, fx.Node) and product.target in _PRODUCTS):
-            return
-        if product.kwargs or len(product.users) != 1 or product in self.escaping or other not in self.values:
-            return
-        convolution = product.target is aten.convolution.default
-        bias, weight = (
-            (product.args[2], product.args[1]) if convolution
-            else (product.args[0], product.args[2]) if product.target is aten.addmm.default
-            else (None, product.args[1])
-        )  # fmt: skip
-        if weight not in self.values or not (bias is None or bias in self.values) or (convolution and product.args[6]):
-            return
-        made, scale = product.meta["val"], self.values[other]
-        channel = 1 if convolution else made.dim() - 1
-        across = [1] * (made.dim() - scale.dim()) + list(scale.shape)
-        channels = self.values[weight].shape[0 if convolution else 1]
-        if scale.dim() > made.dim() or any(n != 1 for d, n in enumerate(across) if d != channel):
-            return
-        if len({made.dtype, scale.dtype, node.meta["val"].dtype}) != 1 or not made.dtype.is_floating_point:
-            return
-        scale = scale.reshape(-1).expand(channels)
-        apply = _AFFINE[node.target]  # type: ignore[index]
-        new_weight, shift = self.values[weight], self.values.get(bias)  # type: ignore[arg-type]
-        if node.target in (aten.mul.Tensor, aten.div.Tensor):
-            new_weight = apply(new_weight, scale.view(-1, *[1] * (made.dim() - 1)) if convolution else scale)
-            shift = None if shift is None else apply(shift, scale)
-        else:
-            shift = apply(torch.zeros_like(scale) if shift is None else shift.expand(channels), scale)
-        self._replace(node, product, new_weight, shift)
+        if not isinstance(product, fx.Node) or not isinstance(other, fx.Node) or other not in self.values:
+            return None, None
+        return (product if product.target in _PRODUCTS else None), other
+
+    def _may_change(self, product: fx.Node) -> bool:
+        """Whether nothing but one map reads a product of a frozen weight and bias."""
+        weight, bias = _weight_and_bias(product)
+        if product.kwargs or len(product.users) != 1 or product in self.escaping or weight not in self.values:
+            return False
+        turned = product.target is aten.convolution.default and product.args[6]
+        return not turned and (bias is None or bias in self.values)
 
     def _replace(self, node: fx.Node, product: fx.Node, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        old = product.args[1] if product.target is aten.convolution.default else product.args[-1]
+        old = _weight_and_bias(product)[0]
         assert isinstance(old, fx.Node)
         w = old if weight is self.values[old] else self._made(product, weight)
         b = None if bias is None else self._made(product, bias)
@@ -164,6 +169,21 @@ class _Freeze:
         self.decisions.append(
             Decision("FL414", "folded", node.name, reason, node.meta.get("span"), {"bytes": _bytes(value)})
         )
+
+
+def _weight_and_bias(product: fx.Node) -> tuple[Any, Any]:
+    """Those arguments of a product; None for a bias that there is not."""
+    if product.target is aten.convolution.default:
+        return product.args[1], product.args[2]
+    if product.target is aten.addmm.default:
+        return product.args[2], product.args[0]
+    return product.args[1], None
+
+
+def _is_per_channel(scale: torch.Tensor, made: torch.Tensor, channel: int) -> bool:
+    """Whether ``scale`` has one number for all of ``made``, or one for each index of its dimension ``channel``."""
+    across = [1] * (made.dim() - scale.dim()) + list(scale.shape)
+    return scale.dim() <= made.dim() and all(n == 1 for d, n in enumerate(across) if d != channel)
 
 
 def _bytes(value: torch.Tensor) -> int:

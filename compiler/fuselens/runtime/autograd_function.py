@@ -18,19 +18,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fuselens import torch_private
 
-from .memory import has_written
+from .epilogue import as_leaf, with_epilogue
+from .second_derivatives import Replay, random_state
 
 if TYPE_CHECKING:
     from fuselens.autograd.partition import SavedValue
-    from fuselens.ir.contracts.signature import Base, Extent, Leaf, Output, Signature, View
+    from fuselens.ir.contracts.signature import Base, Leaf, Signature
 
 Values = tuple[Any, ...]
 Compiled = Callable[[Any], Sequence[Any]]  # of a tuple; of a list, which it may empty
@@ -77,7 +77,7 @@ def build(
         run = _without_grad(_owning(forward, signature, written))
     else:
         run = _owning(forward, signature, written)
-    run = run if signature.plain else _with_epilogue(run, signature, written, eager, on_failure)
+    run = run if signature.plain else with_epilogue(run, signature, written, eager, on_failure)
     if signature.enables_grad:
         run = torch.enable_grad()(run)
     as_written = as_written or eager  # type: ignore[assignment]
@@ -184,7 +184,7 @@ def _differentiable(
 
     Under saved-tensor hooks (torch's own: those of a checkpoint) all inputs are saved where the hooks see them.
     """
-    replay = None if eager is None else _Replay(signature, eager, on_double_backward)
+    replay = None if eager is None else Replay(signature, eager, on_double_backward)
     if signature.leaves:
         forward = _of_first(forward, signature.inputs)
 
@@ -221,11 +221,7 @@ def _unfilled(leaf: Leaf) -> torch.Tensor:
     """A leaf of the right size, so that the graph's node can be linked to it before its value is known."""
     assert leaf.size is not None
     value = torch.empty((), dtype=getattr(torch, leaf.dtype), device=leaf.device).expand(leaf.size)
-    return _leaf(value, leaf)
-
-
-def _leaf(value: torch.Tensor, leaf: Leaf) -> torch.Tensor:
-    return torch.nn.Parameter(value) if leaf.is_parameter else value.detach().requires_grad_()
+    return as_leaf(value, leaf)
 
 
 class _Node:
@@ -241,7 +237,7 @@ class _Node:
         written: Sequence[int],
         saved: Sequence[SavedValue],
         compiled_backward: _Lazy,
-        replay: _Replay | None,
+        replay: Replay | None,
         expects: Expects,
         inputs: Values,
         all_inputs: bool,
@@ -268,7 +264,7 @@ class _Node:
         self.expects = expects
         self.space: dict[str, Any] = {
             "compiled": compiled, "lazy": compiled_backward, "unusual": self._unusual, "first_call": self._first_call,
-            "random_state": _random_state, "unlinked": _unlinked, "dense_layout": _dense_layout,
+            "random_state": random_state, "unlinked": _unlinked, "dense_layout": _dense_layout,
             "keeps_graph": torch_private.keeps_graph, "release_saved": torch_private.RELEASE_SAVED, "usual": None,
         }  # fmt: skip
         tensor_versions = [i for i in self.rest if i in tensors and i not in signature.written]
@@ -346,33 +342,34 @@ class _Node:
             return (None,) * len(signature.gradients)
         kept = ctx.saved_tensors if self.read or self.hidden or signature.saves else ()
         create_graph = torch.is_grad_enabled()
-        foreign = any(g is not None and torch_private.is_foreign(g) for g in given)
-        if create_graph or foreign:
+        if create_graph or any(g is not None and torch_private.is_foreign(g) for g in given):
             with torch_private.without_torch_function():
                 if create_graph or (self.replay is not None and signature.replayable and self._rest(ctx) is not None):
                     return self._replayed(ctx, kept, grads, create_graph)
-        ready = []
-        for g, layout, dtype, device in zip(
-            given, ctx.layouts if self.symbolic else self.layouts, self.dtypes, self.devices, strict=True
-        ):
-            if g is None:
-                ready.append(torch.empty_strided(*layout, dtype=dtype, device=device).zero_())
-            else:
-                ready.append(_laid_out(g, layout, dtype))
-        operands = [*kept[: self.read], *getattr(ctx, "numbers", ()), *ready]
-        del kept, ready
+        operands = [*kept[: self.read], *getattr(ctx, "numbers", ()), *self._tangents(ctx, given)]
+        del kept
         torch_private.RELEASE_SAVED(ctx)
         if self.rest and not torch_private.keeps_graph():
             ctx.rest = None
         with torch_private.autocast_off():  # as usual around a backward; its operators' dtypes are decided
             found = (self.compiled_backward.ready or self.compiled_backward.get())(operands)
+        return self._reached(given, found)
+
+    def _tangents(self, ctx: Any, given: Values) -> list[torch.Tensor]:
+        """Tangents as the backward was built for them: zeros for those that are missing."""
+        layouts = ctx.layouts if self.symbolic else self.layouts
+        return [
+            torch.empty_strided(*layout, dtype=dtype, device=device).zero_()
+            if g is None
+            else _laid_out(g, layout, dtype)
+            for g, layout, dtype, device in zip(given, layouts, self.dtypes, self.devices, strict=True)
+        ]
+
+    def _reached(self, given: Values, found: Sequence[Any]) -> Values:
+        """The gradient of each input that one of the tangents reaches which are there."""
         defined = sum(1 << k for k, g in enumerate(given) if g is not None)
-        return tuple(
-            [
-                None if g is None or not defined & reached else found[g]
-                for g, reached in zip(signature.gradients, signature.reached, strict=True)
-            ]
-        )
+        positions = zip(self.signature.gradients, self.signature.reached, strict=True)
+        return tuple([None if g is None or not defined & reached else found[g] for g, reached in positions])
 
     def _rest(self, ctx: Any) -> Values | None:
         """The inputs that the backward does not read; None when an earlier backward has let go of them."""
@@ -430,16 +427,6 @@ def _unlinked(values: Values, views: Sequence[int]) -> Values:
     return tuple(changed)
 
 
-def _picker(positions: list[int]) -> Callable[[Sequence[Any]], Values]:
-    """``values -> tuple(values[p] for p in positions)`` without a Python loop."""
-    if not positions:
-        return lambda values: ()
-    if len(positions) == 1:
-        (only,) = positions
-        return lambda values: (values[only],)
-    return itemgetter(*positions)
-
-
 def _dense_layout(value: torch.Tensor) -> tuple[Any, Any]:
     """The size and strides that the tangent of a result with symbolic sizes was traced with."""
     stride = value.stride() if value.is_contiguous() else torch.empty_like(value, device="meta").stride()
@@ -455,225 +442,3 @@ def _laid_out(g: torch.Tensor, layout: Any, dtype: torch.dtype) -> torch.Tensor:
     if g.layout is not torch.strided:
         g = g.to_dense()
     return torch.empty_strided(size, stride, dtype=dtype, device=g.device).copy_(g)
-
-
-# --- second derivatives
-
-
-class _Replay:
-    """Differentiates the captured graph eagerly: second derivatives, and tangents that kernels cannot read."""
-
-    def __init__(
-        self,
-        signature: Signature,
-        eager: Callable[[Values], Sequence[Any]],
-        on_double_backward: Callable[[], None] | None,
-    ) -> None:
-        self.signature = signature
-        self.eager = eager
-        self.on_double_backward = on_double_backward
-        self.autocast = torch_private.AutocastState()  # that of the trace
-
-    def __call__(self, inputs: list[Any], grads: Values, random_state: Any, create_graph: bool) -> Values:
-        signature = self.signature
-        if not signature.replayable:
-            raise RuntimeError(
-                "second derivatives: the graph overwrote an input that its outputs depend on, so it cannot be run again"
-            )
-        if create_graph and self.on_double_backward is not None:
-            self.on_double_backward()
-        with torch.enable_grad(), _random_restored(random_state):
-            # Aliases, so that one input computed from another is not differentiated twice; copies where eager writes.
-            first = dict(signature.duplicates)
-            aliases: list[Any] = []
-            for i, t in enumerate(inputs):
-                if i in first:
-                    aliases.append(aliases[first[i]])
-                elif not isinstance(t, torch.Tensor):
-                    aliases.append(t)
-                elif i in signature.written:
-                    aliases.append(t.clone())
-                else:
-                    aliases.append(t.view_as(t) if t.requires_grad else t)
-            with self.autocast.entered():
-                outputs = self.eager(tuple(aliases))
-            results, tangents = [], []
-            for tangent in signature.tangents:
-                g = grads[tangent.result]
-                t = None if g is None else _result_of(signature, outputs, tangent.result)
-                if t is not None and t.requires_grad:
-                    results.append(t)
-                    tangents.append(g)
-            wanted = [i for i, g in enumerate(signature.gradients) if g is not None and aliases[i].requires_grad]
-            found: list[Any] = [None] * len(signature.gradients)
-            if results and wanted:
-                computed = torch.autograd.grad(
-                    results, [aliases[i] for i in wanted], tangents, create_graph=create_graph, allow_unused=True
-                )
-                for i, g in zip(wanted, computed, strict=True):
-                    found[i] = g
-            return tuple(found)
-
-
-def _result_of(signature: Signature, outputs: Sequence[Any], result: int) -> torch.Tensor | None:
-    """The eager tensor that stands for ``result``: an output, or the base of outputs that are views of it."""
-    based = None
-    for o, t in zip(signature.outputs, outputs, strict=True):
-        if o.kind == "result" and o.index == result:
-            if o.view is None:
-                return t
-            if o.view.link == "view":
-                based = torch_private.tensor_base(t)
-    return based
-
-
-def _random_state(inputs: Values) -> Any:
-    devices = {t.device for t in inputs if isinstance(t, torch.Tensor) and t.device.type == "cuda"}
-    return torch.get_rng_state(), {d: torch.cuda.get_rng_state(d) for d in devices}
-
-
-@contextlib.contextmanager
-def _random_restored(state: Any) -> Iterator[None]:
-    """Inside, generators are as they were when the forward ran; afterwards as before."""
-    if state is None:
-        yield
-        return
-    cpu, cuda = state
-    now = torch.get_rng_state(), {d: torch.cuda.get_rng_state(d) for d in cuda}
-    torch.set_rng_state(cpu)
-    for d, s in cuda.items():
-        torch.cuda.set_rng_state(s, d)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(now[0])
-        for d, s in now[1].items():
-            torch.cuda.set_rng_state(s, d)
-
-
-# --- mutated inputs and aliased outputs
-
-
-def _with_epilogue(
-    run: Callable[[Values], Values],
-    signature: Signature,
-    written: Sequence[int],
-    eager: Callable[[Values], Sequence[Any]] | None,
-    on_failure: Callable[[Exception, bool], None] | None,
-) -> Callable[[Values], Values]:
-    hidden = [(m.input, m.result, m.writes > 0) for m in signature.mutations
-              if not m.differentiable and m.input not in written]  # fmt: skip
-    # what the graph wrote, and every write but the last of what is copied here
-    counts = [(m.input, m.writes if m.input in written else m.writes - 1) for m in signature.mutations]
-    counts += [(r.input, r.changes - 1) for r in signature.reshapes]
-    pick_grown = _picker([i for i, count in counts for _ in range(count)])
-    grows = any(count > 0 for _, count in counts)
-    visible = [(m.input, m.result) for m in signature.mutations if m.differentiable]
-    direct = [o.index if o.kind == "result" and o.view is None else None for o in signature.outputs]
-    pick = _picker([i for i in direct if i is not None]) if None not in direct else None
-    makers = [_output_maker(o) for o in signature.outputs] if pick is None else []
-
-    asked = [i for i, wanted in signature.requires_grad if wanted]
-    dropped = [i for i, wanted in signature.requires_grad if not wanted]
-    unlinked = {leaf.result: leaf for leaf in signature.leaves if leaf.size is None}
-
-    def finish(inputs: Values) -> Values:
-        for i in asked:
-            inputs[i].requires_grad_()
-        try:
-            values = run(inputs)
-        except Exception as error:
-            for i in asked:
-                inputs[i].requires_grad_(False)
-            if eager is None or not signature.written or isinstance(error, torch_private.StopRecomputation):
-                raise
-            wrote = has_written(error)
-            outputs = () if wrote else tuple(eager(inputs))  # raises the same after the writes that precede it
-            if on_failure is not None:
-                on_failure(error, wrote)
-            if wrote:
-                raise
-            return outputs
-        if signature.inference:
-            values = tuple(
-                [torch_private.as_inference_tensor(v) if i in signature.inference else v for i, v in enumerate(values)]
-            )
-        for i in dropped:
-            inputs[i].requires_grad_(False)
-        if unlinked:
-            values = tuple([_leaf(v, unlinked[i]) if i in unlinked else v for i, v in enumerate(values)])
-        if grows:
-            torch.autograd.graph.increment_version(pick_grown(inputs))
-        for reshape in signature.reshapes:
-            with contextlib.nullcontext() if reshape.differentiable else torch.no_grad():
-                inputs[reshape.input].as_strided_(*_geometry(inputs[reshape.input], reshape.view, values))
-        if hidden:
-            with torch.no_grad():
-                for i, r, counted in hidden:
-                    (inputs[i] if counted else inputs[i].data).copy_(values[r])
-        for i, r in visible:
-            inputs[i].copy_(values[r])
-        if pick is not None:
-            return pick(values)
-        made: list[Any] = []
-        for make in makers:
-            made.append(make(inputs, values, made))
-        return tuple(made)
-
-    return finish
-
-
-def _output_maker(output: Output) -> Callable[[Values, Values, list[Any]], Any]:
-    """``(inputs, results, outputs so far) -> output``."""
-    index, value, view = output.index, output.value, output.view
-    if output.kind == "constant":
-        return lambda inputs, values, made: value
-    if output.kind == "same":
-        return lambda inputs, values, made: made[index]
-    if output.kind == "input":
-        if view is None:
-            return lambda inputs, values, made: inputs[index]
-        return lambda inputs, values, made: _regenerated(inputs[index], view, values)
-    if view is None:
-        return lambda inputs, values, made: values[index]
-    return lambda inputs, values, made: _regenerated(values[index], view, values)
-
-
-def _regenerated(base: torch.Tensor, view: View, values: Values) -> torch.Tensor:
-    """The view of ``base`` that eager would have returned; made outside of the autograd node, which would hide it."""
-    if view.link == "no_grad":
-        with torch.no_grad():
-            return _strided(base, view, values)
-    if view.link == "detach":
-        return _strided(base.detach(), view, values).detach()
-    if view.link == "detached":
-        return _strided(base.detach(), view, values)
-    made = _strided(base, view, values)
-    return torch_private.mark_one_of_several_views(made) if view.link == "multiple" else made
-
-
-def _strided(base: torch.Tensor, view: View, values: Values) -> torch.Tensor:
-    if view.reinterpret and base.is_conj():
-        base = base.conj()
-    if view.reinterpret == "view_as_real":
-        base = torch.view_as_real(base)
-    elif view.reinterpret == "view_as_complex":
-        base = torch.view_as_complex(base)
-    elif view.reinterpret:
-        base = base.view(getattr(torch, view.reinterpret.removeprefix("view:")))
-    made = base.as_strided(*_geometry(base, view, values))
-    if view.conjugate:
-        made = made.conj()
-    return torch_private.negated(made) if view.negate else made
-
-
-def _geometry(base: torch.Tensor, view: View, values: Values) -> tuple[list[int], list[int], int]:
-    return (
-        [_integer(s, values) for s in view.size],
-        [_integer(s, values) for s in view.stride],
-        int(base.storage_offset()) + _integer(view.offset, values),
-    )
-
-
-def _integer(extent: Extent, values: Values) -> int:
-    return extent if isinstance(extent, int) else values[extent.position]

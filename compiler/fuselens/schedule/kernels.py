@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 
 from sympy import Expr
 
-from fuselens.ir.affine import ZERO, linear, substitute, symbol_names
-from fuselens.ir.loops import ITEMSIZE, Axis, Graph, Kernel, Op, Phase, indirect_names, symbol, value_symbol
-from fuselens.ir.ops import OPS
+from fuselens.ir.affine import substitute
+from fuselens.ir.loops import ITEMSIZE, Axis, Graph, Kernel, Op, Phase, symbol
 from fuselens.record.report import Span
 from fuselens.schedule.emit import Scope, remember_unrounded, translate, translated, without_dead
 from fuselens.schedule.groups import Group, Member
 from fuselens.schedule.inline import solved
 from fuselens.schedule.items import Item, points
+from fuselens.schedule.phases import Written, find_picked, hoist, join_scratch, merge_axes, numbered, share
 
 KEEP = 20  # cost (ir units, all passes together) above which a value is kept in memory between passes
 KEEP_ROW = 8  # the same on a CPU, where the row stays in cache and an output of the kernel can hold the value
@@ -78,7 +78,7 @@ class _Builder:
         self._keep_values(inner)
         names = (f"v{k}" for k in itertools.count())
         unrounded: dict[str, tuple[str, str]] = {}
-        phases: list[tuple[tuple[Axis, ...], list[Op]]] = []
+        phases: list[Written] = []
         for level in range(-1, max(self.levels.values(), default=0) + 1):
             self.level = level
             if inner:
@@ -89,12 +89,12 @@ class _Builder:
             self._outer_phase(scope, level, everything=not inner)
             phases.append(((), scope.ops))
         if inner:
-            _hoist(phases)
-            _share(phases)
-            _find_picked(phases)
-            _join_scratch(phases)
+            hoist(phases)
+            share(phases)
+            find_picked(phases)
+            join_scratch(phases)
         bodies = without_dead([ops for _, ops in phases])
-        merged = _merge_axes(outer, [(axes, body) for (axes, _), body in zip(phases, bodies, strict=True) if body])
+        merged = merge_axes(outer, [(axes, body) for (axes, _), body in zip(phases, bodies, strict=True) if body])
         return self._finish(*merged)
 
     # --- the space ---------------------------------------------------------------------------------------------
@@ -334,230 +334,14 @@ class _Builder:
 
     # --- the end -----------------------------------------------------------------------------------------------
 
-    def _finish(self, outer: tuple[Axis, ...], phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> Kernel:
+    def _finish(self, outer: tuple[Axis, ...], phases: list[Written]) -> Kernel:
         items = [m.item for m in self.members.values()] + list(self.inlined.values())
         items.sort(key=lambda i: i.position)
         spans: dict[Span, None] = {}
         for item in items:
             spans.update(dict.fromkeys(item.loop.spans))
         return Kernel(
-            self.name, outer, tuple(Phase(a, tuple(b)) for a, b in _renamed(phases)),
+            self.name, outer, tuple(Phase(a, tuple(b)) for a, b in numbered(phases)),
             tuple(i.loop.name for i in items), tuple(dict.fromkeys(i.loop.origin for i in items if i.loop.origin)),
             tuple(spans),
         )  # fmt: skip
-
-
-def _hoist(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> None:
-    """Moves what does not vary along an inner pass into the phase without axes before it.
-
-    Phases come in pairs (pass, no axes), the first pair is the work before the first pass. What a hoisted op uses
-    crosses phases already; constants are repeated where they are used.
-    """
-    written = {o.args[0] for _, body in phases for o in body if o.op == "store"}
-    crossing: set[str] = set()
-    for position, (axes, body) in enumerate(phases):
-        if not axes:
-            crossing |= {o.name for o in body if o.op != "store"}
-            continue
-        inner = {a.name for a in axes}
-        constants = {o.name: o for o in body if o.op == "const"}
-        fixed: list[Op] = []
-        rest: list[Op] = []
-        names: set[str] = set()
-        for op in body:
-            if op.op in ("store", "reduce", "scan", "const") or (op.op == "load" and op.args[0] in written):
-                rest.append(op)
-                continue
-            operands = op.operands()
-            varies = any(isinstance(a, Expr) and inner & symbol_names(a) for a in op.args)
-            ready = all(n in crossing or n in names or n in constants for n in operands)
-            trivial = op.op != "load" and all(n in constants for n in operands)
-            if ready and not varies and not trivial:
-                fixed.append(op)
-                names.add(op.name)
-            else:
-                rest.append(op)
-        if fixed and position > 0:
-            repeated = {n: f"{n}_" for n in dict.fromkeys(n for o in fixed for n in o.operands() if n in constants)}
-            target = phases[position - 1][1]
-            target += [Op(new, "const", constants[n].args, constants[n].dtype, constants[n].spans)
-                       for n, new in repeated.items()]  # fmt: skip
-            target += [Op(o.name, o.op, _renamed_args(o, repeated), o.dtype, o.spans) for o in fixed]
-            phases[position] = (axes, rest)
-            crossing |= names
-        crossing |= {o.name for o in body if o.op == "reduce"}
-
-
-def _find_picked(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> None:
-    """Replaces sums along an axis of which all terms but one, at a position below the axis' size, are zero."""
-    limits = {o.name: o.args[1] for _, body in phases for o in body if o.op == "bounds"}
-    found: dict[str, str] = {}
-    for axes, body in phases:
-        own = {o.name: o for o in body}
-        for op in body:
-            if op.op != "reduce" or op.args[0] != "sum" or len(axes) != 1 or op.args[1] not in own:
-                continue
-            choice = own[op.args[1]]
-            if choice.op != "where" or choice.args[1] in own or choice.args[0] not in own:
-                continue
-            test, other = own[choice.args[0]], own.get(choice.args[2])
-            if test.op != "eq" or other is None or other.op != "const" or other.args[0] != 0:
-                continue
-            for place, position in (test.args, test.args[::-1]):
-                along = own.get(place)
-                if (
-                    along is not None and along.op == "index" and along.args[0] == axes[0].symbol
-                    and limits.get(position) == axes[0].size
-                ):  # fmt: skip
-                    found[op.name] = choice.args[1]
-    for number, (axes, body) in enumerate(phases) if found else ():
-        kept = (o for o in body if o.name not in found)
-        phases[number] = (axes, [Op(o.name, o.op, _renamed_args(o, found), o.dtype, o.spans) for o in kept])
-
-
-def _join_scratch(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> None:
-    """Moves a pass that nothing is left of but its scratch to the later pass that reads that back, and overwrites it."""
-    written = {o.args[0] for _, body in phases for o in body if o.op == "store"}
-    for number, (axes, body) in enumerate(phases):
-        scratch = {o.args[0]: o for o in body if o.op == "store"}
-        loaded = {o.args[0] for o in body if o.op == "load"}
-        if not axes or not scratch or loaded & written or any(o.op in ("reduce", "scan") or o.update for o in body):
-            continue
-        readers = [k for k, (_, b) in enumerate(phases) if any(o.op == "load" and o.args[0] in scratch for o in b)]
-        if len(readers) != 1 or readers[0] <= number or phases[readers[0]][0] != axes:
-            continue
-        dtypes = {o.name: o.dtype for o in body}
-        reader = phases[readers[0]][1]
-        names: dict[str, str] = {}
-        overwritten: set[str] = set()
-        for op in reader:
-            stored = scratch.get(op.args[0]) if op.op in ("load", "store") else None
-            if stored is None:
-                continue
-            value = stored.args[2]
-            if op.args[1] != stored.args[1] or op.update or (op.op == "load" and dtypes.get(value) != op.dtype):
-                break
-            if op.op == "load" and op.args[0] not in overwritten:
-                names[op.name] = value
-            elif op.op == "store":
-                overwritten.add(op.args[0])
-        else:
-            if overwritten == scratch.keys():
-                kept = (
-                    Op(o.name, o.op, _renamed_args(o, names), o.dtype, o.spans) for o in reader if o.name not in names
-                )
-                phases[readers[0]] = (axes, [*(o for o in body if o.op != "store"), *kept])
-                phases[number] = (axes, [])
-
-
-def _share(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> None:
-    """Equal ops of phases without axes are computed in the first of them only: their values cross phases."""
-    written = {o.args[0] for _, body in phases for o in body if o.op == "store"}
-    known: dict[tuple[object, ...], str] = {}
-    names: dict[str, str] = {}
-    for position, (axes, body) in enumerate(phases):
-        out: list[Op] = []
-        for op in body:
-            args = _renamed_args(op, names) if names else op.args
-            if not axes and op.op != "store" and not (op.op == "load" and op.args[0] in written):
-                key = (op.op, repr(args[0]) if op.op == "const" else args, op.dtype)
-                found = known.setdefault(key, op.name)
-                if found != op.name:
-                    names[op.name] = found
-                    continue
-            out.append(op if args is op.args else Op(op.name, op.op, args, op.dtype, op.spans))
-        phases[position] = (axes, out)
-
-
-def _renamed(phases: list[tuple[tuple[Axis, ...], list[Op]]]) -> Iterator[tuple[tuple[Axis, ...], list[Op]]]:
-    """Ops numbered in order; stores as the text form names them."""
-    names: dict[str, str] = {}
-    values, stores = itertools.count(), itertools.count()
-    for axes, body in phases:
-        out: list[Op] = []
-        for op in body:
-            new = names[op.name] = f"store{next(stores)}" if op.op == "store" else f"t{next(values)}"
-            out.append(Op(new, op.op, _renamed_args(op, names), op.dtype, op.spans))
-        yield axes, out
-
-
-def _renamed_args(op: Op, names: Mapping[str, str]) -> tuple[object, ...]:
-    if op.op in OPS or op.op in ("cast", "bitcast", "bounds"):
-        return tuple(names.get(a, a) if isinstance(a, str) else a for a in op.args)
-    if op.op in ("reduce", "scan"):
-        return (op.args[0], names.get(op.args[1], op.args[1]))
-    if op.op == "store":
-        return (op.args[0], _renamed_index(op.args[1], names), names.get(op.args[2], op.args[2]), *op.args[3:])
-    if op.op == "load":
-        return (op.args[0], _renamed_index(op.args[1], names))
-    if op.op == "index":
-        return (_renamed_index(op.args[0], names),)
-    if op.op == "random":
-        keys = (names.get(k, k) for k in op.args[:2])
-        return (*keys, op.args[2], _renamed_index(op.args[3], names))
-    return op.args
-
-
-def _renamed_index(index: Expr, names: Mapping[str, str]) -> Expr:
-    found = [n for n in indirect_names(index) if n in names]
-    return index.xreplace({value_symbol(n): value_symbol(names[n]) for n in found}) if found else index  # pyright: ignore
-
-
-def _merge_axes(
-    outer: tuple[Axis, ...], phases: list[tuple[tuple[Axis, ...], list[Op]]]
-) -> tuple[tuple[Axis, ...], list[tuple[tuple[Axis, ...], list[Op]]]]:
-    """Neighbouring axes that every access walks as one become one: longer inner loops, fewer of them.
-
-    The passes of a kernel have the same axes and stay alike: one may read what another stored.
-    """
-    everything = [op for _, body in phases for op in body]
-    outer, replaced = _merged(outer, everything)
-    inner, own = _merged(next((axes for axes, _ in phases if axes), ()), everything)
-    mapping = {**replaced, **own}
-    if not mapping:
-        return outer, phases
-    return outer, [
-        (
-            inner if axes else (),
-            [Op(o.name, o.op, tuple(substitute(a, mapping) if isinstance(a, Expr) else a for a in o.args), o.dtype,
-                o.spans) for o in body],
-        )
-        for axes, body in phases
-    ]  # fmt: skip
-
-
-def _merged(axes: tuple[Axis, ...], body: list[Op]) -> tuple[tuple[Axis, ...], dict[str, Expr]]:
-    if len(axes) < 2:
-        return axes, {}
-    names = frozenset(a.name for a in axes)
-    forms = []
-    tangled: set[str] = set()
-    for expression in dict.fromkeys(a for op in body for a in op.args if isinstance(a, Expr)):
-        form = linear(expression, names)
-        if form is None:
-            tangled |= symbol_names(expression) & names
-        else:
-            forms.append(dict(form.terms))
-    groups: list[list[Axis]] = [[axes[0]]]
-    for axis in axes[1:]:
-        previous = groups[-1][-1]
-        together = not tangled & {previous.name, axis.name} and all(
-            f.get(previous.name, ZERO) == f.get(axis.name, ZERO) * axis.size for f in forms
-        )
-        if together:
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-    if len(groups) == len(axes):
-        return axes, {}
-    prefix = axes[0].name[0]
-    merged: list[Axis] = []
-    mapping: dict[str, Expr] = {}
-    for group in groups:
-        size = group[0].size
-        for axis in group[1:]:
-            size = size * axis.size
-        merged.append(Axis(f"{prefix}{len(merged)}", size))
-        mapping |= dict.fromkeys((a.name for a in group[:-1]), ZERO)
-        mapping[group[-1].name] = merged[-1].symbol
-    return tuple(merged), mapping

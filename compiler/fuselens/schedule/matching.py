@@ -56,42 +56,63 @@ def solve(
         found = solve(upward, unknown_sizes, ascending, known_sizes, hints, split=split)
         return found and _turned_back(found, turned, reversed_axes)
     digits = sorted(((integer_value(c, hints), a, c) for a, c in unknown.terms), key=lambda d: -d[0])
-    sizes = dict(known_sizes)
-    splits: dict[str, Expr] = {}
-    parts: dict[str, list[Expr]] = {a: [] for a, _ in unknown.terms}
+    reading = _Reading(dict(known_sizes), {a: [] for a, _ in unknown.terms})
     work = list(known.terms)
     while work:
         axis, coefficient = work.pop()
-        size = sizes[axis]
         found = _digit(coefficient, digits, hints)
         if found is None:
             return None
         digit, quotient = found
-        room = unknown_sizes[digit]
+        size, room = reading.sizes[axis], unknown_sizes[digit]
         if split and quotient.is_positive and integer_value(quotient * size, hints) > integer_value(room, hints):
-            inner = divide(room, quotient)
-            outer = divide(size, inner) if inner is not None and inner != 0 else None
-            if inner is None or outer is None or inner == 1:
+            halves = reading.split(axis, divide(room, quotient))
+            if halves is None:
                 return None
-            names = _fresh(sizes, axis)
-            sizes = {k: v for old, s in sizes.items() for k, v in (
-                [(names[0], outer), (names[1], inner)] if old == axis else [(old, s)])}  # fmt: skip
-            whole = symbol(names[0]) * inner + symbol(names[1])
-            splits = {k: substitute(v, {axis: whole}) for k, v in splits.items()} | {axis: whole}
-            parts = {k: [substitute(p, {axis: whole}) for p in v] for k, v in parts.items()}
-            work += [(names[0], coefficient * inner), (names[1], coefficient)]
-            continue
-        parts[digit].append(quotient * symbol(axis))
-    rest = known.constant - unknown.constant
-    for value, axis, stride in digits:
-        if rest == 0:
-            break
-        step = _constant_digit(rest, value, stride, hints)
-        if step != 0:
-            parts[axis].append(step)
-            rest = rest - step * stride
-    values = {a: sympy.Add(*p) if p else ZERO for a, p in parts.items()}
-    return _checked(unknown, unknown_sizes, known, values, sizes, splits, hints)
+            (outer, inner), step = halves
+            work += [(outer, coefficient * step), (inner, coefficient)]
+        else:
+            reading.parts[digit].append(quotient * symbol(axis))
+    reading.add_constant(known.constant - unknown.constant, digits, hints)
+    values = {a: sympy.Add(*p) if p else ZERO for a, p in reading.parts.items()}
+    return _checked(unknown, unknown_sizes, known, values, reading.sizes, reading.splits, hints)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The known form as digits of the unknown one, as far as it has been read: ``parts`` of each digit, in terms of axes of
+    ``sizes``; and by what the axes that were split are replaced."""
+
+    sizes: dict[str, Expr]
+    parts: dict[str, list[Expr]]
+    splits: dict[str, Expr] = field(default_factory=dict)
+
+    def split(self, axis: str, inner: Expr | None) -> tuple[tuple[str, str], Expr] | None:
+        """Divides ``axis`` in an outer one and one of ``inner`` points. Gives their names and the size of the inner one; None
+        where points would be left."""
+        outer = divide(self.sizes[axis], inner) if inner is not None and inner != 0 else None
+        if inner is None or outer is None or inner == 1:
+            return None
+        names = _fresh(self.sizes, axis)
+        whole = symbol(names[0]) * inner + symbol(names[1])
+        divided = dict(zip(names, (outer, inner), strict=True))
+        sizes: dict[str, Expr] = {}
+        for old, size in self.sizes.items():
+            sizes |= divided if old == axis else {old: size}
+        self.sizes = sizes
+        self.splits = {k: substitute(v, {axis: whole}) for k, v in self.splits.items()} | {axis: whole}
+        self.parts = {k: [substitute(p, {axis: whole}) for p in v] for k, v in self.parts.items()}
+        return names, inner
+
+    def add_constant(self, rest: Expr, digits: list[tuple[int, str, Expr]], hints: Hints) -> None:
+        """Adds what both forms differ by to the digits, the largest first."""
+        for value, axis, stride in digits:
+            if rest == 0:
+                return
+            step = _constant_digit(rest, value, stride, hints)
+            if step != 0:
+                self.parts[axis].append(step)
+                rest = rest - step * stride
 
 
 def _digit(coefficient: Expr, digits: list[tuple[int, str, Expr]], hints: Hints) -> tuple[str, Expr] | None:

@@ -15,10 +15,10 @@ from typing import Any
 import sympy
 from sympy import Expr
 
+from ...ir.affine import row_major
 from ...ir.contracts.source import Functions, KernelInfo, Source, Writer
 from ...ir.loops import ITEMSIZE, Attention, Axis, Graph, Kernel, Op, element, indirect_names
 from ..expressions import TRITON, linear, names_in, print_factor
-from ..nest import row_major
 from ..traffic import bytes_moved
 from .attention import AttentionWriter, pointee
 from .choices import attention_blocks

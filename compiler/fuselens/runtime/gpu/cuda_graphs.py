@@ -26,6 +26,7 @@ import torch
 
 from ... import torch_private
 from ..memory import after_writing
+from ..positions import picker
 from .graph_memory import Group, Part, Pool
 from .recording_policy import ENOUGH, LAUNCH, MOST_SIZES, NEVER, WARM_CALLS, Size, Sizes, Trial
 
@@ -121,7 +122,7 @@ class Recorded:
         self._given_up = False
         self._device: int | None = None
         self._positions: list[int] = []  # of inputs that are tensors: the same in each call
-        self._tensors = self._numbers = _picker([])
+        self._tensors = self._numbers = picker([])
 
     def __call__(self, inputs: Any) -> Sequence[Any]:
         if self._given_up or torch.cuda.is_current_stream_capturing():
@@ -151,8 +152,8 @@ class Recorded:
     def _begin(self, inputs: Sequence[Any]) -> bool:
         """Looks at the first call's inputs. Whether such calls can be recorded."""
         self._positions = [k for k, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
-        self._tensors = _picker(self._positions)
-        self._numbers = _picker([k for k, x in enumerate(inputs) if not isinstance(x, torch.Tensor)])
+        self._tensors = picker(self._positions)
+        self._numbers = picker([k for k, x in enumerate(inputs) if not isinstance(x, torch.Tensor)])
         devices = {x.device for x in self._tensors(inputs)} or {torch.device("cuda", torch.cuda.current_device())}
         if any(d.type != "cuda" for d in devices):
             self._give_up("FL501", "it reads a tensor on the CPU")
@@ -278,7 +279,7 @@ class Recorded:
                 graph, results = capture(self.call, list(given), pool.handle, group.side)
             part = Part(list(results), graph)
             fixed = [n for n, k in enumerate(self._positions) if k not in copied]
-            pick = _picker(fixed)
+            pick = picker(fixed)
             recording = _Recording(
                 part, pool, memory, sources, [n for n, k in enumerate(copied) if k in self._written], pick,
                 pick(addresses), size,
@@ -444,12 +445,3 @@ def _copy(to: list[torch.Tensor], given: list[torch.Tensor]) -> None:
             to[0].copy_(given[0])
         else:
             torch_private.COPY_ALL(to, given)
-
-
-def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    if not positions:
-        return lambda values: ()
-    if len(positions) == 1:
-        (only,) = positions
-        return lambda values: (values[only],)
-    return itemgetter(*positions)

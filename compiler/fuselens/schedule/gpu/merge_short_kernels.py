@@ -67,37 +67,50 @@ def _changes(kernel: Kernel) -> bool:
 
 def _merged(graph: Graph, one: Kernel, other: Kernel, times: int) -> Kernel | None:
     few, many = _by_points(one, other)
+    if not _are_alike(one, other) or not _is_worth_it(graph, few, many, times):
+        return None
+    axes = _columns(few)
+    bodies = _once(_joined(few, many, times), axes, {*one.writes(), *other.writes()})
+    phases = tuple(Phase(a, tuple(b)) for a, b in zip(axes, bodies, strict=True) if b)
+    return dataclasses.replace(
+        one, axes=few.axes, phases=phases, loops=(*one.loops, *other.loops),
+        origins=tuple(dict.fromkeys((*one.origins, *other.origins))), spans=tuple(dict.fromkeys((*one.spans, *other.spans))),
+    )  # fmt: skip
+
+
+def _are_alike(one: Kernel, other: Kernel) -> bool:
+    """Whether they read the same and pass over the same columns, in an order that does not matter."""
     if not set(one.reads()) & set(other.reads()) or _folded_sizes(one) != _folded_sizes(other):
-        return None
-    folds = [sum(o.op == "reduce" for o in k.ops()) for k in (few, many)]
-    if (folds[0] == 0) != (folds[1] == 0) or folds[0] + times * folds[1] > MOST or _unusual(one) or _unusual(other):
-        return None
+        return False
+    return not _unusual(one) and not _unusual(other)
+
+
+def _is_worth_it(graph: Graph, few: Kernel, many: Kernel, times: int) -> bool:
+    """Whether one launch less saves more than a longer kernel of fewer programs costs."""
+    folds, others = (sum(o.op == "reduce" for o in k.ops()) for k in (few, many))
+    if bool(folds) != bool(others) or folds + times * others > MOST:
+        return False
     if len([*few.ops()]) + times * len([*many.ops()]) > OPS:
-        return None
-    seconds = sum(_bytes(graph, k) for k in (one, other)) / graph.card.bandwidth
-    if seconds > (FOLDED if folds[0] else POINTS) or (folds[0] and _points(few) < FILLED * graph.card.processors):
-        return None
+        return False
+    seconds = (_bytes(graph, few) + _bytes(graph, many)) / graph.card.bandwidth
+    if folds:
+        return seconds <= FOLDED and _points(few) >= FILLED * graph.card.processors
+    return seconds <= POINTS
+
+
+def _joined(few: Kernel, many: Kernel, times: int) -> list[list[Op]]:
+    """The ops of each section: those of ``few``, then of ``many``, ``times`` over, each for other points."""
+    bodies, axes = _sections(few), _columns(few)
     taken = {o.name for o in few.ops()} | {a.name for k in (few, many) for a in k.all_axes()}
-    sections, axes = [_sections(few)], _columns(few)
     for k in range(times):
         names = {o.name: fresh(o.name, taken) for o in many.ops()}
         points: dict[str, Expr] = {}
         for mine, theirs in zip(few.axes, many.axes, strict=True):
             points[theirs.name] = mine.symbol + (k * mine.size if mine.size != theirs.size else 0)
-        sections.append([])
-        for body, mine, theirs in zip(_sections(many), axes, _columns(many), strict=True):
+        for body, added, mine, theirs in zip(bodies, _sections(many), axes, _columns(many), strict=True):
             mapping = points | {b.name: a.symbol for a, b in zip(mine, theirs, strict=True)}
-            sections[-1].append([changed(o, names, mapping) for o in body])
-    bodies = [[o for part in parts for o in part] for parts in zip(*sections, strict=True)]
-    phases = tuple(
-        Phase(a, tuple(b))
-        for a, b in zip(axes, _once(bodies, axes, {*one.writes(), *other.writes()}), strict=True)
-        if b
-    )
-    return dataclasses.replace(
-        one, axes=few.axes, phases=phases, loops=(*one.loops, *other.loops),
-        origins=tuple(dict.fromkeys((*one.origins, *other.origins))), spans=tuple(dict.fromkeys((*one.spans, *other.spans))),
-    )  # fmt: skip
+            body += [changed(o, names, mapping) for o in added]
+    return bodies
 
 
 def _by_points(one: Kernel, other: Kernel) -> tuple[Kernel, Kernel]:

@@ -9,13 +9,15 @@ A product with few elements and long sums is split: one kernel adds up parts, an
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import sympy
 from sympy import Expr
 
-from fuselens.ir.affine import ZERO, product, substitute, symbol_names
+from fuselens.ir.affine import product, row_major, substitute
 from fuselens.ir.loops import (
     Axis,
     Buffer,
@@ -26,7 +28,6 @@ from fuselens.ir.loops import (
     Op,
     Phase,
     symbol,
-    value_symbol,
 )
 from fuselens.schedule.sites.convolution import element
 from fuselens.schedule.sites.products import Maker, Site, fresh, read_at, used, wanted
@@ -111,19 +112,12 @@ def _product(site: Site, parts: int, *, inside: bool = False) -> Kernel:
         name = call.name
     else:
         part = Axis(f"i{len(axes)}", sympy.Integer(parts))
-        index = sympy.expand(part.symbol * product(site.elements) + row_major(where, site.elements))
+        index = row_major((part, *axes))
         tail = [Op("store0", "store", (_parts_name(site), index, "total"), "f32", site.call.spans)]
         axes.insert(0, part)
         name = f"{call.name}_1"
     phases = (_summed(site, where, parts, inside), Phase((), tuple(tail)))
     return Kernel(f"kernel_{name}", tuple(axes), phases, (call.name,), (call.origin,), call.spans)
-
-
-def row_major(point: tuple[Expr, ...], sizes: tuple[Expr, ...]) -> Expr:
-    total = ZERO
-    for place, size in zip(point, sizes, strict=True):
-        total = total * size + place
-    return total
 
 
 def _parts_name(site: Site) -> str:
@@ -201,46 +195,51 @@ def _joined(graph: Graph, site: Site, whole: Kernel) -> Kernel:
     assert reader is not None
     places = read_at(site, reader, graph.hint)
     assert places is not None
-    mapping: dict[str, Expr] = {f"i{d}": place for d, place in enumerate(places.at)}
     taken = {o.name for o in reader.ops()}
     first, last = whole.phases
-    names = {o.name: o.name if o.name not in taken else fresh(o.name, taken) for p in whole.phases for o in p.body}
-    theirs = {x.name for x in places.axes}
-    held = theirs | taken
-    renamed = {a.name: fresh(a.name, held) if a.name in theirs else a.name for a in first.axes}
-    mapping |= {old: symbol(new) for old, new in renamed.items()}
-    first = dataclasses.replace(first, axes=tuple(Axis(renamed[a.name], a.size) for a in first.axes))
-    kept = site.call.name in wanted(graph) or any(
-        site.call.name in used(graph, n)
-        for n in graph.nodes if n is not site.call and n is not reader and not isinstance(n, Loop)
-    )  # fmt: skip
-    tail = [o for o in last.body if o.op != "store" or kept]
+    names = {o.name: o.name if o.name not in taken else fresh(o.name, taken) for o in whole.ops()}
+    axes = _renamed(first.axes, {x.name for x in places.axes}, taken)
+    mapping: dict[str, Expr] = {f"i{d}": place for d, place in enumerate(places.at)}
+    mapping |= {old.name: new.symbol for old, new in zip(first.axes, axes, strict=True)}
     reading = {o.name: names["rounded"] for o in reader.ops() if o.op == "load" and o.args[0] == site.call.name}
-    rest = [o for o in reader.ops() if o.name not in reading]
-    body = [changed(o, names, mapping) for o in tail]
-    body += [changed(o, reading, places.change) for o in rest]
-    stores = iter(range(len(body)))
-    body = [dataclasses.replace(o, name=f"store{next(stores)}") if o.op == "store" else o for o in body]
-    phases = (Phase(first.axes, tuple(changed(o, names, mapping) for o in first.body)), Phase((), tuple(body)))
+    kept = _is_kept(graph, site)
+    body = [changed(o, names, mapping) for o in last.body if o.op != "store" or kept]
+    body += [changed(o, reading, places.change) for o in reader.ops() if o.name not in reading]
+    phases = (Phase(axes, tuple(changed(o, names, mapping) for o in first.body)), Phase((), _numbered(body)))
     return Kernel(
         reader.name, places.axes, phases, (site.call.name, *reader.loops), (site.call.origin, *reader.origins),
         tuple(dict.fromkeys((*site.call.spans, *reader.spans))),
     )  # fmt: skip
 
 
+def _renamed(axes: tuple[Axis, ...], theirs: set[str], taken: set[str]) -> tuple[Axis, ...]:
+    """``axes``, with other names for those that are called as one of ``theirs``."""
+    held = theirs | taken
+    return tuple(Axis(fresh(a.name, held), a.size) if a.name in theirs else a for a in axes)
+
+
+def _is_kept(graph: Graph, site: Site) -> bool:
+    """Whether somebody else reads the product than the kernel that follows in the same one."""
+    others = (n for n in graph.nodes if n is not site.call and n is not site.reader and not isinstance(n, Loop))
+    return site.call.name in wanted(graph) or any(site.call.name in used(graph, n) for n in others)
+
+
+def _numbered(body: Iterable[Op]) -> tuple[Op, ...]:
+    """``body`` with stores named in order."""
+    stores = itertools.count()
+    return tuple(dataclasses.replace(o, name=f"store{next(stores)}") if o.op == "store" else o for o in body)
+
+
 def _split(graph: Graph, site: Site, parts: int) -> Instead:
     """Sums in parts, then the sums of the parts, with what follows."""
     first = _product(site, parts)
-    size = product(site.elements)
     sizes = (sympy.Integer(parts), *site.elements)
     strides = tuple(product(sizes[d + 1 :]) for d in range(len(sizes)))
     buffer = Buffer(_parts_name(site), "f32", sizes, strides, device=site.operands.out.device)
     whole = _product(site, 1)
     axis = Axis("k", sympy.Integer(parts))
-    where = tuple(a.symbol for a in whole.axes)
-    index = axis.symbol * size + row_major(where, site.elements)
     body = (
-        Op("part", "load", (buffer.name, sympy.expand(index)), "f32", site.call.spans),
+        Op("part", "load", (buffer.name, row_major((axis, *whole.axes))), "f32", site.call.spans),
         Op("total", "reduce", ("sum", "part"), "f32", site.call.spans),
     )
     second = dataclasses.replace(whole, phases=(Phase((axis,), body), whole.phases[1]))
@@ -268,14 +267,4 @@ def _apart(graph: Graph, kernel: Kernel) -> Kernel:
 
 def changed(op: Op, names: dict[str, str], mapping: dict[str, Expr]) -> Op:
     """``op`` with other names for values and other axes."""
-    values = {value_symbol(a): value_symbol(b) for a, b in names.items()}
-    args = []
-    for position, arg in enumerate(op.args):
-        if isinstance(arg, Expr):
-            arg = substitute(arg, mapping)
-            if any(n.startswith("%") for n in symbol_names(arg)):
-                arg = arg.xreplace(values)
-        elif isinstance(arg, str) and not (position == 0 and op.op in ("load", "store", "reduce", "scan")):
-            arg = names.get(arg, arg)
-        args.append(arg)
-    return dataclasses.replace(op, name=names.get(op.name, op.name), args=tuple(args))
+    return op.mapped(value=lambda n: names.get(n, n), index=lambda e: substitute(e, mapping))

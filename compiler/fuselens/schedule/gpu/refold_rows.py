@@ -4,6 +4,7 @@ whose programs all read that row anyway. A launch less, for a fold more in each 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import sympy
@@ -44,32 +45,44 @@ def refolded(graph: Graph, refold: Refold) -> Graph:
 
 
 def _refold(graph: Graph, kernel: Kernel) -> Refold | None:
-    numbers = set(kernel.writes())
+    if not _folds_a_row(kernel) or not _are_numbers(graph, kernel.writes()):
+        return None
+    readers = _readers(graph, kernel)
+    return Refold(kernel, readers) if readers else None
+
+
+def _folds_a_row(kernel: Kernel) -> bool:
+    """Whether a kernel does nothing but fold one short row, to the results of which it does things in any order."""
     sizes = [sympy.Mul(*(a.size for a in p.axes)) for p in kernel.phases if p.axes]
     if not sizes or any(a.size != 1 for a in kernel.axes) or not all(n.is_Integer and n <= MOST for n in sizes):
-        return None
+        return False
     if any(o.op in ("scan", "bounds", "random") or o.update for o in kernel.ops()):
-        return None
-    if any(o.op == "store" for p in kernel.phases if p.axes for o in p.body) or not numbers.isdisjoint(kernel.reads()):
-        return None
-    if numbers & {*wanted(graph), *graph.inputs, *graph.constants} or any(
-        graph.buffers[n].numel() != 1 for n in numbers
-    ):
-        return None
+        return False
+    stores_row = any(o.op == "store" for p in kernel.phases if p.axes for o in p.body)
+    return not stores_row and set(kernel.writes()).isdisjoint(kernel.reads())
+
+
+def _are_numbers(graph: Graph, storages: Iterable[str]) -> bool:
+    """Whether each holds one number, for the graph's own use."""
+    outside = {*wanted(graph), *graph.inputs, *graph.constants}
+    return all(s not in outside and graph.buffers[s].numel() == 1 for s in storages)
+
+
+def _readers(graph: Graph, kernel: Kernel) -> tuple[Kernel, ...]:
+    """The kernels that read what ``kernel`` writes, if all of them could fold the row for themselves; else none."""
     start = next(k for k, n in enumerate(graph.nodes) if n is kernel)
-    rows = set(kernel.reads())
+    rows, numbers = set(kernel.reads()), set(kernel.writes())
     readers: list[Kernel] = []
     changed_since: set[str] = set()
     for node in graph.nodes[start + 1 :]:
         if isinstance(node, Loop):
-            return None
-        touched = used(graph, node)
-        if touched & numbers:
+            return ()
+        if used(graph, node) & numbers:
             if isinstance(node, Extern) or changed_since & rows or not _reads_rows(node, rows, numbers):
-                return None
+                return ()
             readers.append(node)
         changed_since |= written(graph, node)
-    return Refold(kernel, tuple(readers)) if readers else None
+    return tuple(readers)
 
 
 def _reads_rows(reader: Kernel, rows: set[str], numbers: set[str]) -> bool:

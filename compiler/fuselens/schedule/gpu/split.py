@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import sympy
 from sympy import Expr
 
-from fuselens.ir.affine import linear, product, substitute, symbol_names
+from fuselens.ir.affine import linear, product, row_major, substitute, symbol_names
 from fuselens.ir.loops import ITEMSIZE, Axis, Buffer, Graph, Kernel, Node, Op, Phase, value_symbol
 from fuselens.record.report import Decision
 from fuselens.schedule.emit import without_dead
@@ -121,7 +121,7 @@ class _Pieces:
         for op in made:
             if op.name in wanted:
                 storage = self._buffer(op.name, op.dtype, tuple(a.size for a in self.kernel.axes))
-                index = _flat(self.kernel.axes)
+                index = row_major(self.kernel.axes)
                 stores.append(Op(f"{op.name}_kept", "store", (storage, index, op.name), op.dtype, op.spans))
                 self.crossing[op.name] = Op(op.name, "load", (storage, index), op.dtype, op.spans)
         self._emit(self.kernel.axes, [*phases, Phase((), tuple(stores))])
@@ -147,7 +147,7 @@ class _Pieces:
     def _partial(self, phase: Phase, cut: _Cut) -> None:
         """A kernel that folds parts, and, as the next segment, the pass that folds their results."""
         axes = self.kernel.axes
-        body = [_moved(o, cut.mapping) for o in phase.body]
+        body = [o.mapped(index=lambda e: substitute(e, cut.mapping)) for o in phase.body]
         if cut.end is not None:
             body = _masked(body, cut, self.dtypes)
         layout = (*cut.outer, *axes) if self.columns else (*axes, *cut.outer)
@@ -171,13 +171,13 @@ class _Pieces:
     def _store(self, op: Op, layout: tuple[Axis, ...], stores: list[Op]) -> Op:
         """Stores a result of a part; gives the op that loads it."""
         storage = self._buffer(op.name, op.dtype, tuple(a.size for a in layout))
-        index = _flat(layout)
+        index = row_major(layout)
         stores.append(Op(f"{op.name}_part", "store", (storage, index, op.name), op.dtype, op.spans))
         return Op(f"{op.name}_of", "load", (storage, index), op.dtype, op.spans)
 
     def _place(self, op: Op, whole: tuple[Axis, ...], cut: _Cut) -> list[Op]:
         """The position within the pass of the position within a part."""
-        first = substitute(_flat(whole), _first(cut, whole))
+        first = substitute(row_major(whole), _first(cut, whole))
         start = Op(f"{op.name}_start", "index", (first,), "i64", op.spans)
         return [start, Op(f"{op.name}_place", "add", (start.name, op.name), "i64", op.spans)]
 
@@ -251,18 +251,6 @@ def _masked(body: list[Op], cut: _Cut, dtypes: Mapping[str, str]) -> list[Op]:
             op = dataclasses.replace(op, args=(op.args[0], kept))
         out.append(op)
     return out
-
-
-def _moved(op: Op, mapping: dict[str, Expr]) -> Op:
-    args = tuple(substitute(a, mapping) if isinstance(a, Expr) else a for a in op.args)
-    return dataclasses.replace(op, args=args)
-
-
-def _flat(axes: Iterable[Axis]) -> Expr:
-    total: Expr = sympy.S.Zero
-    for axis in axes:
-        total = total * axis.size + axis.symbol
-    return sympy.expand(total)
 
 
 # --- what is split, and into how many parts --------------------------------------------------------------------

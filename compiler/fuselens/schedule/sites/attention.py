@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -29,45 +30,81 @@ def attended(graph: Graph, instead: dict[str, Attention]) -> Graph:
     return graph.replace(nodes=tuple(instead.get(n.name, n) if isinstance(n, Extern) else n for n in graph.nodes))
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The buffers of a call that attends, and what else it is told. Without a ``scale`` it is that of the width."""
+
+    query: Buffer
+    key: Buffer
+    value: Buffer
+    bias: Buffer | None
+    out: Buffer
+    causal: bool
+    scale: Any
+
+    @property
+    def operands(self) -> tuple[Buffer, ...]:
+        return self.query, self.key, self.value
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return (self.out, *self.operands, *(() if self.bias is None else (self.bias,)))
+
+
 def _attention(graph: Graph, call: Extern) -> Attention | None:
+    read = _read(graph, call)
+    if read is None or not _is_plain(read):
+        return None
+    points = _points(read)
+    # where causes end if rows and keys differ, or beside a bias, is said by no argument
+    if points is None or (read.causal and (points[2] != points[3] or read.bias is not None)):
+        return None
+    scale = 1 / math.sqrt(int(read.query.sizes[3])) if read.scale is None else read.scale
+    if not isinstance(scale, (int, float)):
+        return None
+    axes = tuple(Axis(f"i{k}", sympy.Integer(n)) for k, n in enumerate(points))
+    body, result = _scores(axes, float(scale), read.causal, read.bias)
+    node = Attention(
+        f"attention_{call.outputs[0]}", "fuselens.attention.default", tuple(Ref(b.name) for b in read.operands), (),
+        call.outputs[:1], (), "", call.origin, call.spans, axes,
+    )  # fmt: skip
+    return node.with_body(body, result)
+
+
+def _read(graph: Graph, call: Extern) -> _Call | None:
+    """``call`` if it attends, without dropout, and only its first result is wanted."""
     parameters = _PARAMETERS.get(call.target)
     if parameters is None or not call.outputs or not call.outputs[0] or any(call.outputs[1:]):
         return None
     given: dict[str, Any] = dict(zip(parameters, call.args, strict=False)) | dict(call.kwargs)
-    if given.get("dropout_p", 0.0) or given.get("return_debug_mask") or any(
-        not isinstance(given[n], Ref) for n in _FUSED[:3]
-    ):  # fmt: skip
+    operands = [given[n] for n in _FUSED[:3]]
+    if given.get("dropout_p", 0.0) or given.get("return_debug_mask") or not all(isinstance(o, Ref) for o in operands):
         return None
-    query, key, value = operands = tuple(graph.buffers[given[n].name] for n in _FUSED[:3])
-    out, bias = graph.buffers[call.outputs[0]], given.get("attn_bias")
+    query, key, value = (graph.buffers[o.name] for o in operands)
+    bias = given.get("attn_bias")
     held = graph.buffers[bias.name] if isinstance(bias, Ref) else None
-    read = (*operands, *(() if held is None else (held,)))
-    if out.storage or any(b.dtype not in _DTYPES or len(b.sizes) != 4 for b in (out, *read)):
+    out = graph.buffers[call.outputs[0]]
+    return _Call(query, key, value, held, out, bool(given.get("is_causal")), given.get("scale"))
+
+
+def _is_plain(call: _Call) -> bool:
+    """Whether the operands and the result have one dtype that our kernel has, and all buffers four dimensions of known sizes."""
+    if call.out.storage or any(b.dtype != call.query.dtype for b in (call.out, *call.operands)):
+        return False
+    if any(b.dtype not in _DTYPES or len(b.sizes) != 4 for b in call.buffers):
+        return False
+    return all(e.is_Integer for b in call.buffers for e in (*b.sizes, *b.strides, b.offset))
+
+
+def _points(call: _Call) -> tuple[int, int, int, int] | None:
+    """Batches, heads, rows and keys, where the sizes of the operands fit together and the kernel takes them."""
+    batch, heads, rows, width = map(int, call.query.sizes)
+    batches, groups, keys, across = map(int, call.value.sizes)
+    if tuple(map(int, call.key.sizes)) != (batch, groups, keys, width) or batches != batch:
         return None
-    if any(b.dtype != query.dtype for b in (out, *operands)) or not all(
-        e.is_Integer for b in (out, *read) for e in (*b.sizes, *b.strides, b.offset)
-    ):
+    if not groups or heads % groups or not all((batch, rows, keys)) or not all(0 < n <= WIDTH for n in (width, across)):
         return None
-    batch, heads, rows, width = map(int, query.sizes)
-    _, groups, keys, across = map(int, value.sizes)
-    if tuple(map(int, key.sizes)) != (batch, groups, keys, width) or value.sizes[0] != batch or not groups:
-        return None
-    if heads % groups or not all((batch, rows, keys)) or not all(0 < n <= WIDTH for n in (width, across)):
-        return None
-    causal = bool(given.get("is_causal"))
-    if causal and (rows != keys or held is not None):  # where causes end elsewhere is said by no argument
-        return None
-    scale = given.get("scale")
-    scale = 1 / math.sqrt(width) if scale is None else scale
-    if not isinstance(scale, (int, float)):
-        return None
-    axes = tuple(Axis(f"i{k}", sympy.Integer(n)) for k, n in enumerate((batch, heads, rows, keys)))
-    body, result = _scores(axes, float(scale), causal, held)
-    node = Attention(
-        f"attention_{call.outputs[0]}", "fuselens.attention.default", tuple(Ref(given[n].name) for n in _FUSED[:3]), (),
-        call.outputs[:1], (), "", call.origin, call.spans, axes,
-    )  # fmt: skip
-    return node.with_body(body, result)
+    return batch, heads, rows, keys
 
 
 def _scores(axes: tuple[Axis, ...], scale: float, causal: bool, bias: Buffer | None) -> tuple[tuple[Op, ...], str]:

@@ -11,7 +11,8 @@ from sympy import Expr
 
 from fuselens.ir.affine import ZERO
 from fuselens.ir.loops import Axis, Buffer, Extern, Graph, Kernel, Loop, Op
-from fuselens.schedule.sites.convolution import convolution, windows_of
+from fuselens.record.report import Span
+from fuselens.schedule.sites.convolution import Border, Convolution, convolution, windows_of
 
 MOST_TAPS = 64
 _DTYPES = ("f32", "f16", "bf16")
@@ -59,56 +60,87 @@ def matched(before: Graph, after: Graph, names: Iterable[str]) -> list[Group]:
 
 def _loop(graph: Graph, call: Extern) -> Loop | None:
     c = convolution(graph, call)
-    if c is None or c.groups == 1 or not all(c.groups == n for n in (c.image.sizes[1], c.weight.sizes[0])):
+    if c is None or not _has_few_taps(c):
         return None
-    held = (c.image, c.weight, c.out, *(() if c.bias is None else (c.bias,)))
-    taps = c.weight.sizes[2:]
-    if c.weight.sizes[1] != 1 or c.out.dtype not in _DTYPES or any(b.dtype != c.out.dtype for b in held):
-        return None
-    if not all(t.is_Integer for t in taps) or not 1 < sympy.Mul(*taps) <= MOST_TAPS:
-        return None
-    view, borders = windows_of(c)
     axes = tuple(Axis(f"i{k}", size) for k, size in enumerate(c.out.sizes))
-    image, channel, *windows = (a.symbol for a in axes)
-    ops: list[Op] = []
+    points = tuple(a.symbol for a in axes)
+    body = _Body(call.spans)
+    total = _summed(body, c, points)
+    result = total if c.out.dtype == "f32" else body.op("cast", total, dtype=c.out.dtype)
+    store = Op("store0", "store", (c.out.name, sympy.expand(c.out.index(points)), result), c.out.dtype, call.spans)
+    return Loop(call.name, axes, (), (*body.ops, store), call.origin, call.spans)
 
-    def op(kind: str, *args: object, dtype: str = "f32") -> str:
-        ops.append(Op(f"t{len(ops)}", kind, args, dtype, call.spans))
-        return ops[-1].name
 
-    def loaded(buffer: Buffer, index: Expr) -> str:
-        value = op("load", buffer.owner, sympy.expand(index), dtype=buffer.dtype)
-        return value if buffer.dtype == "f32" else op("cast", value)
+def _has_few_taps(c: Convolution) -> bool:
+    """Whether each channel is convolved by itself, with a number of taps that is known, and all buffers have one dtype."""
+    if c.groups == 1 or c.weight.sizes[1] != 1 or not all(c.groups == n for n in (c.image.sizes[1], c.weight.sizes[0])):
+        return False
+    held = (c.image, c.weight, c.out, *(() if c.bias is None else (c.bias,)))
+    if c.out.dtype not in _DTYPES or any(b.dtype != c.out.dtype for b in held):
+        return False
+    taps = c.weight.sizes[2:]
+    return all(t.is_Integer for t in taps) and bool(1 < sympy.Mul(*taps) <= MOST_TAPS)
 
-    def inside(place: Expr, end: Expr, below: bool, beyond: bool) -> str:
-        at = op("cast", op("index", place, dtype="i64"), dtype="i32")
-        low = op("ge", at, op("const", 0, dtype="i32"), dtype="bool") if below else ""
-        high = op("lt", at, op("cast", op("index", end, dtype="i64"), dtype="i32"), dtype="bool") if beyond else ""
-        return op("and", low, high, dtype="bool") if low and high else low or high
 
-    total = "" if c.bias is None else loaded(c.bias, c.bias.index((channel,)))
-    zero = op("const", 0.0)
-    conditions: dict[tuple[int, int], str] = {}
-    for tap in itertools.product(*(range(int(t)) for t in taps)):
+class _Body:
+    """The ops of a loop, as they are written."""
+
+    def __init__(self, spans: tuple[Span, ...]) -> None:
+        self.ops: list[Op] = []
+        self._spans = spans
+
+    def op(self, kind: str, *args: object, dtype: str = "f32") -> str:
+        self.ops.append(Op(f"t{len(self.ops)}", kind, args, dtype, self._spans))
+        return self.ops[-1].name
+
+    def load(self, buffer: Buffer, index: Expr) -> str:
+        """An element in single precision."""
+        value = self.op("load", buffer.owner, sympy.expand(index), dtype=buffer.dtype)
+        return value if buffer.dtype == "f32" else self.op("cast", value)
+
+    def inside(self, place: Expr, end: Expr, below: bool, beyond: bool) -> str:
+        """Whether ``place`` is in the image: not ``below`` 0, not ``beyond`` its end, where that may be."""
+        at = self.op("cast", self.op("index", place, dtype="i64"), dtype="i32")
+        low = high = ""
+        if below:
+            low = self.op("ge", at, self.op("const", 0, dtype="i32"), dtype="bool")
+        if beyond:
+            limit = self.op("cast", self.op("index", end, dtype="i64"), dtype="i32")
+            high = self.op("lt", at, limit, dtype="bool")
+        return self.op("and", low, high, dtype="bool") if low and high else low or high
+
+
+def _summed(body: _Body, c: Convolution, points: tuple[sympy.Symbol, ...]) -> str:
+    """The sum over all taps at ``points`` of the result, with the bias."""
+    image, channel, *windows = points
+    view, borders = windows_of(c)
+    total = "" if c.bias is None else body.load(c.bias, c.bias.index((channel,)))
+    zero = body.op("const", 0.0)
+    conditions: dict[tuple[int, int], str] = {}  # by dimension and tap
+    for tap in itertools.product(*(range(int(t)) for t in c.weight.sizes[2:])):
         numbers = tuple(map(sympy.Integer, tap))
         point = (image, *windows, *numbers, channel)
         index, held = view.index(point), ""
         for border in borders:
-            below, beyond = border.leaves(tap[border.window - 1], c.out.sizes[1 + border.window])
-            place = limited = border.place(point)
-            limited = sympy.Max(limited, ZERO) if below else limited
-            limited = sympy.Min(limited, border.size - 1) if beyond else limited
-            index = index + (limited - place) * border.reach
-            key = border.window, tap[border.window - 1]
-            if (below or beyond) and key not in conditions:
-                conditions[key] = inside(place, border.size, below, beyond)
-            if key in conditions:
-                held = op("and", held, conditions[key], dtype="bool") if held else conditions[key]
-        value = loaded(view, index)
-        value = op("where", held, value, zero) if held else value
-        value = op("mul", value, loaded(c.weight, c.weight.index((channel, ZERO, *numbers))))
-        total = op("add", total, value) if total else value
-    result = total if c.out.dtype == "f32" else op("cast", total, dtype=c.out.dtype)
-    place = c.out.index(tuple(a.symbol for a in axes))
-    ops.append(Op("store0", "store", (c.out.name, sympy.expand(place), result), c.out.dtype, call.spans))
-    return Loop(call.name, axes, (), tuple(ops), call.origin, call.spans)
+            index, condition = _limited(body, border, c.out, point, index, conditions)
+            held = body.op("and", held, condition, dtype="bool") if held and condition else held or condition
+        value = body.load(view, index)
+        value = body.op("where", held, value, zero) if held else value
+        value = body.op("mul", value, body.load(c.weight, c.weight.index((channel, ZERO, *numbers))))
+        total = body.op("add", total, value) if total else value
+    return total
+
+
+def _limited(
+    body: _Body, border: Border, out: Buffer, point: tuple[Expr, ...], index: Expr, conditions: dict[tuple[int, int], str]
+) -> tuple[Expr, str]:  # fmt: skip
+    """``index`` of the element at ``point``, or of the nearest in the image; and what says that it is there, "" where it always is."""
+    tap = int(point[border.tap])
+    below, beyond = border.leaves(tap, out.sizes[1 + border.window])
+    place = limited = border.place(point)
+    limited = sympy.Max(limited, ZERO) if below else limited
+    limited = sympy.Min(limited, border.size - 1) if beyond else limited
+    key = border.window, tap
+    if (below or beyond) and key not in conditions:
+        conditions[key] = body.inside(place, border.size, below, beyond)
+    return index + (limited - place) * border.reach, conditions.get(key, "")

@@ -160,14 +160,31 @@ def _reader(graph: Graph, site: Site) -> Kernel | None:
 
 def _maker(graph: Graph, site: Site, which: int) -> Maker | None:
     """What makes an operand, if that is a kernel of points that makes nothing else, and nobody else wants the operand."""
-    factors = site.operands.factors
-    operand, other = factors[which], factors[1 - which]
-    dimensions = len(operand.sizes)
-    if dimensions > 3 or site.operands.borders[which]:
+    operand = site.operands.factors[which]
+    if len(operand.sizes) > 3 or site.operands.borders[which]:
         return None
-    owner = operand.owner
+    kernel, turned = _only_maker(graph, site, which), _is_turned(graph, operand)
+    if kernel is None or turned is None:
+        return None
+    stores = [o for o in kernel.ops() if o.op == "store"]
+    if len(stores) != 1:
+        return None
+    *_, high, wide = operand.sizes
+    sizes = (site.operands.batch, *((wide, high) if turned else (high, wide)))
+    places = places_of({sympy.sympify(stores[0].args[1])}, kernel, sizes, graph.hint)
+    if places is None or not all(p.is_Symbol or p == 0 for p in places.at):
+        return None
+    batch, outer, inner = (p.name if isinstance(p, sympy.Symbol) else "" for p in places.at)
+    return Maker(kernel, places.change, batch, outer, inner, turned)
+
+
+def _only_maker(graph: Graph, site: Site, which: int) -> Kernel | None:
+    """The kernel of points that writes an operand, if only the product reads that, and what it reads itself stays as it is until
+    then."""
+    factors = site.operands.factors
+    owner = factors[which].owner
     users = [n for n in graph.nodes if not isinstance(n, Loop) and owner in used(graph, n)]
-    if len(users) != 2 or users[1] is not site.call or other.owner == owner or owner in wanted(graph):
+    if len(users) != 2 or users[1] is not site.call or factors[1 - which].owner == owner or owner in wanted(graph):
         return None
     kernel = users[0]
     if not isinstance(kernel, Kernel) or not _is_pointwise(kernel) or kernel.writes() != (owner,):
@@ -176,19 +193,19 @@ def _maker(graph: Graph, site: Site, which: int) -> Maker | None:
     between = graph.nodes[place[id(kernel)] + 1 : place[id(site.reader or site.call)] + 1]
     if any(set(kernel.reads()) & written(graph, n) for n in between if not isinstance(n, Loop)):
         return None
-    high, wide = operand.sizes[-2], operand.sizes[-1]
-    strides = operand.strides
-    plain = strides[-2:] == (wide, 1)
-    whole = strides[:-2] in ((), (high * wide,)) and operand.offset == 0
-    if not whole or not (plain or strides[-2:] == (1, high)) or graph.buffers[owner].numel() != operand.numel():
+    return kernel
+
+
+def _is_turned(graph: Graph, operand: Buffer) -> bool | None:
+    """Whether an operand lies by columns in memory, where it is all that lies there, by rows or by columns; None elsewhere."""
+    *_, high, wide = operand.sizes
+    if operand.strides[:-2] not in ((), (high * wide,)) or operand.offset != 0:
         return None
-    stores = [o for o in kernel.ops() if o.op == "store"]
-    sizes = (site.operands.batch, *((high, wide) if plain else (wide, high)))
-    places = places_of({sympy.sympify(stores[0].args[1])}, kernel, sizes, graph.hint)
-    if places is None or len(stores) != 1 or not all(p.is_Symbol or p == 0 for p in places.at):
+    if graph.buffers[operand.owner].numel() != operand.numel():
         return None
-    batch, outer, inner = (p.name if isinstance(p, sympy.Symbol) else "" for p in places.at)
-    return Maker(kernel, places.change, batch, outer, inner, not plain)
+    if operand.strides[-2:] == (wide, 1):
+        return False
+    return True if operand.strides[-2:] == (1, high) else None
 
 
 def used(graph: Graph, node: Extern | Kernel) -> set[str]:
