@@ -169,7 +169,7 @@ def _maker(graph: Graph, site: Site, which: int) -> Maker | None:
     stores = [o for o in kernel.ops() if o.op == "store"]
     if len(stores) != 1:
         return None
-    *_, high, wide = operand.sizes
+    high, wide = list(operand.sizes)[-2:]
     sizes = (site.operands.batch, *((wide, high) if turned else (high, wide)))
     places = places_of({sympy.sympify(stores[0].args[1])}, kernel, sizes, graph.hint)
     if places is None or not all(p.is_Symbol or p == 0 for p in places.at):
@@ -198,7 +198,7 @@ def _only_maker(graph: Graph, site: Site, which: int) -> Kernel | None:
 
 def _is_turned(graph: Graph, operand: Buffer) -> bool | None:
     """Whether an operand lies by columns in memory, where it is all that lies there, by rows or by columns; None elsewhere."""
-    *_, high, wide = operand.sizes
+    high, wide = list(operand.sizes)[-2:]
     if operand.strides[:-2] not in ((), (high * wide,)) or operand.offset != 0:
         return None
     if graph.buffers[operand.owner].numel() != operand.numel():
