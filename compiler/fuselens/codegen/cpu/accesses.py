@@ -8,9 +8,9 @@ from sympy.core.operations import LatticeOp
 
 from ...ir.loops import Kernel, Op, element, indirect_names
 from ..expressions import C, linear, names_in, print_factor, print_index, slopes
+from ..operands import Value
 from ..source import Unsupported, Writer
 from .parts import REGISTER
-from .scalar_ops import Value
 from .streams import streams
 from .unit import Unit
 from .values import ValueWriter, lane_zero

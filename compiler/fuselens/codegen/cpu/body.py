@@ -12,12 +12,13 @@ from sympy import Expr
 from ...ir.loops import ITEMSIZE, Axis, Kernel, Op, element
 from ..expressions import C, names_in, print_factor, print_index
 from ..nest import index_of
+from ..operands import Value
 from ..source import Unsupported, Writer
 from .effort import CHAINS, HEAVY
 from .fetches import LINE, Fetch, dearest_pass, next_row
 from .folds import Fold, FoldWriter
 from .parts import REGISTER
-from .scalar_ops import TABLE, Value, bitcast, cast
+from .scalar_ops import TABLE, bitcast, cast
 from .unit import Unit
 from .values import BodyLoop, Slot, lane_zero
 

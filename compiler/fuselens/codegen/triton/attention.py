@@ -13,9 +13,9 @@ import sympy
 from sympy import Expr
 
 from ...ir.loops import ITEMSIZE, Attention, Buffer, Kernel, Op, Phase, element, indirect_names, symbol
-from ..cpu.scalar_ops import Value
 from ..expressions import TRITON, names_in, print_factor, print_index
 from ..nest import Nest
+from ..operands import Value
 from ..source import KernelInfo, Writer
 from .attention_blocks import AttentionBlocks
 from .folds import next_power_of_two

@@ -13,9 +13,9 @@ import sympy
 from sympy import Expr
 
 from ...ir.loops import Axis, Graph, Kernel, Op, element, indirect_names
-from ..cpu.scalar_ops import Value
 from ..expressions import TRITON, names_in, print_factor, print_index
 from ..nest import Nest, index_of, simplify
+from ..operands import Value
 from ..source import Unsupported, Writer
 from .attention_blocks import AttentionBlocks
 from .blocks import Blocks

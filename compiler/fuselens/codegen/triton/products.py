@@ -12,9 +12,9 @@ from sympy import Expr
 
 from ...ir.affine import within
 from ...ir.loops import ITEMSIZE, Axis, Op, Phase, indirect_names
-from ..cpu.scalar_ops import Value
 from ..expressions import TRITON, linear, names_in, print_index
 from ..nest import index_of
+from ..operands import Value
 from ..source import Unsupported
 from .folds import blocks_of
 from .operations import Slot

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ...ir.loops import Op
 from ...torch_private import largest_float8
-from ..cpu.scalar_ops import Value, rounded
+from ..operands import Value, rounded
 from ..source import Unsupported
 from . import clusters
 
