@@ -18,7 +18,7 @@ from ..nest import Nest
 from ..operands import Value
 from ..source import KernelInfo, Writer
 from .attention_blocks import AttentionBlocks
-from .folds import next_power_of_two
+from .blocks import next_power_of_two
 from .operations import Operations, Slot, Unit
 from .scalar_ops import TYPES
 

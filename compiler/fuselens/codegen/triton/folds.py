@@ -8,6 +8,7 @@ from sympy import Expr
 from ...ir.loops import Op, Phase
 from ..expressions import TRITON, linear, names_in, print_factor
 from ..nest import index_of
+from .blocks import next_power_of_two
 from .ends import Ends, ends
 from .operations import Operations
 from .scalar_ops import TYPES, literal
@@ -29,8 +30,7 @@ class Folds(Operations):
         parts = None if persistent else ends(self.kernel, phase, self.unit.graph, width)
         inside = self._inside(phase)
         folds = [op for op in phase.body if op.op == "reduce"]
-        self.shape_names = frozenset(a.name for a in self.kernel.axes)
-        self.mask, self.spread = self.point_mask, "tl.zeros([XBLOCK, 1], tl.int32)"
+        self._at_points()
         self._straight([op for op in phase.body if op.name not in inside])
         self.columns = frozenset(a.name for a in phase.axes)
         self.shape_names |= self.columns
@@ -85,6 +85,11 @@ class Folds(Operations):
             self.places.clear()
         for op in folds:
             self._finish(op)
+
+    def _at_points(self) -> None:
+        """What follows is of the program's points, without columns."""
+        self.shape_names = frozenset(a.name for a in self.kernel.axes)
+        self.mask, self.spread = self.point_mask, "tl.zeros([XBLOCK, 1], tl.int32)"
 
     def _columns_of(self, phase: Phase, block: str) -> str:
         """The numbers of a block's columns, of 64 bits where elements of a row may lie so far apart."""
@@ -311,16 +316,3 @@ def _is_far(op: Op, phase: Phase) -> bool:
     form = linear(index, frozenset(a.name for a in phase.axes))
     steps = [form.coefficients.get(a.name, sympy.S.Zero) * a.size for a in phase.axes]
     return bool(form.tangled) or sum(abs(int(s)) for s in steps if s.is_Integer) >= 2**31
-
-
-def next_power_of_two(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
-
-
-def blocks_of(total: Expr, block: int) -> Expr:
-    """The number of blocks that cover ``total`` points."""
-    if block == 1:
-        return sympy.sympify(total)
-    if total.is_Integer:
-        return sympy.Integer(-(-int(total) // block))
-    return sympy.floor((total + block - 1) / block)

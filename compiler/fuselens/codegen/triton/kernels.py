@@ -23,9 +23,8 @@ from ..traffic import bytes_moved
 from . import attention_blocks
 from .attention import AttentionWriter, pointee
 from .attention_blocks import AttentionBlocks
-from .blocks import Blocks, Work, candidates
+from .blocks import Blocks, Work, blocks_of, candidates, next_power_of_two
 from .directions import contiguous_along_points
-from .folds import blocks_of, next_power_of_two
 from .operations import Unit
 from .products import Products, descriptors_of
 from .scalar_ops import FUNCTION_NEEDS, FUNCTIONS

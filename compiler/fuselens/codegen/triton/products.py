@@ -16,7 +16,7 @@ from ..expressions import TRITON, linear, names_in, print_index
 from ..nest import index_of
 from ..operands import Value
 from ..source import Unsupported
-from .folds import blocks_of
+from .blocks import blocks_of
 from .operations import Slot
 from .rows import Rows
 from .tiles import Tiles
