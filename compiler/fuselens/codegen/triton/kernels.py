@@ -23,6 +23,7 @@ from ..traffic import bytes_moved
 from . import attention_blocks
 from .attention import AttentionWriter, pointee
 from .attention_blocks import AttentionBlocks
+from .attention_plan import default_blocks
 from .blocks import Blocks, Work, blocks_of, candidates, next_power_of_two
 from .directions import contiguous_along_points
 from .operations import Unit
@@ -78,8 +79,7 @@ def variants(graph: Graph) -> dict[str, tuple[Blocks, ...] | tuple[AttentionBloc
         reuses = writer.chosen.across == 1 and writer.reused_axes() is not None
         found[kernel.name] = candidates(Work.of(writer.kernel, graph, along), writer.chosen, reuses)
     for node in graph.attentions():
-        default = AttentionWriter(Unit(graph), node, Writer("#", "    ")).blocked
-        found[node.name] = attention_blocks.candidates(graph, node, default)
+        found[node.name] = attention_blocks.candidates(graph, node, default_blocks(graph, node))
     return found
 
 
