@@ -10,7 +10,7 @@ from sympy import Expr
 from ...ir.loops import Op
 from ..expressions import print_factor
 from ..nest import FEW_COLUMNS, LONG_FOLD
-from .body import ROWS, UNROLL
+from .body import ROWS, UNROLL, PhaseBody
 from .effort import PARALLEL_WORK, dearness
 from .scans import independent, needed
 from .units import UnitWriter
@@ -112,7 +112,7 @@ class ChunkWriter(UnitWriter):
         for fold in folds:
             fold.name += "_part"
             self._declare(fold)
-        self._level(0, body, levels, loops, folds, vector, position)
+        self._level(0, PhaseBody(body, levels, loops, folds, vector, position))
         for scan in self.scans.values():
             out.put(f"if (!shared) {scan.carry} = join({scan.carry}, {scan.into});")
         at = "[u]" if self.across > 1 else ""
@@ -166,7 +166,7 @@ class ChunkWriter(UnitWriter):
         first, body = loops[0], needed(body)
         whole, (first.lo, first.hi) = (first.lo, first.hi), (lo, hi)
         levels = self._levels(body, {l.axis.name: k + 1 for k, l in enumerate(loops)}, vector, len(loops))
-        self._level(0, body, levels, loops, [], vector, position)
+        self._level(0, PhaseBody(body, levels, loops, [], vector, position))
         first.lo, first.hi = whole
         for scan in scans:
             out.put(f"{scan.carry}_parts[chunk] = {scan.into};")
