@@ -92,7 +92,9 @@ class TileWriter(BodyWriter):
         sizes = [ITEMSIZE[self._dtype(o)] for o in self._tiled()]
         size = max(sizes, default=1)
         line = LINE // size
-        whole = max([self.width, *(self._register(s) // s for s in sizes)])  # edge of what is written, or moved, at once
+        whole = max(
+            [self.width, *(self._register(s) // s for s in sizes)]
+        )  # edge of what is written, or moved, at once
         shortest = min(self.nest.hint(self.nest.size(a)) for a in (self.plan.tile, self.plan.vector))
         if sizes and self.width > 1 and shortest * size >= RUN // 2 and self._far():
             self.small, self.rows, self.edge = True, LINE // 4, min(4 * EDGE, RUN // size)
