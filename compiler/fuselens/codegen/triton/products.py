@@ -251,7 +251,7 @@ class Products(Rows):
             self.mask = " & ".join(dict.fromkeys(self.masks.values()))
             text, dtype = self._operand(factor, inside, mask, start, turned=bool(k))
             values.append((f"tl.broadcast_to({text}, {'[DEPTH, XBLOCK]' if k else '[YBLOCK, DEPTH]'})", dtype))
-        out.put(f"{name} = {_dot(*values, name, tiles.tf32)}", total.spans)
+        out.put(f"{name} = {_dot(values[0], values[1], name, tiles.tf32)}", total.spans)
         out.close("")
         for axis in axes:
             self.masks.pop(axis.name, None)
