@@ -15,7 +15,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 EXTENSIONS = {
-    "fuselens.capture._hook": "compiler/fuselens/capture/_hook.c",
+    "fuselens.capture.hook._hook": "compiler/fuselens/capture/hook/_hook.c",
     "fuselens.runtime._launch": "compiler/fuselens/runtime/_launch.c",
     "fuselens.runtime._program": "compiler/fuselens/runtime/_program.c",
     "fuselens.sandbox._wall": "compiler/fuselens/sandbox/_wall.c",

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import torch
 
-from fuselens.codegen.cpu.isa import ISAS
+from fuselens.codegen.cpu.vectors.isa import ISAS
 from fuselens.config import from_environment
 from fuselens.runtime.build import build, host_isa
-from fuselens.runtime.cache import Cache
+from fuselens.runtime.cache.store import Cache
 
 _SOURCE = """
 typedef float v __attribute__((vector_size(BYTES)));

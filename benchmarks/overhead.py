@@ -167,7 +167,7 @@ class Child:
 
     def guards(self, name: str) -> dict[str, float]:
         """Evaluation of the guards of the compiled function or of its module's ``forward``."""
-        from fuselens.capture import _hook
+        from fuselens.capture.hook import _hook
 
         fn, args = self.captured[name]
         function, args = (type(fn).forward, (fn, *args)) if CALLS[name] else (fn, args)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         set_stance,
         substitute_in_graph,
     )
-    from .notices import FuselensWarning
+    from .record.notices import FuselensWarning
 
 __version__ = "0.1.0"
 __all__ = [
@@ -65,7 +65,7 @@ def __getattr__(name: str) -> Any:
 
         return module
     if name == "FuselensWarning":
-        from . import notices  # a filter of warnings needs no torch
+        from .record import notices  # a filter of warnings needs no torch
 
         return notices.FuselensWarning
     if name in __all__:
@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _import_api() -> None:
-    from .collector import importing
+    from .system.collector import importing
 
     with importing():  # otherwise half the time is the collector's
         from . import api as api

@@ -19,14 +19,20 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from . import backends, diagnostics, live, sandbox, torch_private
+from . import backends, live, sandbox, torch_private
 from .backends import list_backends, register_backend
-from .capture import _hook
-from .capture import explore as explore_state
 from .capture.breaks import BackendError, CodedError, ConstraintError, GraphBreakError, RecompileError, UsageError
-from .capture.frame import Captured, FrameCompiler
-from .capture.size_marks import mark_dynamic, mark_static, mark_static_address, mark_unbacked, maybe_mark_dynamic
-from .capture.switches import error_on_graph_break
+from .capture.frame import explore as explore_state
+from .capture.frame.frame import Captured, FrameCompiler
+from .capture.hook import _hook
+from .capture.program.size_marks import (
+    mark_dynamic,
+    mark_static,
+    mark_static_address,
+    mark_unbacked,
+    maybe_mark_dynamic,
+)
+from .capture.program.switches import error_on_graph_break
 from .config import MODES, Config, from_environment, with_options
 from .control import (
     allow_in_graph,
@@ -41,7 +47,8 @@ from .control import (
 from .ir.printable import graph_module
 from .modules import CompiledModule, proxy
 from .pipeline import Recorder, compile_graph, prepare
-from .report import Frame, Report, RunResult, Span
+from .record import diagnostics
+from .record.report import Frame, Report, RunResult, Span
 
 __all__ = [
     "Annotation", "BackendError", "CodedError", "CompiledModule", "ConstraintError", "GraphBreakError",
@@ -465,7 +472,7 @@ def compare(
 
     Both draw eager's random numbers.
     """
-    from . import comparison
+    from .inputs import comparison
     from .runtime.program import without_pool
 
     config = dataclasses.replace(config, explore=False, fallback_random=True)

@@ -1,6 +1,6 @@
 """The command line: ``fuselens check | explain | run | serve | codes | cache``.
 
-Files are compiled in child processes (:mod:`fuselens.isolation`), exactly as in the editor: a file that hangs or aborts
+Files are compiled in child processes (:mod:`fuselens.checking.isolation`), exactly as in the editor: a file that hangs or aborts
 costs its own check. What is printed is a view of the reports that come back.
 """
 
@@ -17,11 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import config, console, diagnostics, discovery, isolation, source_text, views, wire
-from .report import FileReport, RunResult
+from . import config
+from .checking import isolation
+from .record import diagnostics, views, wire
+from .record.report import FileReport, RunResult
+from .source import discovery
+from .system import console, source_text
 
 if TYPE_CHECKING:
-    from .runtime import cache_contents
+    from .runtime.cache import contents as cache_contents
 
 _SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__", "build", "dist", "venv", "env"})
 _KINDS = "graph, results, cpp, cubin, measured and inputs"
@@ -459,7 +463,8 @@ def _codes(arguments: argparse.Namespace) -> int:
 
 
 def _cache(arguments: argparse.Namespace) -> int:
-    from .runtime import cache_contents, cache_place
+    from .runtime.cache import contents as cache_contents
+    from .runtime.cache import place as cache_place
 
     directory = config.from_environment().cache_dir
     if why := cache_place.objection(directory):

@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from .capture import _hook, marks, rules
-from .capture import stance as stances
 from .capture.breaks import UsageError
+from .capture.hook import _hook
+from .capture.program import marks
+from .capture.program import stance as stances
+from .capture.rules import table as rules
 from .modules import proxy
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -90,7 +92,7 @@ def cudagraph_mark_step_begin() -> None:
     """A step of the program begins. With ``mode="reduce-overhead"`` results stay what they are for as long as they are held,
     so nothing is overwritten and no program needs this; memory of recordings that are gone is given back here.
     """
-    recorded = sys.modules.get("fuselens.runtime.cuda_graphs")
+    recorded = sys.modules.get("fuselens.runtime.gpu.cuda_graphs")
     if recorded is not None:
         recorded.step_begins()
 

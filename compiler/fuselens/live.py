@@ -28,8 +28,9 @@ from multiprocessing import util as multiprocessing
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from . import ownership, plain, wire
-from .report import Diagnostic, Shape, Span
+from .record import plain, wire
+from .record.report import Diagnostic, Shape, Span
+from .system import ownership
 
 QUEUE = 1024  # events that wait for one server; what comes beyond is dropped
 PERIOD = 0.25  # seconds between two looks at the times of calls

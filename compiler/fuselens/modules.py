@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .capture import calls
-from .capture.rules import rule
+from .capture.calls import calls
+from .capture.rules.table import rule
 
 if TYPE_CHECKING:
     from .capture.machine import Machine
-    from .capture.values import Value
+    from .capture.values.algebra import Value
 
 
 class CompiledModule(torch.nn.Module):

@@ -1,8 +1,8 @@
 """The worker: ``python -m fuselens.worker`` in the user's interpreter, on behalf of the language server.
 
-Reads :class:`fuselens.wire.Request` on stdin and writes :class:`fuselens.wire.Event` on stdout. torch, the compiler and
+Reads :class:`fuselens.record.wire.Request` on stdin and writes :class:`fuselens.record.wire.Event` on stdout. torch, the compiler and
 the third-party packages that the checked files import are loaded once, here; each request is a child process, see
-:mod:`fuselens.isolation`. The worker itself never executes a line of the workspace.
+:mod:`fuselens.checking.isolation`. The worker itself never executes a line of the workspace.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from . import discovery, isolation, wire
+from .checking import isolation
+from .record import wire
+from .source import discovery
 
 _RETRY_SECONDS = 3.0
 _OURS = frozenset({"torch", "fuselens", "fuselens_server"})

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 
-from fuselens import console
+from fuselens.system import console
 
 from .ending import Source
 from .registration import create

@@ -10,13 +10,14 @@ from lsprotocol import types as lsp
 from pygls import uris
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 
-from fuselens.report import Report, RunResult
+from fuselens.record.report import Report, RunResult
 
-from . import messages
-from .document_uri import ReportDocument
-from .features import code_actions, documents, summary
+from .client import messages
+from .documents import stages as documents
+from .features import code_actions, summary
 from .server import FuselensServer
-from .view import View
+from .texts.document_uri import ReportDocument
+from .texts.view import View
 
 REQUEST_FAILED = lsp.LSPErrorCodes.RequestFailed.value
 

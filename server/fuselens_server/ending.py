@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from .sessions import alive
+from .work.sessions import alive
 
 GRACE_SECONDS = 3.0  # for the event loop to end by itself
 _LOOK_SECONDS = 1.0  # between two looks at the client

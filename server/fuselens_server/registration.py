@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from . import commands, lifecycle, synchronization
+from . import commands
+from .client import lifecycle
+from .documents import links as document_links
+from .documents import stages as documents
 from .features import (
     code_actions,
     code_lens,
     diagnostics,
-    document_links,
-    documents,
     highlight,
     hover,
     inlay_hints,
@@ -17,6 +18,7 @@ from .features import (
     workspace_symbols,
 )
 from .server import FuselensServer
+from .texts import synchronization
 
 MODULES = (
     lifecycle,

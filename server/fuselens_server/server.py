@@ -18,27 +18,28 @@ from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcParseError
 from pygls.lsp.server import LanguageServer
 
-from . import executed_cells, messages, notebooks
-from .abilities import Abilities
-from .checking import Checks
-from .configuration import Configuration
-from .convert import Encoding
+from .client import messages
+from .client.abilities import Abilities
+from .client.configuration import Configuration
+from .client.progress import CheckProgress
+from .client.protocol import FuselensProtocol, converter
+from .client.publishing import Publisher
+from .client.refreshes import Refreshes
+from .client.settings import Settings
+from .documents import stages as documents
+from .documents.virtual_documents import VirtualDocuments
 from .ending import Ending
-from .features import documents
-from .fix_trials import FixTrials
-from .later_texts import LaterTexts
-from .live import LiveRuns
-from .observed import Executed
-from .progress import CheckProgress
-from .protocol import FuselensProtocol, converter
-from .publishing import Publisher
-from .refreshes import Refreshes
-from .session import Document, Session
-from .settings import Settings
-from .view import View
-from .virtual_documents import VirtualDocuments
-from .warming import Warming
-from .worker_pool import WorkerPool, WorkerStatus
+from .texts import executed_cells, notebooks
+from .texts.convert import Encoding
+from .texts.observed import Executed
+from .texts.session import Document, Session
+from .texts.view import View
+from .work.checking import Checks
+from .work.fix_trials import FixTrials
+from .work.later_texts import LaterTexts
+from .work.live import LiveRuns
+from .work.warming import Warming
+from .work.worker_pool import WorkerPool, WorkerStatus
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ import pytest
 import torch
 
 import fuselens
-from fuselens import views
+from fuselens.record import views
 
 log = logging.getLogger("fuselens.test")
 PATH = pathlib.Path(__file__)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from fuselens.collector import importing, uncollected
+from fuselens.system.collector import importing, uncollected
 
 
 def is_old(made: Any) -> bool:

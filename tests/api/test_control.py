@@ -620,7 +620,7 @@ def test_both_compilers_in_one_process(run):
         close(f(x), want)
         outer = torch.nn.Sequential(torch.compile(torch.nn.Linear(3, 3), backend="eager"))
         close(compiled(outer)(x), outer(x))
-        from fuselens.capture import _hook
+        from fuselens.capture.hook import _hook
         assert not _hook.is_installed() and _hook.stats()["active_regions"] == 0
         close(theirs(inner)(x), expected)
     """)

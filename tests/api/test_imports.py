@@ -19,7 +19,7 @@ FINDER = """
 """
 PREAMBLE = """
     import torch, fuselens, sys, types
-    from fuselens.capture import _hook
+    from fuselens.capture.hook import _hook
     from torch.func import functional_call, grad, vmap
     x = torch.arange(12.0).view(4, 3)
 """

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fuselens
-from fuselens.capture import _hook
+from fuselens.capture.hook import _hook
 
 Function = Callable[..., Any]
 Transform = Callable[[Function, tuple[Tensor, ...]], Function]

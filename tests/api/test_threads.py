@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fuselens
-from fuselens.capture import frame as capture_frame
+from fuselens.capture.frame import frame as capture_frame
 
 
 def t(*shape: int, seed: int = 0) -> torch.Tensor:

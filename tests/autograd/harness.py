@@ -21,7 +21,7 @@ from fuselens import torch_private
 from fuselens.autograd.joint import Joint, trace
 from fuselens.autograd.partition import Partition, forward_only, partition
 from fuselens.pipeline import sharing
-from fuselens.report import Span
+from fuselens.record.report import Span
 from fuselens.runtime.autograd_function import build
 
 Function = Callable[..., Any]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import fuselens
-from fuselens.report import Graph
+from fuselens.record.report import Graph
 
 
 def block(x: Tensor, v: Tensor, w: Tensor) -> Tensor:

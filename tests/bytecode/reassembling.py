@@ -13,7 +13,7 @@ import types
 import unittest
 from typing import Any
 
-from fuselens.capture import bytecode as bc
+from fuselens.capture.bytecode import instruction as bc
 
 
 def reassembled(code: types.CodeType) -> types.CodeType:

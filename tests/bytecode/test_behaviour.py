@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuselens.capture import bytecode as bc
+from fuselens.capture.bytecode import instruction as bc
 
 
 def reassembled(fn: types.FunctionType) -> types.FunctionType:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fuselens.capture import bytecode as bc
+from fuselens.capture.bytecode import instruction as bc
 
 ROOT = Path(sysconfig.get_path("stdlib"))
 PARTS = 16

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fuselens.capture import bytecode
+from fuselens.capture.bytecode import instruction as bytecode
 
 SCRIPT = Path(__file__).with_name("reassembling.py")
 SAMPLE = ["test_contextlib", "test_with", "test_patma"]

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 import fuselens
-from fuselens import comparison
-from fuselens.report import Report
+from fuselens.inputs import comparison
+from fuselens.record.report import Report
 
 STRICT = {"strict": True}
 

@@ -16,7 +16,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import fuselens
-from fuselens import comparison, torch_private
+from fuselens import torch_private
+from fuselens.inputs import comparison
 
 Make = Callable[[], Any]
 

@@ -41,8 +41,8 @@ import torch
 from hypothesis import strategies as st
 
 import fuselens
-from fuselens.capture import resuming
-from fuselens.capture.emit import RESUME_MARK
+from fuselens.capture.frame import resuming
+from fuselens.capture.frame.emit import RESUME_MARK
 
 PRELUDE = """
 import collections, contextlib, dataclasses, enum, functools, itertools, math, operator

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import fuselens
-from fuselens.diagnostics import TABLE
+from fuselens.record.diagnostics import TABLE
 
 from .harness import check, run
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fuselens
-from fuselens.report import Diagnostic
+from fuselens.record.report import Diagnostic
 
 from .harness import check
 

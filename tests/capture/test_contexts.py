@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 from .harness import check
 from .programs import Program, Programs, t, verify

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fuselens
-from fuselens.report import Report
+from fuselens.record.report import Report
 from tests.capture.harness import check
 
 SCALE = 3

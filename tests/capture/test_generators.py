@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 from .programs import Program, Programs, t, verify
 

@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 import fuselens
-from fuselens import comparison, views
-from fuselens.capture import _hook
+from fuselens.capture.hook import _hook
+from fuselens.inputs import comparison
+from fuselens.record import views
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 Scenario = Callable[[Wrap], Iterator[Any]]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 Point = namedtuple("Point", "x y z", defaults=[7])
 GLOBAL: Any = None

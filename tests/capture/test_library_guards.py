@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 from .test_library_containers import shown
 

@@ -16,7 +16,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 import fuselens
-from fuselens import comparison, report
+from fuselens.inputs import comparison
+from fuselens.record import report
 
 from .databases import database
 

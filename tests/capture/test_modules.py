@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.utils import parametrize, spectral_norm, weight_norm
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 from .programs import Program, Programs, t, verify
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 from .programs import Program, Programs, t, verify
 

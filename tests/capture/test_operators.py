@@ -19,7 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 from .operator_samples import NOT_SHARED, OPERATORS, RESHAPING, UNINITIALISED, observe, tensors
 

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import fuselens
-from fuselens import comparison, report
+from fuselens.inputs import comparison
+from fuselens.record import report
 
 from .databases import database
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn, optim
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 from .harness import check
 from .programs import t

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 import fuselens
-from fuselens.capture import _hook
+from fuselens.capture.hook import _hook
 
 OWN = os.path.dirname(fuselens.__file__) + os.sep
 HANDS_OVER = os.path.join("capture", "resuming.py")  # calls what comes after a break, as the program runs

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import fuselens
-from fuselens import comparison
-from fuselens.capture import _hook
+from fuselens.capture.hook import _hook
+from fuselens.inputs import comparison
 
 from .programs import t
 

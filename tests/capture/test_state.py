@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 Wrap = Callable[..., Any]
 Scenario = Callable[[Wrap], Iterator[Any]]

@@ -18,8 +18,9 @@ import pytest
 import torch
 
 import fuselens
-from fuselens.capture import _hook, resuming
-from fuselens.capture.emit import RESUME_MARK
+from fuselens.capture.frame import resuming
+from fuselens.capture.frame.emit import RESUME_MARK
+from fuselens.capture.hook import _hook
 
 HANDS_OVER = [(resuming.__file__, "run_tails"), (resuming.__file__, "__call__")]
 x = torch.tensor([1.0, -2.0, 3.0])

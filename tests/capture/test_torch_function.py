@@ -12,7 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 from .programs import Program, Programs, t, verify
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 x = torch.arange(6.0).view(2, 3)
 BACKENDS = ["eager", "aot_eager", "fuselens", lambda gm, inputs: gm.forward]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fuselens import check
+from fuselens.checking import check
 from fuselens.config import Config
-from fuselens.report import Diagnostic, FileReport, Report, Span
+from fuselens.record.report import Diagnostic, FileReport, Report, Span
 
 Written = Callable[..., Path]
 IMPORTED = Config(execution="import", explore=True)  # as all files that make nothing but values

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fuselens import check, plain
-from fuselens.isolation import config_of
-from fuselens.report import FileReport, Report
+from fuselens.checking import check
+from fuselens.checking.isolation import config_of
+from fuselens.record import plain
+from fuselens.record.report import FileReport, Report
 
 Written = Callable[..., Path]
 BODY = """\

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fuselens import check, cli
+from fuselens import cli
+from fuselens.checking import check
 from fuselens.config import Config
 
 Written = Callable[..., Path]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fuselens import check
-from fuselens.report import Report
+from fuselens.checking import check
+from fuselens.record.report import Report
 
 Written = Callable[..., Path]
 F = """

@@ -7,10 +7,11 @@ from textwrap import dedent
 
 import pytest
 
-from fuselens import check, cli
+from fuselens import cli
+from fuselens.checking import check
 from fuselens.config import Config
-from fuselens.discovery import SourceModule
-from fuselens.report import FileReport
+from fuselens.record.report import FileReport
+from fuselens.source.discovery import SourceModule
 
 HEAD = "import torch\nfrom torch import nn\n"
 NET = """\

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fuselens import recorded_inputs
-from fuselens.check import check_file
-from fuselens.recorded_inputs import NotRecordable, Recording, described, made, varying
+from fuselens.checking.check import check_file
+from fuselens.inputs import recorded_inputs
+from fuselens.inputs.recorded_inputs import NotRecordable, Recording, described, made, varying
 
 
 def f(x, n=1, *more, flag, **others): ...

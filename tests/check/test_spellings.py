@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fuselens import check
-from fuselens.discovery import discover
-from fuselens.report import Span
+from fuselens.checking import check
+from fuselens.record.report import Span
+from fuselens.source.discovery import discover
 
 HEAD = """\
 import functools, fuselens, torch

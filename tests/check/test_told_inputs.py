@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fuselens import views, wire
-from fuselens.check import check_file
+from fuselens.checking.check import check_file
 from fuselens.config import Config
-from fuselens.report import FileReport, Report
+from fuselens.record import views, wire
+from fuselens.record.report import FileReport, Report
 
 Written = Callable[..., Path]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fuselens import cli
-from fuselens.runtime import cache_place
-from fuselens.runtime.cache import Cache
+from fuselens.runtime.cache import place as cache_place
+from fuselens.runtime.cache.store import Cache
 
 KEY = "ab" + 38 * "0"
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fuselens import cli, diagnostics
+from fuselens import cli
+from fuselens.record import diagnostics
 
 GOOD = """import fuselens
 from jaxtyping import Float32

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fuselens import cli, source_text
+from fuselens import cli
+from fuselens.system import source_text
 
 MARKED = "import fuselens, torch\n\n@fuselens.compile\ndef f(x=torch.ones(3)):\n    ÿ = x + 1\n    print(ÿ)  # é → 😀\n    return ÿ * 2\n"
 LOCALES = {

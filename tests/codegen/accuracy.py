@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuselens.codegen.cpu.isa import ISAS
-from fuselens.codegen.cpu.parts import LIBM
-from fuselens.codegen.cpu.prelude import print_prelude
+from fuselens.codegen.cpu.vectors.isa import ISAS
+from fuselens.codegen.cpu.vectors.parts import LIBM
+from fuselens.codegen.cpu.vectors.prelude import print_prelude
 from fuselens.runtime.build import build
-from fuselens.runtime.cache import Cache
+from fuselens.runtime.cache.store import Cache
 
 from .graphs import ISA, config
 

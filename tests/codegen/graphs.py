@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuselens.capture import tensor_layout
-from fuselens.codegen.cpu.isa import ISAS
+from fuselens.capture.hook import tensor_layout
+from fuselens.codegen.cpu.vectors.isa import ISAS
 from fuselens.codegen.generate import generate
 from fuselens.config import Config
 from fuselens.ir.evaluate import evaluate

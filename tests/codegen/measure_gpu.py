@@ -7,8 +7,8 @@ import torch
 from fuselens.codegen.generate import generate
 from fuselens.ir.text import parse
 from fuselens.runtime.compile_graph import build
+from fuselens.schedule.gpu.split import for_gpu
 from fuselens.schedule.order import order
-from fuselens.schedule.split import for_gpu
 
 from .graphs import config
 from .test_gpu import on_gpu

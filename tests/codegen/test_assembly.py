@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from fuselens.codegen.source import Source
 from fuselens.codegen.triton.kernels import to_triton
+from fuselens.ir.contracts.source import Source
 from fuselens.ir.text import parse
-from fuselens.report import Line, Span
+from fuselens.record.report import Line, Span
 
 pytest.importorskip("triton")
 GRAPH = """\
@@ -53,7 +53,7 @@ def source() -> Source:
 
 @pytest.mark.parametrize("form", KNOWN)
 def test_lines(form: str, source: Source) -> None:
-    from fuselens.codegen.triton import assembly, offline
+    from fuselens.codegen.triton.tools import assembly, offline
 
     if form not in assembly.forms():
         pytest.skip("no nvdisasm")

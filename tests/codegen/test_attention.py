@@ -10,11 +10,11 @@ import torch
 
 from fuselens.codegen.steps import to_host
 from fuselens.codegen.traffic import bytes_moved
-from fuselens.codegen.triton.attention_blocks import AttentionBlocks
-from fuselens.codegen.triton.attention_plan import keys_near
-from fuselens.codegen.triton.interpret import Job, interpret
+from fuselens.codegen.triton.choices.attention_blocks import AttentionBlocks
+from fuselens.codegen.triton.choices.attention_plan import keys_near
 from fuselens.codegen.triton.kernels import to_triton, variants
-from fuselens.codegen.triton.offline import compile_offline
+from fuselens.codegen.triton.tools.interpret import Job, interpret
+from fuselens.codegen.triton.tools.offline import compile_offline
 from fuselens.ir.evaluate import Memory, _run_attention
 from fuselens.ir.text import parse
 from tests.lowering.test_attention import CASES, attending, ordered

@@ -13,7 +13,7 @@ import fuselens
 from fuselens.ir.card import H100, usual
 from fuselens.ir.text import parse
 from fuselens.pipeline.gpu import as_told
-from fuselens.schedule.split import for_gpu
+from fuselens.schedule.gpu.split import for_gpu
 
 from .test_split import EVERYTHING
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from fuselens.codegen.cpu.cpp import to_cpp
-from fuselens.codegen.cpu.isa import ISAS
-from fuselens.codegen.triton.interpret import Job, interpret
+from fuselens.codegen.cpu.vectors.isa import ISAS
 from fuselens.codegen.triton.kernels import to_triton
+from fuselens.codegen.triton.tools.interpret import Job, interpret
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.text import parse, show
 from fuselens.ir.verify import IRError, verify

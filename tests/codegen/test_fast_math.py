@@ -12,12 +12,12 @@ from torch import Tensor
 
 import fuselens
 from fuselens.codegen.cpu.cpp import to_cpp
-from fuselens.codegen.cpu.fast_maths import OWN
-from fuselens.codegen.cpu.isa import ISAS
+from fuselens.codegen.cpu.vectors.fast_maths import OWN
+from fuselens.codegen.cpu.vectors.isa import ISAS
 from fuselens.config import Config, cache_key
 from fuselens.ir.text import parse
 from fuselens.runtime.build import build
-from fuselens.runtime.cache import Cache
+from fuselens.runtime.cache.store import Cache
 
 from . import accuracy
 from .graphs import ISA, config, pointwise

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import fuselens
-from fuselens.codegen.triton.interpret import Job, interpret
 from fuselens.codegen.triton.kernels import to_triton
+from fuselens.codegen.triton.tools.interpret import Job, interpret
 from fuselens.ir.dtypes import NAMES
 from fuselens.ir.text import parse
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from fuselens.codegen.cpu.cpp import to_cpp
-from fuselens.codegen.source import Source
 from fuselens.codegen.triton.kernels import to_triton
+from fuselens.ir.contracts.source import Source
 from fuselens.ir.text import parse
 from fuselens.schedule.fuse import fuse
+from fuselens.schedule.gpu.split import for_gpu
 from fuselens.schedule.order import order
-from fuselens.schedule.split import for_gpu
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SOURCES = sorted(p for p in (GOLDEN / "loops").glob("*.loop") if p.name.count(".") == 1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fuselens.capture import tensor_layout
+from fuselens.capture.hook import tensor_layout
 from fuselens.codegen.generate import generate
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from fuselens.codegen.cpu.cpp import to_cpp
-from fuselens.codegen.cpu.isa import ISAS
-from fuselens.codegen.cpu.prelude import parts_of
 from fuselens.codegen.cpu.reserved import RESERVED
+from fuselens.codegen.cpu.vectors.isa import ISAS
+from fuselens.codegen.cpu.vectors.prelude import parts_of
 from fuselens.codegen.generate import generate
 from fuselens.ir.text import parse
 from fuselens.runtime.build import BASE_FLAGS, build, find_compiler
-from fuselens.runtime.cache import Cache
+from fuselens.runtime.cache.store import Cache
 
 from .graphs import ISA, check, compiled, config, pointwise
 from .test_layouts import LAYER_NORM

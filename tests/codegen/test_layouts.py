@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from fuselens.codegen.cpu import streams, tiles
+from fuselens.codegen.cpu import tiles
+from fuselens.codegen.cpu.choices import streams
 from fuselens.codegen.cpu.cpp import to_cpp
 from fuselens.codegen.generate import generate
 from fuselens.ir.text import parse
@@ -495,7 +496,7 @@ def test_user_lines_are_named_and_mapped() -> None:
     import dataclasses
 
     from fuselens.ir.loops import Kernel
-    from fuselens.report import Span
+    from fuselens.record.report import Span
 
     graph = parse("""graph g
   input arg0: f32[64] strides [1]
@@ -565,7 +566,7 @@ def test_kernels_that_differ_in_names_are_one_function() -> None:
 def test_a_shared_function_names_the_lines_of_all_its_kernels() -> None:
     import dataclasses
 
-    from fuselens.report import Span
+    from fuselens.record.report import Span
 
     graph = parse(LAYERS)
     spans = [Span("model.py", line, 0, line, 5) for line in (3, 4, 5)]

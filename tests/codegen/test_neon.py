@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fuselens.codegen.cpu.cpp import to_cpp
-from fuselens.codegen.cpu.parts import C_TYPES
+from fuselens.codegen.cpu.vectors.parts import C_TYPES
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import ITEMSIZE, Graph, symbol
 from fuselens.ir.text import parse

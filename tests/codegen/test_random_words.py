@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import fx
 
-from fuselens.codegen.cpu.isa import ISAS
+from fuselens.codegen.cpu.vectors.isa import ISAS
 from fuselens.codegen.generate import generate
 from fuselens.ir.text import parse
 from fuselens.runtime.build import build
-from fuselens.runtime.cache import Cache
+from fuselens.runtime.cache.store import Cache
 
 from .graphs import ISA, check, config
 

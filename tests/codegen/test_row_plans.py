@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from fuselens.codegen.nest import simplify
-from fuselens.codegen.triton.blocks import Blocks
-from fuselens.codegen.triton.row_plan import RowPlan, choose
+from fuselens.codegen.triton.choices.blocks import Blocks
+from fuselens.codegen.triton.choices.row_plan import RowPlan, choose
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse
 

@@ -17,9 +17,9 @@ from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse, show
 from fuselens.ir.verify import verify
-from fuselens.schedule import split
+from fuselens.schedule.gpu import split
+from fuselens.schedule.gpu.split import for_gpu
 from fuselens.schedule.order import order
-from fuselens.schedule.split import for_gpu
 
 from .test_random_bodies import arguments, graphs
 

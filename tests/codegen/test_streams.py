@@ -7,12 +7,12 @@ import re
 import pytest
 import torch
 
-from fuselens.codegen.cpu import streams
+from fuselens.codegen.cpu.choices import streams
 from fuselens.codegen.cpu.cpp import to_cpp
-from fuselens.codegen.cpu.isa import ISAS
+from fuselens.codegen.cpu.vectors.isa import ISAS
 from fuselens.ir.text import parse
 from fuselens.runtime.build import build
-from fuselens.runtime.cache import Cache
+from fuselens.runtime.cache.store import Cache
 
 from .graphs import DTYPES, ISA, SIXTEEN, check, config
 

@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fuselens.codegen.generate import generate
-from fuselens.codegen.source import KernelInfo, Unsupported
-from fuselens.codegen.triton.interpret import Job, interpret
 from fuselens.codegen.triton.kernels import to_triton
 from fuselens.codegen.triton.scalar_ops import LIBDEVICE
+from fuselens.codegen.triton.tools.interpret import Job, interpret
+from fuselens.ir.contracts.source import KernelInfo, Unsupported
 from fuselens.ir.evaluate import Memory, _run_loops
 from fuselens.ir.loops import Graph, symbol
 from fuselens.ir.ops import OPS, torch_meaning
@@ -280,7 +280,7 @@ def test_flags_and_empty_phases_under_the_interpreter() -> None:
 
 
 def test_a_number_as_a_position_compiles_for_sm_90() -> None:
-    from fuselens.codegen.triton.offline import compile_offline
+    from fuselens.codegen.triton.tools.offline import compile_offline
 
     assert ".target sm_90" in compile_offline(to_triton(parse(NUMBERS)), "kernel0", 90)["ptx"]
     check_all([(NUMBERS, [torch.tensor(-1), torch.tensor([3.0])])])
@@ -288,7 +288,7 @@ def test_a_number_as_a_position_compiles_for_sm_90() -> None:
 
 def test_pairs_of_numbers_are_not_fused() -> None:
     """libdevice's power computes in pairs of numbers, so that 3.0 ** 1.0 is 3."""
-    from fuselens.codegen.triton.offline import compile_offline
+    from fuselens.codegen.triton.tools.offline import compile_offline
 
     def fused(ptx: str) -> int:
         return ptx.count("fma.rn.f64")
@@ -307,8 +307,8 @@ def test_triton_is_told_whether_to_fuse() -> None:
     """Triton 3.9 warns whoever leaves it open, and 3.10 fuses no more; its worker's warnings would be printed by the program."""
     program = """
         from fuselens.codegen.triton.kernels import to_triton
-        from fuselens.codegen.triton.offline import compile_offline
-        from fuselens.runtime import triton_worker
+        from fuselens.codegen.triton.tools.offline import compile_offline
+        from fuselens.runtime.gpu import triton_worker
         from tests.codegen.test_triton import all_ops_graph
 
         graph, _ = all_ops_graph("f32", ["exp"])
@@ -373,7 +373,7 @@ def test_random_kernels_under_the_interpreter() -> None:
 
 
 def test_compiles_for_sm_90_without_a_gpu() -> None:
-    from fuselens.codegen.triton.offline import compile_offline
+    from fuselens.codegen.triton.tools.offline import compile_offline
 
     for text in (LAYER_NORM.format(d="bf16"), reduction("argmax", "f32", "rows")):
         found = compile_offline(to_triton(parse(text)), "kernel0", 90)
@@ -388,7 +388,7 @@ def test_nothing_stays_in_the_temporary_directory(tmp_path: Path) -> None:
     code = f"""
 import inspect
 from fuselens.codegen.triton.kernels import to_triton
-from fuselens.codegen.triton.offline import load_module
+from fuselens.codegen.triton.tools.offline import load_module
 from fuselens.ir.text import parse
 module = load_module(to_triton(parse({LAYER_NORM.format(d="bf16")!r})))
 print(module.__file__, "def kernel0" in inspect.getsource(module.kernel0.fn))
@@ -402,7 +402,7 @@ print(module.__file__, "def kernel0" in inspect.getsource(module.kernel0.fn))
 
 
 def test_every_operation_compiles_for_sm_90() -> None:
-    from fuselens.codegen.triton.offline import compile_kernel, load_module
+    from fuselens.codegen.triton.tools.offline import compile_kernel, load_module
 
     names = sorted(LIBDEVICE)  # the rest was run by the interpreter
     graph, _ = all_ops_graph("f32", names)

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
+from fuselens.codegen.triton.choices.tiles import Shape, Tiles, tiles
 from fuselens.codegen.triton.kernels import to_triton
-from fuselens.codegen.triton.offline import compile_offline
-from fuselens.codegen.triton.tiles import Shape, Tiles, tiles
+from fuselens.codegen.triton.tools.offline import compile_offline
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse, show
 from fuselens.ir.verify import verify
-from fuselens.schedule.product_sites import sites
-from fuselens.schedule.products import instead, replaced
+from fuselens.schedule.gpu.product_kernels import instead, replaced
+from fuselens.schedule.sites.products import sites
 
 from .test_triton import check_all
 

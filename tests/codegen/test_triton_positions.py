@@ -9,7 +9,7 @@ import re
 import pytest
 
 from fuselens.codegen.triton.kernels import to_triton
-from fuselens.codegen.triton.offline import compile_kernel, load_module
+from fuselens.codegen.triton.tools.offline import compile_kernel, load_module
 from fuselens.ir.text import parse
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from fuselens.codegen.source import Unsupported
+from fuselens.codegen.triton.choices.tiles import Shape, Tiles, in_turn, predicted, tiles
 from fuselens.codegen.triton.kernels import to_triton
-from fuselens.codegen.triton.offline import compile_offline
 from fuselens.codegen.triton.products import DESCRIPTORS, descriptors_of
-from fuselens.codegen.triton.tiles import Shape, Tiles, in_turn, predicted, tiles
+from fuselens.codegen.triton.tools.offline import compile_offline
+from fuselens.ir.contracts.source import Unsupported
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse
 from fuselens.ir.verify import verify
-from fuselens.schedule.product_sites import sites
-from fuselens.schedule.products import instead, replaced, with_room
+from fuselens.schedule.gpu.product_kernels import instead, replaced, with_room
+from fuselens.schedule.sites.products import sites
 
 from .test_triton import check_all
 

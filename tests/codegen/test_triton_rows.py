@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from fuselens.codegen.source import KernelInfo
-from fuselens.codegen.triton import row_plan
-from fuselens.codegen.triton.blocks import Blocks
-from fuselens.codegen.triton.interpret import Job, interpret
+from fuselens.codegen.triton.choices import row_plan
+from fuselens.codegen.triton.choices.blocks import Blocks
 from fuselens.codegen.triton.kernels import to_triton, variants
+from fuselens.codegen.triton.tools.interpret import Job, interpret
 from fuselens.ir.card import H100
+from fuselens.ir.contracts.source import KernelInfo
 from fuselens.ir.evaluate import Memory
 from fuselens.ir.text import parse
-from fuselens.schedule import split
+from fuselens.schedule.gpu import split
+from fuselens.schedule.gpu.split import for_gpu
 from fuselens.schedule.order import order
-from fuselens.schedule.split import for_gpu
 
 from .test_split import COLUMN_SQUARES, EVERYTHING, LOG_SOFTMAX, NORM, special
 from .test_triton import programs
@@ -286,7 +286,7 @@ def spills_allowed(info: KernelInfo) -> int:
 
 
 def test_clusters_compile_for_sm_90(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fuselens.codegen.triton.offline import compile_offline
+    from fuselens.codegen.triton.tools.offline import compile_offline
 
     monkeypatch.undo()
     graph = order(for_gpu(parse(LOG_SOFTMAX.format(n=2048, m=131072))))
@@ -300,7 +300,7 @@ def test_clusters_compile_for_sm_90(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_aligned_parts_of_rows_move_in_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fuselens.codegen.triton.offline import compile_offline
+    from fuselens.codegen.triton.tools.offline import compile_offline
 
     monkeypatch.undo()
     found = compile_offline(to_triton(parse(LOG_SOFTMAX.format(n=4096, m=50257))), "k", 90)["ptx"]
@@ -309,7 +309,7 @@ def test_aligned_parts_of_rows_move_in_vectors(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_compiles_for_sm_90_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fuselens.codegen.triton.offline import compile_offline
+    from fuselens.codegen.triton.tools.offline import compile_offline
 
     monkeypatch.undo()
     for text in (LOG_SOFTMAX.format(n=2048, m=131072), COLUMN_SQUARES.format(n=16384, m=4096)):

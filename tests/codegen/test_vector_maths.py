@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fuselens.codegen.cpu.parts import LIBM
+from fuselens.codegen.cpu.vectors.parts import LIBM
 
 from . import accuracy
 from .accuracy import OWN, UNARY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuselens.diagnostics import TABLE, codes_markdown, make
+from fuselens.record.diagnostics import TABLE, codes_markdown, make
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "codes.md"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fuselens.discovery import Annotated, SourceModule, discover, import_span, imported_modules
-from fuselens.report import Span
+from fuselens.record.report import Span
+from fuselens.source.discovery import Annotated, SourceModule, discover, import_span, imported_modules
 
 
 def find(source: str) -> list[Annotated]:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from fuselens.example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, inputs_for, instance_of
+from fuselens.inputs.example_inputs import ExampleInputs, ExampleInputsFailed, NoExampleInputs, inputs_for, instance_of
 
 
 def of(annotation: Any) -> Any:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fuselens import fixes
-from fuselens.check import check_file
-from fuselens.report import Input, Inputs, Report
+from fuselens.checking.check import check_file
+from fuselens.record.report import Input, Inputs, Report
+from fuselens.source import fixes
 
 NET = """
 class Net(nn.Module):

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fuselens import diagnostics, fixes
-from fuselens.report import Span
+from fuselens.record import diagnostics
+from fuselens.record.report import Span
+from fuselens.source import fixes
 
 PATH = "/f.py"
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,9 +16,12 @@ from typing import Any
 import pytest
 import torch
 
-from fuselens import api, check, comparison, discovery, fixes, predictions, trials
-from fuselens.isolation import config_of
-from fuselens.trial_inputs import seeded
+from fuselens import api
+from fuselens.checking import check, trials
+from fuselens.checking.isolation import config_of
+from fuselens.checking.trial_inputs import seeded
+from fuselens.inputs import comparison
+from fuselens.source import discovery, fixes, predictions
 
 PROGRAMS = Path(__file__).parent / "programs"
 FAST = (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fuselens import check, trials
-from fuselens.isolation import config_of
-from fuselens.report import Diagnostic, Fix
+from fuselens.checking import check, trials
+from fuselens.checking.isolation import config_of
+from fuselens.record.report import Diagnostic, Fix
 
 IMPORTS = "import fuselens, torch, numpy as np\nimport torch.nn.functional as F\nfrom jaxtyping import Float32\nfrom torch import Tensor\n"
 COMPILED = '@fuselens.compile\ndef f(x: Float32[Tensor, "n"]):\n'

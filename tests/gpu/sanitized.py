@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 
 def made(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> Tensor:

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 
 import fuselens
-from fuselens.report import Decision
-from fuselens.runtime import tune_gpu
+from fuselens.record.report import Decision
+from fuselens.runtime.gpu import tune as tune_gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -164,7 +164,7 @@ def test_programs_that_share_a_row(name: str, which: int, monkeypatch: pytest.Mo
 TURNS = """
 import torch, fuselens
 from fuselens.pipeline import tuning
-from fuselens.runtime import tune_gpu
+from fuselens.runtime.gpu import tune as tune_gpu
 
 measured, wanted = tune_gpu.on_card, 0
 found = []

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fuselens
-from fuselens.runtime import cuda_graphs, recording_policy
+from fuselens.runtime.gpu import cuda_graphs, recording_policy
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import fuselens
 from fuselens.pipeline import tuning
-from fuselens.runtime import tune_gpu
+from fuselens.runtime.gpu import tune as tune_gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from fuselens.capture import _hook as h
-from fuselens.capture import bytecode as bc
+from fuselens.capture.bytecode import instruction as bc
+from fuselens.capture.hook import _hook as h
 
 ALWAYS = h.Guards([], [])
 

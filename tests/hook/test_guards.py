@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fuselens.capture import _hook as h
+from fuselens.capture.hook import _hook as h
 
 LOCAL = (0, h.ROOT_LOCAL, 0)
 

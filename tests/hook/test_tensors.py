@@ -12,8 +12,8 @@ if importlib.util.find_spec("torch") is None:
 
 import torch
 
-from fuselens.capture import _hook as h
-from fuselens.capture import tensor_layout
+from fuselens.capture.hook import _hook as h
+from fuselens.capture.hook import tensor_layout
 
 LOCAL = (0, h.ROOT_LOCAL, 0)
 

@@ -32,16 +32,17 @@ import torch
 import torch.nn.functional as F
 
 from fuselens import torch_private
-from fuselens.codegen.source import KernelInfo, Source
-from fuselens.codegen.triton.interpret import together
-from fuselens.codegen.triton.offline import load_module
+from fuselens.codegen.triton.tools.interpret import together
+from fuselens.codegen.triton.tools.offline import load_module
 from fuselens.ir.card import H100
+from fuselens.ir.contracts.source import KernelInfo, Source
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Extern
 from fuselens.pipeline import programs, stages
 from fuselens.pipeline.recorder import Run
 from fuselens.rewrite import rows
-from fuselens.runtime import launch, memory, triton_worker
+from fuselens.runtime import memory
+from fuselens.runtime.gpu import launch, triton_worker
 
 from . import graph_stages, interpreter_semantics
 
@@ -191,7 +192,7 @@ def _on_cpu(kwargs: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
 def choose(seed: int) -> None:
     """From here on, what ``max-autotune`` would measure is chosen by chance, though always the same of the same kernel: blocks of
     any size, clusters, products as kernels."""
-    from fuselens.codegen.triton import blocks
+    from fuselens.codegen.triton.choices import blocks
     from fuselens.ir import text
     from fuselens.pipeline import gpu, tuning
 
@@ -230,8 +231,8 @@ def choose(seed: int) -> None:
 
 def small() -> None:
     """From here on, a card has one processor, and rows are long that are not: they are split, shared and held in registers."""
-    from fuselens.codegen.triton import blocks, row_plan
-    from fuselens.schedule import split
+    from fuselens.codegen.triton.choices import blocks, row_plan
+    from fuselens.schedule.gpu import split
 
     replaced: list[tuple[Any, str, Any]] = [
         (split, "PER_PROGRAM", 1.0),

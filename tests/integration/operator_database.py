@@ -28,7 +28,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 from tests.capture.operator_samples import NOT_SHARED, OPERATORS, RESHAPING, UNDEFINED, UNINITIALISED, observe, tensors
 
 DTYPES = {

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import fuselens
-from fuselens import views
-from fuselens.check import run_function
-from fuselens.report import Graph
+from fuselens.checking.check import run_function
+from fuselens.record import views
+from fuselens.record.report import Graph
 
 pytest.importorskip("triton")
 TARGET = "cuda:sm_90"
@@ -54,7 +54,7 @@ def test_what_is_not_measured(graph: Graph) -> None:
     for decision in decisions:
         assert "no GPU to measure" in decision.reason
         assert len(decision.candidates) > 4 and all(seconds is None for _, seconds in decision.candidates)
-    report = fuselens.report.Report("f", "f.py", graphs=[graph])
+    report = fuselens.record.report.Report("f", "f.py", graphs=[graph])
     assert "–  the vendor's library" in views.explain(report)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fuselens
-from fuselens.capture import _hook
+from fuselens.capture.hook import _hook
 
 KINDS: dict[str, Callable[[int], Callable[[Any], Any]]] = {}
 WEIGHT = torch.full((16, 16), 0.1)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fuselens import check
-from fuselens.discovery import discover
-from fuselens.report import FileReport
+from fuselens.checking import check
+from fuselens.record.report import FileReport
+from fuselens.source.discovery import discover
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FUNCTIONS = [(f.name, a.qualname) for f in sorted(EXAMPLES.glob("*.py")) for a in discover(f.read_text(), str(f))]

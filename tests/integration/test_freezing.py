@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fuselens
-from fuselens.report import Graph, Report
+from fuselens.record.report import Graph, Report
 
 
 class Affine(nn.Module):

@@ -19,7 +19,7 @@ import torch
 import fuselens
 from fuselens import api
 from fuselens.config import Config
-from fuselens.report import Graph, Report
+from fuselens.record.report import Graph, Report
 from tests.capture.operator_samples import OPERATORS
 
 from . import operator_database as database

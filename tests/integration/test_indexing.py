@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 Program = tuple[Callable[..., Any], list[Any]]
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 
 def t(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:

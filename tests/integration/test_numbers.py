@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 from .test_modules import t
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fuselens
 from fuselens.autograd.random_numbers import drawing
-from fuselens.report import Report
+from fuselens.record.report import Report
 
 SEED = ["aten.randint.low"]
 f16, bf16, f32, f64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -104,7 +104,7 @@ def test_distributions_agree_with_eager(name: str) -> None:
     fn = DRAWS[name]
     made, report = compiled(fn)
     found, expected = seeded(made, x), seeded(fn, x, seed=11)
-    assert [e for e in externs(report) if e not in ("aten.scatter.value", "fuselens.check.default")] == SEED
+    assert [e for e in externs(report) if e not in ("aten.scatter.value", "fuselens.checking.check.default")] == SEED
     assert (found.dtype, found.shape, found.stride()) == (expected.dtype, expected.shape, expected.stride())
     a, b = (t.detach().double().reshape(-1).sort().values for t in (found, expected))
     values = torch.cat([a, b]).unique()

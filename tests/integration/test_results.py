@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 VIEWS_OF_COPIES: dict[str, Callable[[Any], Any]] = {
     "expanded": lambda x: x.clone()[0].expand(3, 4),

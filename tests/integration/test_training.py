@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn, optim
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 from .test_modules import t
 

@@ -17,13 +17,14 @@ import torch
 from torch._decomp import decomposition_table, global_decomposition_table
 
 import fuselens
-from fuselens import plain, torch_private
+from fuselens import torch_private
 from fuselens.api import inspect, wrap
 from fuselens.autograd import joint
 from fuselens.config import Config
 from fuselens.lowering import lower
 from fuselens.pipeline import Recorder
-from fuselens.runtime.cache import _MARK, Cache
+from fuselens.record import plain
+from fuselens.runtime.cache.store import _MARK, Cache
 
 
 @pytest.fixture(autouse=True)

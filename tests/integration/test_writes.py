@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fuselens
-from fuselens import comparison
+from fuselens.inputs import comparison
 from fuselens.pipeline import programs
 from fuselens.runtime import program
 

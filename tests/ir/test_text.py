@@ -8,7 +8,7 @@ import torch
 
 from fuselens.ir.loops import Axis, Buffer, Graph, Loop, Op, symbol, value_symbol
 from fuselens.ir.text import parse, parse_expression, show, show_expression
-from fuselens.report import Span
+from fuselens.record.report import Span
 
 EVERYTHING = """\
 graph g0 symbols [s0 = arg0.0 hint 8, s1 = n hint 3, s2 = arg3.stride0 hint 64]

@@ -10,7 +10,7 @@ import torch
 from fuselens.ir.loops import Op
 from fuselens.ir.text import parse
 from fuselens.ir.verify import IRError, verify
-from fuselens.report import Span
+from fuselens.record.report import Span
 
 HEAD = """\
 graph g symbols [s0 = x.0 hint 8]

@@ -19,8 +19,8 @@ from fuselens.ir.text import parse, show
 from fuselens.ir.verify import verify
 from fuselens.lowering.lower import lower
 from fuselens.schedule.fuse import fuse
+from fuselens.schedule.gpu.split import for_gpu
 from fuselens.schedule.order import order
-from fuselens.schedule.split import for_gpu
 
 aten = torch.ops.aten
 CASES: dict[str, dict[str, Any]] = {

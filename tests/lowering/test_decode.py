@@ -19,8 +19,8 @@ from fuselens.ir.verify import verify
 from fuselens.lowering.lower import lower
 from fuselens.rewrite.simplify import simplify
 from fuselens.schedule.fuse import fuse
+from fuselens.schedule.gpu.split import for_gpu
 from fuselens.schedule.order import order
-from fuselens.schedule.split import for_gpu
 
 
 def scheduled(fn: Callable[..., Any], inputs: list[torch.Tensor], mode: str = "fake") -> Graph:

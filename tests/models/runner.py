@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fuselens import comparison
+from fuselens.inputs import comparison
 
 from .architectures import ARCHITECTURES, Inputs
 

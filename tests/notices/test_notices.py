@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import fuselens
-from fuselens import notices
-from fuselens.diagnostics import make
-from fuselens.report import Span
+from fuselens.record import notices
+from fuselens.record.diagnostics import make
+from fuselens.record.report import Span
 
 FOUND = make("FL403", Span("model.py", 3, 4, 3, 9), what="g++, clang++")
 
@@ -78,8 +78,8 @@ def test_it_is_attributed_to_the_users_line(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import torch\n"
-        "from fuselens import notices\n"
-        "from fuselens.diagnostics import make\n"
+        "from fuselens.record import notices\n"
+        "from fuselens.record.diagnostics import make\n"
         "class Net(torch.nn.Module):\n"
         "    forward = lambda self: notices.warn(make('FL403', what='g++'))\n"
         "Net.forward.__code__ = Net.forward.__code__.replace(co_filename=torch.__file__)\n"

@@ -54,7 +54,7 @@ def test_lock_files_name_no_registry() -> None:
 @pytest.mark.parametrize("tool", ["pyright", "mypy"])
 def test_editable_install_resolves_without_configuration(tool: str, tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text(
-        "import fuselens\nimport fuselens_server\nfrom fuselens.report import Report\n\n"
+        "import fuselens\nimport fuselens_server\nfrom fuselens.record.report import Report\n\n"
         "report: Report = Report(function='f', file='f.py')\nwrong: int = report.summary()\n"
     )
     command = {
@@ -91,7 +91,7 @@ def test_wheel_holds_both_packages_and_the_extension(tmp_path: Path) -> None:
     assert not {n for n in names if n.endswith((".c", ".h"))}, "they are in the source distribution"
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
-    code = "import fuselens.capture._hook as h; print(h.__file__)"
+    code = "import fuselens.capture.hook._hook as h; print(h.__file__)"
     done = subprocess.run(
         [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(site)!r}); {code}"],
         capture_output=True,

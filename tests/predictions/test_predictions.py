@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fuselens import check, diagnostics
-from fuselens.discovery import SourceModule
-from fuselens.predictions import predict
-from fuselens.report import Diagnostic
+from fuselens.checking import check
+from fuselens.record import diagnostics
+from fuselens.record.report import Diagnostic
+from fuselens.source.discovery import SourceModule
+from fuselens.source.predictions import predict
 
 PROGRAMS = [Path(__file__).with_name(name) for name in ("programs.py", "models.py")]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

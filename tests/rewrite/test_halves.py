@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import fuselens
 from fuselens.config import from_environment
-from fuselens.report import Decision
+from fuselens.record.report import Decision
 from fuselens.runtime import measure
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import fuselens
 from fuselens.config import from_environment
-from fuselens.report import Decision
+from fuselens.record.report import Decision
 from fuselens.runtime import measure
 
 pytestmark = pytest.mark.skipif(not measure.available(), reason="torch was built without oneDNN")

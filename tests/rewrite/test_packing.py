@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import fuselens
 from fuselens import torch_private
-from fuselens.report import Decision
+from fuselens.record.report import Decision
 from fuselens.rewrite import convolutions
 from fuselens.runtime import measure
 

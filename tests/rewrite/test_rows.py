@@ -21,8 +21,8 @@ from fuselens.lowering.lower import lower
 from fuselens.rewrite.rows import own_attention
 from fuselens.rewrite.simplify import simplify
 from fuselens.schedule.fuse import fuse
+from fuselens.schedule.gpu.split import for_gpu
 from fuselens.schedule.order import order
-from fuselens.schedule.split import for_gpu
 
 from .spellings import HEADS, SPELLINGS, inputs, plain
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import fuselens
-from fuselens.report import Decision
+from fuselens.record.report import Decision
 from fuselens.runtime import autotune
 
 

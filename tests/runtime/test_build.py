@@ -17,10 +17,10 @@ import pytest
 import torch
 
 import fuselens
-from fuselens.codegen.cpu.parts import UNIT
+from fuselens.codegen.cpu.vectors.parts import UNIT
 from fuselens.config import Config
 from fuselens.runtime.build import BuildFailed, NoCompiler, build, find_compiler, host_isa
-from fuselens.runtime.cache import Cache, key_of
+from fuselens.runtime.cache.store import Cache, key_of
 
 ANSWER = 'extern "C" int answer() { return 42; }'
 
@@ -199,7 +199,7 @@ def test_processes_building_the_same_thing(config: Config) -> None:
 from pathlib import Path
 from fuselens.config import Config
 from fuselens.runtime.build import build
-from fuselens.runtime.cache import Cache
+from fuselens.runtime.cache.store import Cache
 config = Config(cache_dir=Path({str(config.cache_dir)!r}))
 for k in range(3):
     text = 'extern "C" int answer() {{ return %d; }}' % k

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from fuselens import ownership
 from fuselens.config import Config, from_environment
 from fuselens.runtime import build as building
-from fuselens.runtime import cache_place
 from fuselens.runtime.build import build
-from fuselens.runtime.cache import Cache
+from fuselens.runtime.cache import place as cache_place
+from fuselens.runtime.cache.store import Cache
+from fuselens.system import ownership
 
 ANSWER = 'extern "C" int answer() { return 42; }'
 OTHER = 65534  # a user who is not this one, nor root
@@ -226,7 +226,7 @@ def test_a_library_that_is_swapped_before_it_is_loaded_is_not(
         from pathlib import Path
         from fuselens.config import Config
         from fuselens.runtime.build import build
-        from fuselens.runtime.cache import Cache
+        from fuselens.runtime.cache.store import Cache
         build({ANSWER!r}, (), Config(cache_dir=Path({str(config.cache_dir)!r})), Cache(Path({str(config.cache_dir)!r})))
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
@@ -403,7 +403,7 @@ def test_a_temporary_cache_goes_with_the_last_process_that_uses_it(tmp_path: Pat
     code = f"""
         import os, sys, time
         from pathlib import Path
-        from fuselens.runtime.cache import Cache
+        from fuselens.runtime.cache.store import Cache
         cache = Cache(Path({str(tmp_path / "file")!r}))
         cache.put("graph", {KEY!r}, b"", ".forward")
         print(cache.root, flush=True)
@@ -443,9 +443,9 @@ def test_a_temporary_cache_goes_with_the_last_process_that_uses_it(tmp_path: Pat
 
 PROGRAM = """
     import grp, os, pwd, sys, fcntl
-    import fuselens.diagnostics  # another user may not be able to read this interpreter's files
+    import fuselens.record.diagnostics  # another user may not be able to read this interpreter's files
     from fuselens.config import from_environment
-    from fuselens.runtime.cache import Cache
+    from fuselens.runtime.cache.store import Cache
     if len(sys.argv) > 1:
         user = int(sys.argv[1])
         os.setgroups([])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fuselens.runtime.graph_memory import Group, Part, Pool, _inside, _merged, _overlaps, _without
+from fuselens.runtime.gpu.graph_memory import Group, Part, Pool, _inside, _merged, _overlaps, _without
 
 GRAIN = 512
 

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fuselens.runtime import recording_policy
-from fuselens.runtime.cuda_graphs import Recorded
-from fuselens.runtime.recording_policy import (
+from fuselens.runtime.gpu import recording_policy
+from fuselens.runtime.gpu.cuda_graphs import Recorded
+from fuselens.runtime.gpu.recording_policy import (
     MOST_MISSES,
     MOST_SIZES,
     NEVER,

@@ -17,24 +17,24 @@ import sympy
 import torch
 
 import fuselens
-from fuselens.capture import tensor_layout
+from fuselens.capture.hook import tensor_layout
 from fuselens.codegen.cpu.cpp import to_cpp
-from fuselens.codegen.cpu.isa import ISAS
+from fuselens.codegen.cpu.vectors.isa import ISAS
 from fuselens.codegen.expressions import PYTHON, print_index
 from fuselens.codegen.operators import SHIMS, c_parameters
-from fuselens.codegen.source import Source
 from fuselens.codegen.steps import to_host
 from fuselens.codegen.triton.kernels import to_triton
+from fuselens.ir.contracts.source import Source
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph, symbol
 from fuselens.ir.text import parse
 from fuselens.ir.verify import verify
-from fuselens.native import address
 from fuselens.runtime import _launch, _program, memory, program
 from fuselens.runtime.build import build
-from fuselens.runtime.cache import Cache
+from fuselens.runtime.cache.store import Cache
 from fuselens.runtime.compile_graph import build as build_graph
 from fuselens.schedule.order import order
+from fuselens.torch_private.native import address
 from tests.codegen.graphs import ISA, clone, config
 from tests.codegen.test_layouts import LAYER_NORM
 from tests.codegen.test_reductions import reduction

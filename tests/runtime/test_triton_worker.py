@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from fuselens.codegen.source import KernelInfo, Source
 from fuselens.config import from_environment
-from fuselens.runtime import triton_worker
-from fuselens.runtime.cache import Cache
-from fuselens.runtime.triton_jobs import Job, Module
+from fuselens.ir.contracts.source import KernelInfo, Source
+from fuselens.runtime.cache.store import Cache
+from fuselens.runtime.gpu import triton_worker
+from fuselens.runtime.gpu.triton_jobs import Job, Module
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 TEXT = '''\
@@ -272,7 +272,7 @@ def test_the_worker_imports_nothing_from_where_it_was_started(
 
 
 def test_the_worker_imports_no_more_of_the_compiler_than_it_needs() -> None:
-    code = "import sys, fuselens.runtime.triton_worker; print(*(m for m in sys.modules if m.startswith(('fuselens.', 'torch'))))"
+    code = "import sys, fuselens.runtime.gpu.triton_worker; print(*(m for m in sys.modules if m.startswith(('fuselens.', 'torch'))))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     runtime = {f"runtime{m}" for m in ("", ".cache", ".cache_place", ".triton_jobs", ".triton_worker")}
     assert set(done.stdout.split()) == {f"fuselens.{m}" for m in ("config", "generated_modules", "ownership", *runtime)}

@@ -12,22 +12,22 @@ from typing import Any
 import pytest
 import torch
 
-from fuselens import views
 from fuselens.codegen.generate import generate
-from fuselens.codegen.source import Generated
-from fuselens.codegen.triton.blocks import Blocks, Work, candidates, predicted
+from fuselens.codegen.triton.choices.blocks import Blocks, Work, candidates, predicted
 from fuselens.codegen.triton.kernels import to_triton, variants
 from fuselens.config import Config
 from fuselens.ir.card import H100
+from fuselens.ir.contracts.source import Generated
 from fuselens.ir.loops import Graph
 from fuselens.ir.parts import part
 from fuselens.ir.text import parse, show
 from fuselens.ir.verify import verify
 from fuselens.pipeline import tuning
-from fuselens.report import Decision
-from fuselens.report import Graph as ReportedGraph
-from fuselens.runtime import tune_gpu
-from fuselens.runtime.tune_gpu import Candidate
+from fuselens.record import views
+from fuselens.record.report import Decision
+from fuselens.record.report import Graph as ReportedGraph
+from fuselens.runtime.gpu import tune as tune_gpu
+from fuselens.runtime.gpu.tune import Candidate
 from tests.codegen.test_layouts import LAYER_NORM
 from tests.codegen.test_triton import check_all
 

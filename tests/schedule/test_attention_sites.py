@@ -12,17 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuselens.codegen.triton.attention_plan import keys_near
+from fuselens.codegen.triton.choices.attention_plan import keys_near
 from fuselens.config import Config
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Attention, Graph
 from fuselens.ir.verify import verify
 from fuselens.lowering.lower import lower
 from fuselens.pipeline import tuning
-from fuselens.schedule.attention_sites import attentions
 from fuselens.schedule.fuse import fuse
+from fuselens.schedule.gpu.split import for_gpu
 from fuselens.schedule.order import order
-from fuselens.schedule.split import for_gpu
+from fuselens.schedule.sites.attention import attentions
 from tests.rewrite.test_rows import traced
 from tests.runtime.test_tune_gpu import Card
 

@@ -12,7 +12,7 @@ from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse, show
 from fuselens.ir.verify import verify
-from fuselens.schedule.beside import beside
+from fuselens.schedule.gpu.merge_short_kernels import beside
 
 SMALL = dataclasses.replace(H100, processors=1)
 PRODUCTS = """graph g

@@ -16,8 +16,9 @@ from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph, Loop
 from fuselens.ir.verify import verify
 from fuselens.pipeline import tuning
-from fuselens.schedule import fuse, split
-from fuselens.schedule.depthwise_sites import depthwise, matched, written_out
+from fuselens.schedule import fuse
+from fuselens.schedule.gpu import split
+from fuselens.schedule.sites.depthwise import depthwise, matched, written_out
 from tests.codegen.test_triton import check_all
 from tests.codegen.test_triton_convolutions import convolution, given
 

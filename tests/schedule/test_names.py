@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import fuselens
 from fuselens.ir.text import parse
-from fuselens.report import Kernel
+from fuselens.record.report import Kernel
 from fuselens.schedule.fuse import fuse
 from fuselens.schedule.names import LONGEST
 

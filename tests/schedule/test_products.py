@@ -9,8 +9,8 @@ from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse
 from fuselens.ir.verify import verify
-from fuselens.schedule.product_sites import sites
-from fuselens.schedule.products import instead, replaced
+from fuselens.schedule.gpu.product_kernels import instead, replaced
+from fuselens.schedule.sites.products import sites
 
 ADDED = """graph g
   input w: {d}[48, 256] strides [256, 1]

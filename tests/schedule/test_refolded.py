@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from fuselens.codegen.triton.interpret import Job, interpret
 from fuselens.codegen.triton.kernels import to_triton
+from fuselens.codegen.triton.tools.interpret import Job, interpret
 from fuselens.config import Config
 from fuselens.ir.evaluate import Memory
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse, show
 from fuselens.pipeline import tuning
+from fuselens.schedule.gpu.refold_rows import refolded, refolds
 from fuselens.schedule.order import order
-from fuselens.schedule.refolded import refolded, refolds
 
 NORM_AND_PRODUCTS = """graph g
   input x: f32[300] strides [1]

@@ -19,7 +19,7 @@ import torch
 from fuselens import api
 from fuselens.config import from_environment
 from fuselens.pipeline.recorder import Recorder
-from fuselens_server.notebooks import python_text
+from fuselens_server.texts.notebooks import python_text
 
 LONGEST, QUIET = 60.0, 10.0  # seconds; without anything new
 recorders: list[Recorder] = []

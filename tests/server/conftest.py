@@ -18,9 +18,8 @@ from lsprotocol import types as lsp
 from pygls import uris
 from pygls.lsp.client import LanguageClient
 
-from fuselens import diagnostics as codes
-from fuselens.discovery import discover
-from fuselens.report import (
+from fuselens.record import diagnostics as codes
+from fuselens.record.report import (
     Decision,
     Diagnostic,
     FileReport,
@@ -37,10 +36,11 @@ from fuselens.report import (
     Tensor,
     Timing,
 )
-from fuselens_server.convert import SourceText
-from fuselens_server.correspondence import Correspondence
-from fuselens_server.tracked_text import Edit, TrackedText
-from fuselens_server.view import View
+from fuselens.source.discovery import discover
+from fuselens_server.texts.convert import SourceText
+from fuselens_server.texts.correspondence import Correspondence
+from fuselens_server.texts.tracked_text import Edit, TrackedText
+from fuselens_server.texts.view import View
 from tests.server.listening import Listening
 
 PATH = "/project/toy.py"

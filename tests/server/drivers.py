@@ -11,8 +11,8 @@ import pytest
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException
 
-from fuselens_server import messages
-from fuselens_server.document_uri import ReportDocument, parse
+from fuselens_server.client import messages
+from fuselens_server.texts.document_uri import ReportDocument, parse
 
 from .auditing import malformed
 from .world import BROKEN, TEXT, World, applied

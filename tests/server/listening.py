@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fuselens.live import Event
-from fuselens_server.live import LiveRuns, remove_abandoned
+from fuselens_server.work.live import LiveRuns, remove_abandoned
 
 PATIENCE = 90
 

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from lsprotocol import types as lsp
 
-from fuselens_server import messages, settings
-from fuselens_server.settings import Settings, lies_in
+from fuselens_server.client import messages, settings
+from fuselens_server.client.settings import Settings, lies_in
 
 pytestmark = pytest.mark.asyncio(loop_scope="function")
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from lsprotocol import types as lsp
 
-from fuselens import diagnostics as codes
-from fuselens.report import FileReport, Input, Inputs, Report, Span
-from fuselens_server import fix_trials
-from fuselens_server.convert import SourceText
+from fuselens.record import diagnostics as codes
+from fuselens.record.report import FileReport, Input, Inputs, Report, Span
+from fuselens_server.client.messages import CLIENT_ACTIONS
 from fuselens_server.features import code_actions, inlay_hints, summary
-from fuselens_server.messages import CLIENT_ACTIONS
-from fuselens_server.notebooks import Cell, Notebook, _Answer
-from fuselens_server.session import Document, Session
+from fuselens_server.texts.convert import SourceText
+from fuselens_server.texts.notebooks import Cell, Notebook, _Answer
+from fuselens_server.texts.session import Document, Session
+from fuselens_server.work import fix_trials
 
 from .conftest import PATH, make_view
 

@@ -5,19 +5,31 @@ from __future__ import annotations
 import pytest
 from lsprotocol import types as lsp
 
-from fuselens.report import Diagnostic, FileReport, Frame, Graph, Kernel, Line, Report, Shape, Span, Stage, Tensor
-from fuselens_server.document_uri import parse
+from fuselens.record.report import (
+    Diagnostic,
+    FileReport,
+    Frame,
+    Graph,
+    Kernel,
+    Line,
+    Report,
+    Shape,
+    Span,
+    Stage,
+    Tensor,
+)
+from fuselens_server.documents import stages as documents
 from fuselens_server.features import (
     code_lens,
     diagnostics,
-    documents,
     highlight,
     hover,
     inlay_hints,
     navigation,
     workspace_symbols,
 )
-from fuselens_server.session import Session
+from fuselens_server.texts.document_uri import parse
+from fuselens_server.texts.session import Session
 
 MODEL = "def layer(x):\n    y = x * 2\n    print(y)\n    return y\n"
 TRAIN = "import fuselens\nfrom model import layer\n\n@fuselens.compile\ndef step(x):\n    return layer(x)\n"

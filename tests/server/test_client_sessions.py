@@ -10,7 +10,7 @@ from pygls import uris
 from pygls.exceptions import JsonRpcException
 from pytest_lsp import client_capabilities
 
-from fuselens_server import messages
+from fuselens_server.client import messages
 
 from .world import BROKEN, FOLDER, TEXT, World, everything
 

@@ -7,15 +7,15 @@ import dataclasses
 import pytest
 from lsprotocol import types as lsp
 
-from fuselens import diagnostics as codes
 from fuselens.live import Event
-from fuselens.report import Edit, FileReport, Fix, Span
-from fuselens_server.convert import SourceText
-from fuselens_server.document_uri import parse
+from fuselens.record import diagnostics as codes
+from fuselens.record.report import Edit, FileReport, Fix, Span
+from fuselens_server.client.messages import CLIENT_ACTIONS
 from fuselens_server.features import code_actions
-from fuselens_server.messages import CLIENT_ACTIONS
-from fuselens_server.observed import Observed
-from fuselens_server.tracked_text import TrackedText
+from fuselens_server.texts.convert import SourceText
+from fuselens_server.texts.document_uri import parse
+from fuselens_server.texts.observed import Observed
+from fuselens_server.texts.tracked_text import TrackedText
 
 BRANCH = lsp.Position(5, 8)  # in `b.sum() < 0`
 

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from lsprotocol.converters import get_converter
 
-from fuselens_server import messages
+from fuselens_server.client import messages
 
 from .drivers import DRIVERS
 from .world import FOLDER, TEXT, World, everything

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from lsprotocol import types as lsp
 
-from fuselens.report import Span
-from fuselens_server.convert import SourceText
+from fuselens.record.report import Span
+from fuselens_server.texts.convert import SourceText
 
 TEXTS = {
     "ascii": "x = 1\ny = 2\n",

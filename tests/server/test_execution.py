@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fuselens_server import messages, settings
-from fuselens_server.settings import Settings
+from fuselens_server.client import messages, settings
+from fuselens_server.client.settings import Settings
 
 EXTENSION = Path(__file__).resolve().parents[2] / "extension"
 pytestmark = pytest.mark.asyncio(loop_scope="function")

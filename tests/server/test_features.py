@@ -9,8 +9,8 @@ from urllib.parse import unquote
 import pytest
 from lsprotocol import types as lsp
 
-from fuselens import diagnostics as codes
-from fuselens.report import (
+from fuselens.record import diagnostics as codes
+from fuselens.record.report import (
     Decision,
     Diagnostic,
     FileReport,
@@ -28,10 +28,11 @@ from fuselens.report import (
     Tensor,
     Timing,
 )
-from fuselens_server.convert import SourceText
-from fuselens_server.document_uri import CodeDocument, ReportDocument, parse
-from fuselens_server.features import code_lens, diagnostics, documents, hover, inlay_hints, summary
-from fuselens_server.messages import CLIENT_ACTIONS
+from fuselens_server.client.messages import CLIENT_ACTIONS
+from fuselens_server.documents import stages as documents
+from fuselens_server.features import code_lens, diagnostics, hover, inlay_hints, summary
+from fuselens_server.texts.convert import SourceText
+from fuselens_server.texts.document_uri import CodeDocument, ReportDocument, parse
 
 
 def text_in(view, where: lsp.Range) -> str:

@@ -8,15 +8,14 @@ import pytest
 from lsprotocol import converters
 from lsprotocol import types as lsp
 
-from fuselens.report import Edit, FileReport, Fix, Line, Stage
-from fuselens_server.convert import SourceText
-from fuselens_server.document_uri import parse
+from fuselens.record.report import Edit, FileReport, Fix, Line, Stage
+from fuselens_server.documents import links as document_links
+from fuselens_server.documents import stages as documents
+from fuselens_server.documents.hover import document_hover
 from fuselens_server.features import (
     code_actions,
     code_lens,
     diagnostics,
-    document_links,
-    documents,
     highlight,
     hover,
     inlay_hints,
@@ -24,7 +23,8 @@ from fuselens_server.features import (
     outline,
     workspace_symbols,
 )
-from fuselens_server.features.document_hover import document_hover
+from fuselens_server.texts.convert import SourceText
+from fuselens_server.texts.document_uri import parse
 
 PIECES = (
     "",

@@ -9,8 +9,8 @@ import pytest_asyncio
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException
 
-from fuselens_server.convert import SourceText
-from fuselens_server.document_uri import ReportDocument, parse
+from fuselens_server.texts.convert import SourceText
+from fuselens_server.texts.document_uri import ReportDocument, parse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from lsprotocol import types as lsp
 
-from fuselens import diagnostics, wire
-from fuselens.report import Edit, FileReport, Fix, Report, Span
-from fuselens_server.convert import SourceText
-from fuselens_server.fix_trials import FixTrials, has_untried
-from fuselens_server.session import Document
-from fuselens_server.settings import Settings
-from fuselens_server.turns import Urgency
-from fuselens_server.worker_pool import Environment, WorkerDiedError
+from fuselens.record import diagnostics, wire
+from fuselens.record.report import Edit, FileReport, Fix, Report, Span
+from fuselens_server.client.settings import Settings
+from fuselens_server.texts.convert import SourceText
+from fuselens_server.texts.session import Document
+from fuselens_server.work.fix_trials import FixTrials, has_untried
+from fuselens_server.work.turns import Urgency
+from fuselens_server.work.worker_pool import Environment, WorkerDiedError
 
 FILE = """\
 import fuselens

@@ -10,8 +10,8 @@ import pytest
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException
 
-from fuselens_server import messages
-from fuselens_server.document_uri import ReportDocument
+from fuselens_server.client import messages
+from fuselens_server.texts.document_uri import ReportDocument
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from lsprotocol import types as lsp
 
-from fuselens import diagnostics as codes
 from fuselens.live import Event, KernelTime
-from fuselens.report import Shape, Span, Stage, Tensor
-from fuselens_server.convert import SourceText
+from fuselens.record import diagnostics as codes
+from fuselens.record.report import Shape, Span, Stage, Tensor
 from fuselens_server.features import last_run
 from fuselens_server.features.code_lens import code_lenses
 from fuselens_server.features.diagnostics import diagnostics
 from fuselens_server.features.hover import hover
-from fuselens_server.observed import MOST_FINDINGS, MOST_SHAPES, Observed
-from fuselens_server.session import Document
-from fuselens_server.tracked_text import TrackedText
+from fuselens_server.texts.convert import SourceText
+from fuselens_server.texts.observed import MOST_FINDINGS, MOST_SHAPES, Observed
+from fuselens_server.texts.session import Document
+from fuselens_server.texts.tracked_text import TrackedText
 
 LINE = 3  # of the toy's decorator: where its code begins
 

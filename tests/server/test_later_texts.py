@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from lsprotocol import types as lsp
 
-from fuselens.report import Graph, Report, Stage
-from fuselens_server import messages
-from fuselens_server.document_uri import parse
-from fuselens_server.later_texts import take
+from fuselens.record.report import Graph, Report, Stage
+from fuselens_server.client import messages
+from fuselens_server.texts.document_uri import parse
+from fuselens_server.work.later_texts import take
 
 pytest.importorskip("triton")
 FILE = """\

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from lsprotocol import types as lsp
 
-from fuselens_server import executed_cells
-from fuselens_server.convert import SourceText
 from fuselens_server.features import last_run
 from fuselens_server.features.diagnostics import diagnostics
 from fuselens_server.features.hover import hover
-from fuselens_server.notebooks import Cell, Notebook
-from fuselens_server.session import Session
+from fuselens_server.texts import executed_cells
+from fuselens_server.texts.convert import SourceText
+from fuselens_server.texts.notebooks import Cell, Notebook
+from fuselens_server.texts.session import Session
 from tests.server.listening import Listening, ended, says
 
 TIMED = """\

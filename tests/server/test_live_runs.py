@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from fuselens import live, wire
+from fuselens import live
 from fuselens.live import Event, Hello
-from fuselens_server.live import LARGEST_MESSAGE, LiveRuns
+from fuselens.record import wire
+from fuselens_server.work.live import LARGEST_MESSAGE, LiveRuns
 from tests.server.listening import PATIENCE, Listening, ended, says
 
 PROGRAM = """\
@@ -90,7 +91,7 @@ if child:
 """
 SERVER = """\
 import asyncio
-from fuselens_server.live import LiveRuns
+from fuselens_server.work.live import LiveRuns
 
 
 async def main():

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from lsprotocol import types as lsp
 
-from fuselens.report import FileReport, Graph, Kernel, Line, Report, Span, Stage
-from fuselens_server.convert import SourceText
-from fuselens_server.correspondence import innermost, outermost, runs
-from fuselens_server.document_uri import ReportDocument, parse
-from fuselens_server.features import documents, highlight, navigation
-from fuselens_server.features.document_hover import document_hover
+from fuselens.record.report import FileReport, Graph, Kernel, Line, Report, Span, Stage
+from fuselens_server.documents import stages as documents
+from fuselens_server.documents.hover import document_hover
+from fuselens_server.features import highlight, navigation
 from fuselens_server.features.locations import on_name
+from fuselens_server.texts.convert import SourceText
+from fuselens_server.texts.correspondence import innermost, outermost, runs
+from fuselens_server.texts.document_uri import ReportDocument, parse
 
 FUSE = ReportDocument("file:///project/toy.py", "toy", "fuse", "loop", 0)
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from lsprotocol import types as lsp
 
-from fuselens_server.convert import SourceText
-from fuselens_server.notebooks import Cell, Notebook, in_cells, python_text
-from fuselens_server.session import Session
+from fuselens_server.texts.convert import SourceText
+from fuselens_server.texts.notebooks import Cell, Notebook, in_cells, python_text
+from fuselens_server.texts.session import Session
 
 CELLS = (
     "%matplotlib inline\nimport fuselens\nimport torch",

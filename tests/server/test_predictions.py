@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from lsprotocol import types as lsp
 
-from fuselens import diagnostics as codes
-from fuselens.report import FileReport, Report
+from fuselens.record import diagnostics as codes
+from fuselens.record.report import FileReport, Report
 from fuselens_server.features.diagnostics import diagnostics
-from fuselens_server.session import Document, Session
+from fuselens_server.texts.session import Document, Session
 
 SOURCE = """\
 import fuselens
@@ -127,7 +127,7 @@ def test_after_a_failed_check_predictions_are_of_the_text_as_it_is():
 
 
 def test_a_file_without_annotations_costs_nothing(monkeypatch):
-    monkeypatch.setattr("fuselens_server.session.SourceModule", None)
+    monkeypatch.setattr("fuselens_server.texts.session.SourceModule", None)
     assert Typed("def f(x):\n    print(x)\n").shown() == []
 
 

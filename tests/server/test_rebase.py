@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from fuselens.plain import to_plain
-from fuselens.report import Diagnostic, Line, Report, Span, Stage
-from fuselens_server.rebase import rebased
+from fuselens.record.plain import to_plain
+from fuselens.record.report import Diagnostic, Line, Report, Span, Stage
+from fuselens_server.texts.rebase import rebased
 
 
 def test_nothing_changed(toy):

@@ -8,11 +8,11 @@ import sys
 import pytest
 from lsprotocol import types as lsp
 
-from fuselens import diagnostics as codes
-from fuselens.report import FileReport
-from fuselens_server import settings
-from fuselens_server.session import Session, disk_text
-from fuselens_server.settings import Settings
+from fuselens.record import diagnostics as codes
+from fuselens.record.report import FileReport
+from fuselens_server.client import settings
+from fuselens_server.client.settings import Settings
+from fuselens_server.texts.session import Session, disk_text
 
 URI = "file:///tmp/a%20b.py"
 
@@ -196,7 +196,7 @@ def test_the_server_never_imports_torch_or_the_compiler():
     program = (
         "import sys, fuselens_server.registration, fuselens_server.__main__\n"
         "fuselens_server.registration.create()\n"
-        "bad = {'torch', 'numpy', 'triton', 'sympy', 'fuselens.api', 'fuselens.pipeline', 'fuselens.check'}\n"
+        "bad = {'torch', 'numpy', 'triton', 'sympy', 'fuselens.api', 'fuselens.pipeline', 'fuselens.checking.check'}\n"
         "print(sorted(bad & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=server_env())

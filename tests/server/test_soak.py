@@ -301,7 +301,7 @@ async def soak(new_editor: Any, root: Path, saves: int, files: int, seed: int) -
         closed = await measure("all closed")
         assert {k: n for k, n in closed.kinds.items() if k not in CACHED and n > empty.kinds.get(k, 0)} == {}
         assert closed.blocks <= empty.blocks * 1.25
-        assert [line for line in editor.log if "fuselens_server.worker_pool: worker" not in line] == []
+        assert [line for line in editor.log if "fuselens_server.work.worker_pool: worker" not in line] == []
     finally:
         await editor.stop()
     assert marked(mark) == set()

@@ -7,9 +7,9 @@ import random
 import pytest
 from lsprotocol import types as lsp
 
-from fuselens.report import Span
-from fuselens_server.convert import SourceText
-from fuselens_server.tracked_text import Edit, TrackedText, whole_change
+from fuselens.record.report import Span
+from fuselens_server.texts.convert import SourceText
+from fuselens_server.texts.tracked_text import Edit, TrackedText, whole_change
 
 TEXT = "one = 1\ntwo = 2\nthree = 3\n"
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fuselens_server.turns import Turns, Urgency
+from fuselens_server.work.turns import Turns, Urgency
 
 
 class Work:

@@ -7,11 +7,13 @@ import dataclasses
 import pytest
 from lsprotocol import types as lsp
 
-from fuselens.report import FileReport, Graph, Guard, Kernel, Line, Report, Span, Stage
-from fuselens_server.convert import SourceText
-from fuselens_server.correspondence import Correspondence
-from fuselens_server.document_uri import ReportDocument, parse
-from fuselens_server.features import document_links, documents, outline, summary, workspace_symbols
+from fuselens.record.report import FileReport, Graph, Guard, Kernel, Line, Report, Span, Stage
+from fuselens_server.documents import links as document_links
+from fuselens_server.documents import stages as documents
+from fuselens_server.features import outline, summary, workspace_symbols
+from fuselens_server.texts.convert import SourceText
+from fuselens_server.texts.correspondence import Correspondence
+from fuselens_server.texts.document_uri import ReportDocument, parse
 
 LOOP = """\
 graph g

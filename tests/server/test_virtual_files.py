@@ -14,8 +14,8 @@ import pytest_asyncio
 from lsprotocol import types as lsp
 from pygls import uris
 
-from fuselens_server.document_uri import CodeDocument, ReportDocument
-from fuselens_server.virtual_files import VirtualFiles
+from fuselens_server.documents.virtual_files import VirtualFiles
+from fuselens_server.texts.document_uri import CodeDocument, ReportDocument
 
 FUSE = ReportDocument("file:///p/a.py", "f.<locals>.g", "fuse", "loop", 0)
 SUMMARY = ReportDocument("file:///p/a.py", "f.<locals>.g", "summary", "txt")

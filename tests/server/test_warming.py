@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from fuselens import diagnostics as codes
-from fuselens import wire
-from fuselens.report import FileReport, Graph, Report
-from fuselens_server.convert import SourceText
-from fuselens_server.session import Document
-from fuselens_server.settings import Settings
-from fuselens_server.turns import Urgency
-from fuselens_server.warming import Warming
-from fuselens_server.worker_pool import Environment, WorkerDiedError
+from fuselens.record import diagnostics as codes
+from fuselens.record import wire
+from fuselens.record.report import FileReport, Graph, Report
+from fuselens_server.client.settings import Settings
+from fuselens_server.texts.convert import SourceText
+from fuselens_server.texts.session import Document
+from fuselens_server.work.turns import Urgency
+from fuselens_server.work.warming import Warming
+from fuselens_server.work.worker_pool import Environment, WorkerDiedError
 
 FILE = """\
 import fuselens

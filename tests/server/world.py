@@ -10,9 +10,9 @@ from typing import Any
 from lsprotocol import types as lsp
 from pytest_lsp import client_capabilities
 
-from fuselens_server import messages
-from fuselens_server.convert import SourceText
-from fuselens_server.document_uri import parse
+from fuselens_server.client import messages
+from fuselens_server.texts.convert import SourceText
+from fuselens_server.texts.document_uri import parse
 
 from .auditing import Auditor
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from fuselens.check import check_file, opened_function, run_function
-from fuselens.discovery import SourceModule
+from fuselens.checking.check import check_file, opened_function, run_function
 from fuselens.slices import Evaluation, Leads, described
 from fuselens.slices.unknown import Unknown, UnknownUsed
+from fuselens.source.discovery import SourceModule
 
 from .programs import HEAD, PROGRAMS
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from fuselens.discovery import SourceModule
 from fuselens.slices import Evaluation, Leads, described, vision
+from fuselens.source.discovery import SourceModule
 
 PROGRAM = """
 import torch, torch.nn as nn

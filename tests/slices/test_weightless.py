@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fuselens.weightless import LARGE, Weightless
+from fuselens.inputs.weightless import LARGE, Weightless
 
 SIDE = 2048  # squared, more than LARGE
 

@@ -85,7 +85,7 @@ def results(compiled: Callable[[Any], Any]) -> list[Any]:
 
 def without(key: str) -> dict[str, Any]:
     """What happens where torch lacks the name: what differs from eager, what was raised, which codes were said."""
-    from fuselens import torch_names
+    from fuselens.torch_private import names as torch_names
 
     name = torch_names.TABLE[key]
     torch_names.TABLE[key] = dataclasses.replace(name, places=("torch.no_such_name",))

@@ -14,13 +14,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from fuselens import torch_names
-from fuselens.torch_names import TABLE
+from fuselens.torch_private import names as torch_names
+from fuselens.torch_private.names import TABLE
 
 COMPILER = Path(torch_names.__file__).parent
 PROGRAMS = Path(__file__).with_name("programs.py")
 # They read the memory of tensors (see ARCHITECTURE.md) and use these alone.
-READERS = {"capture/tensor_layout.py": {"_cdata", "_dispatch_keys"}, "runtime/program.py": {"_cdata", "_dispatch_keys"}}
+READERS = {
+    "capture/hook/tensor_layout.py": {"_cdata", "_dispatch_keys"},
+    "runtime/program.py": {"_cdata", "_dispatch_keys"},
+}
 ONLY_WITH_CUDA = {"cuda_stream", "cuda_device", "end_pool", "release_pool"}
 
 

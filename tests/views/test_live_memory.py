@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 import fuselens
-from fuselens import live_memory, views
-from fuselens.plain import from_plain, to_plain
-from fuselens.report import Decision, Graph, MemoryStep, Report, Span
+from fuselens.record import live_memory, views
+from fuselens.record.plain import from_plain, to_plain
+from fuselens.record.report import Decision, Graph, MemoryStep, Report, Span
 
 
 def span(line: int) -> Span:

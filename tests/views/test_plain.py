@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from fuselens import wire
-from fuselens.plain import Spans, from_plain, to_plain
-from fuselens.report import (
+from fuselens.record import wire
+from fuselens.record.plain import Spans, from_plain, to_plain
+from fuselens.record.report import (
     Decision,
     Diagnostic,
     Edit,

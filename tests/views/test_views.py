@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fuselens import diagnostics, views
-from fuselens.plain import from_plain
-from fuselens.report import (
+from fuselens.record import diagnostics, views
+from fuselens.record.plain import from_plain
+from fuselens.record.report import (
     Decision,
     FileReport,
     Frame,

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from fuselens import wire
-from fuselens.report import Diagnostic, FileReport
+from fuselens.record import wire
+from fuselens.record.report import Diagnostic, FileReport
 
 
 class Client:

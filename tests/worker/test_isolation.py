@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from fuselens import isolation, pipeline, wire
+from fuselens import pipeline
+from fuselens.checking import isolation
+from fuselens.record import wire
 
 GOOD = "import fuselens\n@fuselens.compile\ndef f(x=1): return x\n"
 

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fuselens import isolation, wire
+from fuselens.checking import isolation
+from fuselens.record import wire
 
 if TYPE_CHECKING:
-    from fuselens.report import Diagnostic
+    from fuselens.record.report import Diagnostic
 
     from .conftest import Client
 

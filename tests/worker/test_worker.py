@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from fuselens import wire
-from fuselens.report import Diagnostic, FileReport
+from fuselens.record import wire
+from fuselens.record.report import Diagnostic, FileReport
 from fuselens.worker import Preloads
 
 GOOD = """import fuselens

@@ -33,14 +33,9 @@ import torch.nn.functional as F
 from torch import fx
 
 from fuselens import torch_private
-from fuselens.result_layouts import is_dense
+from fuselens.torch_private.result_layouts import is_dense
 
-from .attention import attended
-from .decompositions import Decompositions, table
-from .list_operators import on_tensors
-from .random_numbers import is_functional_draw, is_plain
-from .recorder import Recorder
-from .signature import (
+from ..ir.contracts.signature import (
     NOTHING_SHARED,
     Base,
     Extent,
@@ -55,6 +50,11 @@ from .signature import (
     Tangent,
     View,
 )
+from .attention import attended
+from .decompositions import Decompositions, table
+from .list_operators import on_tensors
+from .random_numbers import is_functional_draw, is_plain
+from .recorder import Recorder
 from .unsupported import Unsupported
 
 aten = torch.ops.aten

@@ -31,11 +31,11 @@ import torch
 from torch import fx
 
 from fuselens import torch_private
-from fuselens.report import Decision
+from fuselens.record.report import Decision
 
+from ..ir.contracts.signature import SavedValue, Signature
 from . import min_cut
 from .joint import Joint, is_view
-from .signature import SavedValue, Signature
 
 aten = torch.ops.aten
 

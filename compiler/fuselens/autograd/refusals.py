@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fuselens import torch_private
-from fuselens.result_layouts import suggested_memory_format
+from fuselens.torch_private.result_layouts import suggested_memory_format
 
 aten = torch.ops.aten
 

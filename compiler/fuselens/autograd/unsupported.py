@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuselens.report import Span
+from fuselens.record.report import Span
 
 
 class Unsupported(Exception):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..diagnostics import make
-from ..report import Diagnostic, Frame, Span
-from .values import ObjectValue
+from ..record.diagnostics import make
+from ..record.report import Diagnostic, Frame, Span
+from .values.algebra import ObjectValue
 
 
 class Break(Exception):

@@ -21,7 +21,10 @@ import torch
 import torch.nn.functional as F
 
 from .. import torch_private
-from . import bytecode, polyfills, switches, torch_polyfills
+from .bytecode import instruction as bytecode
+from .polyfills import python as polyfills
+from .polyfills import torch_functions as torch_polyfills
+from .program import switches
 
 TORCH_DIRECTORY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OWN_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

@@ -18,35 +18,19 @@ from typing import Any
 import torch
 
 from .. import torch_private
-from ..report import Frame, Span
-from . import (  # noqa: F401 - some modules only register rules
-    _hook,
-    attributes,
-    autograd_functions,
-    builtin_rules,
-    bytecode,
-    calls,
-    classify,
-    control_flow,
-    copying,
-    function_transforms,
-    gradients,
-    iterators,
-    known,
-    library_rules,
-    operators,
-    pytree_rules,
-    templates,
-    text,
-    torch_contexts,
-    torch_function,
-    torch_rules,
-)
-from . import sources as src
+from ..record.report import Frame, Span
+from . import classify
+from .bodies import autograd_functions, control_flow, function_transforms, gradients
 from .breaks import Break, ConditionBreak, FrameUnsupported, Raised, raising
-from .sources import Source
-from .tracer import Tracer, specialise
-from .values import (
+from .bytecode import instruction as bytecode
+from .calls import calls
+from .hook import _hook
+from .rules import builtin_calls, contexts, copying, library, pytree, templates, torch_calls, torch_function
+from .tracing import sources as src
+from .tracing.sources import Source
+from .tracing.tracer import Tracer, specialise
+from .values import attributes, iterators, known, operators, text
+from .values.algebra import (
     NULL,
     ActiveValue,
     CellValue,
@@ -1363,14 +1347,14 @@ def _before_with(m: Machine, arg: Any) -> None:
     value = m.pop()
     if isinstance(value, GradModeContext):
         value.previous = torch.is_grad_enabled()
-        torch_rules.set_grad_enabled(m, value.enabled)
+        torch_calls.set_grad_enabled(m, value.enabled)
         m.contexts.append(value)
         m.push(ContextExit(value))
         m.push(Constant(None))
         return
-    context = torch_contexts.context_of(m, value)
+    context = contexts.context_of(m, value)
     if context is not None:
-        torch_contexts.enter(m, context)
+        contexts.enter(m, context)
         m.push(ContextExit(context))
         m.push(Constant(None))
         return

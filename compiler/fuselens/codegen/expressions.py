@@ -11,7 +11,7 @@ from typing import Any
 import sympy
 from sympy import Expr
 
-from .source import Unsupported
+from ..ir.contracts.source import Unsupported
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ..ir.contracts.source import Generated, Source
 from ..ir.loops import Graph
-from .cpu.isa import ISAS
+from .cpu.vectors.isa import ISAS
 from .host import operators_text
-from .source import Generated, Source
 from .steps import to_host
 
 

@@ -20,9 +20,9 @@ from typing import Any
 import sympy
 from sympy import Expr
 
+from ..ir.contracts.source import HostProgram, KernelInfo, PythonOperator, Source, Unsupported, Writer, operator_place
 from ..ir.loops import Attention, Buffer, Extern, Graph, Kernel, Node, Ref, extern_reads
 from .expressions import PYTHON, print_factor, print_index
-from .source import HostProgram, KernelInfo, PythonOperator, Source, Unsupported, Writer, operator_place
 
 TORCH_NAMES: dict[str, str] = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..report import Line, Span
+from ..record.report import Line, Span
 from .dtypes import short_name
 
 _INFIX = {

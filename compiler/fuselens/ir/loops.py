@@ -38,7 +38,7 @@ from typing import Any, Literal
 import sympy
 from sympy import Expr
 
-from ..report import Decision, Span
+from ..record.report import Decision, Span
 from .card import H100, Card
 
 DType = Literal[

@@ -50,7 +50,7 @@ from fuselens.ir.loops import (
     symbol,
     value_symbol,
 )
-from fuselens.report import Line, Span
+from fuselens.record.report import Line, Span
 
 # --- index expressions -----------------------------------------------------------------------------------------
 

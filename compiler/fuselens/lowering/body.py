@@ -16,7 +16,7 @@ from fuselens.ir.loops import Op, value_symbol
 from fuselens.ir.ops import OPS
 from fuselens.lowering.complex_maths import FORMULAS
 from fuselens.lowering.dtypes import FLOATS, PARTS
-from fuselens.report import Span
+from fuselens.record.report import Span
 
 Operand = Any  # Scalar, Python number, or size expression
 

@@ -18,7 +18,7 @@ from fuselens.ir.affine import ONE, ZERO, integer_value, product
 from fuselens.ir.loops import Axis, Buffer, Extern, Loop, Node, Ref, indirect_names, symbol
 from fuselens.lowering.body import Body, Complex, Scalar
 from fuselens.lowering.dtypes import LOOP_DTYPES, NAMES, PARTS, compute_dtype, identity
-from fuselens.report import Decision, Span
+from fuselens.record.report import Decision, Span
 from fuselens.torch_private import symint_expression
 
 Sizes = tuple[Expr, ...]

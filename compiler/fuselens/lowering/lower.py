@@ -19,8 +19,10 @@ from torch.fx.node import map_arg
 
 from fuselens.ir.affine import symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Ref
-from fuselens.lowering import (
-    complex_rules,
+from fuselens.lowering.builder import Builder, LoweringError, Pair, Unsupported, contiguous_strides, expression
+from fuselens.lowering.dtypes import FLOAT8, NAMES, PARTS, REALS, WIDE_UNSIGNED
+from fuselens.lowering.operators import (
+    complex_numbers,
     composites,
     few_rows,
     indexing,
@@ -35,10 +37,8 @@ from fuselens.lowering import (
     special,
     windows,
 )
-from fuselens.lowering.builder import Builder, LoweringError, Pair, Unsupported, contiguous_strides, expression
-from fuselens.lowering.dtypes import FLOAT8, NAMES, PARTS, REALS, WIDE_UNSIGNED
 from fuselens.lowering.views import aliases, is_view, lower_view
-from fuselens.report import Span
+from fuselens.record.report import Span
 from fuselens.torch_private import OpOverload, symint_hint, symint_may_be_negative
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -57,7 +57,7 @@ RULES: dict[str, Rule] = {
     **special.RULES,
     **few_rows.RULES,
 }
-COMPLEX_RULES: dict[str, Rule] = {**{name: RULES[name] for name in complex_rules.AS_REALS}, **complex_rules.RULES}
+COMPLEX_RULES: dict[str, Rule] = {**{name: RULES[name] for name in complex_numbers.AS_REALS}, **complex_numbers.RULES}
 
 # operators that ATen runs better than a loop of ours, by packet: no fallback, a choice
 _VENDOR = "the vendor's library is the better implementation"

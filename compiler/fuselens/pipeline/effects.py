@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..autograd.random_numbers import drawing
-from ..autograd.signature import SavedValue, Signature
-from ..capture import _hook
-from ..capture.resuming import AsWritten
-from ..capture.tensor_layout import tangents_like
-from ..collector import uncollected
-from ..diagnostics import make
+from ..capture.frame.resuming import AsWritten
+from ..capture.hook import _hook
+from ..capture.hook.tensor_layout import tangents_like
+from ..ir.contracts.signature import SavedValue, Signature
+from ..record.diagnostics import make
 from ..runtime import autograd_function
+from ..system.collector import uncollected
 from .recorder import Run
 from .refusals import as_captured
 

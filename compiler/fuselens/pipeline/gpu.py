@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from .. import report
-from ..capture.frame import Captured
+from ..capture.frame.frame import Captured
 from ..config import assembly_of
-from ..diagnostics import make
 from ..ir.card import H100, Card, usual
+from ..record import report
+from ..record.diagnostics import make
 from ..runtime.compile_graph import texts
 from .recorder import Run
 
 if TYPE_CHECKING:
-    from ..codegen.source import Generated, Source
-    from ..codegen.triton.assembly import Compiled
+    from ..codegen.triton.tools.assembly import Compiled
+    from ..ir.contracts.source import Generated, Source
     from ..ir.loops import Graph
 
 Call = Callable[[tuple[Any, ...]], Any]
@@ -37,7 +37,7 @@ _MOST_COMPILED = (
 
 def cards(captured: Captured) -> tuple[Any, ...]:
     """What the stages may see of the graph's GPUs and the software for them."""
-    from ..runtime.triton_jobs import versions
+    from ..runtime.gpu.triton_jobs import versions
 
     found: list[tuple[Any, ...]] = []
     for device in devices(captured):
@@ -102,7 +102,7 @@ def recorded(call: Call, written: Sequence[int], run: Run) -> Call:
 
     config = run.config
     if run.target == "cuda" and config.mode in ("reduce-overhead", "max-autotune"):
-        from ..runtime.cuda_graphs import Recorded
+        from ..runtime.gpu.cuda_graphs import Recorded
 
         static = run.captured.owned if run.phase == "forward" else ()
         symbolic = run.captured.sizes is not None
@@ -117,8 +117,8 @@ def with_resources(kernels: list[report.Kernel], source: Source | None, run: Run
     """``kernels`` with the registers, spills and shared memory of those that run on the GPU, where texts are wanted."""
     if not run.recorder.texts or run.target != "cuda" or source is None or not kernels:
         return kernels
-    from ..codegen.triton.assembly import Compiled, resource_usage
-    from ..runtime.launch import compiled
+    from ..codegen.triton.tools.assembly import Compiled, resource_usage
+    from ..runtime.gpu.launch import compiled
 
     made = {
         name: Compiled(asm, {**resource_usage(asm["cubin"]), "shared": shared})
@@ -133,12 +133,12 @@ def with_resources(kernels: list[report.Kernel], source: Source | None, run: Run
 def as_on_gpu(module: fx.GraphModule, fused: Graph) -> Source | None:
     """The Triton kernels that a CPU graph would have on a GPU, to look at: of the graph as it was lowered if Triton can
     express it. None where there are none."""
-    from ..codegen.source import Unsupported
     from ..codegen.triton.kernels import to_triton
+    from ..ir.contracts.source import Unsupported
     from ..lowering.lower import lower
     from ..schedule.fuse import fuse
+    from ..schedule.gpu.split import for_gpu
     from ..schedule.order import order
-    from ..schedule.split import for_gpu
 
     with suppress(Unsupported):
         return to_triton(order(for_gpu(fused)))
@@ -151,8 +151,8 @@ def compile_for_absent(graph: Graph, generated: Generated, run: Run) -> None:
     """What was generated of a graph for the configured GPU, compiled: texts and resources, nothing that runs."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from ..codegen.triton.assembly import Compiled
-    from ..codegen.triton.offline import compile_kernel, load_module
+    from ..codegen.triton.tools.assembly import Compiled
+    from ..codegen.triton.tools.offline import compile_kernel, load_module
 
     run.keep_sources(texts(generated))
     source = generated.triton
@@ -192,7 +192,7 @@ def _keep_assembly(source: Source, compiled: Mapping[str, Compiled], run: Run) -
     """The documents of compiled Triton kernels; where nobody asked for them, only that there are such."""
     import triton
 
-    from ..codegen.triton import assembly
+    from ..codegen.triton.tools import assembly
 
     if not run.recorder.texts:
         return

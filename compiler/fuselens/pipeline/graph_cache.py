@@ -28,17 +28,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import fx
 
-from .. import report, torch_private
-from ..autograd.signature import SavedValue, Sharing, Signature
+from .. import torch_private
 from ..config import Config, cache_key
-from ..fake_results import Layout
-from ..runtime.cache import Cache, key_of
+from ..ir.contracts.signature import SavedValue, Sharing, Signature
+from ..record import report
+from ..runtime.cache.store import Cache, key_of
 from ..runtime.measure import machine
+from ..torch_private.fake_results import Layout
 from .entries import Form, NotStorable
 
 if TYPE_CHECKING:
-    from ..capture.frame import Captured
-    from ..codegen.source import Generated
+    from ..capture.frame.frame import Captured
+    from ..ir.contracts.source import Generated
 
 T = TypeVar("T")
 _KIND, _RESULTS = "graph", "results"
@@ -116,8 +117,7 @@ class GraphCache:
 
 @functools.cache
 def _form() -> Form:
-    from ..autograd import signature
-    from ..codegen import source
+    from ..ir.contracts import signature, source
 
     mine = (Entry, Program, Layout)
     told = (report.Decision, report.MemoryStep, report.Stage, report.Line, report.Span)

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from .. import live_memory, torch_private, weightless
-from ..autograd.signature import NOTHING_SHARED, Sharing, Signature
+from .. import torch_private
 from ..autograd.unsupported import Unsupported
-from ..capture import _hook
-from ..capture.frame import Captured
-from ..capture.tracer import describe_tensor
-from ..diagnostics import make
+from ..capture.frame.frame import Captured
+from ..capture.hook import _hook
+from ..capture.tracing.tracer import describe_tensor
+from ..inputs import weightless
 from ..ir import graph_text
-from ..runtime import memory, triton_worker
+from ..ir.contracts.signature import NOTHING_SHARED, Sharing, Signature
+from ..record import live_memory
+from ..record.diagnostics import make
+from ..runtime import memory
 from ..runtime.build import host_isa
+from ..runtime.gpu import triton_worker
 from . import frozen, gpu, lazy_views, programs, sharing
 from .effects import with_effects
 from .graph_cache import GraphCache, key_for

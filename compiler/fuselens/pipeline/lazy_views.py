@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import torch_private
-from ..capture.frame import Captured
+from ..capture.frame.frame import Captured
 
 Turn = tuple[Callable[[torch.Tensor], torch.Tensor], ...]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .. import live, report
-from ..capture import tensor_layout
+from .. import live
+from ..capture.hook import tensor_layout
+from ..record import report
 from ..runtime import program as host_program
 from ..runtime.compile_graph import Built, Call, build
 from . import gpu

@@ -14,11 +14,13 @@ from typing import Any
 
 import torch
 
-from .. import live, notices, recorded_inputs, report, torch_private
-from ..capture.frame import Captured, Facts
-from ..capture.tracer import describe_tensor
+from .. import live, torch_private
+from ..capture.frame.frame import Captured, Facts
+from ..capture.tracing.tracer import describe_tensor
 from ..config import Config
-from ..diagnostics import make
+from ..inputs import recorded_inputs
+from ..record import notices, report
+from ..record.diagnostics import make
 from . import graph_cache
 
 # What stands in the way of compiling at all is said in the user's own runs, too: no compiler, one that refuses a graph, no
@@ -98,7 +100,7 @@ class Recorder:
 
     def _on_new(self) -> None:
         """A frame is captured of which the cache knows nothing: its kernels will have to be compiled."""
-        from ..runtime import triton_worker
+        from ..runtime.gpu import triton_worker
 
         if self._on_gpu and self.config.backend == "fuselens":
             triton_worker.start()
@@ -128,7 +130,7 @@ class Recorder:
             self._dump(self.config.dump)
 
     def _dump(self, folder: Path) -> None:
-        from .. import views
+        from ..record import views
 
         try:
             views.dump(self.report, folder)

@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 import torch
 from torch import fx
 
-from .. import report, torch_names, torch_private
-from ..capture import _hook
-from ..diagnostics import as_line, make, raised
+from .. import torch_private
+from ..capture.hook import _hook
 from ..ir.straight_line import straight_line
-from ..notices import FuselensWarning
+from ..record import report
+from ..record.diagnostics import as_line, make, raised
+from ..record.notices import FuselensWarning
+from ..torch_private import names as torch_names
 from .recorder import Run
 
 T = TypeVar("T")
@@ -78,7 +80,7 @@ def as_captured(module: fx.GraphModule) -> Callable[[tuple[Any, ...]], Any]:
 
 def _typed() -> tuple[type[BaseException], ...]:
     from ..autograd.unsupported import Unsupported
-    from ..codegen.source import Unsupported as NotGenerated
+    from ..ir.contracts.source import Unsupported as NotGenerated
     from ..lowering.builder import LoweringError
     from ..runtime.build import BuildFailed, NoCompiler
 

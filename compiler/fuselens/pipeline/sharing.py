@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from .. import torch_private
-from ..autograd.signature import NOTHING_SHARED, Base, Sharing
 from ..autograd.unsupported import Unsupported
+from ..ir.contracts.signature import NOTHING_SHARED, Base, Sharing
 
 _VARIANTS = 8  # ways of sharing memory that one graph is compiled for
 

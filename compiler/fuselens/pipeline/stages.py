@@ -11,17 +11,18 @@ from typing import Any
 import torch
 from torch import fx
 
-from .. import live_memory, torch_private
+from .. import torch_private
 from ..autograd.joint import Joint
 from ..autograd.partition import forward_only, partition
-from ..autograd.signature import SavedValue, Signature
 from ..autograd.unsupported import Unsupported
 from ..codegen.generate import generate
 from ..ir import graph_text, text
+from ..ir.contracts.signature import SavedValue, Signature
 from ..ir.straight_line import straight_line
 from ..lowering.lower import fuses, lower
-from ..lowering.products import form
-from ..report import Decision, MemoryStep
+from ..lowering.operators.products import form
+from ..record import live_memory
+from ..record.report import Decision, MemoryStep
 from ..rewrite.attention import attention
 from ..rewrite.constants import Constants
 from ..rewrite.convolutions import pack
@@ -36,8 +37,8 @@ from ..runtime.build import host_isa
 from ..runtime.compile_graph import Call, floats_as_tensors
 from ..runtime.measure import LEAST_GAIN, Libraries
 from ..schedule.fuse import fuse
+from ..schedule.gpu.split import for_gpu
 from ..schedule.order import live_bytes, order
-from ..schedule.split import for_gpu
 from . import gpu, programs
 from .effects import with_effects
 from .graph_cache import Entry, GraphCache, Program
@@ -187,7 +188,7 @@ def _lowered(
     stages = record.stages[first:]
     programs.say(program, record)
     if target == "cuda" and generated.triton is not None:
-        from ..runtime.launch import compile_ahead
+        from ..runtime.gpu.launch import compile_ahead
 
         compile_ahead([generated.triton], config)
 

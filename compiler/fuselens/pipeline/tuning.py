@@ -10,26 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 from .. import torch_private
 from ..codegen.generate import generate
-from ..codegen.source import Unsupported
+from ..codegen.triton.choices.tiles import Shape, Tiles, predicted, tiles
 from ..codegen.triton.kernels import variants
 from ..codegen.triton.products import DESCRIPTORS, descriptors_of
-from ..codegen.triton.tiles import Shape, Tiles, predicted, tiles
 from ..config import Config
 from ..ir.affine import product
+from ..ir.contracts.source import Unsupported
 from ..ir.loops import ITEMSIZE, Loop
 from ..ir.parts import part
-from ..report import Decision
-from ..runtime import tune_gpu
-from ..runtime.tune_gpu import Candidate, Measure
-from ..schedule import fuse, split
-from ..schedule.attention_sites import attended, attentions
-from ..schedule.depthwise_sites import depthwise, matched, written_out
-from ..schedule.product_sites import Site, sites, used
-from ..schedule.products import Instead, instead, nodes_of, replaced, with_room
-from ..schedule.refolded import refolded, refolds
+from ..record.report import Decision
+from ..runtime.gpu import tune as tune_gpu
+from ..runtime.gpu.tune import Candidate, Measure
+from ..schedule import fuse
+from ..schedule.gpu import split
+from ..schedule.gpu.product_kernels import Instead, instead, nodes_of, replaced, with_room
+from ..schedule.gpu.refold_rows import refolded, refolds
+from ..schedule.sites.attention import attended, attentions
+from ..schedule.sites.depthwise import depthwise, matched, written_out
+from ..schedule.sites.products import Site, sites, used
 
 if TYPE_CHECKING:
-    from ..codegen.source import Generated
+    from ..ir.contracts.source import Generated
     from ..ir.loops import Attention, Extern, Graph, Kernel
 
 MOST = 10  # candidates of a product besides the vendor's library

@@ -11,10 +11,11 @@ import torch
 from torch import fx
 
 from .. import torch_private
-from ..capture import _hook, classify, tensor_layout
-from ..collector import importing
+from ..capture import classify
+from ..capture.hook import _hook, tensor_layout
 from ..config import Config
-from ..runtime import triton_worker
+from ..runtime.gpu import triton_worker
+from ..system.collector import importing
 from .graph_cache import was_captured
 
 
@@ -53,8 +54,8 @@ def warm() -> None:
     """
     from ..autograd import joint as joint_stage
     from ..autograd import partition as partition_stage
-    from ..capture.sources import local
-    from ..capture.symbols import Sizes
+    from ..capture.tracing.sources import local
+    from ..capture.tracing.symbols import Sizes
     from ..codegen.generate import generate
     from ..config import from_environment
     from ..lowering.lower import lower

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fuselens.report import Decision
+from fuselens.record.report import Decision
 
 from .written_out import Maker, operands, remade, written_out
 

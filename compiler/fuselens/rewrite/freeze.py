@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fuselens.report import Decision
+from fuselens.record.report import Decision
 from fuselens.rewrite.constants import constant, is_view
 from fuselens.torch_private import OpOverload
 

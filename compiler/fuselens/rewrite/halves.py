@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from fuselens import torch_private
-from fuselens.report import Decision
+from fuselens.record.report import Decision
 from fuselens.rewrite.constants import Constants
 
 aten = torch.ops.aten

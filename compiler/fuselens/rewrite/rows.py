@@ -12,7 +12,7 @@ from torch import fx
 
 from fuselens.ir.attention import OF_SCORES, ROWS, SHARED
 from fuselens.ir.attention import WIDTH as WIDEST
-from fuselens.report import Decision
+from fuselens.record.report import Decision
 
 from .written_out import Maker, Written, operands, remade, written_out
 

@@ -30,7 +30,7 @@ from .memory import has_written
 
 if TYPE_CHECKING:
     from fuselens.autograd.partition import SavedValue
-    from fuselens.autograd.signature import Base, Extent, Leaf, Output, Signature, View
+    from fuselens.ir.contracts.signature import Base, Extent, Leaf, Output, Signature, View
 
 Values = tuple[Any, ...]
 Compiled = Callable[[Any], Sequence[Any]]  # of a tuple; of a list, which it may empty

@@ -13,12 +13,12 @@ import torch
 from ..config import Config
 from ..ir.dtypes import DTYPES
 from ..ir.loops import Graph, symbol
-from ..report import Decision
+from ..record.report import Decision
 from . import build, measure
-from .cache import Cache
+from .cache.store import Cache
 
 if TYPE_CHECKING:
-    from ..codegen.source import Generated, KernelInfo
+    from ..ir.contracts.source import Generated, KernelInfo
 
 V = TypeVar("V")
 ROUNDS = 5  # interleaved

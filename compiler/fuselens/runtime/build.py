@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import Config
-from ..report import Span
-from .cache import Cache, Opened, key_of
-from .cache_place import forbids_execution, require_room
+from ..record.report import Span
+from .cache.place import forbids_execution, require_room
+from .cache.store import Cache, Opened, key_of
 
 # -O2 inlines and packs lanes, which is all these units need; -O3 takes up to 40 % longer to build and ran no faster.
 # Contraction is off because a * b - a * b must be 0 as in eager; our vector maths asks for fma by name.

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import report, torch_private
+from .. import torch_private
 from ..config import Config
+from ..record import report
 from . import memory, program
 from .build import build as build_library
 from .build import function, is_built
-from .cache import Cache
+from .cache.store import Cache
 
 if TYPE_CHECKING:
-    from ..codegen.source import Generated
+    from ..ir.contracts.source import Generated
     from ..ir.loops import Graph
     from ..pipeline.graph_cache import Program
 
@@ -80,7 +81,7 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
             if any(i.checks for i in generated.cpp.kernels):
                 names["check_errors"] = memory.error_check(library, generated.cpp.checks)
     elif generated.triton is not None and target.startswith("cuda"):
-        from .launch import load_triton
+        from .gpu.launch import load_triton
 
         start = time.perf_counter()
         names |= load_triton(generated.triton, config, cache)
@@ -101,7 +102,7 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
         if steps is None:
             built.call = names["call"]
         if target.startswith("cuda") and generated.triton is not None and torch.cuda.device_count() > 1:
-            from .launch import on_device
+            from .gpu.launch import on_device
 
             built.call = on_device(built.call, generated.triton)
     built.timings.append(report.Timing("build.host", time.perf_counter() - start))

@@ -14,13 +14,13 @@ import weakref
 from typing import TYPE_CHECKING
 
 from ..config import Config
-from ..native import address
+from ..torch_private.native import address
 from .build import BuildFailed, NoCompiler, build
-from .cache import Cache
+from .cache.store import Cache
 from .program import bind_imports
 
 if TYPE_CHECKING:
-    from ..codegen.source import Generated
+    from ..ir.contracts.source import Generated
     from ._program import Program
 
 _HOST = "\nunion Value {"  # where the unit's kernels end and its host program begins

@@ -22,7 +22,7 @@ import torch
 
 from .. import torch_private
 from ..config import Config
-from .cache import Cache, key_of
+from .cache.store import Cache, key_of
 
 Product = tuple[str, int, int, int]  # form, rows, columns, summed
 Seconds = Mapping[str, float]  # implementation → seconds of one call

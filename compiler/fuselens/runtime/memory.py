@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import torch_private
 from ..ir.dtypes import DTYPES
-from ..native import IDLE_BYTES
+from ..torch_private.native import IDLE_BYTES
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 _HEAP = 32 << 20

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import torch_private
-from ..native import (
+from ..torch_private.native import (
     CHECK_FAILED,
     IDLE_BYTES,
     NO_MEMORY,
@@ -32,7 +32,7 @@ from . import _launch, _program, memory
 if TYPE_CHECKING:
     import torch
 
-    from ..codegen.source import HostProgram, PythonOperator
+    from ..ir.contracts.source import HostProgram, PythonOperator
 
 _SHIM = (
     "aoti_torch_empty_strided",

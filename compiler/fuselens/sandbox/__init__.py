@@ -37,8 +37,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from .. import diagnostics
-from ..report import Diagnostic, Frame, Span
+from ..record import diagnostics
+from ..record.report import Diagnostic, Frame, Span
 from .effects import EVENTS, Effect, followed, shown, signalled
 
 _MOST_REFUSED = 8  # caught ones, then the process ends

@@ -9,7 +9,7 @@ from sympy import Expr
 
 from fuselens.ir.affine import substitute
 from fuselens.ir.loops import Op, indirect_names, value_symbol
-from fuselens.report import Span
+from fuselens.record.report import Span
 
 Resolve = Callable[["Scope", str, Expr, Op], str]  # storage and index to the name of the value
 _HALVES = ("f16", "bf16")

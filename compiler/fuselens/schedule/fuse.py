@@ -20,7 +20,7 @@ import sympy
 
 from fuselens.ir.affine import integer_value, symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Kernel, Loop, Node, extern_reads, indirect_names
-from fuselens.report import Decision
+from fuselens.record.report import Decision
 from fuselens.schedule.groups import RECOMPUTE, Group, Refused, merged, single
 from fuselens.schedule.inline import fixed_storages, inline, needed, solved, with_inlined
 from fuselens.schedule.items import Item, analyse, bytes_of, repetitions

@@ -30,7 +30,7 @@ from fuselens.ir.loops import (
     symbol,
     value_symbol,
 )
-from fuselens.report import Decision
+from fuselens.record.report import Decision
 from fuselens.schedule.emit import Scope, remember_unrounded, translate, translated, unrounded, without_dead
 from fuselens.schedule.items import Item, analyse, bytes_of, is_conversion, points, repetitions
 from fuselens.schedule.matching import always_inside, solve

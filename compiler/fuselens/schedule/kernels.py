@@ -17,7 +17,7 @@ from sympy import Expr
 from fuselens.ir.affine import ZERO, linear, substitute, symbol_names
 from fuselens.ir.loops import ITEMSIZE, Axis, Graph, Kernel, Op, Phase, indirect_names, symbol, value_symbol
 from fuselens.ir.ops import OPS
-from fuselens.report import Span
+from fuselens.record.report import Span
 from fuselens.schedule.emit import Scope, remember_unrounded, translate, translated, without_dead
 from fuselens.schedule.groups import Group, Member
 from fuselens.schedule.inline import solved

@@ -39,7 +39,7 @@ from fuselens.ir.loops import (
     phases_of,
     symbol,
 )
-from fuselens.report import Decision
+from fuselens.record.report import Decision
 from fuselens.schedule.updates import checks_of, computation, copies_whole, only_updates
 
 

@@ -30,13 +30,14 @@ import torch
 
 import fuselens
 
-from .. import api, sandbox, source_text, torch_private
-from ..capture import marks
-from ..capture.tensor_layout import describe
-from ..console import quiet
-from ..discovery import Annotated, SourceModule
-from ..signatures import signature
-from ..weightless import Weightless
+from .. import api, sandbox, torch_private
+from ..capture.hook.tensor_layout import describe
+from ..capture.program import marks
+from ..inputs.weightless import Weightless
+from ..source.discovery import Annotated, SourceModule
+from ..system import source_text
+from ..system.console import quiet
+from ..system.signatures import signature
 from . import project, rewriting, stand_ins, vision
 from .devices import OnThisMachine
 from .inferred import Call, completed

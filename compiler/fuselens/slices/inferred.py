@@ -20,9 +20,9 @@ import torch
 from torch import nn
 
 from .. import torch_private
-from ..capture.tensor_layout import describe
-from ..console import quiet
-from ..signatures import annotations_of, signature
+from ..capture.hook.tensor_layout import describe
+from ..system.console import quiet
+from ..system.signatures import annotations_of, signature
 from .unknown import ASSUMED_SIZE, Sizes, Unknown, assumed_as, batch_of, sizes_of
 
 _BATCH, _LENGTH = 2, 16

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import source_text
-from ..fingerprints import is_library_file
+from ..checking.fingerprints import is_library_file
+from ..system import source_text
 
 _MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
 _MOST_FILES = 200  # that are looked at for one that imports another

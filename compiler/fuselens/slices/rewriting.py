@@ -11,8 +11,8 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..discovery import Annotated, Definition, SourceModule, Target
-from ..source_names import blocks, compiles_in_place, own_expressions, statements, tests_main
+from ..source.discovery import Annotated, Definition, SourceModule, Target
+from ..source.names import blocks, compiles_in_place, own_expressions, statements, tests_main
 
 OURS = "__fuselens_"
 FAILED, UNKNOWN, ITEMS, ROUNDS, RAISED, PARTS, NAMED, CALLED, DECIDED, MAYBE = (

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
-from fuselens import fixes
-from fuselens.report import Fix
-from fuselens_server.document_uri import CodeDocument, ReportDocument
+from fuselens.record.report import Fix
+from fuselens.source import fixes
+from fuselens_server.client.messages import SERVER_ACTIONS, Actions
 from fuselens_server.features import navigation
 from fuselens_server.features.diagnostics import Finding, findings
-from fuselens_server.messages import SERVER_ACTIONS, Actions
-from fuselens_server.tracked_text import TrackedText
-from fuselens_server.view import View
+from fuselens_server.texts.document_uri import CodeDocument, ReportDocument
+from fuselens_server.texts.tracked_text import TrackedText
+from fuselens_server.texts.view import View
 
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer

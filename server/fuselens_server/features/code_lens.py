@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
-from fuselens.discovery import Annotated
-from fuselens_server.features import documents, last_run, summary
-from fuselens_server.messages import SERVER_ACTIONS, Actions
-from fuselens_server.view import View
+from fuselens.source.discovery import Annotated
+from fuselens_server.client.messages import SERVER_ACTIONS, Actions
+from fuselens_server.documents import stages as documents
+from fuselens_server.features import last_run, summary
+from fuselens_server.texts.view import View
 
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer

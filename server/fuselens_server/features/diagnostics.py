@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
-from fuselens.discovery import import_span
-from fuselens.report import Diagnostic, Frame, Severity, Span
-from fuselens_server.document_uri import CodeDocument
+from fuselens.record.report import Diagnostic, Frame, Severity, Span
+from fuselens.source.discovery import import_span
 from fuselens_server.features import last_run
 from fuselens_server.features.locations import user_location
-from fuselens_server.tracked_text import TrackedText
-from fuselens_server.view import View
+from fuselens_server.texts.document_uri import CodeDocument
+from fuselens_server.texts.tracked_text import TrackedText
+from fuselens_server.texts.view import View
 
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
-from fuselens_server.correspondence import innermost, outermost
-from fuselens_server.document_uri import ReportDocument
-from fuselens_server.features import documents
+from fuselens_server.documents import stages as documents
 from fuselens_server.features.locations import find_stage, on_name, stage_text
-from fuselens_server.view import View
+from fuselens_server.texts.correspondence import innermost, outermost
+from fuselens_server.texts.document_uri import ReportDocument
+from fuselens_server.texts.view import View
 
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer

@@ -11,16 +11,17 @@ from urllib.parse import quote
 
 from lsprotocol import types as lsp
 
-from fuselens import live_memory
-from fuselens.discovery import Annotated, Parameter
-from fuselens.report import Decision, Graph, Report, Shape, Span, Stage
-from fuselens_server.document_uri import ReportDocument
-from fuselens_server.features import documents, last_run, markdown, summary
-from fuselens_server.features.document_hover import document_hover
+from fuselens.record import live_memory
+from fuselens.record.report import Decision, Graph, Report, Shape, Span, Stage
+from fuselens.source.discovery import Annotated, Parameter
+from fuselens_server.client.messages import CLIENT_ACTIONS
+from fuselens_server.documents import stages as documents
+from fuselens_server.documents.hover import document_hover
+from fuselens_server.features import last_run, markdown, summary
 from fuselens_server.features.inlay_hints import tensor_layout, tensor_text
 from fuselens_server.features.markdown import block, bullets, code, escape, escape_but_code
-from fuselens_server.messages import CLIENT_ACTIONS
-from fuselens_server.view import View
+from fuselens_server.texts.document_uri import ReportDocument
+from fuselens_server.texts.view import View
 
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer

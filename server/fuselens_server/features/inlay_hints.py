@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
-from fuselens.discovery import Annotated
-from fuselens.report import Inputs, Shape, Span, Tensor
+from fuselens.record.report import Inputs, Shape, Span, Tensor
+from fuselens.source.discovery import Annotated
 from fuselens_server.features.locations import user_location
-from fuselens_server.view import View
+from fuselens_server.texts.view import View
 
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer

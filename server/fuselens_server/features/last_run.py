@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 from lsprotocol import types as lsp
 
-from fuselens.discovery import Annotated
 from fuselens.live import KernelTime
-from fuselens.report import Diagnostic, Report, Span, Stage
+from fuselens.record.report import Diagnostic, Report, Span, Stage
+from fuselens.source.discovery import Annotated
 from fuselens_server.features import summary
 from fuselens_server.features.inlay_hints import tensor_text
 from fuselens_server.features.markdown import code
-from fuselens_server.observed import Finding, Function
-from fuselens_server.view import View
+from fuselens_server.texts.observed import Finding, Function
+from fuselens_server.texts.view import View
 
 MOST_REASONS = 3
 

@@ -9,11 +9,11 @@ from lsprotocol import types as lsp
 from pygls import uris
 
 from fuselens.config import ASSEMBLY
-from fuselens.report import Graph, Report, Span, Stage
-from fuselens_server.convert import SourceText
-from fuselens_server.document_uri import ReportDocument
-from fuselens_server.tracked_text import TrackedText
-from fuselens_server.view import View
+from fuselens.record.report import Graph, Report, Span, Stage
+from fuselens_server.texts.convert import SourceText
+from fuselens_server.texts.document_uri import ReportDocument
+from fuselens_server.texts.tracked_text import TrackedText
+from fuselens_server.texts.view import View
 
 _WORD = re.compile(r"\w+")
 _LARGEST = 2**31 - 1

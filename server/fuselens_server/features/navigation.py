@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
-from fuselens.report import Line, Span
-from fuselens_server.correspondence import Generated, innermost, outermost, runs
-from fuselens_server.document_uri import ReportDocument, parse
-from fuselens_server.features import documents
+from fuselens.record.report import Line, Span
+from fuselens_server.documents import stages as documents
 from fuselens_server.features.locations import (
     compiled_lines,
     find_stage,
@@ -26,7 +24,9 @@ from fuselens_server.features.locations import (
     stage_text,
     user_location,
 )
-from fuselens_server.view import View
+from fuselens_server.texts.correspondence import Generated, innermost, outermost, runs
+from fuselens_server.texts.document_uri import ReportDocument, parse
+from fuselens_server.texts.view import View
 
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer

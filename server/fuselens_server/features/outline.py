@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
-from fuselens_server.convert import SourceText
+from fuselens_server.texts.convert import SourceText
 
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer

@@ -6,9 +6,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-from fuselens import live_memory
-from fuselens.diagnostics import TABLE
-from fuselens.report import Diagnostic, Graph, Kernel, Report, RunResult, Timing
+from fuselens.record import live_memory
+from fuselens.record.diagnostics import TABLE
+from fuselens.record.report import Diagnostic, Graph, Kernel, Report, RunResult, Timing
 
 _OPERATOR = re.compile(r"^(?:aten|prims)\.(\w+)\.\w+$")
 _TOTAL = "total"  # the timing of the whole compilation, which holds the stages'

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
-from fuselens.report import Report
-from fuselens_server.features.documents import stage_document
+from fuselens.record.report import Report
+from fuselens_server.documents.stages import stage_document
 from fuselens_server.features.locations import stage_location
-from fuselens_server.view import View
+from fuselens_server.texts.view import View
 
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer

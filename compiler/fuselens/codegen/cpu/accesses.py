@@ -6,14 +6,14 @@ import sympy
 from sympy import Expr
 from sympy.core.operations import LatticeOp
 
+from ...ir.contracts.source import Unsupported, Writer
 from ...ir.loops import Kernel, Op, element, indirect_names
 from ..expressions import C, linear, names_in, print_factor, print_index, slopes
 from ..operands import Value
-from ..source import Unsupported, Writer
-from .parts import REGISTER
-from .streams import streams
+from .choices.streams import streams
 from .unit import Unit
 from .values import ValueWriter, lane_zero
+from .vectors.parts import REGISTER
 
 
 class AccessWriter(ValueWriter):

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 import sympy
 from sympy import Expr
 
+from ...ir.contracts.source import Unsupported, Writer
 from ...ir.loops import ITEMSIZE, Axis, Kernel, Op, element
 from ..expressions import C, names_in, print_factor, print_index
 from ..nest import index_of
 from ..operands import Value
-from ..source import Unsupported, Writer
-from .effort import CHAINS, HEAVY
-from .fetches import LINE, Fetch, dearest_pass, next_row
+from .choices.effort import CHAINS, HEAVY
+from .choices.fetches import LINE, Fetch, dearest_pass, next_row
 from .folds import Fold, FoldWriter
-from .parts import REGISTER
 from .scalar_ops import TABLE, bitcast, cast
 from .unit import Unit
 from .values import BodyLoop, Slot, lane_zero
+from .vectors.parts import REGISTER
 
 TILE = 128  # vectors added up before the partial sum joins the total: bounds the rounding error
 UNROLL = 4  # independent accumulators of a reduction whose body is too short to hide an addition's latency

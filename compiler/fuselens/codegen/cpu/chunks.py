@@ -11,7 +11,7 @@ from ...ir.loops import Op
 from ..expressions import print_factor
 from ..nest import FEW_COLUMNS, LONG_FOLD
 from .body import ROWS, UNROLL, PhaseBody
-from .effort import PARALLEL_WORK, dearness
+from .choices.effort import PARALLEL_WORK, dearness
 from .folds import Fold
 from .scans import independent, needed
 from .units import UnitWriter

@@ -9,18 +9,18 @@ from types import MappingProxyType
 import sympy
 from sympy import Expr
 
+from ...ir.contracts.source import Functions, KernelInfo, Source, Unsupported, Writer
 from ...ir.loops import Graph, element
 from ..expressions import print_factor
 from ..nest import Tuning, layouts
-from ..source import Functions, KernelInfo, Source, Unsupported, Writer
 from ..traffic import bytes_moved
+from .choices.effort import PARALLEL_WORK, dearness
 from .chunks import ChunkWriter
-from .effort import PARALLEL_WORK, dearness
 from .host import write_host
-from .isa import ISAS
-from .parts import C_TYPES
-from .prelude import print_prelude
 from .unit import Unit
+from .vectors.isa import ISAS
+from .vectors.parts import C_TYPES
+from .vectors.prelude import print_prelude
 
 
 def to_cpp(

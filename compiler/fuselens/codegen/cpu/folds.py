@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 from sympy import Expr
 
+from ...ir.contracts.source import Unsupported, Writer
 from ...ir.loops import Kernel, Op
 from ..expressions import linear, print_index
 from ..nest import few
 from ..operands import Value
-from ..source import Unsupported, Writer
 from .accesses import AccessWriter
-from .maths_parts import ARG_NONE
-from .parts import REGISTER
 from .scalar_ops import literal, wrap
 from .scans import Scan, identity, started
 from .unit import Unit
 from .values import BodyLoop, Slot
+from .vectors.maths_parts import ARG_NONE
+from .vectors.parts import REGISTER
 
 
 @dataclass(slots=True)

@@ -17,16 +17,24 @@ from typing import Any
 import sympy
 from sympy import Expr
 
+from ...ir.contracts.source import HostProgram, KernelInfo, PythonOperator, Unsupported, Writer, checked
 from ...ir.dtypes import NAMES
 from ...ir.loops import ITEMSIZE, Buffer, Extern, Kernel, Node, element, extern_reads
-from ...native import CHECK_FAILED, NO_MEMORY, OPERATOR_FAILED, OPERATOR_SHIFT, RESULT_DIFFERS, SCALAR_TYPES, WROTE
+from ...torch_private.native import (
+    CHECK_FAILED,
+    NO_MEMORY,
+    OPERATOR_FAILED,
+    OPERATOR_SHIFT,
+    RESULT_DIFFERS,
+    SCALAR_TYPES,
+    WROTE,
+)
 from ..expressions import print_factor, print_index
 from ..host import python_operator, used_outputs
 from ..operators import c_parameters, direct
-from ..source import HostProgram, KernelInfo, PythonOperator, Unsupported, Writer, checked
-from .parts import C_TYPES
 from .reserved import KEYWORDS
 from .unit import Unit
+from .vectors.parts import C_TYPES
 
 _SCALAR_TYPES = {
     short: SCALAR_TYPES[name]

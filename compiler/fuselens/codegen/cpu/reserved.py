@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .parts import LIBM
 from .scalar_ops import TABLE
+from .vectors.parts import LIBM
 
 KEYWORDS = (
     "asm auto bool break case char class const continue default delete do double else enum extern float for goto if"

@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ...ir.contracts.source import Unsupported
 from ...ir.loops import ITEMSIZE, Op
 from ..operands import Value, rounded
-from ..source import Unsupported
-from .parts import LIBM, REGISTER
+from .vectors.parts import LIBM, REGISTER
 
 
 class Emitter(Protocol):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...ir.loops import Op
-from .parts import REGISTER
 from .scalar_ops import literal
-from .scan_parts import state_type
+from .vectors.parts import REGISTER
+from .vectors.scan_parts import state_type
 
 
 @dataclass(slots=True)

@@ -20,15 +20,15 @@ from dataclasses import dataclass
 import sympy
 from sympy import Expr
 
+from ...ir.contracts.source import Writer
 from ...ir.loops import ITEMSIZE, Axis, Kernel, Op, element, indirect_names
 from ..expressions import C, linear, print_factor, print_index
-from ..source import Writer
 from ..traffic import bytes_moved
 from .body import BodyWriter
-from .memory_parts import past_caches
-from .parts import C_TYPES, UNIT, Part
 from .unit import Unit
 from .values import BodyLoop
+from .vectors.memory_parts import past_caches
+from .vectors.parts import C_TYPES, UNIT, Part
 
 EDGE = 64  # elements of a tile along the vectors
 TILES = 8  # that one kernel has at most

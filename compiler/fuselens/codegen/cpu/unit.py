@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from ...ir.contracts.source import Unsupported
 from ...ir.loops import Graph
 from ..nest import Tuning
-from ..source import Unsupported
-from .isa import Isa
-from .parts import UNIT
-from .prelude import parts_of
+from .vectors.isa import Isa
+from .vectors.parts import UNIT
+from .vectors.prelude import parts_of
 
 
 class Unit:

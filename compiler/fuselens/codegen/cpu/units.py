@@ -10,7 +10,7 @@ from sympy import Expr
 from ...ir.loops import Axis
 from ..expressions import print_factor, print_index
 from .body import ROWS, UNROLL
-from .effort import HEAVY
+from .choices.effort import HEAVY
 from .tiles import TileWriter
 
 PIECE = 4096  # elements of a row that one thread takes at a time where rows are shared between threads

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from sympy import Expr
 
+from ...ir.contracts.source import Unsupported, Writer
 from ...ir.loops import Axis, Kernel, Op, indirect_names
 from ..expressions import C, print_index
 from ..nest import Nest, Plan, Tuning, in_one_pass, plan, simplify
 from ..operands import Value
-from ..source import Unsupported, Writer
-from .parts import REGISTER
 from .reserved import RESERVED
 from .scalar_ops import literal
 from .unit import Unit
+from .vectors.parts import REGISTER
 
 
 @dataclass(slots=True)

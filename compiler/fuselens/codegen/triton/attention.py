@@ -11,13 +11,13 @@ from typing import Any
 import sympy
 from sympy import Expr
 
+from ...ir.contracts.source import KernelInfo, Writer
 from ...ir.loops import ITEMSIZE, Attention, Buffer, Kernel, Op, Phase, element, indirect_names
 from ..expressions import TRITON, names_in, print_factor, print_index
 from ..nest import Nest
 from ..operands import Value
-from ..source import KernelInfo, Writer
-from .attention_blocks import AttentionBlocks
-from .attention_plan import AttentionPlan, default_blocks
+from .choices.attention_blocks import AttentionBlocks
+from .choices.attention_plan import AttentionPlan, default_blocks
 from .operations import Operations, Slot, Unit
 from .scalar_ops import TYPES
 

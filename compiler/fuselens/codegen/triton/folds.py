@@ -11,7 +11,7 @@ from sympy import Expr
 from ...ir.loops import Op, Phase
 from ..expressions import TRITON, linear, names_in, print_factor
 from ..nest import index_of
-from .blocks import next_power_of_two
+from .choices.blocks import next_power_of_two
 from .ends import Ends, ends
 from .operations import Operations
 from .scalar_ops import TYPES, literal

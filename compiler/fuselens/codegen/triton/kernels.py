@@ -15,21 +15,21 @@ from typing import Any
 import sympy
 from sympy import Expr
 
+from ...ir.contracts.source import Functions, KernelInfo, Source, Writer
 from ...ir.loops import ITEMSIZE, Attention, Axis, Graph, Kernel, Op, element, indirect_names
 from ..expressions import TRITON, linear, names_in, print_factor
 from ..nest import row_major
-from ..source import Functions, KernelInfo, Source, Writer
 from ..traffic import bytes_moved
-from . import attention_blocks
 from .attention import AttentionWriter, pointee
-from .attention_blocks import AttentionBlocks
-from .attention_plan import default_blocks
-from .blocks import Blocks, Work, blocks_of, candidates, next_power_of_two
-from .directions import contiguous_along_points
+from .choices import attention_blocks
+from .choices.attention_blocks import AttentionBlocks
+from .choices.attention_plan import default_blocks
+from .choices.blocks import Blocks, Work, blocks_of, candidates, next_power_of_two
+from .choices.directions import contiguous_along_points
+from .choices.tiles import Tiles
 from .operations import Unit
 from .products import Products, descriptors_of
 from .scalar_ops import FUNCTION_NEEDS, FUNCTIONS
-from .tiles import Tiles
 
 POINTS = 1024  # points of a one-dimensional block
 TILE = 32  # edge of a two-dimensional block

@@ -12,16 +12,16 @@ from typing import Any
 import sympy
 from sympy import Expr
 
+from ...ir.contracts.source import Unsupported, Writer
 from ...ir.loops import Axis, Graph, Kernel, Op, element, indirect_names
 from ..expressions import TRITON, names_in, print_factor, print_index
 from ..nest import Nest, index_of, simplify
 from ..operands import Value
-from ..source import Unsupported, Writer
-from .attention_blocks import AttentionBlocks
-from .blocks import Blocks
-from .directions import spread
+from .choices.attention_blocks import AttentionBlocks
+from .choices.blocks import Blocks
+from .choices.directions import spread
+from .choices.tiles import Tiles
 from .scalar_ops import FUNCTIONS, TABLE, TYPES, bitcast, cast, literal
-from .tiles import Tiles
 
 ATOMIC = frozenset(
     {("sum", d) for d in ("f64", "f32", "f16", "i64", "i32")} | {(k, d) for k in ("max", "min") for d in ("i64", "i32")}

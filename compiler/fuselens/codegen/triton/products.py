@@ -11,15 +11,15 @@ import sympy
 from sympy import Expr
 
 from ...ir.affine import within
+from ...ir.contracts.source import Unsupported
 from ...ir.loops import ITEMSIZE, Axis, Kernel, Op, Phase, indirect_names
 from ..expressions import TRITON, linear, names_in, print_index
 from ..nest import index_of
 from ..operands import Value
-from ..source import Unsupported
-from .blocks import blocks_of
+from .choices.blocks import blocks_of
+from .choices.tiles import Tiles
 from .operations import Slot
 from .rows import Rows
-from .tiles import Tiles
 
 _HALVES = ("f16", "bf16")
 DESCRIPTORS = 256  # bytes of a program's

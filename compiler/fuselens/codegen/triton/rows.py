@@ -7,9 +7,9 @@ from sympy import Expr
 
 from ...ir.loops import Phase
 from ..expressions import TRITON, print_factor
-from .blocks import blocks_of
+from .choices.blocks import blocks_of
+from .choices.row_plan import RowPlan, choose
 from .folds import Folds
-from .row_plan import RowPlan, choose
 
 
 class Rows(Folds):

@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ...ir.contracts.source import Unsupported
 from ...ir.loops import Op
 from ...torch_private import largest_float8
 from ..operands import Value, rounded
-from ..source import Unsupported
-from . import clusters
+from .choices import clusters
 
 TYPES: dict[str, str] = {
     "f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16", "i64": "tl.int64",

@@ -1,0 +1,1 @@
+"""Operators that take functions: their bodies are captured as graphs of their own."""

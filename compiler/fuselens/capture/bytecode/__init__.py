@@ -1,0 +1,1 @@
+"""The bytecode of each version of CPython, read and written."""

@@ -1,0 +1,521 @@
+"""From a frame to an entry: trace, split where needed, compile the graph, emit the replacement.
+
+:class:`FrameCompiler` is the callback that the C hook asks when a frame has no entry whose guards pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import linecache
+import logging
+import os
+import re
+import threading
+import types
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from ... import torch_private
+from ...config import Config
+from ...ir.straight_line import straight_line
+from ...record.diagnostics import as_line, make, raised
+from ...record.notices import FuselensWarning
+from ...record.report import Diagnostic, Guard, Shape, Span, Symbol
+from ...system.collector import uncollected
+from ...torch_private import names as torch_names
+from .. import classify
+from ..breaks import (
+    BackendError,
+    Break,
+    CannotRebuild,
+    CodedError,
+    ConstraintError,
+    FrameUnsupported,
+    GraphBreakError,
+    RecompileError,
+    UsageError,
+)
+from ..hook import _hook, tensor_layout
+from ..machine import Machine
+from ..program import marks, stance
+from ..program.switches import SWITCH
+from ..tracing import sources as src
+from ..tracing.symbols import INTEGER, FloatCompared, NotGuardable, Sizes, SizesChanged, Variation, Violated
+from ..tracing.tracer import Tracer
+from ..values.algebra import Constant, ContextExit, Lazy, SequenceValue, SymbolValue, TensorValue, TorchContext, Value
+from ..values.iterators import abandoned
+from .emit import RESUME_MARK, Emitter, Resumes, effects, live_values, needed_nodes
+from .mismatch import mismatch
+from .resuming import OWN_MARK
+
+log = logging.getLogger("fuselens")
+_one_at_a_time = threading.RLock()  # torch's symbolic shapes and fake tensors keep state that threads would share
+if hasattr(os, "register_at_fork"):  # a forked process has no thread that would give back what another one holds
+    os.register_at_fork(
+        before=_one_at_a_time.acquire, after_in_parent=_one_at_a_time.release, after_in_child=_one_at_a_time.release
+    )
+
+
+@dataclass(slots=True)
+class Captured:
+    """A captured graph on its way to the rest of the pipeline.
+
+    ``module``'s placeholders are ``inputs`` in order, its output is a flat tuple; ``fakes`` are the fake inputs.
+    """
+
+    module: fx.GraphModule
+    inputs: list[Any]  # tensors and integers
+    fakes: list[Any]
+    grad_enabled: bool
+    frame: str
+    span: Span | None
+    operations: int
+    fake_mode: Any
+    sizes: Sizes | None = None
+    resumable: bool = False  # a graph that raises AsWritten before it does anything is followed by its frame
+    owned: tuple[int, ...] = ()  # tensors that hang on modules: parameters and buffers
+    arguments: tuple[int, ...] = ()  # inputs that the caller passed as such, and that may therefore share memory
+
+
+@dataclass(slots=True)
+class Facts:
+    """What one captured frame contributes to the report."""
+
+    frame: str
+    guards: list[Guard] = field(default_factory=list)
+    shapes: list[Shape] = field(default_factory=list)
+    symbols: list[Symbol] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class EntryInfo:
+    """What is remembered of an entry to explain misses: its guards, by check index, and the texts of their nodes."""
+
+    guards: list[Guard]
+    texts: list[str]
+
+
+class Recorder(Protocol):
+    """Receives findings as frames are captured."""
+
+    def on_break(self, diagnostic: Diagnostic) -> None: ...
+    def on_diagnostic(self, diagnostic: Diagnostic) -> None: ...
+    def on_frame(self, facts: Facts) -> None: ...
+    def on_call(self, code: types.CodeType, args: tuple[Any, ...]) -> None: ...
+    def capturing(self, code: types.CodeType) -> contextlib.AbstractContextManager[None]: ...
+
+
+CompileGraph = Callable[[Captured], Callable[[tuple[Any, ...]], Any]]
+
+
+class FrameCompiler:
+    """The hook's callback for one compiled function: its configuration, backend and recorder."""
+
+    def __init__(
+        self, config: Config, compile_graph: CompileGraph, recorder: Recorder, root: types.CodeType | None
+    ) -> None:
+        self.config = config
+        self.compile_graph = compile_graph
+        self.recorder = recorder
+        self.root = root
+        self.variations: defaultdict[types.CodeType, Variation] = defaultdict(Variation)
+        self._warned: set[Any] = set()
+        self.resumes = Resumes()
+        self._called_once: set[types.CodeType] = set()  # under the stance eager_then_compile
+        self._compilations: Counter[Any] = Counter()  # of a function and its resume functions together
+
+    @property
+    def mode(self) -> str:
+        return "fullgraph=True" if self.config.fullgraph else "fullgraph=False"
+
+    def __call__(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], misses: tuple[Any, ...]
+    ) -> _hook.Entry | None:
+        try:
+            return self._entry_for(function, code, args, misses)
+        except (CodedError, UsageError, BackendError, FuselensWarning):  # what the program asked to be told
+            raise
+        except Exception as error:
+            if self.config.strict and torch_names.lacking(error) is None:
+                raise
+            self._failed(code, error)
+            return None
+        finally:
+            for diagnostic in torch_names.lost_findings(None):
+                self.recorder.on_diagnostic(diagnostic)
+
+    def _entry_for(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], misses: tuple[Any, ...]
+    ) -> _hook.Entry | None:
+        """The entry of a frame that is compiled; None where it runs eagerly."""
+        if code is not self.root and not classify.frame_is_captured(code):
+            _hook.skip(code, recursive=torch_private.is_peer_code(code) or classify.runs_imports(code))
+            return None
+        if not self._may_compile(function, code) or not self._stance_allows(code, misses):
+            return None
+        if misses:
+            self._recompiled(function, code, args, misses)
+        if not self._below_limits(code, misses):
+            return None
+        if code is self.root:
+            self.recorder.on_call(code, args)
+        return self._compiled(function, code, args)
+
+    def _may_compile(self, function: types.FunctionType, code: types.CodeType) -> bool:
+        """Whether nothing that surrounds the call, and nothing about the function, keeps it from being compiled."""
+        if marks.mark_of(function) == marks.EXCLUDED:
+            _hook.skip(code)
+            return False
+        if why := _surrounded_by():
+            self.refuse(code, why)
+            return False
+        if classify.frame_reads_itself(code):
+            self.refuse(code, "it reads its own frame")
+            _hook.skip(code)
+            return False
+        return True
+
+    def _below_limits(self, code: types.CodeType, misses: tuple[Any, ...]) -> bool:
+        """Counts one more compilation; says so and is False where there were too many."""
+        family = (code.co_filename, code.co_firstlineno, code.co_name.split(RESUME_MARK)[0])
+        count = self._compilations[family]
+        if len(misses) >= self.config.recompile_limit or count >= self.config.accumulated_recompile_limit:
+            count = min(count, len(misses)) or count
+            self._once(code, make("FL202", _first_span(code), what=code.co_qualname, count=count, mode=self.mode))
+            return False
+        self._compilations[family] += 1
+        return True
+
+    def _compiled(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]
+    ) -> _hook.Entry | None:
+        grad_enabled = torch.is_grad_enabled()
+        try:
+            with _one_at_a_time, torch_private.saving_unwatched(), uncollected():
+                entry = self._capture(function, code, args)
+            if entry is not None:
+                _hook.check_fits(code, entry)
+            return entry
+        except Violated as e:
+            diagnostic = make("FL204", e.span or _first_span(code), what=e.what, why=e.why, mode=self.mode)
+            raise ConstraintError(diagnostic) from None
+        except FrameUnsupported as e:
+            cause = e.cause.diagnostic(self.mode, "") if e.cause is not None else None
+            diagnostic = make(e.code, e.span or _first_span(code), mode=self.mode, cause=cause, **e.fields)
+            if self.config.fullgraph:
+                raise GraphBreakError(diagnostic) from None
+            self._once(code, diagnostic)
+            _hook.skip(code)
+            return None
+        except RecursionError:
+            self.refuse(code, "following its calls exceeds Python's recursion limit")
+            return None
+        finally:
+            if torch.is_grad_enabled() != grad_enabled:
+                torch_private.set_grad_enabled(grad_enabled)
+            torch_private.leave_dispatch_modes()  # an interrupt may have come between a mode and its ``with``
+
+    def _failed(self, code: types.CodeType, error: Exception) -> None:
+        """A defect of ours, or a torch without a name that we use: the frame runs eagerly from now on, and one line says so."""
+        span = None
+        with contextlib.suppress(Exception):  # what is called here may be what fails
+            _hook.skip(code)
+            span = _first_span(code)
+        lacking = torch_names.lacking(error)
+        if lacking is None:
+            diagnostic = make("FL112", span, what=f"{code.co_qualname} ({raised(error)})", mode=self.mode)
+            log.warning("%s", as_line(diagnostic))
+        else:
+            diagnostic = make("FL918", span, **lacking)
+        log.debug("where it was raised", exc_info=error)
+        with contextlib.suppress(Exception):
+            self._once(code, diagnostic)
+
+    def _stance_allows(self, code: types.CodeType, misses: tuple[Any, ...]) -> bool:
+        """Whether to compile now; raises UsageError where the stance makes that an error."""
+        match stance.current():
+            case "force_eager" | "eager_on_recompile":
+                return False
+            case "fail_on_recompile" if not misses:
+                raise UsageError(f"{code.co_qualname} needs to be compiled, and the stance is fail_on_recompile")
+            case "eager_then_compile" if code not in self._called_once:
+                self._called_once.add(code)
+                return False
+        return True
+
+    def refuse(self, code: types.CodeType, why: str) -> None:
+        """Records that ``code`` runs eagerly; raises GraphBreakError where that is an error."""
+        diagnostic = make("FL109", _first_span(code), what=code.co_qualname, why=why, mode=self.mode)
+        if self.config.fullgraph:
+            raise GraphBreakError(diagnostic)
+        self._once(code, diagnostic)
+
+    def _once(self, code: types.CodeType, diagnostic: Diagnostic) -> None:
+        key = (code, diagnostic.code)
+        if key not in self._warned:
+            self._warned.add(key)
+            self.recorder.on_diagnostic(diagnostic)
+
+    def _recompiled(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], misses: tuple[_hook.Miss, ...]
+    ) -> None:
+        entry, check = misses[0]
+        guards: list[Guard] = entry.info.guards
+        with torch_private.without_torch_function():
+            why = mismatch(entry.guards, check, entry.info.texts, function, args)
+        span = guards[check].span if check < len(guards) else None
+        what = f"`{code.co_qualname}`, because of {why}"
+        diagnostic = make("FL201", span or _first_span(code), what=what)
+        if self.config.error_on_recompile or stance.current() == "fail_on_recompile":
+            raise RecompileError(dataclasses.replace(diagnostic, severity="error"))
+        self.recorder.on_diagnostic(diagnostic)
+
+    # --- one frame -----------------------------------------------------------------------------------------
+
+    def _capture(self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]) -> _hook.Entry | None:
+        """Static sizes at first; symbolic where the user named them, asked for them, or they changed."""
+        data = self.config.capture_scalar_outputs or self.config.capture_dynamic_output_shape_ops
+        if self.config.dynamic is not True and not self.variations[code].axes and not data:
+            try:
+                return self._capture_with(function, code, args, "static")
+            except SizesChanged:
+                pass
+        try:
+            return self._capture_with(function, code, args, "symbolic")
+        except NotGuardable as reason:
+            log.debug("%s is compiled with static sizes: %s", code.co_qualname, reason)
+            if isinstance(reason, FloatCompared):
+                self.variations[code].exact_floats = True
+                return self._capture(function, code, args)
+        return self._capture_with(function, code, args, "exact")
+
+    def _capture_with(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str
+    ) -> _hook.Entry | None:
+        state = torch_private.function_state()
+        grad_enabled = torch.is_grad_enabled()
+        try:
+            with torch_private.without_torch_function(), contextlib.ExitStack() as traces:
+                return self._traced(function, code, args, sizes_are, state, traces)
+        except (SizesChanged, NotGuardable):  # the next trace begins as this one did
+            torch_private.set_grad_enabled(grad_enabled)
+            raise
+
+    def _traced(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str,
+        function_state: int, traces: contextlib.ExitStack,
+    ) -> _hook.Entry | None:  # fmt: skip
+        stop_at, found = -1, None
+        grad_enabled = torch.is_grad_enabled()
+        while True:
+            torch_private.set_grad_enabled(grad_enabled)
+            tracer, machine = self._machine(function, code, args, sizes_are, function_state)
+            traces.callback(tracer.release)
+            try:
+                with self.recorder.capturing(code):
+                    finished = machine.run(stop_at)
+            except Break as b:
+                step = b.step if b.step >= 0 else machine.steps - 1
+                if stop_at == step:
+                    raise AssertionError("tracing is not deterministic") from b
+                stop_at, found = step, b
+                b.__traceback__ = b.__context__ = None  # frames that refer to the break: a cycle
+                continue
+            finally:
+                tracer.leave_contexts()
+            if finished:
+                found = None
+            try:
+                unfinished(tracer.contexts, machine)
+                values = [machine.result] if machine.result is not None else live_values(machine)
+                values += effects(machine)
+                values += [c.contents for c in machine.cells.values() if c.contents is not None]
+                outputs = needed_nodes(values, tracer)
+                abandoned(tracer)
+                break
+            except CannotRebuild as lost:
+                if not 0 <= lost.born < (machine.steps if stop_at < 0 else stop_at):
+                    refused = FrameUnsupported("FL109", None, what=lost.what, why=lost.why)
+                    refused.cause = found
+                    raise refused from None
+                cause, found = found, Break("FL117", what=lost.what, why=lost.why)
+                stop_at, found.cause = lost.born, cause
+        if found is not None:
+            if found.span is None:
+                found.span, found.stack = machine.program.span(machine.instruction), machine.user_stack()
+            self._record_break(found, tracer)
+        elif tracer.operations == 0 and code is not self.root and RESUME_MARK not in code.co_name:
+            _hook.skip(code)
+            return None
+        graph = self._graph(tracer, machine, outputs, grad_enabled)
+        emitter = Emitter(machine, outputs, graph, len(tracer.inputs), self.resumes, grad_enabled)
+        replacement = (
+            emitter.returning(machine.result) if machine.result is not None else emitter.breaking(self.config.explore)
+        )
+        facts = Facts(code.co_name)
+        tracer.guards.check_state(
+            _hook.GRAD_MODE,
+            grad_enabled,
+            name="GRAD_MODE",
+            text=f"torch.is_grad_enabled() is {grad_enabled}",
+            span=None,
+        )
+        if tracer.inputs or tracer.operations:
+            tracer.guard_ambient()
+        tracer.guard_distinct()
+        if tracer.sizes is not None:
+            facts.symbols = tracer.sizes.add_guards(tracer.guards)
+            for s in facts.symbols:
+                if s.specialised.removeprefix("-").isdigit() and s.span is not None:
+                    self.recorder.on_diagnostic(make("FL203", s.span, what=s.source, value=s.specialised))
+            for resumed, variables in emitter.resumed:
+                self.variations[resumed].axes.update(_symbolic_axes(tracer, variables))
+        entry = _hook.Entry(tracer.guards.build(), replacement.code, replacement.gather_slot)
+        entry.info = EntryInfo(tracer.guards.records, tracer.guards.texts)
+        tracer.remember(self.variations[code])
+        facts.guards, facts.shapes = list(tracer.guards.records), list(tracer.shapes)
+        if self.config.guard_costs:
+            costs = entry.guards.costs(function, args, 1000) or [None] * len(facts.guards)
+            facts.guards = [dataclasses.replace(g, cost_ns=c) for g, c in zip(facts.guards, costs, strict=True)]
+        self.recorder.on_frame(facts)
+        return entry
+
+    def _machine(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str, state: int
+    ) -> tuple[Tracer, Machine]:
+        tensor_layout.ensure()
+        variation = self.variations[code]
+        tracer = Tracer(self.config, function.__globals__, None if sizes_are == "exact" else variation, state)
+        if sizes_are == "symbolic":
+            tracer.allow_symbols(variation.axes)
+        names = code.co_varnames
+        locals_: dict[str, Value] = {
+            names[i]: Lazy(value, src.local(i, names[i]), _first_span(code)) for i, value in enumerate(args)
+        }
+        free = [
+            tracer.cell(cell, name.removesuffix(OWN_MARK), src.closure_cell(i, name.removesuffix(OWN_MARK)))
+            for i, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        ]
+        machine = Machine(tracer, code, locals_, free, function.__globals__, src.frame_globals())
+        tracer.root = machine
+        return tracer, machine
+
+    def _record_break(self, found: Break, tracer: Tracer) -> None:
+        cost = f"{tracer.operations} operation{'' if tracer.operations == 1 else 's'} compiled before it; the rest starts a new graph"
+        cost += f"; the call of {found.inner} becomes a frame of its own" if found.inner else ""
+        diagnostic = found.diagnostic(self.mode, cost)
+        if self.config.fullgraph or _break_is_error(tracer):
+            raise GraphBreakError(diagnostic)
+        self.recorder.on_break(diagnostic)
+
+    def _graph(self, tracer: Tracer, machine: Machine, outputs: list[fx.Node], grad_enabled: bool) -> Any:
+        """The compiled graph; None when nothing was captured."""
+        if tracer.operations == 0 and not outputs:
+            return None
+        span, tracer.span = tracer.span, None  # what the stages decide, no line of the program forces
+        if torch.is_grad_enabled() != grad_enabled:
+            node = tracer.graph.call_function(torch_private.SET_GRAD_ENABLED, (grad_enabled,))
+            node.meta["val"] = None
+            torch_private.set_grad_enabled(grad_enabled)
+        tracer.graph.output(tuple(outputs)).meta["span"] = span
+        module = torch_private.graph_module(torch.nn.Module(), tracer.graph)
+        if tracer.operations == 0:  # numbers only
+            return _hook.disabled(straight_line(module))
+        captured = Captured(
+            module=module,
+            inputs=[t for _, t in tracer.inputs],
+            fakes=tracer.initial_fakes(),
+            grad_enabled=grad_enabled,
+            frame=machine.code.co_name,
+            span=_first_span(machine.code),
+            operations=tracer.operations,
+            fake_mode=tracer.fake_mode,
+            sizes=tracer.sizes,
+            resumable=True,
+            owned=tuple(
+                i
+                for i, (s, given) in enumerate(tracer.inputs)
+                if isinstance(given, torch.Tensor) and tracer.hangs_on_module(s)
+            ),
+            arguments=tuple(
+                i for i, (s, given) in enumerate(tracer.inputs) if s.is_argument and isinstance(given, torch.Tensor)
+            ),
+        )
+        compiled = self.compile_graph(captured)
+        if tracer.outer_modes or any(torch_private.asks_class(given) for given in captured.inputs):
+            compiled = _hook.disabled(torch_private.plainly(compiled))
+        captured.inputs.clear()  # a backward that is yet to be compiled keeps `captured`, and must not keep these alive
+        return compiled
+
+
+def _surrounded_by() -> str | None:
+    """What around the call keeps frames from being compiled."""
+    if torch_private.functorch_active() or torch_private.dispatch_mode_active():
+        return "a dispatch mode or a function transform is active"
+    if torch_private.TORCHSCRIPT_RECORDS() or torch_private.fx_records():
+        return "torch.jit.trace or torch.fx records what it does"
+    if torch_private.dual_level_active():
+        return "its tensors may carry tangents of forward-mode differentiation"
+    return None
+
+
+def _break_is_error(tracer: Tracer) -> bool:
+    """What ``error_on_graph_break`` says where the trace has come to."""
+    _, traced = tracer.attributes.get((id(SWITCH), "error"), (None, None))
+    return bool(traced.value) if isinstance(traced, Constant) else SWITCH.error
+
+
+def unfinished(contexts: list[TorchContext], machine: Machine) -> None:
+    """Sees to it that the code after the graph can go back into every context: those of ``with`` in the frame itself."""
+    kept = [v.context for v in machine.stack if isinstance(v, ContextExit)]
+    for context in contexts:
+        if context not in kept:
+            raise CannotRebuild(context.born, context.describe(), "it is entered inside another function")
+
+
+def _symbolic_axes(tracer: Tracer, variables: dict[str, Value]) -> dict[str, dict[int, str]]:
+    """Which sizes and integers that a resume function is given are symbolic, under the names they have here."""
+    found: dict[str, dict[int, str]] = {}
+    pending = list(variables.items())
+    for name, value in pending:
+        used = value.realised if isinstance(value, Lazy) else value
+        if isinstance(used, SequenceValue):
+            pending += [(f"{name}[{i}]", item) for i, item in enumerate(used.items)]
+        elif isinstance(used, (TensorValue, SymbolValue)) and tracer.sizes is not None:
+            extents = (
+                enumerate(used.fake.shape) if isinstance(used, TensorValue) else [(INTEGER, used.node.meta["val"])]
+            )
+            for d, size in extents:
+                if isinstance(size, torch.SymInt):
+                    found.setdefault(name, {})[d] = tracer.sizes.rename(str(size))
+        elif (
+            isinstance(value, Lazy)
+            and value.source is not None
+            and tracer.sizes is not None
+            and value.source.text in tracer.sizes.axes
+        ):
+            found[name] = dict(tracer.sizes.axes[value.source.text])
+    return found
+
+
+def _first_span(code: types.CodeType) -> Span:
+    """The function's name on its ``def`` line; the first line when there is no such thing (a lambda)."""
+    first = code.co_firstlineno
+    for line in range(first, first + 50):  # decorators come before
+        text = linecache.getline(code.co_filename, line)
+        found = _DEF.match(text)
+        if found:
+            start = len(text[: found.start(1)].encode())
+            return Span(code.co_filename, line, start, line, start + len(found[1].encode()))
+        if not text:
+            break
+    return Span(code.co_filename, first, 0, first, len(linecache.getline(code.co_filename, first).rstrip().encode()))
+
+
+_DEF = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")

@@ -1,0 +1,136 @@
+"""What the generated code of replaced frames calls to go on in resume functions."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from ... import torch_private
+from ..bytecode import instruction as bytecode
+from ..hook import _hook
+
+RESUME_MARK = " resumed at line "
+OWN_MARK = " of the resumed frame"
+"""Ends the names of free variables that hold the cells of a resume function's own variables."""
+Place = tuple[types.CodeType, bytecode.Position]
+"""A code object and the position of an instruction in it."""
+
+
+class Tail:
+    """What the replacement of a resume function returns to go on in another: its caller calls that, so that a loop with
+    a break in it does not nest."""
+
+    __slots__ = ("args", "function")
+
+    def __init__(self, function: Any, *args: Any) -> None:
+        self.function = function
+        self.args = args
+
+
+def run_tails(function: Any, *args: Any) -> Any:
+    """The result of a resume function, and of those that it hands over to."""
+    result = function(*args)
+    while type(result) is Tail:
+        result = result.function(*result.args)
+    return result
+
+
+def hand_on(exception: BaseException) -> None:
+    """Takes the frame that called :func:`run_tails`, and that of its own, out of a traceback that begins there. The caller's
+    frame may follow once more: where it raised itself what a handler, resumed, has raised again."""
+    trace = exception.__traceback__
+    if trace is not None and trace.tb_frame is sys._getframe(1):
+        trace = trace.tb_next
+    while trace is not None and trace.tb_frame.f_code is run_tails.__code__:
+        trace = trace.tb_next
+    if trace is not None:
+        exception.__traceback__ = trace
+
+
+class AsWritten(Exception):
+    """Raised by a graph, before it does anything, whose frame shall run as it was written in this call."""
+
+
+END = object()
+
+
+def next_or_end(iterator: Any) -> Any:
+    """The next item, as a ``for`` loop takes it; :data:`END` at the end."""
+    return next(iterator, END)
+
+
+class Retry:
+    """Runs a frame eagerly whose graph raised: eager's exception, at its line, after the effects that precede it.
+
+    ``strict``: a graph that fails where eager does not is an error of the compiler, and raised. ``writes``: the graph
+    may have written to its inputs, so that it can be followed by the frame only where it says :class:`AsWritten`.
+    """
+
+    __slots__ = ("_code", "_make", "_original", "_strict", "_writes")
+
+    def __init__(
+        self,
+        original: Callable[[], types.CodeType | None],
+        make: Callable[[types.CodeType], types.CodeType],
+        strict: bool,
+        writes: bool,
+    ) -> None:
+        self._original = original  # weakly: the replacement that holds this is kept by the code itself
+        self._make = make
+        self._strict = strict
+        self._writes = writes
+        self._code: types.CodeType | None = None
+
+    def __call__(self, error: BaseException, closure: tuple[types.CellType, ...], *args: Any) -> Any:
+        wanted = isinstance(error, AsWritten)
+        if not wanted and (
+            self._writes or not isinstance(error, Exception) or isinstance(error, torch_private.StopRecomputation)
+        ):
+            raise error
+        if self._code is None:
+            original = self._original()
+            if original is None:
+                raise error
+            self._code = self._make(original)
+        function = types.FunctionType(self._code, sys._getframe(1).f_globals, None, None, closure)
+        result = function(*args)
+        if self._strict and not wanted:
+            raise error
+        return result
+
+
+class Passed:
+    """Gives an exception the traceback that it gets on its way through ``places``, outermost first.
+
+    An exception that was raised while tracing is made anew after the graph, where nothing raises it. Frames cannot be
+    made, so each place gets a function of its name that runs nothing but the instruction that asks for its frame.
+    """
+
+    __slots__ = ("_functions",)
+
+    def __init__(self, places: list[Place]) -> None:
+        self._functions = [types.FunctionType(_only_frame(*place), {}) for place in places]
+
+    def __call__(self, exception: BaseException) -> None:
+        for function in reversed(self._functions):
+            frame = function()
+            before = exception.__traceback__
+            exception.__traceback__ = types.TracebackType(before, frame, frame.f_lasti, frame.f_lineno)
+
+
+def _only_frame(code: types.CodeType, position: bytecode.Position) -> types.CodeType:
+    call = [*bytecode.prepare_call(bytecode.load_const(sys._getframe)), *bytecode.call(0)]
+    body = [*bytecode.resume(), *call, *bytecode.return_value()]
+    first = code.co_firstlineno
+    for instruction in body:
+        instruction.position = position if position[0] is not None else (first, first, None, None)
+    made = bytecode.assemble(
+        code, body,
+        co_consts=(None,), co_names=(), co_varnames=(), co_cellvars=(), co_freevars=(), co_flags=3,
+        co_argcount=0, co_posonlyargcount=0, co_kwonlyargcount=0,
+        co_name=code.co_name.split(RESUME_MARK)[0], co_qualname=code.co_qualname.split(RESUME_MARK)[0],
+    )  # fmt: skip
+    _hook.skip(made)
+    return made

@@ -1,0 +1,1 @@
+"""The frame evaluator and the programs of guards (C), and what they know of tensors."""

@@ -1,0 +1,1 @@
+"""What CPython and torch implement in C, as Python that can be traced."""

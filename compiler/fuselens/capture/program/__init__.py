@@ -1,0 +1,1 @@
+"""What a program says to the compiler: marks of sizes, stances, switches."""

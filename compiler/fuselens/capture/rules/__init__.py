@@ -1,0 +1,1 @@
+"""Calls that capture knows: a table of functions and what a call of each becomes."""

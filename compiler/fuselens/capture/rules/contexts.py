@@ -1,0 +1,173 @@
+"""Context managers of torch: which are entered while tracing, and how the graph enters and leaves them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.attention
+
+from ... import torch_private
+from .. import classify
+from ..breaks import Break
+from ..values import attributes
+from ..values.algebra import Constant, FunctionSwitch, GradModeContext, ObjectValue, SequenceValue, TorchContext, Value
+from ..values.known import UNKNOWN, plain
+from .table import rule
+from .torch_calls import set_grad_enabled
+
+if TYPE_CHECKING:
+    from ..machine import Machine
+
+_PROFILERS = (torch.autograd.profiler.record_function, torch.autograd.profiler.profile, torch.profiler.profile)
+
+
+def _maker(m: Machine, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Callable[[], Any]:
+    given = [_argument(m, a) for a in args]
+    keywords = {k: _argument(m, v) for k, v in kwargs.items()}
+    if any(v is UNKNOWN for v in (*given, *keywords.values())):
+        raise Break("FL113", what=function.__name__, why="its arguments are not known while tracing")
+    return functools.partial(function, *given, **keywords)
+
+
+def _argument(m: Machine, value: Value) -> Any:
+    value = m.use(value)
+    if isinstance(value, SequenceValue) and value.kind in (list, tuple):
+        items = [_argument(m, v) for v in value.items]
+        return UNKNOWN if any(i is UNKNOWN for i in items) else value.kind(items)
+    if isinstance(value, ObjectValue) and value.source is not None:
+        if classify.is_library_module(type(value.value).__module__):  # an enumeration implemented in C
+            m.tracer.guard_identity(value.source, value.value)
+            return value.value
+    return plain(value)
+
+
+def _is_entered(m: Machine) -> bool:
+    """Whether the result of this call goes to a ``with`` statement at once."""
+    return any(micro.op == "BEFORE_WITH" for micro in m.program.micros[m.next])
+
+
+def _is_dropped(m: Machine) -> bool:
+    """Whether nothing is done with the result of this call."""
+    return any(micro.op == "POP_TOP" for micro in m.program.micros[m.next])
+
+
+def _traced(function: Any) -> None:
+    @rule(function)
+    def make(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if function is torch.autograd.set_multithreading_enabled and not _is_entered(m):
+            raise Break("FL113", what=function.__name__, why="the mode stays changed, so it is changed eagerly")
+        return TorchContext(_maker(m, function, args, kwargs), active=function not in _PROFILERS)
+
+
+for _function in (
+    torch.autocast, torch.cpu.amp.autocast, torch.cuda.amp.autocast, torch.inference_mode, torch.nn.attention.sdpa_kernel,
+    torch.autograd.set_multithreading_enabled, torch.backends.cuda.sdp_kernel, torch.backends.cudnn.flags,
+    torch.backends.mkldnn.flags, *_PROFILERS,
+):  # fmt: skip
+    _traced(_function)
+
+
+@rule(torch.set_grad_enabled)
+def _set_grad_enabled(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    maker = _maker(m, torch.set_grad_enabled, args, kwargs)
+    enabled = plain(m.use(args[0] if args else kwargs["mode"]))
+    if _is_dropped(m):
+        return _set_grad_mode(m, [Constant(enabled)], {})
+    if not _is_entered(m) or type(enabled) is not bool:
+        raise Break("FL104", what="torch.set_grad_enabled", why="the mode stays changed, so it is changed eagerly")
+    return GradModeContext(enabled, maker)
+
+
+@rule(torch_private.SET_GRAD_ENABLED)
+def _set_grad_mode(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    enabled = plain(m.use(args[0])) if len(args) == 1 else UNKNOWN
+    if type(enabled) is not bool or len(m.tracer.scopes) > 1:
+        raise Break("FL104", what="torch.set_grad_enabled", why="the mode stays changed, so it is changed eagerly")
+    set_grad_enabled(m, enabled)
+    return Constant(None)
+
+
+def context_of(m: Machine, value: Value) -> TorchContext | None:
+    """The context that ``with value`` enters, if it is one of torch's; a fresh one for an existing autocast."""
+    if isinstance(value, FunctionSwitch):
+        return FunctionSwitch(value.maker, value.state)
+    if isinstance(value, TorchContext):
+        return TorchContext(value.maker, value.active)
+    if isinstance(value, Constant) and type(value.value) is torch.device:
+        return TorchContext(functools.partial(torch.device, value.value))
+    if isinstance(value, ObjectValue) and type(value.value) in (torch.autocast, torch.inference_mode):
+        names = _SETTINGS[type(value.value)]
+        settings = {k: plain(m.use(attributes.load(m, value, name))) for k, name in names.items()}
+        return TorchContext(functools.partial(type(value.value), **settings))
+    return None
+
+
+_SETTINGS: dict[type, dict[str, str]] = {
+    torch.autocast: {
+        "device_type": "device", "dtype": "fast_dtype", "enabled": "_enabled", "cache_enabled": "_cache_enabled",
+    },
+    torch.inference_mode: {"mode": "mode"},
+}  # fmt: skip
+
+
+def enter(m: Machine, context: TorchContext) -> None:
+    """Enters ``context`` in the trace and in the graph."""
+    tracer = m.tracer
+    context.previous = context.enabled = torch.is_grad_enabled()
+    if not context.active:
+        context.real = contextlib.nullcontext()
+        return
+    if isinstance(context, FunctionSwitch):
+        context.real, tracer.function_state = tracer.function_state, max(context.state, tracer.function_state)
+        context.born = tracer.now
+        tracer.contexts.append(context)
+        return
+    if len(tracer.scopes) > 1:
+        raise Break("FL113", what=context.describe(), why="inside a higher-order operator")
+    enter_context = torch_private.EnterContext(context.maker)
+    try:
+        context.real = enter_context()
+    except Exception as e:  # noqa: BLE001 - eager raises it again
+        raise Break("FL113", what=context.describe(), why=f"{type(e).__name__}: {e}") from None
+    context.enabled = torch.is_grad_enabled()
+    context.node = tracer.graph.call_function(enter_context)
+    context.node.meta.update(val=None, span=tracer.span)
+    context.born = tracer.now
+    tracer.contexts.append(context)
+
+
+def leave(m: Machine, context: TorchContext) -> None:
+    """Leaves ``context``, the innermost one."""
+    if not context.active:
+        return
+    tracer = m.tracer
+    assert tracer.contexts and tracer.contexts[-1] is context, "contexts are left in the order of `with`"
+    tracer.contexts.pop()
+    if isinstance(context, FunctionSwitch):
+        tracer.function_state = context.real
+        return
+    tracer.exit_context(context)
+
+
+@rule(torch_private.ANNOTATE)
+def _annotate(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Notes on the nodes of torch's own tracers."""
+    return TorchContext(contextlib.nullcontext, active=False)
+
+
+def _reads_autocast(function: Any) -> None:
+    @rule(function)
+    def read(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        m.tracer.guard_autocast()
+        return Constant(_maker(m, function, args, kwargs)())
+
+
+for _function in (
+    torch.is_autocast_enabled, torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch.is_autocast_cpu_enabled,
+    torch.get_autocast_cpu_dtype, torch.get_autocast_gpu_dtype,
+):  # fmt: skip
+    _reads_autocast(_function)

@@ -1,0 +1,364 @@
+"""Calls of standard library functions and objects whose result is known while tracing, or that tracing would not get
+through: signatures, partial functions, caches, dispatchers, patterns, weak references."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import re
+import types
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ... import torch_private
+from ..breaks import Break, raising
+from ..hook import _hook
+from ..polyfills import python as polyfills
+from ..tracing import sources as src
+from ..values import attributes
+from ..values.algebra import (
+    Constant,
+    DictValue,
+    FunctionValue,
+    Known,
+    MadeFunction,
+    MethodValue,
+    ObjectValue,
+    PartialValue,
+    SequenceValue,
+    TensorValue,
+    Value,
+)
+from ..values.iterators import iterate
+from ..values.known import UNKNOWN, deep_use, fold, from_plain, plain
+from ..values.operators import mapping_items
+from .table import CALLS, CODE_RULES, NAMED_RULES, called, rule
+
+if TYPE_CHECKING:
+    from ..machine import Machine
+
+
+@rule(inspect.signature)
+def _signature(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The signature of an existing function; guards its defaults and what it wraps."""
+    value = m.use(args[0])
+    function = m.use(value.function) if isinstance(value, MethodValue) else value
+    if not isinstance(function, FunctionValue) or len(args) != 1 or kwargs:
+        raise Break("FL104", what="inspect.signature", why=f"of {value.describe()}")
+    described = function
+    while described.source is not None:
+        for kind, part in ((_hook.FUNC_DEFAULTS, "__defaults__"), (_hook.FUNC_KWDEFAULTS, "__kwdefaults__")):
+            m.tracer.guard_identity(src.part(described.source, kind, part), getattr(described.function, part))
+        if attributes.own_attribute(m, described, "__signature__") is not None:
+            raise Break("FL104", what="inspect.signature", why=f"{described.describe()} has one of its own")
+        wrapped = attributes.own_attribute(m, described, "__wrapped__")
+        if not isinstance(wrapped, FunctionValue):
+            break
+        described = wrapped
+    looked_at = types.MethodType(function.function, object()) if isinstance(value, MethodValue) else function.function
+    try:
+        return Known(inspect.signature(looked_at))
+    except Exception as error:  # noqa: BLE001 - 3.14 evaluates annotations now, which runs anything
+        raise Break("FL104", what="inspect.signature", why=f"it raises {type(error).__name__}") from None
+
+
+@rule(inspect.Signature.bind)
+def _bind(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Arguments are bound by CPython, which does not look at them: objects that stand for them."""
+    signature = m.use(args[0])
+    if not isinstance(signature, Known):
+        raise Break("FL104", what="inspect.Signature.bind", why="the signature is not known while tracing")
+    stands: dict[int, tuple[Any, Value]] = {}
+    given, named = [_standing(stands, a) for a in args[1:]], {k: _standing(stands, v) for k, v in kwargs.items()}
+    try:
+        bound = signature.value.bind(*given, **named)
+    except TypeError as e:
+        raise raising(e) from None
+    made = m.tracer.made(inspect.BoundArguments.__new__(inspect.BoundArguments))
+    attributes.assign(m, made, "_signature", signature)
+    attributes.assign(m, made, "arguments", _stood_for(m, stands, bound.arguments))
+    return made
+
+
+def _standing(stands: dict[int, tuple[Any, Value]], value: Value) -> Any:
+    token = object()
+    stands[id(token)] = token, value
+    return token
+
+
+def _stood_for(m: Machine, stands: dict[int, tuple[Any, Value]], obj: Any) -> Value:
+    """What an object that holds such objects stands for; others are defaults."""
+    if id(obj) in stands:
+        return stands[id(obj)][1]
+    if type(obj) is tuple:
+        return SequenceValue([_stood_for(m, stands, v) for v in obj], tuple)
+    if type(obj) is dict:
+        return DictValue({k: _stood_for(m, stands, v) for k, v in obj.items()})
+    return m.tracer.lazy(obj, src.constant(obj, "a default"))
+
+
+def _of_bound(read: Any) -> Any:
+    """A method or property of what :func:`_bind` gave, asked of one that holds objects that stand for the arguments."""
+
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        owner = m.use(args[0])
+        signature = m.use(attributes.load(m, owner, "_signature"))
+        held = m.use(attributes.load(m, owner, "arguments"))
+        if not isinstance(signature, Known) or not isinstance(held, DictValue) or not isinstance(owner, ObjectValue):
+            raise Break("FL104", what="inspect.BoundArguments", why="it is not known while tracing")
+        stands: dict[int, tuple[Any, Value]] = {}
+        known: dict[str, Any] = {}
+        for name, value in held.items.items():
+            value, kind = m.use(value), signature.value.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                known[name] = tuple(_standing(stands, v) for v in iterate(m, value))
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                known[name] = {k: _standing(stands, v) for k, v in mapping_items(m, value).items()}
+            else:
+                known[name] = _standing(stands, value)
+        bound = inspect.BoundArguments(signature.value, known)  # type: ignore[arg-type]
+        result = _stood_for(m, stands, read(bound))
+        if read is inspect.BoundArguments.apply_defaults:
+            attributes.assign(m, owner, "arguments", _stood_for(m, stands, bound.arguments))
+        return result
+
+    return run
+
+
+for _method in (
+    inspect.BoundArguments.apply_defaults, inspect.BoundArguments.args.fget, inspect.BoundArguments.kwargs.fget,
+):  # fmt: skip
+    rule(_method)(_of_bound(_method))
+
+
+@rule(functools.partial)
+def _partial(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args:
+        raise raising(TypeError("type 'partial' takes at least one argument"))
+    function = m.use(args[0])
+    if isinstance(function, PartialValue):
+        return PartialValue(function.function, [*function.args, *args[1:]], {**function.kwargs, **kwargs})
+    if isinstance(function, ObjectValue) and type(function.value) is functools.partial:
+        assert function.source is not None
+        inner, head, named = partial_parts(m, function)
+        return PartialValue(inner, [*head, *args[1:]], {**named, **kwargs})
+    if isinstance(function, Constant):
+        raise raising(TypeError("the first argument must be callable"))
+    return PartialValue(function, args[1:], kwargs)
+
+
+def partial_parts(m: Machine, value: ObjectValue) -> tuple[Value, list[Value], dict[str, Value]]:
+    """Function, arguments and keywords of an existing partial function."""
+    obj, source = value.value, value.source
+    assert source is not None
+    function = m.use(m.tracer.lazy(obj.func, src.generic_attribute(source, "func")))
+    args = iterate(m, m.tracer.lazy(obj.args, src.generic_attribute(source, "args")))
+    named = mapping_items(m, m.tracer.lazy(obj.keywords, src.generic_attribute(source, "keywords")))
+    return function, args, named
+
+
+@called(functools.partial)
+def _call_partial(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    function, head, named = partial_parts(m, value)
+    return m.call(function, [*head, *args], {**named, **kwargs})
+
+
+_OF_FUNCTIONS = frozenset(vars(types.FunctionType)) | {"__module__", "__type_params__"}
+
+
+@rule(polyfills.own_attributes)
+def _own_attributes(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value = m.use(args[0])
+    if isinstance(value, MadeFunction):
+        return DictValue({k: v for k, v in value.attributes.items() if k not in _OF_FUNCTIONS})
+    if isinstance(value, FunctionValue):
+        found = {name: attributes.own_attribute(m, value, name) for name in vars(value.function)}
+        if value.source is not None:
+            keys, own = tuple(found), src.instance_dict(value.source)
+            m.tracer.guard(own, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=f"list({own}) == {list(keys)!r}")
+        return DictValue({k: v for k, v in found.items() if v is not None})
+    if isinstance(value, (Known, PartialValue)):
+        return DictValue({})
+    return m.use(attributes.load(m, value, "__dict__"))
+
+
+@rule(types.SimpleNamespace)
+def _namespace(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args:
+        raise Break("FL104", what="types.SimpleNamespace", why="its arguments do not fit")
+    made = m.tracer.made(types.SimpleNamespace())
+    for name, value in kwargs.items():
+        attributes.store_directly(m, made, name, value)
+    return made
+
+
+def _known(m: Machine, value: Value) -> Any:
+    """What an argument is: a constant, or an object that such a function gave while tracing."""
+    value = deep_use(m, value)
+    if isinstance(value, ObjectValue) and value.source is not None and value.source.kind == _hook.ROOT_CONST:
+        return value.value
+    return plain(value)
+
+
+@called(functools._lru_cache_wrapper)
+def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A function with a cache belongs to the running program, unless tracing shows that it only computes something.
+
+    Then when it runs does not matter. What its cache gives is looked up, and compared, when guards are checked. Those of
+    einops depend on their arguments alone: they are asked while tracing.
+    """
+    known = [_known(m, a) for a in args]
+    named = {k: _known(m, v) for k, v in kwargs.items()}
+    if (value.value.__module__ or "").partition(".")[0] == "einops" and UNKNOWN not in (*known, *named.values()):
+        try:
+            result = value.value(*known, **named)
+        except Exception as e:  # noqa: BLE001 - the program raises it by itself
+            raise raising(e) from None
+        return m.use(m.tracer.lazy(result, src.constant(result, f"{value.describe()}(…)")))
+    if value.source is None or any(k is UNKNOWN for k in (*known, *named.values())):
+        raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
+    if not _only_computes(m, value, args, kwargs):
+        raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
+    look_up = _LookUp(known, named)
+    return m.use(m.tracer.lazy(look_up(value.value), src.applied(look_up, value.source)))
+
+
+def _einops_backend(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """What einops computes tensors with: it looks for that the first time, and keeps it."""
+    if kwargs or len(args) != 1 or not isinstance(m.use(args[0]), TensorValue):
+        return None
+    backend = value.function(torch.empty(0))
+    return m.use(m.tracer.lazy(backend, src.constant(backend, "einops' backend for tensors")))
+
+
+NAMED_RULES["einops._backends", "get_backend"] = _einops_backend
+
+
+def _only_computes(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether a call of the function that has a cache does nothing but to compute: it is traced aside."""
+    assert value.source is not None
+    tracer = m.tracer
+    before, operations = _outside(m), tracer.operations
+    function = m.use(tracer.lazy(value.value.__wrapped__, src.generic_attribute(value.source, "__wrapped__")))
+    with tracer.scope() as scope:
+        deep_use(m, m.call(function, args, kwargs))
+    tracer.operations = operations
+    random = any(map(torch_private.may_draw, scope.graph.nodes))
+    return not scope.captured and not random and _outside(m) == before
+
+
+def _outside(m: Machine) -> tuple[Any, ...]:
+    """Effects but those on objects, which a subgraph may change only where it made them."""
+    nodes, _, _, *variables = m.tracer.effects_so_far()
+    return nodes, *variables
+
+
+class _LookUp:
+    """``function(*args, **kwargs)``, when guards are checked."""
+
+    __name__ = "cached"
+
+    def __init__(self, args: list[Any], kwargs: dict[str, Any]) -> None:
+        self.args = args
+        self.kwargs = kwargs
+
+    def __call__(self, function: Any) -> Any:
+        return function(*self.args, **self.kwargs)
+
+
+def _getter(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """An existing ``itemgetter``, ``attrgetter`` or ``methodcaller``, which does not change."""
+    assert value.source is not None
+    m.tracer.guard_identity(value.source, value.value)
+    maker, *rest = value.value.__reduce__()
+    named: dict[str, Any] = {}
+    if isinstance(maker, functools.partial):
+        maker, rest, named = maker.func, [(*maker.args, *rest[0])], maker.keywords
+    made = m.call(
+        Known(polyfills.REPLACED[maker]),
+        [from_plain(a, "an argument") for a in rest[0]],
+        {k: from_plain(v, "an argument") for k, v in named.items()},
+    )
+    return m.call(made, args, kwargs)
+
+
+for _kind in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+    CALLS[_kind] = _getter
+
+
+def _referent(reference: Any) -> Any:
+    return reference()
+
+
+@called(weakref.ref)
+def _call_reference(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args or kwargs or value.source is None:
+        raise Break("FL104", what="a weak reference", why="it takes no arguments")
+    return m.use(m.tracer.lazy(value.value(), src.applied(_referent, value.source)))
+
+
+# --- functools.singledispatch -----------------------------------------------------------------------------------
+
+_DISPATCHER: Any = functools.singledispatch(len)
+
+
+class _Dispatches:
+    """A guard on which function a class is dispatched to."""
+
+    def __init__(self, kind: type, function: Any) -> None:
+        self.kind = kind
+        self.function = weakref.ref(function) if isinstance(function, types.FunctionType) else lambda: function
+
+    def __call__(self, dispatcher: Any) -> bool:
+        return dispatcher.dispatch(self.kind) is self.function()
+
+
+def _dispatch(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A call of a function made by ``singledispatch``."""
+    dispatcher: Any = value.function
+    if not args:
+        raise raising(TypeError(f"{dispatcher.__name__} requires at least 1 positional argument"))
+    kind = m.use(args[0]).python_type
+    function = dispatcher.dispatch(kind)
+    source = value.source or src.constant(dispatcher, dispatcher.__qualname__)
+    name = getattr(function, "__qualname__", repr(function))
+    m.tracer.guard(
+        source, _hook.CALL, _Dispatches(kind, function), name="DISPATCH",
+        text=f"{source} dispatches {kind.__qualname__} to {name}",
+    )  # fmt: skip
+    return m.call(m.use(m.tracer.lazy(function, src.constant(function, name))), args, kwargs)
+
+
+CODE_RULES[_DISPATCHER.__code__] = _dispatch
+
+
+# --- re ---------------------------------------------------------------------------------------------------------
+
+
+def _computed(function: Any) -> Any:
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return fold(m, function, args, kwargs, f"re.{function.__name__}")
+
+    return run
+
+
+for _function in (
+    re.compile, re.match, re.fullmatch, re.search, re.split, re.findall, re.escape,
+):  # fmt: skip
+    rule(_function)(_computed(_function))
+
+
+def _substitute(function: Any) -> Any:
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if len(args) > 1 and not isinstance(m.use(args[1]), Constant):
+            raise Break("FL104", what=f"re.{function.__name__}", why="a function makes the replacements")
+        return fold(m, function, args, kwargs, f"re.{function.__name__}")
+
+    return run
+
+
+for _function in (re.sub, re.subn):
+    rule(_function)(_substitute(_function))

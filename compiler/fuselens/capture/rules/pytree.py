@@ -1,0 +1,249 @@
+"""``torch.utils._pytree`` on tracked containers: flattening and mapping need no node of the graph."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ... import torch_private
+from ..breaks import Break
+from ..values.algebra import ActiveValue, Constant, DictValue, Known, ObjectValue, SequenceValue, Value
+from ..values.iterators import iterate, iterator
+from ..values.known import from_plain
+from .table import RULES, Rule
+
+if TYPE_CHECKING:
+    from ..machine import Machine
+
+Test = Callable[[Value], bool]
+PYTREE = torch_private.PYTREE
+
+
+class Spec(ActiveValue):
+    """A TreeSpec made while tracing: the structure that it describes, whose leaves say nothing."""
+
+    __slots__ = ("structure",)
+
+    def __init__(self, structure: Value) -> None:
+        super().__init__(None)
+        self.structure = structure
+
+    @property
+    def python_type(self) -> type:
+        return PYTREE.TreeSpec
+
+    def describe(self) -> str:
+        return "a TreeSpec"
+
+    def attribute(self, m: Machine, name: str) -> Value | None:
+        return Constant(len(_leaves(self.structure))) if name == "num_leaves" else None
+
+    @property
+    def maker(self) -> Callable[..., Any]:
+        return PYTREE.tree_structure
+
+    @property
+    def parts(self) -> list[Value]:
+        rest = iter([Constant(0)] * len(_leaves(self.structure)))
+        return [_filled(self.structure, rest)]
+
+
+class _Leaf(Value):
+    """Wraps a leaf, which may itself be a container when ``is_leaf`` says so."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Value) -> None:
+        super().__init__(None)
+        self.value = value
+
+    @property
+    def python_type(self) -> type:
+        return self.value.python_type
+
+
+def _structure(m: Machine, value: Value, is_leaf: Test) -> Value:
+    """``value``'s containers made anew, with its leaves wrapped."""
+    value = m.use(value)
+    if is_leaf(value):
+        return _Leaf(value)
+    if isinstance(value, SequenceValue) and (value.kind in (list, tuple) or hasattr(value.kind, "_fields")):
+        return SequenceValue([_structure(m, v, is_leaf) for v in value.items], value.kind)
+    if isinstance(value, DictValue) and value.kind in (dict, OrderedDict):
+        return DictValue({k: _structure(m, v, is_leaf) for k, v in value.items.items()}, value.kind)
+    if value.python_type in PYTREE.SUPPORTED_NODES:
+        raise Break("FL104", what="torch.utils._pytree", why=f"of a {value.python_type.__name__}")
+    return _Leaf(value)
+
+
+def _leaves(structure: Value) -> list[Value]:
+    if isinstance(structure, _Leaf):
+        return [structure.value]
+    assert isinstance(structure, (SequenceValue, DictValue))
+    parts = structure.items if isinstance(structure, SequenceValue) else structure.items.values()
+    return [leaf for part in parts for leaf in _leaves(part)]
+
+
+def _filled(structure: Value, leaves: Any) -> Value:
+    """``structure`` with other leaves, not wrapped."""
+    if isinstance(structure, _Leaf):
+        return next(leaves)
+    if isinstance(structure, SequenceValue):
+        return SequenceValue([_filled(v, leaves) for v in structure.items], structure.kind)
+    assert isinstance(structure, DictValue)
+    return DictValue({k: _filled(v, leaves) for k, v in structure.items.items()}, structure.kind)
+
+
+def _up_to(m: Machine, structure: Value, value: Value) -> list[Value]:
+    """What stands in ``value`` where ``structure`` has its leaves."""
+    value = m.use(value)
+    if isinstance(structure, _Leaf):
+        return [value]
+    if isinstance(structure, SequenceValue) and isinstance(value, SequenceValue) and structure.kind is value.kind:
+        if len(structure.items) == len(value.items):
+            return [v for s, w in zip(structure.items, value.items, strict=True) for v in _up_to(m, s, w)]
+    if isinstance(structure, DictValue) and isinstance(value, DictValue) and structure.kind is value.kind:
+        if structure.items.keys() == value.items.keys():
+            return [v for k, s in structure.items.items() for v in _up_to(m, s, value.items[k])]
+    raise Break("FL104", what="torch.utils._pytree", why="the trees differ in structure")
+
+
+def _test(m: Machine, kwargs: dict[str, Value], what: str) -> Test:
+    """The ``is_leaf`` argument; takes it out of ``kwargs``, which must then be empty."""
+    given = m.use(kwargs.pop("is_leaf", Constant(None)))
+    if kwargs:
+        raise Break("FL104", what=what, why=f"it is given {next(iter(kwargs))!r}")
+    if isinstance(given, Constant) and given.value is None:
+        return lambda value: False
+
+    def is_leaf(value: Value) -> bool:
+        truth = m.truth(m.call(given, [value], {}))
+        if truth is None:
+            raise Break("FL102", what=what)
+        return truth
+
+    return is_leaf
+
+
+def _rule(name: str) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        RULES[getattr(PYTREE, name)] = function
+        return function
+
+    return register
+
+
+@_rule("tree_flatten")
+def _tree_flatten(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    structure = _tree(m, args, kwargs, "tree_flatten")
+    return SequenceValue([SequenceValue(_leaves(structure), list), Spec(structure)], tuple)
+
+
+@_rule("tree_leaves")
+def _tree_leaves(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return SequenceValue(_leaves(_tree(m, args, kwargs, "tree_leaves")), list)
+
+
+@_rule("tree_iter")
+def _tree_iter(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return iterator(m, SequenceValue(_leaves(_tree(m, args, kwargs, "tree_iter")), list))
+
+
+@_rule("tree_structure")
+def _tree_structure(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Spec(_tree(m, args, kwargs, "tree_structure"))
+
+
+@_rule("arg_tree_leaves")
+def _arg_tree_leaves(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    parts = [*args, *kwargs.values()]
+    return SequenceValue([leaf for p in parts for leaf in _leaves(_structure(m, p, lambda v: False))], list)
+
+
+def _tree(m: Machine, args: list[Value], kwargs: dict[str, Value], what: str) -> Value:
+    named = dict(zip(("tree", "is_leaf"), args, strict=False)) | kwargs
+    tree = named.pop("tree")
+    return _structure(m, tree, _test(m, named, what))
+
+
+@_rule("tree_unflatten")
+def _tree_unflatten(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    named = dict(zip(("leaves", "treespec"), args, strict=False)) | kwargs
+    leaves, spec = iterate(m, named["leaves"]), m.use(named["treespec"])
+    structure = _described(m, spec)
+    if len(_leaves(structure)) != len(leaves):
+        raise Break("FL104", what="tree_unflatten", why=f"{len(leaves)} leaves do not fit the structure")
+    return _filled(structure, iter(leaves))
+
+
+def _described(m: Machine, spec: Value) -> Value:
+    """The structure that a TreeSpec describes."""
+    if isinstance(spec, Spec):
+        return spec.structure
+    if isinstance(spec, ObjectValue) and type(spec.value) is PYTREE.TreeSpec and spec.source is not None:
+        m.tracer.guard_identity(spec.source, spec.value)
+        example = PYTREE.tree_unflatten([0] * spec.value.num_leaves, spec.value)
+        return _structure(m, from_plain(example, "tree_unflatten"), lambda v: False)
+    raise Break("FL104", what="tree_unflatten", why=f"of {spec.describe()}")
+
+
+@_rule("tree_map")
+def _tree_map(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    function, tree, *rests = args
+    structure = _structure(m, tree, _test(m, dict(kwargs), "tree_map"))
+    columns = [_leaves(structure), *(_up_to(m, structure, r) for r in rests)]
+    made = [m.call(m.use(function), list(row), {}) for row in zip(*columns, strict=True)]
+    return _filled(structure, iter(made))
+
+
+@_rule("tree_map_")
+def _tree_map_in_place(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _tree_map(m, args, kwargs)
+    return args[1]
+
+
+def _chosen(m: Machine, selector: Value) -> Callable[[Value], bool]:
+    """The first argument of ``tree_map_only`` and its kin: types, or a predicate."""
+    if (isinstance(selector, Known) and isinstance(selector.value, type)) or isinstance(selector, SequenceValue):
+        return lambda value: bool(m.truth(RULES[isinstance](m, [value, selector], {})))
+
+    def holds(value: Value) -> bool:
+        truth = m.truth(m.call(selector, [value], {}))
+        if truth is None:
+            raise Break("FL102", what="torch.utils._pytree")
+        return truth
+
+    return holds
+
+
+@_rule("tree_map_only")
+def _tree_map_only(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    selector, function, tree = (m.use(a) for a in args)
+    chosen = _chosen(m, selector)
+    structure = _structure(m, tree, _test(m, dict(kwargs), "tree_map_only"))
+    made = [m.call(function, [leaf], {}) if chosen(leaf) else leaf for leaf in _leaves(structure)]
+    return _filled(structure, iter(made))
+
+
+def _quantifier(stop: bool, only: bool) -> Rule:
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        what = "torch.utils._pytree"
+        *selector, predicate, tree = (m.use(a) for a in args)
+        chosen = _chosen(m, selector[0]) if only else lambda value: True
+        for leaf in _leaves(_structure(m, tree, _test(m, dict(kwargs), what))):
+            if chosen(leaf):
+                truth = m.truth(m.call(predicate, [leaf], {}))
+                if truth is None:
+                    raise Break("FL102", what=what)
+                if truth is stop:
+                    return Constant(stop)
+        return Constant(not stop)
+
+    return run
+
+
+for _name, _stop, _only in (
+    ("tree_any", True, False), ("tree_all", False, False), ("tree_any_only", True, True), ("tree_all_only", False, True),
+):  # fmt: skip
+    RULES[getattr(PYTREE, _name)] = _quantifier(_stop, _only)

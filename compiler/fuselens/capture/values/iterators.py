@@ -1,0 +1,485 @@
+"""Iteration over tracked values, and how iterators are made again after a graph break."""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..breaks import Break, CannotRebuild, Raised, raising
+from ..polyfills import python as polyfills
+from ..rules import torch_function
+from ..rules.table import RULES, rule
+from . import attributes
+from .algebra import (
+    ActiveValue,
+    CombinedIterator,
+    Constant,
+    DictValue,
+    DictView,
+    GeneratorValue,
+    InstanceDict,
+    IteratorValue,
+    Known,
+    ObjectValue,
+    SequenceValue,
+    SetValue,
+    TensorValue,
+    Value,
+)
+from .known import from_plain
+
+if TYPE_CHECKING:
+    from ..machine import Machine
+    from ..tracing.tracer import Tracer
+
+
+LONGEST = 1_000_000
+"""Items of a list or tuple that is tracked item by item."""
+
+
+class Constants(Sequence[Value]):
+    """The items of a range, string or bytes, each made when it is asked for."""
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+        try:
+            len(of)
+        except OverflowError:
+            raise Break("FL105", what="iteration", why="over a range of that length") from None
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(map(Constant, self.of[index])) if isinstance(index, slice) else Constant(self.of[index])
+
+
+ITERATORS = (IteratorValue, CombinedIterator, GeneratorValue)
+
+
+def iterate(m: Machine, value: Value) -> list[Value]:
+    """All the items that iterating over ``value`` gives; consumes iterators."""
+    value = m.use(value)
+    if isinstance(value, InstanceDict):
+        value = attributes.instance_items(m, value)
+    if isinstance(value, SequenceValue):
+        return list(value.items)
+    if isinstance(value, (DictValue, DictView)):
+        mapping = value if isinstance(value, DictValue) else value.mapping
+        return [_of_key(value, k) for k in mapping.items]
+    if isinstance(value, SetValue):
+        if not value.ordered and len(value.items) > 1:
+            raise Break("FL105", what="iteration", why="over a set whose order only the running program knows")
+        return [from_plain(k, "an element of a set") for k in value.elements()]
+    if isinstance(value, Constant) and isinstance(value.value, (range, str, bytes)):
+        items = Constants(value.value)
+        if len(items) > LONGEST:
+            raise Break("FL105", what="iteration", why=f"over a {value.python_type.__name__} of that length")
+        return items[:]
+    if isinstance(value, Known) and isinstance(value.value, enum.EnumMeta):
+        return [Constant(member) for member in value.value]
+    if isinstance(value, ActiveValue) and (found := value.items()) is not None:
+        return found
+    if isinstance(value, TensorValue):
+        if torch_function.concerned(m, [value], {}):
+            m.call(attributes.load(m, value, "dim"), [], {})
+            return iterate(m, m.call(attributes.load(m, value, "unbind"), [Constant(0)], {}))
+        if value.fake.ndim == 0:
+            raise raising(TypeError("iteration over a 0-d tensor"))
+        unbound = m.tracer.call("call_method", "unbind", (value, Constant(0)), {}, "iteration over a tensor")
+        assert isinstance(unbound, SequenceValue)
+        return list(unbound.items)
+    made = iterator(m, value)
+    rest = []
+    while (item := advance(m, made)) is not None:
+        rest.append(item)
+    return rest
+
+
+def _of_key(mapping: DictValue | DictView, key: Any) -> Value:
+    """What iterating over a dictionary or a view of one gives for a key."""
+    if isinstance(mapping, DictValue) or mapping.which == "keys":
+        return from_plain(key, "a dictionary key")
+    value = mapping.mapping.items[key]
+    return value if mapping.which == "values" else SequenceValue([from_plain(key, "a dictionary key"), value], tuple)
+
+
+def iterator(m: Machine, value: Value) -> Value:
+    """``iter(value)``."""
+    value = m.use(value)
+    if isinstance(value, ITERATORS):
+        return value
+    if isinstance(value, SequenceValue) and value.kind in (list, deque):
+        return IteratorValue(value, value.items, born=m.tracer.now)
+    if isinstance(value, ActiveValue) and (found := value.items()) is not None:
+        return IteratorValue(SequenceValue(found, tuple), found, born=m.tracer.now)
+    if isinstance(value, ObjectValue):
+        method, place = attributes.class_member(m, value.python_type, "__iter__")
+        if type(method) is types.FunctionType:
+            made = m.use(m.call(attributes.bind(m, method, value, "__iter__", place), [], {}))
+            if isinstance(made, ObjectValue):
+                if attributes.class_attribute(made.python_type, "__next__") is attributes.ABSENT:
+                    kind = made.python_type.__name__
+                    raise raising(TypeError(f"iter() returned non-iterator of type '{kind}'"))
+                return made
+            return iterator(m, made)
+        content = attributes.content(m, value)
+        if content is not None:
+            return iterator(m, content)
+        if method is attributes.ABSENT:
+            getter, _ = attributes.class_member(m, value.python_type, "__getitem__")
+            if getter is attributes.ABSENT:
+                raise raising(TypeError(f"'{value.python_type.__name__}' object is not iterable"))
+            return m.use(m.call(Known(polyfills.ByIndex), [value], {}))
+        raise Break("FL105", what="iteration", why=f"over {value.describe()}")
+    if isinstance(value, Constant) and isinstance(value.value, (range, str, bytes)):
+        return IteratorValue(value, Constants(value.value), born=m.tracer.now)
+    if isinstance(value, (SequenceValue, DictValue, DictView, SetValue, TensorValue)) or (
+        isinstance(value, Known) and isinstance(value.value, enum.EnumMeta)
+    ):
+        items = [] if isinstance(value, (DictValue, DictView)) else iterate(m, value)
+        over = SequenceValue(items, tuple) if isinstance(value, TensorValue) else value
+        return IteratorValue(over, items, born=m.tracer.now)
+    if isinstance(value, Constant) or (isinstance(value, Known) and not isinstance(value.value, type)):
+        try:
+            iter(value.value)
+        except TypeError as e:
+            raise raising(e) from None
+    raise Break("FL105", what="iteration", why=f"over {value.describe()}")
+
+
+def advance(m: Machine, value: Value) -> Value | None:
+    """The next item of an iterator; None when there is none left."""
+    value = m.use(value)
+    m.tracer.touch(value, "an iterator")
+    if isinstance(value, CombinedIterator):
+        return _advance_combined(m, value)
+    if isinstance(value, GeneratorValue):
+        return resume_generator(m, value, Constant(None))
+    if isinstance(value, ObjectValue):
+        method, place = attributes.class_member(m, value.python_type, "__next__")
+        if type(method) is types.FunctionType:
+            try:
+                return m.call(attributes.bind(m, method, value, "__next__", place), [], {})
+            except Raised as raised:
+                if issubclass(raised.kind, StopIteration):
+                    return None
+                raise
+    if not isinstance(value, IteratorValue):
+        raise Break("FL105", what="iteration", why=f"over {value.describe()}")
+    if value.is_stale:
+        try:
+            next(stale_iterator(value.python_type))
+        except RuntimeError as e:
+            raise raising(e) from None
+    if value.live is not None:
+        return _advance_dictionary(value)
+    at = value.following
+    if at is None:
+        value.position = -1  # an exhausted iterator stays so, even when its list grows
+        return None
+    if value.is_exchanged:
+        exchanged = Break("FL105", what="iteration", why=f"{value.container.describe()} changes on the way")
+        exchanged.step = value.born
+        raise exchanged
+    value.position += 1
+    return value.items[at]
+
+
+def _advance_dictionary(value: IteratorValue) -> Value | None:
+    """The next item of an iterator over a dictionary of as many keys as before."""
+    over = value.over
+    assert value.live is not None and isinstance(over, (DictValue, DictView))
+    try:
+        if value.container.python_type is OrderedDict and value.is_exchanged:
+            raise RuntimeError("OrderedDict mutated during iteration")
+        key = next(value.live, attributes.ABSENT) if value.position >= 0 else attributes.ABSENT
+    except RuntimeError as e:
+        raise raising(e) from None
+    value.position = -1 if key is attributes.ABSENT else value.position + 1
+    return None if key is attributes.ABSENT else _of_key(over, key)
+
+
+def _unforeseen(value: IteratorValue) -> bool:
+    """Whether what an iterator gives next depends on how its dictionary or set came to hold what it holds."""
+    if value.live is None or value.position < 0:
+        return value.is_exchanged
+    keys: Any = reversed(value.keys) if value.backwards else value.keys
+    _, (rest,), *_ = value.live.__reduce__()  # type: ignore[misc]
+    return value.is_exchanged or list(map(id, rest)) != list(map(id, list(keys)[value.position :]))
+
+
+def stale_iterator(kind: type) -> Any:
+    """An iterator of a dictionary's, set's or deque's type ``kind`` whose container has changed since it was made."""
+    for container in ({0: 0}, {0}, deque([0]), OrderedDict({0: 0})):
+        views: list[Any] = (
+            [container, container.values(), container.items()] if isinstance(container, dict) else [container]
+        )
+        for view in views:
+            for made in (iter(view),) if isinstance(view, set) else (iter(view), reversed(view)):
+                if type(made) is kind:
+                    container.popitem() if isinstance(container, dict) else container.pop()
+                    return made
+    raise AssertionError(kind)
+
+
+def _advance_combined(m: Machine, value: CombinedIterator) -> Value | None:
+    row: list[Value] = []
+    for part in value.parts:
+        item = advance(m, part)
+        if item is None:
+            return None
+        row.append(item)
+    if value.kind is map:
+        assert value.extra is not None
+        return m.call(value.extra, row, {})
+    if value.kind is enumerate:
+        number = value.extra
+        assert isinstance(number, Constant)
+        value.extra = Constant(number.value + 1)
+        return SequenceValue([number, *row], tuple)
+    return SequenceValue(row, tuple) if value.parts else None
+
+
+# --- generators -------------------------------------------------------------------------------------------------
+
+
+def resume_generator(m: Machine, generator: GeneratorValue, sent: Value, thrown: Raised | None = None) -> Value | None:
+    """Runs a generator to its next ``yield`` and gives what it yields; None when it returns (see ``returned``)."""
+    if generator.finished:
+        generator.returned = None  # given once
+        if thrown is not None:
+            raise thrown
+        return None
+    frame = generator.machine
+    if frame in _callers(m):
+        raise raising(ValueError("generator already executing"))
+    frame.parent, frame.depth, frame.call_span = m, m.depth + 1, m.tracer.span
+    try:
+        if thrown is not None:
+            if not generator.started:
+                generator.finished = True
+                raise thrown
+            frame.throw(thrown)
+        elif generator.started:
+            frame.push(sent)
+        elif not (isinstance(sent, Constant) and sent.value is None):
+            raise raising(TypeError("can't send non-None value to a just-started generator"))
+        generator.started = True
+        done = frame.run()
+    except Raised as raised:
+        if generator.started:
+            generator.finished = True
+        if issubclass(raised.kind, StopIteration) and raised is not thrown:
+            error = raising(RuntimeError("generator raised StopIteration"))
+            attributes.store_directly(m, error.value, "__cause__", raised.value)
+            attributes.assign(m, error.value, "__context__", raised.value)
+            raise error from None
+        raise
+    finally:
+        m.set_span()
+    if done:
+        generator.finished = True
+        generator.returned = frame.result
+        return None
+    item, frame.yielded = frame.yielded, None
+    return item
+
+
+def _delegates(frame: Machine) -> bool:
+    """Whether a suspended frame is inside ``yield from``, whose loop goes back to a SEND."""
+    following = next(i for i in frame.program.instructions[frame.at :] if i.op != "RESUME")
+    return following.target is not None and following.target.op == "SEND"
+
+
+def _callers(m: Machine) -> list[Machine]:
+    found = [m]
+    while found[-1].parent is not None:
+        found.append(found[-1].parent)
+    return found
+
+
+def abandoned(tracer: Tracer) -> None:
+    """Refuses generators that are left suspended inside ``try`` or ``with``: what closes them would run code."""
+    for generator in tracer.generators:
+        if generator.started and not generator.finished and not generator.machine.closes_quietly():
+            raise CannotRebuild(generator.born, generator.describe(), "it is left inside `try` or `with`")
+
+
+def stop_iteration(m: Machine, returned: Value | None) -> Raised:
+    """What ``next`` raises at the end of an iterator."""
+    raised = raising(StopIteration())
+    if returned is not None and not (isinstance(returned, Constant) and returned.value is None):
+        m.tracer.attributes[id(raised.value.value), "args"] = (raised.value, SequenceValue([returned], tuple))
+        m.tracer.attributes[id(raised.value.value), "value"] = (raised.value, returned)
+    return raised
+
+
+def generator_method(m: Machine, generator: GeneratorValue, name: str, args: list[Value]) -> Value:
+    """``send``, ``throw`` and ``close``."""
+    if name == "send" and len(args) != 1:
+        raise raising(TypeError(f"generator.send() takes exactly one argument ({len(args)} given)"))
+    if name in ("send", "__next__"):
+        item = resume_generator(m, generator, m.use(args[0]) if args else Constant(None))
+        if item is None:
+            returned, generator.returned = generator.returned, None
+            raise stop_iteration(m, returned)
+        return item
+    if generator.started and not generator.finished and _delegates(generator.machine):
+        raise Break("FL104", what=f"generator.{name}", why="it is delegating with `yield from`")
+    if name == "throw":
+        exception, given = m.use(args[0]), m.use(args[1]) if len(args) > 1 else Constant(None)
+        if isinstance(exception, Known) and isinstance(given, ObjectValue) and isinstance(given.value, exception.value):
+            exception = given  # throw(type, value, traceback), as contextlib writes it up to 3.11
+        elif isinstance(exception, Known):
+            none = isinstance(given, Constant) and given.value is None
+            exception = m.use(m.call(exception, [] if none else [given], {}))
+        if not isinstance(exception, ObjectValue):
+            raise Break("FL104", what="generator.throw", why=f"of {exception.describe()}")
+        item = resume_generator(m, generator, Constant(None), Raised(exception))
+        if item is None:
+            raise stop_iteration(m, generator.returned)
+        return item
+    if name == "close":
+        if not generator.started or generator.finished:
+            generator.finished = True
+            return Constant(None)
+        try:
+            item = resume_generator(m, generator, Constant(None), raising(GeneratorExit()))
+        except Raised as raised:
+            if issubclass(raised.kind, (GeneratorExit, StopIteration)):
+                return Constant(None)
+            raise
+        if item is not None:
+            raise raising(RuntimeError("generator ignored GeneratorExit"))
+        return Constant(None)
+    raise Break("FL104", what=f"generator.{name}", why="there is no rule for this method")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a resume function makes an iterator anew, over the objects that it is given as ``leaves``.
+
+    ``steps``: ("iter", leaf, position), ("reversed", leaf, number of items to come), ("stale", type),
+    ("enumerate", part, number), ("map", leaf, parts…), ("zip", parts…).
+    """
+
+    steps: tuple[Any, ...]
+
+
+def recipe_of(value: Value, leaves: list[Value]) -> tuple[Any, ...]:
+    """The steps of a :class:`Recipe` for ``value``; appends what it needs to ``leaves``."""
+    if isinstance(value, GeneratorValue):
+        leaves.append(value)  # rebuilt by itself, if at all
+        return ("iter", len(leaves) - 1, 0)
+    if isinstance(value, ObjectValue):
+        leaves.append(value)
+        return ("iter", len(leaves) - 1, 0)
+    if isinstance(value, CombinedIterator):
+        if value.kind is enumerate:
+            assert isinstance(value.extra, Constant)
+            return ("enumerate", recipe_of(value.parts[0], leaves), value.extra.value)
+        if value.kind is map:
+            assert value.extra is not None
+            leaves.append(value.extra)
+            return ("map", len(leaves) - 1, *(recipe_of(p, leaves) for p in value.parts))
+        return ("zip", *(recipe_of(p, leaves) for p in value.parts))
+    assert isinstance(value, IteratorValue)
+    if value.is_stale:
+        return ("stale", value.python_type)
+    if _unforeseen(value):
+        raise CannotRebuild(value.born, value.describe(), "the dictionary or set has other keys by now")
+    over, position, at = value.over, value.position, value.following
+    if value.live is not None and position >= 0:
+        at = position
+    live = value.live is not None or (isinstance(over, SequenceValue) and over.kind in (list, deque))
+    grows = live or isinstance(over, SetValue)  # at its end, but not known to be: the container may still change
+    ended = position < 0 or (at is None and not grows)
+    if value.backwards and not ended:
+        if isinstance(value.items, Constants):
+            over = Constant(value.items.of[at:][::-1])
+        elif not live:
+            over = SequenceValue(list(value.items[at:])[::-1], list)
+        leaves.append(over)
+        return ("reversed", len(leaves) - 1, value.start - position)
+    if ended:
+        over, position = SequenceValue([], tuple), 0
+    elif isinstance(over, Constant):
+        over, position = Constant(over.value[position:]), 0
+    elif not grows:
+        over, position = SequenceValue(list(value.items[at:]), tuple), 0  # what is gone by need not be kept alive
+    leaves.append(over)
+    return ("iter", len(leaves) - 1, position)
+
+
+def restored(recipe: Recipe, leaves: tuple[Any, ...]) -> Any:
+    """The iterator that the recipe describes; resume functions begin with a call of it, which is traced by the rule."""
+
+    def make(steps: tuple[Any, ...]) -> Any:
+        kind, *rest = steps
+        if kind == "iter":
+            made = iter(leaves[rest[0]])
+            if rest[1] and type(leaves[rest[0]]) is list:
+                made.__setstate__(rest[1])
+            else:
+                for _ in range(rest[1]):
+                    next(made)
+            return made
+        if kind == "reversed":
+            made: Any = reversed(leaves[rest[0]])
+            if type(leaves[rest[0]]) is list:
+                made.__setstate__(rest[1] - 1)
+            else:
+                for _ in range(len(leaves[rest[0]]) - rest[1]):
+                    next(made)
+            return made
+        if kind == "stale":
+            return stale_iterator(rest[0])
+        if kind == "enumerate":
+            return enumerate(make(rest[0]), rest[1])
+        if kind == "map":
+            return map(leaves[rest[0]], *map(make, rest[1:]))
+        return zip(*map(make, rest), strict=False)
+
+    return make(recipe.steps)
+
+
+@rule(restored)
+def _restored(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    recipe, leaves = m.use(args[0]), m.use(args[1])
+    assert isinstance(recipe, Known) and isinstance(leaves, SequenceValue)
+
+    def make(steps: tuple[Any, ...]) -> Value:
+        kind, *rest = steps
+        if kind == "iter":
+            made = iterator(m, leaves.items[rest[0]])
+            if isinstance(made, IteratorValue) and made.live is not None:
+                for _ in range(rest[1]):
+                    advance(m, made)
+            elif isinstance(made, IteratorValue):
+                made.position = rest[1]
+            elif rest[1]:
+                raise Break("FL105", what="a loop", why="its iterator cannot be made again")
+            return made
+        if kind == "reversed":
+            made = RULES[reversed](m, [leaves.items[rest[0]]], {})
+            assert isinstance(made, IteratorValue)
+            if made.live is None:
+                made.position = made.start - rest[1]
+            else:
+                for _ in range(made.start - rest[1]):
+                    advance(m, made)
+            return made
+        if kind == "stale":
+            raise Break("FL105", what="a loop", why="what it iterates over has changed")
+        if kind == "enumerate":
+            return CombinedIterator(enumerate, [make(rest[0])], Constant(rest[1]))
+        if kind == "map":
+            return CombinedIterator(map, [make(r) for r in rest[1:]], leaves.items[rest[0]])
+        return CombinedIterator(zip, [make(r) for r in rest])
+
+    return make(recipe.value.steps)

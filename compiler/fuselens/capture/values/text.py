@@ -1,0 +1,203 @@
+"""Strings made of tracked values: ``str``, ``repr``, ``format``, ``%`` and f-strings."""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict, defaultdict, deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..breaks import Break, raising
+from . import attributes, operators
+from .algebra import (
+    Constant,
+    DequeValue,
+    DictValue,
+    DictView,
+    Known,
+    ObjectValue,
+    SequenceValue,
+    SetValue,
+    SymbolValue,
+    TensorValue,
+    Value,
+)
+from .known import UNKNOWN, deep_use, fold, holds_identity, plain
+
+if TYPE_CHECKING:
+    from ..machine import Machine
+
+
+class Shown:
+    """Stands in a formatted container for an object of a user's class, whose methods the machine runs."""
+
+    def __init__(self, m: Machine, value: Value) -> None:
+        self._m = m
+        self._value = value
+
+    def __repr__(self) -> str:
+        return _by_method(self._m, self._value, "__repr__", [])
+
+    def __str__(self) -> str:
+        return _by_method(self._m, self._value, "__str__", [])
+
+    def __format__(self, spec: str) -> str:
+        return _by_method(self._m, self._value, "__format__", [Constant(spec)])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return displayed(self._m, attributes.load(self._m, self._value, name))
+
+
+class _ShownContainer(Shown):
+    """One whose class has ``__getitem__``, which ``%`` takes as a mapping."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return displayed(self._m, operators.subscript(self._m, self._value, Constant(key)))
+
+
+@functools.cache
+def _named(name: str, subscripted: bool) -> Any:
+    """The class that stands for one of that name: error messages show it."""
+    return type(name, (_ShownContainer if subscripted else Shown,), {})
+
+
+class _InOrder:
+    """A set that is shown in a given order."""
+
+    def __init__(self, elements: list[Any], kind: type) -> None:
+        inside = ", ".join(map(repr, elements))
+        self.text = f"{{{inside}}}" if kind is set else f"{kind.__name__}({{{inside}}})"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def displayed(m: Machine, value: Value, within: tuple[Value, ...] = ()) -> Any:
+    """A Python object that is shown as the one that ``value`` stands for."""
+    value = m.use(value)
+    known = plain(value)
+    if isinstance(value, SymbolValue):
+        return known
+    if isinstance(value, (Constant, Known)):
+        if known is not UNKNOWN and _has_stable_text(known):
+            return known
+        raise Break("FL105", what="a string", why=f"it shows the address of {value.describe()}")
+    if isinstance(value, (TensorValue, ObjectValue)):
+        subscripted = attributes.class_attribute(value.python_type, "__getitem__") is not attributes.ABSENT
+        return _named(value.python_type.__name__, subscripted)(m, value)
+    if any(value is w for w in within):
+        raise Break("FL105", what="a string", why="it shows a container that holds itself")
+    within = (*within, value)
+    if isinstance(value, DictView):
+        mapping = displayed(m, value.mapping, within)
+        return getattr(mapping, value.which)()
+    if isinstance(value, SequenceValue):
+        items = [displayed(m, v, within) for v in value.items]
+        if isinstance(value, DequeValue):
+            return deque(items, value.maxlen)
+        if value.kind in (list, tuple, torch.Size):
+            return (tuple if value.kind is tuple else value.kind)(items)
+        if hasattr(value.kind, "_fields") and attributes.class_attribute(value.kind, "__str__") is object.__str__:
+            return tuple.__new__(value.kind, items)
+    if isinstance(value, DictValue) and value.kind in (dict, OrderedDict, defaultdict):
+        if not holds_identity(value.items):
+            pairs = {k: displayed(m, v, within) for k, v in value.items.items()}
+            if value.kind is defaultdict:
+                factory: Any = displayed(m, value.factory or Constant(None))
+                return defaultdict(factory, pairs)
+            return OrderedDict(pairs) if value.kind is OrderedDict else pairs
+    if isinstance(value, SetValue) and (value.ordered or len(value.items) < 2) and not holds_identity(value.items):
+        if all(map(_has_stable_text, value.items)):
+            return known if known is not UNKNOWN else _InOrder(value.elements(), value.python_type)
+    raise Break("FL105", what="a string", why=f"it shows {value.describe()}")
+
+
+def _has_stable_text(obj: Any) -> bool:
+    """Whether showing an object tells nothing of where it lies in memory."""
+    if isinstance(obj, (tuple, frozenset)):
+        return all(map(_has_stable_text, obj))
+    if type(obj) in (int, float, complex, str, bytes, bool):
+        return True
+    return isinstance(obj, type) or (type(obj).__repr__ is not object.__repr__ and " at 0x" not in repr(obj))
+
+
+def _by_method(m: Machine, value: Value, name: str, args: list[Value]) -> str:
+    """The text that an object's own method gives."""
+    if not isinstance(value, ObjectValue):
+        raise Break("FL102", what=f"str({value.describe()})")
+    result = operators.special(m, value, name, args)
+    if result is None and name == "__format__":
+        spec = plain(args[0])
+        held = attributes.content(m, value)
+        if held is not None and attributes.class_attribute(value.python_type, "__str__") is object.__str__:
+            return format(displayed(m, held), spec)
+        if spec:
+            raise raising(TypeError(f"unsupported format string passed to {value.python_type.__name__}.__format__"))
+        return _by_method(m, value, "__str__", [])
+    if result is None and name == "__str__":
+        if isinstance(value.value, BaseException):
+            return _of_exception(m, value)
+        held = attributes.content(m, value)
+        if isinstance(held, Constant) and isinstance(held.value, str):
+            return held.value
+        return _by_method(m, value, "__repr__", [])
+    if result is None and isinstance(value.value, BaseException):
+        arguments = displayed(m, attributes.load(m, value, "args"))
+        shown = f"({arguments[0]!r})" if len(arguments) == 1 else repr(arguments)
+        return f"{value.python_type.__name__}{shown}"
+    if result is None:
+        held = attributes.content(m, value)
+        if held is not None:
+            shown = repr(displayed(m, held))
+            if isinstance(held, (DequeValue, SetValue)) or (isinstance(held, DictValue) and held.kind is not dict):
+                return shown.replace(held.python_type.__name__, value.python_type.__name__, 1)
+            return shown
+        raise Break("FL105", what="a string", why=f"it shows the address of {value.describe()}")
+    if not isinstance(result, Constant):
+        raise Break("FL105", what="a string", why=f"{value.describe()} gives text that is not known while tracing")
+    if not isinstance(result.value, str):
+        kind = result.python_type.__name__
+        what = "__format__ must return a str" if name == "__format__" else f"{name} returned non-string"
+        raise raising(TypeError(f"{what}, not {kind}" if name == "__format__" else f"{what} (type {kind})"))
+    return result.value
+
+
+def _of_exception(m: Machine, value: ObjectValue) -> str:
+    own = attributes.class_attribute(value.python_type, "__str__")
+    if own not in (BaseException.__str__, KeyError.__str__, AttributeError.__str__, NameError.__str__):
+        raise Break("FL105", what="a string", why=f"{value.python_type.__name__} shows itself in its own way")
+    arguments = displayed(m, attributes.load(m, value, "args"))
+    if len(arguments) == 1:
+        return repr(arguments[0]) if own is KeyError.__str__ else str(arguments[0])
+    return str(arguments) if arguments else ""
+
+
+def text(m: Machine, function: Any, value: Value, *more: Any) -> Constant:
+    """``function(value, …)`` where the function is ``str``, ``repr``, ``ascii``, ``format`` or a method of a string."""
+    shown = displayed(m, value)
+    try:
+        return Constant(function(shown, *more))
+    except (TypeError, ValueError, LookupError, AttributeError) as e:
+        raise raising(e) from None
+
+
+def percent(m: Machine, pattern: str | bytes, right: Value) -> Value:
+    """``pattern % right``."""
+    if plain(deep_use(m, right)) is UNKNOWN:
+        if isinstance(pattern, bytes):
+            raise Break("FL105", what="operator %", why=f"on bytes and {right.describe()}")
+        return text(m, pattern.__mod__, right)
+    return fold(m, pattern.__mod__, [right], {}, "operator %")
+
+
+def formatted(m: Machine, pattern: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``pattern.format(*args, **kwargs)``."""
+    shown = [displayed(m, a) for a in args]
+    named = {k: displayed(m, v) for k, v in kwargs.items()}
+    try:
+        return Constant(pattern.format(*shown, **named))
+    except (TypeError, ValueError, LookupError, AttributeError) as e:
+        raise raising(e) from None

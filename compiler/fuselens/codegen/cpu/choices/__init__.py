@@ -1,0 +1,1 @@
+"""What the writer of C++ chooses before it writes."""

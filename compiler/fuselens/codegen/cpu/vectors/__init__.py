@@ -1,0 +1,1 @@
+"""The text of the prelude: what vectors of each instruction set do."""

@@ -1,0 +1,1 @@
+"""What the writer of Triton chooses before it writes, and what is worth measuring."""

@@ -1,0 +1,1 @@
+"""Triton's own compilers and interpreter, without a GPU."""

@@ -1,0 +1,1 @@
+"""What compiled functions are called with, and how two runs of them compare."""

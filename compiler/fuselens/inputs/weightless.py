@@ -1,0 +1,122 @@
+"""Large tensors without their values: what a program makes of them has its sizes, types and views, and is not computed.
+
+A tensor on the CPU that nobody writes to takes addresses and no memory, so a model of a hundred gigabytes can be looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .. import torch_private
+
+LARGE = 1 << 21
+"""Elements of a tensor whose values are not computed."""
+
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0  # 3.11 and 3.12 do not name it
+_UNRESERVED: dict[str, Any] = (  # not on every system
+    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE} if hasattr(mmap, "MAP_PRIVATE") else {}
+)
+_aten = torch.ops.aten
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_READS = frozenset({_aten._local_scalar_dense.default, _aten.equal.default, _aten.is_nonzero.default})
+
+
+class Weightless(torch_private.RecordingMode):
+    """Inside, operators with a large operand or result compute nothing: what they return is new and unwritten where it is
+    large, and else one half (of integers, zero), which is neither a bad logarithm nor a bad divisor; what they would
+    write to stays as it is. Views are views. All others run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fakes = torch_private.fake_mode()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = list(_tensors((args, kwargs)))
+        large = any(map(is_large, tensors)) if tensors else _makes_large(func, args)
+        if not large or func in _READS or _is_view(func) or not all(map(_is_plain, tensors)):
+            return func(*args, **kwargs)
+        try:
+            return self._unwritten(func, args, kwargs)
+        except Exception:  # noqa: BLE001  no rule for fake tensors, or one that asks for data
+            return func(*args, **kwargs)
+
+    def _unwritten(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        fakes: dict[int, Any] = {}
+        given: dict[int, torch.Tensor] = {}
+
+        def fake(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            if id(value) not in fakes:
+                made = fakes[id(value)] = torch_private.fake_of_layout(self._fakes, value, value.shape, value.stride())
+                given[id(made)] = value
+            return fakes[id(value)]
+
+        def real(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            if id(value) in given:
+                return given[id(value)]
+            if is_large(value):
+                return _unwritten(value)
+            made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+            return made.fill_(0.5 if made.dtype.is_floating_point or made.dtype.is_complex else 0)
+
+        tree_map = torch_private.PYTREE.tree_map
+        fake_args, fake_kwargs = tree_map(fake, (args, kwargs))
+        with self._fakes:
+            made = func(*fake_args, **fake_kwargs)
+        return tree_map(real, made)
+
+
+def _unwritten(like: torch.Tensor) -> torch.Tensor:
+    """A new tensor of that layout, on memory that the system has not given yet: zeros, to one who reads them."""
+    extent = 1 + sum((n - 1) * stride for n, stride in zip(like.shape, like.stride(), strict=True))
+    memory = mmap.mmap(-1, extent * like.dtype.itemsize, **_UNRESERVED)
+    storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+    return torch.empty(0, dtype=like.dtype).set_(storage, 0, like.shape, like.stride())  # type: ignore[call-overload]
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(tuple(value.values()))
+
+
+def is_large(tensor: torch.Tensor) -> bool:
+    """Whether the values of a tensor (or a fake one) are not to be computed; symbolic sizes count by their examples."""
+    if type(tensor) in _PLAIN and tensor.numel() < LARGE:
+        return False
+    if tensor.layout != torch.strided or tensor.device.type != "cpu":
+        return False
+    return math.prod(map(torch_private.size_hint, tensor.shape)) >= LARGE
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a fake tensor can have its layout."""
+    return type(tensor) in _PLAIN and tensor.layout == torch.strided
+
+
+def _makes_large(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether an operator that is given no tensor makes a large one."""
+    sizes = next((a for a in args if isinstance(a, (list, tuple))), None)
+    if sizes is None:
+        return func.name().startswith("aten::arange") and max(map(abs, args), default=0) >= LARGE
+    return all(isinstance(n, int) for n in sizes) and math.prod(sizes) >= LARGE
+
+
+def _is_view(func: Any) -> bool:
+    """Whether results share memory with operands and nothing is written."""
+    aliases = [a.alias_info for a in (*func._schema.arguments, *func._schema.returns) if a.alias_info is not None]
+    return bool(aliases) and not any(a.is_write for a in aliases)

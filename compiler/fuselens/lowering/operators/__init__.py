@@ -1,0 +1,1 @@
+"""Rules: one ATen operator each, as loops."""

@@ -1,0 +1,219 @@
+"""The content-addressed cache on disk, shared by every process of a user: the editor's worker and the user's own runs.
+
+An entry is a file ``<kind>/<key prefix>/<key><suffix>``; its key is a hash over everything that determines its content.
+Writers make a private file beside it and rename it into place, so a reader sees a whole entry or none; two writers of
+one key write the same content, and the later rename wins. Every entry ends in a checksum: an entry that was damaged
+is removed, counts as a miss and leaves an FL405 record, never an error (loading half a library kills the process).
+
+**Whom it trusts.** Entries are code: libraries that are loaded, binaries for a GPU, and the texts of host programs, which are
+executed. A checksum only tells damage, because whoever can write an entry can compute it. So an entry is believed for where
+it is: in a folder of this user's alone (``ownership.py``), where only this user and root can put one. Cache, sub-folders and
+entries are asked for their owner and mode; folders and files are made for this user alone (0700, 0600), whatever the umask.
+An entry is opened once, and what was asked, read and compared is what is used: libraries are loaded from the descriptor, GPU
+binaries and texts from the bytes. Nothing in it is unpickled or unmarshalled: what is not to be executed is plain data.
+What is not ours alone is neither read nor written: ``cache_place.py`` says what serves in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ...system import ownership
+from . import place as cache_place
+from .place import ABANDONED_SECONDS, SCRATCH, Place
+
+if TYPE_CHECKING:
+    from ...record.report import Diagnostic
+
+T = TypeVar("T")
+SCHEMA = 2  # raise it when the meaning of entries changes
+_MARK = b"\nfuselens-sha256:"
+_MAKING = ".making-"
+
+
+def key_of(parts: Mapping[str, Any]) -> str:
+    """A key over named parts: JSON-ready values, sorted by name, and the cache's schema."""
+    text = json.dumps({"schema": SCHEMA, **parts}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An entry that was found whole, while its file is open."""
+
+    path: Path
+    content: bytes
+    descriptor: int
+
+
+class Cache:
+    """Entries below ``root``, a directory of the user's own (mode 0700, made on first write).
+
+    It is the one that was asked for, or the one that this process has in its stead; with ``fixed`` the former, always.
+    """
+
+    def __init__(self, root: Path, fixed: bool = False) -> None:
+        self.place = Place(root, fixed=True) if fixed else cache_place.place_of(root)
+        self.diagnostics: list[Diagnostic] = []
+        self._told: Diagnostic | None = None
+
+    @property
+    def root(self) -> Path:
+        return self.place.root
+
+    def path(self, kind: str, key: str, suffix: str = "") -> Path:
+        """Where the entry would be written."""
+        return self.root / kind / key[:2] / (key + suffix)
+
+    def get(self, kind: str, key: str, suffix: str = "") -> bytes | None:
+        """The content of an entry, or None. A damaged entry is removed and recorded."""
+        with self.opened(kind, key, suffix) as found:
+            return None if found is None else found.content
+
+    def exists(self, kind: str, key: str, suffix: str = "") -> bool:
+        """Whether there is such an entry, whole or not."""
+        return any(os.path.exists(root / kind / key[:2] / (key + suffix)) for root in self.place.readable)
+
+    @contextlib.contextmanager
+    def opened(self, kind: str, key: str, suffix: str = "") -> Iterator[Opened | None]:
+        """An entry that is there and whole. A damaged one is removed and recorded."""
+        name = os.path.join(kind, key[:2], key + suffix)
+        for root in self.place.readable:
+            found = self._open(root, root / name)
+            if found is not None:
+                try:
+                    yield found
+                finally:
+                    os.close(found.descriptor)
+                return
+        yield None
+
+    def _open(self, root: Path, path: Path) -> Opened | None:
+        try:
+            for folder in (path.parent.parent, path.parent):
+                _require_own(folder)
+        except ownership.Foreign as error:
+            self.place.distrust(root, error)
+            return None
+        except OSError:
+            return None
+        try:
+            descriptor = ownership.opened(path)
+        except OSError as error:
+            if isinstance(error, ownership.Foreign) or error.errno == errno.ELOOP:
+                self.discard(path, f" ({error.strerror})")
+            return None
+        try:
+            data = ownership.content(descriptor)
+        except OSError:
+            data = b""
+        content, mark, digest = data.rpartition(_MARK)
+        if mark and hashlib.sha256(content).hexdigest().encode() == digest:
+            return Opened(path, content, descriptor)
+        os.close(descriptor)
+        self.discard(path)
+        return None
+
+    def put(self, kind: str, key: str, content: bytes, suffix: str = "") -> Path:
+        """Stores ``content``. Where nothing can be written, that is no error: the entry is then simply not kept."""
+
+        def write(directory: Path) -> None:
+            made = directory / "entry"
+            made.write_bytes(content)
+            self.adopt(made, self.path(kind, key, suffix))
+
+        with contextlib.suppress(OSError):
+            self.making(write)
+        return self.path(kind, key, suffix)
+
+    def adopt(self, made: Path, path: Path) -> None:
+        """Seals a finished file with its checksum and moves it into place, whole or not at all. Raises OSError.
+
+        Loaders of shared libraries ignore bytes after the last section, so libraries are sealed like the rest.
+        """
+        with made.open("r+b") as file:
+            digest = hashlib.sha256(file.read()).hexdigest().encode()
+            file.write(_MARK + digest)
+        self.move(made, path)
+
+    def move(self, made: Path, path: Path) -> None:
+        """Moves a finished file to its place, for this user alone. Raises OSError."""
+        for folder in (path.parent.parent, path.parent):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+            _require_own(folder)
+        made.chmod(0o600)
+        made.replace(path)
+
+    def making(self, work: Callable[[Path], T]) -> T:
+        """``work`` in a private directory on the cache's own file system; where that cannot be written, again in another
+        place. Raises OSError where there is none. What ``work`` raises of OSErrors, it raises for want of a place."""
+        vanished = False
+        while True:
+            root = self.root
+            try:
+                with self.scratch() as directory:
+                    done = work(directory)
+                self.place.succeeded(root)
+                return done
+            except FileNotFoundError as error:  # somebody removed the cache meanwhile
+                if vanished and not self.place.give_up(root, error):
+                    raise
+                vanished = True
+            except OSError as error:
+                if not self.place.give_up(root, error):
+                    raise
+
+    def discard(self, path: Path, why: str = "") -> None:
+        """Removes a damaged entry and records it."""
+        from ...record.diagnostics import make  # Triton's worker, which is waited for, starts without
+
+        self.diagnostics.append(make("FL405", what=f"{path}{why}"))
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A private directory on the cache's own file system, removed afterwards. Raises OSError."""
+        cache_place.make(self.root)
+        self._remove_abandoned()
+        with tempfile.TemporaryDirectory(prefix=_MAKING, dir=self.root, ignore_cleanup_errors=True) as directory:
+            yield Path(directory)
+
+    def _remove_abandoned(self) -> None:
+        before = time.time() - ABANDONED_SECONDS
+        with os.scandir(self.root) as entries:
+            for entry in entries:
+                if SCRATCH.fullmatch(entry.name):
+                    with contextlib.suppress(OSError):  # another process may be first
+                        status = entry.stat(follow_symlinks=False)
+                        if status.st_mtime < before and stat.S_IMODE(status.st_mode) == 0o700:
+                            shutil.rmtree(entry.path, ignore_errors=True)
+
+    def drain(self) -> list[Diagnostic]:
+        """The records since the last call."""
+        found, self.diagnostics = self.diagnostics, []
+        if self.place.finding is not None and self._told is not self.place.finding:
+            self._told = self.place.finding
+            found.append(self._told)
+        return found
+
+
+def _require_own(folder: Path) -> None:
+    """Raises Foreign for a folder within a cache that is not this user's alone."""
+    status = folder.lstat()
+    why = ownership.foreign(str(folder), status) if stat.S_ISDIR(status.st_mode) else f"{folder} is not a folder"
+    if why:
+        raise ownership.Foreign(errno.EPERM, why)

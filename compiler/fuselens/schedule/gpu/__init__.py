@@ -1,0 +1,1 @@
+"""What is done with kernels for a GPU alone."""

@@ -1,0 +1,1 @@
+"""Places of a graph where a kernel of ours could replace a call of a library."""

@@ -1,0 +1,86 @@
+"""Compiled again and again: sizes that vary are marked dynamic, numbers that vary become tensors."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ...record.report import Diagnostic, Edit, Fix
+from ..discovery import Definition
+from .source import Source
+
+# ``x: expected f32[4, 8], found f32[5, 8]`` and ``s: expected 0.5, found 0.7``
+_SIZES = re.compile(r"because of (\w+): expected \w+\[([\d, ]*)\], found \w+\[([\d, ]*)\]")
+_NUMBERS = re.compile(r"because of (\w+): expected (-?[\d.e+-]+), found (-?[\d.e+-]+)(?![\w.])")
+
+
+def recompile_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
+    """By the guard that failed, where it is about a parameter of a function that this file compiles."""
+    found = [n for n in ast.walk(source.tree) if isinstance(n, ast.FunctionDef) and _is_about(source, n, finding)]
+    function = min(found, key=lambda n: (n.end_lineno or n.lineno) - n.lineno, default=None)
+    if function is None:
+        return
+    if sizes := _SIZES.search(finding.message):
+        yield from _dynamic(source, function, sizes[1], _varying(sizes[2], sizes[3]))
+    elif numbers := _NUMBERS.search(finding.message):
+        if "." in numbers[2] + numbers[3]:
+            yield from _as_tensors(source, function, numbers[1])
+    elif finding.code == "FL202":
+        yield from _any_size(source, function)
+
+
+def _is_about(source: Source, function: ast.FunctionDef, finding: Diagnostic) -> bool:
+    span = finding.span
+    inside = (
+        span is not None and span.file == source.filename and function.lineno <= span.line <= (function.end_lineno or 0)
+    )
+    return inside and any(source.decorates(d) is not None for d in function.decorator_list)
+
+
+def _varying(expected: str, found: str) -> list[int]:
+    before, after = expected.split(","), found.split(",")
+    return (
+        [k for k, (a, b) in enumerate(zip(before, after, strict=False)) if a != b] if len(before) == len(after) else []
+    )
+
+
+def _dynamic(source: Source, function: ast.FunctionDef, name: str, dimensions: list[int]) -> Iterator[Fix]:
+    for call, argument in _arguments(source, function, name):
+        statement = source.statement(call)
+        if isinstance(argument, ast.Name) and isinstance(statement, ast.Assign | ast.Expr | ast.Return) and dimensions:
+            mark, imports = source.spelled("fuselens.mark_dynamic", call)
+            lines = [f"{mark}({argument.id}, {dimension})" for dimension in dimensions]
+            title = f"Mark dimension {', '.join(map(str, dimensions))} of {argument.id} dynamic before the call in line {call.lineno}"
+            yield Fix(title, (*imports, source.inserted(statement, lines)))
+    yield from _any_size(source, function)
+
+
+def _any_size(source: Source, function: Definition) -> Iterator[Fix]:
+    edit = source.decorated(function, "dynamic=True")
+    if edit is not None:
+        yield Fix("Compile for any size: dynamic=True", (edit,))
+
+
+def _as_tensors(source: Source, function: ast.FunctionDef, name: str) -> Iterator[Fix]:
+    """All calls in this file at once, because the others would compile again."""
+    edits: list[Edit] = []
+    imports: dict[str, Edit] = {}
+    for call, argument in _arguments(source, function, name):
+        made, needed = source.spelled("torch.tensor", call)
+        imports |= {e.replacement: e for e in needed}
+        edits.append(source.replaced(argument, f"{made}({source.argument(argument)})"))
+    if edits:
+        yield Fix(f"Pass {name} as a tensor", (*imports.values(), *edits))
+
+
+def _arguments(source: Source, function: ast.FunctionDef, name: str) -> Iterator[tuple[ast.Call, ast.expr]]:
+    """What calls of ``function`` in this file give for its parameter ``name``."""
+    parameters = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    for call in ast.walk(source.tree):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == function.name:
+            position = parameters.index(name) if name in parameters else len(call.args)
+            given = [k.value for k in call.keywords if k.arg == name]
+            if position < len(call.args) and not any(isinstance(a, ast.Starred) for a in call.args):
+                given = [call.args[position]]
+            yield from ((call, argument) for argument in given[:1])

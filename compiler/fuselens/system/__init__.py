@@ -1,0 +1,1 @@
+"""The process, its files and its terminal."""

@@ -1,0 +1,1 @@
+"""The editor at the other end: its protocol, abilities, settings, and what it is told."""

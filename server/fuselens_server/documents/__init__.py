@@ -1,0 +1,1 @@
+"""Documents that no file holds: the text of each stage."""

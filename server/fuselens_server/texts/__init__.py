@@ -1,0 +1,1 @@
+"""Texts as they change, and reports that follow them."""

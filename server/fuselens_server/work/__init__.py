@@ -1,0 +1,1 @@
+"""Who works next: workers, turns, and requests in the background."""
