@@ -10,8 +10,8 @@ import torch
 
 from fuselens.codegen.steps import to_host
 from fuselens.codegen.traffic import bytes_moved
-from fuselens.codegen.triton.attention import keys_near
 from fuselens.codegen.triton.choices.attention_blocks import AttentionBlocks
+from fuselens.codegen.triton.choices.attention_plan import keys_near
 from fuselens.codegen.triton.kernels import to_triton, variants
 from fuselens.codegen.triton.tools.interpret import Job, interpret
 from fuselens.codegen.triton.tools.offline import compile_offline

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fuselens.codegen.triton import rows
+from fuselens.codegen.triton.choices import row_plan
 from fuselens.codegen.triton.choices.blocks import Blocks
 from fuselens.codegen.triton.kernels import to_triton, variants
 from fuselens.codegen.triton.tools.interpret import Job, interpret
@@ -36,9 +36,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU for which small sizes are large."""
     for name, value in {"PER_PROGRAM": 1.0, "COLUMNS": 8, "LEAST": {True: 8, False: 64}}.items():
         monkeypatch.setattr(split, name, value)
-    monkeypatch.setattr(rows, "PERSISTENT", 64)
-    monkeypatch.setattr(rows, "LOOPED", (64, 4))
-    monkeypatch.setattr(rows, "REREAD", ((599, 128),))
+    monkeypatch.setattr(row_plan, "PERSISTENT", 64)
+    monkeypatch.setattr(row_plan, "LOOPED", (64, 4))
+    monkeypatch.setattr(row_plan, "REREAD", ((599, 128),))
 
 
 def check(cases: list[Case], tolerance: float = 2e-5, blocks: Blocks | None = None) -> list[str]:

@@ -232,17 +232,16 @@ def choose(seed: int) -> None:
 
 def small() -> None:
     """From here on, a card has one processor, and rows are long that are not: they are split, shared and held in registers."""
-    from fuselens.codegen.triton import rows
-    from fuselens.codegen.triton.choices import blocks
+    from fuselens.codegen.triton.choices import blocks, row_plan
     from fuselens.schedule.gpu import split
 
     replaced: list[tuple[Any, str, Any]] = [
         (split, "PER_PROGRAM", 1.0),
         (split, "COLUMNS", 8),
         (split, "LEAST", {True: 8, False: 64}),
-        (rows, "PERSISTENT", 64),
-        (rows, "LOOPED", (64, 4)),
-        (rows, "REREAD", ((599, 128),)),
+        (row_plan, "PERSISTENT", 64),
+        (row_plan, "LOOPED", (64, 4)),
+        (row_plan, "REREAD", ((599, 128),)),
         (blocks, "HELD", (256, 128)),
         (blocks, "LONG", (256, 256)),
         (stages.gpu, "card", lambda _: dataclasses.replace(H100, processors=1)),

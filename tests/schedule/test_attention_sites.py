@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuselens.codegen.triton.attention import keys_near
+from fuselens.codegen.triton.choices.attention_plan import keys_near
 from fuselens.config import Config
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Attention, Graph

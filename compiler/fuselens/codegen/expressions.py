@@ -150,48 +150,59 @@ def print_factor(expression: Expr | int, names: Mapping[str, str] | None = None,
 
 
 def _print(e: Any, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
-    def at(x: Any, level: int) -> str:
-        text, found = _print(x, names, syntax)
-        return text if found >= level else f"({text})"
-
-    kind = type(e).__name__
+    """The text of ``e``, and how tightly its outermost operation binds."""
     if e.is_Integer:
         text = str(int(e)) + syntax.suffix
         return (text, _ATOM) if int(e) >= 0 else (f"({text})", _ATOM)
     if e.is_Symbol:
         return names.get(e.name, e.name), _ATOM
-    if e.is_Add:
-        out = ""
-        for term in sorted(e.args, key=lambda t: (not names_in(t), -_magnitude(t), _text(t))):
-            negative = term.could_extract_minus_sign()
-            text = at(-term if negative else term, _MULTIPLY)
-            out += (" - " if negative else " + ") + text if out else ("-" if negative else "") + text
-        return out, _ADD
-    if e.is_Mul:
-        if not all(f.is_Integer or not f.is_Rational for f in e.args):
-            return _quotient(e, names, syntax)
-        factors = sorted(e.args, key=lambda f: (bool(f.is_number), _text(f)))
-        return " * ".join(at(f, _ATOM) for f in factors), _MULTIPLY
-    if e.is_Pow and e.exp.is_Integer and int(e.exp) > 0:
-        return " * ".join([at(e.base, _ATOM)] * int(e.exp)), _MULTIPLY
-    if kind == "floor":
-        return _quotient(e.args[0], names, syntax)
-    if kind in ("FloorDiv", "CleanDiv"):
-        return _divide(e.args[0], e.args[1], names, syntax)
-    if kind in ("Mod", "PythonMod"):
-        return _modulo(e.args[0], e.args[1], names, syntax)
-    if kind == "ModularIndexing":
-        base, divisor, modulus = e.args
-        if divisor == 1:
-            return _modulo(base, modulus, names, syntax)
-        text, level = _divide(base, divisor, names, syntax)
-        inner = text if level == _ATOM else f"({text})"
-        return syntax.modulo(inner, at(modulus, _ATOM)), _MULTIPLY
-    if kind in ("Min", "Max"):
-        function = syntax.least if kind == "Min" else syntax.greatest
-        texts = [_print(a, names, syntax)[0] for a in e.args]
-        return functools.reduce(lambda a, b: f"{function}({a}, {b})", texts), _ATOM
-    raise Unsupported(f"index expression {e} ({kind})")
+    printer = _PRINTERS.get(type(e).__name__)
+    if printer is None:
+        raise Unsupported(f"index expression {e} ({type(e).__name__})")
+    return printer(e, names, syntax)
+
+
+def _at(e: Any, level: int, names: Mapping[str, str], syntax: Syntax) -> str:
+    """``e``, in parentheses where it binds less than ``level``."""
+    text, found = _print(e, names, syntax)
+    return text if found >= level else f"({text})"
+
+
+def _add(e: Any, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
+    out = ""
+    for term in sorted(e.args, key=lambda t: (not names_in(t), -_magnitude(t), _text(t))):
+        negative = term.could_extract_minus_sign()
+        text = _at(-term if negative else term, _MULTIPLY, names, syntax)
+        out += (" - " if negative else " + ") + text if out else ("-" if negative else "") + text
+    return out, _ADD
+
+
+def _multiply(e: Any, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
+    if any(f.is_Rational and not f.is_Integer for f in e.args):
+        return _quotient(e, names, syntax)
+    factors = sorted(e.args, key=lambda f: (bool(f.is_number), _text(f)))
+    return " * ".join(_at(f, _ATOM, names, syntax) for f in factors), _MULTIPLY
+
+
+def _power(e: Any, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
+    if not e.exp.is_Integer or int(e.exp) <= 0:
+        raise Unsupported(f"index expression {e} ({type(e).__name__})")
+    return " * ".join([_at(e.base, _ATOM, names, syntax)] * int(e.exp)), _MULTIPLY
+
+
+def _modular_indexing(e: Any, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
+    base, divisor, modulus = e.args
+    if divisor == 1:
+        return _modulo(base, modulus, names, syntax)
+    text, level = _divide(base, divisor, names, syntax)
+    inner = text if level == _ATOM else f"({text})"
+    return syntax.modulo(inner, _at(modulus, _ATOM, names, syntax)), _MULTIPLY
+
+
+def _limit(e: Any, names: Mapping[str, str], syntax: Syntax) -> tuple[str, int]:
+    function = syntax.least if type(e).__name__ == "Min" else syntax.greatest
+    texts = [_print(a, names, syntax)[0] for a in e.args]
+    return functools.reduce(lambda a, b: f"{function}({a}, {b})", texts), _ATOM
 
 
 def _magnitude(term: Any) -> int:
@@ -218,3 +229,19 @@ def _modulo(a: Any, b: Any, names: Mapping[str, str], syntax: Syntax) -> tuple[s
     if a.is_nonnegative and b.is_nonnegative:
         return syntax.modulo(*texts), _ADD
     return syntax.floor_modulo(*texts), _ATOM if syntax is not PYTHON else _ADD
+
+
+_PRINTERS: dict[str, Callable[[Any, Mapping[str, str], Syntax], tuple[str, int]]] = {
+    "Add": _add,
+    "Mul": _multiply,
+    "Pow": _power,
+    "floor": lambda e, names, syntax: _quotient(e.args[0], names, syntax),
+    "FloorDiv": lambda e, names, syntax: _divide(e.args[0], e.args[1], names, syntax),
+    "CleanDiv": lambda e, names, syntax: _divide(e.args[0], e.args[1], names, syntax),
+    "Mod": lambda e, names, syntax: _modulo(e.args[0], e.args[1], names, syntax),
+    "PythonMod": lambda e, names, syntax: _modulo(e.args[0], e.args[1], names, syntax),
+    "ModularIndexing": _modular_indexing,
+    "Min": _limit,
+    "Max": _limit,
+}  # fmt: skip
+"""By the name of a class: sympy's own, and those that torch adds for sizes."""

@@ -9,8 +9,8 @@ from sympy.core.operations import LatticeOp
 from ...ir.contracts.source import Unsupported, Writer
 from ...ir.loops import Kernel, Op, element, indirect_names
 from ..expressions import C, linear, names_in, print_factor, print_index, slopes
+from ..operands import Value
 from .choices.streams import streams
-from .scalar_ops import Value
 from .unit import Unit
 from .values import ValueWriter, lane_zero
 from .vectors.parts import REGISTER

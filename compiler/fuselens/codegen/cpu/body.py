@@ -6,6 +6,8 @@ vectors; those that do not are vectors with equal lanes, so that one table of op
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import sympy
 from sympy import Expr
 
@@ -13,10 +15,11 @@ from ...ir.contracts.source import Unsupported, Writer
 from ...ir.loops import ITEMSIZE, Axis, Kernel, Op, element
 from ..expressions import C, names_in, print_factor, print_index
 from ..nest import index_of
+from ..operands import Value
 from .choices.effort import CHAINS, HEAVY
 from .choices.fetches import LINE, Fetch, dearest_pass, next_row
 from .folds import Fold, FoldWriter
-from .scalar_ops import TABLE, Value, bitcast, cast
+from .scalar_ops import TABLE, bitcast, cast
 from .unit import Unit
 from .values import BodyLoop, Slot, lane_zero
 from .vectors.parts import REGISTER
@@ -30,6 +33,19 @@ ROWS = 4  # rows that a strip adds up at a time
 MIRRORED = {
     "eq": ("==", "=="), "ne": ("!=", "!="), "lt": ("<", ">"), "le": ("<=", ">="), "gt": (">", "<"), "ge": (">=", "<="),
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseBody:
+    """A phase as it is printed: its ops, each with the depth of the loop that it belongs to, its loops, from the outermost,
+    and its reductions."""
+
+    ops: tuple[Op, ...]
+    levels: dict[str, int]
+    loops: list[BodyLoop]
+    folds: list[Fold]
+    vector: str  # the axis that vectors run along
+    position: Expr  # the flat position in the phase's axes
 
 
 class BodyWriter(FoldWriter):
@@ -116,7 +132,7 @@ class BodyWriter(FoldWriter):
                 if op.op not in ("store", "const"):
                     self.out.put(f"{self.vector(REGISTER[op.dtype])} {self.claim(op.name)}[{self.across}];")
             self._open_across()
-        self._level(0, body, levels, loops, folds, vector, position)
+        self._level(0, PhaseBody(body, levels, loops, folds, vector, position))
         if self.across > 1 and not loops:
             self.out.close()
         if scoped and len(self.kernel.phases) > 1 and self.plan.layout != "points":
@@ -169,87 +185,101 @@ class BodyWriter(FoldWriter):
             self.out.put(f"const {kind} {inverse} = 1.0f / {self._text(name)};")
         self.inverses[name] = inverse + ("[u]" if many else "")
 
-    def _level(
-        self, k: int, body: tuple[Op, ...], levels: dict[str, int], loops: list[BodyLoop], folds: list[Fold],
-        vector: str, position: Expr,
-    ) -> None:  # fmt: skip
+    def _level(self, k: int, body: PhaseBody) -> None:
         """Prints the ops of depth ``k`` and the loops inside it."""
-        out = self.out
-        for op in body:
-            if levels[op.name] == k:
-                self._op(op, vector, position, folds)
+        for op in body.ops:
+            if body.levels[op.name] == k:
+                self._op(op, body)
                 if op.name in self.divisors:
                     self._invert(op.name)
-        if k == len(loops):
-            return
-        loop = loops[k]
-        name = self.names[loop.axis.name]
-        innermost = k == len(loops) - 1
-        sums = [f for f in folds if self._compensated(f)] if innermost else []
-        lanes = self.width if loop.vector else 1
-        size = loop.axis.size
-        tiled = bool(sums) and (len(loops) > 1 or not (size.is_Integer and int(size) <= TILE * lanes))
-        lo, end = loop.lo, loop.hi
-        if tiled:
-            tile = f"{name}_tile"
-            out.open(f"for (long {tile} = {lo}; {tile} < {end}; {tile} += {TILE * lanes}) {{")
-            out.put(f"const long {name}_end = {tile} + {TILE * lanes} < {end} ? {tile} + {TILE * lanes} : {end};")
-            lo, end = tile, f"{name}_end"
-        for f in folds if innermost else ():
-            f.into = f.name
-            if tiled and f in sums:
-                f.into += "_tile"
-                many = f"[{self.across}]" if self.across > 1 else ""
-                if self.strip:
-                    out.put(f"{self.vector(f.register)} {f.into}{many};")
-                    out.put(f"{self._each_across()} {f.into}[u] = {self.vector(f.register)}{{}};")
-                else:
-                    out.put(f"{self.vector(f.register)} {f.into}{many} = {{}};")
-        alone = self.plan.layout == "columns" and self.nest.hint(self.nest.size(vector)) <= self.width
-        count = self._side_by_side_in(body, size, lanes) if innermost and (loop.vector or alone) else 1
-        if self.strip and innermost:
-            self._rows(body, levels, loops, folds, vector, position, lo, end)
-        elif count > 1:
-            self._unrolled(count, body, levels, loops, folds, vector, position, lo, end)
-        else:
-            step = f"{name} += {lanes}" if lanes > 1 else f"++{name}"
-            out.open(f"for (long {name} = {lo}; {name} < {end}; {step}) {{")
-            if loop.vector:
-                self._left(size, name, loop.hi)
-            side = innermost and self.across > 1
-            if side:
-                self._open_across()
-            for f in (*folds, *self.scans.values()) if side else ():
-                f.into += "[u]"
-            self._level(k + 1, body, levels, loops, folds, vector, position)
-            if side:
-                out.close()
-            out.close()
-        if tiled:
-            for f in sums:
-                self.need(f"add_carry.{f.register}")
-                if self.across > 1:
-                    out.put(self._each_across())
-                at = "[u]" if self.across > 1 else ""
-                out.put(f"{f.name}{at} = add_carry({f.name}{at}, {f.name}_tile{at}, &{f.name}_carry{at});")
-            out.close()
+        if k < len(body.loops) - 1:
+            loop = body.loops[k]
+            self._stepped(k, body, loop.lo, loop.hi)
+        elif k < len(body.loops):
+            self._innermost(body)
 
-    def _rows(
-        self, body: tuple[Op, ...], levels: dict[str, int], loops: list[BodyLoop], folds: list[Fold],
-        vector: str, position: Expr, lo: str, end: str,
-    ) -> None:  # fmt: skip
+    def _innermost(self, body: PhaseBody) -> None:
+        """The innermost loop. Sums of floats go to a partial sum first, of a tile, where there are many terms."""
+        loop, size = body.loops[-1], body.loops[-1].axis.size
+        lanes = self.width if loop.vector else 1
+        sums = [f for f in body.folds if self._compensated(f)]
+        if len(body.loops) == 1 and size.is_Integer and int(size) <= TILE * lanes:
+            sums = []
+        lo, end = self._open_tile(loop, lanes) if sums else (loop.lo, loop.hi)
+        for f in body.folds:
+            f.into = f.name
+            if f in sums:
+                f.into += "_tile"
+                self._declare_partial(f)
+        alone = self.plan.layout == "columns" and self.nest.hint(self.nest.size(body.vector)) <= self.width
+        count = self._side_by_side_in(body.ops, size, lanes) if loop.vector or alone else 1
+        if self.strip:
+            self._rows(body, lo, end)
+        elif count > 1:
+            self._unrolled(count, body, lo, end)
+        else:
+            self._stepped(len(body.loops) - 1, body, lo, end)
+        if sums:
+            for f in sums:
+                self._add_partial(f)
+            self.out.close()
+
+    def _open_tile(self, loop: BodyLoop, lanes: int) -> tuple[str, str]:
+        """Opens the loop over tiles, of ``TILE`` vectors each, and returns the bounds of one."""
+        name, terms = self.names[loop.axis.name], TILE * lanes
+        tile, end = f"{name}_tile", f"{name}_end"
+        self.out.open(f"for (long {tile} = {loop.lo}; {tile} < {loop.hi}; {tile} += {terms}) {{")
+        self.out.put(f"const long {end} = {tile} + {terms} < {loop.hi} ? {tile} + {terms} : {loop.hi};")
+        return tile, end
+
+    def _declare_partial(self, fold: Fold) -> None:
+        """The partial sum of a tile."""
+        kind, many = self.vector(fold.register), f"[{self.across}]" if self.across > 1 else ""
+        if self.strip:
+            self.out.put(f"{kind} {fold.into}{many};")
+            self.out.put(f"{self._each_across()} {fold.into}[u] = {kind}{{}};")
+        else:
+            self.out.put(f"{kind} {fold.into}{many} = {{}};")
+
+    def _add_partial(self, fold: Fold) -> None:
+        """Adds a tile's sum to the total."""
+        self.need(f"add_carry.{fold.register}")
+        if self.across > 1:
+            self.out.put(self._each_across())
+        at = "[u]" if self.across > 1 else ""
+        total = f"{fold.name}{at}"
+        self.out.put(f"{total} = add_carry({total}, {fold.name}_tile{at}, &{fold.name}_carry{at});")
+
+    def _stepped(self, k: int, body: PhaseBody, lo: str, end: str) -> None:
+        """The loop of depth ``k``, one step (and vector) at a time."""
+        out, loop, name = self.out, body.loops[k], self.names[body.loops[k].axis.name]
+        step = f"{name} += {self.width}" if loop.vector and self.width > 1 else f"++{name}"
+        out.open(f"for (long {name} = {lo}; {name} < {end}; {step}) {{")
+        if loop.vector:
+            self._left(loop.axis.size, name, loop.hi)
+        side = self.across > 1 and k == len(body.loops) - 1
+        if side:
+            self._open_across()
+            for f in (*body.folds, *self.scans.values()):
+                f.into += "[u]"
+        self._level(k + 1, body)
+        if side:
+            out.close()
+        out.close()
+
+    def _rows(self, body: PhaseBody, lo: str, end: str) -> None:
         """The innermost loop of a strip: a few rows at a time, so that running results are loaded and stored once for all
         of them. Rows are added one after the other."""
-        out, size, name = self.out, loops[-1].axis.size, self.names[loops[-1].axis.name]
+        out, size, name = self.out, body.loops[-1].axis.size, self.names[body.loops[-1].axis.name]
         out.put(f"long {name}_first = {lo};")
-        heavy = any(o.op in HEAVY for o in body)
+        heavy = any(o.op in HEAVY for o in body.ops)
         even = size.is_Integer and int(size) % ROWS == 0
         for rows in (1,) if heavy else (ROWS,) if even else (ROWS, 1):
             test = f"{name}_first < {end}" if rows == 1 else f"{name}_first + {rows} <= {end}"
             out.open(f"for (; {test}; {name}_first += {rows}) {{")
             self._open_across()
-            whole = [f.into for f in folds]
-            for f, into in zip(folds, whole, strict=True):
+            whole = [f.into for f in body.folds]
+            for f, into in zip(body.folds, whole, strict=True):
                 f.into = f"{f.name}_next"
                 out.put(f"{self._accumulator(f)} {f.into} = {into}[u];")
             if rows > 1:
@@ -257,10 +287,10 @@ class BodyWriter(FoldWriter):
                 out.open(f"for (long {name} = {name}_first; {name} < {name}_first + {rows}; ++{name}) {{")
             else:
                 out.put(f"const long {name} = {name}_first;")
-            self._level(len(loops), body, levels, loops, folds, vector, position)
+            self._level(len(body.loops), body)
             if rows > 1:
                 out.close()
-            for f, into in zip(folds, whole, strict=True):
+            for f, into in zip(body.folds, whole, strict=True):
                 out.put(f"{into}[u] = {f.into};")
                 f.into = into
             out.close()
@@ -281,19 +311,16 @@ class BodyWriter(FoldWriter):
         count = self.tuning.unroll or count
         return count if self.nest.hint(size) >= 2 * count * lanes else 1
 
-    def _unrolled(
-        self, count: int, body: tuple[Op, ...], levels: dict[str, int], loops: list[BodyLoop], folds: list[Fold],
-        vector: str, position: Expr, lo: str, end: str,
-    ) -> None:  # fmt: skip
+    def _unrolled(self, count: int, body: PhaseBody, lo: str, end: str) -> None:
         """The innermost loop, ``count`` steps (and accumulators) at a time, then what is left over, one at a time."""
-        out, loop = self.out, loops[-1]
+        out, loop = self.out, body.loops[-1]
         lanes = self.width if loop.vector else 1
         name, stride = self.names[loop.axis.name], count * lanes
         size = loop.axis.size
         even = (loop.lo == "0" or loop.quantum % stride == 0) and size.is_Integer and int(size) % stride == 0
         first = f"{name}_first"
-        whole = [f.into for f in folds]
-        for f in folds:
+        whole = [f.into for f in body.folds]
+        for f in body.folds:
             out.put(f"{self._accumulator(f)} {f.into}_u[{count}] = {{{', '.join([self._start(f)] * count)}}};")
             f.into += "_u[u]"
         if even:
@@ -307,18 +334,18 @@ class BodyWriter(FoldWriter):
         out.put(f"const long {name} = {first} + u * {lanes};")
         if loop.vector:
             self.left = str(self.width)
-        self._level(len(loops), body, levels, loops, folds, vector, position)
+        self._level(len(body.loops), body)
         out.close()
         out.close()
-        for f, into in zip(folds, whole, strict=True):
+        for f, into in zip(body.folds, whole, strict=True):
             f.into = into
         if not even:
             out.open(f"for (long {name} = {first}; {name} < {end}; {name} += {lanes}) {{")
             if loop.vector:
                 self._left(size, name, loop.hi)
-            self._level(len(loops), body, levels, loops, folds, vector, position)
+            self._level(len(body.loops), body)
             out.close()
-        for f in folds:
+        for f in body.folds:
             for u in range(count):
                 part = f"{f.into}_u[{u}]"
                 if f.kind in ("argmax", "argmin"):
@@ -328,13 +355,14 @@ class BodyWriter(FoldWriter):
 
     # --- single ops ---
 
-    def _op(self, op: Op, vector: str, position: Expr, folds: list[Fold]) -> None:
+    def _op(self, op: Op, body: PhaseBody) -> None:
+        vector = body.vector
         if op.op == "load":
             self._load(op, vector)
         elif op.op == "store":
             self._store(op, vector)
         elif op.op == "reduce":
-            self._accumulate(op, vector, position, folds)
+            self._accumulate(op, vector, body.position, body.folds)
         elif op.op == "scan":
             self._scan(op)
         elif op.op == "const":

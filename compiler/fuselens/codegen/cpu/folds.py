@@ -10,8 +10,9 @@ from ...ir.contracts.source import Unsupported, Writer
 from ...ir.loops import Kernel, Op
 from ..expressions import linear, print_index
 from ..nest import few
+from ..operands import Value
 from .accesses import AccessWriter
-from .scalar_ops import Value, literal, wrap
+from .scalar_ops import literal, wrap
 from .scans import Scan, identity, started
 from .unit import Unit
 from .values import BodyLoop, Slot

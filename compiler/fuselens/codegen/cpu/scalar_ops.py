@@ -8,29 +8,13 @@ same bits (so operations that tell signs apart are not defined on them), boolean
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from ...ir.contracts.source import Unsupported
 from ...ir.loops import ITEMSIZE, Op
+from ..operands import Value, rounded
 from .vectors.parts import LIBM, REGISTER
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """An operand: C++ text, its loop-IR dtype, and the number when it is a literal (text is then a vector of it)."""
-
-    text: str
-    dtype: str
-    number: float | int | bool | None = None
-    literal: str = ""
-
-    @property
-    def infix(self) -> str:
-        """Text for an arithmetic expression whose other operand is a vector: a literal stays a scalar."""
-        return self.literal or self.text
 
 
 class Emitter(Protocol):
@@ -67,23 +51,6 @@ def literal(number: float | int | bool, dtype: str) -> str:
     if math.isinf(value):
         return ("-" if value < 0 else "") + f"__builtin_inf{suffix}()"
     return repr(value) + suffix
-
-
-def rounded(value: float, dtype: str) -> float:
-    """``value`` rounded to nearest in ``dtype``; beyond its range, infinity."""
-    if math.isnan(value) or math.isinf(value):
-        return value
-    try:
-        if dtype == "f16":
-            return struct.unpack("e", struct.pack("e", value))[0]
-        single = struct.unpack("f", struct.pack("f", value))[0]
-    except OverflowError:
-        return math.copysign(math.inf, value)
-    if dtype != "bf16":
-        return single
-    (bits,) = struct.unpack("I", struct.pack("f", single))
-    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    return struct.unpack("f", struct.pack("I", bits))[0]
 
 
 def wrap(text: str, dtype: str) -> str:

@@ -65,25 +65,37 @@ class TileWriter(BodyWriter):
     def _tile_units(self) -> str:
         """Chooses the accesses that go through tiles, and gives the number of units (C++ text): tiles, row by row."""
         across, along = self.plan.tile, self.plan.vector
-        reads, writes = self.kernel.reads(), self.kernel.writes()
         for op in self.kernel.ops():
-            if op.op not in ("load", "store") or len(self.tiles) == TILES:
-                continue
-            index = sympy.sympify(op.args[1])
-            form = linear(index, frozenset((across, along)))
-            step = form.coefficient(along)
-            if indirect_names(index) or form.coefficient(across) != 1 or step is None or step in (-1, 0, 1):
-                continue
-            # elements that are both read and written are read at their own point
-            if not any(self.unit.same_memory(op.args[0], s) for s in (writes if op.op == "load" else reads)):
-                self.tiles[op.name] = Tile(self.claim(op.name, "_tile"), index, step)
+            if len(self.tiles) < TILES and (step := self._crossing(op)) is not None:
+                self.tiles[op.name] = Tile(self.claim(op.name, "_tile"), sympy.sympify(op.args[1]), step)
+        self._choose_edges()
+        rows = sympy.Mul(*(a.size for a in self._outer()))
+        counts = [print_factor(rows, self.names), self._count(across), self._count(along)]
+        return str(math.prod(map(int, counts))) if all(c.isdigit() for c in counts) else " * ".join(counts)
+
+    def _crossing(self, op: Op) -> Expr | None:
+        """The step along the vectors of an access that they cross, and that is contiguous along the tile's other axis; None
+        for all others."""
+        if op.op not in ("load", "store"):
+            return None
+        index = sympy.sympify(op.args[1])
+        form = linear(index, frozenset((self.plan.tile, self.plan.vector)))
+        step = form.coefficient(self.plan.vector)
+        if indirect_names(index) or form.coefficient(self.plan.tile) != 1 or step is None or step in (-1, 0, 1):
+            return None
+        # elements that are both read and written are read at their own point
+        others = self.kernel.writes() if op.op == "load" else self.kernel.reads()
+        return None if any(self.unit.same_memory(op.args[0], s) for s in others) else step
+
+    def _choose_edges(self) -> None:
+        """Chooses how large tiles are, and whether blocks are copied first."""
         sizes = [ITEMSIZE[self._dtype(o)] for o in self._tiled()]
         size = max(sizes, default=1)
         line = LINE // size
         whole = max(
-            (self.width, *(self._register(s) // s for s in sizes))
+            [self.width, *(self._register(s) // s for s in sizes)]
         )  # edge of what is written, or moved, at once
-        shortest = min(self.nest.hint(self.nest.size(a)) for a in (across, along))
+        shortest = min(self.nest.hint(self.nest.size(a)) for a in (self.plan.tile, self.plan.vector))
         if sizes and self.width > 1 and shortest * size >= RUN // 2 and self._far():
             self.small, self.rows, self.edge = True, LINE // 4, min(4 * EDGE, RUN // size)
             self.side = self.edge
@@ -93,9 +105,6 @@ class TileWriter(BodyWriter):
             self.small, self.rows, self.edge = True, line, line
         while self.rows > 8 and self.rows * self.edge * size * len(self.tiles) > STACK:
             self.rows //= 2
-        rows = sympy.Mul(*(a.size for a in self._outer()))
-        counts = [print_factor(rows, self.names), self._count(across), self._count(along)]
-        return str(math.prod(map(int, counts))) if all(c.isdigit() for c in counts) else " * ".join(counts)
 
     def _register(self, size: int) -> int:
         """The bytes of the registers in which elements are transposed."""

@@ -11,8 +11,9 @@ from ...ir.contracts.source import Unsupported, Writer
 from ...ir.loops import Axis, Kernel, Op, indirect_names
 from ..expressions import C, print_index
 from ..nest import Nest, Plan, Tuning, in_one_pass, plan, simplify
+from ..operands import Value
 from .reserved import RESERVED
-from .scalar_ops import Value, literal
+from .scalar_ops import literal
 from .unit import Unit
 from .vectors.parts import REGISTER
 

@@ -6,24 +6,21 @@ grows. What the graph makes of scores, masks above all, is written as in any ker
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import sympy
 from sympy import Expr
 
 from ...ir.contracts.source import KernelInfo, Writer
-from ...ir.loops import ITEMSIZE, Attention, Buffer, Kernel, Op, Phase, element, indirect_names, symbol
-from ..cpu.scalar_ops import Value
+from ...ir.loops import ITEMSIZE, Attention, Buffer, Kernel, Op, Phase, element, indirect_names
 from ..expressions import TRITON, names_in, print_factor, print_index
 from ..nest import Nest
+from ..operands import Value
 from .choices.attention_blocks import AttentionBlocks
-from .folds import next_power_of_two
+from .choices.attention_plan import AttentionPlan, default_blocks
 from .operations import Operations, Slot, Unit
 from .scalar_ops import TYPES
 
-ROWS = 64  # of a program, at most
-_BELOW = {"le": (False, False), "lt": (False, True), "ge": (True, False), "gt": (True, True)}  # turned, strict
 _LOCALS = tuple(
     "program m d e j group band part rows seen query keys values score top total mean first last begin start new level weight far".split()
 )
@@ -41,9 +38,9 @@ class AttentionWriter(Operations):
         touched = (*self.query.sizes, *self.key.sizes, *self.value.sizes)
         self.wide |= not unit.far.isdisjoint(b.owner for b in (self.query, self.key, self.value, *self.made))
         self.wide |= any(not s.is_Integer or int(s) >= 2**31 for s in touched)
-        self.group = int(self.query.sizes[1]) // int(self.key.sizes[1])
         given = unit.tunings.get(node.name)
-        self.blocked = given if isinstance(given, AttentionBlocks) else self._default()
+        blocks = given if isinstance(given, AttentionBlocks) else default_blocks(unit.graph, node)
+        self.plan = AttentionPlan.of(unit.graph, node, blocks)
 
     def write(self) -> KernelInfo:
         node, out, graph = self.node, self.out, self.unit.graph
@@ -100,44 +97,54 @@ class AttentionWriter(Operations):
         return print_factor(e, self.names, TRITON)
 
     def _program_text(self) -> tuple[Expr, int]:
-        node, out, group = self.node, self.out, self.group
-        batch, heads, row, key = (self.names[a.name] for a in node.axes)
-        rows, keys = node.axes[2].size * group, node.axes[3].size
-        groups, width, across = self.key.sizes[1], self.query.sizes[3], self.value.sizes[3]
-        block, columns, warps = self.blocked.rows, self.blocked.keys, self.blocked.warps
-        self.stages = self.blocked.stages
-        deep, broad = (max(16, next_power_of_two(int(n))) for n in (width, across))
-        self.blocks |= {"ROWS": block, "KEYS": columns, "DEPTH": deep, "WIDTH": broad}
-        bands = sympy.Integer(-(-int(rows) // block)) if rows.is_Integer else sympy.floor((rows + block - 1) / block)
+        node, out, plan = self.node, self.out, self.plan
+        self.stages = plan.blocks.stages
+        self.blocks |= {"ROWS": plan.blocks.rows, "KEYS": plan.blocks.keys, "DEPTH": plan.depth, "WIDTH": plan.width}
+        self._open_rows()
+        beside, early, late = self._parts_of_body()
+        self._start(beside)
+        first, last = self._keys()
+        out.open(f"for start in range({first}, {last}, KEYS):")
+        out.put(f"j = start + tl.arange(0, KEYS){'.to(tl.int64)' if self.wide else ''}")
+        out.put(f"{self.names[node.axes[3].name]} = j[None, :]")
+        if not plan.whole_keys:
+            out.put(f"seen = {self.names[node.axes[3].name]} < {last}")
+        self._straight(early)  # loads of masks and the like are under way while keys are waited for
+        self._load_block(last)
+        self._score(late)
+        self._add_block()
+        out.close("")
+        self._store_rows()
+        return node.axes[0].size * plan.groups * plan.bands * node.splits, plan.blocks.warps
+
+    def _open_rows(self) -> None:
+        """Declares which rows of which heads a program has, and loads them."""
+        node, out, plan, group = self.node, self.out, self.plan, self.plan.group
+        batch, heads, row, _ = (self.names[a.name] for a in node.axes)
         out.put(f"program = {self._program()}")
-        for name, count in (("part", sympy.Integer(node.splits)), ("band", bands), ("group", groups)):
+        for name, count in (("part", sympy.Integer(node.splits)), ("band", plan.bands), ("group", plan.groups)):
             if count == 1:
                 out.put(f"{name} = 0")
             else:
                 out.put(f"{name} = program % {self._text(count)}")
                 out.put(f"program = program // {self._text(count)}")
-        behind, ahead = keys_near(node)
-        if ahead is not None and bands != 1:
-            out.put(f"band = {self._text(bands - 1)} - band  # those with most keys first")
+        if plan.ahead is not None and plan.bands != 1:
+            out.put(f"band = {self._text(plan.bands - 1)} - band  # those with most keys first")
         out.put(f"{batch} = program")
         out.put("m = band * ROWS + tl.arange(0, ROWS)[:, None]")
         out.put(f"{row} = m // {group}" if group > 1 else f"{row} = m")
         out.put(f"{heads} = group * {group} + m % {group}" if group > 1 else f"{heads} = group + m * 0")
-        exact = rows.is_Integer and int(rows) % block == 0
-        self.row_mask = "" if exact else "rows"
-        if not exact:
-            out.put(f"rows = m < {self._text(rows)}")
+        if plan.row_mask:
+            out.put(f"rows = m < {self._text(plan.rows)}")
         out.put("d = tl.arange(0, DEPTH)")
         out.put("e = tl.arange(0, WIDTH)[None, :]")
-        depth_mask = "" if int(width) == deep else f"d < {width}"
-        width_mask = "" if int(across) == broad else f"e < {across}"
         query = self._address(self.query, (batch, heads, row, "d[None, :]"))
-        masks = (self.row_mask, f"({depth_mask})[None, :]" if depth_mask else "")
+        masks = (plan.row_mask, f"({plan.depth_mask})[None, :]" if plan.depth_mask else "")
         out.put(f"query = tl.load({query}{_masked(*masks)})", node.spans)
-        span = node.span
-        whole = keys.is_Integer and int(keys) == int(span) * node.splits and int(span) % columns == 0
-        self.key_mask = "" if whole else "seen"
-        beside, early, late = self._parts_of_body()
+
+    def _start(self, beside: list[Op]) -> None:
+        """The running maximum, sum and mean before any key. ``beside`` computes a sink's score, which has no value."""
+        node, out = self.node, self.out
         if node.sink:
             self._straight(beside)
             out.put(f"top = tl.zeros([ROWS, 1], tl.float32) + {self.slots[node.sink].value.text}")
@@ -148,43 +155,56 @@ class AttentionWriter(Operations):
             out.put('top = tl.full([ROWS, 1], float("-inf"), tl.float32)')
             out.put("total = tl.zeros([ROWS, 1], tl.float32)")
         out.put("mean = tl.zeros([ROWS, WIDTH], tl.float32)")
-        first, last = "0", self._text(keys)
+
+    def _keys(self) -> tuple[str, str]:
+        """Declares the first key that a row of the program sees, and the end of its keys."""
+        node, out, plan = self.node, self.out, self.plan
+        shared = f" // {plan.group}" if plan.group > 1 else ""
+        first, last = "0", self._text(plan.keys)
         if node.splits > 1:
-            out.put(f"first = part * {self._text(span)}")
-            out.put(f"last = tl.minimum(first + {self._text(span)}, {last})" if not whole else f"last = first + {span}")
+            span = self._text(node.span)
+            out.put(f"first = part * {span}")
+            out.put(f"last = first + {node.span}" if plan.whole_keys else f"last = tl.minimum(first + {span}, {last})")
             first, last = "first", "last"
-        if ahead is not None:
-            highest = "(band * ROWS + ROWS - 1)" + (f" // {group}" if group > 1 else "")
-            out.put(f"last = tl.minimum({last}, {highest} + {self._text(ahead + 1)})  # no row sees more")
+        if plan.ahead is not None:
+            highest = f"(band * ROWS + ROWS - 1){shared}"
+            out.put(f"last = tl.minimum({last}, {highest} + {self._text(plan.ahead + 1)})  # no row sees more")
             last = "last"
-        if behind is not None:
-            lowest = f"band * ROWS // {group}" if group > 1 else "band * ROWS"
-            out.put(
-                f"begin = tl.maximum({lowest} - {self._text(behind)}, 0) // KEYS * KEYS  # no row sees earlier ones"
-            )
+        if plan.behind is not None:
+            lowest = f"band * ROWS{shared}"
+            begin = f"tl.maximum({lowest} - {self._text(plan.behind)}, 0) // KEYS * KEYS"
+            out.put(f"begin = {begin}  # no row sees earlier ones")
             if first != "0":
                 out.put(f"begin = tl.maximum(begin, {first})")
             first = "begin"
-        out.open(f"for start in range({first}, {last}, KEYS):")
-        out.put(f"j = start + tl.arange(0, KEYS){'.to(tl.int64)' if self.wide else ''}")
-        out.put(f"{key} = j[None, :]")
-        if not whole:
-            out.put(f"seen = {key} < {last}")
-        self._straight(early)  # loads of masks and the like are under way while keys are waited for
+        return first, last
+
+    def _load_block(self, last: str) -> None:
+        """Loads a block of keys and values, those before ``last``."""
+        out, plan = self.out, self.plan
+        batch, key = self.names[self.node.axes[0].name], self.names[self.node.axes[3].name]
         address = self._address(self.key, (batch, "group", key, "d[:, None]"))
-        masks = (self.key_mask, f"({depth_mask})[:, None]" if depth_mask else "")
+        masks = (plan.key_mask, f"({plan.depth_mask})[:, None]" if plan.depth_mask else "")
         out.put(f"keys = tl.load({address}{_masked(*masks)})")
         address = self._address(self.value, (batch, "group", "j[:, None]", "e"))
-        masks = (f"(j < {last})[:, None]" if not whole else "", width_mask)
+        masks = ("" if plan.whole_keys else f"(j < {last})[:, None]", plan.width_mask)
         out.put(f"values = tl.load({address}{_masked(*masks)})")
-        out.put(f"score = tl.dot(query, keys{self._precision()})", node.spans)
+
+    def _score(self, late: list[Op]) -> None:
+        """The scores of a block, and what the graph makes of them."""
+        out = self.out
+        out.put(f"score = tl.dot(query, keys{self._precision()})", self.node.spans)
         self._straight(late)
-        slot = self.slots[node.result]
+        slot = self.slots[self.node.result]
         result = slot.value.text if slot.varies else f"score * 0.0 + {slot.value.text}"
-        if not whole:
+        if not self.plan.whole_keys:
             out.put(f'score = tl.where(seen, {result}, float("-inf"))')
         elif result != "score":
             out.put(f"score = {result}")
+
+    def _add_block(self) -> None:
+        """Adds a block's values to the mean, all of which is scaled to the largest score so far."""
+        out = self.out
         out.put("new = tl.maximum(top, tl.max(score, 1)[:, None])")
         out.put('level = tl.where(new == float("-inf"), 0.0, new)')
         out.put("weight = tl.exp(score - level)")
@@ -192,34 +212,22 @@ class AttentionWriter(Operations):
         out.put("total = total * far + tl.sum(weight, 1)[:, None]")
         out.put(f"mean = tl.dot(weight.to(values.dtype), values, mean * far{self._precision()})")
         out.put("top = new")
-        out.close("")
-        mask = _masked(self.row_mask, width_mask, other="")
+
+    def _store_rows(self) -> None:
+        """Stores the rows' means, or what parts of the keys give, from which a later kernel makes them."""
+        node, out, plan = self.node, self.out, self.plan
+        point = tuple(self.names[a.name] for a in node.axes[:3])
+        mask = _masked(plan.row_mask, plan.width_mask, other="")
         if node.splits > 1:
             sums, tops, totals = self.made
-            point = (batch, heads, row, "part")
-            out.put(f"tl.store({self._address(sums, (*point, 'e'))}, mean{mask})", node.spans)
+            out.put(f"tl.store({self._address(sums, (*point, 'part', 'e'))}, mean{mask})", node.spans)
             for buffer, held in ((tops, "top"), (totals, "total")):
-                out.put(f"tl.store({self._address(buffer, point)}, {held}{_masked(self.row_mask, other='')})")
+                address = self._address(buffer, (*point, "part"))
+                out.put(f"tl.store({address}, {held}{_masked(plan.row_mask, other='')})")
         else:
             out.put("mean = mean / total" if node.nan else "mean = tl.where(total == 0, 0.0, mean / total)")
-            address = self._address(self.made[0], (batch, heads, row, "e"))
+            address = self._address(self.made[0], (*point, "e"))
             out.put(f"tl.store({address}, mean.to({TYPES[self.made[0].dtype]}){mask})", node.spans)
-        return node.axes[0].size * groups * bands * node.splits, warps
-
-    def _default(self) -> AttentionBlocks:
-        rows = self.query.sizes[2] * self.group
-        block = max(16, min(ROWS, next_power_of_two(int(rows)) if rows.is_Integer else ROWS))
-        return AttentionBlocks(block, *self._columns())
-
-    def _columns(self) -> tuple[int, int, int]:
-        """Keys of a block, warps of a program, and blocks that are under way. What is read once by few programs is asked for in large pieces."""
-        span = self.unit.graph.hint(self.node.span)
-        widest = max(int(self.query.sizes[3]), int(self.value.sizes[3]))
-        if self.query.dtype == "f32":  # multiplied in registers
-            return 32, 8, 3
-        if 64 < span <= 128 and widest <= 128 and self.node.splits == 1:  # one block is all there is
-            return 128, 8, 2
-        return (64, 4, 3) if widest <= 128 else (32, 8, 3)
 
     def _precision(self) -> str:
         return ', input_precision="ieee"' if self.query.dtype == "f32" else ""
@@ -240,7 +248,7 @@ class AttentionWriter(Operations):
         head, row, key = (a.name for a in self.node.axes[1:])
         self.shape_names = frozenset({head, row, key})
         self.spread = "tl.zeros([ROWS, KEYS], tl.int32)"
-        self.mask = " & ".join(m for m in (self.row_mask, self.key_mask) if m)
+        self.mask = " & ".join(m for m in (self.plan.row_mask, self.plan.key_mask) if m)
         self.slots["score"] = Slot(Value("score", "f32"), True)
         body, late, beside = self.node.body, {"score"}, {self.node.sink}
         for op in body:
@@ -260,71 +268,8 @@ class AttentionWriter(Operations):
         if indirect_names(index):
             return self.mask
         used, (_, head, row, key) = names_in(index), (a.name for a in self.node.axes)
-        masks = (self.row_mask if used & {head, row} else "", self.key_mask if key in used else "")
+        masks = (self.plan.row_mask if used & {head, row} else "", self.plan.key_mask if key in used else "")
         return " & ".join(m for m in masks if m)
-
-
-def keys_near(node: Attention) -> tuple[Expr | None, Expr | None]:
-    """How many keys a row sees at most before the one of its own number and after it, where masks of positions say so."""
-    ops = {o.name: o for o in node.body}
-    row, key = (symbol(a.name) for a in node.axes[2:])
-    behind: list[Expr] = []
-    ahead: list[Expr] = []
-
-    def position(name: str) -> Expr | None:
-        op = ops.get(name)
-        if op is not None and op.op == "index":
-            return sympy.sympify(op.args[0])
-        if op is not None and op.op == "const" and isinstance(op.args[0], int):
-            return sympy.Integer(op.args[0])
-        if op is not None and op.op in ("add", "sub") and op.dtype == "i64":
-            a, b = map(position, op.operands())
-            return None if a is None or b is None else a + b if op.op == "add" else a - b
-        return None
-
-    def at_most(a: str, b: str, strict: bool) -> None:
-        """Keys that are seen are where ``a <= b``, or ``a < b``."""
-        op = ops.get(a)
-        inside = position(op.args[0]) if op is not None and op.op == "abs" else None
-        large = position(b)
-        for small in (position(a),) if inside is None else (inside, -inside):
-            if small is None or large is None:
-                continue
-            least = large - small - int(strict)
-            if (before := sympy.expand(least - key + row)).is_Integer:
-                behind.append(before)
-            if (after := sympy.expand(least + key - row)).is_Integer:
-                ahead.append(after)
-
-    def visit(name: str, holds: bool) -> None:
-        """``holds``: whether a key that is seen makes the value True."""
-        op = ops.get(name)
-        if op is None:
-            return
-        if op.op == "not":
-            visit(op.args[0], not holds)
-        elif op.op == ("and" if holds else "or"):
-            for operand in op.args:
-                visit(operand, holds)
-        elif op.op in _BELOW:
-            a, b = op.operands()
-            turned, strict = _BELOW[op.op]
-            at_most(*((b, a) if turned != (not holds) else (a, b)), strict == holds)
-
-    def hide(name: str) -> None:
-        """``name`` is minus infinity for keys that are not seen."""
-        op = ops.get(name)
-        if op is not None and op.op in ("add", "cast"):
-            for operand in op.operands():
-                hide(operand)
-        elif op is not None and op.op == "where":
-            condition, *values = op.args
-            hidden = [v in ops and ops[v].op == "const" and ops[v].args[0] == -math.inf for v in values]
-            if hidden[0] != hidden[1]:
-                visit(condition, hidden[1])
-
-    hide(node.result)
-    return min(behind, default=None), min(ahead, default=None)
 
 
 def _masked(*masks: str, other: str = ", other=0") -> str:

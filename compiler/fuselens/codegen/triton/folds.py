@@ -2,89 +2,126 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import sympy
 from sympy import Expr
 
 from ...ir.loops import Op, Phase
 from ..expressions import TRITON, linear, names_in, print_factor
 from ..nest import index_of
+from .choices.blocks import next_power_of_two
 from .ends import Ends, ends
 from .operations import Operations
 from .scalar_ops import TYPES, literal
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How the columns of a phase are divided. ``block`` and ``name`` are what their block and they themselves are called."""
+
+    block: str
+    name: str
+    size: str  # how many there are
+    width: int  # of a block
+    share: int  # columns that this program has, of a row that several share
+    exact: bool  # whether blocks end where the row does
+    ends: Ends | None  # where a row begins anywhere in memory
 
 
 class Folds(Operations):
     """Writes phases over columns: at once where all of a row is in registers, else in a loop with running results."""
 
     def _phase(self, number: int, phase: Phase, position: Expr, persistent: bool, widest: int) -> None:
-        out = self.out
-        length = sympy.Mul(*(a.size for a in phase.axes))
-        block = f"RBLOCK{number}"
-        width = max(1, next_power_of_two(int(length)) // self.parts) if persistent else widest
-        self.blocks[block] = width
-        r = self._claim(f"column{number or ''}")
-        size = print_factor(length, self.names, TRITON)
-        exact = length.is_Integer and int(length) > 0 and int(length) % (width * self.parts) == 0
-        share = width if exact or self.parts == 1 else min(width, -(-int(length) // (16 * self.parts)) * 16)
-        parts = None if persistent else ends(self.kernel, phase, self.unit.graph, width)
+        columns = self._divided(number, phase, persistent, widest)
+        self.blocks[columns.block] = columns.width
         inside = self._inside(phase)
-        folds = [op for op in phase.body if op.op == "reduce"]
-        self.shape_names = frozenset(a.name for a in self.kernel.axes)
-        self.mask, self.spread = self.point_mask, "tl.zeros([XBLOCK, 1], tl.int32)"
+        self._at_points()
         self._straight([op for op in phase.body if op.name not in inside])
-        self.columns = frozenset(a.name for a in phase.axes)
-        self.shape_names |= self.columns
-        self.mask = " & ".join(m for m in (self.point_mask, "" if exact else f"{r}mask") if m)
-        self.fold_mask = "" if exact else f"{r}mask"
-        self.spread = f"tl.zeros([XBLOCK, {block}], tl.int32)"
-        self.block = block
+        self._at_columns(phase, columns)
         body = [op for op in phase.body if op.name in inside]
+        folds = [op for op in body if op.op == "reduce"]
         peaks = {op.args[1]: op.name for op in folds if op.args[0] == "max"}
         self.peaks = {op.name: peaks.get(op.args[1], op.name) for op in folds if op.args[0] == "sumexp"}
         if persistent:
-            first = f"part * {share} + " if self.parts > 1 else ""
-            out.put(f"{r} = {first}{self._columns_of(phase, block)}")
-            if not exact:
-                end = f" & ({self._columns_of(phase, block)} < {share})" if share < width else ""
-                out.put(f"{r}mask = ({r} < {size}){end}")
-            self._decode(phase.axes, r)
-            for op in body:
-                if op.op == "reduce":
-                    self._fold_at_once(op, position)
-                elif op.op == "scan":
-                    self._scan(op)
-                else:
-                    self._op(op)
+            self._at_once(phase, columns)
+            self._fold_body(body, position, self._fold_at_once, carried=False)
             return
         for op in folds:
             self._start(op)
         for op in body:
             if op.op == "scan":
                 self._start_scan(op)
-        if parts is None:
-            out.open(f"for start in range(0, {size}, {block}):")
-            start = f"({size} - 1) // {block} * {block} - start" if self.backward else "start"
-            out.put(f"{r} = {start} + {self._columns_of(phase, block)}")
-            if not exact:
-                out.put(f"{r}mask = {r} < {size}")
-        else:
-            self._open_parts(parts, r, block, self._columns_of(phase, block))
-        self._decode(phase.axes, r)
-        if parts is not None and parts.multiple > 1:
-            self._place_parts(parts, r)
-        for op in body:
-            if op.op == "reduce":
-                self._accumulate(op, position)
-            elif op.op == "scan":
-                self._scan(op, carried=True)
-            else:
-                self._op(op)
-        out.close("")
-        if parts is not None:
-            out.close("")
+        self._open_blocks(phase, columns)
+        self._fold_body(body, position, self._accumulate, carried=True)
+        self.out.close("")
+        if columns.ends is not None:
+            self.out.close("")
             self.places.clear()
         for op in folds:
             self._finish(op)
+
+    def _divided(self, number: int, phase: Phase, persistent: bool, widest: int) -> Columns:
+        """How the phase's columns are divided, and what they are called."""
+        length = sympy.Mul(*(a.size for a in phase.axes))
+        width = max(1, next_power_of_two(int(length)) // self.parts) if persistent else widest
+        exact = length.is_Integer and int(length) > 0 and int(length) % (width * self.parts) == 0
+        share = width if exact or self.parts == 1 else min(width, -(-int(length) // (16 * self.parts)) * 16)
+        parts = None if persistent else ends(self.kernel, phase, self.unit.graph, width)
+        name = self._claim(f"column{number or ''}")
+        size = print_factor(length, self.names, TRITON)
+        return Columns(f"RBLOCK{number}", name, size, width, share, bool(exact), parts)
+
+    def _fold_body(self, body: list[Op], position: Expr, fold: Callable[[Op, Expr], None], *, carried: bool) -> None:
+        """What is computed for each block of columns; ``fold`` writes a reduction."""
+        for op in body:
+            if op.op == "reduce":
+                fold(op, position)
+            elif op.op == "scan":
+                self._scan(op, carried=carried)
+            else:
+                self._op(op)
+
+    def _at_once(self, phase: Phase, columns: Columns) -> None:
+        """Declares all columns that a program has."""
+        r, each = columns.name, self._columns_of(phase, columns.block)
+        first = f"part * {columns.share} + " if self.parts > 1 else ""
+        self.out.put(f"{r} = {first}{each}")
+        if not columns.exact:
+            end = f" & ({each} < {columns.share})" if columns.share < columns.width else ""
+            self.out.put(f"{r}mask = ({r} < {columns.size}){end}")
+        self._decode(phase.axes, r)
+
+    def _open_blocks(self, phase: Phase, columns: Columns) -> None:
+        """The loop over blocks of columns."""
+        out, r, block, size = self.out, columns.name, columns.block, columns.size
+        each = self._columns_of(phase, block)
+        if columns.ends is None:
+            out.open(f"for start in range(0, {size}, {block}):")
+            start = f"({size} - 1) // {block} * {block} - start" if self.backward else "start"
+            out.put(f"{r} = {start} + {each}")
+            if not columns.exact:
+                out.put(f"{r}mask = {r} < {size}")
+        else:
+            self._open_parts(columns.ends, r, block, each)
+        self._decode(phase.axes, r)
+        if columns.ends is not None and columns.ends.multiple > 1:
+            self._place_parts(columns.ends, r)
+
+    def _at_points(self) -> None:
+        """What follows is of the program's points, without columns."""
+        self.shape_names = frozenset(a.name for a in self.kernel.axes)
+        self.mask, self.spread = self.point_mask, "tl.zeros([XBLOCK, 1], tl.int32)"
+
+    def _at_columns(self, phase: Phase, columns: Columns) -> None:
+        """What follows is of the program's points and a block of columns."""
+        self.columns = frozenset(a.name for a in phase.axes)
+        self.shape_names |= self.columns
+        self.fold_mask = "" if columns.exact else f"{columns.name}mask"
+        self.mask = " & ".join(m for m in (self.point_mask, self.fold_mask) if m)
+        self.spread = f"tl.zeros([XBLOCK, {columns.block}], tl.int32)"
+        self.block = columns.block
 
     def _columns_of(self, phase: Phase, block: str) -> str:
         """The numbers of a block's columns, of 64 bits where elements of a row may lie so far apart."""
@@ -311,16 +348,3 @@ def _is_far(op: Op, phase: Phase) -> bool:
     form = linear(index, frozenset(a.name for a in phase.axes))
     steps = [form.coefficients.get(a.name, sympy.S.Zero) * a.size for a in phase.axes]
     return bool(form.tangled) or sum(abs(int(s)) for s in steps if s.is_Integer) >= 2**31
-
-
-def next_power_of_two(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
-
-
-def blocks_of(total: Expr, block: int) -> Expr:
-    """The number of blocks that cover ``total`` points."""
-    if block == 1:
-        return sympy.sympify(total)
-    if total.is_Integer:
-        return sympy.Integer(-(-int(total) // block))
-    return sympy.floor((total + block - 1) / block)

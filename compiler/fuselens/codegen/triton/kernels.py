@@ -23,10 +23,10 @@ from ..traffic import bytes_moved
 from .attention import AttentionWriter, pointee
 from .choices import attention_blocks
 from .choices.attention_blocks import AttentionBlocks
-from .choices.blocks import Blocks, Work, candidates
+from .choices.attention_plan import default_blocks
+from .choices.blocks import Blocks, Work, blocks_of, candidates, next_power_of_two
 from .choices.directions import contiguous_along_points
 from .choices.tiles import Tiles
-from .folds import blocks_of, next_power_of_two
 from .operations import Unit
 from .products import Products, descriptors_of
 from .scalar_ops import FUNCTION_NEEDS, FUNCTIONS
@@ -79,8 +79,7 @@ def variants(graph: Graph) -> dict[str, tuple[Blocks, ...] | tuple[AttentionBloc
         reuses = writer.chosen.across == 1 and writer.reused_axes() is not None
         found[kernel.name] = candidates(Work.of(writer.kernel, graph, along), writer.chosen, reuses)
     for node in graph.attentions():
-        default = AttentionWriter(Unit(graph), node, Writer("#", "    ")).blocked
-        found[node.name] = attention_blocks.candidates(graph, node, default)
+        found[node.name] = attention_blocks.candidates(graph, node, default_blocks(graph, node))
     return found
 
 

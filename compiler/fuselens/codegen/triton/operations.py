@@ -14,9 +14,9 @@ from sympy import Expr
 
 from ...ir.contracts.source import Unsupported, Writer
 from ...ir.loops import Axis, Graph, Kernel, Op, element, indirect_names
-from ..cpu.scalar_ops import Value
 from ..expressions import TRITON, names_in, print_factor, print_index
 from ..nest import Nest, index_of, simplify
+from ..operands import Value
 from .choices.attention_blocks import AttentionBlocks
 from .choices.blocks import Blocks
 from .choices.directions import spread
@@ -76,7 +76,6 @@ class Operations:
         self.uses_libdevice = False
         self.checks = False
         self.divides_sums = False
-        self.held: dict[tuple[str, tuple[Expr, ...], Expr], str] = {}  # stored elements still in registers
         self.places: dict[Expr, str] = {}  # indices that variables hold
         self.parts = 1  # of a row, each another program's
         self.rank = 1
@@ -85,7 +84,7 @@ class Operations:
         self.shape_names: frozenset[str] = frozenset()  # axes along which the block's points differ
         self.backward = False  # whether the phase walks its columns from their end
         self.stores_first = False  # whether stored elements are to leave the cache first
-        self.policies: dict[str, str] = {}  # how loads of the phase's elements treat the cache
+        self.policies: Mapping[str, str] = {}  # how loads of the phase's elements treat the cache
         self.columns: frozenset[str] = frozenset()  # the phase's axes
         self.peaks: dict[str, str] = {}  # sums of exponentials, and whose running maximum they share
         # 32-bit indices are faster; symbolic sizes may grow beyond them

@@ -12,12 +12,12 @@ from sympy import Expr
 
 from ...ir.affine import within
 from ...ir.contracts.source import Unsupported
-from ...ir.loops import ITEMSIZE, Axis, Op, Phase, indirect_names
-from ..cpu.scalar_ops import Value
+from ...ir.loops import ITEMSIZE, Axis, Kernel, Op, Phase, indirect_names
 from ..expressions import TRITON, linear, names_in, print_index
 from ..nest import index_of
+from ..operands import Value
+from .choices.blocks import blocks_of
 from .choices.tiles import Tiles
-from .folds import blocks_of
 from .operations import Slot
 from .rows import Rows
 
@@ -32,7 +32,7 @@ def descriptors_of(kernel: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Factor:
+class Factor:
     """One factor: its op, all that it is computed from, and the axes of the kernel that it depends on."""
 
     value: Op
@@ -40,84 +40,153 @@ class _Factor:
     axes: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A kernel as a product of matrices: its sum, the factors, and which of its axes are what."""
+
+    total: Op
+    left: Factor  # rows depend on it
+    right: Factor  # columns depend on it, among them the kernel's innermost axis
+    terms: tuple[Axis, ...]  # the axes that are added up
+    batches: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    neither: tuple[Axis, ...]  # axes that no factor depends on
+    rest: tuple[Op, ...]  # what follows for each element
+
+    @property
+    def height(self) -> Expr:
+        return sympy.Mul(*(a.size for a in self.rows))
+
+    @property
+    def width(self) -> Expr:
+        return sympy.Mul(*(a.size for a in self.columns))
+
+    @property
+    def fixed(self) -> bool:
+        """Whether columns and what is summed are of known size."""
+        return all(a.size.is_Integer for a in (*self.columns, *self.terms))
+
+
+def product_form(kernel: Kernel) -> Product:
+    """``kernel`` as a product. Raises Unsupported where it is none."""
+    phase, *others = kernel.phases
+    if not phase.axes or any(p.axes for p in others):
+        raise Unsupported("a product in other phases")
+    total, left, right = _factors(kernel, phase)
+    where = {a.name: (a.name in left.axes, a.name in right.axes) for a in kernel.axes}
+    batches, rows, columns, neither = (tuple(a for a in kernel.axes if where[a.name] == which) for which in (
+        (True, True), (True, False), (False, True), (False, False)))  # fmt: skip
+    rest = tuple(o for p in others for o in p.body)
+    return Product(total, left, right, phase.axes, batches, rows, columns, neither, rest)
+
+
+def _factors(kernel: Kernel, phase: Phase) -> tuple[Op, Factor, Factor]:
+    """The sum, and its factors: rows depend on the first, the kernel's innermost axis on the second."""
+    by_name = {o.name: o for o in phase.body}
+    (total,) = (o for o in phase.body if o.op == "reduce")
+    product = by_name.get(total.args[1])
+    if total.args[0] != "sum" or product is None or product.op != "mul" or product.dtype != "f32":
+        raise Unsupported("a sum of other things than products")
+    names = [a for a in product.args if isinstance(a, str)]
+    if len(names) != 2:
+        raise Unsupported("a product with a number")
+    left, right = (_factor(kernel, phase, by_name[n]) for n in names)
+    if kernel.axes and kernel.axes[-1].name in left.axes - right.axes:
+        left, right = right, left
+    if any(o.op == "store" for o in phase.body):
+        raise Unsupported("a product that stores its terms")
+    return total, left, right
+
+
+def _factor(kernel: Kernel, phase: Phase, value: Op) -> Factor:
+    ops = tuple(_needed(phase.body, {value.name}))
+    axes = {n for o in ops if (e := index_of(o)) is not None for n in names_in(e)}
+    return Factor(value, ops, frozenset(axes & {a.name for a in kernel.axes}))
+
+
 class Products(Rows):
     """Writes a program that computes a tile of a product. The kernel's first phase adds up products of two factors, one
     of which depends on some of the kernel's axes (rows), the other on others (columns), and both on the rest (batches)."""
 
     def _product(self, tiles: Tiles) -> tuple[Expr, int]:
-        kernel, out = self.kernel, self.out
-        phase, rest = self._phases()
-        total, left, right = self._factors(phase)
-        where = {a.name: (a.name in left.axes, a.name in right.axes) for a in kernel.axes}
-        batches, rows, columns, neither = (tuple(a for a in kernel.axes if where[a.name] == which) for which in (
-            (True, True), (True, False), (False, True), (False, False)))  # fmt: skip
-        high, wide = (sympy.Mul(*(a.size for a in axes)) for axes in (rows, columns))
-        fixed = all(a.size.is_Integer for a in (*columns, *phase.axes))
-        if neither or (tiles.programs and (batches or not fixed)):
+        form = product_form(self.kernel)
+        if form.neither or (tiles.programs and (form.batches or not form.fixed)):
             raise Unsupported("a product of other axes")
         self.rank, self.stages = 2, tiles.stages
         self.blocks |= {"YBLOCK": tiles.rows, "XBLOCK": tiles.columns, "DEPTH": tiles.depth, "GROUP": tiles.group}
-        tall, broad = blocks_of(high, tiles.rows), blocks_of(wide, tiles.columns)
-        self.shape_names = frozenset(a.name for a in (*rows, *columns))
-        if tiles.programs and len(phase.axes) == 1 and descriptors_of(kernel.name) in self.unit.graph.buffers:
-            for name, factor, place in (("left", left, rows), ("right", right, columns)):
-                self._describe(name, factor, phase.axes[0], place, high if name == "left" else wide, tiles)
+        tall, broad = blocks_of(form.height, tiles.rows), blocks_of(form.width, tiles.columns)
+        several = tall * broad
+        programs = min(tiles.programs, int(several)) if several.is_Integer else tiles.programs
+        self.shape_names = frozenset(a.name for a in (*form.rows, *form.columns))
+        if tiles.programs and len(form.terms) == 1 and descriptors_of(self.kernel.name) in self.unit.graph.buffers:
+            self._describe("left", form.left, form.terms[0], form.rows, form.height, tiles)
+            self._describe("right", form.right, form.terms[0], form.columns, form.width, tiles)
+        column = self._open_tile(form, tiles, tall, broad, programs)
+        self._sum(form, tiles)
+        self.mask = " & ".join(dict.fromkeys(self.masks.values()))
+        if not programs:
+            self.spread = "tl.zeros([YBLOCK, XBLOCK], tl.int32)"
+            self._straight(form.rest)
+            return several * sympy.Mul(*(a.size for a in form.batches)), tiles.warps
+        self._halves(form, column)
+        self.out.close("")
+        return sympy.Integer(programs), tiles.warps
+
+    def _open_tile(self, form: Product, tiles: Tiles, tall: Expr, broad: Expr, programs: int) -> str:
+        """Declares which tile a program computes, of ``tall`` x ``broad``, and its masks; where ``programs`` take tiles in turn,
+        inside of the loop over them. Returns the variable of the tile's columns."""
+        out = self.out
         program, row, column = (self._claim(f"tile {n}") for n in ("program", "row", "column"))
         down, across = self._number_of("tiles down", tall), self._number_of("tiles across", broad)
         several = tall * broad
         count = str(several) if several.is_Integer else f"({down} * {across})"
-        programs = min(tiles.programs, int(several)) if several.is_Integer else tiles.programs
         if programs:
             out.open(f"for {program} in tl.range({self._program()}, {count}, {programs}, flatten=True):")
         else:
             out.put(f"{program} = {self._program()}")
-        if batches:
+        if form.batches:
             batch = self._claim("tile batch")
             out.put(f"{batch} = {program} // {count}")
-            self._decode(batches, batch)
+            self._decode(form.batches, batch)
             out.put(f"{program} = {program} % {count}")
         first, height = self._claim("tile first"), self._claim("tile height")
-        self.corner = (self._claim("tile top"), self._claim("tile left"))
-        top, side = self.corner
+        self.corner = top, side = (self._claim("tile top"), self._claim("tile left"))
         out.put(f"{first} = {program} // (GROUP * {across}) * GROUP  # tiles next to each other share what they read")
         out.put(f"{height} = tl.minimum({down} - {first}, GROUP)")
         out.put(f"{top} = ({first} + {program} % (GROUP * {across}) % {height}) * YBLOCK")
         out.put(f"{side} = {program} % (GROUP * {across}) // {height} * XBLOCK")
         out.put(f"{row} = ({top} + tl.arange(0, YBLOCK))[:, None]")
-        self._decode(rows, row)
-        if not _covers(high, tiles.rows):
-            limit = self._number_of("tile rows", high)
-            self.masks |= dict.fromkeys((a.name for a in rows), f"({row} < {limit})")
+        self._decode(form.rows, row)
+        self._limit(form.rows, row, "tile rows", form.height, tiles.rows)
+        self._limit(form.columns, column, "tile columns", form.width, tiles.columns)
+        self._columns_from(form.columns, column, side, "XBLOCK")
+        return column
 
-        def across_from(start: str, count: str) -> None:
-            out.put(f"{column} = ({start} + tl.arange(0, {count}))[None, :]")
-            self._decode(columns, column)
+    def _limit(self, axes: tuple[Axis, ...], place: str, label: str, size: Expr, block: int) -> None:
+        """Masks what is beyond the last row or column, where blocks do not end there."""
+        if not _covers(size, block):
+            limit = self._number_of(label, size)
+            self.masks |= dict.fromkeys((a.name for a in axes), f"({place} < {limit})")
 
-        if not _covers(wide, tiles.columns):
-            limit = self._number_of("tile columns", wide)
-            self.masks |= dict.fromkeys((a.name for a in columns), f"({column} < {limit})")
-        across_from(side, "XBLOCK")
-        self.mask = " & ".join(dict.fromkeys(self.masks.values()))
-        self._sum(phase.axes, total, left, right, tiles)
-        self.mask = " & ".join(dict.fromkeys(self.masks.values()))
-        if not programs:
-            self.spread = "tl.zeros([YBLOCK, XBLOCK], tl.int32)"
-            self._straight(rest)
-            return several * sympy.Mul(*(a.size for a in batches)), tiles.warps
-        # half of the columns after the other: what follows needs room beside the tiles that are on their way
-        name = self.slots[total.name].value.text
+    def _columns_from(self, axes: tuple[Axis, ...], column: str, start: str, count: str) -> None:
+        self.out.put(f"{column} = ({start} + tl.arange(0, {count}))[None, :]")
+        self._decode(axes, column)
+
+    def _halves(self, form: Product, column: str) -> None:
+        """What follows the sums, for one half of the columns after the other: it needs room beside the tiles that are on their
+        way."""
+        name, (_, side) = self.slots[form.total.name].value.text, self.corner
         halves = f"{name}_0, {name}_1"
-        out.put(f"{halves} = tl.split(tl.permute(tl.reshape({name}, [YBLOCK, 2, XBLOCK // 2]), [0, 2, 1]))")
+        self.out.put(f"{halves} = tl.split(tl.permute(tl.reshape({name}, [YBLOCK, 2, XBLOCK // 2]), [0, 2, 1]))")
         self.spread = "tl.zeros([YBLOCK, XBLOCK // 2], tl.int32)"
         for half in range(2):
-            across_from(f"{side} + XBLOCK // 2" if half else side, "XBLOCK // 2")
-            self.slots[total.name] = Slot(Value(f"{name}_{half}", "f32"), True)
-            self._straight(rest)
-        out.close("")
-        return sympy.Integer(programs), tiles.warps
+            self._columns_from(form.columns, column, f"{side} + XBLOCK // 2" if half else side, "XBLOCK // 2")
+            self.slots[form.total.name] = Slot(Value(f"{name}_{half}", "f32"), True)
+            self._straight(form.rest)
 
     def _describe(
-        self, name: str, factor: _Factor, axis: Axis, place: tuple[Axis, ...], size: Expr, tiles: Tiles
+        self, name: str, factor: Factor, axis: Axis, place: tuple[Axis, ...], size: Expr, tiles: Tiles
     ) -> None:
         """Lets the card copy an operand's tiles, where memory holds a plain matrix of them."""
         load, inside = _dot_operand(factor)
@@ -146,42 +215,6 @@ class Products(Rows):
         self.out.close("")
         self.copied[load.name] = (tile, outer == axis.name)
 
-    def _phases(self) -> tuple[Phase, tuple[Op, ...]]:
-        first, *others = self.kernel.phases
-        if not first.axes or any(p.axes for p in others):
-            raise Unsupported("a product in other phases")
-        return first, tuple(o for p in others for o in p.body)
-
-    def _factors(self, phase: Phase) -> tuple[Op, _Factor, _Factor]:
-        """The sum, and its factors: rows depend on the first, the kernel's innermost axis on the second."""
-        by_name = {o.name: o for o in phase.body}
-        (total,) = (o for o in phase.body if o.op == "reduce")
-        product = by_name.get(total.args[1])
-        if total.args[0] != "sum" or product is None or product.op != "mul" or product.dtype != "f32":
-            raise Unsupported("a sum of other things than products")
-        names = [a for a in product.args if isinstance(a, str)]
-        if len(names) != 2:
-            raise Unsupported("a product with a number")
-        left, right = (self._factor(phase, by_name[n]) for n in names)
-        if self.kernel.axes and self.kernel.axes[-1].name in left.axes - right.axes:
-            left, right = right, left
-        if any(o.op == "store" for o in phase.body):
-            raise Unsupported("a product that stores its terms")
-        return total, left, right
-
-    def _factor(self, phase: Phase, value: Op) -> _Factor:
-        by_name = {o.name: o for o in phase.body}
-        wanted = [value.name]
-        found: set[str] = set()
-        while wanted:
-            name = wanted.pop()
-            if name in by_name and name not in found:
-                found.add(name)
-                wanted += by_name[name].operands()
-        ops = tuple(o for o in phase.body if o.name in found)
-        axes = {n for o in ops if (e := index_of(o)) is not None for n in names_in(e)}
-        return _Factor(value, ops, frozenset(axes & {a.name for a in self.kernel.axes}))
-
     def _number_of(self, label: str, size: Expr) -> str:
         """A size as a number, or the variable that has it."""
         if size.is_Integer or label in self.names:
@@ -190,34 +223,25 @@ class Products(Rows):
         self.out.put(f"{name} = {print_index(size, self.names, TRITON)}")
         return name
 
-    def _sum(self, axes: tuple[Axis, ...], total: Op, left: _Factor, right: _Factor, tiles: Tiles) -> None:
-        out = self.out
+    def _sum(self, form: Product, tiles: Tiles) -> None:
+        """The loop over the terms of the tile's sums, some of them at a time."""
+        out, total, axes = self.out, form.total, form.terms
         length = sympy.Mul(*(a.size for a in axes))
         name = self._claim(total.name)
-        moving: dict[int, set[str]] = {}
-        for k, factor in enumerate((left, right)):
-            moving[k] = _depending(factor.ops, frozenset(a.name for a in axes))
-            self._straight([o for o in factor.ops if o.name not in moving[k]])
+        moving = [_depending(f.ops, frozenset(a.name for a in axes)) for f in (form.left, form.right)]
+        for factor, inside in zip((form.left, form.right), moving, strict=True):
+            self._straight([o for o in factor.ops if o.name not in inside])
         limit = "" if _covers(length, tiles.depth) else self._number_of("tile terms", length)
         out.put(f"{name} = tl.zeros([YBLOCK, XBLOCK], tl.float32)", total.spans)
         start = self._claim("tile start")
         out.open(f"for {start} in range(0, {limit or length}, DEPTH):")
         *outer, inner = axes
-        along, first = (
-            bool(outer) and _covers(inner.size, tiles.depth),
-            start,
-        )  # a tile's terms differ along one axis only
-        if along:
-            tap, first = self._claim("tile tap"), self._claim("tile first term")
-            out.put(f"{tap} = {start} // {inner.size}")
-            self._decode(tuple(outer), tap)
-            out.put(f"{first} = {start} - {tap} * {inner.size}")  # of a remainder Triton knows no multiples
-        values = []
+        along = bool(outer) and _covers(inner.size, tiles.depth)  # a tile's terms differ along one axis only
+        first = self._first_term(tuple(outer), inner, start) if along else start
         self.shape_names |= {a.name for a in ((inner,) if along else axes)}
-        for k, (factor, side) in enumerate(((left, "[None, :]"), (right, "[:, None]"))):
-            place = self._claim(f"tile {'along' if k else 'down'} {inner.name}")
-            wide = ".to(tl.int64)" if self.wide else ""
-            out.put(f"{place} = ({first} + tl.arange(0, DEPTH)){wide}{side}")
+        values = []
+        for k, (factor, inside) in enumerate(zip((form.left, form.right), moving, strict=True)):
+            place = self._terms_from(first, inner, turned=bool(k))
             if along or not outer:
                 self.names[inner.name] = place
             else:
@@ -225,20 +249,31 @@ class Products(Rows):
             mask = f"({place} < {limit})" if limit else ""
             self.masks |= dict.fromkeys((a.name for a in axes), mask) if mask else {}
             self.mask = " & ".join(dict.fromkeys(self.masks.values()))
-            text, dtype = self._operand(factor, moving[k], mask, start, turned=bool(k))
+            text, dtype = self._operand(factor, inside, mask, start, turned=bool(k))
             values.append((f"tl.broadcast_to({text}, {'[DEPTH, XBLOCK]' if k else '[YBLOCK, DEPTH]'})", dtype))
-        (a, a_dtype), (b, b_dtype) = values
-        if a_dtype != b_dtype:
-            a, b = (v if d == "f32" else f"{v}.to(tl.float32)" for v, d in values)
-        precision = "" if a_dtype == b_dtype != "f32" else f', input_precision="{"tf32" if tiles.tf32 else "ieee"}"'
-        out.put(f"{name} = tl.dot({a}, {b}, {name}{precision})", total.spans)
+        out.put(f"{name} = {_dot(values[0], values[1], name, tiles.tf32)}", total.spans)
         out.close("")
         for axis in axes:
             self.masks.pop(axis.name, None)
         self.shape_names -= {a.name for a in axes}
         self.slots[total.name] = Slot(Value(name, "f32"), True)
 
-    def _operand(self, factor: _Factor, moving: set[str], mask: str, start: str, *, turned: bool) -> tuple[str, str]:
+    def _first_term(self, outer: tuple[Axis, ...], inner: Axis, start: str) -> str:
+        """Where a tile's terms begin along ``inner``; its points of the other axes are declared."""
+        tap, first = self._claim("tile tap"), self._claim("tile first term")
+        self.out.put(f"{tap} = {start} // {inner.size}")
+        self._decode(outer, tap)
+        self.out.put(f"{first} = {start} - {tap} * {inner.size}")  # of a remainder Triton knows no multiples
+        return first
+
+    def _terms_from(self, first: str, inner: Axis, *, turned: bool) -> str:
+        """Declares the places of a factor's terms: across a row of the first, down a column of the second (``turned``)."""
+        place = self._claim(f"tile {'along' if turned else 'down'} {inner.name}")
+        wide, side = ".to(tl.int64)" if self.wide else "", "[:, None]" if turned else "[None, :]"
+        self.out.put(f"{place} = ({first} + tl.arange(0, DEPTH)){wide}{side}")
+        return place
+
+    def _operand(self, factor: Factor, moving: set[str], mask: str, start: str, *, turned: bool) -> tuple[str, str]:
         """A tile of a factor, 0 where ``mask`` does not hold, and its type."""
         value, inside = _dot_operand(factor)
         needed = [o for o in _needed(factor.ops, {value.name, inside}) if o.name in moving]
@@ -280,6 +315,15 @@ class Products(Rows):
         return " & ".join(m for m in dict.fromkeys((*masks, self.beside)) if m)
 
 
+def _dot(left: tuple[str, str], right: tuple[str, str], into: str, tf32: bool) -> str:
+    """Products of two tiles (text, dtype), added to ``into``."""
+    same = left[1] == right[1]
+    a, b = (v if same or d == "f32" else f"{v}.to(tl.float32)" for v, d in (left, right))
+    halves = same and left[1] != "f32"
+    precision = "" if halves else f', input_precision="{"tf32" if tf32 else "ieee"}"'
+    return f"tl.dot({a}, {b}, {into}{precision})"
+
+
 def _depending(ops: tuple[Op, ...], axes: frozenset[str]) -> set[str]:
     """Names of the ops that change along ``axes``."""
     found: set[str] = set()
@@ -300,7 +344,7 @@ def _needed(ops: Iterable[Op], names: set[str]) -> list[Op]:
     return found[::-1]
 
 
-def _dot_operand(factor: _Factor) -> tuple[Op, str]:
+def _dot_operand(factor: Factor) -> tuple[Op, str]:
     """What is multiplied, as it was before it was made wider, where that loses nothing, and the condition without which it is
     0, "" where there is none."""
     by_name = {o.name: o for o in factor.ops}

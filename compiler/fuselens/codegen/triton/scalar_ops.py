@@ -13,7 +13,7 @@ from typing import Protocol
 from ...ir.contracts.source import Unsupported
 from ...ir.loops import Op
 from ...torch_private import largest_float8
-from ..cpu.scalar_ops import Value, rounded
+from ..operands import Value, rounded
 from .choices import clusters
 
 TYPES: dict[str, str] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sympy
 from sympy import Expr
 
-from ....ir.loops import ITEMSIZE, Op, element, indirect_names
+from ....ir.loops import ITEMSIZE, Axis, Op, element, indirect_names
 from ...expressions import linear, names_in
 from ...nest import Nest, Plan
 from ..unit import Unit
@@ -25,26 +25,34 @@ def streams(nest: Nest, plan: Plan, unit: Unit, lanes: int) -> dict[str, bool]:
     """The stores of a kernel (their names) that go past the caches, and whether all their vectors are known to be aligned."""
     if not unit.isa.streams or plan.layout not in ("points", "rows"):
         return {}
-    kernel, found = nest.kernel, dict[Op, bool]()
-    reads, sizes = kernel.reads(), dict[tuple[object, ...], int]()
-    for phase, inner in zip(kernel.phases, plan.inner, strict=True):
-        axes, vector = (*kernel.axes, *phase.axes), plan.vector or inner
+    found, sizes = dict[Op, bool](), dict[tuple[object, ...], int]()
+    for phase, inner in zip(nest.kernel.phases, plan.inner, strict=True):
+        axes, vector = (*nest.kernel.axes, *phase.axes), plan.vector or inner
         slow = any(o.op in HEAVY for o in phase.body)  # memory has time enough
         for op in phase.body:
             if op.op not in ("load", "store") or op.args[:2] in sizes:
                 continue
             index, size = sympy.sympify(op.args[1]), ITEMSIZE[element(unit.graph.buffers[op.args[0]].dtype)]
-            used, indirect = names_in(index), indirect_names(index)
-            sizes[op.args[:2]] = nest.hint(sympy.Mul(*(a.size for a in axes if indirect or a.name in used))) * size
-            if (
-                op.op == "store" and vector and not op.update and not indirect and not slow
-                and any(a and _runs(index, a) and nest.hint(nest.size(a)) * size >= RUN for a in (vector, plan.tile))
-                and unit.allocates(op.args[0]) and not any(unit.same_memory(op.args[0], r) for r in reads)
-            ):  # fmt: skip
-                found[op] = _aligned(index, vector, frozenset(a.name for a in axes), lanes)
+            sizes[op.args[:2]] = _elements(index, axes, nest) * size
+            if op.op == "store" and vector and not slow and _is_overwritten(op, nest, unit):
+                if any(a and _runs(index, a) and nest.hint(nest.size(a)) * size >= RUN for a in (vector, plan.tile)):
+                    found[op] = _aligned(index, vector, frozenset(a.name for a in axes), lanes)
     moved = sum(sizes.values())
     large = {op.name: aligned for op, aligned in found.items() if sizes[op.args[:2]] * PART >= moved}
     return large if moved >= FAR and len(large) <= MOST else {}
+
+
+def _elements(index: Expr, axes: tuple[Axis, ...], nest: Nest) -> int:
+    """How many elements an access with this index reaches."""
+    used, indirect = names_in(index), indirect_names(index)
+    return nest.hint(sympy.Mul(*(a.size for a in axes if indirect or a.name in used)))
+
+
+def _is_overwritten(store: Op, nest: Nest, unit: Unit) -> bool:
+    """Whether a store replaces, in order, what the kernel does not read, in memory of the graph's own."""
+    if store.update or indirect_names(sympy.sympify(store.args[1])) or not unit.allocates(store.args[0]):
+        return False
+    return not any(unit.same_memory(store.args[0], r) for r in nest.kernel.reads())
 
 
 def _runs(index: Expr, axis: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....ir.loops import ITEMSIZE, Attention, Graph
-from .blocks import MOST_REGISTERS
+from .blocks import MOST_REGISTERS, next_power_of_two
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ MOST = 14
 def candidates(graph: Graph, node: Attention, default: AttentionBlocks) -> tuple[AttentionBlocks, ...]:
     """``default``, then others of which registers and shared memory hold what a program has."""
     query, key, value = (graph.buffers[n] for n in node.operands())
-    width, across = (max(16, _power(int(b.sizes[3]))) for b in (query, value))
+    width, across = (max(16, next_power_of_two(int(b.sizes[3]))) for b in (query, value))
     itemsize = ITEMSIZE[query.dtype]
     count = graph.hint(query.sizes[1] * query.sizes[2] / key.sizes[1])
     most = MOST_REGISTERS - 64 if itemsize == 2 else 32  # where tensor cores do not multiply, operands are in registers
     masks = sum(ITEMSIZE[o.dtype] for o in node.body if o.op == "load")
-    rows = max(16, _power(count))  # of a group of heads
-    keys = max(32, _power(graph.hint(node.span)))
+    rows = max(16, next_power_of_two(count))  # of a group of heads
+    keys = max(32, next_power_of_two(graph.hint(node.span)))
 
     def fits(b: AttentionBlocks) -> bool:
         registers = b.rows * (across + b.keys) // (32 * b.warps)  # of a thread, for sums and scores
@@ -48,7 +48,3 @@ def candidates(graph: Graph, node: Attention, default: AttentionBlocks) -> tuple
     smaller = [AttentionBlocks(rows, b.keys, b.warps, b.stages) if rows < b.rows else b for b in _SPACE]
     others = [b for b in dict.fromkeys(smaller) if b != default and fits(b)]
     return (default, *others[: MOST - 1])
-
-
-def _power(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()

@@ -31,6 +31,19 @@ REUSING = ((32, 8, 1), (64, 8, 2), (64, 16, 2), (128, 8, 4), (32, 16, 1))
 START = 0.5e-6  # seconds that a program takes to begin and end
 
 
+def next_power_of_two(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+def blocks_of(total: Expr, block: int) -> Expr:
+    """The number of blocks that cover ``total`` points."""
+    if block == 1:
+        return sympy.sympify(total)
+    if total.is_Integer:
+        return sympy.Integer(-(-int(total) // block))
+    return sympy.floor((total + block - 1) / block)
+
+
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """What one program computes: ``points`` along the kernel's innermost axis and ``across`` along another, or whole rows

@@ -1,0 +1,85 @@
+"""Plans of rows: blocks, order of loads and policies of caches, chosen without a card and before any text."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fuselens.codegen.nest import simplify
+from fuselens.codegen.triton.choices.blocks import Blocks
+from fuselens.codegen.triton.choices.row_plan import RowPlan, choose
+from fuselens.ir.loops import Graph
+from fuselens.ir.text import parse
+
+ROWS = """graph g
+  input x: {d}[{m}, {n}] strides [{n}, 1]
+  buffer s: f32[{m}] strides [1]
+  buffer y: f32[{m}, {n}] strides [{n}, 1]
+  kernel k [i0 < {m}] from [aten.mean.dim]
+    phase [r0 < {n}]
+      t0 = load x[{n}*i0 + r0] : {d}
+      t1 = cast t0 : f32
+      t2 = reduce sum t1 : f32
+    phase []
+      store s[i0] = t2
+    phase [r1 < {n}]
+      t3 = load x[{n}*i0 + r1] : {d}
+      t4 = cast t3 : f32
+      t5 = sub t4, t2 : f32
+      store y[{n}*i0 + r1] = t5
+  return s, y
+"""
+
+
+def rows(m: int, n: int, d: str = "f32") -> Graph:
+    return parse(ROWS.format(m=m, n=n, d=d))
+
+
+def plan(graph: Graph, tuned: Blocks | None = None) -> RowPlan:
+    (kernel,) = graph.kernels()
+    return choose(simplify(kernel, graph).kernel, graph, tuned=tuned)
+
+
+def test_short_rows_are_held_whole_and_several_at_once() -> None:
+    found = plan(rows(10000, 100))
+    assert found.persistent
+    assert found.blocks == Blocks(16, 1, 128, 4)
+
+
+def test_a_program_has_no_more_rows_than_there_are() -> None:
+    assert plan(rows(3, 100)).blocks.points == 4
+
+
+def test_what_a_program_holds_is_not_loaded_again() -> None:
+    graph = rows(10000, 100)
+    loads = [o for p in plan(graph).phases for o in p.body if o.op == "load"]
+    assert len(loads) == 2  # threads may read again what they only loaded: it is in their cache
+    shared = plan(rows(64, 1 << 17), Blocks(1, 1, 1 << 15, 32, 4))
+    assert shared.persistent and shared.blocks.parts == 4
+    assert [o.op for p in shared.phases for o in p.body].count("load") == 1
+
+
+def test_long_rows_are_read_back_from_where_the_last_walk_ended() -> None:
+    found = plan(rows(10000, 200000))
+    assert not found.persistent and found.stores_first
+    assert [w.backward for w in found.walks] == [False, False, True]
+    assert [dict(w.policies) for w in found.walks] == [{"x": "evict_last"}, {}, {"x": "evict_first"}]
+
+
+def test_measured_blocks_are_taken_where_they_hold_a_row() -> None:
+    assert plan(rows(64, 5000), Blocks(2, 1, 8192, 8)).persistent
+    looped = plan(rows(64, 5000), Blocks(2, 1, 1024, 8))
+    assert not looped.persistent and looped.blocks == Blocks(2, 1, 1024, 8)
+    assert plan(rows(64, 5000), Blocks(1, 1, 1024, 8, 2)).blocks.parts == 1  # two programs do not hold a row
+
+
+def test_the_card_decides_whether_neighbouring_columns_are_held() -> None:
+    text = ROWS.replace("[{m}, {n}] strides [{n}, 1]", "[{m}, {n}] strides [1, {m}]")
+    text = text.replace("{n}*i0 + r", "i0 + {m}*r")
+    graph = parse(text.format(m=4096, n=1000, d="f32"))
+    assert plan(graph).blocks == Blocks(16, 1, 1024, 8)
+    small = graph.replace(card=dataclasses.replace(graph.card, processors=1))
+    assert not plan(small).persistent
+
+
+def test_a_long_row_is_shared_by_a_cluster_where_that_reads_it_once() -> None:
+    assert plan(rows(10000, 50000)).blocks.parts == 4
