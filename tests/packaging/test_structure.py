@@ -75,3 +75,12 @@ def test_this_project_is_measured_for_readers() -> None:
     titles = [line for line in done.stdout.splitlines() if line and not line.startswith(" ")]
     assert titles[0].startswith("modules: ") and any(t.startswith("cycles at import time: ") for t in titles)
     assert "cannot be parsed" not in done.stdout
+
+
+def test_the_goals_of_the_house() -> None:
+    """What ARCHITECTURE.md promises of every folder, function and class."""
+    found = measured(ROOT)
+    assert found["cycles"] == []
+    assert max(found["modules"].values()) <= 15
+    assert max(size["size"] for size in found["complex_functions"]) <= 25
+    assert found["large_classes"] == []

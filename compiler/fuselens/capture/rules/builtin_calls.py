@@ -35,12 +35,13 @@ from ..values.algebra import (
     Traceback,
     Value,
 )
+from ..values.attributes import special
 from ..values.container_operators import combined_sets, mapping_items
 from ..values.hashing import ELEMENT, key_of
 from ..values.iterators import ITERATORS, Constants, advance, iterate, iterator, stop_iteration
 from ..values.kinds import PerKind
 from ..values.known import UNKNOWN, fold, from_plain, integer, plain
-from ..values.operators import BINARY, COMPARE, binary, special
+from ..values.operators import BINARY, COMPARE, binary
 from ..values.subscripts import subscript
 from . import torch_function
 from .table import RULES, Rule, rule

@@ -13,9 +13,10 @@ from ..breaks import Break, raising
 from ..calls.methods import tensor_method
 from ..values import attributes
 from ..values.algebra import Constant, Known, ObjectValue, SequenceValue, SymbolValue, TensorValue, Value
+from ..values.attributes import special
 from ..values.hashing import HashedKey, key_of
 from ..values.known import fold, holds_identity, plain
-from ..values.operators import binary, operate, special
+from ..values.operators import binary, operate
 from ..values.subscripts import index_of
 from .table import RULES, Rule, rule
 

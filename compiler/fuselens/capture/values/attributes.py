@@ -621,6 +621,21 @@ def context_of(m: Machine, exception: ObjectValue) -> Value | None:
     return _generic(m, exception.value, exception.source, "__context__") if exception.source is not None else None
 
 
+def special(m: Machine, value: Value, name: str, args: list[Value]) -> Value | None:
+    """The result of a special method that the object's class defines in Python; None when it has none."""
+    method, place = class_member(m, value.python_type, name)
+    if method is None:
+        raise Break("FL105", what=f"{value.python_type.__name__}.{name}", why="the class forbids it")
+    if method is ABSENT or method is object.__dict__.get(name):
+        return None
+    if isinstance(method, (types.WrapperDescriptorType, types.MethodDescriptorType)):
+        if isinstance(value, ObjectValue):
+            if isinstance(value.value, BaseException) or content(m, value) is not None:
+                return None  # what the builtin class does
+        raise Break("FL105", what=f"{value.python_type.__name__}.{name}", why="it is implemented in C")
+    return m.use(m.call(bind(m, method, value, name, place), args, {}))
+
+
 def bind(m: Machine, found: Any, receiver: Value, name: str, place: src.Source | None) -> Value:
     """What the class attribute ``found``, read at ``place``, is on an instance."""
     if type(found) is types.FunctionType:

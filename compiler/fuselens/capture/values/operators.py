@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import types
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +102,7 @@ def _operate_on_symbols(m: Machine, function: Any, args: list[Value], kwargs: di
 
 def _unary_of_object(m: Machine, function: Any, value: ObjectValue) -> Value:
     method, symbol = _UNARY[function]
-    result = special(m, value, method, [])
+    result = attributes.special(m, value, method, [])
     if result is not None:
         return result
     held = attributes.content(m, value)
@@ -127,21 +126,6 @@ _COMPARED = frozenset({operator.lt, operator.le, operator.eq, operator.ne, opera
 _ARITHMETIC = frozenset({
     operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.truediv, operator.floordiv, operator.mod,
 })  # fmt: skip
-
-
-def special(m: Machine, value: Value, name: str, args: list[Value]) -> Value | None:
-    """The result of a special method that the object's class defines in Python; None when it has none."""
-    method, place = attributes.class_member(m, value.python_type, name)
-    if method is None:
-        raise Break("FL105", what=f"{value.python_type.__name__}.{name}", why="the class forbids it")
-    if method is attributes.ABSENT or method is object.__dict__.get(name):
-        return None
-    if isinstance(method, (types.WrapperDescriptorType, types.MethodDescriptorType)):
-        if isinstance(value, ObjectValue):
-            if isinstance(value.value, BaseException) or attributes.content(m, value) is not None:
-                return None  # what the builtin class does
-        raise Break("FL105", what=f"{value.python_type.__name__}.{name}", why="it is implemented in C")
-    return m.use(m.call(attributes.bind(m, method, value, name, place), args, {}))
 
 
 def _is_not_implemented(value: Value) -> bool:
@@ -213,7 +197,7 @@ _DEFINED: PerKind[Value | None] = PerKind(lambda m, receiver, method, other: Non
 
 @_DEFINED.of(ObjectValue)
 def _defined_by_object(m: Machine, receiver: ObjectValue, method: str, other: Value) -> Value | None:
-    result = special(m, receiver, method, [other])
+    result = attributes.special(m, receiver, method, [other])
     return _unequal(m, receiver, other) if result is None and method == "__ne__" else result
 
 
@@ -245,7 +229,7 @@ def detached(result: Value, held: list[Value | None]) -> Value:
 
 def _unequal(m: Machine, receiver: ObjectValue, other: Value) -> Value | None:
     """What ``object.__ne__`` makes of the class's ``__eq__``."""
-    result = special(m, receiver, "__eq__", [other])
+    result = attributes.special(m, receiver, "__eq__", [other])
     if result is None or _is_not_implemented(result):
         return None
     truth = m.truth(result)

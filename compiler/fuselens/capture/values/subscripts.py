@@ -26,11 +26,12 @@ from .algebra import (
     TensorValue,
     Value,
 )
+from .attributes import special
 from .hashing import ELEMENT, key_of
 from .iterators import advance, iterate, iterator
 from .kinds import PerKind
 from .known import PURE, UNKNOWN, fold, from_plain, plain
-from .operators import detached, equal, operate, special
+from .operators import detached, equal, operate
 
 if TYPE_CHECKING:
     from ..machine import Machine

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..breaks import Break, raising
-from . import attributes, operators
+from . import attributes
 from .algebra import (
     Constant,
     DequeValue,
@@ -174,7 +174,7 @@ def _by_method(m: Machine, value: Value, name: str, args: list[Value]) -> str:
     """The text that an object's own method gives, or that of its builtin class."""
     if not isinstance(value, ObjectValue):
         raise Break("FL102", what=f"str({value.describe()})")
-    result = operators.special(m, value, name, args)
+    result = attributes.special(m, value, name, args)
     if result is None:
         return _INHERITED[name](m, value, *args)
     if not isinstance(result, Constant):
