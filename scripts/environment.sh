@@ -10,9 +10,8 @@ cd "$(dirname "$0")/.."
 
 venv=${1:-.venv}
 constraints=${2:-constraints/dev.txt}
-inputs=(pyproject.toml hatch_build.py "$constraints" scripts/environment.sh compiler/fuselens/capture/hook/_hook.c
-        compiler/fuselens/runtime/_launch.c compiler/fuselens/runtime/_program.c compiler/fuselens/runtime/_steps.h
-        compiler/fuselens/sandbox/_wall.c)
+inputs=(pyproject.toml hatch_build.py "$constraints" scripts/environment.sh)
+while read -r source; do inputs+=("$source"); done < <(find compiler -name "*.[ch]" | sort)
 wanted=$(for f in "${inputs[@]}"; do [ -f "$f" ] && cat "$f"; done | cksum)
 stamp=$venv/fuselens-environment
 if [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then

@@ -648,7 +648,7 @@ def test_interpreter_exit_inside_a_region() -> None:
     """Exit with an installed evaluator, live entries and callbacks is quiet."""
     program = """
 import atexit, sys, threading
-from fuselens.capture import _hook as h
+from fuselens.capture.hook import _hook as h
 class Loud:
     def __del__(self): len([])
 def f(x): return x

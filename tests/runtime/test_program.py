@@ -20,10 +20,10 @@ from fuselens.capture.hook import tensor_layout
 from fuselens.codegen.cpu.cpp import to_cpp
 from fuselens.codegen.cpu.host import LONG
 from fuselens.config import Config
+from fuselens.ir.contracts import native
 from fuselens.ir.text import parse
 from fuselens.runtime import _program, program
 from fuselens.runtime.build import BASE_FLAGS, find_compiler
-from fuselens.torch_private import native
 from tests.codegen.graphs import compiled
 
 LARGE = 1 << 19  # f32 elements of a tensor that comes from the pool

@@ -24,6 +24,7 @@ from fuselens.codegen.expressions import PYTHON, print_index
 from fuselens.codegen.operators import SHIMS, c_parameters
 from fuselens.codegen.steps import to_host
 from fuselens.codegen.triton.kernels import to_triton
+from fuselens.ir.contracts.native import address
 from fuselens.ir.contracts.source import Source
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph, symbol
@@ -34,7 +35,6 @@ from fuselens.runtime.build import build
 from fuselens.runtime.cache.store import Cache
 from fuselens.runtime.compile_graph import build as build_graph
 from fuselens.schedule.order import order
-from fuselens.torch_private.native import address
 from tests.codegen.graphs import ISA, clone, config
 from tests.codegen.test_layouts import LAYER_NORM
 from tests.codegen.test_reductions import reduction

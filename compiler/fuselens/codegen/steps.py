@@ -18,10 +18,10 @@ from typing import Any
 import sympy
 from sympy import Expr
 
+from ..ir.contracts.native import SCALAR_TYPES
 from ..ir.contracts.source import HostProgram, PythonOperator, Source, Steps, Unsupported
 from ..ir.dtypes import NAMES
 from ..ir.loops import ITEMSIZE, Buffer, Extern, Graph, Ref, extern_reads
-from ..torch_private.native import SCALAR_TYPES
 from .expressions import PYTHON, print_index
 from .host import Host, Statement, python_operator, used_outputs
 from .operators import Shim, direct

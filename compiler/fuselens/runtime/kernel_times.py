@@ -14,7 +14,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from ..config import Config
-from ..torch_private.native import address
+from ..ir.contracts.native import address
 from .build import BuildFailed, NoCompiler, build
 from .cache.store import Cache
 from .program import bind_imports

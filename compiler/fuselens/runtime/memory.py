@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from .. import torch_private
+from ..ir.contracts.native import IDLE_BYTES
 from ..ir.dtypes import DTYPES
-from ..torch_private.native import IDLE_BYTES
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 _HEAP = 32 << 20

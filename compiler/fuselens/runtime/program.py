@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import torch_private
-from ..torch_private.native import (
+from ..ir.contracts.native import (
     CHECK_FAILED,
     IDLE_BYTES,
     NO_MEMORY,

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...torch_private.native import address, torch_library, words
+from ...ir.contracts.native import address, torch_library, words
 from . import _hook
 
 if TYPE_CHECKING:

@@ -17,10 +17,7 @@ from typing import Any
 import sympy
 from sympy import Expr
 
-from ...ir.contracts.source import HostProgram, KernelInfo, PythonOperator, Unsupported, Writer, checked
-from ...ir.dtypes import NAMES
-from ...ir.loops import ITEMSIZE, Buffer, Extern, Kernel, Node, element, extern_reads
-from ...torch_private.native import (
+from ...ir.contracts.native import (
     CHECK_FAILED,
     NO_MEMORY,
     OPERATOR_FAILED,
@@ -29,6 +26,9 @@ from ...torch_private.native import (
     SCALAR_TYPES,
     WROTE,
 )
+from ...ir.contracts.source import HostProgram, KernelInfo, PythonOperator, Unsupported, Writer, checked
+from ...ir.dtypes import NAMES
+from ...ir.loops import ITEMSIZE, Buffer, Extern, Kernel, Node, element, extern_reads
 from ..expressions import print_factor, print_index
 from ..host import python_operator, used_outputs
 from ..operators import c_parameters, direct

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...torch_private.native import address
+from ...ir.contracts.native import address
 from .. import _launch
 from ..build import BuildFailed
 from ..cache.store import Cache
