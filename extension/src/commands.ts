@@ -45,8 +45,8 @@ export class FunctionCommands {
       command("fuselens.openKernel", (target) => this.open(target, "kernels", isKernel)),
       command("fuselens.runFunction", (target) => this.run(target)),
       command("fuselens.explainFunction", (target) => this.explain(target)),
-      vscode.commands.registerCommand("fuselens.source.preview", (file?: string, wanted?: boolean) =>
-        this.attempt("fuselens.source.preview", () => this.preview(file, wanted ?? true)),
+      vscode.commands.registerCommand("fuselens.preview", (file?: string, wanted?: boolean) =>
+        this.attempt("fuselens.preview", () => this.preview(file, wanted ?? true)),
       ),
       vscode.commands.registerCommand("fuselens.recordRun", (file?: string) =>
         this.attempt("fuselens.recordRun", () => this.recordRun(file)),

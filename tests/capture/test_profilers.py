@@ -24,7 +24,7 @@ import fuselens
 from fuselens.capture.hook import _hook
 
 OWN = os.path.dirname(fuselens.__file__) + os.sep
-HANDS_OVER = os.path.join("capture", "resuming.py")  # calls what comes after a break, as the program runs
+HANDS_OVER = os.path.join("capture", "frame", "resuming.py")  # calls what comes after a break, as the program runs
 x = torch.tensor([1.0, -2.0, 3.0])
 
 

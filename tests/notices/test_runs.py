@@ -73,7 +73,7 @@ def test_a_compiler_that_does_not_work_is_said_once(program: Path, cxx: str) -> 
 def test_a_program_that_makes_warnings_errors_gets_one(program: Path) -> None:
     done = ran(program, "-W", "error", str(program), CXX="no-such-compiler")
     assert done.returncode == 1
-    assert "fuselens.record.notices.FuselensWarning: FL403" in done.stderr
+    assert "fuselens.FuselensWarning: FL403" in done.stderr
     assert "FL112" not in done.stderr
     assert "FL404" not in done.stderr
 

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import fuselens
 from fuselens import config
-from scripts import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 README = ROOT / "README.md"
+MAP = ROOT / "ARCHITECTURE.md"
 SETTINGS = ROOT / "docs" / "reference" / "settings.md"
 PATH = re.compile(r"`([\w./{},*-]+(?:\.(?:py|c|h|pyi|md|sh|yml|toml|json|ts|mjs|lua|png)|/))`")
+
+
+def _script(name: str) -> ModuleType:
+    """A script as a module, without ``scripts`` on the import path, where ``tests/scripts`` is."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+reference = _script("reference")
 
 
 @pytest.mark.parametrize("page", reference.PAGES, ids=lambda page: page.stem)
@@ -41,7 +55,7 @@ def test_the_api_has_every_public_name() -> None:
     assert set(fuselens.__all__) <= set(listed)
 
 
-@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [README, MAP, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_are_named_exist(page: Path) -> None:
     """A name in backticks with a suffix or a slash at its end is a file or folder here, by the end of its path."""
     files = [Path(line) for line in _tracked() if not line.startswith("tests/scripts/programs")]

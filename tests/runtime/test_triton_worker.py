@@ -274,8 +274,12 @@ def test_the_worker_imports_nothing_from_where_it_was_started(
 def test_the_worker_imports_no_more_of_the_compiler_than_it_needs() -> None:
     code = "import sys, fuselens.runtime.gpu.triton_worker; print(*(m for m in sys.modules if m.startswith(('fuselens.', 'torch'))))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    runtime = {f"runtime{m}" for m in ("", ".cache", ".cache_place", ".triton_jobs", ".triton_worker")}
-    assert set(done.stdout.split()) == {f"fuselens.{m}" for m in ("config", "generated_modules", "ownership", *runtime)}
+    runtime = {
+        f"runtime{m}"
+        for m in ("", ".cache", ".cache.store", ".cache.place", ".gpu", ".gpu.triton_jobs", ".gpu.triton_worker")
+    }
+    system = {f"system{m}" for m in ("", ".generated_modules", ".ownership")}
+    assert set(done.stdout.split()) == {f"fuselens.{m}" for m in ("config", *runtime, *system)}
 
 
 def test_an_interrupt_from_the_keyboard_spares_the_worker(cache: Cache) -> None:

@@ -23,7 +23,7 @@ def generate(
     ``isa`` names the CPU instruction set. ``document`` are the Triton kernels of a CPU graph, to look at. ``cpp_host``
     says whether this process can run host programs without Python; ``floats`` and ``float_outputs`` are for them (see
     ``to_cpp``). ``tunings`` overrules choices for kernels, by name (``nest.Tuning``; on a GPU ``triton.blocks.Blocks``).
-    ``fast_math`` concerns C++ too: Triton's functions are the GPU's approximations either way. Raises :class:`.source.Unsupported`.
+    ``fast_math`` concerns C++ too: Triton's functions are the GPU's approximations either way. Raises :class:`..ir.contracts.source.Unsupported`.
     """
     on_gpu = target.startswith("cuda")
     cpp, triton = None, document

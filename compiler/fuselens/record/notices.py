@@ -27,6 +27,8 @@ _off = False
 class FuselensWarning(UserWarning):
     """Something stands in the way of compiling. The message begins with the code, which ``fuselens codes`` explains."""
 
+    __module__ = "fuselens"  # where programs find it: filters name it so
+
 
 def warn(diagnostic: Diagnostic, cause: str = "") -> None:
     """Warns of a finding, once in this process for each code and ``cause`` (its message where none is given).

@@ -1,7 +1,7 @@
 """Finds annotated functions in source text, without executing anything.
 
 A function is annotated when it is decorated with ``fuselens.compile`` or ``torch.compile`` in any of their spellings
-(:mod:`.source_names`), called with arguments or not; so is whatever an expression gives to either: bound to a name, an
+(:mod:`.names`), called with arguments or not; so is whatever an expression gives to either: bound to a name, an
 attribute or an element of a container, or to nothing at all; and a module whose ``compile`` method is called.
 Positions follow :class:`fuselens.record.report.Span`. Standard library only: the language server imports it.
 """

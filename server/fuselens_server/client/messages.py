@@ -45,7 +45,7 @@ CLIENT_ACTIONS = Actions(  # of our extension
     "fuselens.openDocument",
     "fuselens.openKernel",
     "fuselens.runFunction",
-    "fuselens.source.preview",
+    "fuselens.preview",
     "fuselens.recordRun",
 )
 

@@ -1,6 +1,6 @@
 """Which function runs which instruction.
 
-:data:`HANDLERS` has one entry for each micro-operation of ``bytecode_micros.normalise``. The modules ``instruction_…`` register
+:data:`HANDLERS` has one entry for each micro-operation of ``bytecode/micros.py``. The modules beside this one register
 their handlers, each for one subject; a handler changes the machine, or raises :class:`Break` where it cannot go on.
 """
 

@@ -3,7 +3,7 @@
 An operation (an attribute, a call, truth, identity, text …) has one table. The table is read by the class of the value: the class
 has a handler of its own, or else the nearest of its bases has one, or else the operation's general answer holds.
 
-Why tables, and not methods of the values: the classes in ``values.py`` stand below everything else. What an operation means needs
+Why tables, and not methods of the values: the classes in ``algebra.py`` stand below everything else. What an operation means needs
 guards, the tracer and the machine, and these are written in terms of values. As methods, the handlers would either gather all of
 capture in one file or import it late. In a table the whole of one operation stays in one place, where it can be compared
 with CPython's; and a module that brings a kind of its own registers it without a change to others.

@@ -32,7 +32,7 @@ def to_cpp(
     Each kernel is ``extern "C" void name(pointers…, long sizes…)``: pointers to the first element of each storage
     in :attr:`KernelInfo.arguments`, then the size symbols. With ``host`` the unit also has the graph's host program, where
     one can be written; ``floats`` and ``float_outputs`` are positions of inputs and outputs that are Python floats.
-    ``tunings`` overrules choices, by kernel. ``fast_math``: see :mod:`.fast_maths`; sums are not compensated, divisions
+    ``tunings`` overrules choices, by kernel. ``fast_math``: see :mod:`.vectors.fast_maths`; sums are not compensated, divisions
     by constants are products. Raises Unsupported for dtypes and functions it cannot print.
     """
     unit = Unit(graph, dataclasses.replace(ISAS[isa], fast=fast_math), tunings)

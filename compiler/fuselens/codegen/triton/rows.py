@@ -1,4 +1,4 @@
-"""Programs over blocks of rows: prints what :mod:`.row_plan` has chosen, phase after phase."""
+"""Programs over blocks of rows: prints what :mod:`.choices.row_plan` has chosen, phase after phase."""
 
 from __future__ import annotations
 

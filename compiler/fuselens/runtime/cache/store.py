@@ -11,7 +11,7 @@ it is: in a folder of this user's alone (``ownership.py``), where only this user
 entries are asked for their owner and mode; folders and files are made for this user alone (0700, 0600), whatever the umask.
 An entry is opened once, and what was asked, read and compared is what is used: libraries are loaded from the descriptor, GPU
 binaries and texts from the bytes. Nothing in it is unpickled or unmarshalled: what is not to be executed is plain data.
-What is not ours alone is neither read nor written: ``cache_place.py`` says what serves in its place.
+What is not ours alone is neither read nor written: ``place.py`` says what serves in its place.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def _kind(sizes: Sequence[int]) -> int:
 
 def load_triton(source: Source, config: Config, cache: Cache) -> dict[str, Any]:
     """The functions of ``source`` by name: ``function(stream, programs, *addresses, *sizes)``. Raises
-    :class:`.build.BuildFailed`."""
+    :class:`..build.BuildFailed`."""
     _driver()
     kernels = [k for k in source.kernels if k.same_as is None]
     if not kernels:
