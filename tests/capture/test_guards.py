@@ -707,7 +707,7 @@ def test_calls_leak_nothing(n: int) -> None:
     assert [sys.getrefcount(o) for o in (m, m.first.weight, m.shift)] == counts
 
 
-@pytest.mark.parametrize("n", [40, pytest.param(1_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("n", [40, pytest.param(1_000, marks=[pytest.mark.sweep, pytest.mark.timeout(900)])])
 def test_recompiles_leak_nothing(n: int) -> None:
     x = t(2, 3)
     gone: list[weakref.ref[Any]] = []
