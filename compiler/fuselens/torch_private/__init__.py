@@ -7,6 +7,7 @@ Each module has a subject; its users take names from the package.
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING
 
 from . import result_layouts
@@ -244,3 +245,9 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 else:
     OpOverload, FakeTensor, FakeTensorMode = private.OpOverload, private.FakeTensor, private.FakeTensorMode
+
+for _offered in list(
+    globals().values()
+):  # graphs call some of them, and their texts name the package, where users find them
+    if isinstance(_offered, types.FunctionType) and _offered.__module__.startswith(f"{__name__}."):
+        _offered.__module__ = __name__

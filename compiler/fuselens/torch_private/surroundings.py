@@ -262,7 +262,7 @@ def makes_leaf(node: torch.fx.Node) -> bool:
     return asked or node.target is make_parameter or node.kwargs.get("requires_grad") is True
 
 
-_PLACE = "fuselens.torch_private"  # of these two, as the texts of graphs name it
+_PLACE = "fuselens.torch_private"  # as the texts of graphs name it
 
 
 class EnterContext:
@@ -299,9 +299,6 @@ _entries = itertools.count()
 def exit_context(entered: Entered) -> None:
     """What graphs call where the program leaves what :class:`EnterContext` entered."""
     entered.context.__exit__(None, None, None)
-
-
-exit_context.__module__ = _PLACE
 
 
 def exit_all(values: Iterable[Any]) -> None:
