@@ -33,6 +33,7 @@ class Net(nn.Module):
 CANDIDATES = {
     "defined": (NET, ["Net.forward"]),
     "made": (NET + "def main():\n    net = Net(8).to('cpu')\n    net(1)\n", ["main.<locals>.net"]),
+    "made and not called": (NET + "part = Part()\nnet = Net(8)\nshow(part)\n", ["net"]),
     "made by a library": ("import timm\nm = timm.create('x')\nm.train()\nm(1)\n", ["m"]),
     "first of several": ("m = nn.Sequential(nn.Linear(2, 2))\nm = wrapped(m)\nm(1)\n", ["m"]),
     "no module": ("m = make()\nm(1)\nclass C:\n    def forward(self): pass\n", []),
@@ -53,6 +54,14 @@ def test_what_is_looked_at(name: str) -> None:
         assert [a.qualname for a in module.annotated] == expected
     assert len(SourceModule(HEAD + text, "f.py").previews()) == len(expected)
     compile(module.tree, "f.py", "exec")
+
+
+def test_a_file_that_makes_a_module_and_does_not_call_it(tmp_path: Path) -> None:
+    """Its layers say what it takes, which its class does not."""
+    (tmp_path / "net.py").write_text(HEAD + NET + "net = Net(8)\n")
+    (report,) = looked_at(tmp_path / "net.py").functions
+    assert report.function == "net" and len(report.graphs) == 1
+    assert [d.code for d in report.diagnostics] == ["FL921"]
 
 
 def test_a_file_that_defines_a_module(tmp_path: Path) -> None:

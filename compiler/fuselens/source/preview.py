@@ -1,4 +1,4 @@
-"""What a file that compiles nothing might compile: the modules that it makes and calls, else those that it defines.
+"""What a file that compiles nothing might compile: the modules that it makes and calls, else makes, else defines.
 
 A preview looks at the file as if its author had written the annotations: at ``forward`` of a class, or around what makes a
 module. Nothing of the file's text changes. Standard library only: the language server imports it.
@@ -29,7 +29,10 @@ class Candidate:
 
 def candidates(names: Names) -> list[Candidate]:
     """What a preview of the file would look at; nothing where the file names no module, in order of position."""
-    return list(_made(names)) or list(_defined(names))
+    calls = [n for n in names.nodes if isinstance(n, ast.Call)]
+    called = {n.func.id for n in calls if isinstance(n.func, ast.Name)}
+    passed = {a.id for n in calls for a in (*n.args, *(k.value for k in n.keywords)) if isinstance(a, ast.Name)}
+    return list(_made(names, called)) or list(_made(names, _assigned(names) - passed)) or list(_defined(names))
 
 
 def annotate(names: Names) -> None:
@@ -66,10 +69,14 @@ def _preamble(body: list[ast.stmt]) -> Iterator[ast.stmt]:
         yield node
 
 
-def _made(names: Names) -> Iterator[Candidate]:
-    """The first statement that gives a module to a name by which the file calls it, or to a trainer."""
-    calls = [n for n in names.nodes if isinstance(n, ast.Call)]
-    called = {n.func.id for n in calls if isinstance(n.func, ast.Name)}
+def _assigned(names: Names) -> set[str]:
+    """The names that statements outside of functions give values to."""
+    return set(assigned(names.tree.body))
+
+
+def _made(names: Names, wanted: set[str]) -> Iterator[Candidate]:
+    """The first statement that gives a module to each name that is wanted: those that the file calls, or, where it calls none,
+    those that it makes and does not pass on."""
     asked = {
         n.value.id for n in names.nodes
         if isinstance(n, ast.Attribute) and n.attr in _OF_A_MODULE and isinstance(n.value, ast.Name)
@@ -77,7 +84,7 @@ def _made(names: Names) -> Iterator[Candidate]:
     scopes = [names.tree, *(n for n in names.nodes if isinstance(n, Definition))]
     for scope in sorted(scopes, key=lambda s: getattr(s, "lineno", 0)):
         values = assigned(scope.body)
-        for name in sorted(called & values.keys(), key=lambda n: values[n][0].lineno):
+        for name in sorted(wanted & values.keys(), key=lambda n: values[n][0].lineno):
             for node in statements(scope.body):
                 if not isinstance(node, ast.Assign) or not _gives(node, name):
                     continue
