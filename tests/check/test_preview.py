@@ -33,7 +33,7 @@ class Net(nn.Module):
 CANDIDATES = {
     "defined": (NET, ["Net.forward"]),
     "made": (NET + "def main():\n    net = Net(8).to('cpu')\n    net(1)\n", ["main.<locals>.net"]),
-    "made and not called": (NET + "part = Part()\nnet = Net(8)\nshow(part)\n", ["net"]),
+    "made and not called": (NET + "piece = Part()\nnet = Net(8)\nshow(piece)\n", ["net"]),
     "made by a library": ("import timm\nm = timm.create('x')\nm.train()\nm(1)\n", ["m"]),
     "first of several": ("m = nn.Sequential(nn.Linear(2, 2))\nm = wrapped(m)\nm(1)\n", ["m"]),
     "no module": ("m = make()\nm(1)\nclass C:\n    def forward(self): pass\n", []),
