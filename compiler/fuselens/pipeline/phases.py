@@ -135,9 +135,10 @@ def _programmed(
         if absent:
             with run.stage("build.ptx"):
                 gpu.compile_for_absent(shown.ordered, shown.generated, run)
+        if program.generated.program is not None:
+            return call  # a host program in C++ takes numbers as they are
         floats, numbers = python_numbers(ran.module)
-        in_python = program.generated.program is None
-        return floats_as_tensors(call, floats, numbers, ran.ordered) if floats and in_python else call
+        return floats_as_tensors(call, floats, numbers, ran.ordered) if floats else call
 
     return bind, program.written
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -106,8 +107,7 @@ def through(stages: Sequence[Stage], work: Work, *, quiet: bool = False) -> Work
         if stage.verify is not None and run.config.strict:
             stage.verify(work)
         if stage.show is not None and not quiet:
-            show, made = stage.show, work
-            run.record(stage.name, stage.suffix, lambda show=show, made=made: show(made))
+            run.record(stage.name, stage.suffix, partial(stage.show, work))
     return work
 
 
