@@ -29,8 +29,8 @@ def run(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, str, BaseEx
     return result, out.getvalue(), error, given
 
 
-def check(fn: Callable[..., Any], *calls: tuple[Any, ...], backend: str = "eager", breaks: int | None = None,
-          graphs: int | None = None, **options: Any) -> Report:  # fmt: skip
+def agrees_with_eager(fn: Callable[..., Any], *calls: tuple[Any, ...], backend: str = "eager", breaks: int | None = None,
+                      graphs: int | None = None, **options: Any) -> Report:  # fmt: skip
     """Calls ``fn`` eagerly and compiled with each argument tuple, twice over (the second time from the cache)."""
     compiled = fuselens.compile(fn, backend=backend, options=None, **options)
     report = compiled.__fuselens__.recorder.report

@@ -12,7 +12,7 @@ import fuselens
 from fuselens.record.report import Diagnostic
 from tests.support.tensors import t
 
-from .harness import check
+from .harness import agrees_with_eager
 
 
 def text_of(diagnostic: Diagnostic) -> str:
@@ -31,7 +31,7 @@ def toy(a, b):
 
 
 def test_toy_breaks_at_its_condition_and_resumes_on_both_sides():
-    report = check(toy, (t(8), t(8).abs()), (t(8), -t(8).abs()), breaks=1, graphs=3)
+    report = agrees_with_eager(toy, (t(8), t(8).abs()), (t(8), -t(8).abs()), breaks=1, graphs=3)
     (found,) = report.breaks
     assert found.code == "FL101"
     assert text_of(found) == "b.sum() < 0"
@@ -295,7 +295,7 @@ CASES = [
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize(("fn", "args", "breaks"), CASES, ids=lambda v: getattr(v, "__name__", ""))
 def test_same_as_eager(fn, args, breaks, backend):
-    check(fn, args, breaks=breaks, backend=backend)
+    agrees_with_eager(fn, args, breaks=breaks, backend=backend)
 
 
 @pytest.mark.parametrize(
@@ -309,13 +309,13 @@ def test_same_as_eager(fn, args, breaks, backend):
 )  # fmt: skip
 def test_code_and_position(fn, code, text):
     args = (t(3, 4),) if fn is wrong_shapes else (t(4), t(4)) if fn is toy else (t(4),)
-    report = check(fn, args)
+    report = agrees_with_eager(fn, args)
     assert report.breaks[0].code == code
     assert text_of(report.breaks[0]) == text
 
 
 def test_break_in_a_callee_names_both_frames():
-    report = check(nested_call_breaks, (t(3),))
+    report = agrees_with_eager(nested_call_breaks, (t(3),))
     found = report.breaks[0]
     assert [f.function for f in found.stack] == ["nested_call_breaks", "inner_prints"]
     assert text_of(found) == 'print("inner")'
@@ -337,12 +337,12 @@ def test_module_state_is_as_eager_leaves_it():
 
 
 def test_recompile_is_recorded_with_the_guard_that_failed():
-    report = check(lambda x, n: x * n, (t(3), 2), (t(3), 3))
+    report = agrees_with_eager(lambda x, n: x * n, (t(3), 2), (t(3), 3))
     assert any(d.code == "FL201" and "n: expected 2, found 3" in d.message for d in report.diagnostics)
 
 
 def test_recompile_limit_falls_back_to_eager():
-    report = check(lambda x, n: x * n, *[(t(3), i + 0.5) for i in range(12)], dynamic=False)
+    report = agrees_with_eager(lambda x, n: x * n, *[(t(3), i + 0.5) for i in range(12)], dynamic=False)
     assert any(d.code == "FL202" for d in report.diagnostics)
     assert len(report.graphs) == 8
 
@@ -398,8 +398,8 @@ HOLDER = Holder()
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_effects_on_arguments(backend):
-    check(appends, ([t(3)], t(3)), breaks=0, backend=backend)
-    check(updates, ({"old": t(3)}, t(3)), breaks=0, backend=backend)
+    agrees_with_eager(appends, ([t(3)], t(3)), breaks=0, backend=backend)
+    agrees_with_eager(updates, ({"old": t(3)}, t(3)), breaks=0, backend=backend)
 
 
 def test_effects_on_objects():

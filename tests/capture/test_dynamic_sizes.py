@@ -11,7 +11,7 @@ from torch import nn
 
 import fuselens
 from fuselens.record.report import Report
-from tests.capture.harness import check
+from tests.capture.harness import agrees_with_eager
 
 
 def compilations(report: Report) -> int:
@@ -114,23 +114,23 @@ def test_dynamic_true_needs_one(make):
 
 @pytest.mark.parametrize("make", [m for m in MAKERS if m is not with_history], ids=lambda m: m.__name__)
 def test_sizes_zero_and_one(make):
-    check(combine, *[make(n) for n in (4, 1, 0, 7, 1, 0)])
+    agrees_with_eager(combine, *[make(n) for n in (4, 1, 0, 7, 1, 0)])
 
 
 def test_dynamic_false_never_is():
-    report = check(combine, *[rows(n) for n in SIZES], dynamic=False)
+    report = agrees_with_eager(combine, *[rows(n) for n in SIZES], dynamic=False)
     assert compilations(report) == len(SIZES) and not report.symbols
 
 
 def test_broadcasting_against_one():
-    check(
+    agrees_with_eager(
         lambda x, y: x + y,
         *[(torch.randn(n, 4), torch.randn(m, 4)) for n, m in ((3, 3), (5, 5), (5, 1), (1, 7), (6, 6))],
     )
 
 
 def test_a_relation_of_sizes_is_guarded():
-    check(lambda x, y: x @ y if x.shape[1] == y.shape[0] else x, *[
+    agrees_with_eager(lambda x, y: x @ y if x.shape[1] == y.shape[0] else x, *[
         (torch.randn(3, k), torch.randn(m, 2)) for k, m in ((4, 4), (5, 5), (6, 7), (8, 8))
     ])  # fmt: skip
 
@@ -170,7 +170,7 @@ def test_resume_functions_inherit_symbols():
         print("between")
         return (y + x).sum(0) * y.shape[0]
 
-    report = check(fn, *[rows(n) for n in SIZES])
+    report = agrees_with_eager(fn, *[rows(n) for n in SIZES])
     assert compilations(report) <= 3
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.tensors import t
 
-from .harness import check
+from .harness import agrees_with_eager
 
 
 def catches(x, k):
@@ -202,7 +202,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c[0].__name__)
 def test_same_as_eager(case):
-    check(*case)
+    agrees_with_eager(*case)
 
 
 IN_KERNELS = [catches_from_callee]
@@ -211,4 +211,4 @@ IN_KERNELS = [catches_from_callee]
 @pytest.mark.parametrize("backend", ["aot_eager", "fuselens"])
 @pytest.mark.parametrize("case", [c for c in CASES if c[0] in IN_KERNELS], ids=lambda c: c[0].__name__)
 def test_same_as_eager_when_lowered(case, backend):
-    check(*case, backend=backend)
+    agrees_with_eager(*case, backend=backend)

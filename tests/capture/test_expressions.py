@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.support.tensors import t
 
-from .harness import check
+from .harness import agrees_with_eager
 
 
 def truthiness(x, v=None):
@@ -120,4 +120,4 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c[0].__name__)
 def test_same_as_eager(case):
-    check(*case)
+    agrees_with_eager(*case)

@@ -16,7 +16,7 @@ import torch
 from tests.support.functions import prints_and_adds
 from tests.support.tensors import t
 
-from .harness import check
+from .harness import agrees_with_eager
 
 
 def returns_lambda(x):
@@ -260,4 +260,4 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c[0].__name__)
 def test_same_as_eager(case):
-    check(*case)
+    agrees_with_eager(*case)

@@ -690,7 +690,7 @@ def growth(work: Callable[[int], None], warm: int, n: int) -> tuple[int, int]:
     return kept, len(gc.get_objects()) - objects
 
 
-@pytest.mark.parametrize("n", [2_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("n", [2_000, pytest.param(100_000, marks=[pytest.mark.sweep, pytest.mark.timeout(900)])])
 def test_calls_leak_nothing(n: int) -> None:
     m, x, y = Block(), t(2, 3), t(4, 3)
     f = fuselens.compile(m, backend="eager", dynamic=False)

@@ -11,7 +11,7 @@ from torch import nn
 
 import fuselens
 
-from .harness import check
+from .harness import agrees_with_eager
 
 X = torch.arange(4.0)
 
@@ -100,12 +100,12 @@ def left_inside_nested_try(x):
     "fn", [left_in_zip, left_inside_except, left_inside_finally, left_inside_broad_except, left_inside_nested_try]
 )
 def test_generators_left_behind(fn):
-    check(fn, (X,))
+    agrees_with_eager(fn, (X,))
 
 
 @pytest.mark.parametrize("fn", [left_in_zip, left_inside_except, left_inside_nested_try])
 def test_generators_that_close_quietly_do_not_break(fn):
-    check(fn, (X,), breaks=0)
+    agrees_with_eager(fn, (X,), breaks=0)
 
 
 class Output(OrderedDict):
@@ -206,11 +206,11 @@ OPTIONS, GUARDED, KNOWS = options(), options(Guarded), Knows()
 
 @pytest.mark.parametrize("fn", [deep, shallow, containers, setter_does_not_run])
 def test_copies(fn):
-    check(fn, (X,), breaks=0)
+    agrees_with_eager(fn, (X,), breaks=0)
 
 
 def test_copies_made_in_their_own_way():
-    check(own_ways, (X,))
+    agrees_with_eager(own_ways, (X,))
 
 
 def test_copies_leave_the_frame():
@@ -263,8 +263,8 @@ class MadeInside(nn.Module):
 
 
 def test_modules_made_while_tracing():
-    check(Stack(), (X, 2), (X, 3), breaks=0)
-    check(MadeInside(), (X,), breaks=0)
+    agrees_with_eager(Stack(), (X, 2), (X, 3), breaks=0)
+    agrees_with_eager(MadeInside(), (X,), breaks=0)
 
 
 ANNOTATION, ALIAS = int | None, list[int]
@@ -274,7 +274,7 @@ def test_annotations():
     def f(x):
         return x + len(ANNOTATION.__args__), int in ANNOTATION.__args__, ALIAS.__origin__ is list
 
-    check(f, (X,), breaks=0)
+    agrees_with_eager(f, (X,), breaks=0)
 
 
 def test_copy_of_an_instance_dictionary():
@@ -283,7 +283,7 @@ def test_copy_of_an_instance_dictionary():
         made["names"].append("c")
         return x + made["depth"], made["names"], OPTIONS.names
 
-    check(f, (X,), breaks=0)
+    agrees_with_eager(f, (X,), breaks=0)
 
 
 def test_operators_whose_shape_rule_is_in_python():
@@ -291,14 +291,14 @@ def test_operators_whose_shape_rule_is_in_python():
         return bias.baddbmm(batch1=a, batch2=b, beta=0.5, alpha=2.0)
 
     calls = [(torch.ones(n, 1, 3), torch.ones(n, 2, 4), torch.ones(n, 4, 3)) for n in (2, 5, 6)]
-    check(f, *calls, breaks=0)
+    agrees_with_eager(f, *calls, breaks=0)
 
 
 def test_map_over_nothing():
     def f(x, y):
         return torch.vmap(lambda a, b: (a * b, a.sum()))(x, y), torch.vmap(torch.sin, in_dims=1)(x)
 
-    check(f, (torch.ones(0, 3), torch.ones(0, 3)), (torch.ones(2, 3), torch.ones(2, 3)), breaks=0)
+    agrees_with_eager(f, (torch.ones(0, 3), torch.ones(0, 3)), (torch.ones(2, 3), torch.ones(2, 3)), breaks=0)
 
 
 @functools.lru_cache
@@ -323,7 +323,7 @@ SWITCH, SEEN = True, []
 
 def test_pure_functions_with_a_cache():
     available.cache_clear()
-    check(lambda x: x + 1 if available("sin") and not available(name="sine") else x, (X,), breaks=0)
+    agrees_with_eager(lambda x: x + 1 if available("sin") and not available(name="sine") else x, (X,), breaks=0)
 
 
 def test_functions_with_a_cache_and_effects():
@@ -332,7 +332,7 @@ def test_functions_with_a_cache_and_effects():
         noisy.cache_clear()
         return x * counted(3) + counted(3) + noisy(2), SEEN[-1:]
 
-    check(f, (X,))
+    agrees_with_eager(f, (X,))
 
 
 def test_what_a_cache_gives_is_guarded(monkeypatch):
@@ -352,4 +352,4 @@ def scripted(x: torch.Tensor, n: int) -> torch.Tensor:
 
 
 def test_scripted_functions_are_followed():
-    check(lambda x: scripted(x, 3).sin(), (torch.randn(3, 4),), (torch.randn(3, 4),), breaks=0)
+    agrees_with_eager(lambda x: scripted(x, 3).sin(), (torch.randn(3, 4),), (torch.randn(3, 4),), breaks=0)

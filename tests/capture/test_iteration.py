@@ -16,7 +16,7 @@ import pytest
 from tests.support.functions import prints_and_adds
 from tests.support.tensors import t
 
-from .harness import check
+from .harness import agrees_with_eager
 
 
 def appends_while_iterating(x):
@@ -411,7 +411,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c[0].__name__)
 def test_same_as_eager(case):
-    check(*case)
+    agrees_with_eager(*case)
 
 
 IN_KERNELS = [appends_while_iterating, lists_appended_across_many_breaks, nested_breaks]
@@ -420,4 +420,4 @@ IN_KERNELS = [appends_while_iterating, lists_appended_across_many_breaks, nested
 @pytest.mark.parametrize("backend", ["aot_eager", "fuselens"])
 @pytest.mark.parametrize("case", [c for c in CASES if c[0] in IN_KERNELS], ids=lambda c: c[0].__name__)
 def test_same_as_eager_when_lowered(case, backend):
-    check(*case, backend=backend)
+    agrees_with_eager(*case, backend=backend)

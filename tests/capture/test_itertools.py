@@ -14,7 +14,7 @@ import pytest
 import fuselens
 from tests.support.cases import Cases, error
 
-from .harness import check
+from .harness import agrees_with_eager
 
 CASES = Cases()
 case = CASES.add
@@ -89,4 +89,4 @@ def loop_over_itertools_with_a_break(x):
 
 @pytest.mark.parametrize(("function", "calls", "breaks"), CASES)
 def test_library(function: Any, calls: Any, breaks: int | None) -> None:
-    check(function, *calls, breaks=breaks)
+    agrees_with_eager(function, *calls, breaks=breaks)

@@ -12,7 +12,7 @@ import torch
 
 import fuselens
 
-from .harness import check
+from .harness import agrees_with_eager
 
 # without `from __future__ import annotations`
 PROGRAMS = """
@@ -78,12 +78,12 @@ def programs() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["wrapped", "asked_for", "changed"])
 def test_captured_whole(name: str) -> None:
-    check(programs()[name], (torch.ones(2),), breaks=0)
+    agrees_with_eager(programs()[name], (torch.ones(2),), breaks=0)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="older versions evaluate annotations when a function is made")
 def test_what_is_not_asked_for_is_not_evaluated() -> None:
-    check(programs()["unknown"], (torch.ones(2),), breaks=0)
+    agrees_with_eager(programs()["unknown"], (torch.ones(2),), breaks=0)
 
 
 def test_functions_keep_their_annotations() -> None:
@@ -115,7 +115,7 @@ def test_an_annotation_that_fails_is_asked_for_eagerly() -> None:
     exec(compile(source, "annotated.py", "exec", dont_inherit=True), namespace)
     existing = namespace["existing"]
     del namespace["NotThere"]
-    check(asks, (torch.ones(2),))
+    agrees_with_eager(asks, (torch.ones(2),))
 
 
 def test_wraps_copies_what_makes_them() -> None:
@@ -129,4 +129,4 @@ def test_wraps_copies_what_makes_them() -> None:
     def scaled(a: torch.Tensor) -> torch.Tensor:
         return a * 2
 
-    check(f, (torch.ones(2),), breaks=0)
+    agrees_with_eager(f, (torch.ones(2),), breaks=0)

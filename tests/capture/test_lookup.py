@@ -10,7 +10,7 @@ import torch
 
 import fuselens
 
-from .harness import check
+from .harness import agrees_with_eager
 
 X = torch.arange(4.0)
 
@@ -47,12 +47,12 @@ def test_overridden_getattribute(kind):
     def f(x):
         return x * thing.width + thing.hidden_size
 
-    check(f, (X,), breaks=0)
+    agrees_with_eager(f, (X,), breaks=0)
 
 
 def test_methods_behind_getattribute():
     thing = Counting()
-    check(lambda x: x + thing.doubled(), (X,), breaks=0)
+    agrees_with_eager(lambda x: x + thing.doubled(), (X,), breaks=0)
 
 
 def test_what_getattribute_read_is_guarded():
@@ -83,7 +83,7 @@ def test_getattribute_that_breaks():
             return object.__getattribute__(self, key)
 
     thing = Loud()
-    check(lambda x: x * thing.value + 1, (X,))
+    agrees_with_eager(lambda x: x * thing.value + 1, (X,))
 
 
 class Plain:
@@ -110,8 +110,8 @@ def test_instance_dictionary():
     def g(x):
         return {k: x + v for k, v in thing.__dict__.items()}
 
-    check(f, (X,))
-    check(g, (X,), breaks=0)
+    agrees_with_eager(f, (X,))
+    agrees_with_eager(g, (X,), breaks=0)
 
 
 def test_instance_dictionary_is_guarded():
@@ -144,7 +144,7 @@ def test_instance_dictionary_shows_assignments():
         thing.a = x.shape[0]
         return x + thing.__dict__["a"]
 
-    check(f, (X,), breaks=0)
+    agrees_with_eager(f, (X,), breaks=0)
 
 
 GLOBAL = Plain()
@@ -159,7 +159,7 @@ def test_function_code():
         names = wrapped.__code__.co_varnames
         return x + names.index("b") + wrapped.__code__.co_argcount, "key" in names
 
-    check(f, (X,), breaks=0)
+    agrees_with_eager(f, (X,), breaks=0)
 
 
 class Base:
@@ -184,7 +184,7 @@ class Captured(Base):
 
 @pytest.mark.parametrize("kind", [Derived, Captured])
 def test_super_after_a_break(kind):
-    check(kind().f, (X,))
+    agrees_with_eager(kind().f, (X,))
 
 
 def test_super_of_a_builtin_method():
@@ -199,7 +199,7 @@ def test_super_of_a_builtin_method():
 
     thing = Chatty()
     thing.value = 2
-    check(lambda x: x * thing.value, (X,))
+    agrees_with_eager(lambda x: x * thing.value, (X,))
 
 
 def test_attributes_of_a_tensor():
@@ -230,8 +230,8 @@ def test_number_grows_by_a_tensor():
         count += x.sum()
         return total, scale, count, before
 
-    check(f, (X,), breaks=0)
-    check(f, (X,), (torch.arange(6.0),), (torch.arange(7.0),), breaks=0, dynamic=True)
+    agrees_with_eager(f, (X,), breaks=0)
+    agrees_with_eager(f, (X,), (torch.arange(6.0),), (torch.arange(7.0),), breaks=0, dynamic=True)
 
 
 def test_weight_normalisation():
@@ -241,7 +241,7 @@ def test_weight_normalisation():
     def f(x):
         return torch._weight_norm(direction, x[:3].reshape(3, 1), 0)
 
-    check(f, (X,), breaks=0)
+    agrees_with_eager(f, (X,), breaks=0)
 
 
 def scaled(x, factor=2.0, *, shift=0):
@@ -264,8 +264,8 @@ def test_signature():
         kinds = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters.values()]
         return x + len(parameters), "shift" in parameters, kinds, parameters["factor"].default
 
-    check(f, (X,), breaks=0)
-    check(Chunked(), (X,), breaks=0)
+    agrees_with_eager(f, (X,), breaks=0)
+    agrees_with_eager(Chunked(), (X,), breaks=0)
 
 
 def test_signature_is_guarded():
@@ -354,4 +354,4 @@ def test_attributes_set_while_tracing_fit_protocols():
         others = isinstance(rectangle, Sized2D), isinstance(Square(), (int, Sized2D))
         return x + 1, before, isinstance(made, Sized2D), isinstance(Rectangle(1, 2), Sized2D), others
 
-    check(f, (torch.ones(2),), breaks=0)
+    agrees_with_eager(f, (torch.ones(2),), breaks=0)

@@ -10,7 +10,7 @@ import torch
 
 import fuselens
 
-from .harness import check
+from .harness import agrees_with_eager
 
 x = torch.tensor([1.0, -2.0, 3.0])
 
@@ -73,7 +73,7 @@ class Named(torch.nn.Module):
     "fn", [logs_usage, wraps_an_existing_function, defaults, asks_for_absent_attributes, Named(), Scripted()]
 )
 def test_captured_whole(fn):
-    check(fn, (x,), breaks=0)
+    agrees_with_eager(fn, (x,), breaks=0)
 
 
 def test_class_of_a_made_function():
@@ -83,7 +83,7 @@ def test_class_of_a_made_function():
 
         return local(x), local.__class__, isinstance(local, scaled.__class__)
 
-    check(f, (x,), breaks=0)
+    agrees_with_eager(f, (x,), breaks=0)
 
 
 @pytest.mark.parametrize("part", ["annotations", "defaults", "attribute"])

@@ -14,7 +14,7 @@ import torch
 
 from tests.support.tensors import t
 
-from .harness import check
+from .harness import agrees_with_eager
 
 
 def number_results(x, k):
@@ -100,7 +100,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c[0].__name__)
 def test_same_as_eager(case):
-    check(*case)
+    agrees_with_eager(*case)
 
 
 IN_KERNELS = [size_arithmetic]
@@ -109,4 +109,4 @@ IN_KERNELS = [size_arithmetic]
 @pytest.mark.parametrize("backend", ["aot_eager", "fuselens"])
 @pytest.mark.parametrize("case", [c for c in CASES if c[0] in IN_KERNELS], ids=lambda c: c[0].__name__)
 def test_same_as_eager_when_lowered(case, backend):
-    check(*case, backend=backend)
+    agrees_with_eager(*case, backend=backend)

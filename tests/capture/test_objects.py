@@ -17,7 +17,7 @@ import torch
 
 from tests.support.tensors import t
 
-from .harness import check
+from .harness import agrees_with_eager
 
 
 @dataclasses.dataclass
@@ -354,7 +354,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c[0].__name__)
 def test_same_as_eager(case):
-    check(*case)
+    agrees_with_eager(*case)
 
 
 IN_KERNELS = [writes_object, operators_on_argument, writes_then_breaks]
@@ -363,4 +363,4 @@ IN_KERNELS = [writes_object, operators_on_argument, writes_then_breaks]
 @pytest.mark.parametrize("backend", ["aot_eager", "fuselens"])
 @pytest.mark.parametrize("case", [c for c in CASES if c[0] in IN_KERNELS], ids=lambda c: c[0].__name__)
 def test_same_as_eager_when_lowered(case, backend):
-    check(*case, backend=backend)
+    agrees_with_eager(*case, backend=backend)

@@ -123,7 +123,7 @@ def trained(compile_: Callable[[Any], Any], name: str, kwargs: dict[str, Any], m
     return losses, values, detached, gradients
 
 
-def check(name: str, kwargs: dict[str, Any], mode: str, backend: str = "eager") -> list[report.Diagnostic]:
+def training_agrees(name: str, kwargs: dict[str, Any], mode: str, backend: str = "eager") -> list[report.Diagnostic]:
     """Asserts that training agrees with eager; what the report says of graphs that ran eagerly."""
     if name == "Adafactor" and kwargs.get("foreach") and torch.__version__ < "2.12":
         pytest.skip("this torch leaves out the dtype while compiling, and then asserts it")
@@ -159,29 +159,29 @@ def _id(value: Any) -> str | None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "description", "kwargs", "mode"), IN_CI, ids=_id)
 def test_trains_as_eager(name: str, description: str, kwargs: dict[str, Any], mode: str) -> None:
-    check(name, kwargs, mode)
+    training_agrees(name, kwargs, mode)
 
 
 @pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "description", "kwargs", "mode"), CASES, ids=_id)
 def test_all_train_as_eager(name: str, description: str, kwargs: dict[str, Any], mode: str) -> None:
-    check(name, kwargs, mode)
+    training_agrees(name, kwargs, mode)
 
 
-def check_by_default(name: str, kwargs: dict[str, Any], mode: str) -> None:
-    refusals = check(name, kwargs, mode, "fuselens")
+def training_agrees_by_default(name: str, kwargs: dict[str, Any], mode: str) -> None:
+    refusals = training_agrees(name, kwargs, mode, "fuselens")
     assert kwargs.get("fused") or not refusals, refusals
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "description", "kwargs", "mode"), IN_CI[::5], ids=_id)
 def test_trains_by_default(name: str, description: str, kwargs: dict[str, Any], mode: str) -> None:
-    check_by_default(name, kwargs, mode)
+    training_agrees_by_default(name, kwargs, mode)
 
 
 @pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "description", "kwargs", "mode"), CASES, ids=_id)
 def test_all_train_by_default(name: str, description: str, kwargs: dict[str, Any], mode: str) -> None:
-    check_by_default(name, kwargs, mode)
+    training_agrees_by_default(name, kwargs, mode)

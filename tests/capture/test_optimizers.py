@@ -13,7 +13,7 @@ from torch import nn, optim
 import fuselens
 from fuselens.inputs import comparison
 
-from .harness import check
+from .harness import agrees_with_eager
 from .programs import t
 
 STEPS = 20
@@ -104,6 +104,6 @@ def test_numbers_in_tensors(function: Callable[..., Any], shape: tuple[int, ...]
     for kind, other, number in [(k, o, n) for k in kinds for o in kinds[:1] for n in kinds[:2]]:
         x, y = (t(5, seed=i)[: 5 if shape else 1].reshape(shape) for i in (1, 2))
         x, y = x.to(kind), y.to(other).abs() + 1
-        report = check(function, (x, y, torch.tensor(0.37, dtype=number)))
+        report = agrees_with_eager(function, (x, y, torch.tensor(0.37, dtype=number)))
         assert not report.breaks
-    check(function, (torch.ones(3, dtype=torch.int64), torch.ones(3, dtype=torch.int64), torch.tensor(2)))
+    agrees_with_eager(function, (torch.ones(3, dtype=torch.int64), torch.ones(3, dtype=torch.int64), torch.tensor(2)))

@@ -36,7 +36,7 @@ def agree(count: int, seed: int) -> int:
 
 @pytest.mark.timeout(600)
 def test_a_sample_of_programs() -> None:
-    assert agree(150, seed=0) == 150
+    assert agree(75, SEED) == 75
 
 
 @pytest.mark.sweep

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from tests.support.tensors import t
 
-from .harness import check
+from .harness import agrees_with_eager
 
 GLOBAL_SCALE = 3.0
 GLOBAL_TENSOR = torch.arange(4.0)
@@ -350,15 +350,15 @@ CASES = [
 
 @pytest.mark.parametrize(("fn", "args"), CASES, ids=lambda v: getattr(v, "__name__", ""))
 def test_one_graph(fn, args):
-    check(fn, args, breaks=0)
+    agrees_with_eager(fn, args, breaks=0)
 
 
 @pytest.mark.parametrize(("fn", "args"), CASES, ids=lambda v: getattr(v, "__name__", ""))
 def test_through_autograd(fn, args):
-    check(fn, args, backend="aot_eager", breaks=0)
+    agrees_with_eager(fn, args, backend="aot_eager", breaks=0)
 
 
 @pytest.mark.parametrize(("fn", "args"), CASES, ids=lambda v: getattr(v, "__name__", ""))
 def test_through_kernels(fn, args):
-    report = check(fn, args, backend="fuselens", breaks=0)
+    report = agrees_with_eager(fn, args, backend="fuselens", breaks=0)
     assert not [d for d in report.diagnostics if d.code in ("FL301", "FL404", "FL402")], report.diagnostics

@@ -11,7 +11,7 @@ import torch
 
 import fuselens
 
-from .harness import check
+from .harness import agrees_with_eager
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 14), reason="template strings came with Python 3.14")
 
@@ -92,7 +92,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("name", ["made", "rendered", "joined", "by_constructor", "from_outside"])
 def test_captured_whole(programs: Any, name: str) -> None:
-    check(getattr(programs, name), (torch.ones(2), 3), breaks=0)
+    agrees_with_eager(getattr(programs, name), (torch.ones(2), 3), breaks=0)
 
 
 def test_leaves_the_frame(programs: Any) -> None:
@@ -106,7 +106,7 @@ def test_leaves_the_frame(programs: Any) -> None:
 
 
 def test_across_a_break(programs: Any) -> None:
-    check(programs.across_a_break, (torch.ones(2), 3), breaks=1)
+    agrees_with_eager(programs.across_a_break, (torch.ones(2), 3), breaks=1)
 
 
 def test_arguments_are_guarded(programs: Any) -> None:

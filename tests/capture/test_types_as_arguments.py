@@ -26,7 +26,7 @@ def outcome(fn: Callable[[torch.Tensor], Any]) -> Any:
         return type(e)
 
 
-def check(fn: Callable[[torch.Tensor], Any], backend: Any) -> None:
+def outcome_agrees(fn: Callable[[torch.Tensor], Any], backend: Any) -> None:
     torch.manual_seed(0)
     expected = outcome(fn)
     compiled = fuselens.compile(
@@ -122,7 +122,7 @@ CASES: dict[str, Callable[[torch.Tensor], Any]] = {
 @pytest.mark.parametrize("backend", BACKENDS, ids=["eager", "aot_eager", "fuselens", "own"])
 @pytest.mark.parametrize("name", CASES)
 def test_arguments(name: str, backend: Any) -> None:
-    check(CASES[name], backend)
+    outcome_agrees(CASES[name], backend)
 
 
 def test_classes_stay_classes_for_the_programs_own_functions() -> None:

@@ -16,7 +16,7 @@ import torch
 from tests.support.functions import prints_and_adds
 from tests.support.tensors import t
 
-from .harness import check
+from .harness import agrees_with_eager
 
 
 class Ctx:
@@ -141,7 +141,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c[0].__name__)
 def test_same_as_eager(case):
-    check(*case)
+    agrees_with_eager(*case)
 
 
 IN_KERNELS = [grad_contexts]
@@ -150,4 +150,4 @@ IN_KERNELS = [grad_contexts]
 @pytest.mark.parametrize("backend", ["aot_eager", "fuselens"])
 @pytest.mark.parametrize("case", [c for c in CASES if c[0] in IN_KERNELS], ids=lambda c: c[0].__name__)
 def test_same_as_eager_when_lowered(case, backend):
-    check(*case, backend=backend)
+    agrees_with_eager(*case, backend=backend)

@@ -23,6 +23,7 @@ from fuselens.ir.verify import verify
 from fuselens.runtime import program
 from fuselens.runtime.build import host_isa
 from fuselens.runtime.compile_graph import Built, build
+from tests.support.tensors import assert_same
 
 DTYPES = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
@@ -47,7 +48,7 @@ def compiled(graph: Graph, isa: str = "") -> Built:
     return build(graph, generate(graph, "cpu", isa or ISA, cpp_host=cpp_host), config())
 
 
-def check(
+def agrees_with_evaluator(
     text: str | Graph, inputs: Sequence[Any], isa: str = "", rtol: float | None = None, atol: float | None = None
 ) -> tuple[Any, ...]:
     """Compiles the graph, runs it, and compares each output with the evaluator's. Returns the outputs."""
@@ -55,12 +56,7 @@ def check(
     verify(graph)
     expected = evaluate(graph, [clone(i) for i in inputs])
     found = compiled(graph, isa).call(tuple(clone(i) for i in inputs))
-    for f, e in zip(found, expected, strict=True):
-        if isinstance(e, Tensor):
-            torch.testing.assert_close(f, e, rtol=rtol, atol=atol, equal_nan=True)
-            assert f.stride() == e.stride()
-        else:
-            assert f == e
+    assert_same(found, expected, rtol=rtol, atol=atol)
     return found
 
 

@@ -14,7 +14,7 @@ from fuselens.ir.evaluate import evaluate
 from fuselens.ir.text import parse, show
 from fuselens.ir.verify import IRError, verify
 
-from .graphs import ISA, check
+from .graphs import ISA, agrees_with_evaluator
 
 PRODUCT = """
 graph product symbols [s0 = x.0 hint 37]
@@ -62,13 +62,13 @@ def z(*shape: int, dtype: torch.dtype = torch.complex64) -> Tensor:
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 37, 1000])
 def test_products(n: int) -> None:
     x, y = z(n), z(n)
-    (found,) = check(PRODUCT, (x, y))
+    (found,) = agrees_with_evaluator(PRODUCT, (x, y))
     torch.testing.assert_close(found, x * y)
 
 
 def test_sums_of_parts() -> None:
     x = z(9, 21, dtype=torch.complex128)
-    re, im = check(PARTS, (x,))
+    re, im = agrees_with_evaluator(PARTS, (x,))
     torch.testing.assert_close(torch.complex(re, im), x.sum(-1))
 
 
@@ -78,7 +78,7 @@ def test_two_parts_are_one_access(isa: str) -> None:
     wide = ISAS[isa].register > 0
     assert ("load_pairs" in text) == ("store_pairs" in text) == wide
     if isa in (ISA, "sse2", "scalar"):
-        check(PRODUCT, (z(37), z(37)), isa=isa)
+        agrees_with_evaluator(PRODUCT, (z(37), z(37)), isa=isa)
 
 
 def test_triton() -> None:

@@ -29,7 +29,7 @@ def on_gpu(graph: Graph) -> Graph:
     return graph.replace(buffers={n: dataclasses.replace(b, device="cuda") for n, b in graph.buffers.items()})
 
 
-def check(text: str, inputs: Sequence[Any], tolerance: float = 1e-5) -> None:
+def agrees_on_gpu(text: str, inputs: Sequence[Any], tolerance: float = 1e-5) -> None:
     graph = parse(text)
     expected = evaluate(graph, [i.clone() for i in inputs])
     moved = on_gpu(graph)
@@ -47,7 +47,7 @@ def test_reductions() -> None:
         for layout in ("rows", "columns", "all"):
             for shape in ((3, 70), (40, 5), (300, 2000)):
                 if kind != "prod" or shape[0] < 300:
-                    check(reduction(kind, "f32", layout), [sample("f32", shape, kind)], 1e-3)
+                    agrees_on_gpu(reduction(kind, "f32", layout), [sample("f32", shape, kind)], 1e-3)
 
 
 def test_norms() -> None:
@@ -57,11 +57,11 @@ def test_norms() -> None:
         static = static.replace("s0", "5").replace("s1", "300")
         x = torch.randn(5, 300).to(torch.bfloat16 if dtype == "bf16" else torch.float16)
         for form in (text, static):
-            check(form, [x, torch.randn(300)], 1e-2)
+            agrees_on_gpu(form, [x, torch.randn(300)], 1e-2)
 
 
 def test_transposed_tile_and_operators() -> None:
-    check(
+    agrees_on_gpu(
         """graph g symbols [s0 = arg0.0 hint 64]
   input arg0: f32[s0, 70] strides [1, s0]
   input arg1: f32[70, 70] strides [70, 1]

@@ -8,14 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from fuselens.codegen.cpu import tiles
-from fuselens.codegen.cpu.choices import streams
+from fuselens.codegen.cpu.choices import streams, tiles
 from fuselens.codegen.cpu.cpp import to_cpp
 from fuselens.codegen.generate import generate
 from fuselens.ir.text import parse
 from fuselens.runtime.compile_graph import build
 
-from .graphs import DTYPES, ISA, SIXTEEN, check, compiled, config
+from .graphs import DTYPES, ISA, SIXTEEN, agrees_with_evaluator, compiled, config
 
 
 @pytest.mark.parametrize("isa", [ISA, "scalar"])
@@ -40,7 +39,7 @@ def test_broadcast_and_transpose(isa: str) -> None:
 """
     for s0, s1 in ((1, 1), (3, 5), (64, 33), (7, 8), (0, 4), (200, 300)):
         x = torch.randn(s1, s0).t()
-        check(text, [x, torch.randn(s1), torch.randn(s0, 1), torch.tensor(0.3)], isa, 1e-6, 1e-6)
+        agrees_with_evaluator(text, [x, torch.randn(s1), torch.randn(s0, 1), torch.tensor(0.3)], isa, 1e-6, 1e-6)
 
 
 TRANSPOSES = """graph g symbols [s0 = arg0.0 hint 1, s1 = arg0.1 hint 300, s2 = arg0.2 hint 290]
@@ -87,7 +86,7 @@ def test_transposes_go_through_tiles(dtype: str, isa: str, distance: str) -> Non
     for s0, s1, s2 in ((1, 1, 1), (2, 96, 80), (3, 7, 131), (1, 65, 3), (2, 64, 128), (0, 5, 5), (2, 0, 3)):
         x, y = (torch.randint(0, 2, (s0, s1, s2)) if dtype == "bool" else torch.randn(s0, s1, s2) * 20 for _ in "xy")
         x, y = x.to(DTYPES[dtype]).mT.contiguous().mT.as_strided((s0, s1, s2), (s1 * s2, 1, s1)), y.to(DTYPES[dtype])
-        check(text, [x, y, torch.randn(s1)], isa, 0, 0)
+        agrees_with_evaluator(text, [x, y, torch.randn(s1)], isa, 0, 0)
 
 
 @pytest.mark.usefixtures("distance")
@@ -110,7 +109,7 @@ def test_tiles_of_any_strides(dtype: str, rows: int, columns: int, isa: str) -> 
   return buf0
 """
     inputs = [(torch.randn(s) * 20).to(DTYPES[dtype]) for s in ((2, rows, columns), (2, columns, rows))]
-    check(text, inputs, isa, 0, 0)
+    agrees_with_evaluator(text, inputs, isa, 0, 0)
 
 
 @pytest.mark.usefixtures("distance")
@@ -129,7 +128,7 @@ def test_functions_of_several_vectors_in_a_tile(rows: int, isa: str) -> None:
       store buf1[i0 + 24*i1] = b
   return buf0, buf1
 """
-    check(text, [torch.randn(24, rows).t()], isa)
+    agrees_with_evaluator(text, [torch.randn(24, rows).t()], isa)
 
 
 def test_what_is_read_and_written_is_not_read_through_a_tile() -> None:
@@ -151,7 +150,7 @@ def test_what_is_read_and_written_is_not_read_through_a_tile() -> None:
   return buf1
 """
     x, y = torch.randn(64, 64).t(), torch.randn(64, 64)
-    check(text, [x, y], rtol=0, atol=0)
+    agrees_with_evaluator(text, [x, y], rtol=0, atol=0)
 
 
 def test_short_vectors_beside_wide_ones() -> None:
@@ -177,7 +176,7 @@ def test_short_vectors_beside_wide_ones() -> None:
       store buf1[4*i0 + i1] = b
   return buf0, buf1
 """
-    check(text, [torch.randn(4, 5).t(), torch.randint(-5, 5, (4, 5)).t()])
+    agrees_with_evaluator(text, [torch.randn(4, 5).t(), torch.randint(-5, 5, (4, 5)).t()])
 
 
 def test_least_and_greatest_in_an_index() -> None:
@@ -190,7 +189,7 @@ def test_least_and_greatest_in_an_index() -> None:
       store buf0[i0] = a
   return buf0
 """
-    check(text, [torch.randn(7)])
+    agrees_with_evaluator(text, [torch.randn(7)])
 
 
 def test_channels_last_is_one_row() -> None:
@@ -204,7 +203,7 @@ def test_channels_last_is_one_row() -> None:
       store buf0[105*i0 + i1 + 21*i2 + 3*i3] = b
   return buf0
 """
-    check(text, [torch.randn(2, 5, 7, 3).permute(0, 3, 1, 2)])
+    agrees_with_evaluator(text, [torch.randn(2, 5, 7, 3).permute(0, 3, 1, 2)])
     source = generate(parse(text), "cpu", "avx2").cpp
     assert source is not None
     assert "const long n = 210;" in source.text
@@ -229,7 +228,7 @@ def test_batch_norm_statistics_over_three_axes() -> None:
   return buf0, buf1
 """
     for n in (1, 4, 9):
-        check(text, [torch.randn(n, 6, 5, 7)], rtol=1e-5, atol=1e-6)
+        agrees_with_evaluator(text, [torch.randn(n, 6, 5, 7)], rtol=1e-5, atol=1e-6)
 
 
 LAYER_NORM = """graph g symbols [s0 = arg0.0 hint 64, s1 = arg0.1 hint 768]
@@ -284,7 +283,7 @@ def test_layer_norm(dtype: str) -> None:
     for s0, s1 in ((1, 1), (5, 768), (3, 1001), (70, 20)):
         x = torch.randn(s0, s1).to(DTYPES[dtype])
         tolerance = {"f32": 1e-5, "f64": 1e-5, "bf16": 8e-3, "f16": 1e-3}[dtype]
-        check(text, [x, torch.randn(s1)], rtol=tolerance, atol=tolerance)
+        agrees_with_evaluator(text, [x, torch.randn(s1)], rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("shape", [(1, 200_003), (3, 70_000), (300, 40), (1200, 1003)])
@@ -309,7 +308,7 @@ def test_softmax_with_few_and_many_rows(shape: tuple[int, int]) -> None:
       store buf0[{columns}*i0 + i3] = g
   return buf0
 """
-    check(text, [torch.randn(rows, columns)], rtol=1e-5, atol=1e-9)
+    agrees_with_evaluator(text, [torch.randn(rows, columns)], rtol=1e-5, atol=1e-9)
     asks = "__builtin_prefetch(buf0" in to_cpp(parse(text), "avx2").text
     assert asks == (rows == 1200)  # the next row, where there are many long ones
 
@@ -339,7 +338,7 @@ def test_gather_and_scatter() -> None:
   return buf0, buf1, buf2
 """
     for n in (1, 5, 16, 103):
-        check(text, [torch.randint(0, 50, (n,)), torch.randn(50, 20), torch.randn(50)])
+        agrees_with_evaluator(text, [torch.randint(0, 50, (n,)), torch.randn(50, 20), torch.randn(50)])
 
 
 @pytest.mark.parametrize("columns", [9, 300])
@@ -361,7 +360,7 @@ def test_few_columns_that_fold_nothing(columns: int) -> None:
       store buf0[i0 + {columns}*i1] = a
   return buf0, buf1
 """
-    check(text, [torch.randn(5000, 7), torch.randint(-20, 20, (columns,))])
+    agrees_with_evaluator(text, [torch.randn(5000, 7), torch.randint(-20, 20, (columns,))])
 
 
 def test_indices_with_division_and_remainder() -> None:
@@ -377,7 +376,7 @@ def test_indices_with_division_and_remainder() -> None:
       store buf1[i0] = b
   return buf0, buf1
 """
-    check(text, [torch.randn(6, 10)])
+    agrees_with_evaluator(text, [torch.randn(6, 10)])
 
 
 @pytest.mark.parametrize("source", list(DTYPES))
@@ -424,7 +423,7 @@ def test_casts_loads_and_stores_of_every_dtype(source: str) -> None:
         if DTYPES[source].is_floating_point:
             x = x.abs()  # negative floats to unsigned integers are undefined in torch
         for isa in (ISA, "scalar"):
-            check(text, [x, y], isa, 0, 0)
+            agrees_with_evaluator(text, [x, y], isa, 0, 0)
 
 
 def _same_floats(text: str, x: torch.Tensor, y: torch.Tensor) -> None:
@@ -474,7 +473,7 @@ def test_views_reuse_and_operators() -> None:
   return buf4, part, half, buf3, s0 + 1, None
 """
     for n in (1, 20):
-        check(text, [torch.randn(n, 8), torch.randn(8, 8)], rtol=1e-5, atol=1e-5)
+        agrees_with_evaluator(text, [torch.randn(n, 8), torch.randn(8, 8)], rtol=1e-5, atol=1e-5)
 
 
 def test_input_that_is_a_view_with_an_offset() -> None:
@@ -489,7 +488,7 @@ def test_input_that_is_a_view_with_an_offset() -> None:
       store buf0[5*i0 + i1] = b
   return buf0, v
 """
-    check(text, [torch.randn(100).as_strided((4, 5), (10, 2), 7)])
+    agrees_with_evaluator(text, [torch.randn(100).as_strided((4, 5), (10, 2), 7)])
 
 
 def test_user_lines_are_named_and_mapped() -> None:
@@ -558,7 +557,7 @@ def test_kernels_that_differ_in_names_are_one_function() -> None:
     assert [k.function for k in source.kernels] == ["kernel0", "kernel0", "kernel2"]
     assert source.text.count('extern "C" void kernel') == 2
     x, w0, w1 = torch.randn(3, 40)
-    check(graph, [x, w0, w1])
+    agrees_with_evaluator(graph, [x, w0, w1])
     bare = build(graph, generate(graph, "cpu", ISA, cpp_host=False), config()).call((x, w0, w1))
     torch.testing.assert_close(bare[0], x * w0 * w1)
 
@@ -614,7 +613,7 @@ def test_static_sizes_from_one_block_up(n: int, isa: str) -> None:
       store buf2[{n}*r1 + i0] = e
   return buf0, buf1, buf2
 """
-    check(text, [torch.randn(3, n), torch.randn(n)], isa, 1e-6, 1e-6)
+    agrees_with_evaluator(text, [torch.randn(3, n), torch.randn(n)], isa, 1e-6, 1e-6)
 
 
 UPDATES = """graph g symbols [s0 = at.0 hint 40]
@@ -673,7 +672,7 @@ def test_updates(kind: str, isa: str) -> None:
         if dtype == "bool" and kind in ("sum", "prod"):
             continue
         for rows, columns, count in ((7, 33, 12), (3, 4, 0), (50, 8, 9)):
-            check(updates(dtype, kind, rows, columns), update_inputs(DTYPES[dtype], rows, columns, count), isa,
+            agrees_with_evaluator(updates(dtype, kind, rows, columns), update_inputs(DTYPES[dtype], rows, columns, count), isa,
                   rtol=2e-2 if dtype in ("bf16", "f16") else None, atol=0.2 if dtype in ("bf16", "f16") else None)  # fmt: skip
 
 
@@ -740,7 +739,7 @@ def test_comparisons_of_positions_with_a_number() -> None:
         f"  return {', '.join(f'buf{k}' for k in range(12))}\n"
     )
     for number in (-(1 << 63), -(1 << 62), -1, 4, 5, 6, 13, 20, 41, 42, 1 << 40, (1 << 63) - 1):
-        check(text, [torch.tensor(number)])
+        agrees_with_evaluator(text, [torch.tensor(number)])
 
 
 @pytest.mark.usefixtures("distance")
@@ -774,4 +773,4 @@ def test_tiles_of_narrow_and_wide_elements(dtype: str, isa: str) -> None:
     block = {1: 16, 2: 16 if "vector_size(32)" in source.text else 8, 4: 8, 8: 4}
     assert written is None or int(written[1]) <= int(written[2])
     assert all(block[int(size)] <= int(edge) for size, edge in moved)
-    check(text, [(torch.randn(100, 40) * 2).to(DTYPES[dtype]), torch.randn(40, 100).t()], isa)
+    agrees_with_evaluator(text, [(torch.randn(100, 40) * 2).to(DTYPES[dtype]), torch.randn(40, 100).t()], isa)

@@ -99,7 +99,7 @@ class Program:
         return outputs
 
 
-def check(
+def agrees_under_the_emulator(
     text: str, inputs: Sequence[Tensor], folder: Path, rtol: float | None = None, atol: float | None = None
 ) -> None:
     """Compares a graph's results under the emulator with the evaluator's."""
@@ -146,12 +146,12 @@ def test_functions_give_the_same_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_layer_norm(dtype: str, tmp_path: Path) -> None:
     x = torch.randn(5, 77).to(DTYPES[dtype])
-    check(LAYER_NORM.format(d=dtype), [x, torch.randn(77)], tmp_path, 8e-3, 8e-3)
+    agrees_under_the_emulator(LAYER_NORM.format(d=dtype), [x, torch.randn(77)], tmp_path, 8e-3, 8e-3)
 
 
 @pytest.mark.parametrize("shape", [(70, 203), (2, 70_000)])
 def test_softmax(shape: tuple[int, int], tmp_path: Path) -> None:
-    check(SOFTMAX, [torch.randn(shape) * 3], tmp_path, 2e-6, 1e-9)
+    agrees_under_the_emulator(SOFTMAX, [torch.randn(shape) * 3], tmp_path, 2e-6, 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_softmax(shape: tuple[int, int], tmp_path: Path) -> None:
      ("prod", "i64", "columns"), ("min", "u8", "rows"), ("any", "bool", "rows"), ("sum", "f64", "all")],
 )  # fmt: skip
 def test_reductions(kind: str, dtype: str, layout: str, tmp_path: Path) -> None:
-    check(reduction(kind, dtype, layout), [sample(dtype, (37, 101), kind)], tmp_path, 1e-5, 1e-5)
+    agrees_under_the_emulator(reduction(kind, dtype, layout), [sample(dtype, (37, 101), kind)], tmp_path, 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "u8"])
@@ -169,13 +169,13 @@ def test_transposes(dtype: str, tmp_path: Path) -> None:
     text = TRANSPOSES.format(d=dtype, f="f32" if dtype == "bf16" else dtype)
     x, y = ((torch.randn(s0, s1, s2) * 20).to(DTYPES[dtype]) for _ in "xy")
     x = x.mT.contiguous().mT.as_strided((s0, s1, s2), (s1 * s2, 1, s1))
-    check(text, [x, y, torch.randn(s1)], tmp_path, 0, 0)
+    agrees_under_the_emulator(text, [x, y, torch.randn(s1)], tmp_path, 0, 0)
 
 
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 def test_scans(layout: str, tmp_path: Path) -> None:
-    check(scan("sum", "f32", layout), [torch.randn(9, 101)], tmp_path, 2e-5, 2e-3)
+    agrees_under_the_emulator(scan("sum", "f32", layout), [torch.randn(9, 101)], tmp_path, 2e-5, 2e-3)
 
 
 def test_gathers_and_updates(tmp_path: Path) -> None:
-    check(updates("f32", "sum", 7, 33), update_inputs(torch.float32, 7, 33, 12), tmp_path)
+    agrees_under_the_emulator(updates("f32", "sum", 7, 33), update_inputs(torch.float32, 7, 33, 12), tmp_path)

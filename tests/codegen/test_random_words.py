@@ -16,7 +16,7 @@ from fuselens.ir.text import parse
 from fuselens.runtime.build import build
 from fuselens.runtime.cache.store import Cache
 
-from .graphs import ISA, check, config
+from .graphs import ISA, agrees_with_evaluator, config
 
 WORDS = """graph g symbols [s0 = arg1.0 hint 64, s1 = arg1.1 hint 32]
   input seed: i32[2] strides [1]
@@ -74,10 +74,10 @@ def inputs(layout: str, dtype: str, shape: tuple[int, int]) -> list[Any]:
 def test_words_in_cpp(isa: str, dtype: str) -> None:
     for layout in LAYOUTS:
         for shape in SHAPES:
-            check(words(layout, dtype), inputs(layout, dtype, shape), isa, 0, 0)
+            agrees_with_evaluator(words(layout, dtype), inputs(layout, dtype, shape), isa, 0, 0)
     for rows, columns in SHAPES[1:4]:
         seed, x = torch.tensor([1, -2], dtype=torch.int32), torch.arange(rows * columns).view(rows, columns)
-        check(FOLDED, [seed, x.int()], isa, 0, 0)
+        agrees_with_evaluator(FOLDED, [seed, x.int()], isa, 0, 0)
 
 
 def test_the_number_of_threads_does_not_matter() -> None:
@@ -87,7 +87,7 @@ def test_the_number_of_threads_does_not_matter() -> None:
         results = []
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            results.append(check(graph, given, ISA, 0, 0))
+            results.append(agrees_with_evaluator(graph, given, ISA, 0, 0))
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))

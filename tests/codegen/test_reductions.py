@@ -10,7 +10,7 @@ import torch
 from fuselens.codegen.cpu.cpp import to_cpp
 from fuselens.ir.text import parse
 
-from .graphs import DTYPES, ISA, check, compiled
+from .graphs import DTYPES, ISA, agrees_with_evaluator, compiled
 
 KINDS = ["sum", "prod", "max", "min", "argmax", "argmin"]
 SIZES = [1, 7, 8, 9, 31, 1000, 4097]
@@ -60,7 +60,7 @@ def sample(dtype: str, sizes: tuple[int, ...], kind: str) -> torch.Tensor:
 def test_f32(kind: str, layout: str) -> None:
     for n in SIZES:
         for shape in ((n, 3), (3, n), (n, 17)):
-            check(reduction(kind, "f32", layout), [sample("f32", shape, kind)], rtol=3e-6, atol=1e-4)
+            agrees_with_evaluator(reduction(kind, "f32", layout), [sample("f32", shape, kind)], rtol=3e-6, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_f32(kind: str, layout: str) -> None:
 def test_other_dtypes(dtype: str, kind: str) -> None:
     for layout in ("rows", "columns", "all"):
         for shape in ((1, 1), (9, 7), (3, 1000)):
-            check(reduction(kind, dtype, layout), [sample(dtype, shape, kind)])
+            agrees_with_evaluator(reduction(kind, dtype, layout), [sample(dtype, shape, kind)])
 
 
 @pytest.mark.parametrize("kind", ["max", "min", "argmax", "argmin"])
@@ -83,8 +83,8 @@ def test_not_a_number_wins_and_ties_go_to_the_lowest_index(kind: str) -> None:
         x[2, position] = -torch.inf
         x[3, position:] = 1
         for layout in ("rows", "columns", "all"):
-            check(reduction(kind, "f32", layout), [x])
-            check(static(reduction(kind, "f32", layout), 4, 100), [x])
+            agrees_with_evaluator(reduction(kind, "f32", layout), [x])
+            agrees_with_evaluator(static(reduction(kind, "f32", layout), 4, 100), [x])
 
 
 @pytest.mark.parametrize("isa", [ISA, "scalar"])
@@ -95,24 +95,24 @@ def test_positions_of_known_sizes_take_narrow_lanes(kind: str, dtype: str, isa: 
         for shape in ((9, 7), (5, 64), (70, 33)):
             text = static(reduction(kind, dtype, layout), *shape)
             x = sample(dtype, shape, kind)
-            check(text, [x], isa)
+            agrees_with_evaluator(text, [x], isa)
             none = -torch.inf if kind == "argmax" else torch.inf
             if dtype in ("f32", "f64"):
-                check(text, [torch.full_like(x, none)], isa)
+                agrees_with_evaluator(text, [torch.full_like(x, none)], isa)
 
 
 def test_nothing_to_fold() -> None:
     for layout in ("rows", "columns"):
-        check(reduction("sum", "f32", layout), [torch.zeros(0, 5)])
-        check(reduction("prod", "f32", layout), [torch.zeros(5, 0)])
-    check(reduction("sum", "i64", "all"), [torch.zeros(0, 0, dtype=torch.int64)])
+        agrees_with_evaluator(reduction("sum", "f32", layout), [torch.zeros(0, 5)])
+        agrees_with_evaluator(reduction("prod", "f32", layout), [torch.zeros(5, 0)])
+    agrees_with_evaluator(reduction("sum", "i64", "all"), [torch.zeros(0, 0, dtype=torch.int64)])
 
 
 @pytest.mark.parametrize("layout", ["rows", "columns", "all"])
 def test_long_sums_are_as_accurate_as_eager(layout: str) -> None:
     n = 300_001
     x = torch.rand((1, n) if layout == "rows" else (n, 1), generator=torch.Generator().manual_seed(1))
-    (found,) = check(reduction("sum", "f32", layout), [x], rtol=1e-5, atol=0)
+    (found,) = agrees_with_evaluator(reduction("sum", "f32", layout), [x], rtol=1e-5, atol=0)
     exact = x.double().sum()
     assert abs(found.double().sum() - exact) <= 2e-7 * exact
 
@@ -124,7 +124,7 @@ def test_results_do_not_depend_on_threads() -> None:
         found = []
         for count in (1, 2):
             torch.set_num_threads(count)
-            found.append(check(reduction("sum", "f32", "all"), [x], rtol=1e-3, atol=1e-3)[0].item())
+            found.append(agrees_with_evaluator(reduction("sum", "f32", "all"), [x], rtol=1e-3, atol=1e-3)[0].item())
     finally:
         torch.set_num_threads(threads)
     assert found[0] == found[1]
@@ -134,8 +134,8 @@ def test_results_do_not_depend_on_threads() -> None:
 def test_one_lane_agrees_with_vectors(layout: str) -> None:
     x = sample("f32", (33, 70), "max")
     for kind in ("max", "argmax", "sum"):
-        check(reduction(kind, "f32", layout), [x], isa="scalar", rtol=3e-6, atol=1e-5)
-        check(reduction(kind, "f32", layout), [x], isa=ISA, rtol=3e-6, atol=1e-5)
+        agrees_with_evaluator(reduction(kind, "f32", layout), [x], isa="scalar", rtol=3e-6, atol=1e-5)
+        agrees_with_evaluator(reduction(kind, "f32", layout), [x], isa=ISA, rtol=3e-6, atol=1e-5)
 
 
 def test_infinite_sums() -> None:
@@ -143,7 +143,7 @@ def test_infinite_sums() -> None:
     x[0, 9] = torch.inf
     x[1, 9], x[1, 8000] = torch.inf, -torch.inf
     for layout in ("rows", "columns", "all"):
-        check(reduction("sum", "f32", layout), [x])
+        agrees_with_evaluator(reduction("sum", "f32", layout), [x])
 
 
 @pytest.mark.parametrize("kind", ["sum", "max", "argmax"])
@@ -151,7 +151,9 @@ def test_infinite_sums() -> None:
 def test_axes_of_one_point(kind: str, shape: tuple[int, int]) -> None:
     for layout in ("rows", "columns", "all"):
         text = reduction(kind, "f32", layout).replace(" symbols [s0 = arg0.0 hint 64, s1 = arg0.1 hint 1000]", "")
-        check(text.replace("s0", str(shape[0])).replace("s1", str(shape[1])), [sample("f32", shape, kind)])
+        agrees_with_evaluator(
+            text.replace("s0", str(shape[0])).replace("s1", str(shape[1])), [sample("f32", shape, kind)]
+        )
 
 
 @pytest.mark.parametrize("isa", [ISA, "sse2", "scalar"])
@@ -224,7 +226,7 @@ def check_strips(text: str, dtype: str, shape: tuple[int, int, int]) -> None:
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
-            results.append(check(text, [x, w], rtol=1e-5, atol=1e-3))
+            results.append(agrees_with_evaluator(text, [x, w], rtol=1e-5, atol=1e-3))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))

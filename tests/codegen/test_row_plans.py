@@ -83,3 +83,21 @@ def test_the_card_decides_whether_neighbouring_columns_are_held() -> None:
 
 def test_a_long_row_is_shared_by_a_cluster_where_that_reads_it_once() -> None:
     assert plan(rows(10000, 50000)).blocks.parts == 4
+
+
+def test_columns_are_divided_among_blocks_and_programs() -> None:
+    _, none, last = plan(rows(10000, 100)).divisions
+    assert none is None and last is not None
+    assert (last.width, last.share, last.exact, last.ends) == (128, 128, False, None)
+    shared = plan(rows(64, 50304), Blocks(1, 1, 1 << 14, 32, 4))
+    (division, _, _) = shared.divisions
+    assert division is not None and (division.width, division.share, division.exact) == (16384, 12576, False)
+    assert shared.launch.grid == 256 and shared.launch.cluster == 4
+    (anywhere, _, _) = plan(rows(64, 50257)).divisions
+    assert anywhere is not None and anywhere.ends is not None
+    assert anywhere.ends.whole % anywhere.width == 0 and anywhere.ends.whole + anywhere.ends.rest == 50257
+
+
+def test_programs_have_constants_for_their_blocks() -> None:
+    assert plan(rows(10000, 100)).launch.constants == {"XBLOCK": 16, "RBLOCK0": 128, "RBLOCK2": 128}
+    assert plan(rows(10000, 100)).exact and not plan(rows(10001, 100)).exact

@@ -10,7 +10,7 @@ import torch
 from fuselens.ir.text import parse, show
 from fuselens.ir.verify import IRError, verify
 
-from .graphs import DTYPES, ISA, check
+from .graphs import DTYPES, ISA, agrees_with_evaluator
 from .test_triton import check_all
 
 KINDS = ["sum", "prod", "max", "min", "logsumexp"]
@@ -53,14 +53,14 @@ def static(text: str, shape: tuple[int, int]) -> str:
 def test_f32(kind: str, layout: str) -> None:
     for n in SIZES:
         for shape in ((n, 3), (3, n), (n, 17)):
-            check(scan(kind, "f32", layout), [sample("f32", shape, kind)], rtol=2e-5, atol=2e-3)
+            agrees_with_evaluator(scan(kind, "f32", layout), [sample("f32", shape, kind)], rtol=2e-5, atol=2e-3)
 
 
 @pytest.mark.parametrize("kind", ["sum", "max"])
 def test_backward(kind: str) -> None:
     for layout in ("rows", "columns", "all"):
         for shape in ((1, 1), (9, 7), (3, 1000), (300, 40), (2, 100_003)):
-            check(scan(kind, "f64", layout, backward=True), [sample("f64", shape, kind)])
+            agrees_with_evaluator(scan(kind, "f64", layout, backward=True), [sample("f64", shape, kind)])
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_backward(kind: str) -> None:
 def test_other_dtypes(dtype: str, kind: str) -> None:
     for layout in ("rows", "columns", "all"):
         for shape in ((1, 1), (9, 7), (3, 1000)):
-            check(scan(kind, dtype, layout), [sample(dtype, shape, kind)])
+            agrees_with_evaluator(scan(kind, dtype, layout), [sample(dtype, shape, kind)])
 
 
 @pytest.mark.parametrize("isa", ["scalar", "sse2", "avx2", "avx512"])
@@ -80,7 +80,9 @@ def test_instruction_sets(isa: str) -> None:
         pytest.skip("this machine has no AVX-512")
     for kind in KINDS:
         for layout in ("rows", "columns", "all"):
-            check(scan(kind, "f32", layout), [sample("f32", (33, 70), kind)], isa=isa, rtol=2e-5, atol=1e-4)
+            agrees_with_evaluator(
+                scan(kind, "f32", layout), [sample("f32", (33, 70), kind)], isa=isa, rtol=2e-5, atol=1e-4
+            )
 
 
 @pytest.mark.parametrize("kind", ["max", "min", "logsumexp"])
@@ -91,20 +93,20 @@ def test_not_a_number_wins(kind: str) -> None:
         x[2, position] = -torch.inf
         x[3, position:] = torch.inf
         for layout in ("rows", "columns", "all"):
-            check(scan(kind, "f32", layout), [x])
+            agrees_with_evaluator(scan(kind, "f32", layout), [x])
 
 
 def test_far_apart_terms_do_not_vanish() -> None:
     x = torch.tensor([[-2000.0, -1000.0, 0.0, 1000.0, -torch.inf, 1000.0, 3000.0, 2999.0, 0.0, 88.0] * 2])
     for layout in ("rows", "columns", "all"):
-        check(scan("logsumexp", "f32", layout), [x])
-        check(scan("logsumexp", "f32", layout), [torch.full((3, 40), -torch.inf)])
+        agrees_with_evaluator(scan("logsumexp", "f32", layout), [x])
+        agrees_with_evaluator(scan("logsumexp", "f32", layout), [torch.full((3, 40), -torch.inf)])
 
 
 def test_nothing_to_scan() -> None:
     for layout in ("rows", "columns", "all"):
-        check(scan("sum", "f32", layout), [torch.zeros(0, 5)])
-        check(scan("prod", "f32", layout), [torch.zeros(5, 0)])
+        agrees_with_evaluator(scan("sum", "f32", layout), [torch.zeros(0, 5)])
+        agrees_with_evaluator(scan("prod", "f32", layout), [torch.zeros(5, 0)])
 
 
 @pytest.mark.parametrize("kind", ["sum", "max", "logsumexp"])
@@ -115,7 +117,7 @@ def test_results_do_not_depend_on_threads(kind: str) -> None:
         found = []
         for count in (1, 2):
             torch.set_num_threads(count)
-            found.append(check(scan(kind, "f32", "all"), [x], rtol=1e-3, atol=1e-2)[0])
+            found.append(agrees_with_evaluator(scan(kind, "f32", "all"), [x], rtol=1e-3, atol=1e-2)[0])
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(*found)
@@ -140,7 +142,7 @@ def test_scans_of_scans_and_folds_of_scans() -> None:
   return buf0, buf1
 """
     for n in (1, 100, 300_007):
-        check(text, [torch.randn(n, dtype=torch.float64)])
+        agrees_with_evaluator(text, [torch.randn(n, dtype=torch.float64)])
 
 
 def test_text_and_rules() -> None:

@@ -284,7 +284,7 @@ def test_logsumexp_which_takes_0_for_an_infinite_maximum(n: int, m: int, kernels
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU for which small sizes are large."""
-    for name, value in {"PER_PROGRAM": 1.0, "COLUMNS": 8, "LEAST": {True: 2, False: 2}}.items():
+    for name, value in {"PROGRAM_BANDWIDTH": 1.0, "COLUMNS": 8, "LEAST": {True: 2, False: 2}}.items():
         monkeypatch.setattr(split, name, value)
 
 

@@ -14,7 +14,7 @@ from fuselens.ir.text import parse
 from fuselens.runtime.build import build
 from fuselens.runtime.cache.store import Cache
 
-from .graphs import DTYPES, ISA, SIXTEEN, check, config
+from .graphs import DTYPES, ISA, SIXTEEN, agrees_with_evaluator, config
 
 ROWS = """graph g symbols [s0 = arg0.0 hint 64, s1 = arg0.1 hint 512]
   input arg0: {source}[s0, s1] strides [s1, 1]
@@ -51,7 +51,7 @@ def test_any_width_and_length(source: str, to: str, isa: str) -> None:
     for s0, s1 in ((3, 512), (5, 333), (1, 4), (2, 0), (64, 72)):
         x = torch.randn(s0, s1).abs().to(DTYPES[source])
         for text in (ROWS, ROWS.replace("s1 = arg0.1 hint 512", "s2 = arg0.1").replace("s1", str(s1))):
-            check(text.format(source=source, to=to), [x, torch.rand(s1)], isa, 1e-2, 1e-2)
+            agrees_with_evaluator(text.format(source=source, to=to), [x, torch.rand(s1)], isa, 1e-2, 1e-2)
 
 
 @STREAMING
@@ -100,7 +100,7 @@ def test_the_last_of_several_passes() -> None:
     if ISAS[ISA].streams:
         assert "stream" in to_cpp(parse(text), ISA).text
     for isa in (ISA, SIXTEEN, "sse2"):
-        check(text, [torch.randn(7, 1000)], isa)
+        agrees_with_evaluator(text, [torch.randn(7, 1000)], isa)
 
 
 def test_other_instruction_sets() -> None:

@@ -17,7 +17,7 @@ from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse, show
 from fuselens.ir.verify import verify
-from fuselens.schedule.gpu.product_kernels import instead, replaced
+from fuselens.schedule.gpu.product_kernels import alternatives, replaced
 from fuselens.schedule.sites.products import sites
 
 from .test_triton import check_all
@@ -113,7 +113,7 @@ def given(graph: Graph) -> list[torch.Tensor]:
 
 def changed(graph: Graph, tile: Tiles) -> tuple[Graph, dict[str, Any]]:
     (site,) = sites(graph)
-    choice = instead(graph, site)[0]
+    choice = alternatives(graph, site)[0]
     return replaced(graph, site, choice), {choice.product: tile}
 
 
@@ -146,7 +146,7 @@ def test_sums_in_parts() -> None:
         graph = convolution("f32", last, channels=64)
         inputs = given(graph)
         (site,) = sites(graph)
-        choices = instead(graph, site)
+        choices = alternatives(graph, site)
         assert [c.label for c in choices] == ["fused", "2 parts", "4 parts"]
         for choice in choices[1:]:
             new = replaced(graph, site, choice)

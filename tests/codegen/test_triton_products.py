@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
+from fuselens.codegen.triton.choices.product_plan import DESCRIPTORS, descriptors_of
 from fuselens.codegen.triton.choices.tiles import Shape, Tiles, in_turn, predicted, tiles
 from fuselens.codegen.triton.kernels import to_triton
-from fuselens.codegen.triton.products import DESCRIPTORS, descriptors_of
 from fuselens.codegen.triton.tools.offline import compile_offline
 from fuselens.ir.contracts.source import Unsupported
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse
 from fuselens.ir.verify import verify
-from fuselens.schedule.gpu.product_kernels import instead, replaced, with_room
+from fuselens.schedule.gpu.product_kernels import alternatives, replaced, with_room
 from fuselens.schedule.sites.products import sites
 
 from .test_triton import check_all
@@ -116,7 +116,7 @@ def given(graph: Graph) -> list[torch.Tensor]:
 
 def first(graph: Graph, tile: Tiles, which: int = 0) -> tuple[Graph, dict[str, Any]]:
     (site,) = sites(graph)
-    choice = instead(graph, site)[which]
+    choice = alternatives(graph, site)[which]
     return replaced(graph, site, choice), {choice.product: tile}
 
 
@@ -143,7 +143,7 @@ def test_convolutions_of_points() -> None:
         for last in ("", "xwo", "x", "w"):
             graph = convolution(d, last, bias="b" if last else "None")
             inputs = given(graph)
-            assert len(instead(graph, sites(graph)[0])) == 1
+            assert len(alternatives(graph, sites(graph)[0])) == 1
             changed, tunings = first(graph, Tiles(16, 32, 32))
             verify(changed)
             (eager,), (found,) = evaluate(graph, inputs), evaluate(changed, inputs)

@@ -34,14 +34,14 @@ Case = tuple[str, Tensor, Callable[[Tensor], tuple[Tensor, ...]]]
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU for which small sizes are large."""
-    for name, value in {"PER_PROGRAM": 1.0, "COLUMNS": 8, "LEAST": {True: 8, False: 64}}.items():
+    for name, value in {"PROGRAM_BANDWIDTH": 1.0, "COLUMNS": 8, "LEAST": {True: 8, False: 64}}.items():
         monkeypatch.setattr(split, name, value)
     monkeypatch.setattr(row_plan, "PERSISTENT", 64)
     monkeypatch.setattr(row_plan, "LOOPED", (64, 4))
     monkeypatch.setattr(row_plan, "REREAD", ((599, 128),))
 
 
-def check(cases: list[Case], tolerance: float = 2e-5, blocks: Blocks | None = None) -> list[str]:
+def agree_under_the_interpreter(cases: list[Case], tolerance: float = 2e-5, blocks: Blocks | None = None) -> list[str]:
     """Runs each program, all in one interpreter, and compares its outputs with eager's. Returns the kernels' texts."""
     jobs, memories = [], []
     for text, x, _ in cases:
@@ -101,7 +101,7 @@ def test_split_reductions() -> None:
     for h in (64, 61):
         x = torch.randn(8, 3, h) + 2
         cases.append((NORM.format(n=8, c=3, h=h, count=8 * h), x, normalised))
-    texts = check(cases)
+    texts = agree_under_the_interpreter(cases)
     assert sum("def k_1(" in t for t in texts) == len(texts)  # every kernel is one of several
 
 
@@ -114,7 +114,7 @@ def test_softmax_of_looped_split_and_persistent_rows() -> None:
     rows: list[Case] = []
     for n, m in ((9, 200), (9, 256), (9, 33), (2, 700), (2, 1024)):
         rows += [(LOG_SOFTMAX.format(n=n, m=m), x, lambda v: (v.log_softmax(-1),)) for x in special(n, m)]
-    texts = check(rows)
+    texts = agree_under_the_interpreter(rows)
     looped = texts[0]
     assert 'eviction_policy="evict_last"' in looped.split("for start")[1]
     assert looped.split("for start")[2].count('eviction_policy="evict_first"') == 2  # its load and its store
@@ -148,7 +148,7 @@ def test_sums_that_share_a_maximum() -> None:
         return x.logsumexp(1), x.logsumexp(1) - x.amax(1)
 
     cases: list[Case] = [(TWO_SUMS.format(m=m), torch.randn(3, m).mul(9), sums) for m in (64, 203)]
-    assert all("for start" in text for text in check(cases, blocks=Blocks(1, 1, 32)))
+    assert all("for start" in text for text in agree_under_the_interpreter(cases, blocks=Blocks(1, 1, 32)))
 
 
 def test_halves_and_doubles() -> None:
@@ -159,9 +159,9 @@ def test_halves_and_doubles() -> None:
         half = half.replace(f"{load}f32", f"h{load}bf16\n      {name} = cast h{name} : f32")
     half = half.replace("store y[200*i0 + r0] = t9", "h = cast t9 : bf16\n      store y[200*i0 + r0] = h")
     x = torch.randn(7, 200)
-    check([(text.replace("f32", "f64"), x.double(), lambda v: (v.log_softmax(-1),))])
+    agree_under_the_interpreter([(text.replace("f32", "f64"), x.double(), lambda v: (v.log_softmax(-1),))])
     # the interpreter cuts bf16 off where devices round
-    check([(half, x.bfloat16(), lambda v: (v.float().log_softmax(-1).bfloat16(),))], 8e-3)
+    agree_under_the_interpreter([(half, x.bfloat16(), lambda v: (v.float().log_softmax(-1).bfloat16(),))], 8e-3)
 
 
 def test_rows_that_begin_anywhere_in_memory() -> None:
@@ -174,7 +174,7 @@ def test_rows_that_begin_anywhere_in_memory() -> None:
     rows.append((BEST.format(m=203), x, best))
     padded = LOG_SOFTMAX.format(n=7, m=203).replace("strides [203, 1]", "strides [208, 1]").replace("203*i0", "208*i0")
     assert all("for rest in" in to_triton(parse(text)).text for text, *_ in rows)
-    check(rows)
+    agree_under_the_interpreter(rows)
     assert "column0first" not in to_triton(parse(padded)).text and "rest" in to_triton(parse(padded)).text
     assert "rest" not in to_triton(parse(LOG_SOFTMAX.format(n=7, m=200))).text
 
@@ -195,7 +195,7 @@ def test_rows_shorter_than_what_lies_before_an_aligned_address() -> None:
   return y
 """
         rows.append((text, torch.randint(-9, 9, (5, m), dtype=torch.int8), lambda v: (v.sum(1),)))
-    texts = check(rows, blocks=Blocks(1, 1, 64))
+    texts = agree_under_the_interpreter(rows, blocks=Blocks(1, 1, 64))
     assert ["for rest in" in t for t in texts] == [False, False, True, True]
 
 
@@ -215,7 +215,7 @@ def test_programs_that_share_a_row(parts: int) -> None:
     for d in ("f32", "i64"):
         row = torch.randint(-50, 50, (509,))
         cases.append((EVERYTHING.format(n=509, d=d, symbols=""), row.float() if d == "f32" else row, everything))
-    texts = check(cases, blocks=Blocks(1, 1, 512 // parts, 4, parts))
+    texts = agree_under_the_interpreter(cases, blocks=Blocks(1, 1, 512 // parts, 4, parts))
     assert all(f"part = tl.program_id(0) % {parts}" in t and t.count("leave_cluster()") == 2 for t in texts)
     assert texts[0].count("tl.load(v_x") == 1
 
@@ -387,7 +387,7 @@ def test_what_folds_nothing_is_spread_over_points() -> None:
     def added(x: Tensor) -> tuple[Tensor, ...]:
         return (torch.zeros(70, 24).index_add(0, torch.arange(len(x)) % 70, x),)
 
-    texts = check([(SCATTERED.format(n=n), torch.randn(n, 24), added) for n in (128, 163)])
+    texts = agree_under_the_interpreter([(SCATTERED.format(n=n), torch.randn(n, 24), added) for n in (128, 163)])
     for text in texts:
         assert "for start" not in text and "i0 = x % 24" in text
 
@@ -396,5 +396,5 @@ def test_columns_scaled_by_their_rows_are_folded_as_columns() -> None:
     """What varies along rows alone does not say along what memory lies."""
     text = SCALED_COLUMNS.format(n=163)
     x = torch.randn(163, 24)
-    *_, found = check([(text, x, lambda v: ((v * v[:, :1] * v[:, :1].flip(0)).sum(0),))], 1e-3)
+    *_, found = agree_under_the_interpreter([(text, x, lambda v: ((v * v[:, :1] * v[:, :1].flip(0)).sum(0),))], 1e-3)
     assert "XBLOCK: tl.constexpr = 32" in found and "def k_1(" in found

@@ -73,7 +73,7 @@ def run(fn: Callable[..., Any], given: tuple[Tensor, ...], seen: Callable[..., A
     return [*results, *(t.grad for t in given)]
 
 
-def check(name: str) -> str | None:
+def difference_of(name: str) -> str | None:
     """Where a case differs from eager."""
     fn, make, dynamic = CASES[name]
     fuselens.reset()
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    found = [difference for name in CASES if (difference := check(name))]
+    found = [difference for name in CASES if (difference := difference_of(name))]
     if given.operators:
         from tests.integration import operator_database as database
 

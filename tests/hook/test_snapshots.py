@@ -451,7 +451,8 @@ def test_costs() -> None:
     costs = guards.costs(make, (node,), 100)
     assert costs is not None and len(costs) == len(guards.checks) and all(c > 0 for c in costs)
     slow = h.Guards([LOCAL, (0, h.GETATTR, "table")], [(0, h.TYPE_IS, Node), (1, h.CALL, lambda v: bool(v["a"]))])
-    quick, called = slow.costs(make, (node,), 100) or (0.0, 0.0)
+    measured = [slow.costs(make, (node,), 100) or (0.0, 0.0) for _ in range(20)]  # other processes may come between
+    quick, called = map(min, zip(*measured, strict=True))
     assert 0 < quick < called
     assert [sys.getrefcount(o) for o in (node, node.table, node.list[0])] == counts
     node.constant = 0

@@ -40,7 +40,7 @@ from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Extern
 from fuselens.pipeline import phases, programs, stages
 from fuselens.pipeline.recorder import Run
-from fuselens.rewrite import rows
+from fuselens.rewrite import own_attention
 from fuselens.runtime import memory
 from fuselens.runtime.gpu import launch, triton_worker
 
@@ -168,8 +168,8 @@ def install() -> None:
     interpreter_semantics.install()
     replaced: list[tuple[Any, str, Any]] = [
         (stages, "lower", lower),
-        (stages, "attention", lambda module: []),
-        (stages, "own_attention", functools.partial(rows.own_attention, device="cuda")),
+        (stages, "call_flash_attention", lambda module: []),
+        (stages, "call_own_attention", functools.partial(own_attention.call_own_attention, device="cuda")),
         (Run, "target", "cuda"),
         (phases, "floats_as_tensors", on_cpu),
         (programs, "build", build),
@@ -236,7 +236,7 @@ def small() -> None:
     from fuselens.schedule.gpu import split
 
     replaced: list[tuple[Any, str, Any]] = [
-        (split, "PER_PROGRAM", 1.0),
+        (split, "PROGRAM_BANDWIDTH", 1.0),
         (split, "COLUMNS", 8),
         (split, "LEAST", {True: 8, False: 64}),
         (row_plan, "PERSISTENT", 64),

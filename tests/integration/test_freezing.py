@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import fuselens
 from fuselens.record.report import Graph, Report
+from tests.support.tensors import assert_same
 
 
 class Affine(nn.Module):
@@ -77,9 +78,9 @@ def folded(graph: Graph) -> list[str]:
     return [d.subject for d in graph.decisions if d.code == "FL414"]
 
 
-def check(compiled: Any, module: nn.Module, x: Tensor, tolerance: float = 1e-5) -> None:
-    expected, actual = module(x), compiled(x)
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+def module_agrees(compiled: Any, module: nn.Module, x: Tensor, tolerance: float = 1e-5) -> None:
+    expected = module(x)
+    assert_same(compiled(x), expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -90,15 +91,15 @@ def test_agrees_with_eager_also_after_changes(name: str, mode: Any) -> None:
     module, x = make().eval(), torch.rand(shape)
     compiled = frozen(module)
     with mode():
-        check(compiled, module, x)
-        check(compiled, module, x)
+        module_agrees(compiled, module, x)
+        module_agrees(compiled, module, x)
         graphs = report_of(compiled).graphs
         assert len(graphs) == 1 and len(folded(graphs[0])) >= least
         with torch.inference_mode(False), torch.no_grad():
             for tensor in (*module.parameters(), *module.buffers()):
                 if tensor.is_floating_point():
                     tensor.mul_(1.5)
-        check(compiled, module, x)
+        module_agrees(compiled, module, x)
         assert (len(report_of(compiled).graphs) > 1) == bool([*module.parameters()])
 
 
@@ -115,10 +116,10 @@ def test_every_way_of_changing_a_parameter() -> None:
         linear.weight.data = torch.randn(5, 6)
 
     with torch.no_grad():
-        check(compiled, module, x)
+        module_agrees(compiled, module, x)
         for change in (replace, give_data, lambda: module.load_state_dict(state), lambda: linear.bias.zero_()):
             change()
-            check(compiled, module, x)
+            module_agrees(compiled, module, x)
     assert any("a frozen tensor changed" in d.message for d in report_of(compiled).diagnostics)
 
 
@@ -128,7 +129,7 @@ def test_many_changes_end_freezing() -> None:
     with torch.no_grad():
         for _ in range(5):
             module[0].weight.mul_(1.1)
-            check(compiled, module, x)
+            module_agrees(compiled, module, x)
     graphs = report_of(compiled).graphs
     assert len(graphs) == 3 and not folded(graphs[-1])
 
@@ -140,14 +141,14 @@ def test_earlier_states_are_known_again() -> None:
     with torch.no_grad():
         for i in range(6):
             module[0].weight = weights[i % 2]
-            check(compiled, module, x)
+            module_agrees(compiled, module, x)
     assert len(report_of(compiled).graphs) == 2
 
 
 def test_training_graphs_are_not_frozen() -> None:
     module, x = nn.Sequential(nn.Linear(6, 5), norm(nn.BatchNorm1d(5))).eval(), torch.randn(4, 6)
     compiled = frozen(module)
-    check(compiled, module, x)
+    module_agrees(compiled, module, x)
     compiled(x).sum().backward()
     assert module[0].weight.grad is not None
     assert [d.code for d in report_of(compiled).diagnostics] == ["FL304"]
@@ -169,14 +170,14 @@ def test_casts_of_autocast_are_folded() -> None:
     module, x = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).eval(), torch.randn(4, 16)
     compiled = frozen(module)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        check(compiled, module, x, 2e-2)
+        module_agrees(compiled, module, x, 2e-2)
         (graph,) = report_of(compiled).graphs
         assert len(folded(graph)) == 4  # two weights, two biases
         assert all(d.data["bytes"] <= 2 * 16 * 32 for d in graph.decisions if d.code == "FL414")
     with torch.no_grad():
         module[0].bias.add_(1)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):  # which remembers casts while it is entered
-        check(compiled, module, x, 2e-2)
+        module_agrees(compiled, module, x, 2e-2)
 
 
 def test_the_caller_may_write_to_what_depends_on_parameters_alone() -> None:
@@ -195,7 +196,7 @@ def test_other_sizes_share_the_constants() -> None:
     compiled = frozen(module, dynamic=True)
     with torch.no_grad():
         for n in (3, 5, 8):
-            check(compiled, module, torch.randn(n, 6))
+            module_agrees(compiled, module, torch.randn(n, 6))
     assert len(report_of(compiled).graphs) == 1
 
 
@@ -216,6 +217,6 @@ def test_inference_tensors_are_not_frozen() -> None:
         module = nn.Sequential(nn.Linear(6, 5), norm(nn.BatchNorm1d(5))).eval()
         compiled = frozen(module)
         x = torch.randn(4, 6)
-        check(compiled, module, x)
+        module_agrees(compiled, module, x)
         module[0].weight.mul_(2)
-        check(compiled, module, x)
+        module_agrees(compiled, module, x)

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from fuselens import torch_private
-from fuselens.autograd.unsupported import Unsupported
+from fuselens.autograd.untraceable import Untraceable
 from fuselens.pipeline import gpu, graphs
 
 
@@ -28,7 +28,7 @@ def run_of(*devices: str) -> Any:
 
 
 def test_they_run_eagerly() -> None:
-    with pytest.raises(Unsupported, match=r"several GPUs \(cuda:0, cuda:1\)"):
+    with pytest.raises(Untraceable, match=r"several GPUs \(cuda:0, cuda:1\)"):
         graphs._compile(run_of("cuda:0"))
 
 

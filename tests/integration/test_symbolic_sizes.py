@@ -104,3 +104,16 @@ def test_sizes_of_one_and_none_agree(program: Callable[[int], Any], n: int) -> N
         args = program(m)[1]
         difference = comparison.differ(observed(function, args), observed(compiled, args), f"n = {m}")
         assert difference is None, difference
+
+
+@pytest.mark.parametrize("factor", [lambda n: n + 1, lambda n: 2 * n - 1, lambda n: n // 2 + 3, lambda n: n * n])
+@pytest.mark.filterwarnings("error::fuselens.FuselensWarning")
+def test_a_number_that_is_computed_from_an_argument_reaches_the_backward(factor: Callable[[int], int]) -> None:
+    def scaled(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x * factor(n)
+
+    compiled = fuselens.compile(scaled)
+    for n in (1, 2, 3, 9):
+        x = torch.ones(4, requires_grad=True)
+        compiled(x, n).sum().backward()
+        assert x.grad is not None and x.grad.tolist() == [factor(n)] * 4

@@ -159,6 +159,28 @@ def test_a_whole_step_in_one_function() -> None:
     assert difference is None, difference
 
 
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_a_whole_step_breaks_at_its_backward_pass_alone(scheduled: bool) -> None:
+    """A scheduler wraps ``step`` in a function that binds it again; ``zero_grad`` is what torch keeps from the peer."""
+    model = net()
+    optimiser = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = optim.lr_scheduler.StepLR(optimiser, 2, 0.5) if scheduled else None
+
+    def step(x: Any, y: Any) -> Any:
+        optimiser.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimiser.step()
+        return loss.detach()
+
+    compiled = fuselens.compile(step)
+    for i in range(5):
+        compiled(t(5, 6, seed=i), t(5, 3, seed=i + 100))
+        if scheduler is not None:
+            scheduler.step()
+    assert {d.code for d in compiled.__fuselens__.recorder.report.breaks} == {"FL122"}
+
+
 def test_averages_of_parameters() -> None:
     def run(compile_: Callable[[Any], Any]) -> Any:
         model = net()

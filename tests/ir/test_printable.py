@@ -88,7 +88,7 @@ def same(a: Any, b: Any) -> bool:
     return a is b or (type(a) is type(b) and a == b)
 
 
-def check(args: Any, kwargs: Any) -> None:
+def both_codes_give(args: Any, kwargs: Any) -> None:
     """Runs a node with these arguments by both codes, which get what the node has, the input in the node's place."""
     x, seen = object(), []
 
@@ -112,7 +112,9 @@ def check(args: Any, kwargs: Any) -> None:
 
 @pytest.mark.parametrize("leaf", LEAVES, ids=lambda v: f"{type(v).__name__}")
 def test_each_kind_of_argument(leaf: Any) -> None:
-    check(lambda x: (leaf, x, (leaf,), [leaf, x], slice(leaf)), lambda x: {"a": leaf, "b": {"c": leaf, "d e": leaf}})
+    both_codes_give(
+        lambda x: (leaf, x, (leaf,), [leaf, x], slice(leaf)), lambda x: {"a": leaf, "b": {"c": leaf, "d e": leaf}}
+    )
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -126,7 +128,7 @@ def test_arguments_drawn_at_random(seed: int) -> None:
         names = rng.sample(["dtype", "from", "to", "a b", "é", "None"], rng.randrange(4))
         return {name: drawn(rng, x) for name in names}
 
-    check(args, kwargs)
+    both_codes_give(args, kwargs)
 
 
 def drawn_for(kind: str, rng: random.Random, x: Any) -> Any:
@@ -163,7 +165,7 @@ def test_arguments_of_every_overload() -> None:
             made = [(a, drawn_for(str(a.type), rng, x)) for a in schema]
             return [(a.name, v) for a, v in made if a.kwarg_only == named]
 
-        check(lambda x, v=values: tuple(a for _, a in v(x, False)), lambda x, v=values: dict(v(x, True)))
+        both_codes_give(lambda x, v=values: tuple(a for _, a in v(x, False)), lambda x, v=values: dict(v(x, True)))
 
 
 @pytest.mark.parametrize("base", [-2, -2.5, -0.0, -math.inf, 2, -(2**63)])

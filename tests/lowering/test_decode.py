@@ -36,7 +36,7 @@ def agrees(graph: Graph, inputs: list[torch.Tensor], expected: Any, tolerance: f
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-def check(fn: Callable[..., Any], inputs: list[torch.Tensor], tolerance: float, mode: str = "fake") -> Graph:
+def kernels_agree(fn: Callable[..., Any], inputs: list[torch.Tensor], tolerance: float, mode: str = "fake") -> Graph:
     """What the kernels compute, against eager."""
     graph = scheduled(fn, inputs, mode)
     agrees(graph, inputs, fn(*inputs), tolerance)
@@ -64,7 +64,7 @@ BY_VECTOR: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
 @pytest.mark.parametrize("name", BY_VECTOR)
 def test_products_by_a_vector_are_loops(name: str, dtype: torch.dtype) -> None:
     fn, shapes = BY_VECTOR[name]
-    graph = check(fn, [r(*s, dtype=dtype) for s in shapes], TOLERANCE[dtype])
+    graph = kernels_agree(fn, [r(*s, dtype=dtype) for s in shapes], TOLERANCE[dtype])
     assert not graph.externs(), show(graph)[0]
 
 
@@ -75,14 +75,16 @@ def test_other_products_are_the_vendors() -> None:
     ):
         assert scheduled(fn, [r(*s) for s in shapes]).externs()
     assert scheduled(F.linear, [r(5, 40), r(24, 40)], "symbolic").externs()
-    assert not check(torch.mv, [r(24, 40), r(40)], 1e-5, "symbolic").externs()
+    assert not kernels_agree(torch.mv, [r(24, 40), r(40)], 1e-5, "symbolic").externs()
 
 
 def test_operands_that_a_factor_of_0_hides_are_not_read() -> None:
     """As BLAS defines it: NaN in them is none in the result."""
     hidden = [r(24), torch.full((24, 40), torch.nan), r(40)]
     assert scheduled(lambda c, x, w: torch.addmv(c, x, w, alpha=0), hidden).externs()
-    check(lambda c, x, w: torch.addmv(c, x, w, beta=0, alpha=2), [torch.full((24,), torch.nan), r(24, 40), r(40)], 1e-5)
+    kernels_agree(
+        lambda c, x, w: torch.addmv(c, x, w, beta=0, alpha=2), [torch.full((24,), torch.nan), r(24, 40), r(40)], 1e-5
+    )
 
 
 def test_deterministic_algorithms_are_atens() -> None:
@@ -117,7 +119,7 @@ def mlp(x: Any, scale: Any, gate: Any, up: Any, down: Any) -> Any:
 def test_siblings_are_one_kernel_with_what_comes_before_and_after() -> None:
     half = torch.bfloat16
     inputs = [r(*s, dtype=half) for s in ((1, 1, 64), (64,), (96, 64), (96, 64), (64, 96))]
-    graph = check(mlp, inputs, 3e-2)
+    graph = kernels_agree(mlp, inputs, 3e-2)
     assert not graph.externs()
     norm, both, last = graph.kernels()
     assert [sum(o.op == "reduce" for o in k.ops()) for k in (norm, both, last)] == [1, 2, 1], show(graph)[0]
@@ -130,11 +132,11 @@ def rotated(x: Any, cos: Any, sin: Any) -> Any:
 
 
 def test_halves_that_change_places_are_chosen_among() -> None:
-    graph = check(rotated, [r(3, 8), r(8), r(1, 8)], 1e-6)
+    graph = kernels_agree(rotated, [r(3, 8), r(8), r(1, 8)], 1e-6)
     assert len(graph.kernels()) == 1
-    ragged = check(lambda x, y, z: torch.cat((x * 2, -y, z), 1) + 1, [r(3, 5), r(3, 1), r(3, 4)], 0)
+    ragged = kernels_agree(lambda x, y, z: torch.cat((x * 2, -y, z), 1) + 1, [r(3, 5), r(3, 1), r(3, 4)], 0)
     assert len(ragged.kernels()) == 1, show(ragged)[0]
-    half = check(lambda x, y: torch.cat((x, y)), [r(3, dtype=torch.float16), r(5, dtype=torch.float16)], 0)
+    half = kernels_agree(lambda x, y: torch.cat((x, y)), [r(3, dtype=torch.float16), r(5, dtype=torch.float16)], 0)
     assert len(half.kernels()) == 1, show(half)[0]
 
 
@@ -142,18 +144,20 @@ def test_what_is_written_once_more_is_read_after_it_was_written_first() -> None:
     def summed(x: torch.Tensor, at: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
         return torch.index_put(x.amax(0), (at,), more, accumulate=True)
 
-    check(summed, [r(5, 3, dtype=torch.bfloat16), torch.tensor([1, 1]), r(2, dtype=torch.bfloat16)], 3e-2)
+    kernels_agree(summed, [r(5, 3, dtype=torch.bfloat16), torch.tensor([1, 1]), r(2, dtype=torch.bfloat16)], 3e-2)
 
 
 def test_limits_of_limits_are_one() -> None:
-    graph = check(lambda x, y: torch.cat((torch.diagonal_scatter(x, x.diagonal() * 2), y)), [r(2, 2, 2), r(1, 2, 2)], 0)
+    graph = kernels_agree(
+        lambda x, y: torch.cat((torch.diagonal_scatter(x, x.diagonal() * 2), y)), [r(2, 2, 2), r(1, 2, 2)], 0
+    )
     assert show(parse(show(graph)[0]))[0] == show(graph)[0]
     assert len(graph.kernels()) == 1, show(graph)[0]
 
 
 def test_nothing_is_loaded_of_an_empty_piece() -> None:
-    graph = check(lambda x, y, z: torch.cat((x, y, z), 1), [r(3, 0), r(3, 4), r(3, 0)], 0)
+    graph = kernels_agree(lambda x, y, z: torch.cat((x, y, z), 1), [r(3, 0), r(3, 4), r(3, 0)], 0)
     loaded = {op.args[0] for kernel in graph.kernels() for op in kernel.ops() if op.op == "load"}
     assert len(loaded) == 1
-    diagonal = check(lambda x, y: torch.block_diag(x, y), [r(1, 1), r(2, 3)], 0)
+    diagonal = kernels_agree(lambda x, y: torch.block_diag(x, y), [r(1, 1), r(2, 3)], 0)
     assert len(diagonal.kernels()) == 1, show(diagonal)[0]

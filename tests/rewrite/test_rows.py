@@ -18,7 +18,7 @@ from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Attention, Graph, Kernel
 from fuselens.ir.verify import verify
 from fuselens.lowering.lower import lower
-from fuselens.rewrite.rows import own_attention
+from fuselens.rewrite.own_attention import call_own_attention
 from fuselens.rewrite.simplify import simplify
 from fuselens.schedule.fuse import fuse
 from fuselens.schedule.gpu.split import for_gpu
@@ -54,7 +54,7 @@ def test_spellings(name: str, rows: int, keys: int, dtype: torch.dtype) -> None:
     spelling = SPELLINGS[name]
     given = inputs(spelling, rows, keys, dtype)
     module = traced(spelling.write, given, "cpu")
-    decisions = own_attention(module, "cuda")
+    decisions = call_own_attention(module, "cuda")
     shared = spelling.groups is not None and spelling.groups < HEADS
     taken = spelling.taken and (dtype != torch.float32 or shared)
     assert [d.verdict for d in decisions] == ["own"] * taken
@@ -93,7 +93,7 @@ def test_what_is_read_elsewhere_stays() -> None:
         return (made - made.mean(-1, keepdim=True)).softmax(-1) @ v
 
     for fn in (weights, scores, product, seen):
-        assert own_attention(traced(fn, [torch.randn(2, 2, KEYS, 64).bfloat16()] * 3, "cpu"), "cuda") == []
+        assert call_own_attention(traced(fn, [torch.randn(2, 2, KEYS, 64).bfloat16()] * 3, "cpu"), "cuda") == []
 
 
 def test_softmax_of_something_else_stays() -> None:
@@ -120,7 +120,7 @@ def test_softmax_of_something_else_stays() -> None:
         return torch.cat((made - made.amax(-1, keepdim=True), beside), -1).softmax(-1)[..., :-1] @ v
 
     for fn in (shifted_before_its_sink, turned, along_rows, another_head, by_keys, shifted_by_another):
-        assert own_attention(traced(fn, [torch.randn(2, 2, KEYS, 64).bfloat16()] * 3, "cpu"), "cuda") == []
+        assert call_own_attention(traced(fn, [torch.randn(2, 2, KEYS, 64).bfloat16()] * 3, "cpu"), "cuda") == []
 
 
 def test_the_operator_computes_it_anywhere() -> None:
@@ -141,4 +141,4 @@ def test_the_operator_computes_it_anywhere() -> None:
 def test_short_and_wide_attention_stays() -> None:
     for rows, keys, width in ((64, 64, 64), (KEYS, KEYS, 192), (1, 40, 64), (1, 70, 300)):
         q, k = torch.randn(1, 2, rows, width).bfloat16(), torch.randn(1, 2, keys, width).bfloat16()
-        assert own_attention(traced(plain, [q, k, k])) == []
+        assert call_own_attention(traced(plain, [q, k, k])) == []

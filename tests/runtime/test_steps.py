@@ -39,6 +39,7 @@ from tests.codegen.graphs import ISA, clone, config
 from tests.codegen.test_layouts import LAYER_NORM
 from tests.codegen.test_reductions import reduction
 from tests.lowering.test_attention import CASES, attending, ordered
+from tests.support.tensors import assert_same
 
 from .test_launch import SIGNATURE
 from .test_program import chained
@@ -113,25 +114,20 @@ def machine() -> Iterator[Machine]:
     program.runs_on_gpu.cache_clear()
 
 
-def check(machine: Machine, text: str, inputs: list[Any]) -> Any:
+def agrees_with_evaluator(machine: Machine, text: str, inputs: list[Any]) -> Any:
     graph = parse(text)
     verify(graph)
     expected = evaluate(graph, [clone(i) for i in inputs])
     found = machine.host(graph)(tuple(inputs))
-    for f, e in zip(found, expected, strict=True):
-        if isinstance(e, torch.Tensor):
-            torch.testing.assert_close(f, e)
-            assert f.stride() == e.stride()
-        else:
-            assert f == e
+    assert_same(found, expected)
     assert machine.held.value == 0
     return found
 
 
 def test_kernels(machine: Machine) -> None:
-    assert check(machine, chained(30), [torch.zeros(4)])[0].tolist() == [30] * 4
-    check(machine, LAYER_NORM.format(d="bf16"), [torch.randn(5, 70).bfloat16(), torch.randn(70)])
-    check(machine, reduction("sum", "f32", "columns"), [torch.randn(40, 7)])
+    assert agrees_with_evaluator(machine, chained(30), [torch.zeros(4)])[0].tolist() == [30] * 4
+    agrees_with_evaluator(machine, LAYER_NORM.format(d="bf16"), [torch.randn(5, 70).bfloat16(), torch.randn(70)])
+    agrees_with_evaluator(machine, reduction("sum", "f32", "columns"), [torch.randn(40, 7)])
     assert machine.streams == {77}
 
 
@@ -144,7 +140,7 @@ def on(device: str, text: str, *names: str) -> str:
 
 def test_memory_that_only_kernels_see_is_no_tensor(machine: Machine) -> None:
     text = on("cuda", chained(5), *(f"buf{k}" for k in range(1, 5)))
-    check(machine, text, [torch.zeros(4)])
+    agrees_with_evaluator(machine, text, [torch.zeros(4)])
     assert machine.most.value == 2  # what is read and what is written
     graph = order(parse(text))
     machine.most.value = 0
@@ -182,7 +178,7 @@ SHARED = """graph g
 def test_views_and_memory_that_is_taken_over(machine: Machine, reuse: str) -> None:
     a = torch.tensor([1.0, 2.0, -3.0, 4.0])
     text = SHARED.replace("  return", reuse + "  return")
-    out, rows, given, nothing, again = check(machine, text, [a])
+    out, rows, given, nothing, again = agrees_with_evaluator(machine, text, [a])
     assert out.tolist() == [-1, -2, 3, -4]
     assert rows.tolist() == [-2, -4]
     assert rows.data_ptr() == out.data_ptr() + 4
@@ -242,7 +238,7 @@ OPERATORS = """graph g symbols [s0 = a.0 hint 5]
 def test_operators(machine: Machine) -> None:
     """Of the shim and by Python, with numbers, unused results, and results that do not lie as kernels expect."""
     for n in (5, 8, 3):
-        check(machine, OPERATORS, [torch.randn(n, 7), torch.randn(6, 7).t(), torch.randn(6)])
+        agrees_with_evaluator(machine, OPERATORS, [torch.randn(n, 7), torch.randn(6, 7).t(), torch.randn(6)])
 
 
 def test_convolutions() -> None:

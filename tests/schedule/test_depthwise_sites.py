@@ -18,7 +18,7 @@ from fuselens.ir.verify import verify
 from fuselens.pipeline import tuning
 from fuselens.schedule import fuse
 from fuselens.schedule.gpu import split
-from fuselens.schedule.sites.depthwise import depthwise, matched, written_out
+from fuselens.schedule.sites.depthwise import depthwise, matched
 from tests.codegen.test_triton import check_all
 from tests.codegen.test_triton_convolutions import convolution, given
 
@@ -43,7 +43,7 @@ def channels(d: str = "f32", last: str = "", **more: Any) -> Graph:
 @pytest.mark.parametrize("case", CASES)
 def test_values(case: dict[str, Any]) -> None:
     graph = channels(**case)
-    made = written_out(graph, depthwise(graph))
+    made = graph.with_calls_replaced(depthwise(graph))
     verify(made)
     assert not made.externs()
     inputs = given(graph)
@@ -61,7 +61,7 @@ def test_other_convolutions() -> None:
 def test_what_is_compared() -> None:
     graph = channels()
     found = depthwise(graph)
-    before, after = (split.for_gpu(fuse.fuse(g)) for g in (graph, written_out(graph, found)))
+    before, after = (split.for_gpu(fuse.fuse(g)) for g in (graph, graph.with_calls_replaced(found)))
     (group,) = matched(before, after, found)
     assert group.calls == {"y"}
     assert [n.name for n in group.nodes] == [n.name for n in before.nodes]
@@ -94,7 +94,7 @@ def test_every_block() -> None:
     cases = []
     for d, last in (("f32", "xwy"), ("f32", ""), ("f16", "xwy")):
         graph = channels(d, last, reader=False)
-        made = split.for_gpu(fuse.fuse(written_out(graph, depthwise(graph))))
+        made = split.for_gpu(fuse.fuse(graph.with_calls_replaced(depthwise(graph))))
         (kernel,) = made.kernels()
         blocks = variants(made)[kernel.name]
         assert sum(b.across > 1 for b in blocks) >= 5  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse
 from fuselens.ir.verify import verify
-from fuselens.schedule.gpu.product_kernels import instead, replaced
+from fuselens.schedule.gpu.product_kernels import alternatives, replaced
 from fuselens.schedule.sites.products import sites
 
 ADDED = """graph g
@@ -111,14 +111,14 @@ def given(graph: Graph) -> list[torch.Tensor]:
     return made
 
 
-def check(graph: Graph) -> list[str]:
+def each_choice_agrees(graph: Graph) -> list[str]:
     """Each way in which kernels compute the graph's products gives what the calls do. Returns their labels."""
     verify(graph)
     inputs = given(graph)
     expected = evaluate(graph, inputs)
     labels = []
     for site in sites(graph):
-        for choice in instead(graph, site):
+        for choice in alternatives(graph, site):
             changed = replaced(graph, site, choice)
             verify(changed)
             assert site.call not in changed.nodes
@@ -131,17 +131,17 @@ def check(graph: Graph) -> list[str]:
 
 @pytest.mark.parametrize("dtype", TORCH)
 def test_readers(dtype: str) -> None:
-    assert check(added(dtype)) == ["fused", "2 parts"]
-    assert check(added(dtype, "i0 < 16, i1 < 48", "48*i0 + i1")) == ["fused", "2 parts"]
-    assert check(added(dtype, "i1 < 48, i0 < 2, k < 8", "384*i0 + 48*k + i1")) == ["fused", "2 parts"]
-    assert check(added(dtype, "i0 < 32, i1 < 24", "24*i0 + i1")) == ["fused", "2 parts"]
-    assert check(added(dtype, outputs="buf2, buf3")) == ["fused", "2 parts"]
+    assert each_choice_agrees(added(dtype)) == ["fused", "2 parts"]
+    assert each_choice_agrees(added(dtype, "i0 < 16, i1 < 48", "48*i0 + i1")) == ["fused", "2 parts"]
+    assert each_choice_agrees(added(dtype, "i1 < 48, i0 < 2, k < 8", "384*i0 + 48*k + i1")) == ["fused", "2 parts"]
+    assert each_choice_agrees(added(dtype, "i0 < 32, i1 < 24", "24*i0 + i1")) == ["fused", "2 parts"]
+    assert each_choice_agrees(added(dtype, outputs="buf2, buf3")) == ["fused", "2 parts"]
 
 
 def test_readers_that_stay_apart() -> None:
-    assert check(added(axes="i0 < 16, i1 < 24", index="48*i0 + i1")) == ["kernel", "2 parts"]
-    assert check(added(axes="i0 < 48, i1 < 16", index="48*i1 + i0")) == ["fused", "2 parts"]
-    assert check(added(axes="i0 < 96, i1 < 8", index="i0 + 48*i1")) == ["kernel", "2 parts"]
+    assert each_choice_agrees(added(axes="i0 < 16, i1 < 24", index="48*i0 + i1")) == ["kernel", "2 parts"]
+    assert each_choice_agrees(added(axes="i0 < 48, i1 < 16", index="48*i1 + i0")) == ["fused", "2 parts"]
+    assert each_choice_agrees(added(axes="i0 < 96, i1 < 8", index="i0 + 48*i1")) == ["kernel", "2 parts"]
 
 
 @pytest.mark.parametrize("call", [
@@ -149,17 +149,17 @@ def test_readers_that_stay_apart() -> None:
     "baddbmm.default(r, x, buf0, beta=0)",
 ])  # fmt: skip
 def test_batches(call: str) -> None:
-    assert check(parse(BATCHES.format(call=call))) == ["fused", "2 parts"]
+    assert each_choice_agrees(parse(BATCHES.format(call=call))) == ["fused", "2 parts"]
 
 
 def test_what_reads_two_products_goes_with_the_later() -> None:
     graph = parse(GATED)
-    assert check(graph) == ["kernel", "fused"]
+    assert each_choice_agrees(graph) == ["kernel", "fused"]
     first, second = sites(graph)
     assert first.reader is None
     assert second.reader is not None
-    changed = replaced(graph, second, instead(graph, second)[0])
-    changed = replaced(changed, first, instead(graph, first)[0])
+    changed = replaced(graph, second, alternatives(graph, second)[0])
+    changed = replaced(changed, first, alternatives(graph, first)[0])
     inputs = given(graph)
     verify(changed)
     torch.testing.assert_close(evaluate(changed, inputs), evaluate(graph, inputs), rtol=1e-4, atol=1e-4)
@@ -185,12 +185,12 @@ def test_other_products() -> None:
 
 
 def test_what_makes_operands() -> None:
-    assert check(parse(MADE.format(outputs="buf3"))) == ["kernel", "kernel with operands", "2 parts"]
+    assert each_choice_agrees(parse(MADE.format(outputs="buf3"))) == ["kernel", "kernel with operands", "2 parts"]
     graph = parse(MADE.format(outputs="buf3, buf0"))
     (site,) = sites(graph)
     assert [k.name for k in site.kernels_before] == ["kernel1"]
-    check(graph)
-    assert check(parse(MADE.format(outputs="buf0, buf1, buf3"))) == ["kernel", "2 parts"]
+    each_choice_agrees(graph)
+    assert each_choice_agrees(parse(MADE.format(outputs="buf0, buf1, buf3"))) == ["kernel", "2 parts"]
 
 
 def test_operands_that_are_flat_when_they_are_made() -> None:
@@ -201,7 +201,7 @@ def test_operands_that_are_flat_when_they_are_made() -> None:
     )
     text = text.replace("load x[256*i0 + i1]", "load x[i0]").replace("mul t0, t1", "mul t0, t0")
     text = text.replace("store buf0[256*i0 + i1]", "store buf0[i0]")
-    assert "kernel with operands" in check(parse(text))
+    assert "kernel with operands" in each_choice_agrees(parse(text))
 
 
 def test_a_kernel_between_products_follows_the_first() -> None:
@@ -217,4 +217,4 @@ def test_a_kernel_between_products_follows_the_first() -> None:
     graph = parse(text)
     first, second = sites(graph)
     assert (first.reader is not None, second.kernels_before) == (True, ())
-    check(graph)
+    each_choice_agrees(graph)

@@ -16,7 +16,7 @@ from fuselens.ir.evaluate import Memory
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse, show
 from fuselens.pipeline import tuning
-from fuselens.schedule.gpu.refold_rows import refolded, refolds
+from fuselens.schedule.gpu.refold_rows import refold, refolds
 from fuselens.schedule.order import order
 
 NORM_AND_PRODUCTS = """graph g
@@ -94,7 +94,7 @@ def test_readers_fold_themselves() -> None:
     graph = parse(TEXT)
     (found,) = refolds(graph)
     assert [r.name for r in found.readers] == ["first", "second"]
-    without = refolded(graph, found)
+    without = refold(graph, found)
     assert [k.name for k in without.kernels()] == ["first", "second"]
     torch.manual_seed(0)
     x, w, v = torch.randn(300), torch.randn(40, 300), torch.randn(7, 300)
@@ -107,7 +107,7 @@ def test_readers_fold_themselves() -> None:
 
 def test_what_readers_need_is_asked_for_before_they_fold() -> None:
     graph = parse(TEXT)
-    text = to_triton(refolded(graph, *refolds(graph))).text
+    text = to_triton(refold(graph, *refolds(graph))).text
     body = text[text.index("def first") :]
     assert body.index("tl.load(w") < body.index("tl.sum(")
 
@@ -122,7 +122,7 @@ def test_two_folds_in_one_reader() -> None:
     text = text.replace("  buffer s:", "  buffer m: f32[] strides []\n  buffer s:")
     graph = parse(text)
     for fold in refolds(graph):
-        graph = refolded(graph, fold)
+        graph = refold(graph, fold)
     assert [k.name for k in graph.kernels()] == ["first", "second"]
     x, w, v = torch.randn(300), torch.randn(40, 300), torch.randn(7, 300)
     _, z = run(graph, x, w, v)

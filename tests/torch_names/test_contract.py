@@ -123,7 +123,7 @@ def run_without(keys: list[str]) -> None:
 
 def sample() -> list[str]:
     seed = int(os.environ.get("FUSELENS_SWEEP_SEED", "0"))
-    return random.Random(seed).sample(sorted(TABLE), 10)
+    return random.Random(seed).sample(sorted(TABLE), 5)
 
 
 @pytest.mark.slow

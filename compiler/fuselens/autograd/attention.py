@@ -20,7 +20,7 @@ from fuselens.ir.attention import OWN, ROWS, SHARED, WIDTH
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-def attended(device: str, found: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+def attend(device: str, found: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
     """The result of ``scaled_dot_product_attention`` by our operator, laid out as ``found``; None where torch chooses. It is
     for a ``device`` of this kind, if not for that of its operands."""
     given = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs

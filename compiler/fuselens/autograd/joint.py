@@ -1,7 +1,7 @@
 """From a captured torch-level graph to one functional ATen graph of its forward and backward.
 
 One pass over the captured graph does everything: its nodes are interpreted on functional wrappers of fake tensors, so
-that autograd (above functionalization) sees exactly the program that eager runs, and the :class:`Recorder` (below both)
+that autograd (above functionalization) sees exactly the program that eager runs, and the :class:`OperatorRecorder` (below both)
 sees functional operators only. What the graph mutates and which outputs alias what is read off the wrappers when the
 forward has run; then tangents are added as new inputs and ``torch.autograd.grad`` records the backward into the same
 graph.
@@ -36,7 +36,7 @@ from fuselens import torch_private
 
 from ..ir.contracts.signature import NOTHING_SHARED, Mutation, Sharing, Signature, Tangent
 from .decompositions import Decompositions, table
-from .recorder import Recorder
+from .recorder import OperatorRecorder
 from .tracing.backward import Backward, autocast_devices, record_backward, requires_grad
 from .tracing.captured_nodes import may_write, needs_python_rules, turns_grad_on
 from .tracing.inputs import Inputs, make_inputs
@@ -85,12 +85,12 @@ def trace(
     Without an input that requires grad, or where gradients are never on, there is no backward. ``sharing`` tells which
     inputs share memory with those that are written; the fakes do not. With ``counter_based``
     random operators become functions of a seed (``random_numbers``). ``device`` is the kind that the graph is for, if its
-    tensors are not there. Raises Unsupported.
+    tensors are not there. Raises Untraceable.
     """
     mode = next((m for m in map(torch_private.fake_mode_of, fake_inputs) if m is not None), None)
     if mode is None:
         mode = torch_private.fake_mode()
-    recorder = Recorder(table() if decompositions is None else decompositions, counter_based=counter_based)
+    recorder = OperatorRecorder(table() if decompositions is None else decompositions, counter_based=counter_based)
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(grad_enabled))
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
@@ -103,7 +103,7 @@ def trace(
 
 
 def _traced(
-    gm: fx.GraphModule, fakes: Sequence[Any], recorder: Recorder, mode: Any, sharing: Sharing, device: str
+    gm: fx.GraphModule, fakes: Sequence[Any], recorder: OperatorRecorder, mode: Any, sharing: Sharing, device: str
 ) -> Joint:
     """Inputs, forward, outputs and backward, one after the other under the modes that :func:`trace` has entered."""
     enables_grad = not torch.is_grad_enabled() and turns_grad_on(gm)

@@ -219,7 +219,7 @@ class _Cut:
 
     def _ban_reason(self, node: fx.Node) -> str:
         if is_number(node):
-            return "" if _is_real(node) else "a size that the backward needs"
+            return "" if _is_computed(node) else "a size that the backward needs"
         if "draws" in node.meta:
             return "from the seed the backward computes the random numbers again"
         if _is_random(node):
@@ -323,7 +323,7 @@ class _Cut:
         sums of a residual stream, one upon the other, would each be computed from all that was added so far.
         """
         if is_number(node):
-            return None if _is_real(node) else 1
+            return None if _is_computed(node) else 1
         if not isinstance(node.meta.get("val"), torch.Tensor) or (is_view(node) and self._view_has_base(node)):
             return None
         if "region" in node.meta and node not in self.banned:
@@ -533,9 +533,12 @@ def _runs_unused(node: fx.Node) -> bool:
     return bool(node.meta.get("random") or node.meta.get("check"))
 
 
-def _is_real(node: fx.Node) -> bool:
-    """Whether the node is a number computed from sizes that is no size itself: kernels compute it where they need it."""
-    return isinstance(node.meta["val"], (float, torch.SymFloat))
+def _is_computed(node: fx.Node) -> bool:
+    """Whether the node is a number that is computed from numbers: kernels compute it where they need it, from the symbols in
+    it. Passed on by itself, as ``n + 1``, it would not say what ``n`` is."""
+    if isinstance(node.meta["val"], (float, torch.SymFloat)):
+        return True
+    return bool(node.all_input_nodes) and all(is_number(n) for n in node.all_input_nodes)
 
 
 def _through_views(node: fx.Node) -> list[fx.Node]:

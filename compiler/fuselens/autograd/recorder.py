@@ -25,7 +25,7 @@ from . import zeros
 from .decompositions import Decompositions
 from .random_numbers import DRAW_SEED, RULES, SEED_ARGUMENTS, Streams, in_place_draw
 from .refusals import refusal
-from .unsupported import Unsupported
+from .untraceable import Untraceable
 
 aten = torch.ops.aten
 
@@ -39,7 +39,7 @@ _SCALARS = (int, float, bool, complex, str, torch.dtype, torch.device, torch.lay
 _PURE, _RANDOM, _UNNUMBERED = "pure", "random", "unnumbered"
 
 
-class Recorder(torch_private.RecordingMode):
+class OperatorRecorder(torch_private.RecordingMode):
     """``graph`` grows while operators run under this mode.
 
     ``meta`` is copied onto every node that is created: set it before each operator of the captured graph.
@@ -102,7 +102,7 @@ class Recorder(torch_private.RecordingMode):
         """The node that computes a (plain, not functional) fake tensor."""
         node = self._nodes.get(id(tensor))
         if node is None:
-            raise Unsupported("a tensor that the graph did not create takes part in it", self.meta.get("span"))
+            raise Untraceable("a tensor that the graph did not create takes part in it", self.meta.get("span"))
         return node
 
     def known_node(self, tensor: torch.Tensor) -> fx.Node | None:
@@ -144,7 +144,7 @@ class Recorder(torch_private.RecordingMode):
     def _captured_constant(self, value: torch.Tensor) -> fx.Node:
         if torch_private.fake_mode_of(value) is not None:
             return self.node_of(value)  # raises
-        raise Unsupported("a tensor that is not an input takes part in the graph", self.meta.get("span"))
+        raise Untraceable("a tensor that is not an input takes part in the graph", self.meta.get("span"))
 
     # --- symbolic numbers
 
@@ -169,7 +169,7 @@ class Recorder(torch_private.RecordingMode):
             node = self._sizes[expr] = found()
             return node
         if expr.is_Symbol:
-            raise Unsupported(f"the size {expr} is not the size of any input", self.meta.get("span"))
+            raise Untraceable(f"the size {expr} is not the size of any input", self.meta.get("span"))
         target, unary = _expression_operator(expr)
         operands = [self._expression(a, shape_env) for a in expr.args]
         result = operands[0]
@@ -252,7 +252,7 @@ class Recorder(torch_private.RecordingMode):
         """``out``, unless the program's operator refuses such operands."""
         reason = refusal(func, args, kwargs, out, training=self.training)
         if reason:
-            raise Unsupported(reason, self.meta.get("span"))
+            raise Untraceable(reason, self.meta.get("span"))
         return out
 
     def _laid_out(self, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
@@ -296,7 +296,7 @@ class Recorder(torch_private.RecordingMode):
             if torch_private.is_composite(func):
                 return "decompose", func.decompose
             return "record", None
-        raise Unsupported(f"the higher-order operator {func}", self.meta.get("span"))
+        raise Untraceable(f"the higher-order operator {func}", self.meta.get("span"))
 
     def _lift(self, func: Any, args: Any) -> Any:
         """``torch.tensor(3.)`` in the captured graph: a real tensor enters the trace."""
@@ -310,7 +310,7 @@ class Recorder(torch_private.RecordingMode):
         elif getattr(value, "constant", None) is not None:
             self.constant(value.constant, out)
         else:
-            raise Unsupported("a tensor constant without a value", self.meta.get("span"))
+            raise Untraceable("a tensor constant without a value", self.meta.get("span"))
         return out
 
     def _record(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -330,7 +330,7 @@ class Recorder(torch_private.RecordingMode):
         elif kind == _RANDOM:
             self.random = True
         if func._schema.is_mutable:
-            raise Unsupported(f"{func} writes to its operand and has no functional form", self.meta.get("span"))
+            raise Untraceable(f"{func} writes to its operand and has no functional form", self.meta.get("span"))
         out = func(*args, **kwargs)
         if self._is_noop(func, args, out):
             self._bind(out, self._nodes[id(args[0])])
@@ -449,7 +449,9 @@ def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.stride() if tensor.layout is torch.strided else ()
 
 
-def _size_maker(recorder: Recorder, op: Any, node: fx.Node, dim: int | None, value: Any) -> Callable[[], fx.Node]:
+def _size_maker(
+    recorder: OperatorRecorder, op: Any, node: fx.Node, dim: int | None, value: Any
+) -> Callable[[], fx.Node]:
     """Emits the node that reads one extent of an input, when first needed."""
 
     def make() -> fx.Node:
@@ -465,7 +467,7 @@ def _expression_operator(expr: Any) -> tuple[Callable[..., Any], bool]:
     name = type(expr).__name__
     found = _EXPRESSIONS.get(name)
     if found is None:
-        raise Unsupported(f"a size with the expression {expr}")
+        raise Untraceable(f"a size with the expression {expr}")
     return found
 
 

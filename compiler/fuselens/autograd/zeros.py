@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fuselens import torch_private
+
 if TYPE_CHECKING:
-    from .recorder import Recorder
+    from .recorder import OperatorRecorder
 
 aten = torch.ops.aten
 MAKE = aten._efficientzerotensor.default
 
 
-def applied(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+def applied(recorder: OperatorRecorder, func: Any, args: Any, kwargs: Any) -> Any:
     """What ``func`` makes of zero tensors, or a zero tensor itself; NotImplemented where it reads them as other tensors."""
     if func is MAKE:
         made = _made(recorder, func(*args, **kwargs))
@@ -44,20 +46,20 @@ def applied(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
     return made
 
 
-def mark_views(recorder: Recorder, func: Any, args: Any, out: Any) -> None:
+def mark_views(recorder: OperatorRecorder, func: Any, args: Any, out: Any) -> None:
     """Views of a zero tensor are zero tensors."""
-    if not args or not is_zero(recorder, args[0]) or not _makes_view(func):
+    if not args or not is_zero(recorder, args[0]) or not torch_private.shares_memory(func):
         return
     for t in out if isinstance(out, (tuple, list)) else (out,):
         if isinstance(t, torch.Tensor):
             recorder.zeros.add(recorder.node_of(t))
 
 
-def is_zero(recorder: Recorder, value: Any) -> bool:
+def is_zero(recorder: OperatorRecorder, value: Any) -> bool:
     return isinstance(value, torch.Tensor) and recorder.known_node(value) in recorder.zeros
 
 
-def _made(recorder: Recorder, like: torch.Tensor, fill: float = 0) -> torch.Tensor:
+def _made(recorder: OperatorRecorder, like: torch.Tensor, fill: float = 0) -> torch.Tensor:
     """A node of its own: the program's own zeros are ordinary numbers."""
     with recorder.pause():
         value = torch.full(like.shape, fill, dtype=like.dtype, device=like.device)
@@ -66,15 +68,11 @@ def _made(recorder: Recorder, like: torch.Tensor, fill: float = 0) -> torch.Tens
     return value
 
 
-def _copied(recorder: Recorder, args: Any, kwargs: Any) -> Any:
+def _copied(recorder: OperatorRecorder, args: Any, kwargs: Any) -> Any:
     """A copy has memory: it is an ordinary tensor. One that is not dense and in order is left to the usual rules."""
     with recorder.pause():
         like = aten.clone.default(*args, **kwargs)
     return _made(recorder, like) if like.is_contiguous() else NotImplemented
-
-
-def _makes_view(func: Any) -> bool:
-    return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
 
 
 def _product(a: bool, b: bool) -> float | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import linecache
+import re
 from typing import Any
 
-from ..record.diagnostics import make
+from ..record.diagnostics import make, of_loop
 from ..record.report import Diagnostic, Frame, Span
 from .values.algebra import ObjectValue
 
@@ -24,11 +27,49 @@ class Break(Exception):
 
     def diagnostic(self, mode: str, cost: str) -> Diagnostic:
         cause = self.cause.diagnostic(mode, "") if self.cause is not None else None
-        return make(self.code, self.span, stack=self.stack, mode=mode, cost=cost, cause=cause, **self.fields)
+        return make(
+            self.code, self.span, stack=self.stack, mode=mode, cost=cost, cause=cause, **named(self.fields, self.span)
+        )
+
+
+_NAMELESS = re.compile(r"an? \w+(\.|$)|operator |Random\.|RandomState\.")  # what is no name of the program's
+_OWN_NAME = "__fuselens_"  # of what we keep in a frame between two graphs
+_ASSIGNED = "assignment to `a"  # an object of the library's, mostly, inside what the program calls
+_WITH = re.compile(r"(?:async )?with (.*?)(?: as \w+)?:?")
+_LONGEST_NAME = 60
+
+
+def named(fields: dict[str, Any], span: Span | None) -> dict[str, Any]:
+    """``fields`` in the program's own words where tracing has none: ``x.sum().item()`` for "a Tensor.item()"."""
+    what = fields.get("what")
+    if not isinstance(what, str) or not (_NAMELESS.match(what) or what.startswith(_ASSIGNED) or _OWN_NAME in what):
+        return fields
+    text = text_of(span) or (line_of(span).strip() if _OWN_NAME in what else "")
+    if entered := _WITH.fullmatch(text):
+        text = entered[1]
+    if not 0 < len(text) <= _LONGEST_NAME:
+        return fields
+    return {**fields, "what": f"`{text}`" if what.startswith(_ASSIGNED) else text}
+
+
+def text_of(span: Span | None) -> str:
+    """The program's text at ``span``, where that is on one line; else ""."""
+    if span is None or span.line != span.end_line:
+        return ""
+    return line_of(span).encode()[span.column : span.end_column].decode(errors="replace")
+
+
+def line_of(span: Span | None) -> str:
+    """The program's line at which ``span`` begins."""
+    return "" if span is None else linecache.getline(span.file, span.line)
 
 
 class ConditionBreak(Break):
     """A conditional jump on a value that only the running program knows: both sides become resume functions."""
+
+    def diagnostic(self, mode: str, cost: str) -> Diagnostic:
+        found = super().diagnostic(mode, cost)
+        return of_loop(found) if line_of(self.span).lstrip().startswith("while ") else found
 
 
 class Raised(Exception):
@@ -88,15 +129,12 @@ class BackendError(RuntimeError):
 class CodedError(RuntimeError):
     """Raised to the caller where the program asks for what cannot be done. ``diagnostic`` is the coded finding."""
 
-    def __init__(self, diagnostic: Diagnostic, mode: str = "") -> None:
+    def __init__(self, diagnostic: Diagnostic) -> None:
         self.diagnostic = diagnostic
         where = f"\n  at {diagnostic.span}" if diagnostic.span else ""
         stack = "".join(f"\n    in {f.function} ({f.span})" for f in diagnostic.stack)
         hints = "".join(f"\n  hint: {h}" for h in diagnostic.hints)
-        mode = f" ({mode})" if mode else ""
-        super().__init__(
-            f"{diagnostic.code}: {diagnostic.message}{mode}{where}{stack}\n  {diagnostic.explanation}{hints}"
-        )
+        super().__init__(f"{diagnostic.code}: {diagnostic.message}{where}{stack}\n  {diagnostic.explanation}{hints}")
 
 
 class ConstraintError(CodedError):
@@ -108,7 +146,15 @@ class RecompileError(CodedError):
 
 
 class GraphBreakError(CodedError):
-    """Raised where ``fullgraph=True`` meets a graph break."""
+    """Raised where ``fullgraph=True`` meets a graph break: there are no graphs then, before it or after."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
-        super().__init__(diagnostic, "fullgraph=True")
+        super().__init__(
+            dataclasses.replace(
+                diagnostic,
+                severity="error",
+                message=f"{diagnostic.message.removeprefix('graph break: ')}; fullgraph=True allows no graph break",
+                explanation="The call raises this as an error, and nothing of the function is compiled.",
+                cost="",
+            )
+        )

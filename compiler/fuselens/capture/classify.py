@@ -319,7 +319,7 @@ def breaking_code(obj: Any) -> str | None:
     if receiver is not None and not issubclass(type(receiver), types.ModuleType):
         if receiver is datetime.datetime or receiver is datetime.date:
             return "FL119" if name in _CLOCK_METHODS else None
-        return breaking_method(type(receiver), name)
+        return breaking_method(type(receiver), name, receiver)
     module = getattr(obj, "__module__", None) or ""
     if not isinstance(module, str) or name in _QUIET.get(module, ()):
         return None
@@ -331,19 +331,21 @@ def is_routine(obj: Any) -> bool:
     return type(obj) is types.MethodType or type(obj).__name__ == "cython_function_or_method"
 
 
-def breaking_method(kind: type, name: str) -> str | None:
-    """The same for the method ``name`` of an instance of ``kind``."""
+def breaking_method(kind: type, name: str, instance: Any = None) -> str | None:
+    """The same for the method ``name`` of an instance of ``kind``, of ``instance`` where it is known."""
     if issubclass(kind, (random.Random, random.SystemRandom)) or kind.__module__.startswith("numpy.random"):
         return "FL115"
     if issubclass(kind, logging.Logger):
         return "FL103"
     if issubclass(kind, io.IOBase):
-        return "FL103" if isinstance(sys.stdout, kind) else "FL118"
+        terminal = isinstance(sys.stdout, kind) if instance is None else instance in (sys.stdout, sys.stderr)
+        return "FL103" if terminal and name in _PRINTS else "FL118"
     if issubclass(kind, pathlib.Path) and name not in _PURE_PATH and not name.startswith("__"):
         return "FL118"
     return _BREAKING_MODULES.get(kind.__module__) if kind.__module__ in ("socket", "_socket", "subprocess") else None
 
 
+_PRINTS = frozenset({"write", "writelines", "flush"})
 READS_FRAME = frozenset(
     "locals vars eval exec dir breakpoint set_trace _getframe currentframe settrace setprofile".split()
 )

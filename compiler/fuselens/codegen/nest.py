@@ -18,8 +18,6 @@ from ..ir.affine import row_major
 from ..ir.loops import Axis, Graph, Kernel, Op, Phase, indirect_names
 from .expressions import linear, names_in, set_zero
 
-INDEXED = {"load": 1, "store": 1, "index": 0, "random": 3}  # which argument of an op is the index expression
-
 
 @dataclass(frozen=True, slots=True)
 class Nest:
@@ -49,18 +47,12 @@ def _numbered(index: Expr, axes: tuple[sympy.Symbol, ...]) -> Expr:
 
 def index_of(op: Op) -> Expr | None:
     """The index expression of an op that has one."""
-    place = INDEXED.get(op.op)
-    return sympy.sympify(op.args[place]) if place is not None else None
+    return None if op.index is None else sympy.sympify(op.index)
 
 
 def in_order(body: Iterable[Op]) -> bool:
     """Whether points of the phase's axes come one after the other: scans run along them, or updates in turn."""
     return any(op.op == "scan" or op.update for op in body)
-
-
-def with_index(op: Op, index: Expr) -> Op:
-    place = INDEXED[op.op]
-    return dataclasses.replace(op, args=(*op.args[:place], index, *op.args[place + 1 :]))
 
 
 def simplify(kernel: Kernel, graph: Graph) -> Nest:
@@ -123,7 +115,7 @@ def _without_folds(phase: Phase) -> Phase:
 
 
 def _map(body: Iterable[Op], change: Callable[[Expr], Expr]) -> tuple[Op, ...]:
-    return tuple(op if (e := index_of(op)) is None else with_index(op, change(e)) for op in body)
+    return tuple(op.mapped(index=change) for op in body)
 
 
 def _by_stride(axes: tuple[Axis, ...], ops: Iterable[Op], graph: Graph) -> tuple[Axis, ...]:
@@ -209,10 +201,10 @@ class Tuning:
         return ", ".join(p for p in (self.layout, f"{self.unroll} side by side" if self.unroll else "", shared) if p)
 
 
-FEW_POINTS = 4
-FEW_COLUMNS = 512
-LONG_FOLD = 1024
-MUCH_WORK = 1 << 15
+FEW_POINTS = 4  # of a kernel, or other points for each column
+FEW_COLUMNS = 512  # points along the axis of vectors
+LONG_FOLD = 1024  # points of an axis that is folded
+MUCH_WORK = 1 << 15  # elements of a pass, as one that threads may share has
 WORTH_A_TILE = 8  # elements of both axes of a transpose
 
 

@@ -10,7 +10,7 @@ that breaks that rule is refused by ``ir.verify``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import sympy
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fuselens.ir import philox
 from fuselens.ir.affine import INTEGER_FUNCTIONS
-from fuselens.ir.loops import ITEMSIZE, Attention, Buffer, Extern, Graph, Kernel, Loop, Op, Ref, interpret, phases_of
+from fuselens.ir.loops import ITEMSIZE, Attention, Buffer, Extern, Graph, Kernel, Loop, Op, Ref, phases_of
 from fuselens.ir.ops import torch_meaning
 from fuselens.ir.text import show_expression
 
@@ -181,7 +181,7 @@ def _signed(tensor: Tensor) -> Tensor:
 
 
 class _Points:
-    """The handler that computes one phase for all points at once."""
+    """Computes one phase for all points at once. ``values`` are those of its ops, by name."""
 
     def __init__(self, memory: Memory, where: str, outer: list[tuple[str, int]], inner: list[tuple[str, int]]) -> None:
         self.memory = memory
@@ -196,6 +196,34 @@ class _Points:
             self.names[name] = torch.arange(size).reshape(grid)
         self.values: dict[str, Any] = {}
 
+    def run(self, body: Iterable[Op]) -> None:
+        for op in body:
+            self.values[op.name] = self._value(op)
+
+    def _value(self, op: Op) -> Tensor | None:
+        args, values = op.args, self.values
+        match op.op:
+            case "load":
+                return self._load(op, args[0], args[1])
+            case "store":
+                return self._store(op, args[0], args[1], values[args[2]])
+            case "reduce":
+                return self._reduce(op, args[0], values[args[1]])
+            case "scan":
+                return self._scan(op, args[0], values[args[1]])
+            case "const":
+                return torch.tensor(args[0], dtype=TORCH_DTYPE[op.dtype])
+            case "index":
+                return self._position(args[0]).to(TORCH_DTYPE[op.dtype])
+            case "random":
+                return self._checked(
+                    op, philox.words(values[args[0]], values[args[1]], args[2], self._position(args[3]))
+                )
+            case "bounds":
+                return self._bounds(op, values[args[0]], args[1], args[2])
+            case _:
+                return self._apply(op, [values[a] for a in args])
+
     def _index(self, op: Op, index: Expr, storage: Tensor) -> Tensor:
         for name in (s.name for s in index.free_symbols):  # pyright: ignore[reportAttributeAccessIssue]
             if name.startswith("%"):
@@ -206,13 +234,13 @@ class _Points:
                                   f"{int(point.min())}..{int(point.max())} of {storage.numel()} elements")  # fmt: skip
         return point
 
-    def load(self, op: Op, storage: str, index: Expr) -> Tensor:
+    def _load(self, op: Op, storage: str, index: Expr) -> Tensor:
         flat = self.memory.elements(storage)
         if 0 in self.shape:
             return torch.zeros(self.shape, dtype=TORCH_DTYPE[op.dtype])
         return self._checked(op, _signed(flat).take(self._index(op, index, flat)).view(flat.dtype))
 
-    def store(self, op: Op, storage: str, index: Expr, value: Tensor) -> None:
+    def _store(self, op: Op, storage: str, index: Expr, value: Tensor) -> None:
         flat = self.memory.elements(storage)
         if 0 in self.shape:
             return
@@ -222,28 +250,19 @@ class _Points:
         else:
             _signed(flat)[point] = _signed(value).expand(self.shape)
 
-    def reduce(self, op: Op, kind: str, value: Tensor) -> Tensor:
+    def _reduce(self, op: Op, kind: str, value: Tensor) -> Tensor:
         full = value.expand(self.shape)
         kept = full.shape[: self.outer]
         count = math.prod(full.shape[self.outer :])
         return self._checked(op, _REDUCE[kind](full.reshape(*kept, count)))
 
-    def scan(self, op: Op, kind: str, value: Tensor) -> Tensor:
+    def _scan(self, op: Op, kind: str, value: Tensor) -> Tensor:
         full = value.expand(self.shape)
         kept = full.shape[: self.outer]
         flat = full.reshape(*kept, math.prod(full.shape[self.outer :]))
         return self._checked(op, _SCAN[kind](flat).reshape(self.shape))
 
-    def const(self, op: Op, number: Any) -> Tensor:
-        return torch.tensor(number, dtype=TORCH_DTYPE[op.dtype])
-
-    def index(self, op: Op, expression: Expr) -> Tensor:
-        return self._position(expression).to(TORCH_DTYPE[op.dtype])
-
-    def random(self, op: Op, keys: tuple[Tensor, Tensor], stream: int, index: Expr) -> Tensor:
-        return self._checked(op, philox.words(*keys, stream, self._position(index)))
-
-    def bounds(self, op: Op, value: Tensor, size: Expr, wrap: bool) -> Tensor:
+    def _bounds(self, op: Op, value: Tensor, size: Expr, wrap: bool) -> Tensor:
         n = self.memory.value(size)
         position = torch.where(value < 0, value + n, value) if wrap else value
         if bool(((position < 0) | (position >= n)).any()) and 0 not in self.shape:
@@ -256,7 +275,7 @@ class _Points:
                 self.names[name] = self.values[name[1:]]
         return torch.as_tensor(expression_value(expression, self.names), dtype=torch.int64)
 
-    def apply(self, op: Op, values: list[Tensor]) -> Tensor:
+    def _apply(self, op: Op, values: list[Tensor]) -> Tensor:
         if op.op == "cast":
             return values[0].to(TORCH_DTYPE[op.dtype])
         if op.op == "bitcast":
@@ -314,7 +333,7 @@ def _run_loops(node: Loop | Kernel, memory: Memory) -> None:
         for name, value in crossing.items():
             points.values[name] = value[(..., *(None,) * len(inner))] if value.ndim else value
         before = set(points.values)
-        interpret(phase.body, points, points.values)
+        points.run(phase.body)
         reduced = {o.name for o in phase.body if o.op == "reduce"}
         crossing |= {
             name: value
@@ -350,7 +369,7 @@ def _run_attention(node: Attention, memory: Memory) -> None:
     wide = torch.float64  # what the kernel computes up to the order of its sums
     key, value = (t.to(wide).repeat_interleave(group, 1) for t in (key, value))
     points.values["score"] = (query.to(wide) @ key.mT).float()
-    interpret(node.body, points, points.values)
+    points.run(node.body)
     scores = points.values[node.result].to(wide).expand(points.shape)
     sink = points.values[node.sink].to(wide).expand(points.shape)[..., :1] if node.sink else None
     span = memory.value(node.span)

@@ -44,13 +44,13 @@ def _show(graph: fx.Graph, name: str, lines: list[str], spans: list[Line]) -> No
             lines.append("    # backward")
         section = backward
         if node.op == "output":
-            lines.append(f"    return {_argument(node.args[0])}")
+            lines.append(f"    {statement(node)}")
         else:
             span: Span | None = node.meta.get("span")
             where = f"line {span.line}" if span else ""
             if backward and span:
                 where = f"backward of line {span.line}"
-            lines.append(f"    {_statement(node)}{_comment(where)}")
+            lines.append(f"    {statement(node)}{_comment(where)}")
         _remember(spans, len(lines), node)
     for node in graph.nodes:
         for i, body in enumerate(getattr(node.target, "bodies", ())):
@@ -78,9 +78,12 @@ def kind_of(value: Any) -> str:
     return type(value).__name__.replace("Sym", "").lower() if value is not None else "None"
 
 
-def _statement(node: fx.Node) -> str:
-    kind = kind_of(node.meta.get("val"))
+def statement(node: fx.Node) -> str:
+    """A node that is no input, as a statement of Python."""
     target, args = node.target, node.args
+    if node.op == "output":
+        return f"return {_argument(args[0])}"
+    kind = kind_of(node.meta.get("val"))
     if node.op == "call_function":
         name = getattr(target, "__name__", str(target))
         if target in (operator.getitem,) and len(args) == 2:

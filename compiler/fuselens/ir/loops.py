@@ -23,8 +23,9 @@ A body is evaluated once for each point of the iteration space. ``reduce`` ops f
 that depend on a reduce run once per point of ``axes``, after it.
 In a Kernel, a phase never uses the result of a reduce of its own: later phases do, by name. So what crosses phases is
 what has one value per point of the kernel's axes: results of reduces, and of ops in phases without axes of their own.
-Everything else lives inside its phase. The interpretations of a body are handlers (see :func:`interpret`): evaluate,
-print, C++, Triton.
+Everything else lives inside its phase. What the arguments of each op are is said once, in :class:`Op`: passes ask an op for its
+operands, its index and itself in other terms. The writers of C++, of Triton and of text, and the evaluator, take each op apart in
+a table or a ladder of their own: they need different things of it.
 """
 
 from __future__ import annotations
@@ -155,6 +156,12 @@ class Op:
         """The kind of a store that changes an element; "" for all else."""
         return self.args[3] if self.op == "store" and len(self.args) > 3 else ""
 
+    @property
+    def index(self) -> Any:
+        """The index expression of an op that has one, else None."""
+        index, _ = _READS.get(self.op, (None, ()))
+        return None if index is None else self.args[index]
+
     def operands(self) -> tuple[str, ...]:
         """Names of the ops this one reads, those inside index expressions first."""
         reads = _READS.get(self.op)
@@ -182,6 +189,10 @@ class Op:
                 arg = arg if rename is None else rename(arg)
             args.append(arg)
         return Op(self.name if value is None else value(self.name), self.op, tuple(args), self.dtype, self.spans)
+
+    def renamed(self, names: Mapping[str, str]) -> Op:
+        """The op with other names for those of the values that ``names`` has, its own among them."""
+        return self.mapped(value=lambda n: names.get(n, n)) if names else self
 
 
 _FORMS: dict[str, tuple[str, ...]] = {
@@ -401,6 +412,10 @@ class Graph:
     def replace(self, **changes: Any) -> Graph:
         return dataclasses.replace(self, **changes)
 
+    def with_calls_replaced(self, made: Mapping[str, Node]) -> Graph:
+        """The graph with these nodes in the place of the calls of these names."""
+        return self.replace(nodes=tuple(made.get(n.name, n) if isinstance(n, Extern) else n for n in self.nodes))
+
     def kernels(self) -> tuple[Kernel, ...]:
         return tuple(n for n in self.nodes if isinstance(n, Kernel))
 
@@ -483,29 +498,6 @@ _DIVISIONS = frozenset({"floordiv", "truncdiv", "mod", "fmod"})
 def may_fail(body: Iterable[Op]) -> bool:
     """Whether the ops may refuse the values that they are given: positions out of range, integers divided by zero."""
     return any(o.op == "bounds" or (o.op in _DIVISIONS and o.dtype not in ("f32", "f64")) for o in body)
-
-
-def interpret(body: tuple[Op, ...], handler: Any, values: dict[str, Any]) -> None:
-    """Runs ``body`` under an interpretation.
-
-    ``handler`` has the methods ``load(op, storage, index)``, ``store(op, storage, index, value)``,
-    ``reduce(op, kind, value)``, ``scan(op, kind, value)``, ``const(op, number)``, ``index(op, expression)``,
-    ``random(op, keys, stream, index)``, ``bounds(op, value, size, wrap)`` and ``apply(op, values)`` for all the rest.
-    ``values`` maps op names to the handler's values; results are added to it.
-    """
-    special: dict[str, Callable[[Op], Any]] = {
-        "load": lambda o: handler.load(o, o.args[0], o.args[1]),
-        "store": lambda o: handler.store(o, o.args[0], o.args[1], values[o.args[2]]),
-        "reduce": lambda o: handler.reduce(o, o.args[0], values[o.args[1]]),
-        "scan": lambda o: handler.scan(o, o.args[0], values[o.args[1]]),
-        "const": lambda o: handler.const(o, o.args[0]),
-        "index": lambda o: handler.index(o, o.args[0]),
-        "random": lambda o: handler.random(o, (values[o.args[0]], values[o.args[1]]), o.args[2], o.args[3]),
-        "bounds": lambda o: handler.bounds(o, values[o.args[0]], o.args[1], o.args[2]),
-    }
-    for op in body:
-        run = special.get(op.op)
-        values[op.name] = run(op) if run else handler.apply(op, [values[a] for a in op.args])
 
 
 def phases_of(node: Loop | Kernel) -> tuple[Phase, ...]:

@@ -24,7 +24,7 @@ from fuselens.torch_private import symint_expression
 Sizes = tuple[Expr, ...]
 
 
-class Unsupported(Exception):
+class Declined(Exception):
     """A rule declines an operation: it becomes an extern call, for the reason given."""
 
 
@@ -238,7 +238,7 @@ class Builder:
     def load(self, body: Body, buffer: Buffer, point: Sizes, sizes: Sizes) -> Scalar:
         """The element of ``buffer`` at the logical ``point`` of a space of ``sizes``, broadcast from the right."""
         if buffer.dtype not in LOOP_DTYPES:
-            raise Unsupported(f"loops do not compute with {buffer.dtype}")
+            raise Declined(f"loops do not compute with {buffer.dtype}")
         missing = len(point) - len(buffer.sizes)
         aligned = tuple(
             ZERO if self._broadcasts(own, size) else p
@@ -286,7 +286,7 @@ class Builder:
         "" leaves each its own), the rest arrives as it is.
         """
         if out.dtype not in LOOP_DTYPES:
-            raise Unsupported(f"loops do not compute {out.dtype}")
+            raise Declined(f"loops do not compute {out.dtype}")
         wanted = compute_dtype(out.dtype) if dtype is None else dtype
         body = Body(self.spans)
         axes, point = self._iteration(out.sizes, out.strides)
@@ -302,7 +302,7 @@ class Builder:
     def indexed(self, out: Buffer, compute: Callable[[Body, Sizes], Scalar]) -> Buffer:
         """A loop that fills ``out`` with a function of the position (one expression per dimension)."""
         if out.dtype not in LOOP_DTYPES:
-            raise Unsupported(f"loops do not compute {out.dtype}")
+            raise Declined(f"loops do not compute {out.dtype}")
         body = Body(self.spans)
         axes, point = self._iteration(out.sizes, out.strides)
         return self.loop(out, axes, (), compute(body, point), point)
@@ -325,7 +325,7 @@ class Builder:
         ``keep`` the folded dimensions stay in ``out`` with size 1.
         """
         if out.dtype not in LOOP_DTYPES:
-            raise Unsupported(f"loops do not compute {out.dtype}")
+            raise Declined(f"loops do not compute {out.dtype}")
         shape, folded = sources[0].sizes, set(dims)
         kept = [d for d in range(len(shape)) if d not in folded]
         body = Body(self.spans)
@@ -365,7 +365,7 @@ class Builder:
         """A loop that fills ``out`` with the running folds along ``dim``, computed in ``dtype``, of the only source or of
         ``before(body, position along dim, elements...)``. The sources have the sizes of ``out``."""
         if out.dtype not in LOOP_DTYPES:
-            raise Unsupported(f"loops do not compute {out.dtype}")
+            raise Declined(f"loops do not compute {out.dtype}")
         body = Body(self.spans)
         sizes = tuple(ONE if d == dim else s for d, s in enumerate(out.sizes))
         axes, point = self._iteration(sizes, out.strides)

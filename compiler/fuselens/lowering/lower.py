@@ -1,7 +1,7 @@
 """From a functional ATen graph to the loop IR: one walk over the nodes, one table of rules.
 
 An operation is, in this order: a number computed from sizes (no node at all), a view (a buffer, no node), loops by its
-rule, or an extern call. Rules decline with :class:`Unsupported`; then, and where no rule exists, ATen's operator is
+rule, or an extern call. Rules decline with :class:`Declined`; then, and where no rule exists, ATen's operator is
 called and the reason recorded as FL401. No functional operator is ever refused.
 """
 
@@ -17,9 +17,10 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
+from fuselens import torch_private
 from fuselens.ir.affine import symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Ref
-from fuselens.lowering.builder import Builder, LoweringError, Pair, Unsupported, contiguous_strides, expression
+from fuselens.lowering.builder import Builder, Declined, LoweringError, Pair, contiguous_strides, expression
 from fuselens.lowering.dtypes import FLOAT8, NAMES, PARTS, REALS, WIDE_UNSIGNED
 from fuselens.lowering.operators import (
     complex_numbers,
@@ -37,7 +38,7 @@ from fuselens.lowering.operators import (
     special,
     windows,
 )
-from fuselens.lowering.views import aliases, is_view, lower_view
+from fuselens.lowering.views import is_region, lower_view
 from fuselens.record.report import Span
 from fuselens.torch_private import OpOverload, symint_hint, symint_may_be_negative
 
@@ -127,7 +128,7 @@ def fuses(target: OpOverload) -> bool:
     """Whether the operator becomes loops or views, as far as its name tells."""
     full = str(target)
     packet = full.rpartition(".")[0]
-    return full in RULES or packet in RULES or is_view(target, packet)
+    return full in RULES or packet in RULES or is_region(target, packet)
 
 
 def lower(
@@ -300,11 +301,11 @@ class _Walk:
             raise LoweringError(f"{target} is given a float that varies")
         before, known = len(self.low.nodes), len(self.low.buffers)
         try:
-            if rule is not None and _mutated(target) == ():
+            if rule is not None and torch_private.written_arguments(target) == ():
                 return rule(self.low, meta, args, kwargs)  # type: ignore[arg-type]
-            if is_view(target, packet):
+            if is_region(target, packet):
                 return lower_view(self.low, args[0], node.args[0].meta["val"], meta)  # type: ignore[union-attr]
-        except (Unsupported, NotImplementedError) as declined:
+        except (Declined, NotImplementedError) as declined:
             if numbers:
                 raise LoweringError(f"{target} is given a float that varies") from declined
             reason = str(declined)
@@ -378,11 +379,11 @@ class _Walk:
         if torch.Tag.nondeterministic_seeded in target.tags:
             reason = node.meta.get("draws", _RANDOM)
         packet = str(target).rpartition(".")[0]
-        if aliases(target):
+        if torch_private.shares_memory(target):
             target = _copying(target)
         verdict = "extern" if packet in VENDOR or "draws" in node.meta else "fallback"
         self.low.decide(verdict, str(target), reason, operator=str(target))
-        mutated = _mutated(target)
+        mutated = torch_private.written_arguments(target)
         if mutated:
             given = {**dict(zip((a.name for a in target._schema.arguments), args, strict=False)), **kwargs}
             written = tuple(given[n] for n in mutated if isinstance(given.get(n), Buffer))
@@ -494,11 +495,6 @@ def _apart(buffer: Buffer) -> bool:
             return False
         reach += int(stride) * (int(size) - 1)
     return True
-
-
-def _mutated(target: OpOverload) -> tuple[str, ...]:
-    """Names of the arguments that the operator writes into."""
-    return tuple(a.name for a in target._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
 def _copying(target: OpOverload) -> OpOverload:

@@ -13,39 +13,31 @@ import sympy
 import torch
 from sympy import Expr
 
+from fuselens import torch_private
 from fuselens.ir.affine import ZERO, divide
 from fuselens.ir.loops import Buffer
-from fuselens.lowering.builder import Builder, LoweringError, Pair, Sizes, Unsupported, expression, expressions
+from fuselens.lowering.builder import Builder, Declined, LoweringError, Pair, Sizes, expression, expressions
 from fuselens.lowering.dtypes import NAMES
 from fuselens.torch_private import OpOverload
-
-# functional spellings of views: the graph has no mutation, so sharing memory cannot be told from copying
-_SHARING = frozenset({"aten._unsafe_view", "aten.lift_fresh", "aten.detach", "aten.alias", "prims.view_of"})
-
 
 # views whose elements are other numbers: torch computes them lazily, buffers hold them
 _COMPUTING = frozenset({"aten._conj", "aten._neg_view"})
 
 
-def is_view(target: OpOverload, packet: str) -> bool:
-    """Whether the operator's results are elements of its first argument."""
-    return packet in _SHARING or (aliases(target) and packet not in _COMPUTING)
-
-
-def aliases(target: OpOverload) -> bool:
-    """Whether the operator's results share memory with an argument, to which it does not write."""
-    returns = target._schema.returns
-    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+def is_region(target: OpOverload, packet: str) -> bool:
+    """Whether the operator's results are elements of its first argument, as they are. In a graph that writes nothing, sharing
+    memory cannot be told from copying."""
+    return torch_private.is_view(target) and packet not in _COMPUTING
 
 
 def lower_view(low: Builder, base: Buffer, base_meta: torch.Tensor, meta: Any, *, whole: bool = False) -> Any:
-    """The view, or the tuple of views, that ``meta`` describes. Raises :class:`Unsupported`.
+    """The view, or the tuple of views, that ``meta`` describes. Raises :class:`Declined`.
 
     One half of what is made of complex numbers is read from where they are computed, unless ``whole``."""
     if isinstance(meta, (tuple, list)):
         return tuple(lower_view(low, base, base_meta, m) for m in meta)
     if NAMES.get(meta.dtype) != base.dtype:
-        raise Unsupported("it reinterprets the elements' type")
+        raise Declined("it reinterprets the elements' type")
     sizes, strides, moved = expressions(meta.shape), expressions(meta.stride()), ZERO
     if meta.storage_offset() is not base_meta.storage_offset():
         moved = expression(meta.storage_offset()) - expression(base_meta.storage_offset())
@@ -60,7 +52,7 @@ def lower_view(low: Builder, base: Buffer, base_meta: torch.Tensor, meta: Any, *
     ):
         return pair.part(0 if offset == 0 else 1)
     if offset.is_negative:
-        raise Unsupported("it reaches before its argument's first element")
+        raise Declined("it reaches before its argument's first element")
     return low.view(base, sizes, strides, offset)
 
 

@@ -64,6 +64,7 @@ class Program:
     decisions: Sequence[report.Decision] = ()
     memory: Sequence[report.MemoryStep] = ()
     externs: Sequence[str] = ()
+    structure: Sequence[report.Operation] = ()
     stages: Sequence[report.Stage] = ()
 
     def hint(self, size: Any) -> int:
@@ -120,7 +121,7 @@ def _form() -> Form:
     from ..ir.contracts import signature, source
 
     mine = (Entry, Program, Layout)
-    told = (report.Decision, report.MemoryStep, report.Stage, report.Line, report.Span)
+    told = (report.Decision, report.MemoryStep, report.Operation, report.Stage, report.Line, report.Span)
     traced = (
         Signature, SavedValue, Sharing, signature.Result, signature.View, signature.Output, signature.Mutation, signature.Reshape,
         signature.Leaf, signature.Base, signature.Tangent,

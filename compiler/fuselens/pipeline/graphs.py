@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from .. import torch_private
-from ..autograd.unsupported import Unsupported
+from ..autograd.untraceable import Untraceable
 from ..capture.frame.frame import Captured
 from ..capture.hook import _hook
 from ..capture.tracing.tracer import describe_tensor
@@ -27,7 +27,7 @@ from . import frozen, gpu, lazy_views, programs, sharing
 from .effects import with_effects
 from .graph_cache import GraphCache, key_for
 from .recorder import Recorder, Run
-from .refusals import as_captured, or_eager
+from .refusals import as_captured, or_eager, watched
 
 if TYPE_CHECKING:
     from ..autograd.joint import Joint
@@ -42,6 +42,9 @@ def compile_graph(captured: Captured, recorder: Recorder) -> Callable[[tuple[Any
     record.outputs = tuple(
         describe_tensor(n.meta["val"], captured.sizes) for n in output if hasattr(n.meta.get("val"), "stride")
     )
+    if recorder.values is not None:
+        record.fallback = True
+        return _hook.disabled(watched(captured.module, record, recorder.values))
     if run.config.backend == "eager":
         record.fallback = True
         return _hook.disabled(as_captured(captured.module))
@@ -80,30 +83,30 @@ def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Callable[..., Any]
     """``lazy`` are inputs that stand for lazily conjugated or negated ones."""
     captured = run.captured
     if captured.sizes is not None and torch_private.depends_on_data(captured.sizes.env):
-        raise Unsupported("it computes numbers or sizes from data, which kernels do not know beforehand")
+        raise Untraceable("it computes numbers or sizes from data, which kernels do not know beforehand")
     if any(isinstance(n.meta.get("val"), torch.Generator) for n in captured.module.graph.nodes):
-        raise Unsupported("it draws from generators of random numbers, which kernels do not")
+        raise Untraceable("it draws from generators of random numbers, which kernels do not")
     if foreign := _foreign_devices(captured.module.graph):
-        raise Unsupported(f"it has tensors on the device {min(foreign)}, for which no code is generated")
+        raise Untraceable(f"it has tensors on the device {min(foreign)}, for which no code is generated")
     if run.loops and len(gpus := gpu.devices(captured)) > 1:
-        raise Unsupported(
+        raise Untraceable(
             f"it has tensors on several GPUs ({', '.join(map(str, gpus))}), and kernels of a graph run on one"
         )
     if unread := [t for t in captured.inputs if isinstance(t, torch.Tensor) and torch_private.is_foreign(t)]:
-        raise Unsupported(
+        raise Untraceable(
             f"it is given {memory.described(unread[0])}, whose elements kernels cannot read at its address"
         )
     if turns := lazy_views.turns(captured.inputs):
         plain = lazy_views.in_memory(captured, turns)
         if plain is None:
-            raise Unsupported("it returns an input that is a lazily conjugated or negated view")
+            raise Untraceable("it returns an input that is a lazily conjugated or negated view")
         call = _compile(replace(run, captured=plain), frozenset(turns))
         return lambda inputs: call(lazy_views.turned(inputs, turns))
     traced = _trace(run, NOTHING_SHARED)
     signature = traced.signature
     written = {m.input for m in signature.mutations}
     if lazy & written:
-        raise Unsupported("it writes to an input that is a lazily conjugated or negated view")
+        raise Untraceable("it writes to an input that is a lazily conjugated or negated view")
     if not written:
         return _freezing(traced, run) or _compile_traced(traced, run)
     visible = {m.input for m in signature.mutations if m.differentiable}
@@ -180,7 +183,7 @@ class _Traced:
 def _trace(run: Run, shared: Sharing) -> _Traced:
     captured, config = run.captured, run.config
     if shared.bases and captured.sizes is not None:
-        raise Unsupported("an input is written to that shares memory with another input, and sizes are symbolic")
+        raise Untraceable("an input is written to that shares memory with another input, and sizes are symbolic")
     on_gpu = run.target == "cuda"
 
     def trace() -> Joint:

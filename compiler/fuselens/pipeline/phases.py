@@ -19,11 +19,12 @@ from ..ir.contracts.signature import SavedValue, Signature
 from ..ir.straight_line import straight_line
 from ..lowering.lower import fuses
 from ..record import live_memory
-from ..record.report import MemoryStep
+from ..record.report import MemoryStep, Operation
 from ..rewrite.freeze import freeze
 from ..rewrite.layout import channels_last
 from ..runtime.compile_graph import Call, floats_as_tensors
 from ..schedule.order import live_bytes
+from ..schedule.structure import operations
 from . import gpu, programs
 from .effects import with_effects
 from .graph_cache import Entry, GraphCache, Program
@@ -155,5 +156,18 @@ def _program(shown: Work, ran: Work) -> Program:
     decisions = [*shown.decisions, *shown.ordered.decisions]
     operators = [e.target for e in shown.ordered.externs()]
     return Program(
-        here.name, ran.generated.counted(here.hint), dict(here.constants), written, decisions, memory, operators
+        here.name,
+        ran.generated.counted(here.hint),
+        dict(here.constants),
+        written,
+        decisions,
+        memory,
+        operators,
+        _structure(shown) if run.recorder.texts else (),
     )
+
+
+def _structure(shown: Work) -> list[Operation]:
+    """What pictures of the graph show, in the user's names of sizes."""
+    found = operations(shown.loops, shown.ordered, shown.run.phase)
+    return [replace(o, type=shown.run.in_names_of_axes(o.type)) for o in found]

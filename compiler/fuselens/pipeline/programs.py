@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .. import live
 from ..capture.hook import tensor_layout
 from ..record import report
 from ..runtime import program as host_program
@@ -27,6 +26,7 @@ def say(program: Program, record: report.Graph) -> None:
     record.decisions += program.decisions
     record.memory += program.memory
     record.externs += program.externs
+    record.structure += program.structure
 
 
 def from_cache(program: Program, run: Run) -> Call:
@@ -45,20 +45,32 @@ def bound(program: Program, run: Run) -> Call:
     record.cached = built.cached and (run.phase == "forward" or record.cached)
     for diagnostic in built.diagnostics:
         run.say(diagnostic)
-    if run.recorder.follower is not None:
-        _follow_kernels(built, program, run, run.recorder.follower)
+    if run.recorder.follower is not None or run.recorder.probed is not None:
+        _offer_kernels(built, program, run)
     if not run.for_absent_gpu:
         run.keep_sources(built.stages)
         record.kernels += gpu.with_resources(built.kernels, generated.triton, run)
     return gpu.recorded(built.call, program.written, run)
 
 
-def _follow_kernels(built: Built, program: Program, run: Run, follower: live.Follower) -> None:
-    """Has the times of a C++ program's kernels taken now and then."""
+def _offer_kernels(built: Built, program: Program, run: Run) -> None:
+    """Lets those who ask have the times of a C++ program's kernels taken."""
     from ..runtime.kernel_times import Probe, timed
 
     text = timed(program.generated)
-    if text is not None:
-        kernels = [(kernel.name, run.phase, kernel.spans) for kernel in built.kernels]
-        probe = Probe(built.call, text, program.generated, run.config)  # type: ignore[arg-type]
-        follower.kernels(run.graph.id, kernels, probe)
+    if text is None:
+        return
+    probe = Probe(built.call, text, program.generated, run.config)  # type: ignore[arg-type]
+    of_graph = runs(run.graph.id, built.kernels)
+    if run.recorder.follower is not None:
+        run.recorder.follower.kernels(run.graph.id, [(k.name, k.phase, k.spans, k.bytes or 0) for k in of_graph], probe)
+    if run.recorder.probed is not None:
+        run.recorder.probed.append((of_graph, probe))
+
+
+def runs(graph: int, kernels: list[report.Kernel]) -> list[report.KernelRun]:
+    """Kernels of a graph as a run tells of them, before they are timed."""
+    return [
+        report.KernelRun(k.name, graph, k.phase, k.spans, None if k.bytes_read is None else k.bytes_read + (k.bytes_written or 0))
+        for k in kernels
+    ]  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,6 +22,10 @@ from ..inputs import recorded_inputs
 from ..record import notices, report
 from ..record.diagnostics import make
 from . import graph_cache
+
+if TYPE_CHECKING:
+    from ..inputs.node_values import NodeValues
+    from ..runtime.kernel_times import Probe
 
 # What stands in the way of compiling at all is said in the user's own runs, too: no compiler, one that refuses a graph, no
 # cache, a function that is compiled too often; and that what was asked for is not written.
@@ -41,6 +45,8 @@ class Recorder:
         self.backwards = self.texts or backwards
         self.progress: Callable[[str], None] | None = None
         self.follower: live.Follower | None = None
+        self.values: NodeValues | None = None  # hears every node of its graphs, which run as they were captured
+        self.probed: list[tuple[list[report.KernelRun], Probe]] | None = None  # C++ units, for who times their kernels
         self.seconds = 0.0
         self._later: list[Callable[[], object]] = []
         self._seen: set[Any] = set()

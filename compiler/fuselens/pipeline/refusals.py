@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import fx
@@ -17,6 +17,9 @@ from ..record.diagnostics import as_line, make, raised
 from ..record.notices import FuselensWarning
 from ..torch_private import names as torch_names
 from .recorder import Run
+
+if TYPE_CHECKING:
+    from ..inputs.node_values import NodeValues
 
 T = TypeVar("T")
 log = logging.getLogger("fuselens")
@@ -78,24 +81,44 @@ def as_captured(module: fx.GraphModule) -> Callable[[tuple[Any, ...]], Any]:
     return run
 
 
+def watched(module: fx.GraphModule, graph: report.Graph, values: NodeValues) -> Callable[[tuple[Any, ...]], Any]:
+    """The same, and ``values`` hears what each node gives."""
+
+    class Watched(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            try:
+                found = super().run_node(n)
+            except Exception as error:
+                values.failed(n, error)
+                raise
+            values.see(n, found)
+            return found
+
+    def run(inputs: tuple[Any, ...]) -> Any:
+        values.begin(graph)
+        return Watched(module, garbage_collect_values=False).run(*inputs, enable_io_processing=False)
+
+    return run
+
+
 def _typed() -> tuple[type[BaseException], ...]:
-    from ..autograd.unsupported import Unsupported
-    from ..ir.contracts.source import Unsupported as NotGenerated
+    from ..autograd.untraceable import Untraceable
+    from ..ir.contracts.source import Unsupported
     from ..lowering.builder import LoweringError
     from ..runtime.build import BuildFailed, NoCompiler
 
-    return (Unsupported, LoweringError, NotGenerated, BuildFailed, NoCompiler)
+    return (Untraceable, LoweringError, Unsupported, BuildFailed, NoCompiler)
 
 
 def _diagnostic(error: Exception, run: Run) -> report.Diagnostic:
-    from ..autograd.unsupported import Unsupported
+    from ..autograd.untraceable import Untraceable
     from ..runtime.build import BuildFailed, NoCompiler
 
     where = run.captured.span
     lacking = torch_names.lacking(error)
     if lacking is not None:
         return make("FL918", where, **lacking)
-    if isinstance(error, Unsupported):
+    if isinstance(error, Untraceable):
         return make("FL301", error.span or where, why=error.reason)
     if isinstance(error, NoCompiler):
         return make("FL403", where, what=str(error))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .. import torch_private
-from ..autograd.unsupported import Unsupported
+from ..autograd.untraceable import Untraceable
 from ..ir.contracts.signature import NOTHING_SHARED, Base, Sharing
 
 _VARIANTS = 8  # ways of sharing memory that one graph is compiled for
@@ -25,7 +25,7 @@ def find(
 ) -> Sharing:
     """How the inputs ``wanted`` share memory with those that are ``written``, which are among them.
 
-    Autograd sees the writes to those that are ``visible``; ``grad``: gradients may be on. Raises Unsupported where views of
+    Autograd sees the writes to those that are ``visible``; ``grad``: gradients may be on. Raises Untraceable where views of
     one base cannot stand for inputs.
     """
     touched = [g for g in _groups(inputs, wanted, _storage) if len(g) > 1 and any(i in written for i in g)]
@@ -56,7 +56,7 @@ def by_sharing(
     def run(inputs: tuple[Any, ...]) -> Any:
         try:
             found = find(inputs)
-        except Unsupported:
+        except Untraceable:
             return eager(inputs)
         if found is shared:
             return ready(inputs)
@@ -121,19 +121,19 @@ def _base(inputs: Sequence[Any], members: list[int], source: int, differentiable
     first = views[0]
     storages = {t.untyped_storage().data_ptr() for t in views}
     if len(storages) > 1 or any(t.dtype != first.dtype for t in views):
-        raise Unsupported("an input is written to that shares memory with one of another type or storage")
+        raise Untraceable("an input is written to that shares memory with one of another type or storage")
     if not differentiable:
         begin = min(t.storage_offset() for t in views)
         end = max((_extent(t)[1] - t.data_ptr()) // t.element_size() + t.storage_offset() for t in views)
         return Base(tuple(members), tuple(t.storage_offset() - begin for t in views), (end - begin,), source)
     base = _viewed(first)
     if any(_viewed(t) is not base for t in views) or not base.is_contiguous() or base.dtype != first.dtype:
-        raise Unsupported("an input is written to that shares memory with another, and they are no views of one tensor")
+        raise Untraceable("an input is written to that shares memory with another, and they are no views of one tensor")
     if any(t is not base and not torch_private.is_plain_view(t) for t in views):
-        raise Unsupported("an input is written to that shares memory with another, whose gradients something watches")
+        raise Untraceable("an input is written to that shares memory with another, whose gradients something watches")
     offsets = tuple(t.storage_offset() - base.storage_offset() for t in views)
     if min(offsets) < 0:
-        raise Unsupported("an input is written to that shares memory with another, and they reach beyond their base")
+        raise Untraceable("an input is written to that shares memory with another, and they reach beyond their base")
     return Base(tuple(members), offsets, tuple(base.shape), source, True, base.requires_grad, base.is_leaf)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from .. import torch_private
-from ..autograd.unsupported import Unsupported
+from ..autograd.untraceable import Untraceable
 from ..codegen.generate import generate
 from ..ir import graph_text, text
 from ..ir.contracts.source import Generated
@@ -25,12 +25,12 @@ from ..ir.verify import verify
 from ..lowering.lower import lower
 from ..lowering.operators.products import form
 from ..record.report import Decision, Line
-from ..rewrite.attention import attention
 from ..rewrite.constants import Constants
 from ..rewrite.convolutions import pack
-from ..rewrite.halves import single
+from ..rewrite.flash_attention import call_flash_attention
+from ..rewrite.halves import multiply_in_single
 from ..rewrite.libraries import choose
-from ..rewrite.rows import own_attention
+from ..rewrite.own_attention import call_own_attention
 from ..rewrite.simplify import simplify
 from ..runtime.autotune import tune
 from ..runtime.build import host_isa
@@ -117,11 +117,11 @@ def through(stages: Sequence[Stage], work: Work, *, quiet: bool = False) -> Work
 def _simplified(work: Work) -> Work:
     module = simplify(work.module)
     if work.absent:
-        return work.and_decided(own_attention(module, "cuda"), module=module)  # the CPU's libraries do not matter
-    decisions = [*attention(module), *own_attention(module)]
+        return work.and_decided(call_own_attention(module, "cuda"), module=module)  # the CPU's libraries do not matter
+    decisions = [*call_flash_attention(module), *call_own_attention(module)]
     libraries, constants = Libraries(work.run.config), Constants(module, work.constants)
     with torch_private.autocast_off():
-        decisions += single(module, libraries.half_seconds, LEAST_GAIN, constants, form)
+        decisions += multiply_in_single(module, libraries.half_seconds, LEAST_GAIN, constants, form)
         decisions += choose(module, libraries.seconds, LEAST_GAIN, constants)
         decisions += pack(module, libraries.convolution_seconds, constants)
     return work.and_decided(decisions, module=module)
@@ -160,7 +160,7 @@ def _ordered(work: Work) -> Work:
 
 def _refuse_orders_that_vary(fused: Graph) -> None:
     if fused.order_matters():
-        raise Unsupported(
+        raise Untraceable(
             "torch.use_deterministic_algorithms(True) holds, and it changes elements in an order that varies"
         )
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import torch_private
 from ..codegen.generate import generate
+from ..codegen.triton.choices.product_plan import DESCRIPTORS, descriptors_of
 from ..codegen.triton.choices.tiles import Shape, Tiles, predicted, tiles
 from ..codegen.triton.kernels import variants
-from ..codegen.triton.products import DESCRIPTORS, descriptors_of
 from ..config import Config
 from ..ir.affine import product
 from ..ir.contracts.source import Unsupported
@@ -23,10 +23,10 @@ from ..runtime.gpu import tune as tune_gpu
 from ..runtime.gpu.tune import Candidate, Measure
 from ..schedule import fuse
 from ..schedule.gpu import split
-from ..schedule.gpu.product_kernels import Instead, instead, nodes_of, replaced, with_room
-from ..schedule.gpu.refold_rows import refolded, refolds
-from ..schedule.sites.attention import attended, attentions
-from ..schedule.sites.depthwise import depthwise, matched, written_out
+from ..schedule.gpu.product_kernels import Alternative, alternatives, nodes_of, replaced, with_room
+from ..schedule.gpu.refold_rows import refold, refolds
+from ..schedule.sites.attention import attentions
+from ..schedule.sites.depthwise import depthwise, matched
 from ..schedule.sites.products import Site, sites, used
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _attention(
     found = attentions(loops)
     if not found:
         return loops, graph, {}, []
-    ours = _fused(attended(loops, found))
+    ours = _fused(loops.with_calls_replaced(found))
     blocks = variants(ours)
     calls = {n.name: n for n in graph.externs() if n.name in found}
     questions = []
@@ -100,7 +100,7 @@ def _attention(
             taken[name] = node
             chosen[node.name] = blocks[node.name][result.best - 1]
         decisions.append(result.decision(node.name, next(iter(node.spans), None), "vendor"))
-    loops = attended(loops, taken)
+    loops = loops.with_calls_replaced(taken)
     return loops, _fused(loops) if taken else graph, chosen, decisions
 
 
@@ -109,7 +109,7 @@ def _depthwise(loops: Graph, graph: Graph, config: Config, measured: Measure) ->
     found = depthwise(loops)
     if not found:
         return graph, []
-    ours = _fused(written_out(loops, found))
+    ours = _fused(loops.with_calls_replaced(found))
     blocks = variants(ours)
     groups = matched(graph, ours, found)
     questions = []
@@ -127,7 +127,7 @@ def _depthwise(loops: Graph, graph: Graph, config: Config, measured: Measure) ->
         taken |= {name: found[name] for name in group.calls if result.best}
         subject, span = " + ".join(n.name for n in group.nodes), next(iter(found[min(group.calls)].spans), None)
         decisions.append(result.decision(subject, span, "vendor"))
-    return _fused(written_out(loops, taken)) if taken else graph, decisions
+    return _fused(loops.with_calls_replaced(taken)) if taken else graph, decisions
 
 
 def _fused(loops: Graph) -> Graph:
@@ -173,7 +173,7 @@ def _folds(graph: Graph, config: Config, measured: Measure) -> tuple[Graph, list
     found = refolds(graph)
     questions = []
     for fold in found:
-        without = refolded(graph, fold)
+        without = refold(graph, fold)
         names = {r.name for r in fold.readers}
         each = part(without, [k for k in without.kernels() if k.name in names])
         questions.append((Candidate(ONCE, part(graph, fold.nodes)), Candidate(EACH, each)))
@@ -184,7 +184,7 @@ def _folds(graph: Graph, config: Config, measured: Measure) -> tuple[Graph, list
             continue
         better = each < once  # it is a launch less, however little that gains here
         if better:
-            graph = refolded(graph, fold)
+            graph = refold(graph, fold)
         reason = f"folding in {EACH} takes {each / once:.2f} of the time of folding {ONCE}"
         verdict, span = "taken" if better else "default", next(iter(fold.kernel.spans), None)
         decisions.append(Decision("FL416", verdict, fold.kernel.name, reason, span, result.table))
@@ -196,7 +196,7 @@ def _with_room(graph: Graph, kernel: str, tile: Tiles) -> Graph:
     return with_room(graph, descriptors_of(kernel), tile.programs * DESCRIPTORS) if tile.programs else graph
 
 
-def _options(graph: Graph, site: Site) -> list[tuple[Candidate, Instead, Any]]:
+def _options(graph: Graph, site: Site) -> list[tuple[Candidate, Alternative, Any]]:
     """The kernels and tiles from which a model expects most."""
     convolves = site.call.target == "aten.convolution.default"
     precision = torch_private.float32_precision("cuda", "conv" if convolves else "matmul")
@@ -211,7 +211,7 @@ def _options(graph: Graph, site: Site) -> list[tuple[Candidate, Instead, Any]]:
     fixed = all(e.is_Integer for e in (*operands.columns, *operands.summed))
     run = graph.hint(operands.summed[-1]) if len(operands.summed) > 1 else 0
     found = []
-    for choice in instead(graph, site):
+    for choice in alternatives(graph, site):
         kernels = nodes_of(site, choice)
         alone = part(replaced(graph, site, choice), kernels)
         name = next(new.name for k, new in zip(kernels, alone.nodes, strict=True) if k.name == choice.product)

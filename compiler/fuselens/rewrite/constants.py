@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fuselens.torch_private import OpOverload
+from fuselens import torch_private
 
 aten = torch.ops.aten
 _COPIES = (aten._to_copy.default, aten.clone.default)
@@ -30,7 +30,7 @@ class Constants:
             return self.frozen.get(node)
         if node.op == "get_attr":
             return getattr(self.module, str(node.target), None)
-        if node.op != "call_function" or not (is_view(node) or node.target in _COPIES):
+        if node.op != "call_function" or not (torch_private.shares_memory(node.target) or node.target in _COPIES):
             return None
         operands = {n: self.value(n) for n in node.all_input_nodes}
         if not operands or any(v is None for v in operands.values()):
@@ -54,10 +54,3 @@ def constant(module: fx.GraphModule, at: fx.Node, value: torch.Tensor) -> fx.Nod
     module.register_buffer(name, value, persistent=False)
     with module.graph.inserting_before(at):
         return module.graph.get_attr(name)
-
-
-def is_view(node: fx.Node) -> bool:
-    if not isinstance(node.target, OpOverload):
-        return False
-    returns = node.target._schema.returns
-    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)

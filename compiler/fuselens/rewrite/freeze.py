@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from fuselens import torch_private
 from fuselens.record.report import Decision
-from fuselens.rewrite.constants import constant, is_view
-from fuselens.torch_private import OpOverload
+from fuselens.rewrite.constants import constant
 
 aten = torch.ops.aten
 _SMALL = 1 << 16  # bytes that a constant may have however small its operands are
@@ -45,7 +45,7 @@ class _Freeze:
         self.escaping: set[fx.Node] = set()
         for node in output.all_input_nodes:  # the caller may write to results, and to what they are views of
             self.escaping.add(node)
-            while is_view(node) and node.all_input_nodes:
+            while _is_view(node) and node.all_input_nodes:
                 node = node.all_input_nodes[0]
                 self.escaping.add(node)
 
@@ -58,8 +58,8 @@ class _Freeze:
                 self._into_product(node)
         self._drop_unused()
         for node in list(self.graph.nodes):
-            if node in self.values and node.op == "call_function" and not is_view(node):
-                if any(user not in self.values or is_view(user) for user in node.users):
+            if node in self.values and node.op == "call_function" and not _is_view(node):
+                if any(user not in self.values or _is_view(user) for user in node.users):
                     value = self.values[node]
                     node.replace_all_uses_with(self._constant(node, value))
                     self._decide(node, value, "its operands are frozen: computed once")
@@ -76,15 +76,13 @@ class _Freeze:
     def _folds(self, node: fx.Node) -> bool:
         if node.op != "call_function" or node in self.escaping or not node.all_input_nodes:
             return False
-        if not isinstance(node.target, OpOverload) or not all(n in self.values for n in node.all_input_nodes):
-            return False
-        if node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags:
+        if not torch_private.is_pure(node.target) or not all(n in self.values for n in node.all_input_nodes):
             return False
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor) or any(isinstance(s, torch.SymInt) for s in value.shape):
             return False
         operands = sum(_bytes(self.values[n]) for n in node.all_input_nodes)
-        return is_view(node) or value.numel() * value.dtype.itemsize <= max(operands, _SMALL)
+        return _is_view(node) or value.numel() * value.dtype.itemsize <= max(operands, _SMALL)
 
     # --- affine maps after products
 
@@ -188,3 +186,8 @@ def _is_per_channel(scale: torch.Tensor, made: torch.Tensor, channel: int) -> bo
 
 def _bytes(value: torch.Tensor) -> int:
     return value.numel() * value.dtype.itemsize
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Not ``_unsafe_view``: what it gives is a constant of its own, since nothing else has its operand."""
+    return torch_private.shares_memory(node.target)

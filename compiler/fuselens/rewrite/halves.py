@@ -29,7 +29,7 @@ _LEAST_ROWS = 8  # with fewer, converting a matrix costs as much as multiplying 
 _LEAST_ROWS_FROZEN = 4  # with fewer, reading a matrix of twice the bytes does
 
 
-def single(
+def multiply_in_single(
     module: fx.GraphModule, compare: Compare, gain: float, constants: Constants, is_loop: IsLoop
 ) -> list[Decision]:
     """Rewrites products of ``module`` in place that take less than ``gain`` of ATen's time with converted operands.

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
+from fuselens import torch_private
 from fuselens.torch_private import OpOverload
 
 aten = torch.ops.aten
@@ -64,7 +65,7 @@ class _Walk:
         self._find_roots()
         rules: tuple[Callable[[fx.Node, str], fx.Node | None], ...] = (self._folded, self._bypassed, self._repeated)
         for node in list(self.graph.nodes):
-            if node.op != "call_function" or not _pure(node.target):
+            if node.op != "call_function" or not torch_private.is_pure(node.target):
                 continue
             packet = _packet(node)
             for rule in rules:
@@ -78,7 +79,7 @@ class _Walk:
 
     def _find_roots(self) -> None:
         for node in self.graph.nodes:
-            if node.op == "call_function" and _is_view(node.target):
+            if node.op == "call_function" and torch_private.is_view(node.target):
                 base = next(iter(node.all_input_nodes), None)
                 if base is not None:
                     self.roots[node] = self._root(base)
@@ -101,9 +102,9 @@ class _Walk:
         if len(written) != 1 or not _packet(node).endswith("_"):
             return
         (target,) = written
-        if node.args[0] is not target or target.op != "call_function" or _is_view(target.target):
+        if node.args[0] is not target or target.op != "call_function" or torch_private.is_view(target.target):
             return
-        if any(_is_view(u.target) or u.op == "output" for u in target.users if u is not node):
+        if any(torch_private.is_view(u.target) or u.op == "output" for u in target.users if u is not node):
             return
         namespace, _, rest = str(node.target).partition(".")
         packet, _, overload = rest.rpartition(".")
@@ -158,7 +159,7 @@ class _Walk:
             source = self._before_widening(source, node)
         if _meta_key(node) is None or _meta_key(node) != _meta_key(source):
             return None
-        if _is_view(node.target):
+        if torch_private.is_view(node.target):
             return None if self._is_result(node) else source
         copies = packet in _COPIES
         neutral = packet in _NEUTRAL and len(node.args) == 2 and not node.kwargs and _is_number(
@@ -198,9 +199,9 @@ class _Walk:
         roots = {self._root(node), self._root(found)}
         if roots & self.mutated or self._root(found) in self.mutated:
             return None
-        if node in self.escaping and not _is_view(node.target) and self._root(found) in self.escaping:
+        if node in self.escaping and not torch_private.is_view(node.target) and self._root(found) in self.escaping:
             return None
-        if _is_view(node.target) and self._is_result(node):
+        if torch_private.is_view(node.target) and self._is_result(node):
             return None
         return found
 
@@ -217,24 +218,9 @@ def _packet(node: fx.Node) -> str:
     return str(node.target).rpartition(".")[0]
 
 
-def _pure(target: Any) -> bool:
-    if not isinstance(target, OpOverload):
-        return False
-    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
-
-
 def _checks(target: Any) -> bool:
     """Whether an operator returns nothing: it raises for some values."""
     return isinstance(target, OpOverload) and not target._schema.returns
-
-
-def _is_view(target: Any) -> bool:
-    if not isinstance(target, OpOverload):
-        return False
-    if str(target) in ("aten._unsafe_view.default", "aten.alias.default", "aten.detach.default"):
-        return True
-    returns = target._schema.returns
-    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
 def _is_getitem(node: fx.Node) -> bool:
@@ -243,12 +229,8 @@ def _is_getitem(node: fx.Node) -> bool:
 
 def _written(node: fx.Node) -> list[fx.Node]:
     """Nodes whose memory the operator writes into."""
-    if not isinstance(node.target, OpOverload):
-        return []
-    names = [a.name for a in node.target._schema.arguments]
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    writes = [given.get(a.name) for a in node.target._schema.arguments if a.alias_info and a.alias_info.is_write]
-    return [n for w in writes for n in (w if isinstance(w, (list, tuple)) else (w,)) if isinstance(n, fx.Node)]
+    found = torch_private.written_operands(node) or ()
+    return [n for w in found for n in (w if isinstance(w, (list, tuple)) else (w,)) if isinstance(n, fx.Node)]
 
 
 def _meta_key(node: fx.Node) -> tuple[Any, ...] | None:

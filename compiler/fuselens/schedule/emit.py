@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from sympy import Expr
@@ -78,58 +79,40 @@ class Scope:
 
 def translate(
     scope: Scope, ops: Iterable[Op], mapping: Mapping[str, Expr], resolve: Resolve, names: dict[str, str],
-    *, folded: Callable[[Op, str], str] | None = None, exact: bool = False,
+    *, exact: bool = False,
 ) -> None:  # fmt: skip
     """Appends ``ops`` to the scope with axes replaced by ``mapping`` and loads answered by ``resolve``.
 
-    ``names`` maps the ops' own names to the scope's and grows. Stores are left out; ``folded`` answers reduces. ``exact``:
-    the ops are a conversion that the user sees, so what it converts from is rounded as eager has it, as is what is
-    compared.
+    ``names`` maps the ops' own names to the scope's and grows. Stores are left out. ``exact``: the ops are a
+    conversion that the user sees, so what it converts from is rounded as eager has it, as is what is compared.
     """
     ops = tuple(ops)
     compared = {a for o in ops if not _DISCRETE.isdisjoint((o.op, *o.args[:1])) for a in o.operands()}
     for op in ops:
         if op.op == "store" or op.name in names:
             continue
-        if op.op == "load":
-            names[op.name] = resolve(scope, op.args[0], translated(op.args[1], mapping, names), op)
-        elif op.op == "index":
-            index = translated(op.args[0], mapping, names)
-            known = indirect_names(index)
-            whole = len(known) == 1 and index == value_symbol(known[0])
-            names[op.name] = known[0] if whole else scope.emit("index", (index,), op.dtype, op.spans)
-        elif op.op == "random":
-            first, second, stream, index = op.args
-            args = (names[first], names[second], stream, translated(index, mapping, names))
-            names[op.name] = scope.emit("random", args, op.dtype, op.spans)
-        elif op.op == "const":
-            names[op.name] = scope.emit("const", op.args, op.dtype, op.spans)
-        elif op.op == "reduce":
-            value = names[op.args[1]]
-            names[op.name] = (
-                folded(op, value) if folded else scope.emit("reduce", (op.args[0], value), op.dtype, op.spans)
-            )
-        elif op.op == "scan":
-            names[op.name] = scope.emit("scan", (op.args[0], names[op.args[1]]), op.dtype, op.spans)
-        elif op.op == "cast":
-            value = names[op.args[0]]
-            source, dtype = scope.unrounded.get(value, ("", ""))
-            names[op.name] = (
-                source
-                if dtype == op.dtype and not exact and op.name not in compared
-                else scope.emit("cast", (value,), op.dtype, op.spans)
-            )
-        else:
-            args = tuple(names[a] if isinstance(a, str) else a for a in op.args)
-            names[op.name] = scope.emit(op.op, args, op.dtype, op.spans)
+        names[op.name] = _translated(scope, translated(op, mapping, names), resolve, exact or op.name in compared)
 
 
-def translated(index: Expr, mapping: Mapping[str, Expr], names: Mapping[str, str]) -> Expr:
-    """An index expression over the scope's values and axes."""
-    indirect = indirect_names(index)
-    if indirect:  # first: the mapping may bring values of the scope's own
-        index = index.xreplace({value_symbol(n): value_symbol(names[n]) for n in indirect})  # pyright: ignore
-    return substitute(index, mapping) if mapping else index
+def _translated(scope: Scope, op: Op, resolve: Resolve, exact: bool) -> str:
+    """The scope's value of an op that is in the scope's terms."""
+    if op.op == "load":
+        return resolve(scope, op.args[0], op.index, op)
+    if op.op == "index":
+        known = indirect_names(op.index)
+        if len(known) == 1 and op.index == value_symbol(known[0]):
+            return known[0]
+    elif op.op == "cast" and not exact:
+        source, dtype = scope.unrounded.get(op.args[0], ("", ""))
+        if dtype == op.dtype:
+            return source
+    return scope.emit(op.op, op.args, op.dtype, op.spans)
+
+
+def translated(op: Op, mapping: Mapping[str, Expr], names: Mapping[str, str] = MappingProxyType({})) -> Op:
+    """``op`` with other axes, and other names for values."""
+    value = (lambda n: names.get(n, n)) if names else None
+    return op.mapped(value=value, index=(lambda e: substitute(e, mapping)) if mapping else None)
 
 
 def remember_unrounded(scope: Scope, ops: Iterable[Op], value: str, names: Mapping[str, str]) -> None:

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 import sympy
 
 from fuselens.ir.affine import integer_value, symbol_names
+from fuselens.ir.card import KERNEL_BYTES
 from fuselens.ir.loops import Buffer, Extern, Graph, Kernel, Loop, Node, extern_reads, indirect_names
-from fuselens.record.report import Decision
+from fuselens.record.report import Decision, Span
 from fuselens.schedule.groups import RECOMPUTE, Group, Refused, merged, single
 from fuselens.schedule.inline import fixed_storages, inline, needed, solved, with_inlined
 from fuselens.schedule.items import Item, analyse, bytes_of, repetitions
@@ -31,7 +32,6 @@ NEIGHBOURS = 3  # groups tried for each storage that is read
 CANDIDATES = 8  # groups tried for each loop
 SMALL = 8  # a buffer this many times smaller than another is stored for its sake
 EVEN = 1.125  # traffic of recomputing against storing that still counts as even: recomputing lets readers meet
-LAUNCH = 4 << 20  # bytes that a GPU moves in about the time that a launch takes
 SEARCH = 400  # groups looked at when proving that a merge makes no cycle
 
 
@@ -160,10 +160,11 @@ class _Fusion:
         if other is own:
             return
         subject = f"{_name(other)} + {item.loop.name}"
+        earlier = _place(_meeting(other, storage))
         refused = self._refused(other, own, item, score, storage)
         result = refused or merged(self.graph, other, own)
         if isinstance(result, Refused):
-            self._decide("FL411", "refused", subject, item, result.reason, score, result.rule)
+            self._decide("FL411", "refused", subject, item, earlier, result.reason, score, result.rule)
             return
         result.deps -= {m.item.position for m in result.members}
         self.parent[self.find(own.id)] = other.id
@@ -175,11 +176,21 @@ class _Fusion:
         self.wide.pop(other.id, None)
         self.wide[other.id] = self.spans[other.id]
         rule, reason = _kind(other, own, self.graph.buffers[storage].owner)
-        self._decide("FL410", "taken", subject, item, reason, score, rule)
+        self._decide("FL410", "taken", subject, item, earlier, reason, score, rule)
 
-    def _decide(self, code: str, verdict: str, subject: str, item: Item, reason: str, score: int, rule: str) -> None:
-        span = item.loop.spans[0] if item.loop.spans else None
-        self.decisions[subject] = Decision(code, verdict, subject, reason, span, {"bytes_saved": score, "rule": rule})
+    def _decide(
+        self,
+        code: str,
+        verdict: str,
+        subject: str,
+        item: Item,
+        earlier: Span | None,
+        reason: str,
+        score: int,
+        rule: str,
+    ) -> None:
+        data = {"bytes_saved": score, "rule": rule}
+        self.decisions[subject] = Decision(code, verdict, subject, reason, _place(item), data, earlier)
 
     def _refused(self, a: Group, b: Group, item: Item, score: int, storage: str) -> Refused | None:
         if storage in b.read and storage not in a.produced and self._too_little(a, b, score, storage):
@@ -205,7 +216,7 @@ class _Fusion:
         if self.graph.buffers[storage].device == "cpu":
             return True
         if not a.inner or not b.inner:
-            return traffic > LAUNCH
+            return traffic > KERNEL_BYTES
         folded = [{n for n in symbol_names(g.read[storage]) if n in g.axes} <= g.inner for g in (a, b) if g.inner]
         return not all(folded) or list(a.axes.values()) != list(b.axes.values())
 
@@ -252,6 +263,18 @@ class _Fusion:
 
 def _name(group: Group) -> str:
     return group.members[-1].item.loop.name
+
+
+def _meeting(group: Group, storage: str) -> Item:
+    """The operation of ``group`` that makes ``storage``, or the last that reads it."""
+    if storage in group.produced:
+        return group.produced[storage].item
+    readers = [m.item for m in group.members if any(o.args[0] == storage for o in m.item.loads)]
+    return (readers or [group.members[-1].item])[-1]
+
+
+def _place(item: Item) -> Span | None:
+    return item.loop.spans[0] if item.loop.spans else None
 
 
 def _kind(a: Group, b: Group, storage: str) -> tuple[str, str]:

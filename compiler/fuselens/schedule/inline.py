@@ -228,8 +228,7 @@ def with_inlined(
     translate(scope, node.body, {}, resolve, names, exact=is_conversion(node))
     for op in node.body:
         if op.op == "store":
-            args = (op.args[0], translated(op.args[1], {}, names), names[op.args[2]], *op.args[3:])
-            scope.ops.append(Op(op.name, "store", args, op.dtype, op.spans))
+            scope.ops.append(translated(op, {}, names))
     spans = tuple(dict.fromkeys((*node.spans, *(s for o in scope.ops for s in o.spans)))) if node.spans else ()
     return dataclasses.replace(node, body=tuple(without_dead([scope.ops])[0]), spans=spans)
 

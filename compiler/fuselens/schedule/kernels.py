@@ -16,6 +16,7 @@ from sympy import Expr
 
 from fuselens.ir.affine import substitute
 from fuselens.ir.loops import ITEMSIZE, Axis, Graph, Kernel, Op, Phase, symbol
+from fuselens.ir.processor import L2_BYTES
 from fuselens.record.report import Span
 from fuselens.schedule.emit import Scope, remember_unrounded, translate, translated, without_dead
 from fuselens.schedule.groups import Group, Member
@@ -25,7 +26,6 @@ from fuselens.schedule.phases import Written, find_picked, hoist, join_scratch, 
 
 KEEP = 20  # cost (ir units, all passes together) above which a value is kept in memory between passes
 KEEP_ROW = 8  # the same on a CPU, where the row stays in cache and an output of the kernel can hold the value
-ROW = 1 << 18  # bytes of such a row
 
 
 class Unbuildable(Exception):
@@ -209,7 +209,7 @@ class _Builder:
     def _row_in_cache(self, member: Member, inner: tuple[Axis, ...]) -> bool:
         graph, dtype = self.plan.graph, member.item.store.dtype
         cpu = graph.buffers[member.item.storage].device == "cpu"
-        return cpu and points(graph, (a.size for a in inner)) * ITEMSIZE[dtype] <= ROW
+        return cpu and points(graph, (a.size for a in inner)) * ITEMSIZE[dtype] <= L2_BYTES
 
     def _spare_outputs(self) -> list[Member]:
         """Stored outputs of later passes that no pass after their own reads back."""
@@ -272,9 +272,8 @@ class _Builder:
     def _update(self, scope: Scope, member: Member) -> None:
         item, names = member.item, {}
         translate(scope, item.loop.body, member.mapping, self._resolve, names)
-        storage, index, value, kind = item.store.args
-        at = translated(index, member.mapping, names)
-        scope.store(storage, at, names[value], item.store.dtype, item.store.spans, kind)
+        store = translated(item.store, member.mapping, names)
+        scope.store(store.args[0], store.index, store.args[2], store.dtype, store.spans, store.update)
 
     def _store_value(self, scope: Scope, member: Member, value: str) -> None:
         if member.item.storage in self.plan.stored:

@@ -21,6 +21,7 @@ import sympy
 import torch
 from sympy import Expr
 
+from fuselens import torch_private
 from fuselens.ir.affine import integer_value, substitute
 from fuselens.ir.loops import (
     ITEMSIZE,
@@ -113,12 +114,6 @@ def _overload(target: str) -> Any:
 
 def _random(target: str) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(_overload(target), "tags", ())
-
-
-def _aliases(target: str) -> bool:
-    """Whether the operator may return memory of its arguments."""
-    schema = getattr(_overload(target), "_schema", None)
-    return schema is None or any(r.alias_info is not None for r in schema.returns)
 
 
 def _bytes(graph: Graph, buffer: Buffer) -> int:
@@ -379,7 +374,10 @@ class _Writes:
         if written in self.uses[maker].reads and not _in_place(graph, node, written, value):
             return "the old value is read elsewhere by the kernel that computes it"
         readers = self.readers.get(written, set()) - copies
-        if any(isinstance(n := self.uses[p].node, Extern) and _aliases(n.target) for p in readers):
+        if any(
+            isinstance(n := self.uses[p].node, Extern) and not torch_private.makes_new(_overload(n.target))
+            for p in readers
+        ):
             return "an operator of ATen may return its memory"
         before = (readers | self.raising | copies) - {maker}
         if self._reaches(maker, before):
@@ -463,7 +461,7 @@ def _reuse(graph: Graph, uses: list[_Use], kept: set[str], donated: set[str]) ->
     last = {s: k for k, use in enumerate(uses) for s in use.reads | use.writes}
     pinned = set(kept)
     for use in uses:
-        if isinstance(use.node, Extern) and _aliases(use.node.target):
+        if isinstance(use.node, Extern) and not torch_private.makes_new(_overload(use.node.target)):
             pinned |= use.reads | use.writes
     free: dict[tuple[Any, ...], list[str]] = {}
     reuse: dict[str, str] = {}

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 
 from sympy import Expr
 
-from fuselens.ir.affine import ZERO, linear, substitute, symbol_names
+from fuselens.ir.affine import ZERO, linear, symbol_names
 from fuselens.ir.loops import Axis, Op
+from fuselens.schedule.emit import translated
 
 Written = tuple[tuple[Axis, ...], list[Op]]
 """A phase: its axes, and the ops that were written for it."""
@@ -36,8 +37,8 @@ def hoist(phases: list[Written]) -> None:
         if fixed and position > 0:
             names = {n: f"{n}_" for o in fixed for n in o.operands() if n in constants}
             target = phases[position - 1][1]
-            target += [_renamed(constants[n], names) for n in names]
-            target += [_renamed(o, names) for o in fixed]
+            target += [constants[n].renamed(names) for n in names]
+            target += [o.renamed(names) for o in fixed]
             moved = {o.name for o in fixed}
             phases[position] = (axes, [o for o in body if o.name not in moved])
             crossing |= moved
@@ -73,7 +74,7 @@ def find_picked(phases: list[Written]) -> None:
             sums = (o for o in body if o.op == "reduce" and o.args[0] == "sum")
             found |= {o.name: value for o in sums if (value := _picked(own.get(o.args[1]), own, axes[0], limits))}
     for number, (axes, body) in enumerate(phases) if found else ():
-        phases[number] = (axes, [_renamed(o, found) for o in body if o.name not in found])
+        phases[number] = (axes, [o.renamed(found) for o in body if o.name not in found])
 
 
 def _picked(term: Op | None, own: Mapping[str, Op], axis: Axis, limits: Mapping[str, Expr]) -> str:
@@ -104,7 +105,7 @@ def join_scratch(phases: list[Written]) -> None:
             continue
         names = _forwarded(phases[reader][1], scratch, {o.name: o.dtype for o in body})
         if names is not None:
-            kept = [_renamed(o, names) for o in phases[reader][1] if o.name not in names]
+            kept = [o.renamed(names) for o in phases[reader][1] if o.name not in names]
             phases[reader] = (axes, [*(o for o in body if o.op != "store"), *kept])
             phases[number] = (axes, [])
 
@@ -149,7 +150,7 @@ def share(phases: list[Written]) -> None:
     for position, (axes, body) in enumerate(phases):
         out: list[Op] = []
         for op in body:
-            op = _renamed(op, names) if names else op
+            op = op.renamed(names)
             if not axes and op.op != "store" and not (op.op == "load" and op.args[0] in written):
                 key = (op.op, repr(op.args[0]) if op.op == "const" else op.args, op.dtype)
                 found = known.setdefault(key, op.name)
@@ -168,17 +169,13 @@ def numbered(phases: list[Written]) -> Iterator[Written]:
         out: list[Op] = []
         for op in body:
             names[op.name] = f"store{next(stores)}" if op.op == "store" else f"t{next(values)}"
-            out.append(_renamed(op, names))
+            out.append(op.renamed(names))
         yield axes, out
 
 
 def _stored(phases: list[Written]) -> set[str]:
     """The storages that a kernel writes."""
     return {o.args[0] for _, body in phases for o in body if o.op == "store"}
-
-
-def _renamed(op: Op, names: Mapping[str, str]) -> Op:
-    return op.mapped(value=lambda n: names.get(n, n))
 
 
 def merge_axes(outer: tuple[Axis, ...], phases: list[Written]) -> tuple[tuple[Axis, ...], list[Written]]:
@@ -192,10 +189,7 @@ def merge_axes(outer: tuple[Axis, ...], phases: list[Written]) -> tuple[tuple[Ax
     mapping = {**replaced, **own}
     if not mapping:
         return outer, phases
-    return outer, [
-        (inner if axes else (), [o.mapped(index=lambda e: substitute(e, mapping)) for o in body])
-        for axes, body in phases
-    ]
+    return outer, [(inner if axes else (), [translated(o, mapping) for o in body]) for axes, body in phases]
 
 
 def _merged(axes: tuple[Axis, ...], body: list[Op]) -> tuple[tuple[Axis, ...], dict[str, Expr]]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch.utils.checkpoint
@@ -142,6 +143,56 @@ def backward_class(function: type) -> type:
     return function._backward_cls  # type: ignore[attr-defined]
 
 
+def shares_memory(target: Any) -> bool:
+    """Whether the schema of an operator says that its results are memory of an operand, to which it does not write."""
+    return isinstance(target, OpOverload) and _shares_memory(target)
+
+
+@functools.lru_cache(1 << 12)  # torch makes a schema's parts anew each time
+def _shares_memory(target: OpOverload) -> bool:
+    aliases = [r.alias_info for r in target._schema.returns]
+    return bool(aliases) and all(a is not None and not a.is_write for a in aliases)
+
+
+def is_view(target: Any) -> bool:
+    """Whether an operator's results are its first operand, elsewhere arranged: views by their schema, and ``_unsafe_view``. That
+    one's schema does not say it, since torch calls it where nothing else has the operand: nobody can tell it from a view."""
+    return isinstance(target, OpOverload) and (_shares_memory(target) or target.name() == "aten::_unsafe_view")
+
+
+def makes_new(target: Any) -> bool:
+    """Whether it is an operator whose results are no operands or views of them, changed or not."""
+    schema = getattr(target, "_schema", None)
+    return schema is not None and all(r.alias_info is None for r in schema.returns)
+
+
+def is_pure(target: Any) -> bool:
+    """Whether an operator only computes: it writes to no operand and draws no random numbers."""
+    drawing = torch.Tag.nondeterministic_seeded
+    return isinstance(target, OpOverload) and not writes_operands(target) and drawing not in target.tags
+
+
+def writes(node: torch.fx.Node) -> bool:
+    """Whether a node of a captured graph may write into one of its arguments, augmented assignment included."""
+    return augments(node.target) or mutates(node.op, node.target, node.kwargs)
+
+
+def mutates(kind: str, target: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call may write into an argument, by its keywords, its schema or its name; ``kind`` is fx's opcode."""
+    if "out" in kwargs or kwargs.get("inplace") is True:
+        return True
+    if writes_operands(target):
+        return True
+    name = target if kind == "call_method" else getattr(target, "__name__", "")
+    return (name.endswith("_") and not name.endswith("__")) or name in ("setitem", "__setitem__")
+
+
+def augments(target: Any) -> bool:
+    """Whether this is the function of an augmented assignment."""
+    name = getattr(target, "__name__", "")
+    return name.startswith("i") and getattr(operator, f"__{name}__", None) is target
+
+
 def writes_operands(target: Any) -> bool:
     """Whether the schema of an operator (or of one of its overloads) says that it writes to an operand."""
     if isinstance(target, private.OpOverloadPacket):
@@ -159,9 +210,14 @@ def written_operands(node: torch.fx.Node) -> list[Any] | None:
     """The arguments that a node of an operator writes to; None when it calls something else."""
     if not isinstance(node.target, OpOverload):
         return None
-    arguments = list(enumerate(node.target._schema.arguments))
-    written = [(i, a.name) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write]
-    return [node.args[i] if i < len(node.args) else node.kwargs.get(name) for i, name in written]
+    places = [a.name for a in node.target._schema.arguments]
+    given = dict(zip(places, node.args, strict=False)) | node.kwargs
+    return [given.get(name) for name in written_arguments(node.target)]
+
+
+def written_arguments(target: OpOverload) -> tuple[str, ...]:
+    """Names of the arguments that an operator writes to."""
+    return tuple(a.name for a in target._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
 def is_composite(op: OpOverload) -> bool:

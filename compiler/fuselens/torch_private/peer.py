@@ -121,9 +121,16 @@ PEER_STANCE_MODULE, PEER_STANCE = "torch._dynamo.eval_frame", "_stance"
 # sets the peer's evaluator of this thread (None: off) and returns what it was; C itself, or the peer would trace it
 SWITCH_PEER: Callable[[Any], Any] = private.peer_evaluator
 _PEER_DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "_dynamo", "")
+_KEEPS_FROM_PEER = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "_compile.py")
+_DIRECT = "call_directly"
 _PEER_MARKS = {
     "graph_break": "break", "skip_frame": "break", "step_unsupported": "break", "set_stance": "forbidden",
 }  # fmt: skip
+
+
+def original_attribute(obj: Any) -> str:
+    """The attribute that has what the peer wrapped into ``obj``, or what torch wrapped to keep it from the peer."""
+    return ORIGINAL if ORIGINAL in obj.__dict__ else "__wrapped__"
 
 
 def is_peer_code(code: types.CodeType) -> bool:
@@ -142,6 +149,11 @@ def peer_mark(obj: Any) -> str | None:
         if (obj.__module__, obj.__name__) == ("torch._dynamo.mutation_guard", "tag"):
             return "ignored"  # once the peer has run, every module that is made is entered into its books
         said = obj.__dict__
+        if obj.__code__.co_filename == _KEEPS_FROM_PEER and (kept := said.get("__wrapped__")) is not None:
+            if (kept.__module__ or "").startswith("torch.optim."):
+                return "compiled"  # torch keeps the peer out of optimisers' books; nothing there is beyond tracing
+            direct = getattr(kept.__dict__.get("__dynamo_disable"), "__name__", "") == _DIRECT
+            return None if direct else "excluded"
         if said.get("_dynamo_marked_constant"):
             return "constant"
         if said.get("_torchdynamo_disable") and (obj.__module__ or "").startswith("torch.optim."):
@@ -209,9 +221,9 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _direct_until_peer_loads(raw: Any) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call_directly(*args: Any, **kwargs: Any) -> Any:
         if _peer_loaded() and hasattr(raw, "__dynamo_disable"):
             del raw.__dynamo_disable
         return raw(*args, **kwargs)
 
-    return call
+    return call_directly

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from .operators import makes_new
+
 Extents = Sequence[Any]  # ints, or symbolic ones
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -288,7 +290,7 @@ _ON: dict[str, dict[str, Rule]] = {  # where a device's kernel differs from the 
 
 @functools.cache
 def _rule(func: Any, device: str) -> Rule | None:
-    if not _makes_new(func):
+    if not makes_new(func):
         return None
     name = func.overloadpacket.__name__
     if func.namespace == "aten" and (own := _ON.get(device, {}).get(name)):
@@ -303,16 +305,10 @@ def _rule(func: Any, device: str) -> Rule | None:
     return functools.partial(_of_tensors_or_numbers, operands)
 
 
-def _makes_new(func: Any) -> bool:
-    """Whether it is an operator whose results are no operands or views of them."""
-    schema = getattr(func, "_schema", None)
-    return schema is not None and all(r.alias_info is None for r in schema.returns)
-
-
 @functools.cache
 def is_elementwise(func: Any) -> bool:
     """Whether the operator computes a new tensor element by element, of elements or of rows."""
-    return _makes_new(func) and (func.overloadpacket.__name__ in _UNTAGGED or torch.Tag.pointwise in func.tags)
+    return makes_new(func) and (func.overloadpacket.__name__ in _UNTAGGED or torch.Tag.pointwise in func.tags)
 
 
 def suggested_memory_format(t: torch.Tensor) -> torch.memory_format:

@@ -12,8 +12,8 @@ from torch import fx
 
 from fuselens import torch_private
 
-from ..recorder import Recorder
-from ..unsupported import Unsupported, first_line
+from ..recorder import OperatorRecorder
+from ..untraceable import Untraceable, first_line
 from .inputs import Inputs
 from .layouts import fresh_like
 from .provenance import Provenance, copied_meta
@@ -62,19 +62,19 @@ def record_backward(
             tangents.append(torch_private.to_functional(fake))
     wanted = [i for i, t in enumerate(inputs.leaves) if requires_grad(t) and i not in inputs.duplicates]
     if not wanted and not made:
-        raise Unsupported("its results require grad because of leaves that it makes and does not return")
+        raise Untraceable("its results require grad because of leaves that it makes and does not return")
     found = _differentiated(roots, [*(inputs.leaves[i] for i in wanted), *made], tangents, recorder)
     gradients: list[Any] = [None] * (len(inputs.fakes) + len(made))
     for i, g in zip([*wanted, *range(len(inputs.fakes), len(gradients))], found, strict=True):
         if g is not None:
             gradients[i] = recorder.node_of(torch_private.from_functional(g))
     if all(g is None for g in gradients):
-        raise Unsupported("its results require grad, but their backward reaches none of its inputs")
+        raise Untraceable("its results require grad, but their backward reaches none of its inputs")
     return Backward(nodes, gradients, reached, saves)
 
 
 def _differentiated(
-    roots: list[torch.Tensor], leaves: list[torch.Tensor], tangents: list[torch.Tensor], recorder: Recorder
+    roots: list[torch.Tensor], leaves: list[torch.Tensor], tangents: list[torch.Tensor], recorder: OperatorRecorder
 ) -> Sequence[torch.Tensor | None]:
     recorder.meta = {"backward": True}
     try:
@@ -82,10 +82,10 @@ def _differentiated(
             for device in autocast_devices():  # eager's backward runs outside of the user's autocast
                 stack.enter_context(torch.autocast(device, enabled=False))
             return torch.autograd.grad(roots, leaves, tangents, allow_unused=True, materialize_grads=False)
-    except Unsupported:
+    except Untraceable:
         raise
     except Exception as e:
-        raise Unsupported(f"the backward raised {type(e).__name__}: {first_line(e)}", recorder.meta.get("span")) from e
+        raise Untraceable(f"the backward raised {type(e).__name__}: {first_line(e)}", recorder.meta.get("span")) from e
 
 
 def _refuse(graph: fx.Graph) -> None:
@@ -95,9 +95,9 @@ def _refuse(graph: fx.Graph) -> None:
     """
     for node in graph.nodes:
         if node.target in _FREE_PHASE and any(t.is_complex() for t in node.meta["val"]):
-            raise Unsupported(f"the backward of {node.target} checks values", node.meta.get("span"))
+            raise Untraceable(f"the backward of {node.target} checks values", node.meta.get("span"))
         if node.target is aten.mkldnn_rnn_layer.default:
-            raise Unsupported(f"{node.target} runs otherwise where autograd records", node.meta.get("span"))
+            raise Untraceable(f"{node.target} runs otherwise where autograd records", node.meta.get("span"))
 
 
 def _reached(roots: list[torch.Tensor], leaves: list[Any]) -> tuple[tuple[int, ...], bool]:

@@ -5,7 +5,6 @@ It is asked before a node runs, so names, keywords and what the capture saw must
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,26 +35,16 @@ def writes(node: fx.Node) -> bool:
     if node.op not in ("call_function", "call_method"):
         return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return _surely_writes(node) or name in (
+    return torch_private.writes(node) or name in (
         "batch_norm", "instance_norm", "relu", "dropout", "leaky_relu", "elu", "hardtanh", "silu", "apply"
     )  # fmt: skip
-
-
-def _surely_writes(node: fx.Node) -> bool:
-    """Whether a node writes to its first operand, as its name or a keyword says."""
-    if node.op not in ("call_function", "call_method") or node.target is torch_private.SET_GRAD_ENABLED:
-        return False
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    inplace = name.endswith("_") and not name.endswith("__")
-    named = name in ("setitem", "__setitem__") or (name.startswith("i") and hasattr(operator, f"__{name}__"))
-    return inplace or named or "out" in node.kwargs or node.kwargs.get("inplace") is True
 
 
 def through_overlap(node: fx.Node) -> bool:
     """Whether what a node writes to was reached through a tensor with several elements in one place, or through
     ``unfold``, of which torch's functional form zeroes the elements that lie between its windows."""
     at: Any = next((a for a in node.args if isinstance(a, fx.Node)), None)
-    if not _surely_writes(node):
+    if not torch_private.writes(node):
         made, given = (n.meta.get("val") if n is not None else None for n in (node, at))
         if not (isinstance(made, torch.Tensor) and isinstance(given, torch.Tensor)):
             return False

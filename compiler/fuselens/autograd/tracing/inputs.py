@@ -16,7 +16,7 @@ from torch import fx
 from fuselens import torch_private
 
 from ...ir.contracts.signature import Base, Sharing
-from ..recorder import Recorder
+from ..recorder import OperatorRecorder
 from .layouts import reach
 from .provenance import Provenance, copied_meta
 
@@ -66,7 +66,7 @@ class Inputs:
 def make_inputs(
     gm: fx.GraphModule,
     fakes: Sequence[Any],
-    recorder: Recorder,
+    recorder: OperatorRecorder,
     provenance: Provenance,
     sharing: Sharing,
     *,
@@ -81,7 +81,12 @@ def make_inputs(
 
 class _Maker:
     def __init__(
-        self, nodes: list[fx.Node], fakes: Sequence[Any], recorder: Recorder, provenance: Provenance, sharing: Sharing
+        self,
+        nodes: list[fx.Node],
+        fakes: Sequence[Any],
+        recorder: OperatorRecorder,
+        provenance: Provenance,
+        sharing: Sharing,
     ) -> None:
         self.nodes = nodes
         self.recorder = recorder

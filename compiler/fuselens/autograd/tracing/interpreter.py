@@ -17,11 +17,11 @@ from torch import fx
 from fuselens import torch_private
 from fuselens.torch_private.result_layouts import is_dense
 
-from ..attention import attended
+from ..attention import attend
 from ..list_operators import on_tensors
 from ..random_numbers import is_functional_draw, is_plain
-from ..recorder import Recorder
-from ..unsupported import Unsupported, first_line
+from ..recorder import OperatorRecorder
+from ..untraceable import Untraceable, first_line
 from .captured_nodes import draws_inside, through_overlap, turns_grad_on, writes
 from .inputs import Inputs
 from .layouts import fresh_like
@@ -43,7 +43,7 @@ class Interpreter:
         self,
         gm: fx.GraphModule,
         inputs: Inputs,
-        recorder: Recorder,
+        recorder: OperatorRecorder,
         provenance: Provenance,
         mode: Any,
         device: str,
@@ -95,7 +95,7 @@ class Interpreter:
         if not isinstance(value, torch.Tensor):
             return value
         if value.requires_grad:
-            raise Unsupported(f"the constant {node.target} requires grad", node.meta.get("span"))
+            raise Untraceable(f"the constant {node.target} requires grad", node.meta.get("span"))
         with torch_private.without_functionalization():
             fake = value
             if torch_private.fake_mode_of(value) is None:
@@ -113,10 +113,10 @@ class Interpreter:
         outs = out if isinstance(out, (tuple, list)) else [out]
         versions = {t: torch_private.times_written(t) for t in outs if isinstance(t, torch.Tensor)}
         if reason := self._refusal(node, bool(written), versions):
-            raise Unsupported(reason, node.meta.get("span"))
+            raise Untraceable(reason, node.meta.get("span"))
         value = self._called(node, args, kwargs)
         if any(t.numel() and torch_private.times_written(t) == version for t, version in versions.items()):
-            raise Unsupported("it writes to `out` unseen by functionalization", node.meta.get("span"))
+            raise Untraceable("it writes to `out` unseen by functionalization", node.meta.get("span"))
         for t, stride in zip(written, before, strict=True):
             self._keep_strides(t, stride)
         if self._shares_unlike_eager(node, value, args):
@@ -182,12 +182,12 @@ class Interpreter:
                 return self._function(node, args, kwargs)
             if node.op == "call_method":
                 return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        except Unsupported as e:
-            raise Unsupported(e.reason, e.span or node.meta.get("span")) from e
+        except Untraceable as e:
+            raise Untraceable(e.reason, e.span or node.meta.get("span")) from e
         except Exception as e:
             what = f"`{node.target if isinstance(node.target, str) else getattr(node.target, '__name__', node.target)}`"
-            raise Unsupported(f"{what} raised {type(e).__name__}: {first_line(e)}", node.meta.get("span")) from e
-        raise Unsupported(f"a node of kind {node.op}", node.meta.get("span"))
+            raise Untraceable(f"{what} raised {type(e).__name__}: {first_line(e)}", node.meta.get("span")) from e
+        raise Untraceable(f"a node of kind {node.op}", node.meta.get("span"))
 
     def _function(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if (each := on_tensors(node.target)) is not None:
@@ -200,14 +200,14 @@ class Interpreter:
     def _count_writes(self, tensors: Sequence[torch.Tensor]) -> None:
         """Functionalization does not count the writes of operators on lists, and reads what they write to once."""
         if len({id(t) for t in tensors}) < len(tensors):
-            raise Unsupported("an operator on lists writes to one tensor twice")
+            raise Untraceable("an operator on lists writes to one tensor twice")
         torch.autograd.graph.increment_version(tensors)
 
     # --- functions with rules of their own
 
     def _inference_mode(self, node: fx.Node) -> Any:
         if self.enables_grad or turns_grad_on(self.gm):
-            raise Unsupported("it enters inference mode, and turns gradients on")
+            raise Untraceable("it enters inference mode, and turns gradients on")
         enter: Any = node.target
         return enter(torch.no_grad)  # what is made inside is an ordinary tensor here
 
@@ -228,13 +228,13 @@ class Interpreter:
     def make_parameter(self, node: fx.Node, args: Any, kwargs: Any) -> torch.Tensor:
         data, requires_grad = args
         if not requires_grad:
-            raise Unsupported("it makes a parameter that does not require grad")
+            raise Untraceable("it makes a parameter that does not require grad")
         made = data.detach().requires_grad_()
         self.parameters.append(made)
         return made
 
     def attention(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        own = attended(self.device, node.meta["val"], *args, **kwargs)
+        own = attend(self.device, node.meta["val"], *args, **kwargs)
         return self._function(node, args, kwargs) if own is None else own
 
     def set_item(self, node: fx.Node, args: Any, kwargs: Any) -> None:

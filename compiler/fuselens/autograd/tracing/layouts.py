@@ -9,7 +9,7 @@ import torch
 from fuselens import torch_private
 from fuselens.torch_private.result_layouts import is_dense
 
-from ..recorder import Recorder
+from ..recorder import OperatorRecorder
 
 
 def has_symbols(value: Any) -> bool:
@@ -74,7 +74,7 @@ def same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
     return tuple(map(str, (*a.shape, *a.stride()))) == tuple(map(str, (*b.shape, *b.stride())))
 
 
-def fresh_like(recorder: Recorder, value: torch.Tensor) -> torch.Tensor:
+def fresh_like(recorder: OperatorRecorder, value: torch.Tensor) -> torch.Tensor:
     """A fresh fake tensor of ``value``'s shape, with its strides where those are dense; not recorded."""
     with recorder.pause():
         if value.layout is torch.strided and not has_symbols(value) and is_dense(value):

@@ -16,8 +16,8 @@ from torch import fx
 from fuselens import torch_private
 
 from ...ir.contracts.signature import Leaf, Link, Mutation, Output, Reshape, Result, View
-from ..recorder import Recorder
-from ..unsupported import Unsupported
+from ..recorder import OperatorRecorder
+from ..untraceable import Untraceable
 from .inputs import Inputs
 from .layouts import has_symbols, holds, overlaps, same_elements, same_shape
 from .results import Results
@@ -39,7 +39,7 @@ class _Write:
 class Changes:
     """``mutations`` and ``reshapes``: how inputs have other values and other shapes than before."""
 
-    def __init__(self, inputs: Inputs, results: Results, recorder: Recorder, *, training: bool) -> None:
+    def __init__(self, inputs: Inputs, results: Results, recorder: OperatorRecorder, *, training: bool) -> None:
         self.inputs, self.results, self.recorder, self.training = inputs, results, recorder, training
         self.reshapes: list[Reshape] = []
         self.mutations: list[Mutation] = []
@@ -59,7 +59,7 @@ class Changes:
         grad_fn, storage, version = state
         value = torch_private.from_functional(wrapper)
         if torch_private.storage_key(wrapper) != storage or value.dtype != inputs.fakes[i].dtype:
-            raise Unsupported("an input is given other storage or another dtype")
+            raise Untraceable("an input is given other storage or another dtype")
         node, changed_history = self.recorder.node_of(value), wrapper.grad_fn is not grad_fn
         changes = torch_private.times_written(wrapper) - version
         if torch_private.has_metadata_mutation(wrapper) and not self._reshaped(i, node, changed_history, changes):
@@ -69,7 +69,7 @@ class Changes:
             return None
         visible = self.training and wrapper.requires_grad and changed_history
         if visible and inputs.is_hidden_base(i):
-            raise Unsupported("values that require grad are written to memory that inputs share unknown to autograd")
+            raise Untraceable("values that require grad are written to memory that inputs share unknown to autograd")
         return _Write(i, node, visible, max(count, 1) if visible else count)
 
     def _reshaped(self, i: int, node: fx.Node, differentiable: bool, changes: int) -> bool:
@@ -80,7 +80,7 @@ class Changes:
             self.reshapes.append(reshape)
             return False
         if not same_elements(inputs.captured[i], inputs.fakes[i]):
-            raise Unsupported("an input is written to, and only parts of it are left in its new shape")
+            raise Untraceable("an input is written to, and only parts of it are left in its new shape")
         self.reshapes.append(dataclasses.replace(reshape, changes=1))
         return True
 
@@ -125,7 +125,7 @@ class MadeLeaves:
             position = self._positions[id(t)]
             value = self._results.nodes[position].meta["val"]
             if flowing and has_symbols(value):
-                raise Unsupported("a new leaf has symbolic sizes")
+                raise Untraceable("a new leaf has symbolic sizes")
             size = tuple(value.shape) if flowing else None
             is_parameter = any(t is p for p in self._parameters)
             dtype = str(value.dtype).removeprefix("torch.")
@@ -187,12 +187,12 @@ class Outputs:
                 return Output("result", extent.position)
             value = extent
         if callable(value):
-            raise Unsupported("a function made by the graph is one of its outputs")
+            raise Untraceable("a function made by the graph is one of its outputs")
         return Output("constant", value=value)
 
     def _leaf(self, t: torch.Tensor, storage: int) -> Output:
         if storage in self._input_in:
-            raise Unsupported("a new leaf shares memory with an input")
+            raise Untraceable("a new leaf shares memory with an input")
         position = self.leaves.position(t)
         self._bases.setdefault(storage, (t, position))
         return Output("result", position, requires_grad=True)
@@ -202,7 +202,7 @@ class Outputs:
         i = inputs.owner(t, captured, found)
         view = self._view(t, inputs.wrappers[i])
         if t.requires_grad and overlaps(inputs.captured[i]):  # eager's gradient tells its elements apart
-            raise Unsupported("an output is a view of an input whose elements share memory")
+            raise Untraceable("an output is a view of an input whose elements share memory")
         if i in self._mutated:
             value = torch_private.from_functional(inputs.wrappers[i])
             if not same_shape(value, inputs.captured[i]):
@@ -240,7 +240,7 @@ class Outputs:
         base = self.inputs.captured[i]
         plain = isinstance(captured, torch.Tensor) and captured.dtype == base.dtype
         if not plain or torch_private.storage_key(captured) != torch_private.storage_key(base):
-            raise Unsupported("an output is a view of an input that is overwritten with other strides")
+            raise Untraceable("an output is a view of an input that is overwritten with other strides")
         return dataclasses.replace(
             view,
             stride=tuple(self.results.extent(s) for s in captured.stride()),
@@ -297,7 +297,7 @@ def _base_of(group: list[torch.Tensor]) -> torch.Tensor:
     candidates.sort(key=lambda c: not c.requires_grad)
     first, *others = candidates
     if any(c.requires_grad for c in others) or (others and not all(holds(first, t) for t in [*group, *others])):
-        raise Unsupported("outputs share memory in a way that cannot be rebuilt (parts of one detached tensor)")
+        raise Untraceable("outputs share memory in a way that cannot be rebuilt (parts of one detached tensor)")
     return first
 
 
@@ -311,7 +311,7 @@ def _history(t: torch.Tensor) -> Any:
     try:
         return t.grad_fn
     except RuntimeError as e:
-        raise Unsupported(
+        raise Untraceable(
             "a view made under no_grad outlives a write to its memory, after which eager refuses it"
         ) from e
 

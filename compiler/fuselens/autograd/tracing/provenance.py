@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..recorder import Recorder
+from ..recorder import OperatorRecorder
 
 _COPIED_META = ("span", "stack")
 
@@ -25,7 +25,7 @@ def copied_meta(node: fx.Node) -> dict[str, Any]:
 class Provenance:
     """The meta of backward operators, by the autograd node that records them."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: OperatorRecorder) -> None:
         self._recorder = recorder
         self._known: dict[Any, dict[str, Any]] = {}
 

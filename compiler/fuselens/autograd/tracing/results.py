@@ -11,7 +11,7 @@ from torch import fx
 from fuselens import torch_private
 
 from ...ir.contracts.signature import Extent, Result
-from ..recorder import Recorder
+from ..recorder import OperatorRecorder
 from .layouts import fresh_like, has_gaps, offset_of
 from .views import storage_root
 
@@ -22,7 +22,7 @@ class Results:
     """``nodes`` in order; ``wrappers`` are the tensors that autograd knows of some, ``integers`` the nodes that are sizes, both by
     position."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: OperatorRecorder) -> None:
         self.recorder = recorder
         self.nodes: list[Any] = []
         self.wrappers: dict[int, torch.Tensor] = {}

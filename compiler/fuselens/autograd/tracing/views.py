@@ -6,18 +6,12 @@ import operator
 
 from torch import fx
 
-# Operators whose result shares memory with their first operand.
-VIEW_OPERATORS = frozenset({
-    "view", "_unsafe_view", "_reshape_alias", "expand", "permute", "transpose", "t", "squeeze", "unsqueeze", "slice",
-    "select", "as_strided", "diagonal", "split", "split_with_sizes", "unbind", "unfold", "view_as_real",
-    "view_as_complex", "_conj", "_neg_view", "alias", "detach", "narrow", "movedim", "real", "imag",
-})  # fmt: skip
+from fuselens import torch_private
 
 
 def is_view(node: fx.Node) -> bool:
     """Whether ``node``'s value shares memory with its first argument."""
-    packet = getattr(node.target, "overloadpacket", None)
-    return packet is not None and packet.__name__ in VIEW_OPERATORS
+    return torch_private.is_view(node.target)
 
 
 def storage_root(node: fx.Node) -> fx.Node:

@@ -21,7 +21,6 @@ from ..breaks import Break
 from ..rules import torch_function
 from ..rules.library import partial_parts
 from ..rules.table import NAMED_RULES, RULES, called, rule
-from ..tracing.fake_calls import writes
 from ..values.algebra import (
     Constant,
     FunctionValue,
@@ -103,7 +102,7 @@ def _outside(sub: Subgraph) -> set[int]:
 
 def _writes_outside(sub: Subgraph) -> bool:
     outside = _outside(sub)
-    written = [n for n in sub.module.graph.nodes if n.op.startswith("call_") and writes(n)]
+    written = [n for n in sub.module.graph.nodes if n.op.startswith("call_") and torch_private.writes(n)]
     return any(torch_private.storage_key(t) in outside for n in written for t in _written(n))
 
 

@@ -40,6 +40,7 @@ from ..breaks import (
     GraphBreakError,
     RecompileError,
     UsageError,
+    named,
 )
 from ..hook import _hook, tensor_layout
 from ..machine import Machine
@@ -114,7 +115,7 @@ class EntryInfo:
     texts: list[str]
 
 
-class Recorder(Protocol):
+class Listener(Protocol):
     """Receives findings as frames are captured."""
 
     def on_break(self, diagnostic: Diagnostic) -> None: ...
@@ -131,7 +132,7 @@ class FrameCompiler:
     """The hook's callback for one compiled function: its configuration, backend and recorder."""
 
     def __init__(
-        self, config: Config, compile_graph: CompileGraph, recorder: Recorder, root: types.CodeType | None
+        self, config: Config, compile_graph: CompileGraph, recorder: Listener, root: types.CodeType | None
     ) -> None:
         self.config = config
         self.compile_graph = compile_graph
@@ -199,7 +200,7 @@ class FrameCompiler:
         family = (code.co_filename, code.co_firstlineno, code.co_name.split(RESUME_MARK)[0])
         count = self._compilations[family]
         if len(misses) >= self.config.recompile_limit or count >= self.config.accumulated_recompile_limit:
-            count = min(count, len(misses)) or count
+            count = min(count, len(misses)) or max(count, len(misses))  # other functions of this code count, too
             self._once(code, make("FL202", _first_span(code), what=code.co_qualname, count=count, mode=self.mode))
             return False
         self._compilations[family] += 1
@@ -220,7 +221,9 @@ class FrameCompiler:
             raise ConstraintError(diagnostic) from None
         except FrameUnsupported as e:
             cause = e.cause.diagnostic(self.mode, "") if e.cause is not None else None
-            diagnostic = make(e.code, e.span or _first_span(code), mode=self.mode, cause=cause, **e.fields)
+            diagnostic = make(
+                e.code, e.span or _first_span(code), mode=self.mode, cause=cause, **named(e.fields, e.span)
+            )
             if self.config.fullgraph:
                 raise GraphBreakError(diagnostic) from None
             self._once(code, diagnostic)
@@ -372,6 +375,8 @@ class FrameCompiler:
                 if stop_at == step:
                     raise AssertionError("tracing is not deterministic") from b
                 stop_at, found = step, b
+                if tracer.sizes is not None and isinstance(why := b.fields.get("why"), str):
+                    b.fields["why"] = tracer.sizes.rename(why)
                 b.__traceback__ = b.__context__ = None  # frames that refer to the break: a cycle
                 continue
             finally:

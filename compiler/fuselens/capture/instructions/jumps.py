@@ -5,10 +5,9 @@ A jump on a truth that only the running program knows ends the graph: both sides
 
 from __future__ import annotations
 
-import linecache
 from typing import TYPE_CHECKING, Any
 
-from ..breaks import Break, ConditionBreak
+from ..breaks import Break, ConditionBreak, text_of
 from ..bytecode import instruction as bytecode
 from ..values import iterators
 from ..values.algebra import Constant
@@ -52,15 +51,7 @@ def _jump_if_or_pop(m: Machine, arg: Any) -> None:
 
 
 def _condition(m: Machine) -> Break:
-    return ConditionBreak("FL101", what=_source_text(m) or "if")
-
-
-def _source_text(m: Machine) -> str:
-    span = m.tracer.span
-    if span is None or span.line != span.end_line:
-        return ""
-    line = linecache.getline(span.file, span.line).encode()
-    return line[span.column : span.end_column].decode(errors="replace")
+    return ConditionBreak("FL101", what=text_of(m.tracer.span) or "if")
 
 
 @handles("GET_ITER")

@@ -33,8 +33,9 @@ def marked(m: Machine, value: Value, obj: Any, args: list[Value], kwargs: dict[s
     if mark == marks.CONSTANT:
         return _constant(m, obj, name, args, kwargs)
     if mark == marks.COMPILED:
-        source = src.attribute(value.source or src.constant(obj, name), torch_private.ORIGINAL)
-        return m.call(m.tracer.lazy(getattr(obj, torch_private.ORIGINAL), source), args, kwargs)
+        original = torch_private.original_attribute(obj)
+        source = src.attribute(value.source or src.constant(obj, name), original)
+        return m.call(m.tracer.lazy(getattr(obj, original), source), args, kwargs)
     if mark == marks.BREAK and classify.is_library_file(m.code.co_filename):
         return Constant(None)  # optimisers split graphs where the peer needs that
     if mark == marks.BREAK:

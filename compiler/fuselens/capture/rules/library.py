@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import operator
 import re
 import types
@@ -39,6 +40,16 @@ from .table import CALLS, CODE_RULES, NAMED_RULES, called, rule
 
 if TYPE_CHECKING:
     from ..machine import Machine
+
+
+@rule(logging.getLogger)
+def _logger(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The logger of a name, which is the same object for ever; one that is not there yet is made, which nobody sees."""
+    name = plain(m.use((*args, *kwargs.values())[0])) if args or kwargs else None
+    if not isinstance(name, str | None):
+        raise Break("FL104", what="logging.getLogger", why="its name is not known while tracing")
+    logger = logging.getLogger(name)
+    return m.use(m.tracer.lazy(logger, src.constant(logger, f"logging.getLogger({name!r})")))
 
 
 @rule(inspect.signature)

@@ -240,6 +240,15 @@ def _method(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return MethodValue(args[0], m.use(args[1]))
 
 
+@rule(types.FunctionType.__get__)
+def _bound(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``function.__get__(instance, owner)``: what reading it as an attribute of the instance gives."""
+    if kwargs or len(args) not in (2, 3):
+        raise Break("FL104", what="function.__get__", why="its arguments are unusual")
+    instance = m.use(args[1])
+    return args[0] if isinstance(instance, Constant) and instance.value is None else MethodValue(args[0], instance)
+
+
 @rule(id)
 def _id(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value = m.use(args[0])

@@ -98,7 +98,8 @@ def _is_symbolic(value: Any) -> bool:
 
 def _first_line(error: BaseException) -> str:
     text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    first = text.splitlines()[0] if text else type(error).__name__
+    return first if first.count("(") >= first.count(")") else first.removesuffix(")")  # torch's own slip
 
 
 # --- what eager refuses -----------------------------------------------------------------------------------------
@@ -186,27 +187,6 @@ def _is_laid_out(tensor: torch.Tensor) -> bool:
 
 
 # --- writes -----------------------------------------------------------------------------------------------------
-
-
-def mutates(kind: str, target: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether the call may write into an argument, so that its node must stay even when nothing uses the result."""
-    if "out" in kwargs or kwargs.get("inplace") is True:
-        return True
-    if torch_private.writes_operands(target):
-        return True
-    name = target if kind == "call_method" else getattr(target, "__name__", "")
-    return (name.endswith("_") and not name.endswith("__")) or name in ("setitem", "__setitem__", "copy_")
-
-
-def augments(target: Any) -> bool:
-    """Whether this is the function of an augmented assignment."""
-    name = getattr(target, "__name__", "")
-    return name.startswith("i") and getattr(operator, f"__{name}__", None) is target
-
-
-def writes(node: fx.Node) -> bool:
-    """Whether a node writes into one of its arguments, augmented assignment included."""
-    return augments(node.target) or mutates(node.op, node.target, node.kwargs)
 
 
 _RESHAPING = {"t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_"}

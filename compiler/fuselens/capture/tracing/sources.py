@@ -132,6 +132,7 @@ class GuardProgram:
     def __init__(self) -> None:
         self.nodes: list[tuple[int, int, Any]] = []
         self.texts: list[str] = []  # of the nodes, as Python expressions
+        self.roots: list[str] = []  # of the nodes: the parameters and globals they hang on
         self.checks: list[tuple[Any, ...]] = []
         self.records: list[Guard] = []
         self._index: dict[Source, int] = {}
@@ -148,6 +149,7 @@ class GuardProgram:
             self._start()
             self.nodes.append((parent, source.kind, key))
             self.texts.append(source.text)
+            self.roots.append(source.root)
             found = self._index[source] = len(self.nodes) - 1
         return found
 
@@ -156,6 +158,7 @@ class GuardProgram:
         if not self.nodes:
             self.nodes.append((0, _hook.ROOT_FUNCTION, None))
             self.texts.append("the function")
+            self.roots.append("")
 
     def check(self, source: Source, kind: int, *operands: Any, name: str, text: str, span: Span | None) -> None:
         """Adds a condition on the object at ``source`` unless it is there already."""
@@ -165,7 +168,7 @@ class GuardProgram:
             return
         self._seen.add(key)
         self.checks.append((node, kind, *operands))
-        self.records.append(Guard(name, source.text, text, source.root, span))
+        self.records.append(Guard(name, source.text, text, (source.root,) if source.root else (), span))
 
     def check_state(self, kind: int, *operands: Any, name: str, text: str, span: Span | None) -> None:
         """Adds a condition on global state (grad mode, autocast) unless it is there already."""
@@ -175,16 +178,17 @@ class GuardProgram:
         self._seen.add(key)
         self._start()
         self.checks.append((0, kind, *operands))
-        self.records.append(Guard(name, "", text, "", span))
+        self.records.append(Guard(name, "", text, (), span))
 
     def check_shape(self, variables: tuple[Any, ...], program: tuple[Any, ...], text: str, span: Span | None) -> None:
         """Adds a condition on sizes and strides: a postfix program over ``variables`` ((node, dimension), …)."""
+        roots = (self.roots[node] for node, _ in variables)
         key = ("shape", variables, program)
         if key in self._seen:
             return
         self._seen.add(key)
         self.checks.append((0, _hook.SHAPE, variables, program))
-        self.records.append(Guard("SHAPE", "", text, "", span))
+        self.records.append(Guard("SHAPE", "", text, tuple(dict.fromkeys(filter(None, roots))), span))
 
     def gather(self, source: Source) -> int:
         """The position, in the gathered tuple, of the object at ``source``."""

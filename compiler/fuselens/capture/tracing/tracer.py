@@ -176,7 +176,7 @@ class Tracer:
         node_args, node_kwargs = self._arguments(kind, target, args, kwargs)
         if node_kwargs.get("requires_grad") is True and torch.is_grad_enabled() and self.graphs.nested:
             raise Break("FL104", what=what, why="a graph cannot return a new leaf that requires grad")
-        changes = fake_calls.mutates(kind, target, node_kwargs)
+        changes = torch_private.mutates(kind, target, node_kwargs)
         tensors = _tensor_values(args, kwargs)
         inputs = [v.fake for v in tensors if v.source is not None]
         before = [fake_calls.geometry(t) for t in inputs] if changes else []
@@ -209,7 +209,7 @@ class Tracer:
         """The result on fake tensors; ``changes`` says that inputs are written."""
         args, kwargs = fake_calls.fakes_of(node_args), fake_calls.fakes_of(node_kwargs)
         # operator.setitem writes to a part of its operand
-        whole = (changes or fake_calls.augments(target)) and target is not operator.setitem
+        whole = (changes or torch_private.augments(target)) and target is not operator.setitem
         if whole and fake_calls.overlap_in_part(args):
             raise Break("FL107", what=what, why="it writes to memory of which another operand is a part")
         if fake_calls.leaves_memory(target, args, kwargs):

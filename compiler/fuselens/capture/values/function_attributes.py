@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..breaks import Break, raising
 from ..hook import _hook
 from ..tracing import sources as src
-from .algebra import Constant, DictValue, FunctionValue, Known, MadeFunction, SequenceValue, Value
+from .algebra import Constant, DictValue, FunctionValue, Known, MadeFunction, MethodValue, SequenceValue, Value
 from .attributes import ABSENT, ATTRIBUTES, class_attribute, not_traced
 from .known import plain
 
@@ -28,6 +28,8 @@ def _of_function(m: Machine, value: FunctionValue, name: str) -> Value:
         return Known(value.function.__code__)
     if name == "__class__":
         return Known(types.FunctionType)
+    if name == "__get__":
+        return _binding(value)
     own = own_attribute(m, value, name)
     if own is not None:
         return own
@@ -41,6 +43,11 @@ def _of_function(m: Machine, value: FunctionValue, name: str) -> Value:
     if class_attribute(types.FunctionType, name) is ABSENT:
         raise raising(AttributeError(f"'function' object has no attribute '{name}'", name=name, obj=value.function))
     return not_traced(m, value, name)
+
+
+def _binding(function: Value) -> MethodValue:
+    """``function.__get__``: a scheduler of learning rates asks for it, to bind an optimizer's ``step`` again."""
+    return MethodValue(Known(types.FunctionType.__get__), function)
 
 
 def own_attribute(m: Machine, value: FunctionValue, name: str) -> Value | None:
@@ -97,6 +104,7 @@ _PARTS: dict[str, Callable[[Machine, MadeFunction], Value]] = {
     "__class__": lambda m, f: Known(types.FunctionType),
     "__code__": lambda m, f: Known(f.code),
     "__call__": lambda m, f: f,
+    "__get__": lambda m, f: _binding(f),
 }
 """What a function made while tracing consists of."""
 if "__annotate__" in vars(types.FunctionType):

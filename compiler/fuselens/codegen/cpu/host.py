@@ -28,12 +28,12 @@ from ...ir.contracts.native import (
 )
 from ...ir.contracts.source import HostProgram, KernelInfo, PythonOperator, Unsupported, Writer, checked
 from ...ir.dtypes import NAMES
-from ...ir.loops import ITEMSIZE, Buffer, Extern, Kernel, Node, element, extern_reads
+from ...ir.loops import ITEMSIZE, Buffer, Extern, Graph, Kernel, Node, element, extern_reads
 from ..expressions import print_factor, print_index
 from ..host import python_operator, used_outputs
 from ..operators import c_parameters, direct
 from .reserved import KEYWORDS
-from .unit import Unit
+from .translation_unit import TranslationUnit
 from .vectors.parts import C_TYPES
 
 _SCALAR_TYPES = {
@@ -86,7 +86,7 @@ __attribute__((optimize("O0")))
 
 
 def write_host(
-    unit: Unit, infos: Collection[KernelInfo], out: Writer, floats: Collection[int] = (), float_outputs: Collection[int] = ()
+    unit: TranslationUnit, infos: Collection[KernelInfo], out: Writer, floats: Collection[int] = (), float_outputs: Collection[int] = ()
 ) -> HostProgram:  # fmt: skip
     """Appends the host function ``fuselens_call`` of the unit's graph to the text of its kernels.
 
@@ -97,8 +97,8 @@ def write_host(
 
 class _Host:
     def __init__(
-        self, unit: Unit, infos: Collection[KernelInfo], out: Writer, floats: frozenset[int], outputs: frozenset[int]
-    ) -> None:
+        self, unit: TranslationUnit, infos: Collection[KernelInfo], out: Writer, floats: frozenset[int], outputs: frozenset[int]
+    ) -> None:  # fmt: skip
         self.unit, graph = unit, unit.graph
         for buffer in graph.buffers.values():
             if buffer.device != "cpu" or buffer.dtype not in _SCALAR_TYPES:
@@ -122,7 +122,9 @@ class _Host:
         self.lists: dict[str, str] = {}  # constant arrays: their declaration → their name
         self.body = Writer("//")
         self.checks = any(i.checks for i in self.infos.values())
-        self.wrote = 0  # WROTE once an input was written to
+        # Errors are looked for before the first kernel that writes to an input (nothing fails after that), else at the end.
+        self.checked_before = next((n.name for n in graph.kernels() if self._overwrites(n.writes())), "")
+        self.overwritten: set[str] = set()  # inputs that were written to so far, by their roots
         self.symbols = set(graph.symbols)
 
     # --- what lies where ---
@@ -186,7 +188,7 @@ class _Host:
         return print_index(sympy.expand(extent * ITEMSIZE[buffer.dtype]))
 
     def _try(self, call: str, code: int = OPERATOR_FAILED, spans: tuple[Any, ...] = ()) -> None:
-        self.body.put(f"if ({call}) return {code | self.wrote};", spans)
+        self.body.put(f"if ({call}) return {code | self._wrote};", spans)
 
     # --- memory and tensors ---
 
@@ -255,13 +257,13 @@ class _Host:
         else:
             slot = self.memory[root] = self._slot("memory")
             self.body.put(f"void* const {name} = {slot} = run->allocate({self._bytes(self.graph.buffers[root])});")
-            self.body.put(f"if (!{name}) return {NO_MEMORY | self.wrote};")
+            self.body.put(f"if (!{name}) return {NO_MEMORY | self._wrote};")
         return name
 
     # --- the function ---
 
     def write(self) -> HostProgram:
-        graph, body = self.graph, self.body
+        graph, body, infos = self.graph, self.body, self.infos.values()
         for name in graph.overwritten():
             self._try(f"run->own(call, in, {graph.inputs.index(name)})", NO_MEMORY)
         for position, node in enumerate(graph.nodes):
@@ -271,7 +273,8 @@ class _Host:
                 self._extern(node)
             self._free(node, position)
         results, outputs, moved = self._outputs()
-        self._check()
+        if not self.checked_before:
+            self._check()
         for text in moved:
             body.put(text)
         body.put("return 0;")
@@ -279,7 +282,7 @@ class _Host:
         kinds = "".join(self._input_kind(k, n) for k, n in enumerate(graph.inputs))
         return HostProgram(
             inputs=kinds, constants=tuple(graph.constants), results=results, outputs=outputs,
-            operators=tuple(self.operators), checks=checked(self.infos.values()), imports=tuple(self.imports), releases_lock=self._is_long(),
+            operators=tuple(self.operators), checks=checked(infos), imports=tuple(self.imports), releases_lock=_is_long(graph, infos),
         )  # fmt: skip
 
     def _unit(self) -> None:
@@ -302,7 +305,7 @@ class _Host:
         if len(graph.nodes) >= LONG:
             out.put(_PLAINLY)  # here: compilers ignore attributes before a linkage
         out.open("int fuselens_call(const Runtime* run, void* call, Value* __restrict in, Value* __restrict out) {")
-        if any(i.checks for i in self.infos.values()):
+        if self.checks:
             out.put("fuselens_take_errors();  // of a call that ended early")
         out.put(f"Held<{self.counts['memory']}, {self.counts['tensor']}> held = {{run}};")
         for name, (position, dimension) in graph.symbols.items():
@@ -331,25 +334,24 @@ class _Host:
             return "t"
         return "i" if any(at == (position, -1) for at in self.graph.symbols.values()) else "o"
 
-    def _is_long(self) -> bool:
-        if any(isinstance(n, Extern) for n in self.graph.nodes):
-            return True
-        moved = [b for i in self.infos.values() for b in (i.bytes_read, i.bytes_written)]
-        known = [int(b) for b in moved if isinstance(b, int) or (b is not None and b.is_Integer)]
-        return len(known) < len(moved) or sum(known) > LOCK_WORK
+    def _overwrites(self, storages: Iterable[str]) -> set[str]:
+        """The inputs among what is written."""
+        return {self.roots[s] for s in storages} & self.fixed
+
+    @property
+    def _wrote(self) -> int:
+        """What codes of failures say besides."""
+        return WROTE if self.overwritten else 0
 
     def _check(self) -> None:
-        """Before inputs are written to (nothing fails after that), else at the end."""
         if self.checks:
             self.body.put(f"if (const int errors = fuselens_take_errors()) return {CHECK_FAILED} | errors;")
-            self.checks = False
 
     def _kernel(self, node: Kernel) -> None:
         info = self.infos.get(node.name)
         if info is None:
             raise Unsupported(f"no kernel was generated for {node.name}")
-        writes = any(self.roots[s] in self.fixed for s in info.written)
-        if writes:
+        if node.name == self.checked_before:
             self._check()
         written = set(info.written)
         arguments = []
@@ -360,8 +362,7 @@ class _Host:
             )
         self.body.forget()
         self.body.put(f"{info.function}({', '.join([*arguments, *info.sizes])});", node.spans)
-        if writes:
-            self.wrote = WROTE
+        self.overwritten.update(self._overwrites(info.written))
 
     def _free(self, node: Node, position: int) -> None:
         """Gives up memory that nothing uses any more, so that it serves the next allocation."""
@@ -384,8 +385,7 @@ class _Host:
         self.body.forget()
         if node.reason:
             self.body.put(f"// {node.target}: {node.reason}")
-        if any(self.roots[n] in self.fixed for n in node.mutates):
-            self.wrote = WROTE
+        self.overwritten.update(self._overwrites(node.mutates))
         found = direct(node, "cpu")
         if found is None:
             self._by_python(node)
@@ -442,7 +442,7 @@ class _Host:
         into = f"&{results[0]}" if results else "0"  # slots that were made together lie side by side
         passed = self._passed(which, given)
         self.body.put(
-            f"if (const int code = run->python(call, {which}, {passed}, {self._list(numbers)}, {into})) return code{f' | {WROTE}' * bool(self.wrote)};",
+            f"if (const int code = run->python(call, {which}, {passed}, {self._list(numbers)}, {into})) return code{f' | {WROTE}' * bool(self._wrote)};",
             node.spans,
         )
         self._take(node, results, which)
@@ -460,7 +460,7 @@ class _Host:
         made, tensors, numbers = python_operator(node, "")
         self.operators.append(made)
         passed = self._passed(which, [self._tensor(n) for n in tensors])
-        fails = f"run->fail(call, {which}, {passed}, {self._list(numbers)})" + f" | {WROTE}" * bool(self.wrote)
+        fails = f"run->fail(call, {which}, {passed}, {self._list(numbers)})" + f" | {WROTE}" * bool(self._wrote)
         self.body.put(f"if ({call}) return {fails};", node.spans)
         return which
 
@@ -505,6 +505,15 @@ class _Host:
                 outputs.append(len(kinds))
                 kinds += "i"
         return kinds, tuple(outputs), moved
+
+
+def _is_long(graph: Graph, infos: Collection[KernelInfo]) -> bool:
+    """Whether a call takes so long that other threads of Python's run meanwhile."""
+    if any(isinstance(n, Extern) for n in graph.nodes):
+        return True
+    moved = [b for i in infos for b in (i.bytes_read, i.bytes_written)]
+    known = [int(b) for b in moved if isinstance(b, int) or (b is not None and b.is_Integer)]
+    return len(known) < len(moved) or sum(known) > LOCK_WORK
 
 
 def _double(value: float) -> str:

@@ -11,7 +11,7 @@ from .vectors.parts import REGISTER
 from .vectors.scan_parts import state_type
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Scan:
     """A scan under way: the C++ type of its state, its initial value, and the variables that hold it."""
 

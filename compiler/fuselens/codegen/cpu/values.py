@@ -2,78 +2,46 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 
 from sympy import Expr
 
 from ...ir.contracts.source import Unsupported, Writer
-from ...ir.loops import Axis, Kernel, Op, indirect_names
-from ..expressions import C, print_index
-from ..nest import Nest, Plan, Tuning, in_one_pass, plan, simplify
+from ...ir.loops import Axis, Op, indirect_names
+from ..expressions import C, print_factor, print_index
 from ..operands import Value
+from .choices.kernel_plan import KernelPlan
+from .places import Place
 from .reserved import RESERVED
 from .scalar_ops import literal
-from .unit import Unit
+from .translation_unit import TranslationUnit
 from .vectors.parts import REGISTER
 
 
-@dataclass(slots=True)
-class BodyLoop:
-    """A loop of a phase: its axis, C++ variable, bounds, and whether it steps by vectors. Bounds inside of the axis are
-    multiples of ``quantum``."""
-
-    axis: Axis
-    lo: str
-    hi: str
-    vector: bool
-    quantum: int = 1
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a value lives: its text, dtype, the loop level that defines it, and whether lanes differ."""
+    """A value: its text ("" before it is printed) and dtype, and whether lanes differ."""
 
     value: Value
-    level: int
     varying: bool
 
 
 class ValueWriter:
-    """Prints values of one kernel into ``out``."""
+    """Prints values of one kernel into ``out``, and collects what is learned on the way: names, slots, and ``checks``."""
 
-    def __init__(self, unit: Unit, kernel: Kernel, out: Writer) -> None:
-        self.unit, self.source, self.out = unit, kernel, out
-        self.nest: Nest = simplify(in_one_pass(kernel, unit.same_memory), unit.graph)
-        self.kernel = self.nest.kernel
-        self.tuning = unit.tunings.get(kernel.name, Tuning())
-        self.plan: Plan = plan(self.nest, self.tuning.layout)
-        self.wide = self.plan.wide or unit.isa.register == 0
-        self.fast = unit.isa.fast
-        self.width = self._lanes()
-        self.wide |= self.width < unit.isa.lanes(False)  # a unit has one kind of mask for each number of lanes
-        self.slots: dict[str, Slot] = {}
+    def __init__(self, unit: TranslationUnit, plan: KernelPlan, out: Writer) -> None:
+        self.unit, self.plan, self.out = unit, plan, out
+        self.width, self.wide, self.fast = plan.width, plan.wide, unit.isa.fast
         self.names: dict[str, str] = {}
-        self.checks = False
-        self.left = str(self.width)
-        self.looping = False
-        self.across = 1  # vectors side by side that a unit of a columns kernel computes, at most
-        self.strip: tuple[Expr, str] | None = (
-            None  # where their number is only known when it runs: columns, and their end
-        )
-
-    def _lanes(self) -> int:
-        """Lanes of a vector: fewer than a register has, down to four, where the axis that vectors run along is that short."""
-        lanes = self.unit.isa.lanes(self.wide)
-        size = self.nest.size(self.plan.vector) if self.plan.vector else None
-        while size is not None and size.is_Integer and 1 < int(size) <= lanes // 2 and lanes > 4:
-            lanes //= 2
-        return lanes
+        self.slots: dict[str, Slot] = {}
+        self.checks: set[str] = set()  # parts in use that look at values
 
     # --- the emitter interface of scalar_ops ---
 
     def need(self, *parts: str) -> None:
-        self.checks |= any(p.startswith(("int_division", "bound")) for p in parts)
+        self.checks.update(p for p in parts if p.startswith(("int_division", "bound")))
         self.unit.need(self.width, self.wide, parts)
 
     def vector(self, register: str) -> str:
@@ -91,68 +59,87 @@ class ValueWriter:
 
     # --- vectors side by side, and lanes of the last one ---
 
-    def _open_across(self) -> None:
+    def open_across(self, at: Place) -> Place:
         """The loop over the vectors that lie side by side; if they are few, the compiler unrolls it and keeps arrays in
         registers."""
         name = self.names[self.plan.vector]
-        if not self.strip:
-            self.out.put(f"#pragma GCC unroll {self.across}")
-        self.out.open(f"{self._each_across()} {{")
+        if not at.strip:
+            self.out.put(f"#pragma GCC unroll {at.across}")
+        self.out.open(f"{at.each_vector} {{")
         self.out.put(f"const long {name} = {name}_first + u * {self.width};")
-        if self.strip:
-            self._left(self.strip[0], name, self.strip[1])
+        return self.left(at, at.strip[0], name, at.strip[1]) if at.strip else at
 
-    def _each_across(self) -> str:
-        return f"for (long u = 0; u < {'count' if self.strip else self.across}; ++u)"
-
-    def _left(self, size: Expr, name: str, hi: str) -> None:
+    def left(self, at: Place, size: Expr, name: str, hi: str) -> Place:
         """Declares how many lanes exist from here on; constant where every vector is full."""
-        if self.width == 1 or (size.is_Integer and int(size) % self.width == 0):
-            self.left = str(self.width)
-        else:
-            self.left = "left"
-            self.out.put(f"const long left = {hi} - {name};")
+        if at.whole or self.width == 1 or (size.is_Integer and int(size) % self.width == 0):
+            return dataclasses.replace(at, left=str(self.width))
+        self.out.put(f"const long left = {hi} - {name};")
+        return dataclasses.replace(at, left="left")
 
     # --- names and texts ---
 
-    def _text(self, name: str) -> str:
+    def text(self, name: str) -> str:
         return self.slots[name].value.text
 
-    def _index(self, expression: Expr) -> str:
+    def index(self, expression: Expr) -> str:
         """An index expression as a scalar; gathered indices that are the same in every lane are read from lane 0."""
         names = dict(self.names)
         for indirect in indirect_names(expression):
-            names["%" + indirect] = f"{self._text(indirect)}[0]"
+            names["%" + indirect] = f"{self.text(indirect)}[0]"
         return print_index(expression, names, C)
 
-    def _define(self, op: Op, text: str) -> None:
+    def size(self, axis: str) -> str:
+        return print_factor(self.plan.nest.size(axis), self.names)
+
+    def decode(self, outer: tuple[Axis, ...], unit: str) -> None:
+        """Declares the points of the outer axes that a unit's number stands for."""
+        rest = unit
+        for k, axis in enumerate(reversed(outer)):
+            name = self.names[axis.name]
+            last = k == len(outer) - 1
+            size = print_factor(axis.size, self.names)
+            self.out.put(f"const long {name} = {rest};" if last else f"const long {name} = {rest} % {size};")
+            rest = f"({rest}) / {size}" if k else f"{rest} / {size}"
+
+    def differs(self, name: str) -> bool:
+        """Whether lanes of a value differ, as far as it is known."""
+        return name in self.slots and self.slots[name].varying
+
+    def expect(self, op: Op, *, varying: bool) -> None:
+        """Says of a value that is not printed yet what others ask before."""
+        self.slots[op.name] = Slot(Value("", op.dtype), varying)
+
+    def define(self, op: Op, text: str, at: Place) -> None:
         register = REGISTER[op.dtype]
         name = self.claim(op.name)
-        if self.across > 1 and not self.looping:
+        if at.across > 1 and not at.looping:
             self.out.put(f"{name}[u] = {text};", op.spans)  # later phases use it
             name = f"{name}[u]"
         else:
             self.out.put(f"const {self.vector(register)} {name} = {text};", op.spans)
-        self.slots[op.name].value = Value(name, op.dtype)
+        self._is(op, Value(name, op.dtype))
 
-    def _splat(self, register: str, text: str) -> str:
+    def _is(self, op: Op, value: Value) -> None:
+        self.slots[op.name] = Slot(value, self.slots[op.name].varying)
+
+    def splat(self, register: str, text: str) -> str:
         self.need(f"splat.{register}")
         return f"splat({self.vector(register)}{{}}, {text})"
 
-    def _number(self, number: object, op: Op) -> Value:
+    def number(self, number: object, op: Op) -> Value:
         if isinstance(number, (int, float)):
             text = literal(number, op.dtype)
-            return Value(self._splat(REGISTER[op.dtype], text), op.dtype, number, text)
+            return Value(self.splat(REGISTER[op.dtype], text), op.dtype, number, text)
         raise Unsupported(f"operand {number!r} of {op.op}")
 
-    def _constant(self, op: Op) -> None:
+    def constant(self, op: Op) -> None:
         number = op.args[0]
         if isinstance(number, complex) or not isinstance(number, (int, float)):
             raise Unsupported(f"constant {number!r}")
         text = literal(number, op.dtype)
         register = REGISTER[op.dtype]
-        splat = f"({self.vector('mask')}{{}} + ({text}))" if register == "mask" else self._splat(register, text)
-        self.slots[op.name].value = Value(splat, op.dtype, number, "" if register == "mask" else _signed(text))
+        splat = f"({self.vector('mask')}{{}} + ({text}))" if register == "mask" else self.splat(register, text)
+        self._is(op, Value(splat, op.dtype, number, "" if register == "mask" else _signed(text)))
 
 
 def _signed(text: str) -> str:

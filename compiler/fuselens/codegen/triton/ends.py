@@ -12,12 +12,10 @@ from dataclasses import dataclass
 import sympy
 from sympy import Expr
 
+from ...ir.card import LINE_BYTES, LOAD_BYTES
 from ...ir.loops import ITEMSIZE, Graph, Kernel, Phase, element, indirect_names
 from ..expressions import linear, names_in, set_zero
 from ..nest import in_order
-
-VECTOR = 16  # bytes that a thread loads at once
-LINE = 128  # bytes at whose multiples blocks begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +42,19 @@ def ends(kernel: Kernel, phase: Phase, graph: Graph, width: int) -> Ends | None:
         if axis.name in names_in(index) and not indirect_names(index):
             itemsize = ITEMSIZE[element(graph.buffers[op.args[0]].dtype)]
             traffic[index] += itemsize
-            sizes[index] = min(sizes.get(index, VECTOR), itemsize)
+            sizes[index] = min(sizes.get(index, LOAD_BYTES), itemsize)
     if not traffic:
         return None
     index, _ = traffic.most_common(1)[0]
     form = linear(index, points | {axis.name})
     if form.tangled or form.coefficients.get(axis.name) != 1:
         return None
-    step = VECTOR // sizes[index]
+    step = LOAD_BYTES // sizes[index]
     steps = (*(form.coefficients[p] for p in points & form.coefficients.keys()), form.rest)
     aligned = all(s.is_Integer and int(s) % step == 0 for s in steps)
     if aligned and length % step == 0:
         return None
-    multiple = 1 if aligned else LINE // sizes[index]
+    multiple = 1 if aligned else LINE_BYTES // sizes[index]
     whole = (length - multiple + 1) // width * width
     if whole <= 0:
         return None

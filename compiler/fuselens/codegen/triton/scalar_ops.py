@@ -209,7 +209,6 @@ FUNCTION_NEEDS = {"tanh_f64": ("expm1",), "scan_logsumexp": ("log1p",)} | cluste
 
 class Emitter(Protocol):
     def need(self, *functions: str) -> None: ...
-    def full(self, text: str, dtype: str) -> str: ...
 
 
 Entry = Callable[[Emitter, Op, Sequence[Value]], str]

@@ -48,7 +48,7 @@ class KernelInfo:
 
     @property
     def pointers(self) -> int:
-        """How many addresses a Triton function declares. It may be given one more (``triton.products.descriptors_of``)."""
+        """How many addresses a Triton function declares. It may be given one more (``triton.choices.product_plan.descriptors_of``)."""
         return sum(kind.startswith("*") for kind in self.launch["signature"].values())
 
 

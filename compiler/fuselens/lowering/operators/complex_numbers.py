@@ -11,7 +11,7 @@ from typing import Any
 from fuselens.ir.affine import ZERO, product
 from fuselens.ir.loops import Buffer
 from fuselens.lowering.body import Complex, Scalar
-from fuselens.lowering.builder import Builder, Pair, Unsupported, expressions
+from fuselens.lowering.builder import Builder, Declined, Pair, expressions
 from fuselens.lowering.dtypes import NAMES, PARTS
 from fuselens.lowering.operators import reductions, scans
 from fuselens.lowering.operators.movement import fill
@@ -145,7 +145,7 @@ def _variance(
 ) -> Buffer:  # fmt: skip
     x = args[0]
     if not isinstance(x, Pair):
-        raise Unsupported("real numbers that become complex")
+        raise Declined("real numbers that become complex")
     rule = reductions.RULES["aten.var.correction"]
     parts = [rule(low, meta, (x.part(k), *args[1:]), kwargs) for k in range(2)]
     return low.pointwise(low.like(meta), parts, lambda re, im: then(re + im))
@@ -165,7 +165,7 @@ def _each(low: Builder, meta: Any, rule: Rule, args: tuple[Any, ...], kwargs: di
     """A rule for real numbers, on the real and on the imaginary part of the first argument."""
     x = args[0]
     if not isinstance(x, Pair):
-        raise Unsupported("real numbers that become complex")
+        raise Declined("real numbers that become complex")
     found = [rule(low, _Part(meta), (x.part(k), *args[1:]), kwargs) for k in range(2)]
     sizes, strides = expressions(meta.shape), expressions(meta.stride())
     parts = tuple((b.name, ZERO) for b in found)

@@ -8,7 +8,7 @@ from typing import Any
 from fuselens.ir.affine import ZERO, divide
 from fuselens.ir.loops import Buffer
 from fuselens.lowering.body import Scalar
-from fuselens.lowering.builder import Builder, Unsupported, contiguous_strides, expression
+from fuselens.lowering.builder import Builder, Declined, contiguous_strides, expression
 from fuselens.lowering.dtypes import LOOP_DTYPES, compute_dtype
 from fuselens.lowering.operators import reductions
 from fuselens.lowering.operators.reductions import kept_sizes, moments, squeezed
@@ -18,7 +18,7 @@ Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 def _real(x: Buffer) -> Buffer:
     if x.dtype not in LOOP_DTYPES:
-        raise Unsupported(f"loops do not compute with {x.dtype}")
+        raise Declined(f"loops do not compute with {x.dtype}")
     return x
 
 
@@ -60,7 +60,7 @@ def _softmax_backward(of_log: bool) -> Rule:
         grad, y, dim = _real(args[0]), _real(args[1]), args[2] % max(len(args[0].sizes), 1)
         dtype = compute_dtype(grad.dtype)
         if not grad.sizes:
-            raise Unsupported("a scalar")
+            raise Declined("a scalar")
         if of_log:
             total = _row_fold(low, "sum", [grad], dim, dtype)
             return low.pointwise(low.like(meta), [grad, y, total], lambda g, v, s: g - v.apply("exp") * s)
@@ -105,10 +105,10 @@ def _group_norm(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str
     x, weight, bias, _, _, count, groups, eps = args
     _real(x)
     if count == 0:
-        raise Unsupported("ATen's statistics of nothing")
+        raise Declined("ATen's statistics of nothing")
     inner = divide(x.sizes[1], expression(groups))
     if inner is None:
-        raise Unsupported("the groups do not divide the channels evenly")
+        raise Declined("the groups do not divide the channels evenly")
 
     def grouped(b: Buffer, channel: int) -> Buffer:
         sizes = (*b.sizes[:channel], expression(groups), inner, *b.sizes[channel + 1 :])

@@ -9,7 +9,7 @@ from typing import Any
 from fuselens.ir.affine import ONE, ZERO
 from fuselens.ir.loops import Attention, Axis, Buffer, Ref
 from fuselens.lowering.body import Body, Scalar
-from fuselens.lowering.builder import Builder, Sizes, Unsupported, contiguous_strides, expression
+from fuselens.lowering.builder import Builder, Declined, Sizes, contiguous_strides, expression
 
 PROGRAMS = 128  # that keep a card busy; twice as many where they wait for masks
 LEAST = 64  # keys of a split
@@ -46,7 +46,7 @@ class _Attending:
 
     def __init__(self, low: Builder, *operands: Buffer) -> None:
         if not (low.device or operands[0].device).startswith("cuda"):
-            raise Unsupported("its kernel is one for a GPU")
+            raise Declined("its kernel is one for a GPU")
         self.low, self.body = low, Body(low.spans)
         self.query, self.key, self.value = (low.whole(b) for b in operands)
         self.sizes: Sizes = (*self.query.sizes[:3], self.key.sizes[2])

@@ -15,7 +15,7 @@ from sympy import Expr
 from fuselens.ir.affine import ONE, ZERO, product
 from fuselens.ir.loops import Axis, Buffer
 from fuselens.lowering.body import Body, Scalar
-from fuselens.lowering.builder import Builder, Sizes, Unsupported, contiguous_strides
+from fuselens.lowering.builder import Builder, Declined, Sizes, contiguous_strides
 from fuselens.lowering.dtypes import FLOATS, HALVES, INTEGERS, LOOP_DTYPES, compute_dtype, identity
 from fuselens.torch_private import integer_functions
 
@@ -26,16 +26,16 @@ _MASK = "it takes a mask as an index"
 def position(low: Builder, body: Body, index: Buffer, point: Sizes, sizes: Sizes, size: Expr, *, wrap: bool) -> Expr:
     """The element of ``index`` at ``point`` as a position in a dimension of ``size``."""
     if index.dtype not in INTEGERS or index.dtype == "u8":
-        raise Unsupported(_MASK)
+        raise Declined(_MASK)
     if size == 0:
-        raise Unsupported("there is nothing to index")
+        raise Declined("there is nothing to index")
     return low.load(body, index, point, sizes).cast("i64").bounds(size, wrap).symbol
 
 
 def supported(*buffers: Buffer) -> None:
     for b in buffers:
         if b.dtype not in LOOP_DTYPES:
-            raise Unsupported(f"loops do not compute with {b.dtype}")
+            raise Declined(f"loops do not compute with {b.dtype}")
 
 
 def _gathered(low: Builder, meta: Any, x: Buffer, at: Callable[[Body, Sizes], Sizes]) -> Buffer:
@@ -120,7 +120,7 @@ class Advanced:
         self.x = x
         self.indices = {d: i for d, i in enumerate(indices) if i is not None}
         if any(i.dtype not in INTEGERS or i.dtype == "u8" for i in self.indices.values()):
-            raise Unsupported(_MASK)
+            raise Declined(_MASK)
         dims = list(self.indices)
         self.rank = max((len(i.sizes) for i in self.indices.values()), default=0)
         adjacent = dims == list(range(dims[0], dims[0] + len(dims))) if dims else True
@@ -186,10 +186,10 @@ def update(
     if out.dtype == "bool" and kind == "prod":
         kind = "min"
     if out.device.startswith("cuda") and kind not in ("max", "min") and torch.are_deterministic_algorithms_enabled():
-        raise Unsupported("points that update one element at the same time come in any order")
+        raise Declined("points that update one element at the same time come in any order")
     if out.device.startswith("cuda") and kind != "last" and out.dtype not in _ATOMIC.get(kind, ()):
         if kind != "sum" or out.dtype not in HALVES:
-            raise Unsupported(f"points that update one {out.dtype} at the same time by {kind}")
+            raise Declined(f"points that update one {out.dtype} at the same time by {kind}")
         wide = low.pointwise(low.temporary(out.sizes, "f32", out.device), [out], lambda v: v, "")
         update(low, wide, kind, space, in_turn, at, value)  # not rounded after each sum
         low.pointwise(_again(low, out), [wide], lambda v: v, "")
@@ -256,7 +256,7 @@ def _put(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     if index.sizes != source.sizes:
         index, source = flattened(low, index), flattened(low, source)
     if index.sizes != source.sizes:
-        raise Unsupported("positions and values of different shapes")
+        raise Declined("positions and values of different shapes")
     out = copied(low, meta, x)
     flat, count = flattened(low, out), product(x.sizes)
     update(
@@ -286,7 +286,7 @@ class Rows:
         self.at = _along(low, self.x, self.dim, index, wrap=wrap)
         self.space = (*self.x.sizes[: self.dim], line(low, index).sizes[0], *self.x.sizes[self.dim + 1 :])
         if isinstance(source, Buffer) and source.sizes != self.space[: len(x.sizes)] and (source.sizes or not wrap):
-            raise Unsupported("a source of another shape")
+            raise Declined("a source of another shape")
 
     def value(self, body: Body, point: Sizes) -> Scalar:
         source = self.source
@@ -431,14 +431,14 @@ def _nll_loss_backward(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: d
         return body.lift(point[channel], "i64").eq(k).where(value, 0.0)
 
     if not x.sizes or x.sizes[channel] == 0 or target.dtype != "i64" or (grad.sizes and len(x.sizes) == 1):
-        raise Unsupported("a form of the loss without batches or classes")
+        raise Declined("a form of the loss without batches or classes")
     return low.indexed(out, compute)
 
 
 def _embedding_backward(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
     grad, indices, _, padding, by_frequency = args
     if by_frequency:
-        raise Unsupported("gradients are divided by how often a row is used")
+        raise Declined("gradients are divided by how often a row is used")
     out = low.like(meta)
     supported(grad, out)
     on_gpu = out.device.startswith("cuda")  # not rounded after each sum

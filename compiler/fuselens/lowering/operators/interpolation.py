@@ -13,7 +13,7 @@ from sympy import Expr
 
 from fuselens.ir.loops import Buffer
 from fuselens.lowering.body import Body, Scalar
-from fuselens.lowering.builder import Builder, Sizes, Unsupported, element_index
+from fuselens.lowering.builder import Builder, Declined, Sizes, element_index
 from fuselens.lowering.dtypes import FLOATS, compute_dtype
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -24,7 +24,7 @@ def _step(body: Body, size: Expr, count: Expr, aligned: bool, scale: float | Non
     """How far apart, in elements of the input, two elements of the result are."""
     if aligned:
         if not count.is_Integer:
-            raise Unsupported("corners aligned over a dimension of symbolic size")
+            raise Declined("corners aligned over a dimension of symbolic size")
         if count == 1:
             return body.const(0, dtype)
         size, count, scale = size - 1, count - 1, None
@@ -65,12 +65,12 @@ def _bicubic(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, A
     """``op(x, output_size, align_corners, scales_h, scales_w)``."""
     x, out, aligned = args[0], low.like(meta), args[2]
     if x.dtype not in FLOATS:
-        raise Unsupported(f"interpolation of {x.dtype}")
+        raise Declined(f"interpolation of {x.dtype}")
     if any(size == 0 for size in x.sizes):
-        raise Unsupported("there is nothing to interpolate")
+        raise Declined("there is nothing to interpolate")
     scales = [*args[3:], None, None][:2]
     if any(not isinstance(s, (int, float)) and s is not None for s in scales):
-        raise Unsupported("a scale that varies")
+        raise Declined("a scale that varies")
     dtype, sizes = compute_dtype(x.dtype), x.sizes[-2:]
 
     def mixed(body: Body, outer: Sizes, taps: list[list[tuple[Expr, Scalar]]]) -> Scalar:

@@ -16,7 +16,7 @@ from sympy import Expr
 from fuselens.ir.affine import ONE, ZERO, within
 from fuselens.ir.loops import ITEMSIZE, Buffer
 from fuselens.lowering.body import Body, Scalar
-from fuselens.lowering.builder import Builder, Sizes, Unsupported, expression
+from fuselens.lowering.builder import Builder, Declined, Sizes, expression
 from fuselens.lowering.dtypes import FLOATS, LOOP_DTYPES, compute_dtype
 from fuselens.torch_private import integer_functions
 
@@ -26,7 +26,7 @@ FEW, SMALL = 4, 1 << 20  # tensors, and bytes of what they are joined to, that o
 
 def fill(low: Builder, out: Buffer, value: Any) -> Buffer:
     if out.dtype not in LOOP_DTYPES:
-        raise Unsupported(f"loops do not compute with {out.dtype}")
+        raise Declined(f"loops do not compute with {out.dtype}")
     return low.indexed(out, lambda body, _: body.lift(value, out.dtype))
 
 
@@ -52,7 +52,7 @@ def _range(low: Builder, meta: Any, start: Any, step: Any) -> Buffer:
         return body.lift(point[0], "f64") * body.lift(_plain(step), "f64") + body.lift(_plain(start), "f64")
 
     if out.dtype not in LOOP_DTYPES or (out.dtype not in FLOATS and not all(_is_integer(v) for v in (start, step))):
-        raise Unsupported("an integer range with a fractional step")
+        raise Declined("an integer range with a fractional step")
     return low.indexed(out, compute)
 
 
@@ -100,7 +100,7 @@ def _cat(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
     out = low.like(meta)
     if any(t.dtype not in LOOP_DTYPES for t in (*tensors, out)):
-        raise Unsupported(f"loops do not compute with {out.dtype}")
+        raise Declined(f"loops do not compute with {out.dtype}")
     dim %= max(len(out.sizes), 1)
     tensors = [t for t in tensors if t.sizes[dim] != 0]
     if out.device != "cpu" and 1 < len(tensors) <= FEW and ITEMSIZE[out.dtype] * low.hint(out.numel()) <= SMALL:
@@ -154,12 +154,12 @@ def _pad(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     rank = len(x.sizes)
     inner, out = x, low.like(meta)
     if out.dtype not in LOOP_DTYPES:
-        raise Unsupported(f"loops do not compute with {out.dtype}")
+        raise Declined(f"loops do not compute with {out.dtype}")
     target = out
     for k in range(len(pads) // 2):
         dim, before, after = rank - 1 - k, pads[2 * k], pads[2 * k + 1]
         if any(not p.is_Integer and not p.is_nonnegative for p in (before, after)):
-            raise Unsupported("the padding's sign is not known")
+            raise Declined("the padding's sign is not known")
         # a negative pad crops: the piece starts later or ends earlier
         crop, before = _sign_split(before)
         tail, after = _sign_split(after)
@@ -215,7 +215,7 @@ def _as_strided_scatter(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: 
     out = low.like(meta)
     plain = _row_major(x) and _row_major(out) and x.offset == 0 and not x.storage and x.dtype in LOOP_DTYPES
     if not plain or len(source.sizes) != 1 or strides[0] == 0 or offset is None:
-        raise Unsupported("it writes more than steps through a contiguous tensor")
+        raise Declined("it writes more than steps through a contiguous tensor")
     _interleaved(low, _flat(low, out), _flat(low, x), source, 0, expression(offset), expression(strides[0]))
     return out
 
@@ -244,7 +244,7 @@ def _diagonal_scatter(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: di
     given = {**dict(zip(("offset", "dim1", "dim2"), args[2:], strict=False)), **kwargs}
     offset, rank = expression(given.get("offset", 0)), len(x.sizes)
     if not offset.is_Integer or x.dtype not in LOOP_DTYPES:
-        raise Unsupported(f"loops do not compute with {x.dtype}, or the diagonal is not known")
+        raise Declined(f"loops do not compute with {x.dtype}, or the diagonal is not known")
     row, column = (given.get(n, d) % rank for n, d in (("dim1", 0), ("dim2", 1)))
     length = source.sizes[-1]
     if length == 0:
@@ -281,9 +281,9 @@ def _splice(low: Builder, meta: Any, x: Buffer, source: Buffer, dim: int, start:
     """``x`` with ``length`` positions along ``dim`` replaced by ``source``: up to three disjoint copies."""
     out = low.like(meta)
     if out.dtype not in LOOP_DTYPES:
-        raise Unsupported(f"loops do not compute with {out.dtype}")
+        raise Declined(f"loops do not compute with {out.dtype}")
     if not (start.is_Integer or start.is_nonnegative):
-        raise Unsupported("the position's sign is not known")
+        raise Declined("the position's sign is not known")
     rest = x.sizes[dim] - start - length
     if start != 0:
         copy_into(low, region(low, out, dim, ZERO, start), region(low, x, dim, ZERO, start))
@@ -302,7 +302,7 @@ def _flip(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 def _gathered(low: Builder, meta: Any, x: Buffer, at: Callable[[Sizes], Sizes]) -> Buffer:
     """A copy that reads ``x`` at a function of the position."""
     if x.dtype not in LOOP_DTYPES:
-        raise Unsupported(f"loops do not compute with {x.dtype}")
+        raise Declined(f"loops do not compute with {x.dtype}")
     return low.indexed(low.like(meta), lambda body, p: low.element(body, x, at(p)))
 
 
@@ -314,7 +314,7 @@ def _repeat(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, An
     sizes = (*([sympy.Integer(1)] * missing), *x.sizes)
     strides = (*([ZERO] * missing), *x.strides)
     if len(sizes) != len(out.sizes) or not _row_major(out):
-        raise Unsupported("its result is not contiguous")
+        raise Declined("its result is not contiguous")
     pairs, from_strides, to_strides = [], [], []
     for repeat, size, stride, step in zip(repeats, sizes, strides, out.strides, strict=True):
         pairs += [repeat, size]
@@ -341,7 +341,7 @@ def _tri(keep: Callable[[Scalar, Scalar], Scalar]) -> Rule:
         x = args[0]
         diagonal = args[1] if len(args) > 1 else kwargs.get("diagonal", 0)
         if x.dtype not in LOOP_DTYPES:
-            raise Unsupported(f"loops do not compute with {x.dtype}")
+            raise Declined(f"loops do not compute with {x.dtype}")
 
         def compute(body: Body, point: Sizes) -> Scalar:
             value = low.element(body, x, point)
@@ -360,10 +360,10 @@ def _roll(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     dims = args[2] if len(args) > 2 else kwargs.get("dims", ())
     out = low.like(meta)
     if out.dtype not in LOOP_DTYPES:
-        raise Unsupported(f"loops do not compute with {out.dtype}")
+        raise Declined(f"loops do not compute with {out.dtype}")
     if not dims:
         if not _row_major(out):
-            raise Unsupported("a roll of the flattened elements whose result is not contiguous")
+            raise Declined("a roll of the flattened elements whose result is not contiguous")
         dims = (0,)
         x, target = _flat(low, x), _flat(low, out)
     else:

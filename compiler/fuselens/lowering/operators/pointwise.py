@@ -18,7 +18,7 @@ import torch
 from fuselens.ir.affine import ZERO
 from fuselens.ir.loops import Buffer
 from fuselens.lowering.body import Body, Scalar
-from fuselens.lowering.builder import Builder, Sizes, Unsupported, contiguous_strides, element_index
+from fuselens.lowering.builder import Builder, Declined, Sizes, contiguous_strides, element_index
 from fuselens.lowering.dtypes import DTYPES, HALVES, NAMES, compute_dtype, promote
 
 
@@ -45,7 +45,7 @@ class Formula:
         wanted = {"bool": "bool", "own": compute_dtype(own)}.get(self.operands, compute_dtype(dtype))
         half = dtype if dtype in HALVES and wanted == "f32" else ""
         if half and not self.halves:
-            raise Unsupported("single precision has other neighbours")
+            raise Declined("single precision has other neighbours")
         if half and self.converts:
             args = tuple(_rounded(a, half) for a in args)
             kwargs = {k: _rounded(a, half) for k, a in kwargs.items()}
@@ -65,7 +65,7 @@ class Formula:
             return self.compute(*full, **kwargs | dict(zip(keys, scalars[len(places) :], strict=True)))
 
         if not buffers:
-            raise Unsupported("no operand is a tensor")
+            raise Declined("no operand is a tensor")
         return low.pointwise(low.like(meta), buffers, compute, "")
 
 
@@ -86,7 +86,7 @@ def _rounding(op: str) -> Formula:
 def _number(x: Any) -> Any:
     """``x``, which is no bool: eager has no kernel for those and says so."""
     if isinstance(x, Scalar) and x.dtype == "bool":
-        raise Unsupported("eager does not compute it of bools")
+        raise Declined("eager does not compute it of bools")
     return x
 
 
@@ -149,7 +149,7 @@ def _pow(base: Any, exponent: Any) -> Any:
         if exponent == 0:
             return base.body.const(1, base.dtype)
         if not base.floating and exponent < 0:
-            raise Unsupported("a negative integer power raises")
+            raise Declined("a negative integer power raises")
         known = _POWERS.get(exponent)
         if known:
             return known(base)
@@ -493,7 +493,7 @@ def _masked_fill(low: Builder, meta: torch.Tensor, args: tuple[Any, ...], kwargs
 def _cast(low: Builder, meta: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
     """Conversions and copies: no arithmetic, so half precision is not widened on the way."""
     if str(meta.device) != args[0].device and low.device is None:
-        raise Unsupported("it moves data between devices")
+        raise Declined("it moves data between devices")
     return low.pointwise(low.like(meta), (args[0],), lambda x: x, "")
 
 
@@ -518,7 +518,7 @@ def _random(low: Builder, meta: torch.Tensor, args: tuple[Any, ...], kwargs: dic
 def _bitcast(low: Builder, meta: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
     out = low.like(meta)
     if len(args[0].sizes) != len(out.sizes) or args[0].sizes != out.sizes or "bool" in (args[0].dtype, out.dtype):
-        raise Unsupported("it reinterprets elements of another size")
+        raise Declined("it reinterprets elements of another size")
     return low.pointwise(out, (args[0],), lambda x: x.bitcast(out.dtype), "")
 
 

@@ -20,7 +20,7 @@ import sympy
 from fuselens.ir.affine import ONE, ZERO
 from fuselens.ir.loops import Buffer
 from fuselens.lowering.body import Scalar
-from fuselens.lowering.builder import Builder, Sizes, Unsupported
+from fuselens.lowering.builder import Builder, Declined, Sizes
 from fuselens.lowering.dtypes import FLOATS, NAMES, compute_dtype
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -66,9 +66,9 @@ def _padded(low: Builder, x: Buffer, places: tuple[int, ...]) -> Buffer:
 
 
 def _product(low: Builder, meta: Any, a: Buffer, b: Buffer, more: tuple[Buffer, float, float] | None = None) -> Buffer:
-    """``a @ b`` of one to three dimensions, or ``beta * bias + alpha * (a @ b)`` with ``more``: loops, or Unsupported."""
+    """``a @ b`` of one to three dimensions, or ``beta * bias + alpha * (a @ b)`` with ``more``: loops, or Declined."""
     if not {a.dtype, b.dtype} <= FLOATS:
-        raise Unsupported(VENDOR)
+        raise Declined(VENDOR)
     rank_a, rank_b = len(a.sizes), len(b.sizes)
     a = _padded(low, a, {1: (0, 0), 2: (0,), 3: ()}[rank_a])
     b = _padded(low, b, {1: (0, 1), 2: (0,), 3: ()}[rank_b]) if rank_b > 1 else _padded(low, b, (0, 2))
@@ -76,7 +76,7 @@ def _product(low: Builder, meta: Any, a: Buffer, b: Buffer, more: tuple[Buffer, 
     if short == 0 and more is None:  # the vendor's batches leave such results as their memory was
         return low.indexed(low.like(meta), lambda body, _: body.const(0, NAMES[meta.dtype]))
     if not form or short == 0 or (form == "written out" and not isinstance(short, sympy.Integer)):
-        raise Unsupported(VENDOR)
+        raise Declined(VENDOR)
     out, dtype = low.like(meta), compute_dtype(a.dtype)
     kept = [d for d, there in enumerate((rank_a == 3, rank_a > 1, rank_b > 1)) if there]
     bias, beta, alpha = more or (None, 0, 1)
@@ -92,7 +92,7 @@ def _product(low: Builder, meta: Any, a: Buffer, b: Buffer, more: tuple[Buffer, 
         )
         folded = [d for d in range(3) if d not in kept]
         if any(first.sizes[d] != 1 for d in folded):
-            raise Unsupported(VENDOR)
+            raise Declined(VENDOR)
         made = out if bias is None and alpha == 1 else low.temporary(out.sizes, dtype, out.device)
         low.reduce(made, "sum", [first, second], [*folded, 3], dtype=dtype, before=lambda x, y: x * y)
         if made is out:
@@ -116,7 +116,7 @@ def _product(low: Builder, meta: Any, a: Buffer, b: Buffer, more: tuple[Buffer, 
 
 def _plain(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
     if len(args) != 2 or kwargs:
-        raise Unsupported(VENDOR)
+        raise Declined(VENDOR)
     return _product(low, meta, args[0], args[1])
 
 
@@ -124,12 +124,12 @@ def _added(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     """``addmm(bias, a, b, *, beta=1, alpha=1)`` and the like."""
     beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
     if len(args) != 3 or not kwargs.keys() <= {"beta", "alpha"} or not _are_numbers(beta, alpha):
-        raise Unsupported(VENDOR)
+        raise Declined(VENDOR)
     if alpha == 0:  # operands are not read then: NaN is none
-        raise Unsupported(VENDOR)
+        raise Declined(VENDOR)
     bias, a, b = args
     if bias.dtype not in FLOATS:
-        raise Unsupported(VENDOR)
+        raise Declined(VENDOR)
     return _product(low, meta, a, b, (bias, beta, alpha))
 
 

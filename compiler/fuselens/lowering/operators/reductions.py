@@ -12,7 +12,7 @@ from sympy import Expr
 from fuselens.ir.affine import product
 from fuselens.ir.loops import Buffer
 from fuselens.lowering.body import Scalar
-from fuselens.lowering.builder import Builder, Sizes, Unsupported
+from fuselens.lowering.builder import Builder, Declined, Sizes
 from fuselens.lowering.dtypes import NAMES, compute_dtype
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -144,7 +144,7 @@ def _variance(low: Builder, x: Buffer, args: tuple[Any, ...], kwargs: dict[str, 
     if isinstance(correction, float) and correction.is_integer():
         correction = int(correction)
     if x.dtype.startswith("c"):
-        raise Unsupported(f"loops do not compute with {x.dtype}")
+        raise Declined(f"loops do not compute with {x.dtype}")
     return (*moments(low, x, dims, correction), dims)
 
 

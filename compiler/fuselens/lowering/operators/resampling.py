@@ -12,7 +12,7 @@ import sympy
 from sympy import Expr
 
 from fuselens.ir.loops import Buffer
-from fuselens.lowering.builder import Builder, Sizes, Unsupported, expression
+from fuselens.lowering.builder import Builder, Declined, Sizes, expression
 from fuselens.lowering.dtypes import FLOATS, LOOP_DTYPES, compute_dtype
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -28,9 +28,9 @@ def _padded(place: Callable[[Expr, Expr, bool, bool], Expr]) -> Rule:
     def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
         x, pads = args[0], [expression(p) for p in args[1]]
         if x.dtype not in LOOP_DTYPES:
-            raise Unsupported(f"loops do not compute with {x.dtype}")
+            raise Declined(f"loops do not compute with {x.dtype}")
         if not all(p.is_Integer for p in pads):
-            raise Unsupported("padding of symbolic width")
+            raise Declined("padding of symbolic width")
         rank = len(x.sizes)
 
         def at(point: Sizes) -> Sizes:
@@ -87,12 +87,12 @@ def neighbours(
 ) -> list[list[int]]:
     """The element that each place of the result has, by ATen's floating-point arithmetic."""
     if dtype not in FLOATS:
-        raise Unsupported(f"interpolation of {dtype}")
+        raise Declined(f"interpolation of {dtype}")
     rounded, half = _single if compute_dtype(dtype) == "f32" else float, 0.5 if exact else 0.0
     found = []
     for size, out, scale in zip(sizes, outs, scales, strict=True):
         if not (size.is_Integer and out.is_Integer and int(size) > 0 and int(out) > 0):
-            raise Unsupported("interpolation along a dimension of symbolic size")
+            raise Declined("interpolation along a dimension of symbolic size")
         step = rounded(1 / scale if scale else int(size) / int(out))
         found.append([min(int(rounded((o + half) * step)), int(size) - 1) for o in range(int(out))])
     return found
@@ -121,9 +121,9 @@ def _nearest(rank: int, exact: bool) -> Rule:
             sizes, counts, neighbours(x.dtype, sizes, counts, scales_of(args[2:], kwargs, rank), exact)
         )
         if factors is None:
-            raise Unsupported("a size that is no multiple of the input's")
+            raise Declined("a size that is no multiple of the input's")
         if out.strides[-1] == 1 and factors[-1] > 1:
-            raise Unsupported("vectors of repeated elements, which ATen is faster at")
+            raise Declined("vectors of repeated elements, which ATen is faster at")
         low.pointwise(paired(low, out, factors, x.sizes[-rank:]), [spread(low, x, factors)], lambda v: v, "")
         return out
 

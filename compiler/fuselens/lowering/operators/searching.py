@@ -8,7 +8,7 @@ from typing import Any
 from fuselens.ir.affine import ONE, ZERO, product
 from fuselens.ir.loops import Buffer
 from fuselens.lowering.body import Body, Scalar
-from fuselens.lowering.builder import Builder, Sizes, Unsupported
+from fuselens.lowering.builder import Builder, Declined, Sizes
 from fuselens.lowering.dtypes import FLOATS, compute_dtype
 from fuselens.lowering.operators.indexing import flattened, supported, unraveled, update
 
@@ -22,12 +22,12 @@ def _found(low: Builder, meta: Any, values: Any, sequence: Buffer, right: bool, 
     out, dtype = low.like(meta), sequence.dtype
     supported(sequence)
     if not sequence.sizes:
-        raise Unsupported("a sequence without a dimension")
+        raise Declined("a sequence without a dimension")
     if values.dtype != dtype if isinstance(values, Buffer) else dtype not in FLOATS and not isinstance(values, int):
-        raise Unsupported("a search for values of another type than the sequence's")
+        raise Declined("a search for values of another type than the sequence's")
     size = sequence.sizes[-1]
     if not size.is_Integer or int(size) >= 1 << 30:
-        raise Unsupported("a search in a sequence of symbolic length, or of more elements than i32 counts")
+        raise Declined("a search in a sequence of symbolic length, or of more elements than i32 counts")
     own = compute_dtype(dtype)
 
     def compute(body: Body, point: Sizes) -> Scalar:
@@ -52,16 +52,16 @@ def _searchsorted(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[s
     sequence, values = args[:2]
     right, side, sorter = (kwargs.get(name) for name in ("right", "side", "sorter"))
     if side == "left" and right:
-        raise Unsupported("sides that contradict each other")
+        raise Declined("sides that contradict each other")
     rows = values.sizes[:-1] if isinstance(values, Buffer) and len(sequence.sizes) > 1 else ()
     if sequence.sizes[:-1] != rows:
-        raise Unsupported("sequences of another shape than the values")
+        raise Declined("sequences of another shape than the values")
     return _found(low, meta, values, sequence, side == "right" or bool(right), sorter)
 
 
 def _bucketize(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
     if len(args[1].sizes) != 1:
-        raise Unsupported("boundaries that are no vector")
+        raise Declined("boundaries that are no vector")
     return _found(low, meta, args[0], args[1], bool(kwargs.get("right")))
 
 
@@ -86,7 +86,7 @@ def _masked_scatter(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict
     source = flattened(low, source)
     count, ranks = product(source.sizes), _ranks(low, mask, out.sizes)
     if count == 0:
-        raise Unsupported("there is nothing to take values from")
+        raise Declined("there is nothing to take values from")
 
     def compute(body: Body, point: Sizes) -> Scalar:
         chosen = low.load(body, mask, point, out.sizes)
@@ -104,7 +104,7 @@ def _masked_scatter_backward(low: Builder, meta: Any, args: tuple[Any, ...], kwa
     supported(grad, out)
     ranks, flat = _ranks(low, mask, grad.sizes), flattened(low, out)
     if len(flat.sizes) != 1 or flat.sizes[0] == 0:
-        raise Unsupported("there is nothing to put values in")
+        raise Declined("there is nothing to put values in")
     low.indexed(out, lambda body, _: body.lift(0, out.dtype))
 
     def at(body: Body, point: Sizes) -> Sizes:

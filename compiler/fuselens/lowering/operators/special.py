@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fuselens.lowering.body import Scalar
-from fuselens.lowering.builder import Builder, Unsupported
+from fuselens.lowering.builder import Builder, Declined
 from fuselens.lowering.dtypes import FLOATS, NAMES, compute_dtype
 from fuselens.lowering.operators.pointwise import Formula
 
@@ -61,7 +61,7 @@ def _trigamma(x: Scalar) -> Scalar:
 
 def _polygamma(order: int, x: Scalar) -> Scalar:
     if order not in (0, 1):
-        raise Unsupported(SCALAR)
+        raise Declined(SCALAR)
     return _trigamma(x) if order else _digamma(x)
 
 
@@ -89,7 +89,7 @@ def _ldexp(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     x, n = args
     dtype = compute_dtype(NAMES.get(meta.dtype, ""))
     if n.dtype.startswith("c") or dtype not in FLOATS:
-        raise Unsupported("loops do not compute with complex numbers")
+        raise Declined("loops do not compute with complex numbers")
 
     def compute(value: Scalar, exponent: Scalar) -> Scalar:
         exponent = exponent if exponent.dtype == "f64" else exponent.cast("f32")

@@ -13,7 +13,7 @@ import sympy
 from sympy import Expr
 
 from fuselens.lowering.body import Body, Scalar
-from fuselens.lowering.builder import Sizes, Unsupported
+from fuselens.lowering.builder import Declined, Sizes
 from fuselens.torch_private import integer_functions
 
 
@@ -66,7 +66,7 @@ def shares(sizes: Sizes, counts: Sizes) -> list[Uneven]:
     found = []
     for size, count in zip(sizes, counts, strict=True):
         if not (size.is_Integer and count.is_Integer and size > 0 and count > 0):
-            raise Unsupported("windows over a dimension of symbolic size")
+            raise Declined("windows over a dimension of symbolic size")
         n, m = int(size), int(count)
         found.append(
             between(n, m, lambda o, n=n, m=m: divide(o * n, m), lambda o, n=n, m=m: divide(o * n + n + m - 1, m))
@@ -86,6 +86,6 @@ def repeats(sizes: Sizes, counts: Sizes, chosen: Sequence[Sequence[int]], exact:
             return divide(half * m * i + n - 1, half * n)
 
         if any(not first(sympy.Integer(i)) <= o < first(sympy.Integer(i + 1)) for o, i in enumerate(nearest)):
-            raise Unsupported("a scale that repeats elements at other places than their sizes say")
+            raise Declined("a scale that repeats elements at other places than their sizes say")
         found.append(between(m, n, first, lambda i, first=first: first(i + 1)))
     return found

@@ -20,7 +20,7 @@ from sympy import Expr
 from fuselens.ir.affine import product
 from fuselens.ir.loops import Buffer
 from fuselens.lowering.body import Body, Scalar
-from fuselens.lowering.builder import Builder, Sizes, Unsupported, contiguous_strides, element_index
+from fuselens.lowering.builder import Builder, Declined, Sizes, contiguous_strides, element_index
 from fuselens.lowering.dtypes import FLOATS, compute_dtype
 from fuselens.lowering.operators.indexing import position, unraveled, update
 from fuselens.lowering.operators.resampling import (
@@ -102,7 +102,7 @@ def _numbers(value: Any, rank: int, default: Sequence[int] = ()) -> list[int]:
     values = [value] if isinstance(value, int) else list(value) if value is not None else []
     values = values or list(default)
     if not all(isinstance(v, int) for v in values):
-        raise Unsupported("a window of symbolic size")
+        raise Declined("a window of symbolic size")
     return values * rank if len(values) == 1 else values
 
 
@@ -114,7 +114,7 @@ def _spans(
     spans = []
     for k, s, p, d, size, count in zip(kernel, stride, padding, dilation, x.sizes[-rank:], out[-rank:], strict=True):
         if not (size.is_Integer and count.is_Integer):
-            raise Unsupported("windows over a dimension of symbolic size")
+            raise Declined("windows over a dimension of symbolic size")
         high = (int(count) - 1) * s - p + (k - 1) * d
         spans.append(Span(int(size), k, d, lambda o, s=s, p=p: o * s - p, -p, high))
     return spans
@@ -122,9 +122,9 @@ def _spans(
 
 def _checked(x: Buffer, spans: Spans) -> None:
     if x.dtype not in FLOATS and x.dtype != "i64":
-        raise Unsupported(f"pooling of {x.dtype}")
+        raise Declined(f"pooling of {x.dtype}")
     if _taps(spans) > MOST_TAPS:
-        raise Unsupported("windows of too many elements to be written out")
+        raise Declined("windows of too many elements to be written out")
 
 
 def _taps(spans: Spans) -> int:
@@ -199,7 +199,7 @@ def _maxima(low: Builder, x: Buffer, spans: Spans, values: Buffer, places: Buffe
 def _position(body: Body, spans: Spans, point: Sizes, number: Scalar) -> Scalar:
     """The flat position of tap ``number``, in i32: digits of the number by multiplication, each moved to the border."""
     if product(sympy.Integer(s.size) for s in spans) >= 1 << 31:
-        raise Unsupported("a plane of more than 2**31 elements")
+        raise Declined("a plane of more than 2**31 elements")
     taps, flat = _taps(spans), body.const(0, "i32")
     for span, out in zip(spans, point[-len(spans) :], strict=True):
         taps //= span.taps
@@ -260,9 +260,9 @@ def _max_backward(rank: int, indices: int) -> Rule:
     def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
         grad, places, out = args[0], args[indices], low.like(meta)
         if out.dtype not in FLOATS:
-            raise Unsupported(f"pooling of {out.dtype}")
+            raise Declined(f"pooling of {out.dtype}")
         if any(low.hint(s) < low.hint(out.strides[-1]) for n, s in zip(out.sizes, out.strides, strict=True) if n != 1):
-            raise Unsupported("maxima of channels that lie side by side, which ATen is faster at")
+            raise Declined("maxima of channels that lie side by side, which ATen is faster at")
         wide = out if out.dtype == compute_dtype(out.dtype) else low.fresh(
             out.sizes, out.strides, compute_dtype(out.dtype), out.device
         )  # fmt: skip
@@ -286,7 +286,7 @@ def _adaptive_mean(rank: int) -> Rule:
     def rule(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buffer:
         x, out = args[0], low.like(meta)
         if x.dtype not in FLOATS:
-            raise Unsupported(f"pooling of {x.dtype}")
+            raise Declined(f"pooling of {x.dtype}")
         everything = [(0, 1 << 31)] * rank
         even = _even(x, out, rank)
         if even is None:
@@ -355,7 +355,7 @@ def _avg_backward(rank: int) -> Rule:
                 s.high >= s.size + (p if include else 0) or (p and not include)
                 for s, p in zip(spans, pads, strict=True)
             ):
-                raise Unsupported("windows that count different numbers of elements")
+                raise Declined("windows that count different numbers of elements")
             divisor = _taps(spans)
         return _spread_back(low, grad, out, strides, pads, kernel, divisor)
 
@@ -377,11 +377,11 @@ def _adaptive_backward(rank: int) -> Rule:
 def _shared_back(low: Builder, grad: Buffer, x: Buffer, out: Buffer, rank: int) -> Buffer:
     """The gradients of windows of different sizes, each divided by its own, then summed for each element."""
     if out.dtype not in FLOATS:
-        raise Unsupported(f"pooling of {out.dtype}")
+        raise Declined(f"pooling of {out.dtype}")
     dtype = compute_dtype(grad.dtype)
     spans = shares(x.sizes[-rank:], grad.sizes[-rank:])
     if _taps(spans) > MOST_TAPS and out.strides[-1] == 1:
-        raise Unsupported("gradients of few large windows along rows, which ATen is faster at")
+        raise Declined("gradients of few large windows along rows, which ATen is faster at")
 
     def share(body: Body, point: Sizes) -> Scalar:
         v, count = body.load(grad.owner, grad.index(point), grad.dtype).cast(dtype), body.const(1, "i32")
@@ -432,9 +432,9 @@ def _spread_back(
     """One loop for the elements at each phase of the stride: there the windows are neighbours, and indexes stay linear."""
     rank = len(kernel)
     if out.dtype not in FLOATS:
-        raise Unsupported(f"pooling of {out.dtype}")
+        raise Declined(f"pooling of {out.dtype}")
     if any(not s.is_Integer for s in (*out.sizes[-rank:], *grad.sizes[-rank:])):
-        raise Unsupported("windows over a dimension of symbolic size")
+        raise Declined("windows over a dimension of symbolic size")
     if (
         list(strides) == list(kernel)
         and not any(pads)
@@ -448,7 +448,7 @@ def _spread_back(
         )
     phases = itertools.product(*(range(min(s, int(n))) for s, n in zip(strides, out.sizes[-rank:], strict=True)))
     if math.prod(strides) > MOST_PHASES:
-        raise Unsupported("windows that lie far apart")
+        raise Declined("windows that lie far apart")
     for phase in phases:
         counts = [-(-(int(n) - b) // s) for n, b, s in zip(out.sizes[-rank:], phase, strides, strict=True)]
         windows = [

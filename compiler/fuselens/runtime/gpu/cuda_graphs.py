@@ -25,17 +25,18 @@ from typing import Any
 import torch
 
 from ... import torch_private
+from ...ir.card import COPIED_A_MILLISECOND, REPLAY_MILLISECONDS
 from ..memory import after_writing
 from ..positions import picker
 from .graph_memory import Group, Part, Pool
-from .recording_policy import ENOUGH, LAUNCH, MOST_SIZES, NEVER, WARM_CALLS, Size, Sizes, Trial
+from .recording_policy import ENOUGH, MOST_SIZES, NEVER, WARM_CALLS, Size, Sizes, Trial
 
 Call = Callable[[Any], Sequence[Any]]
 Say = Callable[[str, str], None]  # a code and the reason
 MOST_RECORDINGS = 4  # of one size: results of so many runs may be alive, or inputs be in so many places
 COPIED = 1 << 20  # bytes of inputs of a call, while its time is not known; of results of a recording
 COPIED_RESULTS = 8
-COPY_RATE, COPY_SHARE = 1e9, 0.25  # bytes a millisecond; the part of a call's time that copies of its inputs may take
+COPY_SHARE = 0.25  # the part of a call's time that copies of its inputs may take
 
 _groups: dict[tuple[int, int], Group] = {}
 _ADDRESS: Callable[[torch.Tensor], int] = torch.Tensor.data_ptr
@@ -248,7 +249,7 @@ class Recorded:
         if plain is None or recorded is None:
             return
         size.trial = None
-        if recorded + LAUNCH <= plain * ENOUGH:
+        if recorded + REPLAY_MILLISECONDS <= plain * ENOUGH:
             self._faster += 1
             return
         self._slower += 1
@@ -300,7 +301,7 @@ class Recorded:
         """The inputs that a recording copies: those that move, while that takes little time. Parameters, and what other
         recordings left, are only copied by a size's last recording: they stay where they are, as a rule."""
         spent = size.trial and size.trial.plain()
-        left = COPIED if spent is None else max(COPIED, spent * COPY_SHARE * COPY_RATE)
+        left = COPIED if spent is None else max(COPIED, spent * COPY_SHARE * COPIED_A_MILLISECOND)
         last = len(size.recordings) == MOST_RECORDINGS - 1
         moved = [n for n in size.moved if last or not (group.has(size.addresses[n]) or self._stays(n, inputs))]
         found: list[int] = []

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...ir.card import STATIC_SHARED_BYTES
 from ...ir.contracts.native import address
 from .. import _launch
 from ..build import BuildFailed
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ...ir.contracts.source import KernelInfo, Source
 
 _USUAL = 1 | 2  # aligned addresses, sizes below 2**31
-_MAX_DYNAMIC_SHARED, _STATIC_SHARED = 8, 48 << 10
+_MAX_DYNAMIC_SHARED = 8  # an attribute of functions
 
 
 def compile_ahead(
@@ -137,7 +138,7 @@ def _loaded(key: str, device: int, binary: Binary) -> int:
             _enter_context(driver, device)
             _check(driver.cuModuleLoadData(ctypes.byref(module), binary.image))
             _check(driver.cuModuleGetFunction(ctypes.byref(function), module, binary.name.encode()))
-            if binary.shared > _STATIC_SHARED:
+            if binary.shared > STATIC_SHARED_BYTES:
                 _check(driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, binary.shared))
         _functions[key, device] = function.value or 0
     return _functions[key, device]

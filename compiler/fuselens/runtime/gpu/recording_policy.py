@@ -14,7 +14,6 @@ MOST_KNOWN = 1024  # sizes that calls are counted of
 MOST_MISSES = 16  # calls that no recording fits, before a size is left alone for a while
 NEVER = 1 << 62
 ENOUGH = 0.995  # of a call's time, which recorded calls must not exceed with
-LAUNCH = 0.003  # milliseconds that a recording's launch takes where events do not see it
 
 
 class Mark(Protocol):

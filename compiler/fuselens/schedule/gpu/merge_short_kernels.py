@@ -13,7 +13,7 @@ from sympy import Expr
 
 from fuselens.ir.loops import ITEMSIZE, Axis, Extern, Graph, Kernel, Node, Op, Phase
 from fuselens.record.report import Decision
-from fuselens.schedule.gpu.product_kernels import changed
+from fuselens.schedule.emit import translated
 from fuselens.schedule.sites.products import fresh, used, written
 
 MOST = 8  # folds of the merged kernel, and how many times as many points a kernel may have as another
@@ -24,7 +24,7 @@ POINTS = 0.4e-6  # and where they do not
 FILLED = 4  # programs of a multiprocessor that are left
 
 
-def beside(graph: Graph) -> Graph:
+def merge_short_kernels(graph: Graph) -> Graph:
     """``graph`` with such kernels merged."""
     nodes = list(graph.nodes)
     decisions: list[Decision] = []
@@ -92,7 +92,7 @@ def _is_worth_it(graph: Graph, few: Kernel, many: Kernel, times: int) -> bool:
         return False
     if len([*few.ops()]) + times * len([*many.ops()]) > OPS:
         return False
-    seconds = (_bytes(graph, few) + _bytes(graph, many)) / graph.card.bandwidth
+    seconds = (_loaded_bytes(graph, few) + _loaded_bytes(graph, many)) / graph.card.bandwidth
     if folds:
         return seconds <= FOLDED and _points(few) >= FILLED * graph.card.processors
     return seconds <= POINTS
@@ -109,7 +109,7 @@ def _joined(few: Kernel, many: Kernel, times: int) -> list[list[Op]]:
             points[theirs.name] = mine.symbol + (k * mine.size if mine.size != theirs.size else 0)
         for body, added, mine, theirs in zip(bodies, _sections(many), axes, _columns(many), strict=True):
             mapping = points | {b.name: a.symbol for a, b in zip(mine, theirs, strict=True)}
-            body += [changed(o, names, mapping) for o in added]
+            body += [translated(o, mapping, names) for o in added]
     return bodies
 
 
@@ -143,7 +143,9 @@ def _points(kernel: Kernel) -> int:
     return math.prod(int(a.size) if a.size.is_Integer else 1 for a in kernel.axes)
 
 
-def _bytes(graph: Graph, kernel: Kernel) -> int:
+def _loaded_bytes(graph: Graph, kernel: Kernel) -> int:
+    """Bytes that points load of their own: what short kernels spend their time on. What all points load comes from a cache, and
+    results are few. So it is less than ``codegen.traffic`` counts."""
     total = 0
     for phase in kernel.phases:
         points = _points(kernel) * math.prod(graph.hint(a.size) for a in phase.axes)
@@ -185,7 +187,7 @@ def _once(bodies: list[list[Op]], axes: list[tuple[Axis, ...]], written_to: set[
         here: dict[object, str] = {}
         kept: list[Op] = []
         for op in body:
-            op = changed(op, names, {}) if any(n in names for n in op.operands()) else op
+            op = op.renamed(names)
             if op.op != "store" and not (op.op == "load" and op.args[0] in written_to):
                 known = everywhere if not columns or op.op == "reduce" else here
                 key = (op.op, repr(op.args[0]) if op.op == "const" else op.args, op.dtype)

@@ -28,7 +28,7 @@ class _Sum:
     infinite: str = ""
 
 
-def online(kernel: Kernel) -> Kernel:
+def online_softmax(kernel: Kernel) -> Kernel:
     """``kernel`` with each pass that only sums exponentials joined to the pass before that folds their maximum."""
     phases = list(kernel.phases)
     written = set(kernel.writes())

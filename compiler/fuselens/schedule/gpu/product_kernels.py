@@ -17,7 +17,7 @@ from typing import Any
 import sympy
 from sympy import Expr
 
-from fuselens.ir.affine import product, row_major, substitute
+from fuselens.ir.affine import product, row_major
 from fuselens.ir.loops import (
     Axis,
     Buffer,
@@ -29,6 +29,7 @@ from fuselens.ir.loops import (
     Phase,
     symbol,
 )
+from fuselens.schedule.emit import translated
 from fuselens.schedule.sites.convolution import element
 from fuselens.schedule.sites.products import Maker, Site, fresh, read_at, used, wanted
 
@@ -37,7 +38,7 @@ SHORTEST_PART = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Instead:
+class Alternative:
     """Kernels that compute what the nodes of a site do. ``product`` is the one that sums products."""
 
     label: str
@@ -48,13 +49,13 @@ class Instead:
     inside: bool = False  # whether operands are made in the product's kernel
 
 
-def instead(graph: Graph, site: Site) -> list[Instead]:
+def alternatives(graph: Graph, site: Site) -> list[Alternative]:
     """The ways in which kernels compute the nodes of ``site``."""
     whole = _whole(graph, site)
-    found = [Instead("fused" if site.reader is not None else "kernel", (whole,), whole.name)]
+    found = [Alternative("fused" if site.reader is not None else "kernel", (whole,), whole.name)]
     if any(site.makers):
         before = _whole(graph, site, inside=True)
-        found.append(Instead(f"{found[0].label} with operands", (before,), before.name, inside=True))
+        found.append(Alternative(f"{found[0].label} with operands", (before,), before.name, inside=True))
     cut, deep = _cut(site), product(site.operands.summed)
     several = [p for p in PARTS if cut.is_Integer and int(cut) % p == 0 and graph.hint(deep) // p >= SHORTEST_PART]
     found += [_split(graph, site, parts) for parts in several]
@@ -73,7 +74,7 @@ def _whole(graph: Graph, site: Site, *, inside: bool = False) -> Kernel:
     return whole if site.reader is None else _joined(graph, site, whole)
 
 
-def replaced(graph: Graph, site: Site, choice: Instead) -> Graph:
+def replaced(graph: Graph, site: Site, choice: Alternative) -> Graph:
     """``graph`` with the kernels of ``choice`` in the place of the last of the nodes that they stand for."""
     gone = site.nodes if choice.inside else tuple(n for n in site.nodes if n not in site.kernels_before)
     nodes: list[Node] = []
@@ -85,7 +86,7 @@ def replaced(graph: Graph, site: Site, choice: Instead) -> Graph:
     return graph.replace(nodes=tuple(nodes), buffers={**graph.buffers, **{b.name: b for b in choice.buffers}})
 
 
-def nodes_of(site: Site, choice: Instead) -> tuple[Kernel, ...]:
+def nodes_of(site: Site, choice: Alternative) -> tuple[Kernel, ...]:
     """The kernels that do the work of the site's nodes."""
     return choice.kernels if choice.inside else (*site.kernels_before, *choice.kernels)
 
@@ -157,7 +158,7 @@ def _made(maker: Maker, prefix: str, point: tuple[Expr, ...]) -> tuple[list[Op],
     places = zip((maker.batch, maker.outer, maker.inner), (batch, outer, inner), strict=True)
     mapping = {name: expression for name, expression in places if name}
     names = {o.name: f"{prefix}_{o.name}" for o in maker.kernel.ops()}
-    ops = [changed(changed(o, {}, maker.change), names, mapping) for o in maker.kernel.ops()]
+    ops = [translated(translated(o, maker.change), mapping, names) for o in maker.kernel.ops()]
     store = next(o for o in ops if o.op == "store")
     return [o for o in ops if o is not store], store.args[2]
 
@@ -203,9 +204,9 @@ def _joined(graph: Graph, site: Site, whole: Kernel) -> Kernel:
     mapping |= {old.name: new.symbol for old, new in zip(first.axes, axes, strict=True)}
     reading = {o.name: names["rounded"] for o in reader.ops() if o.op == "load" and o.args[0] == site.call.name}
     kept = _is_kept(graph, site)
-    body = [changed(o, names, mapping) for o in last.body if o.op != "store" or kept]
-    body += [changed(o, reading, places.change) for o in reader.ops() if o.name not in reading]
-    phases = (Phase(axes, tuple(changed(o, names, mapping) for o in first.body)), Phase((), _numbered(body)))
+    body = [translated(o, mapping, names) for o in last.body if o.op != "store" or kept]
+    body += [translated(o, places.change, reading) for o in reader.ops() if o.name not in reading]
+    phases = (Phase(axes, tuple(translated(o, mapping, names) for o in first.body)), Phase((), _numbered(body)))
     return Kernel(
         reader.name, places.axes, phases, (site.call.name, *reader.loops), (site.call.origin, *reader.origins),
         tuple(dict.fromkeys((*site.call.spans, *reader.spans))),
@@ -230,7 +231,7 @@ def _numbered(body: Iterable[Op]) -> tuple[Op, ...]:
     return tuple(dataclasses.replace(o, name=f"store{next(stores)}") if o.op == "store" else o for o in body)
 
 
-def _split(graph: Graph, site: Site, parts: int) -> Instead:
+def _split(graph: Graph, site: Site, parts: int) -> Alternative:
     """Sums in parts, then the sums of the parts, with what follows."""
     first = _product(site, parts)
     sizes = (sympy.Integer(parts), *site.elements)
@@ -245,7 +246,7 @@ def _split(graph: Graph, site: Site, parts: int) -> Instead:
     second = dataclasses.replace(whole, phases=(Phase((axis,), body), whole.phases[1]))
     if site.reader is not None:
         second = _joined(graph, site, second)
-    return Instead(f"{parts} parts", (first, second), first.name, (buffer,), parts)
+    return Alternative(f"{parts} parts", (first, second), first.name, (buffer,), parts)
 
 
 def _apart(graph: Graph, kernel: Kernel) -> Kernel:
@@ -261,10 +262,5 @@ def _apart(graph: Graph, kernel: Kernel) -> Kernel:
     def renamed(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(Axis(moved.get(a.name, a.name), a.size) for a in axes)
 
-    phases = tuple(Phase(renamed(p.axes), tuple(changed(o, names, mapping) for o in p.body)) for p in kernel.phases)
+    phases = tuple(Phase(renamed(p.axes), tuple(translated(o, mapping, names) for o in p.body)) for p in kernel.phases)
     return dataclasses.replace(kernel, axes=renamed(kernel.axes), phases=phases)
-
-
-def changed(op: Op, names: dict[str, str], mapping: dict[str, Expr]) -> Op:
-    """``op`` with other names for values and other axes."""
-    return op.mapped(value=lambda n: names.get(n, n), index=lambda e: substitute(e, mapping))

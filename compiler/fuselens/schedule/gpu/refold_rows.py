@@ -11,7 +11,7 @@ import sympy
 from sympy import Expr
 
 from fuselens.ir.loops import Extern, Graph, Kernel, Loop, Phase
-from fuselens.schedule.gpu.product_kernels import changed
+from fuselens.schedule.emit import translated
 from fuselens.schedule.sites.products import fresh, used, wanted, written
 
 MOST = 8192  # elements of the row
@@ -34,12 +34,12 @@ def refolds(graph: Graph) -> list[Refold]:
     return [found for kernel in graph.kernels() if (found := _refold(graph, kernel)) is not None]
 
 
-def refolded(graph: Graph, refold: Refold) -> Graph:
+def refold(graph: Graph, found: Refold) -> Graph:
     """``graph`` with the fold in each of its readers."""
-    readers = {r.name for r in refold.readers}
+    readers = {r.name for r in found.readers}
     nodes = [
-        _joined(refold.kernel, n) if isinstance(n, Kernel) and n.name in readers else n
-        for n in graph.nodes if n.name != refold.kernel.name
+        _joined(found.kernel, n) if isinstance(n, Kernel) and n.name in readers else n
+        for n in graph.nodes if n.name != found.kernel.name
     ]  # fmt: skip
     return graph.replace(nodes=tuple(nodes))
 
@@ -105,12 +105,12 @@ def _joined(fold: Kernel, reader: Kernel) -> Kernel:
         axes = axes or tuple(dataclasses.replace(a, name=fresh(a.name, taken)) for a in phase.axes)
         mapping: dict[str, Expr] = {a.name: sympy.S.Zero for a in fold.axes}
         mapping |= {a.name: b.symbol for a, b in zip(phase.axes, axes, strict=True)}
-        body = [changed(o, names, mapping) for o in phase.body]
+        body = [translated(o, mapping, names) for o in phase.body]
         values |= {o.args[0]: o.args[2] for o in body if o.op == "store"}
         phases.append(Phase(axes, tuple(o for o in body if o.op != "store")))
     known = {o.name: values[o.args[0]] for o in reader.ops() if o.op == "load" and o.args[0] in values}
     for phase in reader.phases:
-        body = (changed(o, known, {}) for o in phase.body if o.name not in known)
+        body = (o.renamed(known) for o in phase.body if o.name not in known)
         phases.append(Phase(phase.axes, tuple(body)))
     return dataclasses.replace(
         reader, phases=tuple(p for p in phases if p.axes or p.body), loops=(*fold.loops, *reader.loops),

@@ -17,16 +17,14 @@ import sympy
 from sympy import Expr
 
 from fuselens.ir.affine import linear, product, row_major, substitute, symbol_names
+from fuselens.ir.card import KERNEL_SECONDS, PROGRAM_BANDWIDTH
 from fuselens.ir.loops import ITEMSIZE, Axis, Buffer, Graph, Kernel, Node, Op, Phase, value_symbol
 from fuselens.record.report import Decision
-from fuselens.schedule.emit import without_dead
-from fuselens.schedule.gpu.merge_short_kernels import beside
-from fuselens.schedule.gpu.online_softmax import online
+from fuselens.schedule.emit import translated, without_dead
+from fuselens.schedule.gpu.merge_short_kernels import merge_short_kernels
+from fuselens.schedule.gpu.online_softmax import online_softmax
 from fuselens.torch_private import integer_functions
 
-# An H100, measured: 64 programs read 1578 GB/s where memory gives 3000.
-PER_PROGRAM = 25e9
-LAUNCH = 4e-6  # seconds that one more kernel takes
 COLUMNS = 64  # points of a program where memory is contiguous along points
 LEAST = {True: 64, False: 2048}  # elements of a part: in columns, and along rows
 
@@ -40,7 +38,7 @@ def for_gpu(graph: Graph) -> Graph:
         if not isinstance(node, Kernel):
             nodes.append(node)
             continue
-        kernel = online(node)
+        kernel = online_softmax(node)
         if kernel is not node:
             decisions.append(_decision(kernel, "online", "one pass folds the maximum and the sum of exponentials"))
         pieces = _split(graph, kernel)
@@ -51,7 +49,9 @@ def for_gpu(graph: Graph) -> Graph:
         buffers |= pieces.buffers
         reason = f"{pieces.programs} programs cannot keep the memory busy: {pieces.count} parts of the reduction can"
         decisions.append(_decision(kernel, "split", reason))
-    return beside(graph.replace(nodes=tuple(nodes), buffers=buffers, decisions=(*graph.decisions, *decisions)))
+    return merge_short_kernels(
+        graph.replace(nodes=tuple(nodes), buffers=buffers, decisions=(*graph.decisions, *decisions))
+    )
 
 
 def _decision(kernel: Kernel, rule: str, reason: str) -> Decision:
@@ -147,7 +147,7 @@ class _Pieces:
     def _partial(self, phase: Phase, cut: _Cut) -> None:
         """A kernel that folds parts, and, as the next segment, the pass that folds their results."""
         axes = self.kernel.axes
-        body = [o.mapped(index=lambda e: substitute(e, cut.mapping)) for o in phase.body]
+        body = [translated(o, cut.mapping) for o in phase.body]
         if cut.end is not None:
             body = _masked(body, cut, self.dtypes)
         layout = (*cut.outer, *axes) if self.columns else (*axes, *cut.outer)
@@ -269,15 +269,16 @@ def _split(graph: Graph, kernel: Kernel) -> _Pieces | None:
     if points == 0 or count < 2:
         return None
     pieces = _Pieces(graph, kernel, columns, programs, count)
-    moved = points * sum(_bytes(p) * graph.hint(product(a.size for a in p.axes)) for p in passes)
+    moved = points * sum(_asked_at_a_point(p) * graph.hint(product(a.size for a in p.axes)) for p in passes)
     if not pieces.run():
         return None
-    before, after = (moved / min(graph.card.bandwidth, n * PER_PROGRAM) for n in (programs, programs * count))
-    return pieces if after + LAUNCH * (len(pieces.kernels) - 1) < before else None
+    before, after = (moved / min(graph.card.bandwidth, n * PROGRAM_BANDWIDTH) for n in (programs, programs * count))
+    return pieces if after + KERNEL_SECONDS * (len(pieces.kernels) - 1) < before else None
 
 
-def _bytes(phase: Phase) -> int:
-    """Moved for each point of the pass."""
+def _asked_at_a_point(phase: Phase) -> int:
+    """Bytes that each point of the pass loads and stores. ``codegen.traffic`` counts what reaches memory, where caches answer what is
+    asked for again; a program that is to have more of them beside it waits for all that it asks for."""
     own = frozenset(a.name for a in phase.axes)
     return sum(ITEMSIZE[o.dtype] for o in phase.body if o.op in ("load", "store") and own & symbol_names(o.args[1]))
 

@@ -25,11 +25,6 @@ def attentions(graph: Graph) -> dict[str, Attention]:
     return {n.name: made for n in graph.externs() if (made := _attention(graph, n)) is not None}
 
 
-def attended(graph: Graph, instead: dict[str, Attention]) -> Graph:
-    """``graph`` with these nodes in the place of calls."""
-    return graph.replace(nodes=tuple(instead.get(n.name, n) if isinstance(n, Extern) else n for n in graph.nodes))
-
-
 @dataclass(frozen=True, slots=True)
 class _Call:
     """The buffers of a call that attends, and what else it is told. Without a ``scale`` it is that of the width."""

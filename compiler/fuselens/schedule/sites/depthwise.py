@@ -23,11 +23,6 @@ def depthwise(graph: Graph) -> dict[str, Loop]:
     return {n.name: made for n in graph.externs() if (made := _loop(graph, n)) is not None}
 
 
-def written_out(graph: Graph, instead: dict[str, Loop]) -> Graph:
-    """``graph`` with these loops in the place of calls."""
-    return graph.replace(nodes=tuple(instead.get(n.name, n) if isinstance(n, Extern) else n for n in graph.nodes))
-
-
 @dataclass(frozen=True, slots=True)
 class Group:
     """``calls`` that became loops, with the nodes and the ``kernels`` that compute the same before and after."""

@@ -9,12 +9,12 @@ import sympy
 from sympy import Expr
 
 from ....ir.loops import ITEMSIZE, Axis, Graph, Kernel, Phase, element, indirect_names
+from ....ir.processor import L2_BYTES
 from ...expressions import linear
 from ...nest import Nest
 
-ROW = range(1 << 10, 1 << 18)  # bytes of rows of which the next one is worth fetching
+ROW = range(1 << 10, L2_BYTES)  # bytes of rows of which the next one is worth fetching
 FAR = 1 << 23  # bytes of a kernel from which on they are: caches hold less
-LINE = 64  # bytes of a cache line
 
 
 @dataclass(frozen=True, slots=True)

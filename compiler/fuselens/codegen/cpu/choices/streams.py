@@ -12,7 +12,7 @@ from sympy import Expr
 from ....ir.loops import ITEMSIZE, Axis, Op, element, indirect_names
 from ...expressions import linear, names_in
 from ...nest import Nest, Plan
-from ..unit import Unit
+from ..translation_unit import TranslationUnit
 from .effort import HEAVY
 
 FAR = 3 << 24  # bytes that a kernel moves from which on caches have lost its first results when its last are written
@@ -21,7 +21,7 @@ RUN = 256  # bytes in a row, at least: lines must be written whole
 MOST = 4  # results that one kernel writes so: processors collect few lines at a time
 
 
-def streams(nest: Nest, plan: Plan, unit: Unit, lanes: int) -> dict[str, bool]:
+def streams(nest: Nest, plan: Plan, unit: TranslationUnit, lanes: int) -> dict[str, bool]:
     """The stores of a kernel (their names) that go past the caches, and whether all their vectors are known to be aligned."""
     if not unit.isa.streams or plan.layout not in ("points", "rows"):
         return {}
@@ -48,7 +48,7 @@ def _elements(index: Expr, axes: tuple[Axis, ...], nest: Nest) -> int:
     return nest.hint(sympy.Mul(*(a.size for a in axes if indirect or a.name in used)))
 
 
-def _is_overwritten(store: Op, nest: Nest, unit: Unit) -> bool:
+def _is_overwritten(store: Op, nest: Nest, unit: TranslationUnit) -> bool:
     """Whether a store replaces, in order, what the kernel does not read, in memory of the graph's own."""
     if store.update or indirect_names(sympy.sympify(store.args[1])) or not unit.allocates(store.args[0]):
         return False

@@ -20,6 +20,9 @@ from .memory_parts import conversion_parts, memory_parts
 from .parts import C_TYPES, UNIT, Part
 from .random_parts import random_parts
 from .scan_parts import scan_parts
+from .transpose_parts import TRANSPOSES
+
+UNIT |= TRANSPOSES
 
 _TYPES = """
 typedef float @f __attribute__((vector_size(4 * @W)));

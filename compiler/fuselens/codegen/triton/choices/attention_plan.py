@@ -8,12 +8,37 @@ from dataclasses import dataclass
 import sympy
 from sympy import Expr
 
-from ....ir.loops import Attention, Graph, symbol
+from ....ir.loops import Attention, Graph, Op, symbol
 from .attention_blocks import AttentionBlocks
-from .blocks import blocks_of, next_power_of_two
+from .blocks import Launch, blocks_of, next_power_of_two
 
 ROWS = 64  # of a program, at most
 _BELOW = {"le": (False, False), "lt": (False, True), "ge": (True, False), "gt": (True, True)}  # turned, strict
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What the graph computes for each row ``beside`` its scores (a sink's), and for each score: what does not depend on it, and
+    what does."""
+
+    beside: tuple[Op, ...]
+    early: tuple[Op, ...]
+    late: tuple[Op, ...]
+
+    @classmethod
+    def of(cls, node: Attention) -> Body:
+        late, beside = {"score"}, {node.sink}
+        for op in node.body:
+            if not late.isdisjoint(op.operands()):
+                late.add(op.name)
+        for op in reversed(node.body):
+            if op.name in beside:
+                beside.update(op.operands())
+        return cls(
+            tuple(o for o in node.body if o.name in beside),
+            tuple(o for o in node.body if o.name not in late | beside),
+            tuple(o for o in node.body if o.name in late),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +59,14 @@ class AttentionPlan:
     whole_keys: bool
     behind: Expr | None  # see keys_near
     ahead: Expr | None
+    programs: Expr
+    body: Body
+
+    @property
+    def launch(self) -> Launch:
+        blocks = self.blocks
+        constants = {"ROWS": blocks.rows, "KEYS": blocks.keys, "DEPTH": self.depth, "WIDTH": self.width}
+        return Launch(self.programs, constants, blocks.warps, blocks.stages)
 
     @property
     def row_mask(self) -> str:
@@ -52,12 +85,14 @@ class AttentionPlan:
         deep, broad = (max(16, next_power_of_two(int(n))) for n in (width, across))
         behind, ahead = keys_near(node)
         even = keys.is_Integer and int(keys) == int(node.span) * node.splits and int(node.span) % blocks.keys == 0
+        bands = blocks_of(rows, blocks.rows)
         return cls(
-            blocks, group, key.sizes[1], rows, keys, blocks_of(rows, blocks.rows), deep, broad,
+            blocks, group, key.sizes[1], rows, keys, bands, deep, broad,
             depth_mask="" if int(width) == deep else f"d < {width}",
             width_mask="" if int(across) == broad else f"e < {across}",
             whole_rows=bool(rows.is_Integer) and int(rows) % blocks.rows == 0, whole_keys=bool(even),
             behind=behind, ahead=ahead,
+            programs=node.axes[0].size * key.sizes[1] * bands * node.splits, body=Body.of(node),
         )  # fmt: skip
 
 

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import sympy
 from sympy import Expr
 
-from ....ir.card import Card
+from ....ir.card import CLUSTERS, IN_FLIGHT_BYTES, LATENCY_SECONDS, PROGRAM_SECONDS, PROGRAMS, REGISTERS, THREADS, Card
 from ....ir.loops import ITEMSIZE, Graph, Kernel, Phase
 from ...nest import numbered
 from ...traffic import bytes_moved
-from .clusters import CLUSTERS, SIZES, may_share
+from .clusters import SIZES, may_share
 
 MOST = 8  # candidates of a kernel, the generator's own choice included
 SHARED = 3  # of them, those of clusters
 PERSISTENT = 8192  # longest reduction that stays in the registers of one program
-# Of an H100; what differs between cards most, ``Graph.card`` says
-LATENCY = 0.8e-6  # seconds from a load to its value when memory is busy
-IN_FLIGHT = 32 << 10  # bytes that a multiprocessor has to have asked for at a time
 HELD = 32768, 16384  # columns of a row that a program holds in registers alone, and one of several that share it
 LONG = 64 << 10, 128 << 10
 """Bytes of a row up to which it is better read again from cache than held by one program, or by several."""
-THREADS, REGISTERS, PROGRAMS = 2048, 65536, 32  # of a multiprocessor
 MOST_REGISTERS = 224  # of a thread, so that nothing is spilled
 REUSING = ((32, 8, 1), (64, 8, 2), (64, 16, 2), (128, 8, 4), (32, 16, 1))
 """Points, points across and warps of tiles for kernels that load much of what is the same along an axis."""
-START = 0.5e-6  # seconds that a program takes to begin and end
 
 
 def next_power_of_two(n: int) -> int:
@@ -68,6 +63,21 @@ class Blocks:
         shared = f" of {self.parts} programs" if self.parts > 1 else ""
         registers = f", {self.registers} registers" if self.registers else ""
         return f"{size}{columns}{shared}, {self.warps} warp{'s' * (self.warps > 1)}{registers}"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a kernel's programs are started: ``grid`` of them. Its text names ``constants``, the block sizes; Triton is told of
+    ``stages`` and ``registers`` where they are not 0. ``cluster`` programs start together. The address of ``descriptors``, if
+    there are any, follows all arguments."""
+
+    grid: Expr
+    constants: Mapping[str, int]
+    warps: int
+    stages: int = 0
+    registers: int = 0
+    cluster: int = 1
+    descriptors: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +205,10 @@ def predicted(work: Work, b: Blocks) -> float:
     waves = programs / (work.card.processors * resident)
     asked = min(programs / work.card.processors, resident) * block * work.width * max(1, work.loads // 2)
     vector = min(1.0, 0.5 + each * work.width / 32)  # a thread loads 16 bytes at once where it has them
-    busy = min(1.0, asked / IN_FLIGHT) * vector
+    busy = min(1.0, asked / IN_FLIGHT_BYTES) * vector
     wasted = math.ceil(waves) / waves if waves > 1 else 1.0
     turns = -(-work.columns // (b.columns * b.parts)) if b.columns else 1
-    return max(work.bytes / (work.card.bandwidth * busy) * wasted, math.ceil(waves) * (turns * LATENCY + START))
+    return max(
+        work.bytes / (work.card.bandwidth * busy) * wasted,
+        math.ceil(waves) * (turns * LATENCY_SECONDS + PROGRAM_SECONDS),
+    )

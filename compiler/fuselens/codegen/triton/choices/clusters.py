@@ -12,7 +12,6 @@ import sympy
 from ....ir.loops import Graph, Kernel, Op, indirect_names
 from ...nest import numbered
 
-CLUSTERS = 90  # the architecture from which on there are some
 SIZES = (2, 4, 8)  # programs of a cluster
 _FOLDED = {"f32", "f64", "i32", "i64", "bool"}
 _FOLDS = {

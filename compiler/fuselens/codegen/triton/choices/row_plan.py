@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import sympy
 from sympy import Expr
 
-from ....ir.loops import Graph, Kernel, Op, Phase, indirect_names, value_symbol
+from ....ir.loops import Graph, Kernel, Op, Phase, indirect_names
 from ...expressions import names_in
 from ...nest import in_order, numbered
-from ..ends import ends
-from .blocks import PERSISTENT, Blocks, Work, in_registers, next_power_of_two
+from ..ends import Ends, ends
+from .blocks import PERSISTENT, Blocks, Launch, Work, blocks_of, in_registers, next_power_of_two
 from .clusters import may_share
 from .directions import contiguous_along_points
 
@@ -41,15 +41,39 @@ class Walk:
 
 
 @dataclass(frozen=True, slots=True)
+class Division:
+    """How the columns of a phase are divided among the blocks of a program, of ``width`` columns each."""
+
+    width: int
+    share: int  # columns that this program has, of a row that several share
+    exact: bool  # whether blocks end where the row does
+    ends: Ends | None  # where a row begins anywhere in memory
+
+
+@dataclass(frozen=True, slots=True)
 class RowPlan:
-    """``blocks`` are of one program. ``phases`` are as they are printed, each with its walk."""
+    """``blocks`` are of one program. ``phases`` are as they are printed, each with its walk, and its division if it has columns."""
 
     blocks: Blocks
+    points: Expr  # how many rows there are
     persistent: bool  # whether a block has all columns of a program
     stores_first: bool  # whether stored elements are to leave the cache first
     early: tuple[Op, ...]  # loads of the program's points, before any phase
     phases: tuple[Phase, ...]
     walks: tuple[Walk, ...]
+    divisions: tuple[Division | None, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether blocks end where rows do."""
+        return bool(self.points.is_Integer) and int(self.points) % self.blocks.points == 0
+
+    @property
+    def launch(self) -> Launch:
+        blocks, grid = self.blocks, blocks_of(self.points, self.blocks.points) * self.blocks.parts
+        widths = {f"RBLOCK{k}": d.width for k, d in enumerate(self.divisions) if d is not None}
+        constants = {"XBLOCK": blocks.points, **widths}
+        return Launch(grid, constants, blocks.warps, registers=blocks.registers, cluster=blocks.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +119,16 @@ def choose(kernel: Kernel, graph: Graph, wide: bool = False, tuned: Blocks | Non
             phases = asked_at_once(kernel, alone)
         phases = forwarded(phases, keep_loads=blocks.parts > 1)
         walks = _held(kernel, walks)
-    return RowPlan(blocks, persistent, again, loaded_early(kernel), phases, walks)
+    divisions = tuple(_divided(kernel, p, graph, blocks, persistent) if p.axes else None for p in phases)
+    return RowPlan(blocks, rows.points, persistent, again, loaded_early(kernel), phases, walks, divisions)
+
+
+def _divided(kernel: Kernel, phase: Phase, graph: Graph, blocks: Blocks, persistent: bool) -> Division:
+    length, parts = sympy.Mul(*(a.size for a in phase.axes)), blocks.parts
+    width = max(1, next_power_of_two(int(length)) // parts) if persistent else blocks.columns
+    exact = bool(length.is_Integer) and int(length) > 0 and int(length) % (width * parts) == 0
+    share = width if exact or parts == 1 else min(width, -(-int(length) // (16 * parts)) * 16)
+    return Division(width, share, exact, None if persistent else ends(kernel, phase, graph, width))
 
 
 def _at_once(rows: _Rows, graph: Graph) -> Blocks | None:
@@ -194,7 +227,7 @@ def _forwarded(phase: Phase, held: dict[tuple[str, tuple[Expr, ...], Expr], str]
     renamed: dict[str, str] = {}
     body: list[Op] = []
     for op in phase.body:
-        op = _renamed(op, renamed)
+        op = op.renamed(renamed)
         if op.op in ("load", "store"):
             index = sympy.sympify(op.args[1])
             key = (op.args[0], sizes, numbered(index, phase))
@@ -218,21 +251,6 @@ def _hold(
         del held[other]
     if not indirect_names(sympy.sympify(op.args[1])) and not op.update:
         held[key] = op.args[2]
-
-
-def _renamed(op: Op, names: dict[str, str]) -> Op:
-    """``op`` reading other values."""
-    if not names or not any(n in names for n in op.operands()):
-        return op
-    change = {value_symbol(a): value_symbol(b) for a, b in names.items()}
-    arguments = []
-    for position, arg in enumerate(op.args):
-        if isinstance(arg, str) and not (op.op in ("load", "store", "reduce", "scan") and position == 0):
-            arg = names.get(arg, arg)
-        elif isinstance(arg, Expr):
-            arg = arg.xreplace(change)
-        arguments.append(arg)
-    return dataclasses.replace(op, args=tuple(arguments))
 
 
 # --- caches -----------------------------------------------------------------------------------------------------------

@@ -5,16 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ....ir.card import H100, Card
+from ....ir.card import H100, L2_BANDWIDTH, OPERATIONS, OPERATIONS_TF32, REGISTERS, THREADS, Card
 
 MOST = 7  # candidates of one product
-# Of an H100
-RATE = {
-    2: 6.5e12,
-    4: 0.35e12,
-}  # operations a second of a multiprocessor, by bytes of a number: tensor cores, and without
-RATE_TF32 = 3.2e12
-TRAFFIC = 70e9  # bytes a second from the second-level cache to a multiprocessor
 IN_TURN = ((128, 256, 64, 8, 3, 1), (128, 128, 64, 4, 3, 2), (256, 128, 64, 8, 3, 1))
 """Tiles of halves that programs take in turn: rows, columns, depth, warps, stages, and programs of a multiprocessor."""
 COPIED = 0.82  # part of the time that they take when the card copies operands
@@ -119,15 +112,15 @@ def predicted(shape: Shape, t: Tiles) -> float:
     if registers > 160:
         return math.inf
     resident = min(shape.card.shared // (t.stages * _bytes(t.rows, t.columns, t.depth, shape.width)),
-                   65536 // (32 * t.warps * (registers + 64)), 2048 // (32 * t.warps))  # fmt: skip
+                   REGISTERS // (32 * t.warps * (registers + 64)), THREADS // (32 * t.warps))  # fmt: skip
     programs = _programs(shape, t.rows, t.columns)
     steps = -(-shape.summed // t.depth)
-    rate = RATE_TF32 if shape.tf32 and shape.width == 4 else RATE[shape.width]
+    rate = OPERATIONS_TF32 if shape.tf32 and shape.width == 4 else OPERATIONS[shape.width]
     tensor_cores = shape.width == 2 or shape.tf32
     used = min(1.0, t.rows / 64) if tensor_cores else 1.0  # the fast instruction takes 64 rows
     edges = t.rows * t.columns / (t.rows * t.columns + 24 * (t.rows + t.columns))
     compute = 2 * t.rows * t.columns * t.depth / (rate * used * edges)
-    load = _bytes(t.rows, t.columns, t.depth, shape.width) / TRAFFIC
+    load = _bytes(t.rows, t.columns, t.depth, shape.width) / L2_BANDWIDTH
     together = max(1, min(resident, -(-programs // shape.card.processors)))
     step = max(max(compute, load) * together, 0.9e-6 / (t.stages - 1))
     seconds = math.ceil(programs / (shape.card.processors * together)) * (steps * step + STEP)

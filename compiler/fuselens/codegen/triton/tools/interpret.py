@@ -1,16 +1,18 @@
-"""Runs Triton kernels on the CPU under Triton's interpreter, in a process of its own.
+"""Runs Triton kernels on the CPU under Triton's interpreter, in processes of their own.
 
-``TRITON_INTERPRET`` takes effect when triton is imported, so the kernels run in a fresh process:
-``python -m fuselens.codegen.triton.tools.interpret JOB``, where JOB is a file that holds the sources and the arguments.
+``TRITON_INTERPRET`` takes effect when triton is imported, which takes seconds. So one process has imported it and runs
+each list of jobs in a fork: ``python -m fuselens.codegen.triton.tools.interpret`` reads folders from its input.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,40 +34,68 @@ class Job:
     grid: int
 
 
-def interpret(jobs: Sequence[Job], timeout: float = 120) -> list[dict[str, Any]]:
-    """The tensors of each job after its kernel ran. Raises RuntimeError with the child's stderr."""
+def interpret(jobs: Sequence[Job], seconds: int = 120) -> list[dict[str, Any]]:
+    """The tensors of each job after its kernel ran. Raises RuntimeError with what the process wrote on stderr."""
     import torch
 
     with tempfile.TemporaryDirectory(prefix="fuselens-interpret-") as directory:
         place = Path(directory)
         torch.save(list(jobs), place / "jobs")
-        environment = {
-            **os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-        }  # fmt: skip
-        command = [sys.executable, "-m", __name__, str(place / "jobs"), str(place / "results")]
-        done = subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=timeout,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise RuntimeError(done.stderr[-4000:])
+        process = _interpreter(os.getpid())
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(f"{seconds} {place}\n")
+        process.stdin.flush()
+        if (status := process.stdout.readline()) != "0\n":
+            raise RuntimeError((place / "errors").read_text("utf-8", "replace")[-4000:] or f"wait status {status}")
         return torch.load(place / "results", weights_only=False)
 
 
-def main(job_file: str, result_file: str) -> None:
+@functools.cache
+def _interpreter(_of: int) -> subprocess.Popen[str]:
+    """The process that runs the jobs of a process. It ends when its input does."""
+    environment = {
+        **os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        encoding="utf-8", errors="surrogateescape",
+    )  # fmt: skip
+
+
+def serve() -> None:
+    """Runs what each line of the input names, and answers with the wait status."""
+    from triton.runtime import interpreter  # noqa: F401 - what forks need
+
+    from . import offline  # noqa: F401
+
+    for line in sys.stdin:
+        seconds, place = line.rstrip("\n").split(" ", 1)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(int(seconds))
+            os.dup2(os.open(Path(place, "errors"), os.O_WRONLY | os.O_CREAT), 2)
+            os.dup2(2, 1)
+            status = 1
+            try:
+                run(Path(place))
+                status = 0
+            except Exception:  # noqa: BLE001 - whatever it is, the caller is told
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        print(os.waitpid(child, 0)[1], flush=True)
+
+
+def run(place: Path) -> None:
+    """Runs the jobs in a folder, and leaves their tensors there."""
     import torch
 
     from .offline import load_module
 
     modules: dict[str, Any] = {}
     results = []
-    jobs: list[Job] = torch.load(job_file, weights_only=False)
+    jobs: list[Job] = torch.load(place / "jobs", weights_only=False)
     for number, job in enumerate(jobs):
         module = modules.get(job.source.text)
         if module is None:
@@ -80,7 +110,7 @@ def main(job_file: str, result_file: str) -> None:
         except Exception as error:
             raise RuntimeError(f"job {number}, {job.kernel}:\n{job.source.text}") from error
         results.append(job.tensors)
-    torch.save(results, result_file)
+    torch.save(results, place / "results")
 
 
 def together(launch: Callable[..., None], module: Any, info: KernelInfo) -> Callable[..., None]:
@@ -91,7 +121,7 @@ def together(launch: Callable[..., None], module: Any, info: KernelInfo) -> Call
     if programs == 1:
         return launch
 
-    def run(*sizes: int) -> None:
+    def repeated(*sizes: int) -> None:
         from triton.runtime.interpreter import interpreter_builder
 
         given: dict[tuple[int, int], Any] = {}  # by program, and which of its numbers
@@ -119,7 +149,7 @@ def together(launch: Callable[..., None], module: Any, info: KernelInfo) -> Call
             known += 1
             undo()
 
-    return run
+    return repeated
 
 
 @contextmanager
@@ -153,4 +183,4 @@ def _as_kernels_see(tensor: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    serve()

@@ -16,7 +16,7 @@ from torch import fx
 
 from fuselens.record.report import Decision
 
-from .written_out import Maker, operands, remade, written_out
+from .find_attention import Maker, find_attention, operands, remade
 
 aten = torch.ops.aten
 _FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -32,7 +32,7 @@ class Biased:
     masks: tuple[tuple[fx.Node, bool], ...] = ()
 
 
-def attention(module: fx.GraphModule) -> list[Decision]:
+def call_flash_attention(module: fx.GraphModule) -> list[Decision]:
     """Replaces attention that is written out in a functional ATen graph on the CPU, in place."""
     decisions = []
     for node in list(module.graph.nodes):
@@ -47,7 +47,7 @@ def attention(module: fx.GraphModule) -> list[Decision]:
 
 def _replace(node: fx.Node) -> Decision | None:
     value = node.meta["val"]
-    written = written_out(node) if value.dtype == torch.float32 and value.device.type == "cpu" else None
+    written = find_attention(node) if value.dtype == torch.float32 and value.device.type == "cpu" else None
     if written is None or written.sink is not None or written.zero:
         return None
     _, _, queries, keys = written.shape

@@ -75,7 +75,7 @@ def _value(node: fx.Node) -> Any:
     return node.meta["val"]
 
 
-def written_out(out: fx.Node) -> Written | None:
+def find_attention(out: fx.Node) -> Written | None:
     """Attention whose last product is ``out``."""
     if out.target is not aten.bmm.default or any(isinstance(s, torch.SymInt) for s in out.meta["val"].shape):
         return None

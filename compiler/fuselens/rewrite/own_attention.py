@@ -14,7 +14,7 @@ from fuselens.ir.attention import OF_SCORES, ROWS, SHARED
 from fuselens.ir.attention import WIDTH as WIDEST
 from fuselens.record.report import Decision
 
-from .written_out import Maker, Written, operands, remade, written_out
+from .find_attention import Maker, Written, find_attention, operands, remade
 
 aten = torch.ops.aten
 _HALVES = (torch.bfloat16, torch.float16)
@@ -22,7 +22,7 @@ KEYS, WIDTH = 256, 128  # from which, and up to which, the kernel is the better 
 FEW_KEYS = 64  # from which it is for few rows
 
 
-def own_attention(module: fx.GraphModule, device: str | None = None) -> list[Decision]:
+def call_own_attention(module: fx.GraphModule, device: str | None = None) -> list[Decision]:
     """Replaces what is written out in a functional ATen graph, in place. ``device`` is where it is to run."""
     products = [n for n in module.graph.nodes if n.target is aten.bmm.default]
     on_gpu = [n for n in products if (device or n.meta["val"].device.type) == "cuda"]
@@ -33,7 +33,7 @@ def own_attention(module: fx.GraphModule, device: str | None = None) -> list[Dec
 
 
 def _replace(node: fx.Node) -> Decision | None:
-    found = written_out(node)
+    found = find_attention(node)
     value = node.meta["val"]
     if found is None or value.dtype not in (*_HALVES, torch.float32):
         return None

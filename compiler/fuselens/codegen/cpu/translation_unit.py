@@ -13,8 +13,8 @@ from .vectors.parts import UNIT
 from .vectors.prelude import parts_of
 
 
-class Unit:
-    """One translation unit: its graph, its instruction set, and the prelude parts in use."""
+class TranslationUnit:
+    """A graph's C++ file: its graph, its instruction set, and the prelude parts in use."""
 
     def __init__(self, graph: Graph, isa: Isa, tunings: Mapping[str, Tuning] = MappingProxyType({})) -> None:
         self.graph, self.isa, self.tunings = graph, isa, tunings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuselens.record.report import Span
 
 
-class Unsupported(Exception):
+class Untraceable(Exception):
     """This graph cannot be traced ahead of time: the pipeline runs it as captured and reports FL301 with ``reason``."""
 
     def __init__(self, reason: str, span: Span | None = None) -> None:

@@ -12,7 +12,7 @@ from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Graph
 from fuselens.ir.text import parse, show
 from fuselens.ir.verify import verify
-from fuselens.schedule.gpu.merge_short_kernels import beside
+from fuselens.schedule.gpu.merge_short_kernels import merge_short_kernels
 
 SMALL = dataclasses.replace(H100, processors=1)
 PRODUCTS = """graph g
@@ -83,7 +83,7 @@ TURNED = """graph g
 
 
 def merged(text: str) -> Graph:
-    graph = beside(parse(text).replace(card=SMALL))
+    graph = merge_short_kernels(parse(text).replace(card=SMALL))
     verify(graph)
     return graph
 
@@ -178,5 +178,5 @@ def test_merged_kernels_stay_short() -> None:
 def test_long_kernels_and_few_programs_stay_apart() -> None:
     text = PRODUCTS.format(between="", outputs="")
     slow = dataclasses.replace(SMALL, bandwidth=1e7)
-    assert len(list(beside(parse(text).replace(card=slow)).kernels())) == 2
-    assert len(list(beside(parse(text)).kernels())) == 2
+    assert len(list(merge_short_kernels(parse(text).replace(card=slow)).kernels())) == 2
+    assert len(list(merge_short_kernels(parse(text)).kernels())) == 2
