@@ -1,6 +1,6 @@
 """The editor that `make run` opens and the end-to-end tests drive: the person's own VS Code, or code-server from npm.
 
-    editor.py install                         code-server into .cache/, once
+    editor.py install                         code-server into .cache/, once (FUSELENS_EDITOR=oldest: the first release that we support)
     editor.py open FOLDER --vsix FILE         installs the extension and opens FOLDER
 
 Standard library only.
@@ -23,13 +23,25 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 
-CODE_SERVER = "4.100.3"  # VS Code 1.100, the last one that runs on Node 20
-NODE_MAJOR = 20
-NODE = "20.20.2"  # fetched from npm where the machine's own Node has another major version
+
+@dataclass(frozen=True)
+class Edition:
+    """A release of code-server. Its Node is fetched from npm where the machine's own has another major version."""
+
+    code_server: str
+    node: str
+
+
+EDITIONS = {
+    "oldest": Edition("4.93.1", "20.20.2"),  # VS Code 1.93, the first that the extension's manifest allows
+    "current": Edition("4.139.1", "24.9.0"),  # VS Code 1.139
+}
+EDITION = os.environ.get("FUSELENS_EDITOR", "current")
 ARGON2 = "0.44.0"  # carries prebuilt binaries; the version that code-server names compiles or downloads one
 
 NATIVE = {
@@ -51,9 +63,9 @@ class CodeServer:
         return [self.node, str(self.entry), *arguments]
 
 
-def installed(home: Path = CACHE) -> CodeServer | None:
+def installed(home: Path = CACHE, edition: str = EDITION) -> CodeServer | None:
     """The code-server under ``home``, if it was installed completely."""
-    place = home / f"code-server-{CODE_SERVER}"
+    place = home / f"code-server-{EDITIONS[edition].code_server}"
     entry = place / "node_modules" / "code-server" / "out" / "node" / "entry.js"
     if not entry.is_file():
         return None
@@ -62,22 +74,23 @@ def installed(home: Path = CACHE) -> CodeServer | None:
     return CodeServer(node, entry) if node else None
 
 
-def install(home: Path = CACHE) -> CodeServer:
-    """Installs code-server from npm (about 310 MB). Raises subprocess.CalledProcessError with npm's own message shown.
+def install(home: Path = CACHE, edition: str = EDITION) -> CodeServer:
+    """Installs code-server from npm. Raises subprocess.CalledProcessError with npm's own message shown.
 
     No package's install script runs: those of code-server build or download native modules that are not needed here,
     and refuse other versions of Node than they know. The two modules that a person would miss are built afterwards.
     """
-    if (found := installed(home)) is not None:
+    if (found := installed(home, edition)) is not None:
         return found
-    print(f"installing code-server {CODE_SERVER} into {_shown(home)} (once, about 310 MB)", flush=True)
-    place = home / f"code-server-{CODE_SERVER}"
-    staged = home / f"code-server-{CODE_SERVER}.partial"
+    wanted = EDITIONS[edition]
+    print(f"installing code-server {wanted.code_server} into {_shown(home)} (once, 300 to 800 MB)", flush=True)
+    place = home / f"code-server-{wanted.code_server}"
+    staged = home / f"code-server-{wanted.code_server}.partial"
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir(parents=True)
-    dependencies = {"code-server": CODE_SERVER}
-    if _node_major() != NODE_MAJOR:
-        dependencies[_node_package()] = NODE
+    dependencies = {"code-server": wanted.code_server}
+    if _node_major() != int(wanted.node.partition(".")[0]):
+        dependencies[_node_package()] = wanted.node
     (staged / "package.json").write_text(
         json.dumps({"private": True, "dependencies": dependencies, "overrides": {"argon2": ARGON2}})
     )
@@ -93,14 +106,23 @@ def install(home: Path = CACHE) -> CodeServer:
     shutil.rmtree(place, ignore_errors=True)
     staged.rename(place)
     print(f"code-server ready in {time.monotonic() - started:.0f} s", flush=True)
-    server = installed(home)
+    server = installed(home, edition)
     assert server is not None
     return server
 
 
 def _npm_install(folder: Path) -> None:
     subprocess.run(
-        ["npm", "install", "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "--loglevel=error"],
+        [
+            "npm",
+            "install",
+            "--ignore-scripts",
+            "--omit=dev",
+            "--legacy-peer-deps",
+            "--no-audit",
+            "--no-fund",
+            "--loglevel=error",
+        ],
         cwd=folder,
         check=True,
         stdout=subprocess.DEVNULL,
@@ -138,8 +160,9 @@ def _node_package() -> str:
 
 
 SETTINGS = {
-    "workbench.startupEditor": "readme",
+    "workbench.startupEditor": "none",
     "workbench.secondarySideBar.defaultVisibility": "hidden",
+    "chat.disableAIFeatures": True,
     "security.workspace.trust.enabled": False,
     "telemetry.telemetryLevel": "off",
     "update.mode": "none",
@@ -158,7 +181,7 @@ def serve(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Runs code-server on 127.0.0.1:``port`` with user data under ``home``; stops the whole process group at the end.
 
-    Raises RuntimeError, with the log's tail, when it does not come up within 60 seconds.
+    Raises RuntimeError, with the log's tail, when it does not come up within three minutes.
     """
     data, extensions = home / "data", home / "extensions"
     (data / "User").mkdir(parents=True, exist_ok=True)
@@ -202,7 +225,7 @@ def serve(
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline and process.poll() is None:
         with (
             contextlib.suppress(OSError),
@@ -227,6 +250,15 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def address(port: int, folder: Path, file: Path | None = None) -> str:
+    """Where a browser finds the editor with ``folder``, and ``file`` in front."""
+    found = f"http://127.0.0.1:{port}/?folder={quote(str(folder))}"
+    if file is None:
+        return found
+    opened = [["openFile", f"vscode-remote://127.0.0.1:{port}{file}"]]
+    return f"{found}&payload={quote(json.dumps(opened, separators=(',', ':')))}"
+
+
 def free_port(preferred: int = 0) -> int:
     """``preferred`` if nothing listens there, else one of the system's choice."""
     for port in (preferred, 0):
@@ -249,6 +281,11 @@ def desktop() -> str | None:
     return code if code and shows else None
 
 
+def first_files(folder: Path) -> list[Path]:
+    """What to show first, so that there is something to see."""
+    return [file for file in (folder / "toy.py",) if file.exists()]
+
+
 def open_desktop(code: str, folder: Path, vsix: Path) -> None:
     """Opens a workspace file of our own, so that the extension knows this project's interpreter from anywhere."""
     workspace = CACHE / f"{folder.name}.code-workspace"
@@ -256,8 +293,7 @@ def open_desktop(code: str, folder: Path, vsix: Path) -> None:
     contents = {"folders": [{"path": str(folder)}], "settings": {"fuselens.interpreter": str(PYTHON)}}
     workspace.write_text(json.dumps(contents, indent=2))
     subprocess.run([code, "--install-extension", str(vsix), "--force"], check=True)
-    files = [str(f) for f in (folder / "toy.py",) if f.exists()]
-    subprocess.run([code, str(workspace), *files], check=True)
+    subprocess.run([code, str(workspace), *map(str, first_files(folder))], check=True)
     print(f"opened {_shown(folder)} in VS Code; save a file there to compile it")
 
 
@@ -267,7 +303,7 @@ def open_in_browser(folder: Path, vsix: Path, port: int | None, seconds: float |
     with serve(
         server, CACHE / "editor", [vsix], port=chosen, settings={"fuselens.interpreter": str(PYTHON)}
     ) as process:
-        print(f"\n  The editor is at   http://127.0.0.1:{chosen}/?folder={folder}\n", flush=True)
+        print(f"\n  The editor is at   {address(chosen, folder, *first_files(folder))}\n", flush=True)
         if seconds is None:
             print("  Ctrl-C stops it.", flush=True)
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):

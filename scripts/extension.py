@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 EXTENSION = ROOT / "extension"
 VSIX = EXTENSION / "dist" / "fuselens.vsix"
-SHARED = ("LICENSE", "CHANGELOG.md")  # what the package carries from the project's root
+SHARED = ("LICENSE",)  # what the package carries from the project's root
 
 
 def npm_install(folder: Path) -> None:
@@ -35,9 +35,10 @@ def npm_install(folder: Path) -> None:
 
 def package() -> None:
     """Bundles the extension and packs the ``.vsix`` unless nothing that goes in has changed."""
-    names = ["package.json", "package-lock.json", "esbuild.mjs", "tsconfig.json", ".vscodeignore", "README.md"]
-    folders = [f for name in ("src", "media", "syntaxes") for f in (EXTENSION / name).rglob("*") if f.is_file()]
-    wanted = _digest([EXTENSION / name for name in names] + sorted(folders) + [ROOT / name for name in SHARED])
+    names = "package.json package-lock.json esbuild.mjs tsconfig.json .vscodeignore README.md CHANGELOG.md".split()
+    folders = ("src", "webviews", "media", "syntaxes", "python")
+    inside = [f for name in folders for f in (EXTENSION / name).rglob("*") if f.is_file()]
+    wanted = _digest([EXTENSION / name for name in names] + sorted(inside) + [ROOT / name for name in SHARED])
     stamp = EXTENSION / "dist" / ".inputs"
     if VSIX.is_file() and stamp.is_file() and stamp.read_text() == wanted:
         return

@@ -59,7 +59,8 @@ def editor_settings() -> str:
     rows = []
     for name, about in sorted(properties.items(), key=lambda item: item[1]["order"]):
         text = about.get("markdownDescription") or about["description"]
-        choices = zip(about.get("enum", ()), about.get("enumDescriptions", ()), strict=False)
+        listed = about.get("items", about)
+        choices = zip(listed.get("enum", ()), listed.get("enumDescriptions", ()), strict=False)
         text = " ".join([text, *(f"`{choice}`: {meaning}" for choice, meaning in choices)])
         rows.append((f"`{name}`", _default(about["default"]), re.sub(r"`#(.*?)#`", r"`\1`", text)))
     return table(("setting", "default", "meaning"), rows)
@@ -67,13 +68,12 @@ def editor_settings() -> str:
 
 def server_options() -> str:
     """What any client of the language server may send."""
-    notes, defaults = field_notes(settings.Settings), settings.Settings()
-    named = {field: name for name, field in settings._NAMES.items()}
-    rows = []
-    for field in dataclasses.fields(settings.Settings):
-        made_here = field.default_factory is not dataclasses.MISSING  # it depends on the machine
-        shown = "by processors" if made_here else _default(getattr(defaults, field.name))
-        rows.append((f"`{named[field.name]}`", shown, _meaning(named[field.name], notes[field.name])))
+    defaults, rows = settings.Settings(), []
+    for declared in settings.DECLARED:
+        made_here = declared.attribute == "concurrent_checks"  # it depends on the machine
+        shown = "by processors" if made_here else _default(getattr(defaults, declared.attribute))
+        text = " ".join([declared.text, *(f"`{choice}`: {meaning}" for choice, meaning in declared.choices.items())])
+        rows.append((f"`{declared.name}`", shown, text))
     return table(("option", "default", "meaning"), rows)
 
 
@@ -91,19 +91,6 @@ def compile_options() -> str:
 
 
 MEANINGS = {  # where the comment in the code is for who reads the code, or there is none
-    "interpreter": "the Python that imports and compiles files; empty: the one that runs the server",
-    "target": "`auto`, `cpu`, `cuda` or an architecture such as `cuda:sm_90`; empty: a GPU if there is one",
-    "execution": "what a check may execute of a program: `slice`, `import` or `never`",
-    "codeLens": "counts and links above functions",
-    "inlayHints": "shapes after the names that are assigned to",
-    "onNames": "definitions, references and highlights on names too, where there is no other Python server",
-    "virtualDocuments": "stages are `addresses` (`fuselens:…`) or `files`; `auto`: what the client says that it opens",
-    "commandLinks": "the client has the commands of our VS Code extension",
-    "notifications": "send `fuselens/status` and `fuselens/documentsChanged`, which are not part of LSP",
-    "allowedFolders": "folders whose files may run, as absolute paths; unset: none, unless `workspaceTrust` is on",
-    "workspaceTrust": "the client itself asks the person which folders to trust",
-    "live": "show what your own processes compile, not only those with `FUSELENS_LIVE=1`",
-    "concurrentChecks": "files that are checked at once: 2 to 4",
     "assembly": "of `ttir`, `ttgir`, `llir`, `ptx` and `sass` those that a report has the texts of, or `all`",
     "build": "off: graphs run as captured, and their kernels are worked out after the call; a check's mode",
     "cache_dir": "the folder of the cache",
@@ -150,6 +137,8 @@ def _default(value: Any) -> str:
             return "unset"
         case "" | ():
             return _NOTHING
+        case list() | tuple():
+            return ", ".join(f"`{part}`" for part in value)
         case bool():
             return "on" if value else "off"
         case _:

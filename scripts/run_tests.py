@@ -16,6 +16,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,8 +40,16 @@ class Count:
 
 
 def check(*command: str | Path, cwd: Path = ROOT) -> Callable[[], Count]:
-    """A step that counts as one test."""
-    return lambda: Count(failed=1) if subprocess.run([str(c) for c in command], cwd=cwd).returncode else Count(passed=1)
+    """A step that counts as one test. What it says is printed in one piece, since others run beside it."""
+
+    def run() -> Count:
+        done = subprocess.run(
+            [str(c) for c in command], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        print(done.stdout, end="", flush=True)
+        return Count(failed=1) if done.returncode else Count(passed=1)
+
+    return run
 
 
 def pytest(*arguments: str) -> Callable[[], Count]:
@@ -90,9 +99,19 @@ STEPS: dict[str, Callable[[], Count]] = {
     "docs": docs,
     "tsc": check("npm", "run", "--silent", "check", cwd=EXTENSION),
     "extension": node_tests,
-    "pytest": pytest("-n", "2", "-m", "not e2e and not sweep"),
-    "e2e": pytest("-n", "0", "tests/e2e"),
+    # Three: tests of the server wait a third of their time. Each takes folders in order, so that what a module shares is made once.
+    "pytest": pytest("-n", "3", "--dist", "worksteal", "-m", "not e2e and not sweep"),
+    "e2e": pytest("-n", "0", "--maxfail=3", "tests/e2e"),  # waits are patient, so what is broken takes long
 }
+TESTS = ("pytest", "e2e")  # which have the machine to themselves
+
+
+def outcome(name: str) -> tuple[str, Count, float]:
+    started = time.monotonic()
+    count = STEPS[name]()
+    seconds = time.monotonic() - started
+    print(f"=== {name}: {count} in {seconds:.1f} s ===\n", flush=True)
+    return name, count, seconds
 
 
 def main() -> int:
@@ -106,11 +125,10 @@ def main() -> int:
     if unknown := set(arguments.steps) - set(STEPS):
         parser.error(f"no such step: {', '.join(sorted(unknown))} (one of {', '.join(STEPS)})")
 
-    outcomes: list[tuple[str, Count, float]] = []
-    for name in arguments.steps or STEPS:
-        print(f"\n=== {name} ===", flush=True)
-        started = time.monotonic()
-        outcomes.append((name, STEPS[name](), time.monotonic() - started))
+    names = arguments.steps or STEPS
+    with ThreadPoolExecutor(os.cpu_count()) as beside:
+        outcomes = [*beside.map(outcome, [name for name in names if name not in TESTS])]
+    outcomes += [outcome(name) for name in names if name in TESTS]
     total = sum((count for _, count, _ in outcomes), Count())
 
     print("\n=== summary ===")

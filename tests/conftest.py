@@ -5,9 +5,17 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Iterator
 
 import pytest
+
+# Before torch is imported, and for the processes that tests start. Threads that wait spin otherwise, for what the processes
+# beside them need: most of the time, where there are more threads than processors.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Hundreds of processes import the compiler; each would compile its sources anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

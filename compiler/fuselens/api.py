@@ -407,9 +407,11 @@ def called(
     try:
         compiled(*args, **dict(kwargs))
     except CodedError as error:
-        recorder.on_break(dataclasses.replace(error.diagnostic, severity="error"))
+        recorder.on_break(error.diagnostic)
     except (Exception, sandbox.Refused) as error:  # noqa: BLE001 - the user's function may raise anything
-        recorder.on_diagnostic(_call_raised(error, function, span))
+        raised = _call_raised(error, function, span)
+        recorder.report.breaks[:] = [b for b in recorder.report.breaks if (b.code, b.span) != ("FL107", raised.span)]
+        recorder.on_diagnostic(raised)
     finally:
         explore_state.visited.reset(token)
     recorder.seconds = time.perf_counter() - start
@@ -464,6 +466,23 @@ def warm(
     return said
 
 
+def node_values(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, config: Config, function: str) -> str:
+    """What each node of the captured graphs of one call computes, as text; what the call raises is its last line."""
+    from .inputs.comparison import copied
+    from .inputs.node_values import NodeValues
+
+    config = dataclasses.replace(config, explore=False, weightless=False, backend="fuselens")
+    recorder = Recorder(function, _file_of(fn), None, config, texts=False)
+    recorder.values = NodeValues(function)
+    compiled = wrap(fn, config, recorder=recorder, owner=object())
+    try:
+        compiled(*copied(args, False), **copied(dict(kwargs), False))
+        recorder.values.ended("The call returned." if recorder.report.graphs else "Nothing of it was captured.")
+    except (Exception, sandbox.Refused) as error:  # noqa: BLE001 - the user's function may raise anything
+        recorder.values.ended(f"The call raised {type(error).__name__}: {error}".splitlines()[0])
+    return recorder.values.text
+
+
 def compare(
     fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, config: Config, function: str, gradients: bool = True,
     progress: Callable[[str], None] = lambda _: None,
@@ -473,15 +492,18 @@ def compare(
     Both draw eager's random numbers.
     """
     from .inputs import comparison
+    from .pipeline import programs
     from .runtime.program import without_pool
 
     config = dataclasses.replace(config, explore=False, fallback_random=True)
     recorder = Recorder(function, _file_of(fn), None, config, texts=False)
+    recorder.probed = []
     compiled = wrap(fn, config, recorder=recorder, owner=object())
     named, found = dict(kwargs), recorder.report
     result = comparison.compare(
         fn, compiled, args, named, function=function, gradients=gradients, progress=progress, unpooled=without_pool,
-        target=config.target,
+        target=config.target, probed=recorder.probed,
+        on_gpu=lambda: [k for graph in found.graphs for k in programs.runs(graph.id, graph.kernels)],
     )  # fmt: skip
     if config.backend != "fuselens":  # its author compares graphs as they were captured
         return result

@@ -50,6 +50,7 @@ class Config:
     # in a check: evaluate what a program compiles ("slice"), "import" every file, or "never" run one
     execution: str = "slice"
     preview: bool = False  # in a check: look at a file that compiles nothing as if it compiled its modules
+    as_mode: str = ""  # in a check: compile with this mode in place of the one that the author states
     cache_dir: Path = field(default_factory=lambda: _absolute(Path("~/.cache/fuselens")))
     cxx: str = ""  # empty: $CXX, else g++, clang++, ziglang
     cpu_isa: str = ""  # "", "avx2", "avx512", "neon", "scalar"
@@ -64,6 +65,8 @@ class Config:
     def __post_init__(self) -> None:
         if not TARGET.fullmatch(self.target):
             raise ValueError(f"target is {self.target!r}: give {TARGETS}")
+        if self.as_mode and self.as_mode not in MODES:
+            raise ValueError(f"as_mode is {self.as_mode!r}: give {', '.join(MODES)}")
         if self.execution not in EXECUTIONS:
             raise ValueError(f"execution is {self.execution!r}: give {', '.join(EXECUTIONS[:-1])} or {EXECUTIONS[-1]}")
         if not 0.0 <= self.memory_budget <= 1.0:
@@ -183,8 +186,8 @@ def assembly_of(config: Config) -> frozenset[str]:
 _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
     "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "cuda_graph_memory", "keep_freed_memory",
-    "build", "build_limit", "explore", "weightless", "execution", "preview", "cache_dir", "print_after", "dump", "strict", "live",
-    "assembly", "triton_variables",
+    "build", "build_limit", "explore", "weightless", "execution", "preview", "as_mode", "cache_dir", "print_after", "dump", "strict",
+    "live", "assembly", "triton_variables",
 })  # fmt: skip
 
 

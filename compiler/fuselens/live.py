@@ -73,6 +73,7 @@ class KernelTime:
     spans: tuple[Span, ...]
     calls: int
     seconds: float
+    bytes: int = 0  # that a call reads and writes, with the sizes that it was compiled for; 0 where that is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ class _Kernels:
     """The kernels of one graph; ``times`` are the graph's."""
 
     times: Times
-    kernels: list[tuple[str, str, tuple[Span, ...]]]
+    kernels: list[tuple[str, str, tuple[Span, ...], int]]  # name, phase, spans, bytes of a call
     probe: Probe
     taken: list[tuple[int, float]]
     calls: int = 0  # of the graph, when they were last timed
@@ -192,7 +193,10 @@ class _Kernels:
 
     def event(self) -> Event:
         what = self.times.what
-        found = [KernelTime(*k, calls, seconds) for k, (calls, seconds) in zip(self.kernels, self.taken, strict=True)]
+        found = [
+            KernelTime(name, phase, spans, calls, seconds, moved)
+            for (name, phase, spans, moved), (calls, seconds) in zip(self.kernels, self.taken, strict=True)
+        ]
         found.sort(key=lambda k: -k.seconds / max(k.calls, 1))
         return Event(
             "kernels", what.file, what.function, what.line, graph=what.graph, kernels=tuple(found[:MOST_KERNELS])
@@ -430,8 +434,8 @@ class Follower:
 
         return run
 
-    def kernels(self, number: int, kernels: list[tuple[str, str, tuple[Span, ...]]], probe: Probe) -> None:
-        """Kernels of graph ``number``, by name, phase and spans, that ``probe`` times."""
+    def kernels(self, number: int, kernels: list[tuple[str, str, tuple[Span, ...], int]], probe: Probe) -> None:
+        """Kernels of graph ``number``, by name, phase, spans and bytes of a call, that ``probe`` times."""
         if self.senders:
             _run().clock.watch(_Kernels(self._times(number), kernels, probe, probe.read()))
 

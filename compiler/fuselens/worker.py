@@ -144,7 +144,7 @@ class Worker:
 
     def serve(self, *, resumed: bytes = b"", announce: bool = True) -> None:
         """Works until stdin ends or a shutdown request. ``resumed`` is unread input of a predecessor."""
-        ready = isolation.preload()
+        ready = isolation.preload(self._tell if announce else lambda _: None)
         self._preloads.stamp()
         self._problem = ready if ready.file is not None else None
         try:
@@ -162,6 +162,10 @@ class Worker:
             self._supervisor.close()
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _tell(self, what: str) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the server is gone: that is seen soon
+            _write(self._events, wire.encode(wire.Event(0, "starting", what)))
 
     def _listen(self) -> None:
         source: int | socket.socket = self._requests
@@ -182,7 +186,7 @@ class Worker:
         frames = self._decoder.feed(data)
         for position, frame in enumerate(frames):
             request: wire.Request = wire.decode(frame[wire.LENGTH_SIZE :], wire.Request)
-            if request.method in ("check", "run", "warm", "fix"):
+            if request.method in ("check", "run", "values", "warm", "fix"):
                 stale = isolation.FORKS and self._preloads.stale()
                 if (stale or self._may_be_repaired()) and not self._supervisor.busy:
                     self._restart(b"".join(frames[position:]) + bytes(self._decoder.rest))

@@ -1,6 +1,9 @@
 import assert from "node:assert/strict";
+import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test } from "node:test";
-import { chooseInterpreter, environmentsIn, expandPath, onSearchPath, serverEnvironment, type Source } from "../src/interpreters";
+import { chooseInterpreter, environmentsIn, expandPath, firstAble, firstExecutable, onSearchPath, serverEnvironment, type Source } from "../src/server/interpreters";
 
 const source = (origin: string, find: () => Promise<string | undefined>): Source => ({ origin, find });
 const never = (): never => assert.fail("no source may fail here");
@@ -60,12 +63,32 @@ test("virtual environments of a workspace folder", () => {
   assert.deepEqual(environmentsIn("C:\\work", true), ["C:\\work\\.venv\\Scripts\\python.exe", "C:\\work\\venv\\Scripts\\python.exe"]);
 });
 
-test("python3 anywhere on the search path comes before python", () => {
-  assert.deepEqual(onSearchPath("/a::/b", false), ["/a/python3", "/b/python3", "/a/python", "/b/python"]);
-  assert.deepEqual(onSearchPath("C:\\a;C:\\b", true), ["C:\\a\\python.exe", "C:\\b\\python.exe"]);
+test("programs on the search path: python3 anywhere comes before python, and only what can be executed counts", async () => {
+  const root = mkdtempSync(join(tmpdir(), "fuselens-"));
+  try {
+    const make = (folder: string, name: string, mode: number): string => {
+      mkdirSync(join(root, folder), { recursive: true });
+      const file = join(root, folder, name);
+      writeFileSync(file, "#!/bin/sh\n");
+      chmodSync(file, mode);
+      return file;
+    };
+    const [old, plain, good] = [make("a", "python", 0o755), make("a", "python3", 0o644), make("b", "python3", 0o755)];
+    assert.deepEqual(await onSearchPath([join(root, "a"), join(root, "none"), join(root, "b")].join(":")), [good, old]);
+    assert.equal(await firstExecutable([join(root, "none", "python"), plain, good]), good);
+    assert.equal(await firstExecutable([plain]), undefined);
+  } finally {
+    rmSync(root, { recursive: true });
+  }
 });
 
 test("the server's streams are never unbuffered", () => {
   const environment = serverEnvironment({ PYTHONUNBUFFERED: "1", HOME: "/home/ada", UNSET: undefined });
   assert.deepEqual(environment, { HOME: "/home/ada", PYTHONUTF8: "1" });
+});
+
+test("a folder without the server does not silence the others", async () => {
+  const obstacleOf = async (path: string): Promise<string | undefined> => (path === "/able" ? undefined : `${path} lacks it`);
+  assert.deepEqual(await firstAble(["/bare", "/able", "/other"], obstacleOf), { path: "/able" });
+  assert.deepEqual(await firstAble(["/bare", "/other"], obstacleOf), { path: "/bare", problem: "/bare lacks it" });
 });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { levelOf } from "../src/log";
+import { levelOf } from "../src/server/log";
 
 test("levels of log lines, however they are laid out", () => {
   const cases: [string, string][] = [

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { comparison, details, duration, headline, succeeded } from "../src/runResult";
+import { comparison, duration, headline, succeeded } from "../src/functions/runResult";
 
 const agreeing = {
   function: "toy",
@@ -22,6 +22,7 @@ test("agreement, with gradients and timings", () => {
 
 test("a difference says where", () => {
   const differs = { function: "toy", agrees: false, detail: "output 0 differs by 0.5 at [3]" };
+  assert.equal(headline({ ...differs, repeatable: false }), "toy cannot be compared with eager · output 0 differs by 0.5 at [3]");
   assert.equal(headline(differs), "toy DIFFERS from eager · output 0 differs by 0.5 at [3]");
   assert.ok(!succeeded(differs));
   assert.match(headline({ ...agreeing, gradients_agree: false }), /agrees with eager, but its gradients DIFFER/);
@@ -37,24 +38,6 @@ test("an error is the headline", () => {
   };
   assert.equal(headline(failed), "toy: calling `toy` raised ValueError");
   assert.ok(!succeeded(failed));
-  assert.match(details(failed, "toy.py"), /## FL909\n\ncalling `toy` raised ValueError\n\n- Look at the inputs\.\n$/);
-});
-
-test("details are an aligned table", () => {
-  assert.deepEqual(details(agreeing, "/m/toy.py").split("\n").slice(6, 13), [
-    "|                    |   value |",
-    "|--------------------|--------:|",
-    "| eager, median      | 12.3 µs |",
-    "| compiled, median   | 4.10 µs |",
-    "| compilation        |  213 ms |",
-    "| largest difference | 1.19e-7 |",
-    "| gradients          |   agree |",
-  ]);
-});
-
-test("details have the memory where it was measured", () => {
-  const text = details({ ...agreeing, eager_bytes: 3 * 2 ** 26, compiled_bytes: 1500 }, "/m/toy.py");
-  assert.match(text, /\| eager, memory at most +\| +192 MiB \|\n\| compiled, memory at most +\| +1\.46 KiB \|/);
 });
 
 test("durations have three significant digits", () => {
@@ -78,4 +61,9 @@ test("comparisons", () => {
   assert.equal(comparison(10, 1), "10× faster");
   assert.equal(comparison(1, 1.5), "1.5× slower");
   assert.equal(comparison(1, 0), "not comparable");
+});
+
+test("what was not compiled is not said to agree", () => {
+  const eager = { ...agreeing, compiled: false, uncompiled: "it has no operation of torch" };
+  assert.equal(headline(eager), "toy was not compiled, so there is nothing to compare with eager");
 });

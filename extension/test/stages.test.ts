@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { byGraph, isKernel, kernelLine } from "../src/stages";
+import { byGraph, kernelLine } from "../src/documents/stages";
 
-const document = (path: string, kind = "stage") => ({ uri: `fuselens://report/${path}?file=x`, title: path, kind });
+const document = (path: string) => ({ uri: `fuselens://report/${path}?file=x`, title: path, kind: "stage" });
 
 test("documents are grouped by graph, in the server's order", () => {
   const groups = byGraph([
@@ -24,16 +24,6 @@ test("documents are grouped by graph, in the server's order", () => {
 test("groups of several functions carry the function's name", () => {
   const titles = byGraph([document("f/graph0/capture.py"), document("g/graph0/capture.py")]).map(({ title }) => title);
   assert.deepEqual(titles, ["f · graph 0", "g · graph 0"]);
-});
-
-test("kernels by kind or by name", () => {
-  assert.ok(isKernel(document("toy/graph0/anything.txt", "kernel")));
-  for (const name of ["kernel.cpp", "kernel.py", "triton.py", "triton_backward.py", "kernel1.cpp"]) {
-    assert.ok(isKernel(document(`toy/graph0/${name}`)), name);
-  }
-  for (const name of ["graph.py", "joint.py", "fused.loop", "guards.txt"]) {
-    assert.ok(!isKernel(document(`toy/graph0/${name}`)), name);
-  }
 });
 
 test("a kernel's source opens at the kernel, not at what every file begins with", () => {

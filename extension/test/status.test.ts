@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { statusView } from "../src/status";
+import { statusBarView, statusView } from "../src/status/status";
 
 test("starting, compiling and ready", () => {
   const starting = statusView({ state: "starting", interpreter: "/py" });
@@ -31,4 +31,25 @@ test("a long reason is cut", () => {
   const { detail } = statusView({ state: "error" }, `there is no interpreter at ${"/deep".repeat(40)}.`);
   assert.equal(detail.length, 60);
   assert.ok(detail.endsWith("…"));
+});
+
+test("the item in the status bar: what goes on, else the breaks of the file", () => {
+  const file = { name: "toy.py", functions: 1, breaks: 2, compiling: false, failed: false };
+  const text = (status: Parameters<typeof statusBarView>[0], given?: typeof file, problem?: string): string => statusBarView(status, problem, given).text;
+  assert.equal(text({ state: "starting" }, file), "$(sync~spin) starting");
+  assert.equal(text({ state: "ready" }, { ...file, compiling: true }), "$(sync~spin) compiling toy.py");
+  assert.equal(text({ state: "ready" }, file), "$(zap) 2 breaks");
+  assert.equal(text({ state: "compiling" }, { ...file, breaks: 1 }), "$(zap) 1 break", "another file is compiled");
+  assert.equal(text({ state: "ready" }, { ...file, breaks: 0 }), "$(zap) no breaks");
+  assert.equal(text({ state: "ready" }, { ...file, failed: true }), "$(zap) not compiled");
+  assert.equal(text({ state: "ready" }, { ...file, functions: 0 }), "$(zap) Fuselens");
+  assert.equal(text({ state: "ready" }), "$(zap) Fuselens");
+});
+
+test("the item leads to the view, or to the log where something is wrong", () => {
+  const file = { name: "toy.py", functions: 1, breaks: 0, compiling: false, failed: false };
+  assert.equal(statusBarView({ state: "ready" }, undefined, file).leads, "tree");
+  const error = statusBarView({ state: "error", message: "worker died\nlong" }, undefined, file);
+  assert.deepEqual([error.leads, error.said, error.warns], ["log", "worker died", true]);
+  assert.equal(statusBarView({ state: "error" }, "no interpreter", file).leads, "tree", "its welcome says what to do");
 });

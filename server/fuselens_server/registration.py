@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import commands
 from .client import lifecycle
+from .documents import comparisons, linked, overview
 from .documents import links as document_links
 from .documents import stages as documents
 from .features import (
@@ -17,6 +18,7 @@ from .features import (
     outline,
     workspace_symbols,
 )
+from .pictures import request as pictures
 from .server import FuselensServer
 from .texts import synchronization
 
@@ -35,6 +37,10 @@ MODULES = (
     navigation,
     outline,
     workspace_symbols,
+    overview,
+    linked,
+    pictures,
+    comparisons,
 )
 
 

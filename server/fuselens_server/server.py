@@ -42,6 +42,12 @@ from .work.warming import Warming
 from .work.worker_pool import WorkerPool, WorkerStatus
 
 T = TypeVar("T")
+SHOWN = {
+    "code_lens",
+    "code_lens_show",
+    "inlay_hints",
+    "on_names",
+}  # settings of what is shown: what was checked stays as it is
 logger = logging.getLogger(__name__)
 
 
@@ -72,7 +78,6 @@ class FuselensServer(LanguageServer):
         self.ending = Ending(self.leave)
         self.live = LiveRuns(self.publisher.live_changed, self._cell_of)
         self._worker_status: WorkerStatus | None = None
-        self._running_checks = 0
         self._background: set[asyncio.Future[Any]] = set()
 
     def feature(self, feature_name: str, options: Any = None) -> Callable[[Any], Any]:
@@ -149,8 +154,12 @@ class FuselensServer(LanguageServer):
             self.protocol.notify(messages.DOCUMENTS_CHANGED, messages.DocumentsChanged(uris=changed))
         self.documents.changed(changed)
 
+    def pictures_changed(self, uris: list[str]) -> None:
+        """A run said something new about these files."""
+        if self.settings.notifications:
+            self.protocol.notify(messages.PICTURES_CHANGED, messages.PicturesChanged(uris=uris))
+
     def checks_changed(self, running: int) -> None:
-        self._running_checks = running
         self.send_status()
 
     def show_progress(self, title: str, on_cancel: Callable[[], object]) -> CheckProgress:
@@ -172,24 +181,34 @@ class FuselensServer(LanguageServer):
             return
         state: messages.State = status.state
         message = status.message
-        if state == "ready" and self._running_checks:
-            state, message = "compiling", f"compiling {self._running_checks} file{'s' * (self._running_checks > 1)}"
-        elif state == "ready" and self.warming.documents:
-            message = f"building kernels of {', '.join(PurePath(d.path).name for d in self.warming.documents)}"
-        elif state == "ready" and self.trials.documents:
-            message = f"trying out fixes of {', '.join(PurePath(d.path).name for d in self.trials.documents)}"
+        if state == "ready" and self.checks.documents:
+            names = [PurePath(document.path).name for document in self.checks.documents]
+            state, message = "compiling", f"compiling {names[0] if len(names) == 1 else f'{len(names)} files'}"
+        elif state == "ready" and (doing := self._in_the_background()):
+            message = "; ".join(doing)
         torch = status.versions.get("torch", "")
         body = messages.Status(state=state, message=message, torch=torch, interpreter=status.interpreter)
         self.protocol.notify(messages.STATUS, body)
 
+    def _in_the_background(self) -> list[str]:
+        """What goes on though nobody waits for it. Both may at once: a trial goes on while a C++ compiler works."""
+        works = {"building kernels": self.warming.documents, "trying out fixes": self.trials.documents}
+        return [
+            f"{work} of {', '.join(PurePath(d.path).name for d in waiting)}"
+            for work, waiting in works.items()
+            if waiting
+        ]
+
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def configure(self) -> bool:
-        """Takes the client's settings. Returns whether any are different now."""
+        """Takes the client's settings. Returns whether what was checked holds no longer."""
         changed = await self.configuration.load()
         self.live.announce(self.configuration.live_folders)
         self.pool.concurrent = self.settings.concurrent_checks
-        return changed
+        if changed & SHOWN:
+            self.refreshes.ask_for_annotations()
+        return bool(changed - SHOWN)
 
     async def restart(self) -> None:
         """New workers, and every open document checked again with them."""

@@ -53,7 +53,7 @@ CAPTURE = [
 STAGES = [
     "pipeline.graphs.key_for", "pipeline.graphs.lazy_views.turns", "pipeline.graphs.sharing.find",
     "pipeline.graph_cache.GraphCache.load", "pipeline.graph_cache.GraphCache.store",
-    "autograd.joint.trace", "pipeline.phases.partition", "pipeline.stages.simplify", "pipeline.stages.attention",
+    "autograd.joint.trace", "pipeline.phases.partition", "pipeline.stages.simplify", "pipeline.stages.call_flash_attention",
     "pipeline.stages.lower", "pipeline.stages.fuse", "pipeline.stages.order", "pipeline.stages.generate",
     "pipeline.phases.programs.bound", "pipeline.phases.with_effects", "pipeline.phases.live_bytes",
 ]  # fmt: skip

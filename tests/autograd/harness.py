@@ -207,7 +207,7 @@ def _observe(
     return seen
 
 
-def check(
+def case_agrees(
     fn: Function,
     make: Callable[[], list[Any]],
     prepare: Callable[..., list[Any]] | None = None,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from autograd_cases import CASES, Case
-from harness import check
+from harness import case_agrees
 
 import fuselens
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_agrees(case: Case) -> None:
-    check(case.fn, case.make, case.prepare, **case.options)
+    case_agrees(case.fn, case.make, case.prepare, **case.options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

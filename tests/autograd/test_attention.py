@@ -11,7 +11,7 @@ from torch import fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fuselens import torch_private
-from fuselens.autograd.attention import attended
+from fuselens.autograd.attention import attend
 from fuselens.autograd.joint import trace
 
 
@@ -74,6 +74,6 @@ def test_gradients_are_torchs() -> None:
     with torch_private.fake_mode():
         query = torch.empty(1, 8, 1, 64, device="cuda", dtype=torch.bfloat16)
         key = torch.empty(1, 8, 9, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-        assert attended("", query, query, key, key) is None
+        assert attend("", query, query, key, key) is None
         with torch.no_grad():
-            assert attended("", query, query, key, key).shape == (1, 8, 1, 64)
+            assert attend("", query, query, key, key).shape == (1, 8, 1, 64)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from autograd_cases import CASES
-from harness import check, compile_case
+from harness import case_agrees, compile_case
 from torch import Tensor
 
 from fuselens.autograd.partition import Partition, packet, partition
@@ -118,7 +118,7 @@ def test_budget_outside_its_range() -> None:
 )
 def test_agrees_at_every_budget(name: str, budget: float) -> None:
     case = next(c for c in CASES if c.name == name)
-    check(case.fn, case.make, case.prepare, budget=budget, **case.options)
+    case_agrees(case.fn, case.make, case.prepare, budget=budget, **case.options)
 
 
 def test_cut_is_minimal_on_small_graphs() -> None:

@@ -11,12 +11,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from autograd_cases import CASES
-from harness import check, compile_case
+from harness import case_agrees, compile_case
 from torch import Tensor, nn
 
 from fuselens.autograd.decompositions import table
 from fuselens.autograd.partition import packet
-from fuselens.autograd.unsupported import Unsupported
+from fuselens.autograd.untraceable import Untraceable
 from tests.support.tensors import leaf
 
 
@@ -50,7 +50,7 @@ def test_refused_with_a_reason(name: str) -> None:
     fn, make, prepare, reason = REFUSED[name]
     leaves = make()
     # the test's own capture runs autograd on fakes, and may meet the same refusal first
-    with pytest.raises((Unsupported, RuntimeError), match=reason):
+    with pytest.raises((Untraceable, RuntimeError), match=reason):
         compile_case(fn, prepare(*leaves) if prepare else leaves)
 
 
@@ -67,7 +67,7 @@ def test_refusal_names_the_line() -> None:
     mode = torch_private.fake_mode()
     gm, _ = capture(fn, [leaf(3, 4), leaf(4, 5)], mode)
     wrong = [mode.from_tensor(leaf(3, 4)), mode.from_tensor(leaf(3, 5))]
-    with pytest.raises(Unsupported, match="matmul") as refused:
+    with pytest.raises(Untraceable, match="matmul") as refused:
         trace(gm, wrong, grad_enabled=True)
     assert refused.value.span is not None and refused.value.span.line == 2
 
@@ -123,7 +123,7 @@ SYMBOLIC = [
 @pytest.mark.parametrize("name", SYMBOLIC)
 def test_symbolic_sizes(name: str) -> None:
     case = next(c for c in CASES if c.name == name)
-    check(case.fn, case.make, case.prepare, dynamic=True, **case.options)
+    case_agrees(case.fn, case.make, case.prepare, dynamic=True, **case.options)
 
 
 def test_symbolic_graph_serves_other_sizes() -> None:

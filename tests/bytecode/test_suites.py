@@ -41,7 +41,7 @@ def outcome(suite: str, *options: str) -> str:
     return done.stdout.strip() or done.stderr[-2000:]
 
 
-def check(suite: str) -> None:
+def passes_reassembled(suite: str) -> None:
     if not (LIBRARY / f"{suite}.py").exists() and not (LIBRARY / suite).is_dir():
         pytest.skip("this Python has no such suite")
     plain, reassembled = outcome(suite, "--as-it-is"), outcome(suite)
@@ -51,11 +51,11 @@ def check(suite: str) -> None:
 
 @pytest.mark.parametrize("suite", SAMPLE)
 def test_sample(suite: str) -> None:
-    check(suite)
+    passes_reassembled(suite)
 
 
 @pytest.mark.sweep
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("suite", ALL)
 def test_all(suite: str) -> None:
-    check(suite)
+    passes_reassembled(suite)

@@ -380,3 +380,67 @@ def test_a_run_measures_memory(written: Written) -> None:
     # what the system counts is resident: it may take pages of libraries back meanwhile
     assert 8 << 20 < result.compiled_bytes < result.eager_bytes
     assert stages[-4:] == ["f: run eagerly", "f: run compiled", "f: time", "f: measure memory"]
+
+
+def test_a_loop_is_told_what_helps_a_loop(written: Written) -> None:
+    body = """
+    @fuselens.compile
+    def f(x: Float32[Tensor, "n"]):
+        while x.sum() < 3:
+            x = x + 1
+        if x.sum() > 5:
+            x = x - 1
+        return x
+    """
+    (report,) = check.check_file(written(body)).functions
+    loop, branch = (found for found in report.breaks if found.code == "FL101")
+    assert "in the loop and after it" in loop.explanation and "fixed number of steps" in loop.hints[0]
+    assert "on each side" in branch.explanation and "torch.where(condition, a, b)" in branch.hints[0]
+
+
+def test_an_error_of_the_program_is_one_finding(written: Written) -> None:
+    body = """
+    @fuselens.compile
+    def f(a: Float32[Tensor, "n"], b: Float32[Tensor, "m"]):
+        return a + b
+    """
+    (report,) = check.check_file(written(body)).functions
+    assert [found.code for found in (*report.breaks, *report.diagnostics)] == ["FL909"]
+
+
+NAMED = [
+    ("x.sum().item()", "FL102", "`x.sum().item()` turns"),
+    ("x[x > 0]", "FL108", "`x[x > 0]` depends on data"),
+    ("random.random()", "FL115", "`random.random()` draws"),
+    ("open(__file__).read()", "FL118", "`io.open` talks to the file system"),
+    ("logging.getLogger('a').warning('b')", "FL103", "`Logger.warning` prints"),
+]
+
+
+@pytest.mark.parametrize(("expression", "code", "words"), NAMED, ids=[case[0] for case in NAMED])
+def test_breaks_speak_the_words_of_the_program(written: Written, expression: str, code: str, words: str) -> None:
+    body = f"""
+    import logging, random
+
+    @fuselens.compile
+    def f(x: Float32[Tensor, "n"]):
+        y = x + 1
+        z = {expression}
+        return y
+    """
+    (report,) = check.check_file(written(body)).functions
+    assert any(found.code == code and words in found.message for found in report.breaks), report.breaks
+    assert not any("__fuselens" in found.message or "getLogger`" in found.message for found in report.breaks)
+
+
+def test_fullgraph_says_that_nothing_was_compiled(written: Written) -> None:
+    body = """
+    @fuselens.compile(fullgraph=True)
+    def f(x: Float32[Tensor, "n"]):
+        return x * x.sum().item()
+    """
+    (report,) = check.check_file(written(body)).functions
+    (found,) = report.breaks
+    assert found.severity == "error" and found.cost == ""
+    assert found.message.endswith("fullgraph=True allows no graph break") and "graph ends" not in found.explanation
+    assert report.summary() == "not compiled: fullgraph=True allows no graph break"

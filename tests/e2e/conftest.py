@@ -28,6 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.e2e)
+            item.add_marker(pytest.mark.timeout(1800))  # each wait has a limit of its own
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -75,6 +76,7 @@ def workbench(chromium_path: str, workspace: Path) -> Iterator[Workbench]:
     os.environ["FUSELENS_STUB_PYTHON"] = sys.executable
     # An editor started from a shell that unbuffers Python must work: the extension takes the variable away.
     os.environ["PYTHONUNBUFFERED"] = "1"
+    os.environ["PIP_NO_INDEX"] = "1"  # nothing is downloaded by a test
     server = editor.installed()
     assert server is not None
     vsixes = [VSIX, *(pack(folder, home) for folder in (HERE / "extensions").iterdir())]

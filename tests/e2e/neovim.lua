@@ -1,7 +1,7 @@
 -- Opens a file in Neovim with the language server, as a user's configuration would, and writes down what is shown.
 -- Arguments: the interpreter, the file, where to write. Works from 0.7 on.
 local python, file, out = unpack(vim.fn.json_decode(vim.env.FUSELENS_NEOVIM))
-local patience = 120000
+local patience = 240000
 
 local function wait(what, condition)
   if not vim.wait(patience, condition, 50) then

@@ -84,12 +84,9 @@ def test_restarting_by_command_compiles_again(workbench: Workbench) -> None:
 def test_triton_is_one_of_the_kernels_without_a_gpu(workbench: Workbench, workspace: Path) -> None:
     path = workspace / "bias_relu_mul.py"
     workbench.probe.open(path)
-    workbench.visible(".codelens-decoration a", "1 graph · 0 breaks · 1 kernel")
-    workbench.page("click", ".codelens-decoration a", "Open kernel", 10_000)
-    workbench.visible(".quick-input-list .monaco-list-row", "cpp")
-    workbench.page("type", "triton")
-    workbench.visible(".quick-input-list .monaco-list-row.focused", "triton")
-    workbench.page("press", "Enter")
+    workbench.visible(".codelens-decoration a", "1 kernel")
+    workbench.press_lens("1 kernel", lambda: _second_editor(workbench))
+    workbench.run("Fuselens: Show: Triton")
     until("kernel beside the code", lambda: "@triton.jit" in _second_editor(workbench))
     workbench.screenshot("33-triton")
 
@@ -134,7 +131,7 @@ def _second_editor(workbench: Workbench) -> str:
 def _status(workbench: Workbench) -> list[str]:
     """The texts of the language status hover, opened by hovering over its entry in the status bar."""
     workbench.page("move", 700, 450)
-    workbench.page("hover", "#status\\.languageStatus", None, 10_000)
+    workbench.hover("#status\\.languageStatus")
     try:
         workbench.visible(STATUS, None, 3)
     except AssertionError:

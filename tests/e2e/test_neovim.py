@@ -28,7 +28,7 @@ def test_neovim(tmp_path: Path) -> None:
     arguments = json.dumps([sys.executable, str(file), str(out)])
     subprocess.run(
         [neovim, "--headless", "--clean", "-n", "-c", f"luafile {HERE / 'neovim.lua'}"],
-        env={**os.environ, **home, "FUSELENS_NEOVIM": arguments}, timeout=400, check=True, stdin=subprocess.DEVNULL,
+        env={**os.environ, **home, "FUSELENS_NEOVIM": arguments}, timeout=1700, check=True, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     seen = json.loads(out.read_text())
     assert "failure" not in seen, seen["failure"]
@@ -38,7 +38,8 @@ def test_neovim(tmp_path: Path) -> None:
     assert "f32[" in json.dumps(seen["hover"])
     titles = [lens["command"]["title"] for lens in seen["lenses"] if "command" in lens]
     assert any("1 break" in title for title in titles), titles
-    assert "Run" in titles
+    assert {"▶ Run", "C++", "IR"} <= set(titles)
+    assert "debug" not in titles, "it has no command for that"
     commands = {lens["command"]["command"] for lens in seen["lenses"] if "command" in lens}
     assert all(command.startswith("fuselens.server.") for command in commands), "those that Neovim can have executed"
     assert seen["kernel"]["file"].endswith(".cpp"), "Neovim opens no addresses of ours, so it was led to a file"

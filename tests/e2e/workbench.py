@@ -3,6 +3,7 @@ the editor's own interface says (:class:`Probe`, through an extension in its ext
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,7 +19,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 HERE = Path(__file__).resolve().parent
-PATIENCE = float(os.environ.get("FUSELENS_E2E_PATIENCE", "60"))  # seconds, for what involves a compilation
+# seconds, for whatever is waited for: only what never comes takes them, however busy the machine is
+PATIENCE = float(os.environ.get("FUSELENS_PATIENCE", "300"))
+LENS = ".codelens-decoration a"
+NOTIFICATION = ".notification-list-item-message"
 
 
 def until(what: str, attempt: Callable[[], T], seconds: float = PATIENCE) -> T:
@@ -59,7 +63,7 @@ class Chromium:
     def _answer(self, number: int) -> Any:
         while True:
             try:
-                answer = self._answers.get(timeout=120)
+                answer = self._answers.get(timeout=PATIENCE + 60)
             except Empty:
                 raise AssertionError("the browser does not answer") from None
             if answer is None:
@@ -94,7 +98,7 @@ class Probe:
     def __call__(self, source: str, argument: Any = None) -> Any:
         port = int(self.port_file.read_text())
         body = json.dumps({"source": source, "argument": argument}).encode()
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", body, timeout=120) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", body, timeout=PATIENCE) as response:
             answer = json.loads(response.read())
         if "error" in answer:
             raise AssertionError(answer["error"])
@@ -268,15 +272,36 @@ class Workbench:
     def shown_lenses(self) -> list[str]:
         return [text for text in self.texts(".codelens-decoration a") if text]
 
+    def click(self, selector: str, text: str | None = None) -> None:
+        self.page("click", selector, text, PATIENCE * 1000)
+
+    def hover(self, selector: str, text: str | None = None) -> None:
+        self.page("hover", selector, text, PATIENCE * 1000)
+
+    def press_lens(self, lens: str, effect: Callable[[], T]) -> T:
+        """Clicks a lens until that has an effect, and returns it: a lens that is drawn anew meanwhile takes no click."""
+
+        def pressed() -> T | None:
+            with contextlib.suppress(AssertionError):  # it may be gone: that is the effect
+                self.page("click", LENS, lens, 20_000)
+            try:
+                return until("effect", effect, 20)
+            except AssertionError:
+                return None
+
+        return until(f"effect of the lens {lens!r}", pressed)
+
+    def notifications(self) -> list[str]:
+        """Those on the screen, and in the list of those that went by if it is shown."""
+        return self.texts(f".notification-toast {NOTIFICATION}, .notifications-center {NOTIFICATION}")
+
     def notification(self, containing: str) -> str:
         """The text of a notification, once there is one with these words: on the screen, or in the list of those that
         went by while a busy machine looked elsewhere."""
-        message = ".notification-list-item-message"
-        selector = f".notification-toast {message}, .notifications-center {message}"
-        patience = time.monotonic() + PATIENCE / 2
+        patience = time.monotonic() + 20
 
         def shown() -> list[str]:
-            found = [t for t in self.texts(selector) if containing in t]
+            found = [t for t in self.notifications() if containing in t]
             if not found and time.monotonic() > patience:
                 self.probe.command("notifications.showList")
             return found
@@ -297,19 +322,51 @@ class Workbench:
 
         until(f"button {button!r}", pressed)
 
+    def webview(self, title: str) -> Webview:
+        """The webview whose page has this title, once it is there."""
+        return Webview(self.page, title)
+
     def close_notifications(self) -> None:
         self.probe.command("notifications.clearAll")
 
     def run(self, command: str) -> None:
         """Runs a command by its title, from the palette."""
         self.page("press", "F1")
-        self.visible(".quick-input-widget input")
+        self.visible(".quick-input-box input")
         self.page("type", command)
         self.visible(".quick-input-list .monaco-list-row", command.split(": ")[-1])
         self.page("press", "Enter")
 
     def save(self) -> None:
         self.page("press", "Control+s")
+
+    # --- the Settings editor -----------------------------------------------------------------------------------------
+
+    def setting_item(self, name: str) -> str:
+        """The selector of a setting's entry."""
+        return f'.settings-editor .setting-item-contents[data-key="{name}"]'
+
+    def open_setting(self, name: str, *, machine: bool = False) -> None:
+        """Shows a setting in the Settings editor. One of a machine stands under the tab of the remote there."""
+        command = "openRemoteSettings" if machine else "openSettings"
+        self.probe.command(f"workbench.action.{command}", {"query": f"@id:{name}"})
+        self.visible(self.setting_item(name))
+
+    def choose(self, name: str, value: Any) -> None:
+        """Gives the setting that is shown another value, as a person does."""
+        item = self.setting_item(name)
+        if isinstance(value, bool):
+            self.click(f"{item} .setting-value-checkbox")
+        elif isinstance(value, list):  # one fewer than there are
+            self.hover(f"{item} .setting-list-row:last-of-type")
+            self.click(f"{item} .setting-list-row:last-of-type .setting-listAction-remove")
+        elif self.page("evaluate", "(s) => document.querySelector(s) !== null", f"{item} select"):
+            self.page("select", f"{item} select", str(value))
+        else:
+            self.click(f"{item} .setting-item-control input")
+            self.page("press", "Control+a")
+            self.page("type", str(value))
+            self.page("press", "Enter")
 
     def go_to(self, path: Path, text: str, occurrence: int = 0) -> tuple[int, int]:
         """Puts the cursor on the first character of ``text`` in an open file; returns its position, counted from 0."""
@@ -330,21 +387,55 @@ class Workbench:
             [str(path), line, column],
         )
         place = f"Ln {line + 1}, Col {column + 1}"
-        until(f"cursor at {place}", lambda: place in self.texts("#status\\.editor\\.selection"), 10)
+        until(f"cursor at {place}", lambda: place in self.texts("#status\\.editor\\.selection"))
         return line, column
 
     def hover_at_cursor(self, containing: str) -> str:
         """Shows the hover at the cursor, and returns its text once these words are in it."""
         rows = ".monaco-hover:not(.hidden) .hover-row"
         self.page("press", "Escape")
-        until("no hover", lambda: not self.texts(rows), 10)
+        until("no hover", lambda: not self.texts(rows))
         self.probe.command("editor.action.showHover")
 
         def shown() -> str:
             text = "\n".join(self.texts(rows))
             return text if containing in text else ""
 
-        return until(f"hover with {containing!r}", shown, 15)
+        return until(f"hover with {containing!r}", shown)
+
+
+class Webview:
+    """One of our pages on the screen, by the title of its document."""
+
+    def __init__(self, page: Chromium, title: str) -> None:
+        self.page, self.title = page, title
+        until(f"webview {title!r}", self._there)
+
+    def __call__(self, method: str, *arguments: Any) -> Any:
+        return self.page("inWebview", self.title, method, *arguments)
+
+    def _there(self) -> bool:
+        try:
+            return bool(self("evaluate", "() => document.readyState === 'complete'"))
+        except AssertionError:
+            return False
+
+    def visible(self, selector: str, text: str | None = None) -> None:
+        self("wait", selector, text, PATIENCE * 1000, "visible")
+
+    def click(self, selector: str, text: str | None = None) -> None:
+        self("click", selector, text, PATIENCE * 1000)
+
+    def texts(self, selector: str) -> list[str]:
+        return [_plain(text) for text in self("texts", selector)]
+
+    def evaluate(self, source: str, argument: Any = None) -> Any:
+        """What a JavaScript function of ``argument`` gives in the page."""
+        return self("evaluate", source, argument)
+
+    def violations(self) -> list[str]:
+        """What axe-core finds against the page: people who see or hear it in another way could not use it."""
+        return self("violations")
 
 
 def _plain(text: str) -> str:

@@ -38,8 +38,13 @@ def test_generated_tables_are_up_to_date(page: Path) -> None:
     assert page.read_text() == reference.written(page), "run scripts/reference.py"
 
 
+def test_the_editor_knows_the_settings_that_the_server_declares() -> None:
+    for path, make in _script("settings").WRITTEN.items():
+        assert path.read_text(encoding="utf-8") == make(), "run scripts/settings.py"
+
+
 def test_explained_settings_exist() -> None:
-    fields = {*config.Config.__dataclass_fields__, *reference.settings._NAMES}
+    fields = {*config.Config.__dataclass_fields__}
     assert set(reference.MEANINGS) <= fields
 
 

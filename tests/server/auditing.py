@@ -42,7 +42,7 @@ _OUTGOING = {  # what the server may send unasked, and the capability that allow
     lsp.WORKSPACE_DIAGNOSTIC_REFRESH: "workspace.diagnostics.refreshSupport",
     lsp.WORKSPACE_TEXT_DOCUMENT_CONTENT_REFRESH: "workspace.textDocumentContent",
 }
-_CUSTOM = {"fuselens/status", "fuselens/documentsChanged"}  # for clients that ask for them
+_CUSTOM = {"fuselens/status", "fuselens/documentsChanged", "fuselens/picturesChanged"}  # for clients that ask for them
 _FIELDS = {  # of values that have all the fields on the left: the field, and the capability that allows it
     "range message relatedInformation": "textDocument.publishDiagnostics.relatedInformation",
     "range message codeDescription": "textDocument.publishDiagnostics.codeDescriptionSupport",

@@ -98,7 +98,7 @@ def toy_report() -> Report:
                                 (divide,), 4096, 2048)],
                 decisions=[
                     Decision("FL410", "taken", "loop0 + loop1", "saves 4096 bytes", divide),
-                    Decision("FL411", "refused", "loop1 + loop2", "different sizes <n>", branch),
+                    Decision("FL411", "refused", "loop1 + loop2", "different sizes <n>", branch, {}, divide),
                 ],
                 timings=[Timing("capture", 0.002), Timing("build", 0.05), Timing("build.cpp", 0.049)],
             ),
@@ -108,9 +108,9 @@ def toy_report() -> Report:
         breaks=[codes.make("FL101", branch, what="b.sum() < 0", stack=(Frame("toy", branch),),
                            cost="splits the function into 2 graphs")],
         guards=[
-            Guard("TENSOR", "a", "a is float32 on cpu", "a", divide),
-            Guard("EQUALS", "scale", "scale == 2.0", "scale"),
-            Guard("IS", "helper", "helper is the same function", "helper"),
+            Guard("TENSOR", "a", "a: float32[*] on cpu", ("a",), divide),
+            Guard("EQUALS", "scale", "scale == 2.0", ("scale",)),
+            Guard("IS", "helper", "helper is the same function", ("helper",)),
         ],
         shapes=[
             Shape("a", Span(PATH, 4, 8, 4, 9), f32),
@@ -211,11 +211,7 @@ class File:
                 self.replace(text)
             self.editor.client.text_document_did_save(lsp.DidSaveTextDocumentParams(self.identifier))
 
-        found = await self.editor.published(self.uri, say)
-        if any(d.data.get("predicted") for d in found):  # on a busy machine the change was shown before the save came
-            with contextlib.suppress(TimeoutError):
-                found = await self.editor.published(self.uri, lambda: None, 3)
-        return found
+        return await self.editor.decided(self.uri, say)
 
     def replace(self, text: str) -> None:
         self.text = text
@@ -270,7 +266,7 @@ class Editor:
         self.diagnostics: dict[str, lsp.PublishDiagnosticsParams] = {}
         self.notifications: dict[str, list[Any]] = defaultdict(list)
         self.requests: list[str] = []
-        self.progress: list[Any] = []
+        self.progress: dict[Any, list[str]] = defaultdict(list)  # its kinds, by token
         self.shown: list[str] = []
         self.edits: list[lsp.WorkspaceEdit] = []
         self.documents_shown: list[lsp.ShowDocumentParams] = []
@@ -305,7 +301,8 @@ class Editor:
 
         @feature(lsp.PROGRESS)
         def progress(params: lsp.ProgressParams) -> None:
-            self.progress.append(params.value)
+            value = params.value
+            self.progress[params.token].append(value["kind"] if isinstance(value, dict) else value.kind)
 
         @feature(lsp.WORKSPACE_APPLY_EDIT)
         def apply_edit(params: lsp.ApplyWorkspaceEditParams) -> lsp.ApplyWorkspaceEditResult:
@@ -392,6 +389,16 @@ class Editor:
         await asyncio.wait_for(waiting, patience)
         return list(self.diagnostics[uri].diagnostics)
 
+    async def decided(self, uri: str, action: Callable[[], None]) -> list[lsp.Diagnostic]:
+        """The same; where predictions come first, those that follow."""
+        found = await self.published(uri, action)
+        if any(d.data and d.data.get("predicted") for d in found):
+            states = [status.state for status in self.notifications["fuselens/status"]]
+            with contextlib.suppress(TimeoutError):
+                patience = PATIENCE if states and states[-1] in ("starting", "compiling") else 3
+                found = await self.published(uri, lambda: None, patience)
+        return found
+
     def show(self, path: Path, text: str | None = None, language: str = "python") -> File:
         """Opens a file (with unsaved ``text``) and waits for nothing."""
         shown = path.read_bytes().decode("utf-8", "surrogatepass") if text is None else text
@@ -404,7 +411,7 @@ class Editor:
         """Writes a file, opens it and waits for its diagnostics."""
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
         holder: list[File] = []
-        found = await self.published(uris.from_fs_path(str(path)) or "", lambda: holder.append(self.show(path)))
+        found = await self.decided(uris.from_fs_path(str(path)) or "", lambda: holder.append(self.show(path)))
         return holder[0], found
 
     async def execute(self, command: str, *arguments: Any) -> Any:

@@ -50,7 +50,7 @@ async def texts(world: World) -> None:
     moved = [d.range for d in (await world.pull(file)).items if d.code == "FL101"]
     assert [r.start.line for r in moved] == [r.start.line + 2 for r in shown]
     assert [world.text(r, file) for r in moved] == [BROKEN]
-    assert (await world.client.code_lens_resolve_async((await file.lenses())[0])).command.title.endswith(" · stale")
+    assert (await world.client.code_lens_resolve_async((await file.lenses())[1])).command.title.endswith(" · stale")
     start = world.at("😀'):", file=file)
     pair = lsp.Range(start, lsp.Position(start.line, start.character + 2))
     file.change(lsp.TextDocumentContentChangePartial(pair, "é"))
@@ -195,12 +195,12 @@ async def inlay_hints(world: World) -> None:
 @drives("codeLensProvider.resolveProvider")
 async def code_lenses(world: World) -> None:
     lenses = await world.file.lenses()
-    assert [lens.command for lens in lenses] == [None] * 3
+    assert [lens.command for lens in lenses] == [None] * 5
     resolved = [await world.client.code_lens_resolve_async(lens) for lens in lenses]
     assert {world.text(lens.range) for lens in resolved} == {"toy"}
-    assert "1 break" in resolved[0].command.title
+    assert "1 break" in resolved[1].command.title
     assert [lens.command.command for lens in resolved] == [
-        messages.OPEN_DOCUMENT, messages.OPEN_KERNEL, messages.RUN_FUNCTION,
+        messages.RUN_FUNCTION, messages.SHOW_PLACE, messages.OPEN_KERNEL, messages.OPEN_DOCUMENT, messages.OPEN_DOCUMENT,
     ]  # fmt: skip
 
 
@@ -387,6 +387,30 @@ async def shows(world: World) -> None:
     assert {summary, kernel} <= set(listed)
 
 
+@drives(f"executeCommandProvider.commands: {messages.SHOW_PLACE}")
+async def show_place(world: World) -> None:
+    """From the lens that counts breaks."""
+    lens = await world.client.code_lens_resolve_async((await world.file.lenses())[1])
+    assert lens.command.command == messages.SHOW_PLACE
+    assert await world.editor.execute(messages.SHOW_PLACE, *lens.command.arguments) == world.file.uri
+    shown = world.editor.documents_shown[-1]
+    assert (shown.uri, shown.selection.start) == (world.file.uri, world.at(BROKEN))
+
+
+@drives(
+    "codeActionProvider.codeActionKinds: refactor.rewrite", f"executeCommandProvider.commands: {messages.MARK_DYNAMIC}"
+)
+async def mark_dynamic(world: World) -> None:
+    """On a parameter whose size is fixed: the edit is tried, and then made."""
+    place = world.at("a, b)")
+    context = lsp.CodeActionContext([], ["refactor"])
+    params = lsp.CodeActionParams(world.file.identifier, lsp.Range(place, place), context)
+    (action,) = await world.client.text_document_code_action_async(params)
+    assert await world.editor.execute(action.command.command, *action.command.arguments) is True
+    (change,) = world.editor.edits.pop().document_changes
+    assert "dynamic=True" in applied(world.file.text, change.edits)
+
+
 @drives(f"executeCommandProvider.commands: {messages.PREVIEW}")
 async def preview(world: World) -> None:
     assert not await world.editor.execute(messages.PREVIEW, world.file.uri, True)  # it compiles something
@@ -399,7 +423,21 @@ async def checks(world: World) -> None:
         await world.editor.execute(*command)
         await world.editor.until(lambda: len(world.editor.notifications[messages.DOCUMENTS_CHANGED]) > said, 90)  # noqa: B023
         assert (world.editor.worker_pids() == workers) is (command[0] == messages.CHECK)
-        assert "1 break" in (await world.client.code_lens_resolve_async((await world.file.lenses())[0])).command.title
+        assert "1 break" in (await world.client.code_lens_resolve_async((await world.file.lenses())[1])).command.title
+
+
+@drives(*(f"executeCommandProvider.commands: {name}"
+          for name in (messages.COMPARE, messages.FUNCTIONS, messages.FIRST_LINE, messages.VALUES)))  # fmt: skip
+async def comparisons(world: World) -> None:
+    told = await world.editor.execute(messages.COMPARE, world.file.uri, "toy", "mode", "max-autotune")
+    told = told if isinstance(told, dict) else told._asdict()
+    assert told["sentence"] and told["stages"]
+    (found,) = await world.editor.execute(messages.FUNCTIONS, world.file.uri)
+    found = found if isinstance(found, dict) else found._asdict()
+    assert found["name"] == "toy"
+    first = await world.editor.execute(messages.FIRST_LINE, world.file.uri, "toy")
+    assert first == found["line"] + 2
+    assert "# --- graph 0 of toy" in await world.editor.execute(messages.VALUES, world.file.uri, "toy")
 
 
 # --- the workspace ---------------------------------------------------------------------------------------------------
@@ -437,7 +475,7 @@ async def configuration(world: World) -> None:
     world.editor.configuration = None
     world.client.workspace_did_change_configuration(changed)
     await world.until_code(world.file, "FL101")
-    assert len(await world.file.lenses()) == 3
+    assert len(await world.file.lenses()) == 5
 
 
 @drives("registered workspace/didChangeWatchedFiles")
@@ -452,9 +490,58 @@ async def watched(world: World) -> None:
     user.close()
 
 
+@drives(messages.OVERVIEW)
+async def overview(world: World) -> None:
+    shown = await world.client.protocol.send_request_async(messages.OVERVIEW, {"uri": world.file.uri})
+    (toy,) = [function for function in shown.functions if function.name == "toy"]
+    (found,) = [finding for finding in toy.findings if finding.breaks]
+    start, end = found.place.range.start, found.place.range.end
+    place = lsp.Range(lsp.Position(start.line, start.character), lsp.Position(end.line, end.character))
+    assert world.text(place) == BROKEN
+    _, text = await world.document("", toy.graphs[0].kernels[0].document)
+    assert toy.graphs[0].kernels[0].name in text
+
+
 @drives(messages.FOCUS)
 async def focus(world: World) -> None:
     """Nothing answers a focus; what it changes is tested with several files. Here: also nonsense does no harm."""
     for uri in (world.file.uri, "nonsense:[", None):
         world.client.protocol.notify(messages.FOCUS, messages.FocusParams(uri))
     assert [d.code for d in (await world.pull(world.file)).items if d.code == "FL101"] == ["FL101"]
+
+
+@drives(messages.CORRESPONDENCE)
+async def correspondence(world: World) -> None:
+    """The file's lines and those of its kernel, to each other and back."""
+    kernel, text = await world.document("cpp")
+
+    async def ask(uri: str, document: str | None) -> Any:
+        params = messages.CorrespondenceParams(uri, document)
+        return await world.client.protocol.send_request_async(messages.CORRESPONDENCE, params)
+
+    found = await ask(world.file.uri, kernel.uri)
+    divides = world.at("a / (a.abs()").line
+    shown = [text.split("\n")[line] for line, kernels, lines in found.shown if kernels and lines == [divides]]
+    assert any('extern "C" void abs_add_div_0(' in line for line in shown)
+    (kernels,) = [kernels for line, kernels, _ in found.source if line == divides]
+    assert found.kernels[kernels[0]].name == "abs_add_div_0"
+    assert found.breaks == [world.at(BROKEN).line]
+    assert found.documents[0] == kernel.uri == found.forms.cpp
+    alone = await ask(world.file.uri, "fuselens://report/none/guards.txt?file=none")
+    assert (alone.shown, alone.source) == ([], found.source)
+    assert await ask("untitled:none", kernel.uri) is None
+
+
+@drives(messages.PICTURES)
+async def pictures(world: World) -> None:
+    """The operations of a graph, each with its kernel and its place in the code."""
+
+    async def ask(function: str | None) -> Any:
+        parameters = messages.PicturesParams(world.file.uri, function)
+        return await world.client.protocol.send_request_async(messages.PICTURES, parameters)
+
+    found = await ask("toy")
+    assert (found.function, found.stale) == ("toy", False)
+    assert "abs_add_div_0" in [kernel.name for graph in found.graphs for kernel in graph.kernels]
+    assert {place.uri for place in found.places} == {world.file.uri}
+    assert (await ask("nothing")).function == "toy", "a function that is gone leaves the first one"

@@ -135,10 +135,10 @@ async def test_the_option_changes_at_run_time(start, tmp_path, traced):
 @pytest.mark.parametrize(
     ("value", "wrong"),
     [
-        ("/", "expected list, got '/'"),
-        ([3], "got 3"),
-        (["src"], "expected an absolute path, got 'src'"),
-        (["~nobody-here/x"], "expected an absolute path"),
+        ("/", 'is "/", but takes a list. Used instead: no folder.'),
+        ([3], "3 is no absolute path"),
+        (["src"], '"src" is no absolute path'),
+        (["~nobody-here/x"], "is no absolute path"),
     ],
 )
 async def test_what_is_no_list_of_folders_allows_nothing(tmp_path, value, wrong):

@@ -73,7 +73,7 @@ async def test_a_syntax_error_keeps_the_lenses_of_the_last_good_save(editor, tmp
     found = await file.save(good + "x = (\n")
     assert codes(found) == ["FL902"]
     assert file.at(found[0].range) == "("
-    assert await file.titles() == [before[0] + " · stale", *before[1:]]
+    assert await file.titles() == [before[0], before[1] + " · stale", *before[2:]]
     assert codes(await file.save(good)) == ["FL101"]
     assert await file.titles() == before
     file.close()
@@ -170,7 +170,7 @@ async def test_an_environment_that_goes_away(new_editor, tmp_path, good):
     assert codes(await file.save()) == ["FL101"]  # by the worker that runs
     os.kill(*editor.worker_pids(), signal.SIGKILL)
     assert codes(await file.save()) == ["FL914"]
-    assert await file.titles() == [before[0] + " · stale", *before[1:]]
+    assert await file.titles() == [before[0], before[1] + " · stale", *before[2:]]
     assert await file.hints()
     assert editor.notifications["fuselens/status"][-1].state == "error"
     gone.rename(interpreter)

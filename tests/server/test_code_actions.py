@@ -9,7 +9,7 @@ from lsprotocol import types as lsp
 
 from fuselens.live import Event
 from fuselens.record import diagnostics as codes
-from fuselens.record.report import Edit, FileReport, Fix, Span
+from fuselens.record.report import Edit, FileReport, Fix, Guard, Report, Span
 from fuselens_server.client.messages import CLIENT_ACTIONS
 from fuselens_server.features import code_actions
 from fuselens_server.texts.convert import SourceText
@@ -46,7 +46,7 @@ def test_fixes_come_first_and_only_a_tried_one_is_preferred(toy):
     assert [(a.title, a.is_preferred, a.kind) for a in found] == [
         ("sure", True, "quickfix"),
         ("also sure", None, "quickfix"),
-        ("guess (template: not tried out)", None, "quickfix"),
+        ("guess (not tried out)", None, "quickfix"),
         ("Explain FL101", None, "quickfix"),
     ]
     assert [d.code for d in found[0].diagnostics] == ["FL101"]
@@ -146,7 +146,7 @@ def test_what_no_check_has_found_has_templates_made_here(toy):
     place = toy.span(toy.text, "b.sum() < 0")
     prediction = codes.predict("FL101", place, what="b.sum() < 0")
     guess, *_ = offered(toy.view(predicted={"toy": [prediction]}), only=[lsp.CodeActionKind.QuickFix])
-    assert guess.title == "Compute both sides and choose with torch.where (template: not tried out)"
+    assert guess.title == "Compute both sides and choose with torch.where (not tried out)"
     assert [e.new_text for e in guess.edit.document_changes[0].edits] == [
         "import torch\n", "b = torch.where(b.sum() < 0, b * -1, b)",
     ]  # fmt: skip
@@ -157,4 +157,58 @@ def test_what_no_check_has_found_has_templates_made_here(toy):
     seen.take(1, Event("finding", toy.path, "toy", 3, diagnostic=recompiled))
     ran = TrackedText.unedited(SourceText(toy.text))
     found = offered(toy.view(observed=seen, ran=ran), lsp.Position(4, 9), [lsp.CodeActionKind.QuickFix])
-    assert found[0].title == "Compile for any size: dynamic=True (template: not tried out)"
+    assert found[0].title == "Compile for any size: dynamic=True (not tried out)"
+
+
+@pytest.mark.parametrize(
+    ("trial", "words"),
+    [
+        ("", "not tried out"),
+        ("no inputs were found that take both sides", "not verified: no inputs were found that take both sides"),
+        ("it leaves FL301: a reason that is about something else", "not verified"),
+        ("compiled, it raised " + "a long message " * 10, "not verified"),
+    ],
+)
+def test_the_title_of_a_fix_says_what_a_menu_has_room_for(trial: str, words: str) -> None:
+    assert code_actions._unverified(Fix("title", (), trial=trial)) == words
+
+
+FIXED = """\
+import fuselens
+
+@fuselens.compile
+def f(x, n=2.0):
+    return x * n
+"""
+
+
+def fixed(toy, expression: str, text: str = FIXED):
+    guard = Guard("TENSOR", "x", f"x: {expression}", ("x",))
+    report = Report("f", toy.path, Span(toy.path, 4, 4, 4, 5), guards=[guard])
+    view = toy.view(text=text, report=FileReport(toy.path, [report]))
+    return view, view.annotated[0]
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_fixed"),
+    [
+        ("float32[4, 8] on cpu, strides (8, 1)", True),
+        ("float32[*, 8] on cpu", True),
+        ("float32[*, 1] on cpu", False),
+        ("float32[*] on cpu, strides (8,)", False),
+        ("float32[] on cuda:7", False),
+    ],
+)
+def test_fixed_sizes_can_be_relaxed(toy, expression, is_fixed):
+    view, function = fixed(toy, expression)
+    finding = code_actions.for_any_size(view, function, "x")
+    assert (finding is not None) is is_fixed
+    assert code_actions.for_any_size(view, function, "n") is None
+    if finding is not None:
+        (edit,) = code_actions.text_edits(view, view.compiled, finding.fixes[0])
+        assert edit.new_text == "fuselens.compile(dynamic=True)"
+
+
+def test_what_says_dynamic_already_is_not_relaxed(toy):
+    view, function = fixed(toy, "float32[4]", FIXED.replace(".compile", ".compile(dynamic=False)"))
+    assert code_actions.for_any_size(view, function) is None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from urllib.parse import unquote
 
 import pytest
 from lsprotocol import types as lsp
 
+from fuselens.live import Event
 from fuselens.record import diagnostics as codes
 from fuselens.record.report import (
     Decision,
@@ -17,6 +19,7 @@ from fuselens.record.report import (
     Frame,
     Graph,
     Guard,
+    Kernel,
     Line,
     MemoryStep,
     Report,
@@ -28,11 +31,15 @@ from fuselens.record.report import (
     Tensor,
     Timing,
 )
+from fuselens.source.discovery import SourceModule
 from fuselens_server.client.messages import CLIENT_ACTIONS
+from fuselens_server.client.settings import LENSES
 from fuselens_server.documents import stages as documents
 from fuselens_server.features import code_lens, diagnostics, hover, inlay_hints, summary
 from fuselens_server.texts.convert import SourceText
 from fuselens_server.texts.document_uri import CodeDocument, ReportDocument, parse
+from fuselens_server.texts.observed import Observed
+from fuselens_server.texts.view import KeptRun
 
 
 def text_in(view, where: lsp.Range) -> str:
@@ -61,13 +68,59 @@ def test_a_break_is_at_its_expression_with_everything_said(view):
     assert found.code == "FL101"
     assert found.source == "fuselens"
     assert found.severity == lsp.DiagnosticSeverity.Warning
-    assert found.message.startswith("graph break: `b.sum() < 0` branches on a tensor's value\n")
-    assert "Cost: splits the function into 2 graphs." in found.message
-    assert "Hint: Compute both sides" in found.message
+    assert found.message.split("\n") == [
+        "graph break: `b.sum() < 0` branches on a tensor's value",
+        "The condition is only known when the program runs, so the graph ends here and a new one starts on each side.",
+        "Cost: splits the function into 2 graphs.",
+    ]
     assert found.code_description is not None
     assert found.code_description.href == "fuselens://codes/FL101.md"
     assert found.related_information is None  # its only frame is where it is shown
     assert found.data == {"function": "toy", "stale": False}
+
+
+def test_a_client_without_code_actions_reads_what_helps_in_the_message(view):
+    (found,) = diagnostics.diagnostics(view, hints=True)
+    assert found.message.split("\n")[3] == "Hint: Compute both sides and choose with torch.where(condition, a, b)."
+
+
+@pytest.mark.parametrize("code", sorted(codes.TABLE))
+def test_messages_are_short(toy, code):
+    report = toy.report()
+    report.breaks = [codes.make(code, toy.span(toy.text, "b * -1"), what="it", why="so", limit="8")]
+    (found,) = diagnostics.diagnostics(toy.view(report=FileReport(toy.path, [report])))
+    said = found.message.split("\n")
+    assert said[0] == report.breaks[0].message
+    assert len(said) == 2 and len(said[1]) <= 300
+
+
+def test_what_follows_from_a_finding_is_part_of_it(toy):
+    report = toy.report()
+    root = codes.make("FL102", toy.span(toy.text, "a.abs()"), what="x.item()")
+    loop = codes.make("FL105", toy.span(toy.text, "b * -1"), what="the loop", why="it breaks", cause=root)
+    inner = codes.make("FL105", toy.span(toy.text, "x * b"), what="the rest", why="the loop breaks", cause=loop)
+    other = codes.make(
+        "FL105", toy.span(toy.text, "helper(x, b)"), what="else", why="w", cause=codes.make("FL103", what="gone")
+    )
+    report.breaks = [inner, loop, root, other]
+    view = toy.view(report=FileReport(toy.path, [report]))
+    shown, alone = diagnostics.diagnostics(view)
+    assert (shown.code, text_in(view, shown.range)) == ("FL102", "a.abs()")
+    related = {(text_in(view, r.location.range), r.message) for r in shown.related_information or ()}
+    assert related == {("b * -1", loop.message), ("x * b", inner.message)}
+    assert "Follows from FL103: graph break: `gone` prints" in alone.message
+
+
+def test_a_break_of_a_helper_is_one_finding_with_all_its_calls(toy):
+    inner = toy.span(toy.text, "x * b")
+    calls = [toy.span(toy.text, "helper(x, b)"), toy.span(toy.text, "a.abs()")]
+    report = toy.report()
+    report.breaks = [
+        codes.make("FL103", inner, what="x", stack=(Frame("toy", c), Frame("helper", inner))) for c in calls
+    ]
+    view = toy.view(report=FileReport(toy.path, [report]))
+    (found,) = diagnostics.diagnostics(view)
+    assert [text_in(view, r.location.range) for r in found.related_information or ()] == ["helper(x, b)", "a.abs()"]
 
 
 @pytest.mark.parametrize(
@@ -231,16 +284,86 @@ def titles(view) -> list[str]:
 
 
 def test_lenses_of_a_compiled_function(toy, view):
-    assert titles(view) == ["2 graphs · 1 break · 2 kernels", "Open kernel", "Run"]
+    assert titles(view) == ["▶ Run", "2 graphs · ⚠ 1 break", "2 kernels", "C++", "IR"]
     lenses = code_lens.code_lenses(view)
     assert [lens.command.command for lens in lenses] == [  # type: ignore[union-attr]
-        "fuselens.server.openDocument", "fuselens.server.openKernel", "fuselens.server.runFunction",
+        "fuselens.server.runFunction", "fuselens.server.showPlace", "fuselens.server.openKernel",
+        "fuselens.server.openDocument", "fuselens.server.openDocument",
+    ]  # fmt: skip
+    cpp = str(ReportDocument(toy.uri, "toy", "cpp", "cpp", 0))
+    assert [lens.command.arguments for lens in lenses] == [  # type: ignore[union-attr]
+        [toy.uri, "toy"], [toy.uri, 5, 7], [toy.uri, "toy"], [toy.uri, "toy", cpp, 1], [toy.uri, "toy"],
     ]  # fmt: skip
     ours = code_lens.code_lenses(view, CLIENT_ACTIONS)
-    assert ours[0].command.command == "fuselens.openDocument"  # type: ignore[union-attr]
-    assert len({str(lens.data) for lens in ours}) == 3  # what each is resolved by
-    assert all(lens.command.arguments == [toy.uri, "toy"] for lens in lenses)  # type: ignore[union-attr]
+    assert ours[0].command.command == "fuselens.runFunction"  # type: ignore[union-attr]
+    assert ours[-1].command == lsp.Command(
+        "debug", "fuselens.debugFunction", ours[-1].command.tooltip, [toy.uri, "toy"]
+    )  # type: ignore[union-attr]
+    assert len({str(lens.data) for lens in ours}) == len(ours) == 6  # what each is resolved by
     assert all(text_in(view, lens.range) == "toy" for lens in lenses)
+
+
+def test_the_lens_of_breaks_leads_to_where_the_break_is_now(toy):
+    edited = toy.view(report=toy.file(), edits=((0, 0, "# one\n# two\n"),))
+    (shown,) = [
+        lens.command for lens in code_lens.code_lenses(edited) if lens.command and "break" in lens.command.title
+    ]
+    assert shown.arguments == [toy.uri, 7, 7]
+
+
+@pytest.mark.parametrize("kind", LENSES)
+def test_each_kind_of_lens_can_be_left_out(toy, kind):
+    seen = Observed("run", "toy.py")
+    seen.take(1, Event("times", toy.path, "toy", 4, graph=0, calls=2, seconds=1e-3, fastest=1e-6))
+    view = toy.view(report=toy.file(), observed=seen, definitions=SourceModule(toy.text, toy.path).all_functions)
+    every = code_lens.code_lenses(view, CLIENT_ACTIONS)
+    others = code_lens.code_lenses(view, CLIENT_ACTIONS, [other for other in LENSES if other != kind])
+    (gone,) = [lens for lens in every if lens not in others]
+    assert gone.data is not None and str(gone.data["lens"]).partition(":")[0] == kind
+    assert code_lens.code_lenses(view, CLIENT_ACTIONS, [kind]) == [gone]
+
+
+def test_above_a_helper_stands_what_it_was_compiled_in(toy):
+    report = toy.report()
+    graph = report.graphs[0]
+    product = toy.span(toy.text, "x * b")
+    graph.stages[0] = dataclasses.replace(graph.stages[0], lines=(*graph.stages[0].lines, Line(2, (product,))))
+    functions = SourceModule(toy.text, toy.path).all_functions
+    view = toy.view(report=FileReport(toy.path, [report]), definitions=functions)
+    found = code_lens.code_lenses(view)[-1]
+    assert text_in(view, found.range) == "helper"
+    assert found.command is not None
+    assert (found.command.title, found.command.arguments) == ("compiled in toy, line 4", [toy.uri, 3, 4])
+    both = [report, dataclasses.replace(report, function="other")]
+    assert titles(toy.view(report=FileReport(toy.path, both), definitions=functions))[-1] == (
+        "compiled in toy, line 4 and 1 more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "mark"),
+    [
+        ({"eager_seconds": 3.3, "compiled_seconds": 1.0}, "3.3× eager ✓"),
+        ({"eager_seconds": 30, "compiled_seconds": 1.0, "gradients_agree": True}, "30× eager ✓"),
+        ({"eager_seconds": 0.5, "compiled_seconds": 1.0}, "0.5× eager ✓"),
+        ({"eager_seconds": 1.0, "compiled_seconds": 1.0, "agrees": False}, "✗ differs"),
+        ({"eager_seconds": 1.0, "compiled_seconds": 1.0, "gradients_agree": False}, "✗ gradients differ"),
+        ({"eager_seconds": 2.0, "compiled_seconds": 1.0, "agrees": False, "repeatable": False},
+         "2.0× eager (random, not compared)"),
+        ({"compiled": False}, "not compiled"),
+        ({"error": codes.make("FL909"), "agrees": False}, "✗ not run"),
+        ({"agrees": False, "detail": "cancelled"}, ""),
+    ],
+)  # fmt: skip
+def test_the_lens_keeps_the_last_run(toy, changes, mark):
+    result = RunResult(**{"function": "toy", "agrees": True, "detail": "", **changes})
+    file = toy.file()
+    file.functions[0].fingerprint = "now"
+    shown = titles(toy.view(report=file, runs={"toy": KeptRun(result, "now")}))[0]
+    assert shown == (f"▶ Run · {mark}" if mark else "▶ Run")
+    for kept, edits in ((KeptRun(result, "before"), ()), (KeptRun(result, "now"), ((0, 0, "\n"),))):
+        shown = titles(toy.view(report=file, runs={"toy": kept}, edits=edits))[0]
+        assert shown == (f"▶ Run · {mark} · stale" if mark else "▶ Run")
 
 
 @pytest.mark.parametrize(
@@ -257,10 +380,10 @@ def test_lenses_before_a_report(toy, changes, title):
 
 def test_lenses_stay_and_say_stale(toy):
     edited = toy.view(report=toy.file(), edits=((0, 0, "\n"),))
-    assert titles(edited)[0] == "2 graphs · 1 break · 2 kernels · stale"
+    assert titles(edited)[1] == "2 graphs · ⚠ 1 break · stale"
     assert text_in(edited, code_lens.code_lenses(edited)[0].range) == "toy"
     failed = toy.view(report=toy.file(), failures=(codes.make("FL902"),))
-    assert titles(failed)[0].endswith(" · stale")
+    assert titles(failed)[1].endswith(" · stale")
 
 
 def test_a_function_without_example_inputs_says_so(toy):
@@ -271,7 +394,8 @@ def test_a_function_without_example_inputs_says_so(toy):
 def test_no_kernel_no_lens_for_it(toy):
     report = toy.report()
     report.graphs = report.graphs[1:]
-    assert titles(toy.view(report=FileReport(toy.path, [report]))) == ["1 graph · 1 break · 1 kernel", "Run"]
+    report.graphs[0].kernels = []
+    assert titles(toy.view(report=FileReport(toy.path, [report]))) == ["▶ Run", "1 graph · ⚠ 1 break", "IR"]
 
 
 def test_one_group_of_lenses_per_function(toy):
@@ -351,8 +475,8 @@ def test_hover_on_the_name_is_a_summary(toy, view):
     assert text is not None
     assert "**toy** — 2 graphs · 1 break · 2 kernels" in text
     assert "line 6: graph break" in text
-    assert "| build | 50.0 ms |" in text
-    assert "| **total** | **53.0 ms** |" in text  # build.cpp is part of build
+    assert "Compiled in 53.0 ms: build 50.0 ms, capture 2.0 ms, load 1.0 ms" in text  # build.cpp is part of build
+    assert "Guards: 1 on `a` · 1 on `scale` · 1 on globals and torch's state" in text
     assert "[cpp](fuselens://report/toy/graph0/cpp.cpp?file=file%3A%2F%2F%2Fproject%2Ftoy.py)" in text
 
 
@@ -361,8 +485,8 @@ def test_a_measured_total_is_used(toy):
     report.timings.append(Timing("total", 0.5))
     text = hovered(toy.view(report=FileReport(toy.path, [report])), at(toy, "toy("))
     assert text is not None
-    assert "| **total** | **500.0 ms** |" in text
-    assert "| total |" not in text
+    assert "Compiled in 500.0 ms: build" in text
+    assert "total" not in text
 
 
 def test_hover_excerpt_is_plain_and_cut(toy):
@@ -374,8 +498,8 @@ def test_hover_excerpt_is_plain_and_cut(toy):
     report = Report("toy", toy.path, graphs=[graph])
     text = hovered(toy.view(report=FileReport(toy.path, [report])), at(toy, "x = a"))
     assert text is not None
-    assert "```text\nt0 = x\nt1 = x\n" in text
-    assert "… 8 more lines\n```" in text
+    assert "```fuselens-loop\nt0 = x\nt1 = x\n" in text
+    assert "t6 = x\n… 13 more lines\n```" in text  # eight rows
 
 
 def test_hover_tells_what_a_line_saves_and_where_memory_peaks(toy):
@@ -393,14 +517,14 @@ def test_hover_on_a_parameter_shows_its_guards(toy, view):
     assert text is not None
     assert "`f32[n]`" in text
     assert "`n` = `a.size(0)` (2 … ∞, example 128)" in text
-    assert "a is float32 on cpu  # line 5" in text
+    assert "- `a is no float32[*] on cpu, or requires a gradient` — guard `a: float32[*] on cpu`, line 5" in text
     assert "scale" not in text
 
 
 def test_hover_on_a_scalar_parameter(toy, view):
     text = hovered(view, at(toy, "scale=2.0"))
     assert text is not None
-    assert "scale == 2.0" in text
+    assert "- `scale ≠ 2.0` — guard `scale == 2.0`" in text
 
 
 def test_hover_on_a_parameter_without_guards(toy, view):
@@ -412,26 +536,31 @@ def test_hover_on_a_parameter_without_guards(toy, view):
 def test_hover_on_a_body_line(toy, view):
     text = hovered(view, at(toy, "x = a"))
     assert text is not None
-    assert "`x: f32[n]`" in text
-    assert "**graph 0** → `fused_0 (cpp, forward pointwise: abs, add, div; reads 4.0 KiB, writes 2.0 KiB)`" in text
+    assert "`x: f32[n]` (stride (1), cpu) → `fused_0` (C++, 4 KiB in, 2 KiB out) in graph 0" in text
     assert "t0[i] = a[i] / (abs(a[i]) + 1)" in text  # the fused loop IR of this line …
     assert "s += b[j]" not in text  # … and not of others
-    assert "✓ taken: `loop0 + loop1`: saves 4096 bytes" in text
+    assert "not fused with line 6: different sizes \\<n\\>" in text
     assert "graph1" not in text
-    assert "fuse.loop?file=file%3A%2F%2F%2Fproject%2Ftoy.py#L4)" in text  # links lead to the line there
+    assert (
+        "[Loops](fuselens://report/toy/graph0/fuse.loop?file=file%3A%2F%2F%2Fproject%2Ftoy.py#L4)" in text
+    )  # at the line there
+    assert "[Kernel](fuselens://report/toy/graph0/cpp.cpp?file=file%3A%2F%2F%2Fproject%2Ftoy.py#L1)" in text
+    (line,) = re.findall(r"\[Why not fused\]\(fuselens://report/toy/summary.txt\S*#L(\d+)\)", text)
+    assert "refused: loop1 + loop2" in summary.explain(toy.report()).splitlines()[int(line) - 1]
+    assert "Peek" not in text  # this client has no command for it
 
 
 def test_hover_escapes_user_text(toy, view):
     text = hovered(view, at(toy, "if b.sum"))
     assert text is not None
-    assert "different sizes \\<n\\>" in text
+    assert "not fused with line 5: different sizes \\<n\\>" in text
     assert "no kernel of its own" in text
 
 
 def test_hover_on_an_inlined_helper_line(toy, view):
     text = hovered(view, at(toy, "x * b"))
     assert text is not None
-    assert "**graph 1** → `fused_1" in text
+    assert "`fused_1` (C++) in graph 1" in text
 
 
 def test_hover_on_a_used_name_shows_where_it_was_bound_last(toy, view):
@@ -462,8 +591,10 @@ def test_hover_after_edits_follows_the_line_and_says_stale(toy):
 def test_hover_links_as_commands(toy, view):
     text = hovered(view, at(toy, "x = a"), commands=True)
     assert text is not None
-    argument = text.split("(command:fuselens.openDocument?")[2].split(")")[0]
-    assert json.loads(unquote(argument)) == [toy.uri, "toy", str(ReportDocument(toy.uri, "toy", "fuse", "loop", 0)), 4]
+    loops = text.split("[Loops](command:fuselens.openDocument?")[1].split(")")[0]
+    assert json.loads(unquote(loops)) == [toy.uri, "toy", str(ReportDocument(toy.uri, "toy", "fuse", "loop", 0)), 4]
+    peek = text.split("[Peek stages](command:fuselens.peekStages?")[1].split(")")[0]
+    assert json.loads(unquote(peek)) == [toy.uri, 4, 4]
 
 
 def test_a_line_of_many_functions_is_attributed(toy):
@@ -476,10 +607,78 @@ def test_a_line_of_many_functions_is_attributed(toy):
 
 def test_long_guard_lists_are_cut(toy):
     report = toy.report()
-    report.guards = [Guard("EQUALS", f"a[{i}]", f"a[{i}] == {i}", "a") for i in range(40)]
+    report.guards = [Guard("SHAPE", "a", f"a.shape[0] % {i} == 0", ("a",)) for i in range(40)]
     text = hovered(toy.view(report=FileReport(toy.path, [report])), at(toy, "a: "))
     assert text is not None
-    assert "# and 28 more" in text
+    assert "- and 32 more" in text
+
+
+def test_guards_on_what_a_parameter_holds_are_one_line(toy):
+    report = toy.report()
+    tensors = [Guard("TENSOR", f"a.layers[{i}].weight", f"a.layers[{i}].weight: float32[2]", ("a",)) for i in range(12)]
+    hooks = [Guard("HOOKS", f"a.layers[{i}]._hooks", f"no hooks in a.layers[{i}]._hooks", ("a",)) for i in range(30)]
+    report.guards = [Guard("TYPE", "a", "type(a) is Model", ("a",)), *tensors, *hooks, *report.guards[2:]]
+    text = hovered(toy.view(report=FileReport(toy.path, [report])), at(toy, "a: "))
+    assert text is not None
+    rows = text.split("Compiled again when\n")[1].split("\n")
+    assert rows == [
+        "- `type(a) is not Model` — guard `type(a) is Model`",
+        "- one of 12 tensors in it gets another dtype, device or size, or one of 30 attributes, types and hooks in it changes",
+    ]
+    text = hovered(toy.view(report=FileReport(toy.path, [report])), at(toy, "toy("))
+    assert text is not None
+    held = "12 on tensors and 30 on attributes of modules and other objects"
+    assert f"Guards: 1 on `a` · {held} · 1 on globals and torch's state" in text
+
+
+def test_kernels_of_the_layers_of_a_model_are_one_row(toy):
+    line = toy.span(toy.text, "a / (a.abs() + 1)")
+    other = toy.span(toy.text, "b * -1")
+    kernels = [
+        Kernel(f"{name}_{i}", "cpp", phase, "pointwise", ("gelu",), spans, 1024 * (i + 1), 1024)
+        for name, phase, spans in (
+            ("add_norm", "forward", (line, other)),
+            ("gelu", "forward", (line,)),
+            ("gelu_backward", "backward", (line,)),
+            ("sum_backward", "backward", (line, other)),
+        )
+        for i in range(12)
+    ]
+    calls = [
+        Decision("FL401", "extern", "aten.mm.default", "the library is better", line, {"operator": "aten.mm.default"})
+    ] * 24
+    report = Report("toy", toy.path, graphs=[Graph(0, "toy", None, 1, kernels=kernels, decisions=calls)])
+    text = hovered(toy.view(report=FileReport(toy.path, [report])), at(toy, "x = a"))
+    assert text is not None
+    assert text.split("\n\n")[0].split("\n") == [
+        "- 12 × `gelu` (C++, ≤ 12 KiB in, 1 KiB out)",  # it is of this line alone
+        "- 12 × `add_norm` (C++, ≤ 12 KiB in, 1 KiB out)",
+        "- in the backward: 12 × `gelu_backward`, 12 × `sum_backward`",
+        "- by a library: 24 × `aten.mm`",
+    ]
+    assert "fused with line 7" in text
+
+
+def test_a_hover_fits_on_a_screen(toy):
+    """However much became of a line."""
+    line, branch = toy.span(toy.text, "a / (a.abs() + 1)"), toy.span(toy.text, "b.sum() < 0")
+    names = [f"{a}{b}" for a in "abcdefgh" for b in "klmnopq"]
+    kernels = [
+        Kernel(f"{name}_{i}", "cpp", phase, "pointwise", ("x",), (line,), 1, 1)
+        for name in names for phase in ("forward", "backward") for i in range(3)
+    ]  # fmt: skip
+    decisions = [
+        Decision(code, "refused", f"buf{i} + {name}", f"reason {name}", line, {"bytes": i}, branch)
+        for code in ("FL310", "FL401", "FL411", "FL415") for name in names for i in range(2)
+    ]  # fmt: skip
+    loops = "kernel ak_0 [i0 < 1]\n" + "    t0 = x  # toy.py:5:9\n" * 500
+    stages = [Stage("fuse", "loop", loops, tuple(Line(i, (line,)) for i in range(1, 501)))]
+    shapes = [Shape(name, line, Tensor("float32", ("2",))) for name in names]
+    graphs = [Graph(k, "toy", None, 1, stages=stages, kernels=kernels, decisions=decisions) for k in range(5)]
+    report = Report("toy", toy.path, graphs=graphs, shapes=shapes)
+    text = hovered(toy.view(report=FileReport(toy.path, [report])), at(toy, "x = a"), commands=True)
+    assert text is not None
+    assert len([row for row in text.split("\n") if row and not row.startswith("```")]) <= 25
 
 
 # --- documents -------------------------------------------------------------------------------------------------------
@@ -492,7 +691,7 @@ def test_every_listed_document_has_content(view):
         ("guards", "guards", "plaintext"),
         ("graph 0 · capture", "graph", "python"),
         ("graph 0 · fuse", "loop", "fuselens-loop"),
-        ("graph 0 · cpp", "kernel", "cpp"),
+        ("graph 0 · cpp", "kernel", "fuselens-cpp"),
         ("graph 1 · fuse", "loop", "fuselens-loop"),
     ]
     for item in found:
@@ -626,3 +825,34 @@ def test_an_empty_report_is_explained():
     assert "n ≤ 9 = x" in summary.guards(
         Report("f", "/p.py", guards=[Guard("EQUALS", "x", "x == 1")], symbols=[Symbol("n", "x", None, None, 9)])
     )
+
+
+def test_breaks_of_one_with_are_one_finding(toy) -> None:
+    """The call that makes the context manager is the cause; that it is entered and left eagerly follows."""
+    report = toy.report()
+    made, entered = toy.span(toy.text, "(a.abs() + 1)"), toy.span(toy.text, "x = a / (a.abs() + 1)")
+    report.breaks = [
+        codes.make("FL118", made, what="open"),
+        codes.make("FL113", entered, what="open(…)", why="it is C"),
+        codes.make("FL118", entered, what="TextIOWrapper.__exit__"),
+        codes.make("FL102", entered, what="x.item()"),
+    ]
+    shown = diagnostics.diagnostics(toy.view(report=FileReport(toy.path, [report])))
+    assert [str(d.code) for d in shown] == ["FL118", "FL102"]
+    related = [r.message for r in shown[0].related_information or ()]
+    assert [message.split("`")[1] for message in related] == ["with open(…)", "TextIOWrapper.__exit__"]
+
+
+def test_code_in_a_functions_hover_has_no_marks_of_markdown(toy) -> None:
+    report = toy.report()
+    report.breaks = [codes.make("FL101", toy.span(toy.text, "b.sum() < 0"), what="b.sum() < 0")]
+    text = hovered(toy.view(report=FileReport(toy.path, [report])), at(toy, "toy("))
+    assert text is not None and "`b.sum() < 0` branches" in text
+
+
+def test_a_break_inside_another_call_is_a_finding_of_its_own(toy) -> None:
+    report = toy.report()
+    outer, inner = toy.span(toy.text, "a / (a.abs() + 1)"), toy.span(toy.text, "(a.abs() + 1)")
+    report.breaks = [codes.make("FL118", inner, what="open"), codes.make("FL103", outer, what="print")]
+    shown = diagnostics.diagnostics(toy.view(report=FileReport(toy.path, [report])))
+    assert [str(d.code) for d in shown] == ["FL118", "FL103"]

@@ -40,7 +40,12 @@ async def test_every_capability_is_announced(editor):
     assert all((has.document_highlight_provider, has.document_symbol_provider, has.folding_range_provider))
     assert all((has.document_link_provider, has.workspace_symbol_provider, has.inlay_hint_provider))
     assert has.code_lens_provider.resolve_provider
-    assert set(has.code_action_provider.code_action_kinds) == {"quickfix", "source.fixAll.fuselens", "fuselens.open"}
+    assert set(has.code_action_provider.code_action_kinds) == {
+        "quickfix",
+        "refactor.rewrite",
+        "source.fixAll.fuselens",
+        "fuselens.open",
+    }
     assert has.workspace.text_document_content.schemes == ("fuselens",)
 
 
@@ -88,6 +93,13 @@ async def test_highlights(editor, compiled):
     line = next(n for n, content in enumerate(text.split("\n")) if "load a" in content)
     params = lsp.DocumentHighlightParams(lsp.TextDocumentIdentifier(uri), lsp.Position(line, 0))
     assert line in [h.range.start.line for h in await editor.client.text_document_document_highlight_async(params)]
+
+
+async def test_a_client_that_colours_lines_itself_gets_no_highlights(new_editor, tmp_path):
+    editor = new_editor()
+    await editor.start(tmp_path, {"highlights": False})
+    assert editor.initialized.capabilities.document_highlight_provider is None
+    await editor.stop()
 
 
 async def test_outline_of_documents(editor, compiled):

@@ -21,9 +21,10 @@ def codes(found: Sequence[lsp.Diagnostic]) -> list[object]:
     return [d.code for d in found if not str(d.code).startswith("FL4")]
 
 
-async def test_a_long_file_does_not_hold_up_another(editor, tmp_path, good):
-    """Three megabytes of data between functions: requests about other files are answered meanwhile."""
-    long = HEAD + "DATA = [\n" + "    (1, 2.5, 'three', {'four': 5}),\n" * 90_000 + "]\n\n\n" + F
+@pytest.mark.parametrize("lines", [25_000, pytest.param(90_000, marks=pytest.mark.sweep)])
+async def test_a_long_file_does_not_hold_up_another(editor, tmp_path, good, lines):
+    """Megabytes of data between functions: requests about other files are answered meanwhile."""
+    long = HEAD + "DATA = [\n" + "    (1, 2.5, 'three', {'four': 5}),\n" * lines + "]\n\n\n" + F
     other, _ = await editor.open(tmp_path / "other.py", good)
     path = tmp_path / "long.py"
     path.write_text(long)
@@ -105,7 +106,7 @@ async def test_a_disk_that_takes_nothing(new_editor, tmp_path):
     try:
         file, found = await editor.open(tmp_path / "full.py", HEAD + F)
         assert "FL103" in codes(found)
-        assert (await file.titles())[0].startswith("2 graphs")
+        assert (await file.titles())[1].startswith("2 graphs")
         found = await file.save(HEAD + F.replace("    print(y)\n", ""))
         assert "FL103" not in codes(found)
         await editor.until(lambda: prevented(editor.diagnostics[file.uri].diagnostics), 20)
@@ -113,7 +114,7 @@ async def test_a_disk_that_takes_nothing(new_editor, tmp_path):
         resource.prlimit(worker, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         await file.save()
         async with asyncio.timeout(60):
-            while "1 kernel" not in (await file.titles())[0]:
+            while "1 kernel" not in await file.titles():
                 await asyncio.sleep(0.05)
         assert not prevented(editor.diagnostics[file.uri].diagnostics)
         file.close()
@@ -133,5 +134,5 @@ async def test_a_hundred_saves_in_a_second(editor, tmp_path):
     found = await file.save(HEAD + F.replace("    print(y)\n", ""))
     await editor.until(lambda: codes(editor.diagnostics[file.uri].diagnostics) == [], 60)
     del found
-    assert (await file.titles())[0].startswith("1 graph ")
+    assert (await file.titles())[1].startswith("1 graph")
     file.close()

@@ -55,7 +55,7 @@ async def test_verified_fixes_are_preferred(new_editor: Any, tmp_path: Path):
     try:
         file, found = await editor.open(tmp_path / "file.py", FILE)
         (branch,) = [d for d in found if d.code == "FL101"]
-        await editor.until(lambda: "trying out fixes of file.py" in messages())
+        await editor.until(lambda: any("trying out fixes of file.py" in m for m in messages()))
         await editor.until(lambda: messages()[-1] == "ready", 120)
         context = lsp.CodeActionContext([branch], [lsp.CodeActionKind.QuickFix])
         parameters = lsp.CodeActionParams(file.identifier, branch.range, context)
@@ -90,6 +90,9 @@ class Client:
 
     async def settled(self, path: str) -> tuple[Settings, Environment]:
         return self.settings, Environment("python")
+
+    def of(self, path: str) -> Settings:
+        return self.settings
 
 
 async def settle() -> None:

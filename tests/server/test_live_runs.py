@@ -326,7 +326,7 @@ async def test_the_editor_shows_the_last_run(new_editor: Any, tmp_path: Path):
                 break
             await asyncio.sleep(0.1)
         assert any(t.startswith("last run: 30 calls · 1 recompile · ") for t in titles), titles
-        assert "1 graph" in titles[0]
+        assert "1 graph" in titles[1]
         assert "Seen in last run: `y`: `f32[3]`, `f32[" in (await file.hover("y = x") or "")
         assert "Seen in last run: `f32[3]`, `f32[4]`" in (await file.hover("x, *") or "")
         assert "**Last run**: 30 calls · 1 recompile" in (await file.hover("f(x, *") or "")

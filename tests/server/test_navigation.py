@@ -112,6 +112,21 @@ def test_a_kernels_head_gives_way_to_the_lines_of_the_expression(toy):
 # --- from a document ---------------------------------------------------------------------------------------------------
 
 
+def test_all_expressions_of_a_line_lead_to_one_stage(toy):
+    """The second one is part of a C++ line that names the first alone: it leads to that line, not to the loops."""
+    whole, part = toy.span(toy.text, "a / (a.abs() + 1)"), toy.span(toy.text, "a.abs()")
+    stages = [
+        Stage("fuse", "loop", "loop\nabs\ndiv\n", (Line(2, (part,)), Line(3, (whole,)))),
+        Stage("cpp", "cpp", "void k()\nout = v;\n", (Line(2, (whole,)),)),
+    ]
+    kernels = [Kernel("k", "cpp", "forward", "pointwise", (), (whole,))]
+    graph = Graph(0, "toy", None, 2, stages=stages, kernels=kernels)
+    view = toy.view(report=FileReport(toy.path, [Report("toy", toy.path, graphs=[graph])]))
+    for needle in ("/ (a", ".abs()"):
+        found = navigation.kernel_lines(view, position(view, needle), names=True).locations
+        assert described(view, found) == [("cpp0", "out = v;")]
+
+
 def test_a_line_of_a_document_leads_to_the_source(view):
     targets = navigation.user_lines(view, FUSE, 4)
     assert described(view, targets.locations) == [("toy.py", "a / (a.abs() + 1)")]

@@ -244,7 +244,10 @@ async def test_a_notebook_in_an_editor(editor, tmp_path):
     assert (called.location.uri, called.location.range.start) == (book.uris[2], lsp.Position(2, 8))
 
     lenses = [await book.client.text_document_code_lens_async(lsp.CodeLensParams(book.identifier(k))) for k in range(4)]
-    assert [bool(found) for found in lenses] == [False, False, True, False]
+    assert [bool(found) for found in lenses] == [False, False, True, True]
+    (helper,) = lenses[3]
+    assert helper.command.title.startswith("compiled in ") and "line" not in helper.command.title
+    assert await editor.execute(helper.command.command, *helper.command.arguments) == book.uris[2]
     assert {lens.range.start.line for lens in lenses[2]} == {1}
     hover = await book.client.text_document_hover_async(lsp.HoverParams(book.identifier(2), lsp.Position(2, 5)))
     assert hover is not None

@@ -30,7 +30,7 @@ async def test_preview(editor, tmp_path):
     found = await editor.published(file.uri, lambda: asking.append(asyncio.create_task(show)))
     assert await asking[0] and codes(found) == ["FL921"]
     titles = await file.titles()
-    assert titles[0].startswith("1 graph") and titles[-1] == "End preview" and "Run" in titles
+    assert titles[:2] == ["▶ Run", "1 graph"] and "End preview" in titles
     ran = await editor.execute("fuselens.server.run", file.uri, "net")
     assert ran["agrees"] if isinstance(ran, dict) else ran.agrees
     assert codes(await file.save(TEXT.replace("    net(x)\n", "    net(x).sum().backward()\n"))) == ["FL921"]

@@ -256,7 +256,7 @@ async def test_wrong_answers_of_the_client_count_as_refusals(wire):
             assert (await wire.answer(1))["result"] == []
             wire.send("workspace/didChangeConfiguration", {"settings": None})
     told = await wire.receive()
-    assert told["params"]["message"] == "fuselens.timeout: expected float, got 'soon'"
+    assert told["params"]["message"] == 'fuselens.timeout is "soon", but takes a number. Used instead: 60.'
 
 
 async def test_settings_of_clients_that_cannot_be_asked(wire, tmp_path):
@@ -277,7 +277,29 @@ async def test_settings_of_clients_that_cannot_be_asked(wire, tmp_path):
         wire.send("textDocument/codeLens", {"textDocument": {"uri": path.as_uri()}}, id=str(settings))
         assert len((await wire.answer(str(settings)))["result"]) == lenses, settings
     wire.send("workspace/didChangeConfiguration", {"settings": {"fuselens": {"memoryLimit": "all"}}})
-    assert (await wire.receive())["params"]["message"] == "fuselens.memoryLimit: expected int, got 'all'"
+    assert (await wire.receive())["params"]["message"] == (
+        'fuselens.memoryLimit is "all", but takes a whole number. Used instead: 8192.'
+    )
+
+
+async def test_what_is_wrong_with_settings_is_told_once(wire):
+    """All of it in one message; again only where it is something else."""
+    await wire.begin()
+    wrong = {"timeout": [], "memoryLimit": 1.5, "target": "tpu", "codeLens": "yes", "allowedFolders": {}, "live": None}
+    for settings in (wrong, wrong, wrong | {"warmFiles": 0}, wrong):
+        wire.send("workspace/didChangeConfiguration", {"settings": settings})
+    wire.send("workspace/symbol", {"query": ""}, id=1)
+    told = []
+    while (message := await wire.receive()).get("id") != 1:
+        told += [message["params"]["message"]] if message.get("method") == "window/showMessage" else []
+    first, second = told
+    assert "fuselens.timeout is [], but takes a number. Used instead: 60." in first
+    assert "fuselens.memoryLimit is 1.5, but takes a whole number. Used instead: 8192." in first
+    assert 'fuselens.target is "tpu"' in first
+    assert "Used instead: auto." in first
+    assert 'fuselens.codeLens is "yes", but takes true or false. Used instead: true.' in first
+    assert "fuselens.allowedFolders is {}, but takes a list. Used instead: no folder." in first
+    assert second == "fuselens.warmFiles is 0, but takes true or false. Used instead: true."
 
 
 async def test_cancelled_requests_are_answered_as_cancelled(wire, tmp_path):

@@ -113,7 +113,7 @@ async def test_clients_that_cannot_be_told_are_pushed(editor):
 async def test_lenses_of_clients_that_resolve(puller, tmp_path, good):
     file = await show(puller, tmp_path / "lenses.py", good)
     lenses = await file.lenses()
-    assert [lens.command for lens in lenses] == [None] * 3
+    assert [lens.command for lens in lenses] == [None] * 5
     resolved = [await puller.client.code_lens_resolve_async(lens) for lens in lenses]
-    assert [lens.command.title for lens in resolved][1:] == ["Open kernel", "Run"]
+    assert [lens.command.title for lens in resolved][::2] == ["▶ Run", "4 kernels", "IR"]
     file.close()

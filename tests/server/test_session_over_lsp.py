@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -31,7 +32,9 @@ async def test_capabilities(editor):
     assert set(capabilities.execute_command_provider.commands) == {
         "fuselens.server.run", "fuselens.server.documents", "fuselens.server.restartWorker", "fuselens.server.explain",
         "fuselens.server.openDocument", "fuselens.server.openKernel", "fuselens.server.runFunction",
-        "fuselens.server.check", "fuselens.server.fixAll", "fuselens.server.preview",
+        "fuselens.server.check", "fuselens.server.fixAll", "fuselens.server.preview", "fuselens.server.showPlace",
+        "fuselens.server.compare", "fuselens.server.functions", "fuselens.server.firstLine", "fuselens.server.values",
+        "fuselens.server.markDynamic",
     }  # fmt: skip
 
 
@@ -41,8 +44,7 @@ async def test_open_shows_everything(editor, tmp_path, good):
     assert [file.at(d.range) for d in broken] == ["b.sum() < 0"]
     assert editor.diagnostics[file.uri].version == 1
     titles = await file.titles()
-    assert "1 break" in titles[0]
-    assert {"Open kernel", "Run"} <= set(titles)
+    assert titles == ["▶ Run", "3 graphs · ⚠ 1 break", "4 kernels", "C++", "IR"]
     hints = await file.hints()
     assert ": f32[8]" in [h.label for h in hints]
     on_line = await file.hover("x = a")
@@ -100,14 +102,14 @@ async def test_edits_shift_what_is_shown(editor, tmp_path, good):
     await editor.published(file.uri, lambda: file.insert(1, "# a comment 😀\n\n"))
     after = await file.lenses()
     assert [lens.range.start.line for lens in after] == [lens.range.start.line + 2 for lens in before]
-    assert after[0].command.title.endswith(" · stale")
+    assert after[1].command.title.endswith(" · stale")
     assert [h.position.line for h in await file.hints()] == [h.position.line + 2 for h in hints]
     hover = await file.hover("x = a")
     assert hover is not None
     assert "the file has changed since" in hover
     found = await file.save()
     assert [file.at(d.range) for d in found if d.code == "FL101"] == ["b.sum() < 0"]
-    assert not (await file.titles())[0].endswith("stale")
+    assert not (await file.titles())[1].endswith("stale")
     file.close()
 
 
@@ -183,6 +185,9 @@ async def test_commands(editor, tmp_path, good):
     assert plain["function"] == "toy"
     assert plain["agrees"] is True, plain
     assert plain["error"] is None
+    assert re.fullmatch(r"▶ Run · \d+(\.\d)?× eager ✓", (await file.titles())[0])  # kept until the function changes
+    await file.save(good.replace("b * -1", "b * -2"))
+    assert (await file.titles())[0].endswith(" ✓ · stale")
     assert (await editor.execute("fuselens.server.explain", file.uri, "toy")).startswith("toy — ")
     for command, arguments in (
         ("fuselens.server.explain", (file.uri, "none")),
@@ -224,12 +229,15 @@ async def test_an_edited_finding_vanishes_without_a_save(editor, tmp_path, good)
 
 
 async def test_progress_of_a_slow_check(editor, tmp_path, good):
-    editor.progress.clear()
+    before = set(editor.progress)  # one of these may still end
     file, _ = await editor.open(tmp_path / "slow.py", "import time\nclass Slow:\n    time.sleep(1.5)\n" + good)
-    await editor.until(lambda: any("end" in str(p) for p in editor.progress))
-    kinds = [p.kind if not isinstance(p, dict) else p["kind"] for p in editor.progress]
-    assert kinds[0] == "begin"
-    assert kinds[-1] == "end"
+
+    def told() -> list[list[str]]:
+        return [kinds for token, kinds in editor.progress.items() if token not in before]
+
+    await editor.until(lambda: any("end" in kinds for kinds in told()))
+    for kinds in told():
+        assert (kinds[0], kinds[-1]) == ("begin", "end")
     file.close()
 
 
@@ -240,7 +248,7 @@ async def test_worker_killed_in_mid_check_is_retried(editor, tmp_path, good):
     await asyncio.sleep(0.5)
     os.kill(pid, signal.SIGKILL)
     assert codes(await saving) == ["FL101"]
-    assert editor.worker_pids() != [pid]
+    await editor.until(lambda: pid not in editor.worker_pids())  # on a busy machine the killed take a while to die
     file.close()
 
 
@@ -390,7 +398,7 @@ async def test_configuration_chooses_the_interpreter(new_editor, tmp_path, good)
     file, found = await editor.open(tmp_path / "configured.py", good)
     assert codes(found) == ["FL914"]
     assert str(tmp_path / "none/python") in found[0].message
-    assert editor.shown == ["fuselens.timeout: expected float, got 'soon'"]
+    assert editor.shown == ['fuselens.timeout is "soon", but takes a number. Used instead: 60.']
     editor.configuration = {"interpreter": None}
     changed = lsp.DidChangeConfigurationParams(settings=None)
     found = await editor.published(file.uri, lambda: editor.client.workspace_did_change_configuration(changed))

@@ -107,6 +107,19 @@ def test_foldings(text, folded):
     assert sorted((f.start_line, f.end_line) for f in found) == sorted(folded)
 
 
+def test_what_every_kernel_file_has_is_folded_like_imports():
+    text = (
+        CPP.replace("// kernel0:", "\n// kernel0:")
+        + "\nunion Value { long integer; };\nstruct More {\n};\n\n// Host program of g.\n"
+    )
+    lines = text.split("\n")
+    first = next(n for n, line in enumerate(lines, 1) if line.startswith("// kernel0"))
+    stage = Stage("cpp", "cpp", text, (Line(first + 2, (Span("toy.py", 5, 8, 5, 9),)), Line(first, ())))
+    found = list(outline.preludes(SourceText(text), stage))
+    assert {f.kind for f in found} == {lsp.FoldingRangeKind.Imports}
+    assert [(lines[f.start_line][:7], lines[f.end_line]) for f in found] == [("typedef", "};"), ("union V", "};")]
+
+
 def test_symbols_are_within_their_ranges():
     text = SourceText("# 😀 é\n" + LOOP)
     for block in outline.outline(text, "loop"):

@@ -73,7 +73,7 @@ async def test_a_run_after_a_check_builds_nothing(new_editor: Any, tmp_path: Pat
     try:
         file, found = await editor.open(tmp_path / "file.py", FILE)
         assert [d.code for d in found if not d.code.startswith("FL4")] == ["FL101"]
-        await editor.until(lambda: "building kernels of file.py" in messages())
+        await editor.until(lambda: any("building kernels of file.py" in m for m in messages()))
         await editor.until(lambda: messages()[-1] == "ready", 120)
         built, kept = log.read_text(), sorted(cache.rglob("*"))
         assert built
@@ -171,6 +171,9 @@ class Client:
 
     async def settled(self, path: str) -> tuple[Settings, Environment]:
         return self.settings, Environment("python")
+
+    def of(self, path: str) -> Settings:
+        return self.settings
 
     def publish(self, document: Document) -> None:
         self.published.append(document)

@@ -85,6 +85,7 @@ class World:
         self.auditor.files.append(file)
         if wait:
             await self.editor.until(lambda: self.refreshes > before or file.uri in self.editor.diagnostics, 90)
+            await self.until(file, lambda found: not any(d.data and d.data.get("predicted") for d in found))
         return file
 
     async def pull(self, file: Any, previous: str | None = None) -> Any:
@@ -115,9 +116,15 @@ class World:
         await self.until_found(file, lambda d: d.code == code)
 
     async def until_found(self, file: Any, wanted: Callable[[lsp.Diagnostic], bool]) -> lsp.Diagnostic:
+        found = await self.until(file, lambda items: any(map(wanted, items)))
+        return next(filter(wanted, found))
+
+    async def until(self, file: Any, wanted: Callable[[list[lsp.Diagnostic]], bool]) -> list[lsp.Diagnostic]:
+        """What is said about a file, once that is as ``wanted``."""
         for _ in range(900):
-            if found := [d for d in (await self.pull(file)).items if wanted(d)]:
-                return found[0]
+            found = list((await self.pull(file)).items)
+            if wanted(found):
+                return found
             await asyncio.sleep(0.1)
         raise AssertionError("it was not found")
 

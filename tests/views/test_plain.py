@@ -34,7 +34,7 @@ REPORT = FileReport(
     "/a.py",
     [
         Report(
-            "f", "/a.py", A, breaks=[FINDING], guards=[Guard("IS", "x", "x is y", span=None), Guard("IS", "z", "", "", B, 2.5)],
+            "f", "/a.py", A, breaks=[FINDING], guards=[Guard("IS", "x", "x is y", span=None), Guard("IS", "z", "", ("z",), B, 2.5)],
             graphs=[
                 Graph(
                     0, "f", None, 3,

@@ -52,7 +52,7 @@ def toy_report() -> Report:
             "FL101", CONDITION, stack=(outer, inner), mode="fullgraph=False", cost="2 graphs", what="b.sum() < 0"
         )
     ]
-    report.guards = [Guard("TENSOR", "a", "a is float32[n]", "a", CONDITION)]
+    report.guards = [Guard("TENSOR", "a", "a is float32[n]", ("a",), CONDITION)]
     report.shapes = [Shape("x", Span("/w/toy.py", 2, 4, 2, 5), Tensor("float32", ("n",)))]
     report.symbols = [Symbol("n", "a.shape[0]", 16, 2, None)]
     report.timings = [Timing("capture", 0.0015), Timing("build.cpp", 0.05)]

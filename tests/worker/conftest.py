@@ -33,6 +33,7 @@ class Client:
         self.errors = bytearray()
         self.events: queue.Queue[wire.Event | None] = queue.Queue()
         self.progress: list[wire.Event] = []
+        self.starting: list[str] = []  # what it said before it was ready
         self.ready: wire.Event | None = None
         self._next = 0
         threading.Thread(target=self._read, daemon=True).start()
@@ -41,7 +42,10 @@ class Client:
     def _read(self) -> None:
         assert self.process.stdout is not None
         while (event := wire.read(self.process.stdout, wire.Event)) is not None:
-            self.events.put(event)
+            if event.kind == "starting":
+                self.starting.append(event.message)
+            else:
+                self.events.put(event)
         self.events.put(None)
 
     def _drain(self) -> None:

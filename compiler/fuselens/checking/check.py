@@ -176,6 +176,15 @@ def run_function(
         return RunResult(qualname, agrees=False, detail=error.message, error=error)
 
 
+def node_values(path: str | Path, qualname: str, source: str | None = None, config: Config | None = None) -> str:
+    """What each node of one function's graphs computes on its example inputs, as text. Raises FileRefused."""
+    with opened_function(path, qualname, source, config) as function:
+        inputs = function.inputs()
+        return api.node_values(
+            function.target, inputs.args, inputs.kwargs, config=function.config, function=qualname
+        )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class OpenFunction:
     """An annotated function of an imported file, with the configuration that holds for it."""

@@ -210,17 +210,18 @@ def _uses_unknown(target: Any, report: Report) -> str | None:
 def merge_config(config: Config, annotation: Config | None, arguments: Mapping[str, Any]) -> Config:
     """``config`` (the command line's or the editor's) with what the author wrote in the decorator.
 
-    ``fullgraph``, ``dynamic``, ``mode`` and ``backend`` are the author's. Of ``options=``, what differs from the
-    defaults applies unless ``config`` itself differs there. ``arguments`` are the decorator's literals as read from
-    the source, used for ``torch.compile``, which does not keep them.
+    ``fullgraph``, ``dynamic``, ``mode`` and ``backend`` are the author's, but for ``as_mode``, which goes before that
+    mode. Of ``options=``, what differs from the defaults applies unless ``config`` itself differs there. ``arguments``
+    are the decorator's literals as read from the source, used for ``torch.compile``, which does not keep them.
     """
+    mode = {"mode": config.as_mode} if config.as_mode else {}
     if annotation is None:
         changes = {k: v for k, v in arguments.items() if k in ("fullgraph", "dynamic", "mode") and v is not None}
-        return dataclasses.replace(config, **changes)
+        return dataclasses.replace(config, **{**changes, **mode})
     default = from_environment()
     changes = {}
     for f in dataclasses.fields(Config):
         stated, ours, usual = (getattr(c, f.name) for c in (annotation, config, default))
         if f.name in _FROM_ANNOTATION or (stated != usual and ours == usual):
             changes[f.name] = stated
-    return dataclasses.replace(config, **changes)
+    return dataclasses.replace(config, **{**changes, **mode})

@@ -34,6 +34,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -75,8 +76,11 @@ _real_exit = os._exit
 # --- before the fork ------------------------------------------------------------------------------------------------
 
 
-def preload() -> wire.Event:
-    """Imports torch and the compiler. The ``ready`` event: versions, or FL907/FL911 that say what is missing."""
+def preload(tell: Callable[[str], None] = lambda _: None) -> wire.Event:
+    """Imports torch and the compiler. The ``ready`` event: versions, or FL907/FL911 that say what is missing. ``tell`` is
+    told what takes long."""
+    python = platform.python_version()
+    tell(" ".join(("importing torch", *_plain_version("torch"), "in Python", python)))
     warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # where it is not installed, nobody needs it
     try:
         import torch
@@ -86,6 +90,7 @@ def preload() -> wire.Event:
         importlib.import_module("fuselens.checking.check")
     except BaseException as error:  # noqa: BLE001
         return _not_ready("FL911", error)
+    tell(" ".join(("starting the compiler with torch", *_plain_version("torch"), "in Python", python)))
     package = importlib.import_module("fuselens")
     ours = [m.name for m in pkgutil.walk_packages(package.__path__, "fuselens.", onerror=lambda _: None)]
     for name in (*_PRELOADED, *(n for n in ours if not n.startswith(_NOT_PRELOADED))):
@@ -98,7 +103,7 @@ def preload() -> wire.Event:
     sandbox.preload()
     gc.collect()
     gc.freeze()  # the collector of a child does not touch, and so does not copy, what it inherited
-    versions = {"python": platform.python_version(), "torch": str(torch.__version__), "executable": sys.executable}
+    versions = {"python": python, "torch": str(torch.__version__), "executable": sys.executable}
     versions["fuselens"] = fuselens_version()
     return wire.Event(0, "ready", message=json.dumps(versions))
 
@@ -113,12 +118,20 @@ def _temporary() -> str:
 
 def fuselens_version() -> str:
     """The version of this package; "0" when it runs from a tree that was never installed."""
-    from importlib.metadata import PackageNotFoundError, version
+    return _version("fuselens") or "0"
 
+
+def _plain_version(package: str) -> list[str]:
+    """Without what says how it was built."""
+    return [found.partition("+")[0]] if (found := _version(package)) else []
+
+
+def _version(package: str) -> str | None:
+    """What is installed, without importing it."""
     try:
-        return version("fuselens")
-    except PackageNotFoundError:
-        return "0"
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _not_ready(code: str, error: BaseException) -> wire.Event:
@@ -516,9 +529,10 @@ def _cause_of_death(status: int | None) -> str:
 
 
 def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
-    """Answers one check, run, warm or fix request in this process."""
+    """Answers one check, run, values, warm or fix request in this process."""
     from .. import live
     from . import check, trials
+    from .parsing import FileRefused
 
     live.switch_off()
     notices.switch_off()
@@ -538,6 +552,13 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
         (function,) = request.functions
         run = check.run_function(request.path, function, request.source, chosen, gradients, progress)
         send(wire.Event(request.id, "result", run=run))
+    elif request.method == "values":
+        (function,) = request.functions
+        try:
+            text = check.node_values(request.path, function, request.source, chosen)
+            send(wire.Event(request.id, "result", text=text))
+        except FileRefused as refused:
+            send(wire.Event(request.id, "result", file=FileReport(request.path, [], [refused.diagnostic])))
     elif request.method == "warm":
         _step_back()
         file = check.warm_file(request.path, request.source, request.functions, progress, chosen)

@@ -6,10 +6,13 @@ import contextlib
 import ctypes
 import gc
 import statistics
+import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,64 +20,135 @@ import torch
 
 from .. import sandbox
 from ..record.diagnostics import make
-from ..record.report import RunResult, Span
-from .program_state import ProgramState
+from ..record.report import KernelRun, RunResult, Span
+from .compared import argument_names, closeness, plain, table, unlike
+from .kernel_pass import Probed, timed, timed_on_gpu
+from .program_state import ProgramState, RandomState
 
-# relative and absolute tolerances by dtype: twice torch.testing's defaults for float32 allow a different summation order
-TOLERANCE: dict[torch.dtype, tuple[float, float]] = {
-    torch.float64: (1e-7, 1e-9), torch.float32: (2e-5, 2e-5), torch.float16: (2e-3, 2e-3), torch.bfloat16: (2e-2, 2e-2),
-    torch.complex64: (2e-5, 2e-5), torch.complex128: (1e-7, 1e-9),
-}  # fmt: skip
 _BUDGET_SECONDS = 2.0
 _MOST_REPEATS = 200
+
+
+@dataclass(slots=True)
+class Notes:
+    """What :func:`observe` notes of a call beside what it leaves."""
+
+    seconds: float = 0.0
+    written: list[str] = field(default_factory=list)  # inputs (``input 0``) and paths of the program's state
 
 
 def compare(
     eager: Callable[..., Any], compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *,
     function: str, gradients: bool, progress: Callable[[str], None] = lambda _: None,
     unpooled: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext, target: str = "auto",
+    probed: Iterable[Probed] = (), on_gpu: Callable[[], Iterable[KernelRun]] = tuple,
 ) -> RunResult:  # fmt: skip
-    """Both callables on copies of the inputs, from the same random state; see :class:`RunResult`. ``progress`` is told
-    what is being done; inside ``unpooled()`` freed memory goes back to the system, so that it can be measured; ``target``
-    is what is compiled for."""
+    """Both callables on copies of the inputs, from the same state of the program and of its random numbers; see
+    :class:`RunResult`. What they leave is compared, too: inputs that they write, parameters, buffers, variables.
+
+    ``gradients`` makes floating inputs require gradients. Where eager raises because of that, both run without.
+    ``progress`` is told what is being done; inside ``unpooled()`` freed memory goes back to the system, so that it can be
+    measured; ``target`` is what is compiled for. ``probed`` are the kernels of the C++ units that the compiled call made,
+    once it has made them, ``on_gpu`` gives those of its graphs for a GPU."""
     progress("run eagerly")
-    try:
-        expected, expected_gradients = _once(eager, args, kwargs, gradients)
-    except Exception as error:  # noqa: BLE001 - the user's function may raise anything
-        return _raised(function, "eager", error)
+    notes, compiled_notes = Notes(), Notes()
+    expected = observe(eager, args, kwargs, gradients=gradients, notes=notes)
+    if "raised" in expected and gradients:
+        gradients = False
+        expected = observe(eager, args, kwargs, gradients=False, notes=notes)
+    if "raised" in expected:
+        return _raised(function, "eager", expected["raised"])
     progress("run compiled")
-    start = time.perf_counter()
-    try:
-        actual, actual_gradients = _once(compiled, args, kwargs, gradients)
-    except Exception as error:  # noqa: BLE001
-        return _raised(function, "compiled", error)
-    compile_seconds = time.perf_counter() - start
-    worst = [0.0]
-    difference = differ(expected, actual, "result", worst)
-    gradient_difference = (
-        differ(expected_gradients, actual_gradients, "gradient", worst) if expected_gradients else None
-    )
-    progress("time")
-    eager_seconds, compiled_seconds = interleaved(lambda: eager(*args, **kwargs), lambda: compiled(*args, **kwargs))
+    actual = observe(compiled, args, kwargs, gradients=gradients, notes=compiled_notes)
+    if "raised" in actual:
+        return _raised(function, "compiled", actual["raised"])
+    worst, repeatable = [0.0], True
+    differences = _differences(expected, actual, worst)
+    left_out, excused = "", dict[str, str]()
+    if differences:  # a clock, an iterator, a file: what differs from call to call proves nothing
+        unsteady = _differences(expected, observe(eager, args, kwargs, gradients=gradients), [0.0])
+        repeatable = "result" not in unsteady
+        excused = dict.fromkeys(unsteady, "eager itself gives another value each time")
+        differences = {where: found for where, found in differences.items() if where not in unsteady}
+    # nor does what one rounding of the inputs changes as well, as an optimizer does that divides noise by noise
+    if differences:
+        nudged = observe(eager, _nudged(args), _nudged(kwargs), gradients=gradients)
+        rounding = _differences(expected, nudged, [0.0])
+        amplified = [where for where in differences if where in rounding]
+        differences = {where: found for where, found in differences.items() if where not in rounding}
+        excused |= dict.fromkeys(amplified, "rounding decides it: one bit of the inputs changes it in eager, too")
+        if amplified:
+            left_out = f"; rounding decides {_named(amplified)}: one bit of the inputs changes it in eager, too"
+    gradient_names = [name for name, found in expected["gradient"].items() if found is not None]
+    with unchanged(eager, *args, *kwargs.values()):
+        given, named = copied(args, False), copied(kwargs, False)
+        progress("time")
+        times = interleaved(lambda: eager(*given, **named), lambda: compiled(*given, **named))
+    faster = [one / other for one, other in zip(*times, strict=True) if other > 0]
     progress("measure memory")
     with unpooled():
         eager_bytes, compiled_bytes = (_peak_bytes(fn, args, kwargs, gradients) for fn in (eager, compiled))
-    detail = (
-        difference
-        or gradient_difference
-        or "values, dtypes and shapes agree" + ("; gradients agree" if expected_gradients else "")
-    )
+    progress("time kernels")
+    kernels = _kernel_runs(compiled, args, kwargs, gradients, probed, on_gpu())
+    arguments = argument_names(_target(eager), args, kwargs)
+    values, more = table(expected, actual, arguments, [*notes.written, *compiled_notes.written], excused)
+    agreed = "values, dtypes and shapes agree"
+    agreed += "; gradients agree" if gradient_names else ""
+    agreed += "; what it changes agrees" if notes.written else ""
+    agreed += left_out
+    if not repeatable:
+        agreed = "eager itself gives another result each time, so there is nothing to compare with"
     return RunResult(
-        function=function, agrees=difference is None and gradient_difference is None, detail=detail,
-        max_error=worst[0], gradients_agree=None if not expected_gradients else gradient_difference is None,
-        eager_seconds=eager_seconds, compiled_seconds=compiled_seconds, compile_seconds=compile_seconds,
+        function=function, agrees=repeatable and not differences, detail=next(iter(differences.values()), agreed),
+        repeatable=repeatable, max_error=worst[0],
+        gradients_agree=not any(where.startswith("gradient") for where in differences) if gradient_names else None,
+        eager_seconds=statistics.median(times[0]), compiled_seconds=statistics.median(times[1]),
+        compile_seconds=compiled_notes.seconds, eager_quartiles=_quartiles(times[0]), compiled_quartiles=_quartiles(times[1]),
+        speedup=statistics.median(faster) if faster else None, speedup_quartiles=_quartiles(faster) if len(faster) > 1 else None,
+        values=tuple(values), more_values=more, kernels=kernels,
+        span=_place(eager, args, kwargs, next(iter(differences)) == "result") if differences else None,
         eager_bytes=eager_bytes, compiled_bytes=compiled_bytes, instead=_instead(target, compiled, (args, kwargs)),
     )  # fmt: skip
 
 
+def _differences(expected: dict[str, Any], actual: dict[str, Any], worst: list[float]) -> dict[str, str]:
+    """What differs between two observations, in words, by where: the result, each gradient, each input, each leaf of the
+    program's state that eager has."""
+    if "raised" in actual:
+        return {"result": "it raised"}
+    found: dict[str, str | None] = {"result": differ(expected["result"], actual["result"], "result", worst)}
+    for what, name in (("gradient", "gradient of {}"), ("state", "afterwards {}")):
+        for key, value in expected[what].items():
+            found[f"{what} {key}"] = differ(value, actual[what].get(key), name.format(key), worst)
+    for number, (before, after) in enumerate(zip(expected["input"], actual["input"], strict=True)):
+        found[f"input {number}"] = differ(before, after, f"input {number} afterwards", worst)
+    return {where: words for where, words in found.items() if words}
+
+
+def _named(places: list[str]) -> str:
+    first = places[0].removeprefix("state ")
+    return first if len(places) == 1 else f"{first} and {len(places) - 1} more"
+
+
+def _nudged(value: Any) -> Any:
+    """The inputs with each floating element moved by one bit, up or down."""
+    if isinstance(value, torch.Tensor):
+        if (
+            value.dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+            or type(value) is not torch.Tensor
+        ):
+            return value
+        up = torch.arange(value.numel(), device=value.device).reshape(value.shape) % 2 == 0
+        infinity = torch.full_like(value, float("inf"))
+        return torch.nextafter(value.detach(), torch.where(up, infinity, -infinity)).requires_grad_(value.requires_grad)
+    if type(value) in (list, tuple):
+        return type(value)(_nudged(v) for v in value)
+    return {k: _nudged(v) for k, v in value.items()} if type(value) is dict else value
+
+
 def _instead(target: str, compiled: Callable[..., Any], inputs: Any) -> str:
     """What of a GPU's code did not run. One input there is enough: with it the graph's kernels are there."""
-    module = getattr(getattr(compiled, "__fuselens__", None), "target", None)
+    module = _target(compiled)
     tensors = [*_leaves(inputs), *(module.parameters() if isinstance(module, torch.nn.Module) else ())]
     if not target.startswith("cuda") or any(t.is_cuda for t in tensors):
         return ""
@@ -97,60 +171,63 @@ def _raised(function: str, which: str, error: Exception) -> RunResult:
     )  # fmt: skip
 
 
-def _once(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool
-) -> tuple[Any, dict[str, Any]]:
-    module = getattr(getattr(fn, "__fuselens__", None), "target", fn)
-    with unchanged(module):
-        given, given_kwargs = copied(args, gradients), copied(kwargs, gradients)
-        result = fn(*given, **given_kwargs)
-        found = _gradients(module, result, (given, given_kwargs)) if gradients else {}
-        return _detached(result), found
-
-
 def observe(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, gradients: bool, keeping: Any = None
-) -> dict[str, Any]:
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, gradients: bool, keeping: Any = None,
+    notes: Notes | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Everything that a call of ``fn`` on copies of the inputs leaves: its result and the gradients, the tensors among
-    the inputs and the program's state as they are then (that of ``keeping``, its file, too), or what it raised. A
-    gradient that is missing is zero: how a value that was not chosen comes into a graph decides whether it has one."""
-    target = getattr(getattr(fn, "__fuselens__", None), "target", fn)
-    roots = [v for v in (keeping, target, *args, *kwargs.values()) if not isinstance(v, torch.Tensor)]
+    the inputs and the program's state as they are then (that of ``keeping``, its file, too), or what it raised. What
+    nobody compares is in ``notes``, for who asks. A gradient that is missing is zero: how a value that was not chosen
+    comes into a graph decides whether it has one."""
+    roots = [v for v in (keeping, _target(fn), *args, *kwargs.values()) if not isinstance(v, torch.Tensor)]
     modules = [m for m in roots if isinstance(m, torch.nn.Module)]
-    before, random = ProgramState(*roots), torch.get_rng_state()
+    before, random = ProgramState(*roots), RandomState()
     given = copied(args, gradients), copied(kwargs, gradients)
     try:
+        start = time.perf_counter()
         result = fn(*given[0], **given[1])
         found = _gradients(torch.nn.ModuleList(modules), result, given, materialized=True) if gradients else {}
+        seconds = time.perf_counter() - start
+        after, left = ProgramState(*roots).values, [_detached(t) for t in _leaves(given)]
+        if notes is not None:
+            inputs = enumerate(zip(_leaves((args, kwargs)), left, strict=True))
+            notes.seconds = seconds
+            notes.written = [f"input {number}" for number, (a, b) in inputs if differ(a.detach(), b, "")]
+            notes.written += [p for p, value in before.values.items() if differ(value, after.get(p), p)]
         return {
             "result": _detached(result),
             "gradient": found,
-            "input": [_detached(t) for t in _leaves(given)],
-            "state": ProgramState(*roots).values,
+            "input": left,
+            "state": after,
         }
     except Exception as error:  # noqa: BLE001 - the user's function may raise anything
         return {"raised": error}
     finally:
         before.restore()
-        torch.set_rng_state(random)
+        random.restore()
+
+
+def _target(fn: Any) -> Any:
+    """The function or module that was compiled."""
+    return getattr(getattr(fn, "__fuselens__", None), "target", fn)
 
 
 @contextlib.contextmanager
 def unchanged(*values: Any) -> Iterator[None]:
-    """Puts the state of ``values``, and torch's random state, back afterwards."""
-    state = ProgramState(*(v for v in values if not isinstance(v, torch.Tensor)))
-    random = torch.get_rng_state()
+    """Puts the state of ``values``, and of random numbers, back afterwards."""
+    state = ProgramState(*(_target(v) for v in values if not isinstance(v, torch.Tensor)))
+    random = RandomState()
     try:
         yield
     finally:
-        torch.set_rng_state(random)
+        random.restore()
         state.restore()
 
 
 def _peak_bytes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool) -> int | None:
     """How much more memory is held at most during a call, with its gradients, than before it: of the GPU where an input
     is on one, else of the process, in whole pages. None where the system does not tell."""
-    module = getattr(getattr(fn, "__fuselens__", None), "target", fn)
+    module = _target(fn)
     given, given_kwargs = copied(args, gradients), copied(kwargs, gradients)
     on_gpu = any(t.is_cuda for t in _leaves((given, given_kwargs)))
 
@@ -159,7 +236,7 @@ def _peak_bytes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         if gradients:
             _gradients(module, result, (given, given_kwargs))
 
-    with unchanged(module):
+    with unchanged(module, *args, *kwargs.values()):
         call()  # what a first call makes for all later ones is not counted
         if on_gpu:
             torch.cuda.synchronize()
@@ -245,7 +322,7 @@ def differ(expected: Any, actual: Any, where: str, worst: list[float] | None = N
     """The first difference between two results in words; None when they agree. ``worst[0]`` takes the largest error."""
     worst = worst if worst is not None else [0.0]
     if isinstance(expected, torch.Tensor) and type(expected) is type(actual):
-        return _differ_tensors(_plain(expected), _plain(actual), where, worst)
+        return _differ_tensors(plain(expected), plain(actual), where, worst)
     if type(expected) is not type(actual):
         return f"{where}: eager gives a {type(expected).__name__}, compiled a {type(actual).__name__}"
     if hasattr(expected, "__array_interface__") and not isinstance(expected, type):  # numpy's
@@ -277,41 +354,19 @@ def differ(expected: Any, actual: Any, where: str, worst: list[float] | None = N
     return None
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor without code of its class, in the layout that all operators know."""
-    plain = tensor if type(tensor) is torch.Tensor else tensor.as_subclass(torch.Tensor)
-    return plain.to_dense() if plain.is_mkldnn else plain
-
-
 def _differ_tensors(expected: torch.Tensor, actual: torch.Tensor, where: str, worst: list[float]) -> str | None:
-    for what in ("dtype", "shape", "device", "requires_grad"):
-        e, a = getattr(expected, what), getattr(actual, what)
-        if e != a:
-            return f"{where}: {what} differs: eager {e}, compiled {a}"
-    if expected.numel() == 0:
+    if why := unlike(expected, actual):
+        return f"{where}: {why}"
+    found = closeness(expected, actual)
+    worst[0] = max(worst[0], found.absolute)
+    if found.first is None:
         return None
-    if expected.dtype in TOLERANCE:
-        relative, absolute = TOLERANCE[expected.dtype]
-        wide = torch.complex128 if expected.is_complex() else torch.float64
-        e, a = expected.detach().to(wide), actual.detach().to(wide)
-        finite = torch.isfinite(e) & torch.isfinite(a)
-        error = (e - a).abs()[finite]
-        if error.numel():
-            worst[0] = max(worst[0], float(error.max()))
-        close = torch.isclose(a, e, rtol=relative, atol=absolute * max(1.0, float(e.abs()[finite].max()) if finite.any() else 1.0),
-                              equal_nan=True)  # fmt: skip
-    else:
-        close = expected == actual
-    if bool(close.all()):
-        return None
-    bad = (~close).nonzero()[0].tolist()
-    at = tuple(bad)
-    count, e, a = int((~close).sum()), expected[at].item(), actual[at].item()
-    return f"{where}: {count} of {expected.numel()} elements differ, first at {at}: eager {e}, compiled {a}"
+    count = f"{found.differing} of {expected.numel()} elements differ"
+    return f"{where}: {count}, first at {found.first}: eager {found.eager}, compiled {found.compiled}"
 
 
-def interleaved(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[float, float]:
-    """Median seconds of both callables, run in turn, so that a noisy machine disturbs both alike."""
+def interleaved(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[list[float], list[float]]:
+    """Seconds of calls of both, made in turn, so that a noisy machine disturbs both alike."""
     synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     times: tuple[list[float], list[float]] = ([], [])
     deadline = time.perf_counter() + _BUDGET_SECONDS
@@ -324,4 +379,59 @@ def interleaved(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[fl
             call()
             synchronize()
             record.append(time.perf_counter() - start)
-    return statistics.median(times[0]), statistics.median(times[1])
+    return times
+
+
+def _quartiles(values: list[float]) -> tuple[float, float]:
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
+
+
+def _kernel_runs(
+    compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool, probed: Iterable[Probed],
+    on_gpu: Iterable[KernelRun],
+) -> tuple[KernelRun, ...]:  # fmt: skip
+    """Times the kernels of calls as they were timed, and of calls with their gradients as they were compared."""
+
+    def call() -> None:
+        given, named = copied(args, False), copied(kwargs, False)
+        compiled(*given, **named)
+        if gradients:
+            given, named = copied(args, True), copied(kwargs, True)
+            _gradients(_target(compiled), compiled(*given, **named), (given, named))
+
+    with unchanged(compiled, *args, *kwargs.values()):
+        if any(t.is_cuda for t in _leaves((args, kwargs))):
+            return tuple(timed_on_gpu(on_gpu, call))
+        return tuple(timed(probed, call))
+
+
+def _place(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], returned: bool) -> Span | None:
+    """Where the function returned from, in one more eager call, or else its first line; None for what has no code."""
+    target: Any = _target(fn)
+    target = getattr(type(target), "forward", target) if isinstance(target, torch.nn.Module) else target
+    code = getattr(getattr(target, "__func__", target), "__code__", None)
+    if not isinstance(code, types.CodeType):
+        return None
+    found: list[tuple[int, int, int, int]] = []
+
+    def follow(frame: types.FrameType, event: str, _: object) -> Any:
+        if frame.f_code is not code:
+            return None
+        if event == "return" and frame.f_lasti >= 0:
+            line, last, column, end = list(code.co_positions())[frame.f_lasti // 2]
+            if line is not None:
+                found.append((line, column or 0, last or line, end or 0))
+        return follow
+
+    if returned:
+        before = sys.gettrace()
+        with unchanged(fn, *args, *kwargs.values()), contextlib.suppress(Exception):
+            given, named = copied(args, False), copied(kwargs, False)
+            sys.settrace(follow)
+            try:
+                fn(*given, **named)
+            finally:
+                sys.settrace(before)
+    first = code.co_firstlineno
+    return Span(code.co_filename, *(found[-1] if found else (first, 0, first, 0)))

@@ -40,7 +40,7 @@ class Weightless(torch_private.RecordingMode):
         kwargs = kwargs or {}
         tensors = list(_tensors((args, kwargs)))
         large = any(map(is_large, tensors)) if tensors else _makes_large(func, args)
-        if not large or func in _READS or _is_view(func) or not all(map(_is_plain, tensors)):
+        if not large or func in _READS or torch_private.shares_memory(func) or not all(map(_is_plain, tensors)):
             return func(*args, **kwargs)
         try:
             return self._unwritten(func, args, kwargs)
@@ -114,9 +114,3 @@ def _makes_large(func: Any, args: tuple[Any, ...]) -> bool:
     if sizes is None:
         return func.name().startswith("aten::arange") and max(map(abs, args), default=0) >= LARGE
     return all(isinstance(n, int) for n in sizes) and math.prod(sizes) >= LARGE
-
-
-def _is_view(func: Any) -> bool:
-    """Whether results share memory with operands and nothing is written."""
-    aliases = [a.alias_info for a in (*func._schema.arguments, *func._schema.returns) if a.alias_info is not None]
-    return bool(aliases) and not any(a.is_write for a in aliases)

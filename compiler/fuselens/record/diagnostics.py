@@ -623,8 +623,13 @@ def make(
         mode=mode,
         cost=cost,
         fixes=fixes,
-        cause="" if cause is None else f"{cause.code}{f' at {cause.span}' if cause.span else ''}: {cause.message}",
+        cause="" if cause is None else told_as_cause(cause),
     )
+
+
+def told_as_cause(found: Diagnostic) -> str:
+    """How a finding is named by those that follow from it."""
+    return f"{found.code}{f' at {found.span}' if found.span else ''}: {found.message}"
 
 
 def as_line(found: Diagnostic) -> str:
@@ -651,6 +656,18 @@ def predict(code: str, span: Span, *, stack: tuple[Frame, ...] = (), **fields: A
         severity="hint" if made.severity == "information" else "information",
         explanation=f"{made.explanation} {_PREDICTED}",
         predicted=True,
+    )
+
+
+def of_loop(found: Diagnostic) -> Diagnostic:
+    """An FL101 at the condition of a ``while``: there is nothing to choose between, as at an ``if``."""
+    return dataclasses.replace(
+        found,
+        explanation=found.explanation.replace("on each side", "in the loop and after it"),
+        hints=(
+            "Run a fixed number of steps, and keep what is finished: x = torch.where(running, step(x), x).",
+            "Compile what the loop does at each step, and leave the loop itself to Python.",
+        ),
     )
 
 

@@ -57,19 +57,19 @@ def saved_bytes(graph: Graph) -> int:
 
 def at(graph: Graph, here: Callable[[Span], bool]) -> list[str]:
     """Sentences about the line whose spans are ``here``: what it saves, and whether memory peaks."""
-    out = [
-        f"saved for backward: {bytes_text(_bytes(d))} (`{d.subject}`), because {d.reason}"
-        for d in saved(graph) if _bytes(d) and d.span is not None and here(d.span)
-    ]  # fmt: skip
+    kept = [d for d in saved(graph) if _bytes(d) and d.span is not None and here(d.span)]
+    if len(kept) > 1:
+        out = [f"saved for backward: {bytes_text(sum(map(_bytes, kept)))} in {len(kept)} values"]
+    else:
+        out = [f"saved for backward: {bytes_text(_bytes(d))} (`{d.subject}`), because {d.reason}" for d in kept]
+    if again := sum(d.span is not None and here(d.span) for d in recomputed(graph)):
+        out.append(f"the backward computes {again} value{'' if again == 1 else 's'} of it again")
     for phase in PHASES:
         highest = peak(graph, phase)
         steps = [s.bytes for s in graph.memory if s.phase == phase and any(map(here, s.spans))]
         if highest is not None and highest.bytes and steps:
-            most = max(steps)
-            out.append(
-                f"peak memory of the {phase} here: {bytes_text(most)}" if most == highest.bytes
-                else f"the {phase} holds {bytes_text(most)} here, {bytes_text(highest.bytes)} at its peak"
-            )  # fmt: skip
+            if max(steps) == highest.bytes:
+                out.append(f"peak memory of the {phase} here: {bytes_text(highest.bytes)}")
     return out
 
 

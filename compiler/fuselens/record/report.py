@@ -141,7 +141,9 @@ class Guard:
     kind: str  # "TENSOR", "EQUALS", "TYPE", "IS", …
     source: str  # Python expression of what is checked, e.g. "self.linear.weight"
     expression: str  # the whole condition as Python text
-    root: str = ""  # the parameter or global it hangs on, e.g. "self"
+    roots: tuple[
+        str, ...
+    ] = ()  # the parameters and globals it hangs on, e.g. "self"; those of two for `a.shape[0] == b.shape[0]`
     span: Span | None = None
     cost_ns: float | None = None  # of one evaluation, where somebody asked for it (option ``guard_costs``)
 
@@ -176,6 +178,9 @@ class Decision:
     reason: str
     span: Span | None = None
     data: dict[str, Any] = field(default_factory=dict)
+    other: Span | None = (
+        None  # of two operations that were, or were not, fused, the earlier one; ``span`` is the later one's
+    )
 
     @property
     def candidates(self) -> list[tuple[str, float | None]]:
@@ -222,6 +227,23 @@ class MemoryStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Operation:
+    """A node of a graph's picture: an operation as it was lowered, before fusion, or an input, which has no ``origin``.
+    ``reads`` are its edges: names of others of the same phase. ``bytes`` is what its value takes up, with the example's
+    sizes. ``kernels`` are what computes it, calls of operators among them; several where it is cheaper to compute it again."""
+
+    name: str
+    origin: str  # the ATen operator
+    phase: str  # "forward" | "backward"
+    type: str  # of its value: "f32[n, 64]"
+    bytes: int
+    reads: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    result: bool = False  # the graph returns it, or keeps it for the backward
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """Wall-clock seconds that a stage took; nested stages are dotted ("build.cpp")."""
 
@@ -244,6 +266,7 @@ class Graph:
     externs: list[str] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     memory: list[MemoryStep] = field(default_factory=list)
+    structure: list[Operation] = field(default_factory=list)  # where texts are wanted
     timings: list[Timing] = field(default_factory=list)
     training: bool = False
     cached: bool = False
@@ -338,9 +361,16 @@ class Report:
         def count(n: int, noun: str) -> str:
             return f"{n} {noun}" + ("" if n == 1 else "s")
 
+        if not self.graphs and self.refused:
+            return "not compiled: fullgraph=True allows no graph break"
         return " · ".join(
             (count(len(self.graphs), "graph"), count(len(self.breaks), "break"), count(len(self.kernels), "kernel"))
         )
+
+    @property
+    def refused(self) -> bool:
+        """Whether a break is an error, as ``fullgraph=True`` makes it: there are no graphs then."""
+        return any(found.severity == "error" for found in self.breaks)
 
     @property
     def prevented(self) -> Diagnostic | None:
@@ -365,6 +395,41 @@ class Report:
         return " ".join((f"{found.code}: {found.message}{where}.", found.explanation, *found.hints))
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A value that both calls gave: a tensor of the result, a gradient, or an input or variable that was written. Differences
+    are the largest of finite elements. ``first`` is the index of the first element that differs, ``eager`` and ``compiled``
+    are the elements there; of what is no tensor they are the whole values."""
+
+    name: str  # "result[0]", "gradient of x", "x afterwards"
+    kind: str  # "value" | "gradient" | "state"
+    agrees: bool
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    elements: int = 0
+    differing: int = 0
+    max_absolute: float | None = None
+    max_relative: float | None = None
+    first: tuple[int, ...] | None = None
+    eager: str = ""
+    compiled: str = ""
+    note: str = ""  # what keeps it from being compared, or why its difference does not count
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRun:
+    """A kernel that a run called. ``seconds`` is the median of its calls, measured apart from all other figures, None where
+    nothing can tell; ``copy_seconds`` that of a copy which moves as many bytes on the same machine."""
+
+    name: str
+    graph: int
+    phase: str  # "forward" | "backward"
+    spans: tuple[Span, ...] = ()
+    bytes: int | None = None
+    seconds: float | None = None
+    copy_seconds: float | None = None
+
+
 @dataclass(slots=True)
 class RunResult:
     """The outcome of running a function compiled and eagerly on its example inputs. Times are medians, seconds; memory is
@@ -384,6 +449,22 @@ class RunResult:
     instead: str = ""  # what did not run, and what ran in its place
     uncompiled: str = ""  # why nothing was compiled, or (``compiled``) not all
     compiled: bool = True
+    repeatable: bool = True  # whether eager gives the same result twice: where it does not, nothing is compared
+    # first and third quartiles of the same measurements; of the speed-up, those of calls made in turn
+    eager_quartiles: tuple[float, float] | None = None
+    compiled_quartiles: tuple[float, float] | None = None
+    speedup: float | None = None  # the median of eager by compiled, call by call
+    speedup_quartiles: tuple[float, float] | None = None
+    values: tuple[Compared, ...] = ()
+    more_values: int = 0  # that agree, too, and are not among them
+    kernels: tuple[KernelRun, ...] = ()
+    span: Span | None = None  # where the value is made that differs: what the function returns there, or its name
+
+    @property
+    def verdict(self) -> str:
+        if not self.repeatable:
+            return "cannot be compared with eager"
+        return "agrees with eager" if self.agrees else "DIFFERS from eager"
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..system import source_text
 from . import diagnostics, live_memory
+from .fusion_sentences import why_apart
 from .live_memory import bytes_text as bytes_text
 from .plain import to_plain
 from .report import Diagnostic, FileReport, Graph, Guard, Report, RunResult, Span, Stage, Symbol, Timing
@@ -222,7 +223,7 @@ def _graph_text(graph: Graph, file: str) -> list[str]:
         if d.verdict in ("saved", "recomputed"):
             continue
         line = f", {d.span.place(file)}" if d.span else ""
-        out.append(f"{d.verdict}: {d.subject} ({d.code}{line}): {d.reason}")
+        out.append(f"{d.verdict}: {d.subject} ({d.code}{line}): {why_apart(d) if d.code == 'FL411' else d.reason}")
         out += [f"  {seconds_text(seconds):>9}  {name}" for name, seconds in d.candidates]
     out += [f"{t.stage:<16} {seconds_text(t.seconds)}" for t in graph.timings]
     if graph.stages:
@@ -236,7 +237,7 @@ def run_text(result: RunResult) -> str:
         return f"{result.function}: not run\n{diagnostic_text(result.error, full=True)}"
     if not result.compiled and result.agrees:
         return f"{result.function}: not compiled, so there is nothing to compare with eager\n  {result.uncompiled}"
-    out = [f"{result.function}: {'agrees with eager' if result.agrees else 'DIFFERS from eager'}: {result.detail}"]
+    out = [f"{result.function}: {result.verdict}: {result.detail}"]
     out += [f"  {result.instead}"] if result.instead else []
     out += [f"  not compiled in whole: {result.uncompiled}"] if result.uncompiled else []
     if result.max_error is not None:

@@ -18,7 +18,7 @@ MAXIMUM_LENGTH = 256 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 LENGTH_SIZE = _LENGTH.size
 
-Method = Literal["check", "run", "warm", "fix", "cancel", "shutdown"]
+Method = Literal["check", "run", "values", "warm", "fix", "cancel", "shutdown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,10 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Request:
     """``check`` compiles the annotated functions of ``path`` (all, or those named in ``functions`` by qualified name);
-    ``run`` executes one of them compiled and eagerly; ``warm`` fills the cache for a program's own calls of them (its
-    result is a file report of what could not be built); ``fix`` tries the fixes of one's ``findings`` out (its result is a
-    report with all of those as ``breaks``); ``cancel`` kills the child of request ``target``."""
+    ``run`` executes one of them compiled and eagerly; ``values`` runs one's graphs as they were captured and tells what
+    each node computes; ``warm`` fills the cache for a program's own calls of them (its result is a file report of what
+    could not be built); ``fix`` tries the fixes of one's ``findings`` out (its result is a report with all of those as
+    ``breaks``); ``cancel`` kills the child of request ``target``."""
 
     id: int
     method: Method
@@ -52,17 +53,19 @@ class Request:
 class Event:
     """What the worker says about request ``id`` (0: about itself).
 
-    kinds: ``ready`` (once; ``message`` is a JSON object of versions, or ``file``'s diagnostics say why there is no
-    torch), ``progress`` (``message`` is a stage), ``early`` (``file`` is what a check will say, but for what is not known
-    before kernels are), ``refused`` (from a child to who started it: ``file`` has the effect that was refused, in case that
-    nothing else comes), ``result`` (``file`` for check and fix, ``run`` for run; both None when the request was cancelled).
+    kinds: ``starting`` (``message`` says what it does before it is ready), ``ready`` (once; ``message`` is a JSON object of
+    versions, or ``file``'s diagnostics say why there is no torch), ``progress`` (``message`` is a stage), ``early`` (``file``
+    is what a check will say, but for what is not known before kernels are), ``refused`` (from a child to who started it:
+    ``file`` has the effect that was refused, in case that nothing else comes), ``result`` (``file`` for check and fix, ``run``
+    for run, ``text`` for values; none when the request was cancelled).
     """
 
     id: int
-    kind: Literal["ready", "progress", "early", "refused", "result"]
+    kind: Literal["ready", "starting", "progress", "early", "refused", "result"]
     message: str = ""
     file: report.FileReport | None = None
     run: report.RunResult | None = None
+    text: str = ""
 
 
 class ProtocolError(Exception):

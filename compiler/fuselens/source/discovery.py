@@ -32,7 +32,7 @@ from .operands import Function, Kind, Operands, Place
 from .preview import annotate, candidates
 
 __all__ = ["Annotated", "Definition", "Parameter", "SourceModule", "Target", "discover", "import_span", "imported_modules",
-           "parse", "span_of"]  # fmt: skip
+           "lines_of", "parse", "span_of", "told_apart"]  # fmt: skip
 
 _LINE_BREAK = re.compile(rb"\r\n|\r|\n")
 _IDENTIFIER = re.compile(r"\w+")
@@ -72,6 +72,15 @@ class Annotated:
     importable: bool = True
     operand: str = ""
     example: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """A function of a file, annotated or not."""
+
+    qualname: str
+    name_span: Span
+    span: Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +131,12 @@ def import_span(source: str, filename: str, modules: Iterable[str]) -> Span | No
     return None
 
 
+def lines_of(source: str) -> list[bytes]:
+    """The lines of ``source`` as CPython counts them, in UTF-8, without their ends."""
+    text = source.removeprefix("\ufeff").encode("utf-8", "surrogatepass")
+    return _LINE_BREAK.split(text) if b"\r" in text else text.split(b"\n")
+
+
 def parse(source: str, filename: str) -> ast.Module:
     """``ast.parse`` whose every refusal is a SyntaxError: null bytes and absurd nesting raise other exceptions."""
     try:
@@ -153,20 +168,21 @@ class SourceModule(Names):
 
     def __init__(self, source: str, filename: str, preview: bool = False) -> None:
         super().__init__(parse(source, filename), filename)
-        self.lines = _LINE_BREAK.split(source.removeprefix("\ufeff").encode("utf-8", "surrogatepass"))
-        self.targets = self._found()
+        self.lines = lines_of(source)
+        self.targets = told_apart(self.found(self.tree.body))
         if preview and not self.targets:
             annotate(self)
-            self.targets = self._found()
+            self.targets = told_apart(self.found(self.tree.body))
 
     @property
     def annotated(self) -> list[Annotated]:
         return [target.annotated for target in self.targets]
 
-    def _found(self) -> list[Target]:
-        found = list(self._body(self.tree.body, Place()))
-        found.sort(key=lambda t: (t.annotated.name_span.line, t.annotated.name_span.column))
-        return _told_apart(found)
+    def found(self, body: list[ast.stmt]) -> list[Target]:
+        """What statements of the module's scope annotate, in order of position."""
+        return sorted(
+            self._body(body, Place()), key=lambda t: (t.annotated.name_span.line, t.annotated.name_span.column)
+        )
 
     def previews(self) -> list[Span]:
         """The names of what a preview would look at; none in a file that compiles something."""
@@ -174,6 +190,20 @@ class SourceModule(Names):
             return []
         nodes = (candidate.node for candidate in candidates(self))
         return [self.span(n.targets[0]) if isinstance(n, ast.Assign) else self._name_span(n) for n in nodes]
+
+    def all_functions(self) -> list[Defined]:
+        """Every function of the file, in order."""
+        return list(self._functions_in(self.tree, ""))
+
+    def _functions_in(self, around: ast.AST, scope: str) -> Iterator[Defined]:
+        for node in ast.iter_child_nodes(around):
+            if isinstance(node, Definition):
+                yield Defined(f"{scope}{node.name}", self._name_span(node), self.span(node))
+                yield from self._functions_in(node, f"{scope}{node.name}.<locals>.")
+            elif isinstance(node, ast.ClassDef):
+                yield from self._functions_in(node, f"{scope}{node.name}.")
+            elif isinstance(node, ast.stmt):
+                yield from self._functions_in(node, scope)
 
     def span(self, node: ast.expr | ast.stmt | ast.arg) -> Span:
         return span_of(node, self.filename)
@@ -375,7 +405,7 @@ class SourceModule(Names):
         return span
 
 
-def _told_apart(targets: list[Target]) -> list[Target]:
+def told_apart(targets: list[Target]) -> list[Target]:
     """What has no name of its own is numbered where two look alike."""
     seen: dict[str, int] = {}
     out: list[Target] = []

@@ -10,6 +10,7 @@ import ast
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,35 +27,68 @@ _FILES = 4  # that a name is followed through
 _LARGEST = 1024 * 1024  # bytes of another file that is read for its names
 
 
-class Names:
-    """The names of one parsed file. Imports are collected first, from every scope: a later rebinding is ignored."""
+@dataclass(slots=True)
+class Bindings:
+    """What the names of a module's scope are bound to. Imports count in every scope: a later rebinding is ignored."""
 
-    def __init__(self, tree: ast.Module, filename: str, followed: int = 0) -> None:
+    imported: dict[str, str] = field(default_factory=dict)  # local name → dotted name of what it was imported as
+    relative: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # local name → level, module and name
+    rebound: set[str] = field(default_factory=set)  # names of that scope that functions assign
+    definitions: dict[str, Definition] = field(default_factory=dict)
+    classes: dict[str, ast.ClassDef] = field(default_factory=dict)
+    values: dict[str, list[ast.expr]] = field(default_factory=dict)  # what is assigned to each
+
+    @classmethod
+    def of(cls, body: list[ast.stmt]) -> Bindings:
+        found = cls()
+        for statement in statements(body, nested=True):
+            if isinstance(statement, ast.Import | ast.ImportFrom):
+                found.imported |= _imported_names(statement)
+            if isinstance(statement, ast.ImportFrom) and statement.level:
+                for alias in statement.names:
+                    found.relative[alias.asname or alias.name] = statement.level, statement.module or "", alias.name
+            elif isinstance(statement, ast.Global):
+                found.rebound.update(statement.names)
+        for statement in statements(body):
+            if isinstance(statement, Definition):
+                found.definitions[statement.name] = statement
+            elif isinstance(statement, ast.ClassDef):
+                found.classes[statement.name] = statement
+        found.values = assigned(body)
+        return found
+
+    def add(self, later: Bindings) -> None:
+        """Takes what statements after these bind."""
+        self.imported |= later.imported
+        self.relative |= later.relative
+        self.rebound |= later.rebound
+        self.definitions |= later.definitions
+        self.classes |= later.classes
+        for name, values in later.values.items():
+            self.values[name] = [*self.values.get(name, ()), *values]
+
+    @property
+    def defined(self) -> set[str]:
+        """The names that statements of that scope itself bind, imports aside."""
+        return {*self.definitions, *self.classes, *self.values}
+
+
+class Names:
+    """The names of one parsed file."""
+
+    def __init__(self, tree: ast.Module, filename: str, followed: int = 0, bindings: Bindings | None = None) -> None:
         self.tree = tree
         self.filename = filename
-        self.names: dict[str, str] = {}  # local name → dotted name of what it was imported as
-        self.definitions: dict[str, Definition] = {}
-        self.classes: dict[str, ast.ClassDef] = {}
-        self.values: dict[str, list[ast.expr]] = {}  # what is assigned to each name of the module's scope
-        self.rebound: set[str] = set()  # names of that scope that functions assign
-        self._relative: dict[str, tuple[int, str, str]] = {}  # local name → level, module and name
+        bound = Bindings.of(tree.body) if bindings is None else bindings
+        self.names = bound.imported
+        self.definitions = bound.definitions
+        self.classes = bound.classes
+        self.values = bound.values
+        self.rebound = bound.rebound
+        self._relative = bound.relative
         self._followed = followed
         self._known: dict[str, Arguments | None] = {}
         self._files: dict[tuple[int, str], Names | None] = {}
-        for statement in statements(tree.body, nested=True):
-            if isinstance(statement, ast.Import | ast.ImportFrom):
-                self.names |= _imported_names(statement)
-            if isinstance(statement, ast.ImportFrom) and statement.level:
-                for alias in statement.names:
-                    self._relative[alias.asname or alias.name] = statement.level, statement.module or "", alias.name
-            elif isinstance(statement, ast.Global):
-                self.rebound.update(statement.names)
-        for statement in statements(tree.body):
-            if isinstance(statement, Definition):
-                self.definitions[statement.name] = statement
-            elif isinstance(statement, ast.ClassDef):
-                self.classes[statement.name] = statement
-        self.values = assigned(tree.body)
 
     @cached_property
     def nodes(self) -> list[ast.AST]:

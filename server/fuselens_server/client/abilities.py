@@ -59,7 +59,11 @@ class Abilities:
 
     def fit(self, value: T) -> T:
         """``value`` as the client takes it."""
-        return rewritten(value, self._fit)
+        return rewritten(value, self._fit, places=False)
+
+    def fit_whole(self, part: T) -> T:
+        """The same, for a value whose parts are as the client takes them."""
+        return self._fit(part)
 
     def _fit(self, part: Any) -> Any:
         kind = type(part)

@@ -38,6 +38,10 @@ class Settled(Protocol):
         NotAllowedError for a file whose code must not run."""
         ...
 
+    def of(self, path: str) -> Settings:
+        """The settings that hold for a file, as far as the client has given them."""
+        ...
+
 
 class Configuration:
     """``options`` are those that the server was started with, ``told`` the section of a client that cannot be asked."""
@@ -49,16 +53,19 @@ class Configuration:
         self.settings = Settings()
         self._of_folders: dict[str, Settings] = {}  # by their paths
         self._loaded = asyncio.Event()
+        self._told: set[str] = set()  # what is wrong with the settings, as far as the person knows
 
     async def settled(self, path: str) -> tuple[Settings, Environment]:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._loaded.wait(), PATIENCE_SECONDS)
-        folder = self.folder(path)
-        chosen = self._of_folders.get(folder or "", self.settings)
+        folder, chosen = self.folder(path), self.of(path)
         if not chosen.allows(path):
             raise NotAllowedError(self._not_allowed(path))
         directory = folder if folder and os.path.isdir(folder) else None
         return chosen, Environment(chosen.python(folder), directory)
+
+    def of(self, path: str) -> Settings:
+        return self._of_folders.get(self.folder(path) or "", self.settings)
 
     def _not_allowed(self, path: str) -> Diagnostic:
         real = path
@@ -86,11 +93,11 @@ class Configuration:
         """Those whose runs are shown."""
         return [folder for folder, chosen in self._of_folders.items() if chosen.live]
 
-    async def load(self) -> bool:
+    async def load(self) -> set[str]:
         """Takes the client's configuration section where it has one, under the options it was started with: those name
         the interpreter that an editor's own environment picker chose. Workspace folders may each have their own.
-        Returns whether anything is different now."""
-        before = self.settings, self._of_folders
+        Returns the fields of settings that are different now, in any folder."""
+        before = [self.settings, *self._of_folders.values()]
         folders = self.folders
         problems: list[str] = []
 
@@ -108,10 +115,16 @@ class Configuration:
                 chosen[k] = dataclasses.replace(chosen[k], allowed_folders=own.allowed_folders)
         self.settings, *others = chosen
         self._of_folders = dict(zip(folders, others, strict=True))
-        for problem in dict.fromkeys(problems):
-            self._server.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, problem))
+        new = [problem for problem in dict.fromkeys(problems) if problem not in self._told]
+        self._told = set(problems)
+        if new:  # together: one message for each would cover what the person looks at
+            self._server.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, " ".join(new)))
         self._loaded.set()
-        return (self.settings, self._of_folders) != before
+        names = [f.name for f in dataclasses.fields(Settings)]
+        now = [self.settings, *self._of_folders.values()]
+        if len(now) != len(before):
+            return set(names)
+        return {n for old, new in zip(before, now, strict=True) for n in names if getattr(old, n) != getattr(new, n)}
 
     async def _sections(self, scopes: list[str | None]) -> list[Any]:
         """The section of each scope; None where the client has none or does not say."""

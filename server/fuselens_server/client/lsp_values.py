@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 import attrs
+from lsprotocol import types as lsp
 
 T = TypeVar("T")
+_SIMPLE = frozenset({str, int, bool, type(None)})
+_PLACES = frozenset({lsp.Position, lsp.Range})
 
 
-def rewritten(value: T, change: Callable[[Any], Any]) -> T:
-    """An LSP value (or a list of them) with ``change`` made in each of its parts, innermost first."""
+def rewritten(value: T, change: Callable[[Any], Any], places: bool = True) -> T:
+    """An LSP value (or a list of them) with ``change`` made in each of its parts, innermost first; those that are places are
+    passed over where nothing is to be changed in them."""
+    kind = type(value)
+    if kind in _SIMPLE or (not places and kind in _PLACES):
+        return value
     if isinstance(value, list | tuple):
-        parts = [rewritten(part, change) for part in value]
+        parts = [rewritten(part, change, places) for part in value]
         same = all(new is old for new, old in zip(parts, value, strict=True))
         return value if same else type(value)(parts)  # type: ignore[call-arg, return-value]
-    if not attrs.has(type(value)):
+    names = _fields(kind)
+    if names is None:
         return value
-    old = {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
-    new = {name: rewritten(part, change) for name, part in old.items()}
-    changes = {name: part for name, part in new.items() if part is not old[name]}
+    changes: dict[str, Any] = {}
+    for name in names:
+        old = getattr(value, name)
+        if (new := rewritten(old, change, places)) is not old:
+            changes[name] = new
     return change(attrs.evolve(value, **changes) if changes else value)  # type: ignore[type-var]
+
+
+@cache
+def _fields(kind: type) -> tuple[str, ...] | None:
+    """The names of its fields; None for what is no LSP value of several parts."""
+    return tuple(field.name for field in attrs.fields(kind)) if attrs.has(kind) else None

@@ -29,6 +29,7 @@ class CheckProgress:
         self._stage = ""
         self._begun = False
         self._opening: asyncio.Task[None] | None = None
+        self._slow = asyncio.Event()
 
     async def __aenter__(self) -> CheckProgress:
         if self._server.client("window.work_done_progress"):
@@ -47,8 +48,14 @@ class CheckProgress:
         if self._begun:
             self._server.work_done_progress.report(self._token, lsp.WorkDoneProgressReport(message=stage))
 
+    def report_now(self, stage: str) -> None:
+        """Of what is known to take long."""
+        self.report(stage)
+        self._slow.set()
+
     async def _open(self) -> None:
-        await asyncio.sleep(DELAY_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._slow.wait(), DELAY_SECONDS)
         progress = self._server.work_done_progress
         with contextlib.suppress(JsonRpcException):
             # Shielded, as every request of ours whose wait may be given up: cancelling it would cancel pygls' future,

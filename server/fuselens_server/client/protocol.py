@@ -24,7 +24,7 @@ from pygls.exceptions import (
 from pygls.protocol import JsonRPCResponseMessage, LanguageServerProtocol, default_converter, lsp_method
 
 from ..texts.document_uri import SCHEME
-from . import messages
+from . import messages, settings
 
 if TYPE_CHECKING:
     from ..server import FuselensServer
@@ -219,6 +219,8 @@ class FuselensProtocol(LanguageServerProtocol):
         capabilities = result.capabilities
         if not self._server.publisher.pulled:
             capabilities.diagnostic_provider = None  # a client must not get them both ways
+        if not settings.read(params.initialization_options)[0].highlights:
+            capabilities.document_highlight_provider = None
         capabilities.workspace = capabilities.workspace or lsp.WorkspaceOptions()
         capabilities.workspace.text_document_content = lsp.TextDocumentContentOptions([SCHEME])
         return result

@@ -16,7 +16,7 @@ from ..texts.session import Document
 if TYPE_CHECKING:
     from ..server import FuselensServer
 
-REPUBLISH_SECONDS = 0.02
+REPUBLISH_SECONDS = 0.005
 OBSERVED_SECONDS = 0.5  # between two looks at what runs say
 RECORDED_SECONDS = 0.5  # in which a run may record more
 
@@ -30,7 +30,7 @@ class Publisher:
         self._republishing: dict[Document, asyncio.TimerHandle] = {}
         self._observing: dict[Document, asyncio.TimerHandle] = {}
         self._recorded: dict[Document, asyncio.TimerHandle] = {}
-        self._timed: set[Document] = set()  # among those, documents whose kernels were timed anew
+        self._timed: set[Document] = set()  # among those, documents of which a run said what lines and documents show
 
     @property
     def pulled(self) -> bool:
@@ -72,7 +72,7 @@ class Publisher:
         """A run said something about a file."""
         seen = self._server.live.seen(path)
         for document in self._server.session.of_path(path) if seen else ():
-            if event.kind == "kernels":
+            if event.kind in ("kernels", "finding"):
                 self._timed.add(document)
             self.observe(document)
         if seen is None or not event.recorded:
@@ -108,8 +108,9 @@ class Publisher:
             if self._server.session.is_open(document):
                 self.publish(document)
                 self._server.refreshes.ask_for_annotations()
+                self._server.pictures_changed([document.uri])
                 if document in self._timed:
-                    self._server.documents.changed(self._server.document_uris(document))
+                    self._server.documents_changed(self._server.document_uris(document))
             self._timed.discard(document)
 
         if document not in self._observing:
@@ -129,7 +130,7 @@ class Publisher:
             self._server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, []))
 
     def _found(self, document: Document) -> list[lsp.Diagnostic]:
-        return self._server.encode(diagnostics.diagnostics(self._server.session.findings_view(document)))
+        return diagnostics.published(self._server, document)
 
     def _publish(self, document: Document, found: list[lsp.Diagnostic]) -> None:
         """Pushes, or has the client pull if that would give it anything new."""
@@ -141,9 +142,10 @@ class Publisher:
             self._server.refreshes.ask_for_diagnostics()
 
     def _push(self, document: Document, found: list[lsp.Diagnostic]) -> None:
+        """``found`` is as the client takes it."""
         document.given = diagnostics.result_id(found)
         for params in document.parcels(self._server.session, found):
-            self._server.text_document_publish_diagnostics(self._server.encode(params))
+            self._server.text_document_publish_diagnostics(self._server.client.fit_whole(params))
 
     def _wake_waiting(self) -> None:
         self.changed.set()

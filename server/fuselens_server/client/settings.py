@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuselens.config import EXECUTIONS, TARGET, TARGETS
+from fuselens.config import TARGET, TARGETS
 from fuselens.record.wire import Limits
 
 from .messages import CLIENT_ACTIONS, SERVER_ACTIONS, Actions
+
+LENSES = {
+    "run": "Run the function, and how the last run went.",
+    "graphs": "Counts of graphs and breaks; leads to the first break.",
+    "kernels": "The count of kernels; opens them.",
+    "code": "The generated C++ or Triton.",
+    "ir": "All stages of the compilation.",
+    "debug": "Step through the function.",
+    "inlined": "Above a function that others call: where it was compiled.",
+    "lastRun": "Calls, recompiles and times of your own last run.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +36,13 @@ class Settings:
     target: str = ""  # "cpu", "cuda:sm_90", …; empty: the compiler's choice
     execution: str = "slice"  # what a check may execute of a file: "slice", "import" or "never"
     code_lens: bool = True
+    code_lens_show: tuple[str, ...] = tuple(LENSES)  # the kinds of lenses that are shown
     inlay_hints: bool = True
     on_names: bool = False  # navigate on names too: there is no other Python language server
     virtual_documents: str = "auto"  # "addresses" (fuselens:…), "files", or by what the client says that it opens
     command_links: bool = False  # the client has our extension's commands, and runs `command:` links in hovers
     notifications: bool = True  # tell the client what we say beyond LSP (``messages.py``)
+    highlights: bool = True  # light the lines of a kernel; our extension colours them itself
     allowed_folders: tuple[str, ...] | None = None  # whose files may run; None: what the client's trust says
     workspace_trust: bool = False  # the client asks the person which folders to trust, and has no server for others
     live: bool = False  # what the user's own processes compile of this folder is shown, not only where FUSELENS_LIVE=1
@@ -82,47 +96,107 @@ def _identity(folder: str | Path) -> set[tuple[int, int]]:
     return {(status.st_dev, status.st_ino)}
 
 
-_NAMES = {  # the client's names, as documented diagnostics spell them, to fields
-    "interpreter": "interpreter",
-    "timeout": "timeout",
-    "memoryLimit": "memory_limit",
-    "target": "target",
-    "execution": "execution",
-    "codeLens": "code_lens",
-    "inlayHints": "inlay_hints",
-    "onNames": "on_names",
-    "virtualDocuments": "virtual_documents",
-    "notifications": "notifications",
-    "allowedFolders": "allowed_folders",
-    "workspaceTrust": "workspace_trust",
-    "live": "live",
-    "tryFixes": "try_fixes",
-    "warmFiles": "warm_files",
-    "commandLinks": "command_links",
-    "concurrentChecks": "concurrent_checks",
-}
-_ACCEPTED: dict[str, tuple[type, ...]] = {
-    "interpreter": (str,),
-    "timeout": (int, float),
-    "memory_limit": (int,),
-    "target": (str,),
-    "execution": (str,),
-    "code_lens": (bool,),
-    "inlay_hints": (bool,),
-    "on_names": (bool,),
-    "virtual_documents": (str,),
-    "notifications": (bool,),
-    "allowed_folders": (tuple, list),
-    "workspace_trust": (bool,),
-    "live": (bool,),
-    "try_fixes": (bool,),
-    "warm_files": (bool,),
-    "command_links": (bool,),
-    "concurrent_checks": (int,),
-}
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One setting: how clients spell it, what it takes, what it means. VS Code's manifest, the extension's list and the pages
+    of the reference are written from these (``scripts/settings.py``, ``scripts/reference.py``)."""
+
+    attribute: str  # of Settings
+    name: str  # of initializationOptions, and of the section that clients give
+    accepted: tuple[type, ...]
+    text: str  # Markdown
+    choices: dict[str, str] = field(default_factory=dict)  # value → what it means; empty: any
+    minimum: int | None = None
+    editor: str = ""  # its name in VS Code after "fuselens."; "": VS Code has no such setting
 
 
-_CHOICES = {"virtual_documents": ("auto", "addresses", "files"), "execution": EXECUTIONS}
+DECLARED = (
+    Declared(
+        "interpreter", "interpreter", (str,),
+        "Python interpreter that imports and compiles your files; it needs torch and fuselens. Empty: the one that runs the server.",
+    ),
+    Declared(
+        "timeout", "timeout", (int, float),
+        "Seconds that importing and compiling one file may take. A file that takes longer is stopped and gets one diagnostic.",
+        minimum=1, editor="timeout",
+    ),
+    Declared(
+        "memory_limit", "memoryLimit", (int,), "MiB of memory that compiling one file may use.",
+        minimum=256, editor="memoryLimit",
+    ),
+    Declared(
+        "target", "target", (str,),
+        "What to generate kernels for: `auto` (a GPU if there is one, else the CPU), `cpu`, `cuda`, or a CUDA architecture such as "
+        "`cuda:sm_90`, which needs no GPU to generate.",
+        editor="target",
+    ),
+    Declared(
+        "execution", "execution", (str,),
+        "What may be executed of a file to compile its functions. Whatever is executed writes no files, opens no connections and "
+        "starts no processes.",
+        choices={
+            "slice": "Of a program only the statements that lead to what it compiles are evaluated. Other files are imported.",
+            "import": "Every file is imported, programs too.",
+            "never": "Nothing is executed: graph breaks are predicted from the source, and your own runs are shown.",
+        },
+        editor="execution",
+    ),
+    Declared(
+        "code_lens", "codeLens", (bool,),
+        "Show counts of graphs, breaks and kernels above each annotated function, with links to open and run.",
+        editor="codeLens.enabled",
+    ),
+    Declared(
+        "code_lens_show", "codeLensShow", (tuple, list), "Which lenses are shown above functions.",
+        choices=LENSES, editor="codeLens.show",
+    ),
+    Declared(
+        "inlay_hints", "inlayHints", (bool,), "Show the dtype and shape of tensors after the names they are assigned to.",
+        editor="inlayHints.enabled",
+    ),
+    Declared(
+        "on_names", "onNames", (bool,),
+        "Definitions, references and highlights on names too, where there is no other Python server.",
+    ),
+    Declared(
+        "virtual_documents", "virtualDocuments", (str,),
+        "How stages of a compilation are opened: as `addresses` (`fuselens:…`), as `files`, or by what the client says that it opens.",
+        choices={"auto": "By what the client says.", "addresses": "As `fuselens:…`.", "files": "As files."},
+    ),
+    Declared("command_links", "commandLinks", (bool,), "The client has the commands of our VS Code extension."),
+    Declared(
+        "notifications", "notifications", (bool,),
+        "Send `fuselens/status` and `fuselens/documentsChanged`, which are not part of LSP.",
+    ),
+    Declared(
+        "highlights", "highlights", (bool,),
+        "Light the other lines of the kernel at the cursor (`textDocument/documentHighlight`). Read when the server starts.",
+    ),
+    Declared(
+        "allowed_folders", "allowedFolders", (tuple, list),
+        "Folders whose files may run, as absolute paths. Unset: none, unless `workspaceTrust` is on.",
+    ),
+    Declared("workspace_trust", "workspaceTrust", (bool,), "The client itself asks the person which folders to trust."),
+    Declared(
+        "live", "live", (bool,),
+        "Show what your own runs of files in this folder compile, recompile and call. Without it, runs started with "
+        "`FUSELENS_LIVE=1` are shown.",
+        editor="live",
+    ),
+    Declared(
+        "warm_files", "warmFiles", (bool,),
+        "After a check, build in the background what your own run of the file will need, so that it starts warm.",
+        editor="warmFiles",
+    ),
+    Declared(
+        "try_fixes", "tryFixes", (bool,),
+        "After a check, compile each fix of a graph break in the background and compare it with eager PyTorch, so that verified "
+        "fixes are told from templates.",
+        editor="tryFixes",
+    ),
+    Declared("concurrent_checks", "concurrentChecks", (int,), "Files that are checked at once: 2 to 4."),
+)  # fmt: skip
+_BY_NAME = {declared.name: declared for declared in DECLARED}
 
 
 def read(values: Any, base: Settings | None = None) -> tuple[Settings, list[str]]:
@@ -134,25 +208,55 @@ def read(values: Any, base: Settings | None = None) -> tuple[Settings, list[str]
     changes: dict[str, Any] = {}
     problems = []
     for name, value in values.items():
-        attribute = _NAMES.get(name)
-        if attribute is None or value is None or (attribute == "interpreter" and value == ""):
+        declared = _BY_NAME.get(name)
+        if declared is None or value is None or (name == "interpreter" and value == ""):
             continue
-        accepted = _ACCEPTED[attribute]
+        attribute, accepted = declared.attribute, declared.accepted
         if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
-            problems.append(f"fuselens.{name}: expected {accepted[-1].__name__}, got {value!r}")
+            problems.append(_refused(declared, value, _KINDS[accepted[-1]], base))
             changes |= {attribute: ()} if attribute == "allowed_folders" else {}  # what is meant is not everything
         elif attribute == "allowed_folders":
             changes[attribute], wrong = _folders(value)
-            problems += [f"fuselens.{name}: expected an absolute path, got {folder!r}" for folder in wrong]
-        elif attribute in _CHOICES and value not in _CHOICES[attribute]:
-            problems.append(f"fuselens.{name}: expected one of {', '.join(_CHOICES[attribute])}, got {value!r}")
+            problems += [f"fuselens.{name}: {_shown(folder)} is no absolute path, and is left out." for folder in wrong]
+        elif _unknown(declared, value):
+            wanted = f"{'some' if isinstance(value, list | tuple) else 'one'} of {', '.join(declared.choices)}"
+            problems.append(_refused(declared, value, wanted, base))
         elif attribute == "target" and not TARGET.fullmatch(str(value or "auto")):
-            problems.append(f"fuselens.{name}: expected {TARGETS}, got {value!r}")
+            problems.append(_refused(declared, value, TARGETS, base))
         elif isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
-            problems.append(f"fuselens.{name}: must be positive, got {value!r}")
+            problems.append(_refused(declared, value, "more than 0", base))
         else:
-            changes[attribute] = value
+            changes[attribute] = _PLAINLY.get(attribute, lambda given: given)(value)
     return dataclasses.replace(base, **changes), problems
+
+
+_KINDS: dict[type, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list"}
+_UNSET = {"allowedFolders": "no folder", "target": "auto", "interpreter": "the Python that runs the server"}
+
+
+def _refused(declared: Declared, value: Any, wanted: str, base: Settings) -> str:
+    """What a person is told: the setting, its value, what it takes, and what holds now."""
+    taken = None if declared.attribute == "allowed_folders" else getattr(base, declared.attribute)
+    instead = _shown(taken) if taken not in ("", None) else _UNSET[declared.name]
+    return f"fuselens.{declared.name} is {_shown(value)}, but takes {wanted}. Used instead: {instead}."
+
+
+def _shown(value: Any) -> str:
+    """As in a settings file."""
+    whole = isinstance(value, float) and value.is_integer()
+    return json.dumps(int(value) if whole else value, ensure_ascii=False, default=repr)
+
+
+_PLAINLY: dict[str, Callable[[Any], Any]] = {
+    "code_lens_show": tuple,
+    "target": lambda given: "" if given == "auto" else given,
+}
+
+
+def _unknown(declared: Declared, value: Any) -> list[Any]:
+    """What is none of the setting's choices."""
+    given = value if isinstance(value, list | tuple) else [value]
+    return [part for part in given if part not in list(declared.choices)] if declared.choices else []
 
 
 def _folders(value: Any) -> tuple[tuple[str, ...], list[Any]]:

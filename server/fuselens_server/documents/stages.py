@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer
 
 LANGUAGES = {
-    "py": "python", "cpp": "cpp", "c": "c", "cu": "cuda-cpp", "loop": "fuselens-loop", "md": "markdown", "mlir": "mlir",
-    "ll": "llvm", "ptx": "fuselens-assembly", "sass": "fuselens-assembly",
+    "py": "python", "cpp": "fuselens-cpp", "c": "c", "cu": "cuda-cpp", "loop": "fuselens-loop", "md": "markdown",
+    "mlir": "fuselens-mlir", "ll": "fuselens-llvm", "ptx": "fuselens-ptx", "sass": "fuselens-sass",
 }  # fmt: skip
 KERNEL_SUFFIXES = frozenset({"cpp", "c", "cu", "mlir", "ll", "ptx", "sass"})
 

@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,12 +71,14 @@ class VirtualFiles:
 
     def encode(self, value: T) -> T:
         """A copy of an LSP value (or a list of them) in which addresses of documents are URIs of files."""
-        return rewritten(value, self._encode)
+        known = cache(self._encode_text)  # a hundred findings lead to few codes
 
-    def _encode(self, part: Any) -> Any:
-        addresses = {name: text for name in _ADDRESS_FIELDS if isinstance(text := getattr(part, name, None), str)}
-        encoded = {name: self._encode_text(text) for name, text in addresses.items()}
-        return attrs.evolve(part, **encoded) if encoded != addresses else part
+        def encode(part: Any) -> Any:
+            addresses = {name: text for name in _ADDRESS_FIELDS if isinstance(text := getattr(part, name, None), str)}
+            encoded = {name: known(text) for name, text in addresses.items()}
+            return attrs.evolve(part, **encoded) if encoded != addresses else part
+
+        return rewritten(value, encode, places=False)
 
     def _encode_text(self, text: str) -> str:
         address, mark, fragment = text.partition("#")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
-from fuselens.record.report import Fix
+from fuselens.record import diagnostics
+from fuselens.record.report import Diagnostic, Fix
 from fuselens.source import fixes
+from fuselens.source.discovery import Annotated
+from fuselens_server.client import messages
 from fuselens_server.client.messages import SERVER_ACTIONS, Actions
 from fuselens_server.features import navigation
 from fuselens_server.features.diagnostics import Finding, findings
@@ -23,11 +28,16 @@ if TYPE_CHECKING:
 OPEN = "fuselens.open"  # the kind of actions that show something
 FIX_ALL = f"{lsp.CodeActionKind.SourceFixAll.value}.fuselens"
 FIX_ALL_TITLE = "Fix all graph breaks that have a verified fix"
+_LONGEST_REASON = 60
+_CODE = re.compile(r"\bFL\d+\b")
+_FIXED_SIZE = re.compile(r"^[^\[]*\[(?:[^\]]*\W)?(?!0\b|1\b)\d+\b")  # sizes 0 and 1 are never symbolic
+_ANY_SIZE = "Compile for any size: dynamic=True (if it agrees with eager)"
+REWRITE = lsp.CodeActionKind.RefactorRewrite.value
 _QUICK_FIX = lsp.CodeActionKind.QuickFix.value
 
 
 def register(server: FuselensServer) -> None:
-    kinds = [lsp.CodeActionKind.QuickFix, FIX_ALL, OPEN]
+    kinds = [lsp.CodeActionKind.QuickFix, lsp.CodeActionKind.RefactorRewrite, FIX_ALL, OPEN]
 
     @server.feature(lsp.TEXT_DOCUMENT_CODE_ACTION, lsp.CodeActionOptions(code_action_kinds=kinds))
     def text_document_code_action(
@@ -72,6 +82,8 @@ def code_actions(
         edit = fix_all(view, versioned=versioned)
         if edit is not None:
             yield lsp.CodeAction(FIX_ALL_TITLE, FIX_ALL, edit=edit)
+    if _wanted(context, REWRITE) and context.trigger_kind != lsp.CodeActionTriggerKind.Automatic:
+        yield from _any_size(view, selected.start)
     if _wanted(context, OPEN) and context.trigger_kind != lsp.CodeActionTriggerKind.Automatic:
         yield from _documents(view, selected.start, actions)
 
@@ -90,16 +102,24 @@ def _wanted(context: lsp.CodeActionContext, kind: str) -> bool:
 
 
 def _fixes(view: View, found: Finding, *, versioned: bool) -> Iterator[lsp.CodeAction]:
-    """Fixes that were tried out come first, and the first of those is preferred; others say that they are templates."""
+    """Fixes that were tried out come first, and the first of those is preferred; others say that they are not verified."""
     preferred = True
     for fix in sorted(_offered(view, found), key=lambda fix: not fix.verified):
         edits = text_edits(view, found.text, fix)
         if edits:
-            title = fix.title if fix.verified else f"{fix.title} (template: {fix.trial or 'not tried out'})"
+            title = fix.title if fix.verified else f"{fix.title} ({_unverified(fix)})"
             edit = workspace_edit(view, edits, versioned=versioned)
             first = fix.verified and preferred
             preferred = preferred and not first
             yield lsp.CodeAction(title, _QUICK_FIX, [found.shown], is_preferred=first or None, edit=edit)
+
+
+def _unverified(fix: Fix) -> str:
+    """Why it is not verified, where that is short and says something in a menu: a finding that it leaves does not."""
+    if not fix.trial:
+        return "not tried out"
+    told = len(fix.trial) <= _LONGEST_REASON and not _CODE.search(fix.trial)
+    return f"not verified: {fix.trial}" if told else "not verified"
 
 
 def _offered(view: View, found: Finding) -> Sequence[Fix]:
@@ -159,6 +179,37 @@ def workspace_edit(view: View, edits: Sequence[lsp.TextEdit], *, versioned: bool
         return lsp.WorkspaceEdit(changes={view.uri: list(edits)})
     identifier = lsp.OptionalVersionedTextDocumentIdentifier(view.uri, view.version)
     return lsp.WorkspaceEdit(document_changes=[lsp.TextDocumentEdit(identifier, list(edits))])
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def for_any_size(view: View, function: Annotated, parameter: str = "") -> Diagnostic | None:
+    """A finding whose fix compiles the function for any size; None where no size (of ``parameter``) is fixed, or nothing in
+    this file can be changed to that end."""
+    report = view.function(function.qualname)
+    if report is None or report.span is None or not view.here(report.span) or "dynamic" in function.arguments:
+        return None
+    fixed = [g for g in report.guards if g.kind == "TENSOR" and (g.source == parameter or not parameter)]
+    if not any(_FIXED_SIZE.search(guard.expression) for guard in fixed):
+        return None
+    source = _source(view.compiled.origin.text, report.span.file)
+    finding = diagnostics.make("FL202", report.span, what=f"`{function.qualname}`", count="several")
+    proposed = fixes.propose(source, finding) if source else ()
+    return dataclasses.replace(finding, fixes=proposed) if proposed else None
+
+
+def _any_size(view: View, position: lsp.Position) -> Iterator[lsp.CodeAction]:
+    for function in view.annotated:
+        for parameter in function.parameters:
+            place = view.parsed.range(parameter.span)
+            if (
+                place
+                and _touches(place, lsp.Range(position, position))
+                and for_any_size(view, function, parameter.name)
+            ):
+                command = lsp.Command(_ANY_SIZE, messages.MARK_DYNAMIC, arguments=[view.uri, function.qualname])
+                yield lsp.CodeAction(_ANY_SIZE, REWRITE, command=command)
 
 
 # --- documents -------------------------------------------------------------------------------------------------------

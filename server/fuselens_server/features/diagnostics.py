@@ -4,12 +4,14 @@ for what was edited since."""
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
+from fuselens.record.diagnostics import told_as_cause
 from fuselens.record.report import Diagnostic, Frame, Severity, Span
 from fuselens.source.discovery import import_span
 from fuselens_server.features import last_run
@@ -20,6 +22,7 @@ from fuselens_server.texts.view import View
 
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer
+    from fuselens_server.texts.session import Document
 
 SEVERITY: dict[Severity, lsp.DiagnosticSeverity] = {
     "error": lsp.DiagnosticSeverity.Error,
@@ -28,7 +31,12 @@ SEVERITY: dict[Severity, lsp.DiagnosticSeverity] = {
     "hint": lsp.DiagnosticSeverity.Hint,
 }
 ENVIRONMENT = frozenset({"FL907", "FL911", "FL914"})  # about the interpreter: shown where the file imports the library
+_ENTERED = frozenset({"FL103", "FL113", "FL118"})  # what a context manager of C breaks with, and what makes it
 _LIBRARIES = ("torch", "fuselens")
+_SENTENCES = re.compile(r"(?<=[.:;]) (?=[A-Z`])")
+_LONGEST = 130  # characters of a message's line, where its first sentence is no longer
+_MOST_LINES = 5
+_MOST_RELATED = 12
 
 
 NOTHING = "nothing"  # the result of a document that is open no more
@@ -45,7 +53,7 @@ def register(server: FuselensServer) -> None:
         document = ls.session.get(params.text_document.uri)
         if document is None:
             return lsp.RelatedFullDocumentDiagnosticReport([])
-        found = ls.encode(diagnostics(ls.session.findings_view(document)))
+        found = published(ls, document)
         document.given = result_id(found)
         document.published = True
         if document.given == params.previous_result_id:
@@ -61,16 +69,18 @@ def register(server: FuselensServer) -> None:
         known = {previous.uri: previous.value for previous in params.previous_result_ids}
         while True:
             changed = ls.publisher.changed
-            parcels = [
-                parcel
-                for d in ls.session.documents
-                for parcel in d.parcels(ls.session, ls.encode(diagnostics(ls.session.findings_view(d))))
-            ]
+            parcels = [parcel for d in ls.session.documents for parcel in d.parcels(ls.session, published(ls, d))]
             items = [workspace_item(parcel, known) for parcel in parcels]
             items += closed_items({parcel.uri for parcel in parcels}, known)
             if not known or any(isinstance(i, lsp.WorkspaceFullDocumentDiagnosticReport) for i in items):
                 return lsp.WorkspaceDiagnosticReport(items)
             await changed.wait()
+
+
+def published(ls: FuselensServer, document: Document) -> list[lsp.Diagnostic]:
+    """What the client is told of a document. One that offers no code actions has no other way to what helps."""
+    hints = not ls.client("text_document.code_action")
+    return ls.encode(diagnostics(ls.session.findings_view(document), hints=hints))
 
 
 WorkspaceItem = lsp.WorkspaceFullDocumentDiagnosticReport | lsp.WorkspaceUnchangedDocumentDiagnosticReport
@@ -103,14 +113,18 @@ class Finding:
     text: TrackedText
 
 
-def diagnostics(view: View) -> list[lsp.Diagnostic]:
-    """What to publish."""
-    return [found.shown for found in findings(view)]
+def diagnostics(view: View, *, hints: bool = False) -> list[lsp.Diagnostic]:
+    """What to publish, with ``hints`` in the message where they are wanted there."""
+    found = findings(view)
+    for finding in found if hints else ():
+        advice = (f"Hint: {hint}" for hint in finding.diagnostic.hints)
+        finding.shown.message = "\n".join((finding.shown.message, *advice))
+    return [finding.shown for finding in found]
 
 
 def findings(view: View) -> list[Finding]:
     """All there is to say: what compiling found, here and in the user's own last run, then what is only predicted."""
-    found = _once(_found(view))
+    found = _families(view, _once(_found(view)))
     found += _of_last_run(view, found)
     return _once([*found, *_predicted(view, found)])
 
@@ -239,15 +253,23 @@ def _encode(
 
 
 def _message(diagnostic: Diagnostic) -> str:
-    lines = [diagnostic.message, diagnostic.explanation]
+    """The headline and the cause. What helps is an action, and stands on the code's page with all that there is to say."""
+    lines = [diagnostic.message, *map(_shortened, diagnostic.explanation.split("\n")[:_MOST_LINES])]
     if diagnostic.cost:
         lines.append(f"Cost: {diagnostic.cost}.")
     if diagnostic.cause:
         lines.append(f"Follows from {diagnostic.cause}.")
-    if diagnostic.mode:
-        lines.append(f"Holds in: {diagnostic.mode}.")
-    lines += [f"Hint: {hint}" for hint in diagnostic.hints]
     return "\n".join(line for line in lines if line)
+
+
+def _shortened(text: str) -> str:
+    """The first sentence, and those that follow as long as it stays short."""
+    shown = ""
+    for sentence in _SENTENCES.split(text):
+        if shown and len(shown) + len(sentence) >= _LONGEST:
+            break
+        shown = f"{shown} {sentence}".strip()
+    return shown
 
 
 def _related(
@@ -267,11 +289,57 @@ def _related(
     return related
 
 
+def _families(view: View, found: list[Finding]) -> list[Finding]:
+    """Findings with one root cause are one, with the others in its related places: those that say what they follow from, and
+    breaks at a ``with`` whose own expression breaks, because what entering and leaving it does follows from what it is."""
+    found = _caused(view, found)
+    statements = [f.shown.range for f in found if f.diagnostic.code == "FL113"]
+    entered = [f for f in found if f.diagnostic.code in _ENTERED]
+    followers: set[int] = set()
+    for follower in (f for f in entered if f.shown.range in statements):
+        whole = follower.shown.range
+        root = next((f for f in entered if f.shown.range != whole and _holds(whole, f.shown.range)), None)
+        if root is not None:
+            followers.add(id(follower))
+            _relate(root, lsp.DiagnosticRelatedInformation(lsp.Location(view.uri, whole), follower.diagnostic.message))
+    return [f for f in found if id(f) not in followers]
+
+
+def _caused(view: View, found: list[Finding]) -> list[Finding]:
+    """Without those that follow from others that are shown."""
+    roots = {told_as_cause(f.diagnostic): f for f in found}
+    kept = []
+    for finding in found:
+        root, seen = finding, set[int]()
+        while root.diagnostic.cause in roots and id(root) not in seen:
+            seen.add(id(root))
+            root = roots[root.diagnostic.cause]
+        if root is finding or id(root) in seen:
+            kept.append(finding)
+        else:
+            place = lsp.Location(view.uri, finding.shown.range)
+            _relate(root, lsp.DiagnosticRelatedInformation(place, finding.diagnostic.message))
+    return kept
+
+
+def _relate(root: Finding, *others: lsp.DiagnosticRelatedInformation) -> None:
+    known = list(root.shown.related_information or ())
+    new = [related for related in others if related not in known]
+    root.shown.related_information = [*known, *new][:_MOST_RELATED] or None
+
+
+def _holds(outer: lsp.Range, inner: lsp.Range) -> bool:
+    """Whether ``inner`` is part of ``outer``, and on its first line."""
+    return outer.start.line == inner.start.line and outer.start <= inner.start and inner.end <= outer.end
+
+
 def _once(found: Iterable[Finding | None]) -> list[Finding]:
-    """Without repetitions: two functions that inline one helper report its break twice."""
+    """Without repetitions: two functions that inline one helper report its break twice. One entry has the places of all."""
     out: dict[object, Finding] = {}
     for finding in found:
         if finding is not None:
             shown = finding.shown
-            out.setdefault((shown.code, shown.message, repr(shown.range)), finding)
+            first = out.setdefault((shown.code, shown.message, repr(shown.range)), finding)
+            if first is not finding:
+                _relate(first, *(shown.related_information or ()))
     return list(out.values())

@@ -36,7 +36,7 @@ def register(server: FuselensServer) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_INLAY_HINT)
     def text_document_inlay_hint(ls: FuselensServer, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
         view = ls.view(params.text_document.uri)
-        if view is None or not ls.settings.inlay_hints:
+        if view is None or not ls.configuration.of(view.path).inlay_hints:
             return []
         return [*inlay_hints(view, params.range), *assumed(view, params.range)]
 

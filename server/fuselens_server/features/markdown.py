@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 _SPECIAL = re.compile(r"([\\*_{}\[\]<>|])")
 _ENDING = re.compile(r"[()<>\s]")
-_FENCE = re.compile(r"(`{3,})\w*$")
+_FENCE = re.compile(r"(`{3,})[\w-]*$")
 _RULE = re.compile(r"\|[\s:|-]+\|$")
 _ROW = re.compile(r"\| (.*) \|$")
 _MARKS = re.compile(

@@ -87,20 +87,30 @@ def _targets(ls: FuselensServer, params: lsp.DefinitionParams | lsp.Implementati
 
 def kernel_lines(view: View, position: lsp.Position, *, names: bool = False) -> Targets:
     """What the expression at ``position`` became in the end: for each graph and phase, the kernel's lines that are most
-    specific to it, else those of the last stage that has any."""
+    specific to it. All expressions of a line lead to the same stage, the last one that has any of them: one that has no
+    line of its own there leads to those of the whole line."""
     made, span = became(view, position, names=names)
-    phases: dict[tuple[str, int, bool], list[Generated]] = defaultdict(list)
-    for line in made:
-        phases[line.report.function, line.graph.id, line.stage.name.endswith(".backward")].append(line)
+    place = view.compiled.place(position)
+    whole = _by_phase(view.correspondence.of_line(view.names, place[0])) if place else {}
     locations = []
-    for lines in phases.values():
-        rank = max(_finality(line) for line in lines)
-        last = [line for line in lines if _finality(line) == rank]
-        last = [line for line in last if line.stage is last[-1].stage]
+    for phase, lines in _by_phase(made).items():
+        every = whole.get(phase, lines)
+        rank = max(_finality(line) for line in every)
+        stage = [line for line in every if _finality(line) == rank][-1].stage
+        own = [line for line in lines if line.stage is stage]
+        last = own or [line for line in every if line.stage is stage]
         widths = {line.line: _width(view, line) for line in last}
         first, end = runs(n for n, width in widths.items() if width == min(widths.values()))[0]
         locations.append(stage_location(view, last[0].report, last[0].graph, last[0].stage, first, end))
     return Targets(view.compiled.range(span) if span else None, locations)
+
+
+def _by_phase(made: Iterable[Generated]) -> dict[tuple[str, int, bool], list[Generated]]:
+    """What became of code, by function, graph, and whether it is its backward."""
+    phases: dict[tuple[str, int, bool], list[Generated]] = defaultdict(list)
+    for line in made:
+        phases[line.report.function, line.graph.id, line.stage.name.endswith(".backward")].append(line)
+    return phases
 
 
 def title(location: lsp.Location) -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
+from fuselens.record.report import Stage
+from fuselens_server.features.locations import find_stage
 from fuselens_server.texts.convert import SourceText
 
 if TYPE_CHECKING:
@@ -57,7 +59,11 @@ def register(server: FuselensServer) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_FOLDING_RANGE)
     def text_document_folding_range(ls: FuselensServer, params: lsp.FoldingRangeParams) -> list[lsp.FoldingRange]:
         text = ls.documents.source(params.text_document.uri)
-        return folding_ranges(text[0]) if text else []
+        if text is None:
+            return []
+        shown = ls.documents.shown(params.text_document.uri) if text[1] == "cpp" else None
+        found = find_stage(*shown) if shown else None
+        return [*(preludes(text[0], found[2]) if found else ()), *folding_ranges(text[0])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,23 @@ def _sections(headings: list[Block], text: SourceText) -> list[Block]:
 def folding_ranges(text: SourceText) -> list[lsp.FoldingRange]:
     """By indentation, which all of these texts have. A closing bracket's line stays visible."""
     return [lsp.FoldingRange(first - 1, last - 1) for first, last in _regions(text, closing=False)]
+
+
+def preludes(text: SourceText, stage: Stage) -> Iterator[lsp.FoldingRange]:
+    """What every C++ file of ours begins with, and what its host program needs: of the kind that editors fold when they
+    open a file, as they fold imports."""
+    written = min((line.line for line in stage.lines), default=1)
+    starts = [(1, written - 1)]
+    for first in (n for n in range(written, text.line_count + 1) if text.line(n).startswith("union Value")):
+        last = next(
+            (n - 1 for n in range(first, text.line_count + 1) if text.line(n).startswith("// Host program")), first
+        )
+        starts.append((first, last))
+    for first, last in starts:
+        while last > first and not text.line(last).strip():
+            last -= 1
+        if last > first:
+            yield lsp.FoldingRange(first - 1, last - 1, kind=lsp.FoldingRangeKind.Imports)
 
 
 def _regions(text: SourceText, *, closing: bool = True) -> Iterator[tuple[int, int]]:

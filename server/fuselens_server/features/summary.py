@@ -8,8 +8,10 @@ from collections.abc import Iterable
 
 from fuselens.record import live_memory
 from fuselens.record.diagnostics import TABLE
+from fuselens.record.fusion_sentences import why_apart
 from fuselens.record.report import Diagnostic, Graph, Kernel, Report, RunResult, Timing
 
+BACKENDS = {"cpp": "C++", "triton": "Triton"}
 _OPERATOR = re.compile(r"^(?:aten|prims)\.(\w+)\.\w+$")
 _TOTAL = "total"  # the timing of the whole compilation, which holds the stages'
 
@@ -31,11 +33,23 @@ def size(count: int) -> str:
 
 def headline(report: Report) -> str:
     """The counts of a compiled function, or why there are none."""
-    if not report.graphs:
+    if not report.graphs and not report.refused:
         for diagnostic in (*report.diagnostics, *report.breaks):
             entry = TABLE.get(diagnostic.code)
             return f"not compiled: {entry.title if entry else diagnostic.message}"
     return report.summary()
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def graphs(report: Report) -> str:
+    """``3 graphs · ⚠ 1 break``, or why there are none."""
+    if not report.graphs:
+        return headline(report)
+    breaks = f"⚠ {count(len(report.breaks), 'break')}" if report.breaks else ""
+    return " · ".join(filter(None, (count(len(report.graphs), "graph"), breaks)))
 
 
 def demand(report: Report) -> str:
@@ -72,7 +86,7 @@ def kernel_line(kernel: Kernel) -> str:
     """``fused_0 (cpp, forward pointwise: div, abs, add; reads 1.0 KiB, writes 512 B)``"""
     about = f"{kernel.backend}, {kernel.phase} {kernel.kind}"
     if kernel.operations:
-        about += ": " + ", ".join(dict.fromkeys(_OPERATOR.sub(r"\1", name) for name in kernel.operations))
+        about += ": " + ", ".join(operators(kernel))
     traffic = [
         f"{verb} {size(count)}"
         for verb, count in (("reads", kernel.bytes_read), ("writes", kernel.bytes_written))
@@ -80,6 +94,28 @@ def kernel_line(kernel: Kernel) -> str:
     ]
     traffic += [kernel.takes] if kernel.takes else []
     return f"{kernel.name} ({about}{'; ' + ', '.join(traffic) if traffic else ''})"
+
+
+def operators(kernel: Kernel) -> list[str]:
+    """What it computes, in order and each once: ``div``, ``abs``."""
+    return list(dict.fromkeys(_OPERATOR.sub(r"\1", name) for name in kernel.operations))
+
+
+def run_mark(result: RunResult) -> str:
+    """The outcome of a run in a few words, for a lens: ``3.3× eager ✓``; "" where it was cancelled."""
+    if result.error is not None:
+        return "✗ not run"
+    if not result.compiled and result.agrees:
+        return "not compiled"
+    if not result.agrees and result.repeatable:
+        return "" if result.eager_seconds is None else "✗ differs"
+    if result.gradients_agree is False:
+        return "✗ gradients differ"
+    times = ""
+    if result.eager_seconds and result.compiled_seconds:
+        ratio = result.eager_seconds / result.compiled_seconds
+        times = f"{ratio:.0f}× eager" if ratio >= 9.95 else f"{ratio:.1f}× eager"
+    return " ".join(filter(None, (times, "✓" if result.repeatable else "(random, not compared)")))
 
 
 def run_line(result: RunResult) -> str:
@@ -90,7 +126,8 @@ def run_line(result: RunResult) -> str:
         return f"{result.function}: {result.detail}"
     if not result.compiled and result.agrees:
         return f"{result.function} was not compiled: {result.uncompiled}"
-    parts = [f"{result.function} {'agrees with eager' if result.agrees else f'DIFFERS from eager: {result.detail}'}"]
+    why = "" if result.agrees else f": {result.detail}"
+    parts = [f"{result.function} {result.verdict}{why}"]
     if result.gradients_agree is not None:
         parts.append(f"gradients {'agree' if result.gradients_agree else 'DIFFER'}")
     times = (("eager", result.eager_seconds), ("compiled", result.compiled_seconds))
@@ -132,7 +169,8 @@ def guards(report: Report) -> str:
     by_root: dict[str, list[str]] = defaultdict(list)
     for guard in report.guards:
         because = f"    # {guard.span.place(report.file)}" if guard.span else ""
-        by_root[guard.root or guard.source].append(f"{guard.kind:<12} {guard.expression}{because}")
+        about = ", ".join(guard.roots) or guard.source or "torch's state"
+        by_root[about].append(f"{guard.kind:<12} {guard.expression}{because}")
     for root, lines in by_root.items():
         out += ["", f"# {root}", *lines]
     if report.symbols:
@@ -180,8 +218,10 @@ def _graph(report: Report, graph: Graph) -> list[str]:
     for decision in graph.decisions:
         if decision.verdict in ("saved", "recomputed"):
             continue
-        where = f" ({decision.span.place(report.file)})" if decision.span else ""
-        out.append(f"{decision.verdict}: {decision.subject}: {decision.reason}{where}")
+        places = dict.fromkeys(s.place(report.file) for s in (decision.other, decision.span) if s is not None)
+        where = f" ({' and '.join(places)})" if places else ""
+        reason = why_apart(decision) if decision.code == "FL411" else decision.reason
+        out.append(f"{decision.verdict}: {decision.subject}: {reason}{where}")
         out += [f"  {'–' if s is None else duration(s):>9}  {name}" for name, s in decision.candidates]
     return out
 

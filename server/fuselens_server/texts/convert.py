@@ -8,6 +8,7 @@ split at form feeds and U+2028, and every later line would be off by one.
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
 from functools import cached_property
 from typing import Literal
@@ -33,6 +34,9 @@ class SourceText:
     @cached_property
     def _lines(self) -> tuple[list[int], list[int]]:
         """Offsets where each line starts, and where its content ends (before the line end)."""
+        if "\r" not in self.text:  # a large file has this with each keystroke
+            ends = [end - 1 for end in itertools.accumulate(len(line) + 1 for line in self.text.split("\n"))]
+            return [0, *(end + 1 for end in ends[:-1])], ends
         starts, ends = [0], []
         for match in _LINE_END.finditer(self.text):
             ends.append(match.start())

@@ -101,6 +101,24 @@ class Correspondence:
         """Every file with lines that became something."""
         return frozenset(file for file, _ in self._by_line).union(*(other.files for other in self._joined))
 
+    @cached_property
+    def _compiled(self) -> dict[tuple[str, int], list[Report]]:
+        """The functions that each line was captured for: the first stage of their graphs tells."""
+        found: dict[tuple[str, int], list[Report]] = defaultdict(list)
+        for report in self._report.functions if self._report else ():
+            lines = (entry for graph in report.graphs for stage in graph.stages[:1] for entry in stage.lines)
+            spans = dict.fromkeys(span for entry in lines for span in entry.spans)
+            for place in {(span.file, line) for span in spans for line in range(span.line, span.end_line + 1)}:
+                found[place].append(report)
+        return found
+
+    def reports(self, files: Collection[str], lines: Iterable[int]) -> list[Report]:
+        """The functions that any of the lines was compiled in."""
+        places = [(file, line) for line in lines for file in files]
+        own = [report for place in places for report in self._compiled.get(place, ())]
+        own += [report for other in self._joined for report in other.reports(files, {line for _, line in places})]
+        return list({id(report): report for report in own}.values())
+
     def of_line(self, files: Collection[str], line: int) -> list[Generated]:
         """What the line became; ``files`` are the spellings of the path that spans may carry."""
         own = [made for file in files for made in self._by_line.get((file, line), ())]

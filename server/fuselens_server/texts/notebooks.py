@@ -34,7 +34,9 @@ SYNC = lsp.NotebookDocumentSyncOptions(
     ],
     save=True,
 )
-TRANSLATED = re.compile(r"textDocument/(?!did|publish)|workspace/symbol$")  # requests whose handlers know modules only
+TRANSLATED = re.compile(  # requests whose handlers know modules only
+    r"textDocument/(?!did|publish)|workspace/symbol$|fuselens/overview$"
+)
 _FOREIGN = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|prun\b)")  # cells that are another language's, or a file's
 _MAGIC = re.compile(
     r"^(?P<indent>[ \t]*)(?P<target>[\w, \t.\[\]]+=[ \t]*)?(?P<magic>[%!?][^\r\n]*|[\w.]+\?+)", re.MULTILINE
@@ -220,6 +222,11 @@ def _range_in_cell(place: lsp.Range, cell: Cell) -> lsp.Range:
     """A range of the module that starts in ``cell``, as far as it lies in it."""
     end = place.end if place.end.line < cell.end else _end(cell)
     return lsp.Range(_in_cell(place.start, cell), _in_cell(end, cell))
+
+
+def place_in_cell(session: Session, uri: str, place: lsp.Range) -> tuple[str, lsp.Range]:
+    """A range of any document, as a client shows it: that of a notebook's module becomes one of a cell."""
+    return _Answer(session, None).place(uri, place)
 
 
 class _Answer:

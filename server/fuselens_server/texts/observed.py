@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from fuselens.live import Event, KernelTime
 from fuselens.record.report import Diagnostic, Span, Tensor
 
 MOST_FINDINGS = 200  # of one function; a function that is called with ever new values has one for each
+MOST_MOMENTS = 500  # of one function; what came after them is only counted
 MOST_SHAPES = 4  # of one variable
 
 
@@ -29,6 +31,18 @@ class Finding:
 
     diagnostic: Diagnostic
     count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Something that cost time: a graph was compiled in ``seconds``, or something was found, a recompilation above all. ``at``
+    is in seconds since the run was first heard of."""
+
+    at: float
+    kind: Literal["compiled", "recompiled", "broken", "found"]
+    text: str
+    span: Span | None = None
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -55,8 +69,15 @@ class Function:
     file: str = ""
     missed: int = 0  # calls that no compiled code was right for, but the first
     arguments: dict[str, list[Tensor]] = field(default_factory=dict)
+    moments: list[Moment] = field(default_factory=list)
+    dropped: int = 0  # moments that were too many
 
-    def take(self, process: int, event: Event) -> None:
+    def take(self, process: int, event: Event, at: float = 0.0) -> None:
+        moment = _moment(event, at)
+        if moment is not None and len(self.moments) < MOST_MOMENTS:
+            self.moments.append(moment)
+        else:
+            self.dropped += moment is not None
         known = event.kind in ("graph", "times", "kernels")
         graph = self.graphs.setdefault((process, event.graph), Graph()) if known else Graph()
         if event.kind == "graph":
@@ -117,13 +138,14 @@ class Observed:
     program: str
     functions: dict[tuple[str, int], Function] = field(default_factory=dict)
     cells: dict[str, Executed] = field(default_factory=dict)  # of a notebook, by the names under which they ran
+    began: float = field(default_factory=time.monotonic)
 
     def take(self, process: int, event: Event) -> None:
         key = event.function, event.line
         if key not in self.functions or self.functions[key].file != event.file:
             self._forget(event)
             self.functions[key] = Function(*key, file=event.file)
-        self.functions[key].take(process, event)
+        self.functions[key].take(process, event, time.monotonic() - self.began)
 
     def _forget(self, event: Event) -> None:
         """The functions of this name that a cell defined when it ran before."""
@@ -138,3 +160,15 @@ class Observed:
         wanted = set(names)
         found = [f for f in self.functions.values() if f.name in wanted or f.line == line]
         return found[-1] if found else None
+
+
+def _moment(event: Event, at: float) -> Moment | None:
+    """What there is to tell of an event; None for those that come all the time."""
+    if event.kind == "graph":
+        where = " after a break" if event.resumed else ""
+        return Moment(at, "compiled", f"graph {event.graph}{where} was compiled", None, event.seconds)
+    found = event.diagnostic
+    if event.kind != "finding" or found is None:
+        return None
+    kind = "recompiled" if found.code == "FL201" else "broken" if found.code.startswith("FL1") else "found"
+    return Moment(at, kind, found.message, found.span)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -13,8 +14,9 @@ from lsprotocol import types as lsp
 from pygls import uris
 
 from fuselens.record import diagnostics
-from fuselens.record.report import Diagnostic, FileReport, Report, Span
-from fuselens.source.discovery import Annotated, SourceModule
+from fuselens.record.report import Diagnostic, FileReport, Report, RunResult, Span
+from fuselens.source.discovery import Annotated, Defined, SourceModule
+from fuselens.source.edited import EditedModule
 from fuselens.source.predictions import not_executed, predict
 from fuselens.system import source_text
 
@@ -24,7 +26,7 @@ from .correspondence import Correspondence
 from .observed import Observed
 from .rebase import rebased
 from .tracked_text import Edit, TrackedText, changed, whole_change
-from .view import View
+from .view import KeptRun, View
 
 Predictions = Mapping[str, Sequence[Diagnostic]]  # by the annotated function
 _OF_KERNELS = ("FL3", "FL4", "FL5")  # codes of what is found after capture
@@ -42,6 +44,7 @@ class Parsed:
     predicted: Predictions
     text: TrackedText
     previews: tuple[Span, ...] = ()  # the names of what a preview would look at
+    definitions: Callable[[], Sequence[Defined]] = tuple  # all functions, annotated or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,8 @@ class Document:
         self.text = text
         self.parsed = Parsed((), {}, TrackedText.unedited(text))
         self.checked: Checked | None = None
+        self.runs: dict[str, KeptRun] = {}  # of the *Run* lens, by the function
+        self.previous: Checked | None = None  # the last good outcome about another text, for who compares
         self.failed: Failed | None = None
         self.ran: Ran | None = None
         self.checking: TrackedText | None = None  # the text of the check in flight
@@ -93,6 +98,7 @@ class Document:
         self.heard: set[tuple[str, str, str]] = set()  # runs that recorded a function, each checked for once
         self.preview = False  # looked at as if it compiled its modules
         self._parsed_version: object = None
+        self._edited: EditedModule | None = None  # of the text that was last parsed, where that is parsed by pieces
         self._of_kernels: dict[str, list[Diagnostic]] = {}  # by function: what the last check found after capture
         self._foretold: Predictions = {}  # of the text of the check in flight
 
@@ -130,6 +136,12 @@ class Document:
         """What requests about it say beside the settings."""
         return {"preview": True} if self.preview else {}
 
+    def ran_function(self, result: RunResult) -> None:
+        """Keeps the outcome of a *Run*, and what the function was as far as it is known: a check in flight finds it anew."""
+        reports = self.checked.report.functions if self.checked and self.checking is None else ()
+        fingerprint = next((r.fingerprint for r in reports if r.function == result.function), "")
+        self.runs[result.function] = KeptRun(result, fingerprint)
+
     def last_run(self) -> Ran | None:
         """What a run said, about a text from which edits lead to the one that is shown."""
         return self.ran
@@ -153,19 +165,48 @@ class Document:
     def parse(self) -> Diagnostic | None:
         """Finds the annotated functions in the text as it is. On a syntax error the ones found before stay, at their
         shifted places, and the FL902 for it is returned (None when the file is no business of ours)."""
-        self._parsed_version = self.text
+        self._parsed_version, self._edited = self.text, None
         ours = self.parsed.functions or self.checked
         if not ours and not _MAY_COMPILE.search(self.text.text):
             self.parsed = Parsed((), {}, TrackedText.unedited(self.text))
             return None
         try:
-            module = SourceModule(self.text.text, self.path, self.preview)
+            self.parsed = self._found()
         except SyntaxError as error:
             ours = ours or _MENTIONS.search(self.text.text)
             return _syntax_diagnostic(self, error) if ours else None
-        annotated = tuple(module.annotated)
-        self.parsed = Parsed(annotated, predict(module), TrackedText.unedited(self.text), tuple(module.previews()))
         return None
+
+    def _found(self) -> Parsed:
+        text = TrackedText.unedited(self.text)
+        if not self.preview:
+            edited = EditedModule(self.text.text, self.path)
+            if edited.shown.annotated:  # else what a preview would look at depends on the whole
+                self._edited = edited
+                return Parsed(edited.shown.annotated, edited.shown.predicted, text, definitions=self._definitions())
+        module = SourceModule(self.text.text, self.path, self.preview)
+        return Parsed(
+            tuple(module.annotated), predict(module), text, tuple(module.previews()), cache(module.all_functions)
+        )
+
+    def _parse_edit(self) -> None:
+        """Like :meth:`parse`, after edits: by the pieces that changed."""
+        if self._edited is None:
+            self.parse()
+            return
+        self._parsed_version = self.text
+        with contextlib.suppress(SyntaxError):
+            shown = self._edited.update(self.text.text)
+            if not shown.annotated:
+                self.parse()
+                return
+            text = TrackedText.unedited(self.text)
+            self.parsed = Parsed(shown.annotated, shown.predicted, text, definitions=self._definitions())
+
+    def _definitions(self) -> Callable[[], Sequence[Defined]]:
+        """All functions of the text as it is now, found when somebody asks."""
+        text, path, preview = self.text.text, self.path, self.preview
+        return cache(lambda: SourceModule(text, path, preview).all_functions())
 
     def previews(self) -> tuple[Span, ...]:
         """What a preview of the text as it is would look at."""
@@ -175,7 +216,7 @@ class Document:
     def annotated(self) -> tuple[Annotated, ...]:
         """The annotated functions of the text as it is, as far as it parses; found once per version."""
         if self._parsed_version is not self.text:
-            self.parse()
+            self._parse_edit()
         return self.parsed.functions
 
     @property
@@ -218,6 +259,8 @@ class Document:
             self.failed = Failed(errors, text)
         else:
             decided = self.decided(report)
+            if self.checked is not None and self.checked.text.origin.text != text.origin.text:
+                self.previous = self.checked
             self.checked, self.failed = Checked(report, text, Correspondence(report), decided), None
 
     def _whole(self, reports: list[Report]) -> list[Report]:
@@ -270,7 +313,7 @@ class Document:
 
     def clear(self) -> None:
         """Forgets all results: the file has no annotated functions any more."""
-        self.checked = self.failed = self.checking = self.early = None
+        self.checked = self.previous = self.failed = self.checking = self.early = None
 
 
 class Session:
@@ -352,6 +395,8 @@ class Session:
             ran=ran.text if ran else untouched,
             correspondence=checked.correspondence if checked else Correspondence(),
             other_text=lru_cache(self._other_text),
+            definitions=document.parsed.definitions,
+            runs=document.runs,
         )
         return view if functions or checked else self._borrowed(document, view)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from lsprotocol import types as lsp
 
-from fuselens.record.report import Diagnostic, FileReport, Report, Span
-from fuselens.source.discovery import Annotated
+from fuselens.record.report import Diagnostic, FileReport, Report, RunResult, Span
+from fuselens.source.discovery import Annotated, Defined
 
 from .convert import SourceText
 from .correspondence import Correspondence
@@ -22,6 +22,18 @@ def _nothing() -> TrackedText:
 
 def _no_text(_: str) -> SourceText | None:
     return None
+
+
+def _no_functions() -> Sequence[Defined]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRun:
+    """The outcome of the last *Run* of a function, and what the function was then."""
+
+    result: RunResult
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,8 @@ class View:
     correspondence: Correspondence = field(default_factory=Correspondence)  # of ``report``
     owners: Mapping[str, str] = field(default_factory=dict)  # of borrowed reports, by their file: the document's URI
     other_text: Callable[[str], SourceText | None] = _no_text  # the text of another file, for its columns
+    definitions: Callable[[], Sequence[Defined]] = _no_functions  # all functions of ``parsed``, found when asked for
+    runs: Mapping[str, KeptRun] = field(default_factory=dict)  # by the annotated function
 
     @property
     def stale(self) -> bool:

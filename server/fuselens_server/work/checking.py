@@ -71,6 +71,11 @@ class Checks:
         if self._tasks.cancel(document):
             document.checking = None
 
+    @property
+    def documents(self) -> list[Document]:
+        """Those that are being checked, or wait for it."""
+        return list(self._tasks)
+
     def cancel_all(self) -> None:
         for document in self._tasks:
             self.cancel(document)
@@ -132,12 +137,14 @@ class Checks:
             options={**settings.options, **document.options, "build": not settings.warm_files},
             known={name: report.fingerprint for name, report in document.offered.items()},
         )  # fmt: skip
-        timers: list[asyncio.TimerHandle] = []
+        later = asyncio.get_running_loop().call_later
+        timers = [later(EARLY_SECONDS, self._show_predictions, document)]
 
         def heard(event: wire.Event) -> None:
             if event.kind == "early" and event.file is not None:
-                later = asyncio.get_running_loop().call_later
                 timers.append(later(EARLY_SECONDS, self._found_early, document, event.file))
+            elif event.kind == "starting":
+                p.report_now(event.message)
             else:
                 p.report(event.message)
 
@@ -153,6 +160,11 @@ class Checks:
                 for timer in timers:
                     timer.cancel()
         document.finish(event.file or FileReport(document.path))
+
+    def _show_predictions(self, document: Document) -> None:
+        """While a worker is started, say: of a file about which nothing else is known."""
+        if document.checking is not None and document.checked is None and document.failed is None:
+            self._client.publish(document)
 
     def _found_early(self, document: Document, file: FileReport) -> None:
         if document.checking is not None and document.checked is not None:

@@ -51,7 +51,7 @@ class FixTrials:
             if key.document is document and key not in wanted:
                 self._tasks.cancel(key)
         for key, report in wanted.items():
-            if checked is not None and key not in self._tasks:
+            if checked is not None and key not in self._tasks and self._configuration.of(document.path).try_fixes:
                 source = checked.text.origin.text.removeprefix("\ufeff")
                 self._tasks.start(key, self._try(key, report, source))
 
@@ -64,37 +64,53 @@ class FixTrials:
         for document in self.documents:
             self.cancel(document)
 
+    async def now(self, document: Document, report: Report, finding: Diagnostic) -> Diagnostic:
+        """``finding``, which is none of the report's, with what became of its fixes: somebody waits for it. Raises
+        StartError and WorkerDiedError."""
+        source = document.checked.text.origin.text if document.checked else document.text.text
+        others = [dataclasses.replace(d, fixes=()) for d in (*report.breaks, *report.diagnostics)]
+        tried = await self._ask(document, report.function, source.removeprefix("\ufeff"), (*others, finding))
+        return tried[-1]
+
     async def _try(self, key: _Key, report: Report, source: str) -> None:
         document = key.document
-        try:
-            settings, environment = await self._configuration.settled(document.path)
-        except NotAllowedError:
-            return
-        if not settings.try_fixes:
-            return
         findings = (*report.breaks, *report.diagnostics)
-        request = wire.Request(
-            0, "fix", document.path, source, (key.function,), {**settings.options, **document.options}, settings.limits,
-            findings=findings,
-        )  # fmt: skip
         self._on_change()
         try:
-            event = await self._pool.submit(environment, request, lambda _: None, lambda: Urgency.BACKGROUND)
+            tried = await self._ask(document, key.function, source, findings, Urgency.BACKGROUND)
+        except NotAllowedError:
+            return
         except (
             StartError,
             WorkerDiedError,
         ) as error:  # says nothing about the fixes: the next check has them tried out
             logger.info("the fixes of %s were not tried out: %s", key.function, error)
             return
-        file = event.file or FileReport(document.path)
-        tried: Sequence[Diagnostic] = [d for r in file.functions for d in r.breaks]
-        if len(tried) != len(findings):
-            why = next((d.message for d in file.diagnostics), "there was no answer")
-            tried = [failed(finding, why) for finding in findings]
-            logger.info("the fixes of %s were not tried out: %s", key.function, why)
         for current in document.checked.report.functions if document.checked else ():
             if _key(document, current) == key:
                 take(current, findings, tried)
+
+    async def _ask(
+        self,
+        document: Document,
+        function: str,
+        source: str,
+        findings: Sequence[Diagnostic],
+        urgency: Urgency = Urgency.FOCUSED,
+    ) -> Sequence[Diagnostic]:
+        settings, environment = await self._configuration.settled(document.path)
+        request = wire.Request(
+            0, "fix", document.path, source, (function,), {**settings.options, **document.options}, settings.limits,
+            findings=tuple(findings),
+        )  # fmt: skip
+        event = await self._pool.submit(environment, request, lambda _: None, lambda: urgency)
+        file = event.file or FileReport(document.path)
+        tried = [d for r in file.functions for d in r.breaks]
+        if len(tried) == len(findings):
+            return tried
+        why = next((d.message for d in file.diagnostics), "there was no answer")
+        logger.info("the fixes of %s were not tried out: %s", function, why)
+        return [failed(finding, why) for finding in findings]
 
 
 def _key(document: Document, report: Report) -> _Key:

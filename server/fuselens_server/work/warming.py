@@ -41,7 +41,8 @@ class Warming:
     def start(self, document: Document) -> None:
         """Builds what is cold. What a build before this one did not come to is part of it."""
         self.cancel(document)
-        if not document.cold or document.checked is None or document.preview:
+        wanted = self._configuration.of(document.path).warm_files
+        if not wanted or not document.cold or document.checked is None or document.preview:
             return
         self._tasks.start(document, self._warm(document, document.checked.text.origin.text))
 
@@ -56,8 +57,6 @@ class Warming:
         try:
             settings, environment = await self._configuration.settled(document.path)
         except NotAllowedError:
-            return
-        if not settings.warm_files:
             return
         functions = tuple(sorted(document.cold))
         text = source.removeprefix("\ufeff")

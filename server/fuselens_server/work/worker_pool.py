@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 READY_SECONDS = 180.0  # for the worker to import torch, from a cold network disk
 GRACE_SECONDS = 30.0  # beyond twice a request's own limit, which the worker enforces once it has started it
-GONE_SECONDS = 2.0  # for a killed worker's exit status
+GONE_SECONDS = 2.0  # for a killed worker's exit status, and for the end of what was cancelled
 LONGEST_BACKOFF = 10.0
 STABLE_SECONDS = 30.0  # a worker that lived this long did not fail at its start
 _LARGE_BODY = 256 * 1024  # bytes; larger messages are decoded off the event loop
@@ -69,8 +69,11 @@ class WorkerDiedError(Exception):
 class Worker:
     """One worker process. Requests are answered in any order."""
 
-    def __init__(self, interpreter: str, directory: str | None = None) -> None:
+    def __init__(
+        self, interpreter: str, directory: str | None = None, on_starting: Callable[[wire.Event], None] = lambda _: None
+    ) -> None:
         self.interpreter = interpreter
+        self._on_starting = on_starting
         self.directory = directory
         self.versions: dict[str, str] = {}
         self.unusable: Diagnostic | None = None  # FL907: it runs, but has no torch
@@ -132,7 +135,8 @@ class Worker:
             self.unusable = ready.file.diagnostics[0]
 
     async def exchange(self, request: wire.Request, progress: ProgressCallback) -> wire.Event:
-        """Sends ``request`` and returns its result. Cancelling the caller cancels the request in the worker. Raises
+        """Sends ``request`` and returns its result. Cancelling the caller cancels the request in the worker, and returns when
+        nothing of it runs any more: what comes in its place would have to share the processors with it. Raises
         WorkerDiedError, also when the worker overruns the request's limit by so much that it must be stuck."""
         if not self.alive:
             raise WorkerDiedError
@@ -145,7 +149,8 @@ class Worker:
             self.kill_now()
             raise WorkerDiedError("it stopped answering") from error
         except asyncio.CancelledError:
-            self._tell(wire.Request(0, "cancel", target=request.id))
+            if self._tell(wire.Request(0, "cancel", target=request.id)):
+                await asyncio.wait([answer], timeout=GONE_SECONDS)
             raise
         finally:
             self._pending.pop(request.id, None)
@@ -240,6 +245,9 @@ class Worker:
             if not self._ready.done():
                 self._ready.set_result(event)
             return
+        if event.kind == "starting":
+            self._on_starting(event)
+            return
         answer, progress = self._pending.get(event.id, (None, None))
         if answer is None or progress is None or answer.done():
             return  # cancelled here before the worker heard of it
@@ -287,6 +295,7 @@ class _Slot:
     worker: Worker | None = None
     starting: asyncio.Task[Worker] | None = None
     failures: int = 0  # deaths in a row without a result in between
+    waiting: list[ProgressCallback] = field(default_factory=list)  # for its worker to be ready
 
 
 class WorkerPool:
@@ -328,7 +337,11 @@ class WorkerPool:
         self, environment: Environment, slot: _Slot, request: wire.Request, progress: ProgressCallback
     ) -> wire.Event:
         for last in (False, True):
-            worker = await self._worker(environment, slot)
+            slot.waiting.append(progress)
+            try:
+                worker = await self._worker(environment, slot)
+            finally:
+                slot.waiting.remove(progress)
             try:
                 event = await worker.exchange(dataclasses.replace(request, id=next(self._ids)), progress)
             except WorkerDiedError as error:
@@ -396,8 +409,14 @@ class WorkerPool:
                 await asyncio.sleep(min(LONGEST_BACKOFF, 0.1 * 2**slot.failures))
             if self._closed:
                 raise WorkerDiedError("the server is ending")
-            self._on_status(WorkerStatus(interpreter, "starting", f"starting {interpreter}"))
-            slot.worker = worker = Worker(interpreter, environment.directory)
+
+            def tell(event: wire.Event) -> None:
+                self._on_status(WorkerStatus(interpreter, "starting", event.message))
+                for progress in slot.waiting:
+                    progress(event)
+
+            tell(wire.Event(0, "starting", f"starting {interpreter}"))
+            slot.worker = worker = Worker(interpreter, environment.directory, tell)
             # known before it is ready, so that kill_now() finds it
             self._workers = [*(w for w in self._workers if not w.killed), worker]
             await worker.start()

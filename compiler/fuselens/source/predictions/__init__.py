@@ -27,7 +27,7 @@ _EAGER: dict[Nature, str] = {
 def predict(module: SourceModule) -> dict[str, list[Diagnostic]]:
     """The likely breaks of each annotated function, by its qualified name, in order of position."""
     walk = Statements(module)
-    return {target.annotated.qualname: _predicted(walk, target) for target in module.targets}
+    return {target.annotated.qualname: of_target(walk, target) for target in module.targets}
 
 
 def not_executed(module: SourceModule) -> list[Report]:
@@ -43,7 +43,8 @@ def not_executed(module: SourceModule) -> list[Report]:
     ]
 
 
-def _predicted(walk: Statements, target: Target) -> list[Diagnostic]:
+def of_target(walk: Statements, target: Target) -> list[Diagnostic]:
+    """Of one annotated function, whatever was looked at before."""
     node, annotated = target.function, target.annotated
     if node is None:
         return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ...record import diagnostics
 from ..discovery import Annotated, Definition, SourceModule
 from . import tables
 from .binding import bound_parameters, example_parameters
@@ -182,7 +183,11 @@ class Statements(Expressions):
                 return
             self.block(node.body)
         self.variables = _joined(before, self.variables, loops=True)
+        known = set(self.findings)
         self.condition(node.test)
+        for key in self.findings.keys() - known:
+            if key[0] == "FL101":
+                self.findings[key] = diagnostics.of_loop(self.findings[key])
         self._loop(node.body, node.orelse, None, UNKNOWN)
 
     def _on_try(self, node: ast.Try) -> bool:

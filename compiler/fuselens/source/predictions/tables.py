@@ -73,7 +73,7 @@ SEQUENCE_MODULES = frozenset({"torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN", "
 
 CODES = {
     "builtins.print": "FL103", "builtins.input": "FL103", "warnings.warn": "FL103", "warnings.catch_warnings": "FL103",
-    "warnings.simplefilter": "FL103", "warnings.filterwarnings": "FL103", "logging.getLogger": "FL103",
+    "warnings.simplefilter": "FL103", "warnings.filterwarnings": "FL103",
     "builtins.open": "FL118", "io.open": "FL118", "io.StringIO": "FL118", "io.BytesIO": "FL118",
     "builtins.globals": "FL104", "builtins.__import__": "FL104",
     "torch.manual_seed": "FL115", "torch.random.manual_seed": "FL115", "torch.seed": "FL115",
@@ -94,6 +94,7 @@ MODULE_CODES = {  # every function of the module, but for those in QUIET
     "socket": "FL118", "tempfile": "FL118", "shutil": "FL118", "glob": "FL118", "numpy.random": "FL115",
     "urllib.request": "FL118",
 }  # fmt: skip
+QUIET = frozenset({"logging.getLogger"})
 FILE_SYSTEM = frozenset(
     "cpu_count getpid listdir mkdir makedirs remove unlink rename rmdir stat scandir walk system open chdir kill getppid".split()
 )  # of os

@@ -1,0 +1,1 @@
+"""How long an editor waits, over LSP, with a real server."""

@@ -1,0 +1,21 @@
+// How the stages of two compilations are listed and named.
+
+import type { ComparedStage, Comparison } from "../server/protocol";
+
+/** Modes of `fuselens.compile` beside the default. */
+export const MODES = ["max-autotune", "reduce-overhead", "max-autotune-no-cudagraphs"];
+
+/** Those that differ first, else as they ran. */
+export function inOrder(stages: readonly ComparedStage[]): ComparedStage[] {
+  return [...stages.filter(({ differs }) => differs), ...stages.filter(({ differs }) => !differs)];
+}
+
+/** "toy · graph 0 · cpp: last save ↔ now" */
+export function diffTitle(name: string, told: Pick<Comparison, "before" | "after">, stage: Pick<ComparedStage, "title">): string {
+  return `${name} · ${stage.title}: ${told.before} ↔ ${told.after}`;
+}
+
+/** The path of one side; the last part tells the editor the language. */
+export function sideName(name: string, side: string, stage: Pick<ComparedStage, "graph" | "name">): string {
+  return `${name} ${side.replace(/[^\w.-]+/g, "_")}/graph${stage.graph}/${stage.name}`;
+}

@@ -1,0 +1,31 @@
+// Written by scripts/settings.py from what the server declares: change it there.
+
+/** The answer to `workspace/configuration` for the section `fuselens`. */
+export interface ServerSettings {
+  /** The interpreter that a workspace folder sets for itself; "" when it sets none. */
+  interpreter: string;
+  timeout: number;
+  memoryLimit: number;
+  target: string;
+  execution: string;
+  codeLens: boolean;
+  codeLensShow: string[];
+  inlayHints: boolean;
+  live: boolean;
+  warmFiles: boolean;
+  tryFixes: boolean;
+}
+
+/** The server's name of each setting, ours after `fuselens.`, and what holds where nothing is set. */
+export const SETTINGS = [
+  { name: "timeout", key: "timeout", fallback: 60 },
+  { name: "memoryLimit", key: "memoryLimit", fallback: 8192 },
+  { name: "target", key: "target", fallback: "auto" },
+  { name: "execution", key: "execution", fallback: "slice" },
+  { name: "codeLens", key: "codeLens.enabled", fallback: true },
+  { name: "codeLensShow", key: "codeLens.show", fallback: ["run", "graphs", "kernels", "code", "ir", "debug", "inlined", "lastRun"] },
+  { name: "inlayHints", key: "inlayHints.enabled", fallback: true },
+  { name: "live", key: "live", fallback: false },
+  { name: "warmFiles", key: "warmFiles", fallback: true },
+  { name: "tryFixes", key: "tryFixes", fallback: true },
+] as const;

@@ -1,0 +1,91 @@
+"""Commands that look at a function in another way: two compilations of it side by side, and the values in its graphs."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from lsprotocol import types as lsp
+from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
+
+from fuselens.config import MODES
+from fuselens.record.report import Report
+
+from ..client import messages
+from ..server import FuselensServer
+from ..texts.session import Document
+from ..work.comparing import NotCompiledError, compiled_with, values_of
+from . import changes
+
+TARGETS = ("cpu", "cuda:sm_90")
+T = TypeVar("T")
+_FAILED = lsp.LSPErrorCodes.RequestFailed.value
+
+
+def register(server: FuselensServer) -> None:
+    @server.command(messages.COMPARE)
+    async def compare(
+        ls: FuselensServer, uri: str, qualname: str, with_: str, mode: str | None = None
+    ) -> dict[str, Any]:
+        """``with_`` is ``save``, ``targets`` or ``mode``, which takes the other ``mode``."""
+        document = ls.document(uri)
+        if with_ == "save":
+            before, after = _saves(document, qualname)
+            return _told("last save", before, "now", after)
+        if with_ == "targets":
+            choices = [(target, {"target": target}) for target in TARGETS]
+        elif with_ == "mode" and mode in MODES:
+            choices = [("default", {"as_mode": "default"}), (mode, {"as_mode": mode})]
+        else:
+            raise JsonRpcInvalidParams("compare with save, targets or mode, and give one of " + ", ".join(MODES))
+        before, after = await _for_a_person(
+            ls, f"Fuselens: compile {qualname} twice",
+            lambda say: _both(ls, document, qualname, [options for _, options in choices], say),
+        )  # fmt: skip
+        return _told(choices[0][0], before, choices[1][0], after)
+
+    @server.command(messages.VALUES)
+    async def values(ls: FuselensServer, uri: str, qualname: str) -> str:
+        """What each node of a function's captured graphs computes on its example inputs, as Python text."""
+        document = ls.document(uri)
+        return await _for_a_person(
+            ls, f"Fuselens: values of {qualname}",
+            lambda say: values_of(ls.configuration, ls.pool, document, qualname, say),
+        )  # fmt: skip
+
+
+async def _both(
+    ls: FuselensServer, document: Document, qualname: str, ways: list[dict[str, Any]], say: Callable[[str], None]
+) -> list[Report]:
+    return [await compiled_with(ls.configuration, ls.pool, document, qualname, options, say) for options in ways]
+
+
+async def _for_a_person(ls: FuselensServer, title: str, work: Callable[[Callable[[str], None]], Awaitable[T]]) -> T:
+    """Shows progress, which may be cancelled. Raises JsonRpcException."""
+    with ls.protocol.cancellable() as task:
+        try:
+            async with ls.show_progress(title, task.cancel) as progress:
+                return await work(progress.report)
+        except NotCompiledError as error:
+            raise JsonRpcException(str(error), _FAILED) from error
+        except asyncio.CancelledError:  # by the progress bar, which must be answered too
+            raise JsonRpcException("cancelled", lsp.LSPErrorCodes.RequestCancelled.value) from None
+
+
+def _saves(document: Document, qualname: str) -> tuple[Report, Report]:
+    """Raises JsonRpcException."""
+    found = []
+    for checked, what in ((document.previous, "before the last save"), (document.checked, "yet")):
+        reports = checked.report.functions if checked else []
+        report = next((r for r in reports if r.function == qualname), None)
+        if report is None:
+            raise JsonRpcException(f"{qualname} was not compiled {what}, so there is nothing to compare", _FAILED)
+        found.append(report)
+    return found[0], found[1]
+
+
+def _told(one: str, before: Report, other: str, after: Report) -> dict[str, Any]:
+    stages = [{**dataclasses.asdict(pair), "differs": pair.differs} for pair in changes.pairs(before, after)]
+    return {"sentence": changes.sentence(before, after), "before": one, "after": other, "stages": stages}

@@ -1,0 +1,1 @@
+"""What pictures of a compilation are drawn from."""

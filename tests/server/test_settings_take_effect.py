@@ -1,0 +1,149 @@
+"""Each setting of the editor, changed while it runs, changes what is shown or done; each folder has its own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from lsprotocol import types as lsp
+from pygls import uris
+
+from fuselens import live
+from fuselens.config import from_environment
+from fuselens_server.client import messages
+from fuselens_server.client.settings import DECLARED
+
+from .conftest import GOOD
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+FILE = GOOD.replace("import torch", "import time\nimport torch")
+SLOW = FILE.replace("    return torch.ones(8)", "    time.sleep(60)\n    return torch.ones(8)")
+LARGE = FILE.replace("    return torch.ones(8)", "    held = torch.ones(1 << 29)  # 2 GiB\n    return torch.ones(8)")
+
+Look = Callable[[Any], Awaitable[Any]]
+
+
+async def codes(file: Any, text: str = FILE) -> set[str]:
+    return {str(found.code) for found in await file.save(text)}
+
+
+async def kernels(file: Any) -> set[str]:
+    """The generated documents."""
+    await file.save(FILE)
+    listed = await file.editor.execute(messages.DOCUMENTS, file.uri, "toy")
+    return {d["kind"] + " " + d["title"] if isinstance(d, dict) else f"{d.kind} {d.title}" for d in listed}
+
+
+async def said(file: Any, what: str) -> bool:
+    """Whether the server says that it does ``what`` after a check."""
+    before = len(file.editor.notifications[messages.STATUS])
+    await file.save(FILE.replace("+ 1", f"+ {random.random()}"))
+    await settled(file.editor, background=True)
+    return any(
+        doing.startswith(f"{what} of ") and file.path.name in doing
+        for status in file.editor.notifications[messages.STATUS][before:]
+        for doing in status.message.split("; ")
+    )
+
+
+async def listens(file: Any) -> bool:
+    """Whether runs of this folder tell of themselves without being asked to."""
+    announced = live.directory(from_environment().cache_dir).glob("*.json")
+    return any(str(file.path.parent) in place.read_text() for place in announced)
+
+
+EFFECTS: dict[str, tuple[Any, Look, Callable[[Any], bool], Callable[[Any], bool]]] = {
+    # name → another value; what to look at; what is seen before, and after
+    "timeout": (3, lambda file: codes(file, SLOW), lambda seen: False, lambda seen: "FL905" in seen),
+    "memoryLimit": (
+        1024,
+        lambda file: codes(file, LARGE),
+        lambda seen: "FL910" not in seen,
+        lambda seen: "FL910" in seen,
+    ),
+    "target": ("cuda:sm_90", kernels, lambda seen: "cpp" in str(seen), lambda seen: "cpp" not in str(seen)),
+    "execution": ("never", codes, lambda seen: "FL923" not in seen, lambda seen: "FL923" in seen),
+    "codeLens": (False, lambda file: file.titles(), bool, lambda seen: seen == []),
+    "codeLensShow": (
+        ["run"],
+        lambda file: file.titles(),
+        lambda seen: len(seen) > 2,
+        lambda seen: [title.partition(" ·")[0] for title in seen] == ["▶ Run"],
+    ),
+    "inlayHints": (False, lambda file: file.hints(), bool, lambda seen: seen == []),
+    "tryFixes": (False, lambda file: said(file, "trying out fixes"), bool, lambda seen: seen is False),
+    "live": (True, listens, lambda seen: seen is False, bool),
+    "warmFiles": (False, lambda file: said(file, "building kernels"), bool, lambda seen: seen is False),
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def begun(new_editor: Any, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Any]:
+    """An open file in a folder of a workspace, and another folder beside it."""
+    root = tmp_path_factory.mktemp("settings")
+    folders = (root / "one", root / "two")
+    for folder in folders:
+        folder.mkdir()
+    editor = await new_editor().start(root, folders=folders)
+    file, _ = await editor.open(folders[0] / "file.py", FILE)
+    other, _ = await editor.open(folders[1] / "other.py", FILE)
+    yield file, other
+    await editor.stop()
+
+
+async def changed(file: Any, values: dict[str, Any] | None) -> None:
+    """Gives the file's folder settings, and waits until the server has asked for them."""
+    editor, scope = file.editor, uris.from_fs_path(str(file.path.parent))
+    asked = editor.requests.count(lsp.WORKSPACE_CONFIGURATION)
+    editor.scoped = {scope: values} if values else {}
+    editor.client.workspace_did_change_configuration(lsp.DidChangeConfigurationParams(None))
+    await editor.until(lambda: editor.requests.count(lsp.WORKSPACE_CONFIGURATION) > asked)
+    await settled(editor)
+
+
+async def settled(editor: Any, *, background: bool = False) -> None:
+    """Waits until the server has had no file to check for a while, and nothing to do in the ``background`` either."""
+    quiet = 0
+    while quiet < 5:
+        await asyncio.sleep(0.1)
+        statuses = editor.notifications[messages.STATUS]
+        busy = statuses and (statuses[-1].state != "ready" or (background and statuses[-1].message != "ready"))
+        quiet = 0 if busy else quiet + 1
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+async def test_a_change_takes_effect(begun: tuple[Any, Any], name: str) -> None:
+    file, other = begun
+    value, look, before, after = EFFECTS[name]
+    try:
+        if name != "timeout":  # whose default is a minute
+            seen = await look(file)
+            assert before(seen), seen
+        await changed(file, {name: value})
+        seen = await look(file)
+        assert after(seen), seen
+        if name in ("codeLens", "codeLensShow", "inlayHints", "execution"):
+            assert before(await look(other)), "the other folder has its own"
+    finally:
+        await file.save(FILE)
+        await changed(file, None)
+
+
+async def test_what_is_shown_needs_no_new_check(begun: tuple[Any, Any]) -> None:
+    file, _ = begun
+    await file.save(FILE)
+    published = file.editor.publications
+    await changed(file, {"codeLens": False})
+    assert await file.titles() == []
+    await changed(file, None)
+    assert await file.titles()
+    assert file.editor.publications == published
+
+
+async def test_every_setting_is_tried() -> None:
+    assert EFFECTS.keys() == {declared.name for declared in DECLARED if declared.editor}
