@@ -8,6 +8,7 @@ PY := .venv/bin/python
 PORT ?=
 SERVE_SECONDS ?=
 WEB ?=
+REPOSITORY ?=
 SEED ?= 0
 VERSIONS ?=
 ARGS ?=
@@ -68,7 +69,7 @@ environment:
 	@scripts/environment.sh
 
 extension: environment
-	@$(PY) scripts/extension.py
+	@$(PY) scripts/extension.py $(if $(REPOSITORY),--repository $(REPOSITORY))
 
 editor: environment
 	@$(PY) scripts/editor.py install

@@ -1,6 +1,7 @@
 """Makes extension/dist/fuselens.vsix: npm packages when the lock file changed, bundle and package when a source did.
 
     extension.py                      the extension
+    extension.py --repository URL     the same to be published: its page, its issues and the pictures of its README are at URL
     extension.py --packages FOLDER    only the npm packages of another folder
 
 Standard library only.
@@ -10,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,12 +36,12 @@ def npm_install(folder: Path) -> None:
     stamp.write_text(wanted)
 
 
-def package() -> None:
+def package(repository: str = "") -> None:
     """Bundles the extension and packs the ``.vsix`` unless nothing that goes in has changed."""
     names = "package.json package-lock.json esbuild.mjs tsconfig.json .vscodeignore README.md CHANGELOG.md".split()
     folders = ("src", "webviews", "media", "syntaxes", "python")
     inside = [f for name in folders for f in (EXTENSION / name).rglob("*") if f.is_file()]
-    wanted = _digest([EXTENSION / name for name in names] + sorted(inside) + [ROOT / name for name in SHARED])
+    wanted = _digest([EXTENSION / name for name in names] + sorted(inside) + [ROOT / name for name in SHARED]) + repository
     stamp = EXTENSION / "dist" / ".inputs"
     if VSIX.is_file() and stamp.is_file() and stamp.read_text() == wanted:
         return
@@ -48,10 +51,25 @@ def package() -> None:
     for name in SHARED:
         shutil.copyfile(ROOT / name, EXTENSION / name)
     vsce = [EXTENSION / "node_modules" / ".bin" / "vsce", "package", "--no-dependencies", "--out", VSIX]
-    done = subprocess.run(vsce, cwd=EXTENSION, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"packaging failed:\n{done.stdout}{done.stderr}")
+    with tempfile.TemporaryDirectory() as temporary:
+        stage = Path(temporary, "extension")
+        shutil.copytree(EXTENSION, stage, ignore=shutil.ignore_patterns("node_modules", "out", "*.vsix"))
+        if repository:
+            _tell_where(stage / "package.json", repository)
+            vsce += [f"--baseContentUrl={repository}/blob/HEAD/extension", f"--baseImagesUrl={repository}/raw/HEAD/extension"]
+        else:  # a clone does not know where it will be published
+            vsce += ["--no-rewrite-relative-links", "--allow-missing-repository"]
+        done = subprocess.run(vsce, cwd=stage, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"packaging failed:\n{done.stdout}{done.stderr}")
     stamp.write_text(wanted)
+
+
+def _tell_where(manifest: Path, repository: str) -> None:
+    about = json.loads(manifest.read_text())
+    where = {"type": "git", "url": repository, "directory": "extension"}
+    about |= {"repository": where, "homepage": f"{repository}#readme", "bugs": {"url": f"{repository}/issues"}}
+    manifest.write_text(json.dumps(about, indent=2) + "\n")
 
 
 def _digest(files: list[Path]) -> str:
@@ -64,12 +82,13 @@ def _digest(files: list[Path]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Makes extension/dist/fuselens.vsix.")
     parser.add_argument("--packages", type=Path, metavar="FOLDER", help="install only the npm packages of FOLDER")
-    folder = parser.parse_args().packages
-    if folder is not None:
-        npm_install(folder.resolve())
+    parser.add_argument("--repository", default="", metavar="URL", help="where the project is, for one to be published")
+    arguments = parser.parse_args()
+    if arguments.packages is not None:
+        npm_install(arguments.packages.resolve())
         return
     npm_install(EXTENSION)
-    package()
+    package(arguments.repository.removesuffix("/"))
 
 
 if __name__ == "__main__":

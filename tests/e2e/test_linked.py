@@ -22,7 +22,7 @@ THEMES = {"dark": "Default Dark Modern", "light": "Default Light Modern", "contr
 LOOK = """
 (tab) => {
     const groups = [...document.querySelectorAll(".editor-group-container")];
-    const label = (group) => group.querySelector(".tab.active .label-name")?.innerText ?? "";
+    const label = (group) => group.querySelector(".tab.active")?.getAttribute("aria-label") ?? "";
     const editors = groups.find((group) => label(group).includes(tab))?.querySelectorAll(".monaco-editor") ?? [];
     const editor = [...editors].find((each) => each.offsetParent !== null);  // others that were shown here are hidden
     if (!editor) return null;

@@ -88,7 +88,7 @@ def test_installing(workbench: Workbench, bare: Path, workspace: Path) -> None:
         f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
     )
     workbench.close_notifications()
-    workbench.probe("void vscode.commands.executeCommand('fuselens.install')")
+    workbench.run("Fuselens: Install fuselens[server]")
     press_in_dialog(workbench, "Install")
     until("compiled toy.py", lambda: compiles(workbench, workspace / "toy.py"))
     workbench.visible(f"{PANE} .monaco-list-row", "3 graphs")

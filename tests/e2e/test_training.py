@@ -126,7 +126,7 @@ def test_a_run_in_a_terminal_is_recorded(workbench: Workbench, train: Path) -> N
     )  # torch's own forward
     workbench.probe.open(path)
     until("assumed", lambda: [d.code for d in workbench.probe.diagnostics(path)] == ["FL921"])
-    workbench.probe.command("fuselens.recordRun", path.as_uri())
+    workbench.run("Fuselens: Run in a Terminal and Record Inputs")
     until("recorded", lambda: workbench.probe.diagnostics(path) == [])
     workbench.screenshot("34-recorded")
     assert not workbench.probe.hints(path)

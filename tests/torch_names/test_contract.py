@@ -20,7 +20,7 @@ from fuselens.torch_private.names import TABLE
 ROOM = Path(torch_names.__file__).parent
 COMPILER = ROOM.parent
 PROGRAMS = Path(__file__).with_name("programs.py")
-# They read the memory of tensors (see ARCHITECTURE.md) and use these alone.
+# They read the memory of tensors (see docs/architecture/index.md) and use these alone.
 READERS = {
     "capture/hook/tensor_layout.py": {"_cdata", "_dispatch_keys"},
     "runtime/program.py": {"_cdata", "_dispatch_keys"},
