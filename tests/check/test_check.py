@@ -379,7 +379,8 @@ def test_a_run_measures_memory(written: Written) -> None:
     assert 2 * 16 << 20 < result.eager_bytes
     # what the system counts is resident: it may take pages of libraries back meanwhile
     assert 8 << 20 < result.compiled_bytes < result.eager_bytes
-    assert stages[-4:] == ["f: run eagerly", "f: run compiled", "f: time", "f: measure memory"]
+    steps = ("run eagerly", "run compiled", "time", "measure memory", "time kernels")
+    assert stages[-5:] == [f"f: {step}" for step in steps]
 
 
 def test_a_loop_is_told_what_helps_a_loop(written: Written) -> None:

@@ -75,7 +75,7 @@ const methods = {
       click: (selector, text, timeout) => locate(selector, text, frame).click({ timeout }),
       hover: (selector, text, timeout) => locate(selector, text, frame).hover({ timeout }),
       focus: (selector, text, timeout) => locate(selector, text, frame).focus({ timeout }),
-      texts: (selector) => frame.locator(selector).allInnerTexts(),
+      texts: (selector) => frame.locator(selector).evaluateAll((all) => all.map((e) => e.innerText ?? e.textContent)), // SVG has none
       evaluate: (source, argument) => frame.evaluate(`(${source})(${JSON.stringify(argument ?? null)})`),
       violations: () => violations(title),
     };

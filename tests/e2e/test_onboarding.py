@@ -138,8 +138,7 @@ def test_doctor(workbench: Workbench, workspace: Path) -> None:
     workbench.probe.open(workspace / "toy.py")
     until("compiled toy.py", lambda: compiles(workbench, workspace / "toy.py"))
     workbench.run("Fuselens: Doctor")
-    text = until("report", lambda: workbench.probe(REPORT))
-    assert "All is well." in text, text
+    text = until("report", lambda: "All is well." in (found := workbench.probe(REPORT) or "") and found)
     for what in ("editor", "extension", "interpreter", "torch", "fuselens", "triton", "C++ compiler", "GPU", "cache"):
         assert any(line[2:].startswith(what) for line in text.split("\n")), what
     workbench.screenshot("66-doctor")

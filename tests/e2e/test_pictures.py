@@ -67,7 +67,7 @@ def test_the_palette_opens_the_fused_graph(workbench: Workbench, workspace: Path
 def test_a_node_leads_to_its_line(toy: Webview, workbench: Workbench, workspace: Path):
     """Found by a search, which brings it to the middle, and clicked there."""
     toy.click("input[type=search]")
-    workbench.page("type", "lt")
+    workbench.page("type", "bool")  # its type, which nothing else has
     toy.visible(".count", "1 match")
     workbench.page("press", "Enter")
     toy.visible(".count", "1 of 1")

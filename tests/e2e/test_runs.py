@@ -102,10 +102,13 @@ def test_earlier_runs_are_kept_and_compared(workbench: Workbench, program: Path)
         assert (
             "agrees" in history[1] and "Against the run before: agrees now" in history[2] and "differs" in history[3]
         ), history
-        panel("focus", "tbody button[id='run-1']", None, 20_000)
+        earlier = panel.evaluate(
+            "() => [...document.querySelectorAll('tbody button')].filter((b) => b.innerText.endsWith('softmax')).at(-1).id"
+        )
+        panel("focus", f"tbody button[id='{earlier}']", None, 20_000)
         workbench.page("press", "Enter")
         panel.visible("h1", "softmax")
-        assert panel.evaluate("() => document.activeElement.id") == "run-1", "the keyboard stays where it was"
+        assert panel.evaluate("() => document.activeElement.id") == earlier, "the keyboard stays where it was"
         workbench.screenshot("runs-3-history")
     finally:
         workbench.probe.rewrite(program, PROGRAM)

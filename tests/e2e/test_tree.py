@@ -132,7 +132,7 @@ def test_guards_open_and_lead_to_the_code(workbench: Workbench) -> None:
     until("guards", lambda: any(path.endswith("/guards.txt") for path in shown(workbench)))
     workbench.click(ROW, "guards")
     guard = until("a guard", lambda: [t for t in rows(workbench) if "line 12" in t and "→" not in t])[0]
-    workbench.click(ROW, guard.split(" line ")[0])
+    workbench.click(ROW, guard.split(" line ")[0].rstrip(","))
     at_cursor(workbench, "Ln 12")
 
 

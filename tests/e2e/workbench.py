@@ -360,7 +360,9 @@ class Workbench:
         elif isinstance(value, list):  # one fewer than there are
             self.hover(f"{item} .setting-list-row:last-of-type")
             last = f"{item} .setting-list-row:last-of-type"
-            self.click(f"{last} .setting-listAction-remove, {last} .codicon-settings-remove")  # older and newer releases
+            self.click(
+                f"{last} .setting-listAction-remove, {last} .codicon-settings-remove"
+            )  # older and newer releases
         elif self.page("evaluate", "(s) => document.querySelector(s) !== null", f"{item} select"):
             self.page("select", f"{item} select", str(value))
         else:

@@ -16,8 +16,10 @@ COMPILED = '@fuselens.compile\ndef f(x: Float32[Tensor, "n"]):\n'
 
 
 @pytest.fixture
-def tried(tmp_path: Path):
+def tried(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """The findings of a file's first function, with their fixes, before and after these were tried out."""
+
+    caplog.set_level("INFO", "fuselens")  # a test that fails shows why fixes were taken out
 
     def run(text: str) -> tuple[list[Diagnostic], list[Diagnostic]]:
         path = tmp_path / "tried_out.py"

@@ -28,7 +28,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import fuselens
-from fuselens.inputs import comparison
+from fuselens.inputs import compared, comparison
 from tests.capture.operator_samples import NOT_SHARED, OPERATORS, RESHAPING, UNDEFINED, UNINITIALISED, observe, tensors
 
 DTYPES = {
@@ -173,7 +173,7 @@ def _how(report: Any) -> tuple[str, set[str]]:
 def _closer(fn: Callable[..., Any], sample: Any, in_place: bool, expected: Any, actual: Any) -> bool:
     """Whether what differs is no further than eager's result from the same computation in double precision."""
     wide = pytree.tree_map(_double, (sample.input, sample.args, sample.kwargs))
-    if not any(t.dtype in comparison.TOLERANCE for t in tensors((expected.get("result"), expected.get("gradients")))):
+    if not any(t.dtype in compared.TOLERANCE for t in tensors((expected.get("result"), expected.get("gradients")))):
         return False
     double = type(sample)(wide[0], args=wide[1], kwargs=wide[2])
     exact = observe(fn, double, in_place)
@@ -209,10 +209,10 @@ def _no_further(exact: Any, eager: Any, compiled: Any, *, varies: bool = False) 
         return comparison.differ(eager, compiled, "") is None
     if (eager.dtype, eager.shape) != (compiled.dtype, compiled.shape) or eager.requires_grad != compiled.requires_grad:
         return False
-    if eager.dtype not in comparison.TOLERANCE or exact.shape != eager.shape:
+    if eager.dtype not in compared.TOLERANCE or exact.shape != eager.shape:
         return comparison.differ(eager, compiled, "") is None
     exact = exact.detach().to(torch.complex128 if eager.is_complex() else torch.float64)
-    relative, absolute = comparison.TOLERANCE[eager.dtype]
+    relative, absolute = compared.TOLERANCE[eager.dtype]
     e, c = (t.detach().to(exact.dtype) for t in (eager, compiled))
     near = torch.isclose(c, e, rtol=relative, atol=absolute, equal_nan=True)
     error = (e - exact).abs()

@@ -50,7 +50,7 @@ def test_stages_stand_side_by_side_and_one_that_is_missing_is_empty() -> None:
     assert [(pair.title, pair.differs) for pair in found] == [
         ("graph 0 · capture", False), ("graph 0 · cpp", True), ("graph 1 · capture", True), ("graph 1 · cpp", True),
     ]  # fmt: skip
-    assert (found[1].name, found[1].language, found[1].kind) == ("cpp.cpp", "cpp", "kernel")
+    assert (found[1].name, found[1].language, found[1].kind) == ("cpp.cpp", "fuselens-cpp", "kernel")
     assert (found[2].before, found[2].after) == ("", "x\n")
 
 

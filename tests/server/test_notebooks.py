@@ -198,7 +198,7 @@ class Book:
 
     async def said(self, action: Any) -> None:
         """Until the last cell's diagnostics came: cells are told in order."""
-        await self.editor.published(self.uris[-1], action)
+        await self.editor.decided(self.uris[-1], action)
 
     def write(self) -> None:
         cells = [{"cell_type": "markdown", "source": ["# title"]}]

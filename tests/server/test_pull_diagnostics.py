@@ -48,6 +48,8 @@ async def show(editor, path, text):
     before = refreshes(editor)
     file = editor.show(path)
     await editor.until(lambda: refreshes(editor) > before, 90)
+    if any(d.data.get("predicted") for d in (await pull(file)).items):  # what is predicted comes first
+        await editor.until(lambda: refreshes(editor) > before + 1, 90)
     return file
 
 

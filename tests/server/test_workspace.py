@@ -121,7 +121,7 @@ async def test_interpreters_of_folders_are_removed_and_come_back(new_editor, tmp
         interpreter.unlink()
         await editor.execute("fuselens.server.restartWorker")
         await editor.until(lambda: codes(list(editor.diagnostics[file.uri].diagnostics)) == ["FL914"], 60)
-        assert (await file.titles())[0].endswith("stale")
+        assert (await file.titles())[1].endswith("stale")
         install()
         assert codes(await file.save()) == []
         assert not (await file.titles())[0].endswith("stale")

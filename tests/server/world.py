@@ -85,7 +85,7 @@ class World:
         self.auditor.files.append(file)
         if wait:
             await self.editor.until(lambda: self.refreshes > before or file.uri in self.editor.diagnostics, 90)
-            await self.until(file, lambda found: not any(d.data and d.data.get("predicted") for d in found))
+            await self.until(file, lambda found: not any(d.message.startswith("likely") for d in found))
         return file
 
     async def pull(self, file: Any, previous: str | None = None) -> Any:
