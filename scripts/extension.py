@@ -41,7 +41,9 @@ def package(repository: str = "") -> None:
     names = "package.json package-lock.json esbuild.mjs tsconfig.json .vscodeignore README.md CHANGELOG.md".split()
     folders = ("src", "webviews", "media", "syntaxes", "python")
     inside = [f for name in folders for f in (EXTENSION / name).rglob("*") if f.is_file()]
-    wanted = _digest([EXTENSION / name for name in names] + sorted(inside) + [ROOT / name for name in SHARED]) + repository
+    wanted = (
+        _digest([EXTENSION / name for name in names] + sorted(inside) + [ROOT / name for name in SHARED]) + repository
+    )
     stamp = EXTENSION / "dist" / ".inputs"
     if VSIX.is_file() and stamp.is_file() and stamp.read_text() == wanted:
         return
@@ -56,7 +58,10 @@ def package(repository: str = "") -> None:
         shutil.copytree(EXTENSION, stage, ignore=shutil.ignore_patterns("node_modules", "out", "*.vsix"))
         if repository:
             _tell_where(stage / "package.json", repository)
-            vsce += [f"--baseContentUrl={repository}/blob/HEAD/extension", f"--baseImagesUrl={repository}/raw/HEAD/extension"]
+            vsce += [
+                f"--baseContentUrl={repository}/blob/HEAD/extension",
+                f"--baseImagesUrl={repository}/raw/HEAD/extension",
+            ]
         else:  # a clone does not know where it will be published
             vsce += ["--no-rewrite-relative-links", "--allow-missing-repository"]
         done = subprocess.run(vsce, cwd=stage, capture_output=True, text=True)

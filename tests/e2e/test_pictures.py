@@ -163,8 +163,9 @@ def test_runs_say_what_they_took_and_why_they_compiled_again(workbench: Workbenc
     workbench.screenshot("pictures-roofline-empty")
     page.click("button", "Run the File and Follow It")
     page.visible("#panel-roofline .bar")
-    assert "GB/s" in page.texts("#panel-roofline svg .title")[0]
-    assert any("softmax" in text for text in page.texts("#panel-roofline .bar"))
+    assert page.texts("#panel-roofline svg .title") == ["The last run of running.py"]
+    shown_there = page.texts("#panel-roofline svg .label")
+    assert any("softmax" in text for text in shown_there) and any("GB/s" in text for text in shown_there), shown_there
     tab(page, "Recompiles")
     page.visible("#panel-timeline .recompiles li", "expected")
     told = page.texts("#panel-timeline .recompiles li")

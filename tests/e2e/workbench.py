@@ -174,6 +174,7 @@ class Probe:
         return self(
             """
             const [file, name] = argument;
+            if (!(await vscode.commands.getCommands(true)).includes("fuselens.server.documents")) return []; // it starts
             return vscode.commands.executeCommand("fuselens.server.documents", vscode.Uri.file(file).toString(), name);
             """,
             [str(path), function],

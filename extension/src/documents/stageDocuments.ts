@@ -59,8 +59,8 @@ export class StageDocuments implements vscode.TextDocumentContentProvider, vscod
 export class Notes implements vscode.TextDocumentContentProvider, vscode.Disposable {
   private readonly texts = new Map<string, string>();
   private readonly changed = new vscode.EventEmitter<vscode.Uri>();
+  readonly onDidChange = this.changed.event; // before the registration, which looks for it
   private readonly registration = vscode.workspace.registerTextDocumentContentProvider(NOTE_SCHEME, this);
-  readonly onDidChange = this.changed.event;
 
   /** Stores `text` under `name`; show it with {@link show}. */
   put(name: string, text: string): vscode.Uri {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from pathlib import PurePath
 from typing import TypedDict
 
 from lsprotocol import types as lsp
@@ -316,7 +317,7 @@ def _run(view: View, report: Report, places: _Places) -> Run | None:
     if seen is None or view.observed is None:
         return None
     return Run(
-        program=view.observed.program,
+        program=PurePath(view.observed.program).name,
         calls=seen.calls,
         missed=seen.missed,
         seconds=seen.seconds,
@@ -371,7 +372,9 @@ def _rooflines(view: View, report: Report, copied: float | None, places: _Places
             )
             for k in seen.kernels().values()
         ]
-        found.append(Roofline(source=f"The last run of {view.observed.program}", kernels=_slowest_first(timed)))
+        found.append(
+            Roofline(source=f"The last run of {PurePath(view.observed.program).name}", kernels=_slowest_first(timed))
+        )
     return found
 
 
