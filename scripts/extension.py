@@ -71,10 +71,10 @@ def package(repository: str = "") -> None:
 
 
 def _tell_where(manifest: Path, repository: str) -> None:
-    about = json.loads(manifest.read_text())
+    about = json.loads(manifest.read_text(encoding="utf-8"))
     where = {"type": "git", "url": repository, "directory": "extension"}
     about |= {"repository": where, "homepage": f"{repository}#readme", "bugs": {"url": f"{repository}/issues"}}
-    manifest.write_text(json.dumps(about, indent=2) + "\n")
+    manifest.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
 def _digest(files: list[Path]) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -45,17 +48,34 @@ def only(findings: list[Diagnostic]) -> list[Fix]:
 
 
 def test_a_branch_is_verified_when_its_inputs_took_both_sides(tried):
-    _, after = tried(COMPILED + "    if x.sum() > 0:\n        x = x * 2\n    return x + 1\n")
-    assert verdicts(after) == [
-        ("x = torch.where(x.sum() > 0, x * 2, x)", True),
-        ("x = torch.cond(x.sum() > 0, lambda: x * 2, lambda: x.clone())", False),
-    ]
-    where, cond = only(after)
-    assert where.trial.startswith("agrees with eager on ")
-    assert "runs eagerly" in cond.trial
     _, after = tried(COMPILED + "    return x * 2 if x.sum() > 1e9 else x + 1\n")
     (fix,) = only(after)
     assert (fix.verified, fix.trial) == (False, "no inputs were found that take both sides")
+
+
+ALONE = """
+import sys
+from fuselens.checking import check, trials
+from fuselens.checking.isolation import config_of
+
+(report,) = check.check_file(sys.argv[1], config=config_of({})).functions
+outcome = trials.try_fixes(sys.argv[1], None, report.function, report.breaks, config_of({}), lambda _: None)
+print([(fix.edits[-1].replacement.strip(), fix.verified, fix.trial) for d in outcome.functions[0].breaks for fix in d.fixes])
+"""
+
+
+def test_one_side_is_run_by_cond(tmp_path: Path) -> None:
+    """In a process of its own, as in the editor: torch compiles what torch.cond is given, and keeps that for the next call."""
+    path = tmp_path / "tried_out.py"
+    path.write_text(IMPORTS + COMPILED + "    if x.sum() > 0:\n        x = x * 2\n    return x + 1\n")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ALONE, str(path)], capture_output=True, text=True, check=True
+    )
+    where, cond = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert where[:2] == ("x = torch.where(x.sum() > 0, x * 2, x)", True)
+    assert where[2].startswith("agrees with eager on ")
+    assert cond[:2] == ("x = torch.cond(x.sum() > 0, lambda: x * 2, lambda: x.clone())", False)
+    assert "runs eagerly" in cond[2]
 
 
 def test_gradients_tell_numbers_from_tensors(tried):

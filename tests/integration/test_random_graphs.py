@@ -7,6 +7,7 @@ the graph that each stage makes is verified, printed, parsed back and evaluated.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -262,7 +263,9 @@ def test_the_comparison_sees_errors_beyond_rounding(name: str) -> None:
     assert refused or "gradient" in str(compare(WRONG[name], wrong_gradient, 0))
 
 
-def test_a_stage_that_computes_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_computes_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FUSELENS_CACHE_DIR", str(tmp_path))  # nobody else is to find what it makes
+
     def wrong(graph: Graph, *given: Any, plain: Any = stages.order) -> Graph:
         return parse(show(plain(graph, *given))[0].replace(" = add ", " = sub "))
 
