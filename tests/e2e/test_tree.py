@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,18 @@ def act(workbench: Workbench, containing: str, action: str) -> None:
     """Presses an inline action of a row, by its name."""
     workbench.hover(ROW, containing)
     workbench.click(f"{ROW}:hover .actions a.action-label[aria-label^='{action}']")
+
+
+def acted(workbench: Workbench, containing: str, action: str, effect: Callable[[], bool]) -> None:
+    """Presses it until that has an effect: a row that is drawn anew meanwhile takes no click."""
+
+    def pressed() -> bool:
+        act(workbench, containing, action)
+        with contextlib.suppress(AssertionError):
+            return until("effect", effect, 15)
+        return False
+
+    until(f"effect of {action}", pressed)
 
 
 def choose(workbench: Workbench, containing: str, entry: str) -> None:
@@ -128,8 +142,7 @@ def test_stages_open_and_are_saved(workbench: Workbench, workspace: Path) -> Non
 
 
 def test_guards_open_and_lead_to_the_code(workbench: Workbench) -> None:
-    act(workbench, "guards", "Open the Generated Document")
-    until("guards", lambda: any(path.endswith("/guards.txt") for path in shown(workbench)))
+    acted(workbench, "guards", "Open the Generated Document", lambda: "/guards.txt" in " ".join(shown(workbench)))
     workbench.click(ROW, "guards")
     guard = until("a guard", lambda: [t for t in rows(workbench) if "line 12" in t and "→" not in t])[0]
     workbench.click(ROW, guard.split(" line ")[0].rstrip(","))
@@ -145,8 +158,7 @@ def test_copying_a_row_and_a_summary(workbench: Workbench) -> None:
 
 def test_what_a_function_can_do(workbench: Workbench) -> None:
     """Its kernels and its summary open, and it is explained."""
-    act(workbench, "3 graphs", "Open Generated Kernel")
-    until("kernel", lambda: any(path.endswith("/cpp.cpp") for path in shown(workbench)))
+    acted(workbench, "3 graphs", "Open Generated Kernel", lambda: "/cpp.cpp" in " ".join(shown(workbench)))
     choose(workbench, "3 graphs", "Open the Generated Document")
     until("summary", lambda: any(path.endswith("/summary.txt") for path in shown(workbench)))
     choose(workbench, "3 graphs", "Explain the Compilation")

@@ -331,11 +331,20 @@ class Workbench:
         self.probe.command("notifications.clearAll")
 
     def run(self, command: str) -> None:
-        """Runs a command by its title, from the palette."""
-        self.page("press", "F1")
-        self.visible(".quick-input-box input")
-        self.page("type", command)
-        self.visible(".quick-input-list .monaco-list-row", command.split(": ")[-1])
+        """Runs a command by its title, from the palette, which lists what could be run when it was opened."""
+        title = command.split(": ")[-1]
+
+        def listed() -> bool:
+            self.page("press", "F1")
+            self.visible(".quick-input-box input")
+            self.page("type", command)
+            with contextlib.suppress(AssertionError):
+                self.page("wait", ".quick-input-list .monaco-list-row", title, 5_000, "visible")
+                return True
+            self.page("press", "Escape")
+            return False
+
+        until(f"{command} in the palette", listed)
         self.page("press", "Enter")
 
     def save(self) -> None:

@@ -58,6 +58,19 @@ class Client extends LanguageClient {
   }
 }
 
+/**
+ * Lenses come with their commands. The editor may give up asking for the commands of lenses that it has drawn, and then a click
+ * runs a command that it has already thrown away: nothing happens.
+ */
+const WHOLE_LENSES: StaticFeature = {
+  fillClientCapabilities: ({ textDocument }) => {
+    delete textDocument?.codeLens?.resolveSupport;
+  },
+  initialize: () => undefined,
+  getState: () => ({ kind: "static" }),
+  clear: () => undefined,
+};
+
 export class Session implements vscode.Disposable {
   private client: LanguageClient | undefined;
   private interpreter: Interpreter | undefined;
@@ -240,6 +253,7 @@ export class Session implements vscode.Disposable {
         },
       },
     );
+    client.registerFeature(WHOLE_LENSES);
     client.onNotification(STATUS, (status: ServerStatus) => this.say({ interpreter, ...status }));
     client.onNotification(DOCUMENTS_CHANGED, ({ uris }: DocumentsChanged) => this.documentsEmitter.fire(uris));
     client.onNotification(PICTURES_CHANGED, ({ uris }: PicturesChanged) => this.picturesEmitter.fire(uris));

@@ -127,12 +127,17 @@ class Configuration:
         return {n for old, new in zip(before, now, strict=True) for n in names if getattr(old, n) != getattr(new, n)}
 
     async def _sections(self, scopes: list[str | None]) -> list[Any]:
-        """The section of each scope; None where the client has none or does not say."""
+        """The section of each scope; None where the client has none or does not say. Where it says so late, all is asked again."""
         if not self._server.client("workspace.configuration"):
             return [self.told] * len(scopes)
         sections: list[Any] = []
         items = [lsp.ConfigurationItem(scope_uri=scope, section="fuselens") for scope in scopes]
         with contextlib.suppress(JsonRpcException, TimeoutError):
-            asked = self._server.workspace_configuration_async(lsp.ConfigurationParams(items))
-            sections = list(await asyncio.wait_for(asyncio.shield(asked), PATIENCE_SECONDS))
+            asked = asyncio.ensure_future(self._server.workspace_configuration_async(lsp.ConfigurationParams(items)))
+            try:
+                sections = list(await asyncio.wait_for(asyncio.shield(asked), PATIENCE_SECONDS))
+            except TimeoutError:
+                asked.add_done_callback(
+                    lambda done: done.cancelled() or done.exception() or self._server.settings_came()
+                )
         return [*sections, *[None] * len(scopes)][: len(scopes)]
