@@ -66,7 +66,6 @@ class FuselensServer(LanguageServer):
             converter_factory=converter,
         )
         self.configuration = Configuration(self)
-        self._late: asyncio.Future[None] | None = None  # settings that came late
         self.session = Session()
         self.publisher = Publisher(self)
         self.documents = VirtualDocuments(self)
@@ -210,15 +209,6 @@ class FuselensServer(LanguageServer):
         if changed & SHOWN:
             self.refreshes.ask_for_annotations()
         return bool(changed - SHOWN)
-
-    def settings_came(self) -> None:
-        """What the client tells when it was no longer waited for."""
-
-        async def take() -> None:
-            if await self.configure():
-                await self.restart()
-
-        self._late = asyncio.ensure_future(take())
 
     async def restart(self) -> None:
         """New workers, and every open document checked again with them."""

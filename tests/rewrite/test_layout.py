@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fuselens
-from fuselens.rewrite.layout import channels_last
+from fuselens.rewrite.layout import Measured, channels_last, convolution_of
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="no vendor convolutions here")
 
@@ -154,3 +154,34 @@ def test_kernels_that_write_out_of_bounds_are_left_alone() -> None:
     for channels, changed in ((4, 0), (16, 3)):
         inputs = torch.randn(2, 8, 4, 4), torch.randn(2, channels, 8, 8), torch.randn(8, channels, 1, 1)
         assert channels_last([make_fx(backward, tracing_mode="fake")(*inputs).graph]) == changed
+
+
+def two_convolutions() -> fx.Graph:
+    def fn(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return F.conv2d(F.conv2d(x, w).relu(), v, padding=1).relu().mean((2, 3))
+
+    return make_fx(fn, tracing_mode="fake")(image(), torch.randn(8, 3, 3, 3), torch.randn(4, 8, 3, 3)).graph
+
+
+@pytest.mark.parametrize(("contiguous", "last", "copied", "changes"), [
+    (2.0, 1.0, 1e12, True), (1.0, 2.0, 1e12, False), (2.0, 1.0, 1.0, False),
+])  # fmt: skip
+def test_what_is_measured_decides_and_copies_count(
+    contiguous: float, last: float, copied: float, changes: bool
+) -> None:
+    """As on a GPU: the first operand is the caller's, and would be copied."""
+    asked: list[dict[str, Any] | None] = []
+
+    def seconds(node: Any) -> tuple[float, float]:
+        asked.append(convolution_of(node))
+        return contiguous, last
+
+    assert (channels_last([two_convolutions()], measured=Measured(seconds, copied)) > 0) is changes
+    first, second = asked
+    assert first is not None and second is not None
+    assert (first["input"], first["weight"], first["bias"]) == ((2, 3, 8, 8), (8, 3, 3, 3), False)
+    assert (second["output"], second["padding"], second["mask"]) == ((2, 4, 6, 6), (1, 1), ())
+
+
+def test_what_cannot_be_measured_stays() -> None:
+    assert channels_last([two_convolutions()], measured=Measured(lambda _: None, 1e12)) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -19,7 +20,7 @@ from fuselens_server.client.settings import DECLARED
 
 from .conftest import GOOD
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
 FILE = GOOD.replace("import torch", "import time\nimport torch")
 SLOW = FILE.replace("    return torch.ones(8)", "    time.sleep(60)\n    return torch.ones(8)")
@@ -117,11 +118,13 @@ async def settled(editor: Any, *, background: bool = False) -> None:
 
 
 async def comes(file: Any, look: Look, wanted: Callable[[Any], bool]) -> None:
-    """Looks until that is seen: on a busy machine the server hears of a change late."""
-    for _ in range(10):
-        seen = await look(file)
-        if wanted(seen):
-            return
+    """Looks until that is seen: on a busy machine the server hears of a change late, and a save may have nothing new to tell."""
+    seen: Any = None
+    for _ in range(6):
+        with contextlib.suppress(TimeoutError):
+            seen = await asyncio.wait_for(look(file), 30)
+            if wanted(seen):
+                return
     raise AssertionError(seen)
 
 

@@ -21,6 +21,7 @@ from ..config import assembly_of
 from ..ir.card import H100, Card, usual
 from ..record import report
 from ..record.diagnostics import make
+from ..rewrite.layout import Measured, convolution_of
 from ..runtime.compile_graph import texts
 from .recorder import Run
 
@@ -76,6 +77,20 @@ def devices(captured: Captured) -> list[torch.device]:
 def _architecture(run: Run) -> int:
     """Of the GPU that is not here: the number in ``sm_90``."""
     return int(run.config.target.partition("sm_")[2].rstrip("af") or 90)
+
+
+def convolutions(run: Run) -> Measured | None:
+    """What convolutions take on the run's card; None where it runs on the CPU."""
+    found = devices(run.captured)
+    if not found:
+        return None
+    from ..runtime.gpu import convolutions
+
+    def seconds(node: fx.Node) -> tuple[float, float] | None:
+        question = convolution_of(node)
+        return convolutions.seconds(convolutions.Convolution(**question), run.config, found[0]) if question else None
+
+    return Measured(seconds, card(run).bandwidth)
 
 
 def is_tuned(run: Run) -> bool:

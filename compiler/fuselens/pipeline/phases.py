@@ -54,7 +54,7 @@ def _inference(joint: Joint, run: Run, cache: GraphCache, constants: Mapping[int
         with run.stage("freeze"), torch_private.autocast_off():
             run.graph.decisions += freeze(module, constants)
     if run.loops:
-        channels_last([module.graph])
+        channels_last([module.graph], (), gpu.convolutions(run))
     bind, written = _programmed(module, run, keep, writes=joint.signature.new_values(), constants=constants)
     return with_effects(joint.signature, bind(), written, run)
 
@@ -63,7 +63,7 @@ def _training(joint: Joint, run: Run, cache: GraphCache, again: bool) -> Callabl
     with run.stage("partition"):
         parts = partition(joint, memory_budget=run.config.memory_budget, fuses=fuses)
     if run.loops:
-        channels_last([parts.forward.graph, parts.backward.graph], parts.passed())
+        channels_last([parts.forward.graph, parts.backward.graph], parts.passed(), gpu.convolutions(run))
     run.graph.decisions += parts.decisions
     run.record("forward", "py", lambda: graph_text.show(parts.forward.graph, f"forward{run.graph.id}"))
     run.record("backward", "py", lambda: graph_text.show(parts.backward.graph, f"backward{run.graph.id}"))

@@ -4,12 +4,16 @@ The vendor's convolutions are faster on channels-last operands, by up to three t
 operators that compute point by point do not mind. So intermediate values that are connected to a convolution get
 channels-last strides, across the forward and the backward graph; what the caller sees keeps its own, and so does what a
 view looks at, because a view is a statement about strides.
+
+On the CPU that is so for every convolution. On a GPU it depends on the shape, and on the card: the convolutions of the graph
+are measured both ways, and what copies cost is added.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,21 +27,38 @@ _CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 _SPATIAL = frozenset({
     "convolution", "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
     "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_nearest2d", "upsample_bilinear2d",
-    "upsample_nearest2d_backward", "upsample_bilinear2d_backward",
+    "upsample_nearest2d_backward", "upsample_bilinear2d_backward", "max_pool3d_with_indices",
+    "max_pool3d_with_indices_backward", "avg_pool3d", "avg_pool3d_backward", "_adaptive_avg_pool3d",
+    "_adaptive_avg_pool3d_backward",
 })  # fmt: skip
+_POOLS = ("max_pool2d_with_indices", "max_pool3d_with_indices")
 _COPIES = frozenset({"clone", "_to_copy", "full_like"})
 _REDUCTIONS = frozenset(
     {"sum", "mean", "amax", "amin", "var", "var_mean", "prod", "any", "all", "convolution_backward"}
 )
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+_LEAST_GAIN = 0.97  # part of the time of contiguous operands that channels-last ones must stay below
 
 
-def channels_last(graphs: Sequence[fx.Graph], same: Iterable[tuple[fx.Node, fx.Node]] = ()) -> int:
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Convolutions on a GPU: ``seconds`` of one with contiguous and with channels-last operands (None: not known), and the
+    bytes a second of a copy."""
+
+    seconds: Callable[[fx.Node], tuple[float, float] | None]
+    copied: float
+
+
+def channels_last(
+    graphs: Sequence[fx.Graph], same: Iterable[tuple[fx.Node, fx.Node]] = (), measured: Measured | None = None
+) -> int:
     """Gives values of functional ATen graphs channels-last strides, in place; how many.
 
-    ``same`` pairs a value of one graph with the placeholder of another that receives it, and that nobody else sees.
+    ``same`` pairs a value of one graph with the placeholder of another that receives it, and that nobody else sees. Graphs on
+    a GPU are ``measured``; 3-d convolutions are looked at there only.
     """
-    if not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):
+    if measured is None and not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):
         return 0
     convolutions = [n for g in graphs for n in g.nodes if n.target in _CONVOLUTIONS and _profits(n)]
     if not convolutions:
@@ -45,15 +66,65 @@ def channels_last(graphs: Sequence[fx.Graph], same: Iterable[tuple[fx.Node, fx.N
     pairs = list(same)
     received = {b for _, b in pairs}
     passed = {a for a, _ in pairs}
-    free = {n for g in graphs for n in g.nodes if _is_free(n, received, passed)}
+    lines = set(_folded_by_lines(graphs))
+    free = {n for g in graphs for n in g.nodes if n not in lines and _is_free(n, received, passed)}
     while dropped := {n for a, b in pairs if (a in free) != (b in free) for n in (a, b)} & free:
         free -= dropped
     changed = _reached(convolutions, free, pairs)
+    if measured is not None and not _pays(convolutions, set(changed), measured):
+        return 0
     for node in changed:
         _restride(node)
     for convolution in convolutions:
-        _convert_operands(convolution, changed)
+        _convert_operands(convolution, set(changed))
     return len(changed)
+
+
+def _pays(convolutions: Iterable[fx.Node], changed: set[fx.Node], measured: Measured) -> bool:
+    """Whether the convolutions, and the copies that some then need, take less time than the same on contiguous memory."""
+    before = after = 0.0
+    for node in convolutions:
+        if not _touches(node, changed):
+            continue
+        found = measured.seconds(node)
+        if found is None:
+            return False
+        results = [node] if node.target is aten.convolution.default else [n for n in node.users if n.args[1] == 0]
+        copied = [n for n in (*_converted(node, changed), *results) if n not in changed and _is_plane(n)]
+        before += found[0]
+        after += found[1] + 2 * sum(map(_bytes, copied)) / measured.copied
+    crossed = {n for c in changed for n in c.users if n not in changed and _is_pointwise(n) and _is_plane(n)}
+    after += sum(map(_bytes, crossed)) / measured.copied  # they read one layout and write the other, about half as fast
+    return after < _LEAST_GAIN * before
+
+
+def _bytes(node: fx.Node) -> int:
+    value = node.meta["val"]
+    size = value.numel()
+    return ((torch_private.symint_hint(size) or 0) if isinstance(size, torch.SymInt) else size) * value.dtype.itemsize
+
+
+def convolution_of(node: fx.Node) -> dict[str, Any] | None:
+    """The fields of ``runtime.gpu.convolutions.Convolution`` for a convolution or its gradients; None where sizes are not
+    known, or dtypes differ."""
+    given: Any = node.args
+    if node.target is aten.convolution_backward.default:
+        result, x, w, bias, *how, mask = given
+    else:
+        result, x, w, bias, *how, mask = (node, *given, ())
+    x, w, result = (n.meta["val"] for n in (x, w, result))
+    shapes = [
+        [torch_private.symint_hint(s) if isinstance(s, torch.SymInt) else s for s in t.shape] for t in (x, w, result)
+    ]
+    if x.dtype != w.dtype or any(s is None for shape in shapes for s in shape):
+        return None
+    names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
+    plain = {name: tuple(v) if isinstance(v, (list, tuple)) else v for name, v in zip(names, how, strict=True)}
+    if not all(type(n) in (int, bool) for v in plain.values() for n in (v if isinstance(v, tuple) else (v,))):
+        return None
+    sizes = dict(zip(("input", "weight", "output"), map(tuple, shapes), strict=True))
+    dtype = str(x.dtype).removeprefix("torch.")
+    return {"dtype": dtype, **sizes, "bias": bias is not None, **plain, "mask": tuple(mask)}
 
 
 def _profits(node: fx.Node) -> bool:
@@ -74,12 +145,12 @@ def _overruns(node: fx.Node) -> bool:
 
 
 def _is_plane(node: fx.Node) -> bool:
-    """Whether the node's value is a contiguous (N, C, H, W) on the CPU that channels-last memory would change."""
+    """Whether the node's value is a contiguous (N, C, H, W) that channels-last memory would change; (N, C, D, H, W) on a GPU."""
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.dim() != 4 or value.device.type != "cpu":
+    if not isinstance(value, torch.Tensor) or value.dim() not in ((4,) if value.device.type == "cpu" else _FORMATS):
         return False
     sizes = [str(s) for s in value.shape]
-    if sizes[1] == "1" or sizes[2:] == ["1", "1"]:
+    if sizes[1] == "1" or set(sizes[2:]) == {"1"}:
         return False
     expected: Any = 1
     for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
@@ -104,7 +175,7 @@ def _made_freely(node: fx.Node) -> bool:
     if node.target is operator.getitem:
         source, position = node.args
         assert isinstance(source, fx.Node)
-        pooled = _packet(source) == "max_pool2d_with_indices"
+        pooled = _packet(source) in _POOLS
         return pooled or (source.target is aten.convolution_backward.default and type(position) is int and not position)
     return not node.meta.get("random") and (_is_pointwise(node) or _packet(node) in _SPATIAL | _COPIES)
 
@@ -115,6 +186,33 @@ def _reads_freely(node: fx.Node) -> bool:
         and not _overruns(node)
         and (_is_pointwise(node) or _packet(node) in _SPATIAL | _COPIES | _REDUCTIONS)
     )
+
+
+def _folded_by_lines(graphs: Iterable[fx.Graph]) -> Iterator[fx.Node]:
+    """Values that such reductions read, and those of which these are made point by point: one kernel does both."""
+    stack = [n for g in graphs for r in g.nodes if _folds_lines(r) for n in r.all_input_nodes]
+    found: set[fx.Node] = set()
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack += node.all_input_nodes if _is_pointwise(node) else []
+            yield node
+
+
+def _folds_lines(node: fx.Node) -> bool:
+    """Whether a reduction on a GPU is over some of the spatial dimensions and not over channels: each of its lines would lie
+    scattered, and kernels were measured up to 2.3 times slower."""
+    if _packet(node) not in _REDUCTIONS or node.target in _CONVOLUTIONS or len(node.args) < 2:
+        return False
+    operand: Any = node.args[0]
+    dims: Any = node.args[1]
+    value = operand.meta.get("val") if isinstance(operand, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or value.device.type == "cpu" or not isinstance(dims, (int, list, tuple)):
+        return False
+    folded = {d % value.dim() for d in ((dims,) if isinstance(dims, int) else dims)}
+    spatial = set(range(2, value.dim()))
+    return bool(folded & spatial) and not spatial <= folded and 1 not in folded
 
 
 def _is_pointwise(node: fx.Node) -> bool:
@@ -157,18 +255,25 @@ def _channels_last(value: torch.Tensor) -> torch.Tensor:
     mode = torch_private.fake_mode_of(value)
     assert mode is not None
     with mode:
-        return torch.empty_like(value, memory_format=torch.channels_last)
+        return torch.empty_like(value, memory_format=_FORMATS[value.dim()])
 
 
-def _convert_operands(convolution: fx.Node, changed: Iterable[fx.Node]) -> None:
-    """A convolution chooses its algorithm by the strides of its operands: those that are contiguous are copied."""
-    graph, known = convolution.graph, set(changed)
-    touches = convolution in known or any(n in known for n in (*convolution.all_input_nodes, *convolution.users))
-    if not touches:
+def _touches(convolution: fx.Node, changed: set[fx.Node]) -> bool:
+    return convolution in changed or any(n in changed for n in (*convolution.all_input_nodes, *convolution.users))
+
+
+def _converted(convolution: fx.Node, changed: set[fx.Node]) -> list[fx.Node]:
+    """Operands that must be copied: the convolution chooses its algorithm by their strides."""
+    operands = convolution.args[: 2 if convolution.target is aten.convolution_backward.default else 1]
+    return [n for n in operands if isinstance(n, fx.Node) and n not in changed and _is_plane(n)]
+
+
+def _convert_operands(convolution: fx.Node, changed: set[fx.Node]) -> None:
+    if not _touches(convolution, changed):
         return
-    for operand in convolution.args[: 2 if convolution.target is aten.convolution_backward.default else 1]:
-        if isinstance(operand, fx.Node) and operand not in known and _is_plane(operand):
-            with graph.inserting_before(convolution):
-                copy = graph.call_function(aten.clone.default, (operand,), {"memory_format": torch.channels_last})
-            copy.meta.update(operand.meta, val=_channels_last(operand.meta["val"]))
-            convolution.replace_input_with(operand, copy)
+    for operand in _converted(convolution, changed):
+        layout = _FORMATS[operand.meta["val"].dim()]
+        with convolution.graph.inserting_before(convolution):
+            copy = convolution.graph.call_function(aten.clone.default, (operand,), {"memory_format": layout})
+        copy.meta.update(operand.meta, val=_channels_last(operand.meta["val"]))
+        convolution.replace_input_with(operand, copy)

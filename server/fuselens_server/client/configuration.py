@@ -53,6 +53,7 @@ class Configuration:
         self.settings = Settings()
         self._of_folders: dict[str, Settings] = {}  # by their paths
         self._loaded = asyncio.Event()
+        self._late: asyncio.Future[None] | None = None
         self._told: set[str] = set()  # what is wrong with the settings, as far as the person knows
 
     async def settled(self, path: str) -> tuple[Settings, Environment]:
@@ -126,6 +127,16 @@ class Configuration:
             return set(names)
         return {n for old, new in zip(before, now, strict=True) for n in names if getattr(old, n) != getattr(new, n)}
 
+    def _came_late(self, answer: asyncio.Future[Any]) -> None:
+        """What the client tells when it was no longer waited for is asked for again, and taken."""
+
+        async def take() -> None:
+            if await self._server.configure():
+                await self._server.restart()
+
+        if not answer.cancelled() and answer.exception() is None:
+            self._late = asyncio.ensure_future(take())
+
     async def _sections(self, scopes: list[str | None]) -> list[Any]:
         """The section of each scope; None where the client has none or does not say. Where it says so late, all is asked again."""
         if not self._server.client("workspace.configuration"):
@@ -137,7 +148,5 @@ class Configuration:
             try:
                 sections = list(await asyncio.wait_for(asyncio.shield(asked), PATIENCE_SECONDS))
             except TimeoutError:
-                asked.add_done_callback(
-                    lambda done: done.cancelled() or done.exception() or self._server.settings_came()
-                )
+                asked.add_done_callback(self._came_late)
         return [*sections, *[None] * len(scopes)][: len(scopes)]

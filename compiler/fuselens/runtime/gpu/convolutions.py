@@ -1,0 +1,94 @@
+"""How long a convolution takes on this card with contiguous and with channels-last operands: measured once a shape, and
+remembered on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...config import Config
+from .. import measure
+
+ROUNDS = 5
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution, or with ``mask`` the gradients that it asks for. Sizes are those of the example."""
+
+    dtype: str
+    input: tuple[int, ...]
+    weight: tuple[int, ...]
+    output: tuple[int, ...]
+    bias: bool
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+    mask: tuple[bool, ...] = ()
+
+
+def seconds(convolution: Convolution, config: Config, device: torch.device) -> tuple[float, float] | None:
+    """Of one call: with contiguous, and with channels-last operands and result. None where it cannot be measured now."""
+    question = {
+        "layouts": dataclasses.asdict(convolution), "card": torch.cuda.get_device_name(device),
+        "cudnn": [torch.backends.cudnn.version(), *_settings()],
+    }  # fmt: skip
+    known = measure.recalled(config, question)
+    if known is None and torch.cuda.is_current_stream_capturing():
+        return None
+    found = known or measure.remembered(config, question, lambda: _measured(convolution, device))
+    return (found[0], found[1]) if found else None
+
+
+def _settings() -> tuple[Any, ...]:
+    cudnn = torch.backends.cudnn
+    return cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32
+
+
+def _measured(c: Convolution, device: torch.device) -> list[float] | None:
+    try:
+        calls = [_call(c, device, last) for last in (False, True)]
+        for call in calls:
+            call()  # the library chooses an algorithm
+        times: list[list[float]] = [[], []]
+        events = []
+        for _ in range(ROUNDS):
+            for k, call in enumerate(calls):
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                call()
+                end.record()
+                events.append((k, start, end))
+        torch.cuda.synchronize(device)
+        for k, start, end in events:
+            times[k].append(1e-3 * start.elapsed_time(end))
+        return [statistics.median(t) for t in times]
+    except RuntimeError:  # no memory is left for it, or the library has no such convolution
+        return None
+
+
+def _call(c: Convolution, device: torch.device, last: bool) -> Callable[[], Any]:
+    dtype, layout = getattr(torch, c.dtype), _FORMATS[len(c.input)] if last else torch.contiguous_format
+    x = torch.full(c.input, 0.5, dtype=dtype, device=device).contiguous(memory_format=layout)
+    w = torch.full(c.weight, 0.5, dtype=dtype, device=device)
+    how = (c.stride, c.padding, c.dilation, c.transposed, c.output_padding, c.groups)
+    if not c.mask:
+        b = torch.zeros(c.output[1], dtype=dtype, device=device) if c.bias else None
+        return lambda: torch.convolution(x, w, b, *how).contiguous(memory_format=layout)
+    gradient = torch.full(c.output, 0.5, dtype=dtype, device=device).contiguous(memory_format=layout)
+    sizes = [c.output[1]] if c.bias else None
+
+    def backward() -> Any:
+        found = torch.ops.aten.convolution_backward.default(gradient, x, w, sizes, *how, c.mask)
+        return found[0] is not None and found[0].contiguous(memory_format=layout)
+
+    return backward
