@@ -54,10 +54,12 @@ def test_a_branch_is_verified_when_its_inputs_took_both_sides(tried):
 
 
 ALONE = """
+import logging
 import sys
 from fuselens.checking import check, trials
 from fuselens.checking.isolation import config_of
 
+logging.basicConfig(level="INFO")  # says why a fix was taken out
 (report,) = check.check_file(sys.argv[1], config=config_of({})).functions
 outcome = trials.try_fixes(sys.argv[1], None, report.function, report.breaks, config_of({}), lambda _: None)
 print([(fix.edits[-1].replacement.strip(), fix.verified, fix.trial) for d in outcome.functions[0].breaks for fix in d.fixes])
@@ -71,7 +73,9 @@ def test_one_side_is_run_by_cond(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", ALONE, str(path)], capture_output=True, text=True, check=True
     )
-    where, cond = ast.literal_eval(done.stdout.splitlines()[-1])
+    found = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert len(found) == 2, done.stderr
+    where, cond = found
     assert where[:2] == ("x = torch.where(x.sum() > 0, x * 2, x)", True)
     assert where[2].startswith("agrees with eager on ")
     assert cond[:2] == ("x = torch.cond(x.sum() > 0, lambda: x * 2, lambda: x.clone())", False)

@@ -32,6 +32,7 @@ def register(server: FuselensServer) -> None:
         """``with_`` is ``save``, ``targets`` or ``mode``, which takes the other ``mode``."""
         document = ls.document(uri)
         if with_ == "save":
+            await ls.checks.finished(document)  # what was saved a moment ago is the one that is meant
             before, after = _saves(document, qualname)
             return _told("last save", before, "now", after)
         if with_ == "targets":

@@ -61,6 +61,10 @@ class Checks:
         self.cancel(document)
         self._tasks.start(document, self._check(document))
 
+    async def finished(self, document: Document) -> None:
+        """Returns when the check in flight has ended, if there is one."""
+        await self._tasks.wait(document)
+
     def changed_on_disk(self, path: str) -> None:
         """Checks the open files that import the one that changed."""
         for document in self._session.importers(path):
