@@ -45,6 +45,12 @@ SCRIPT = """
 """
 
 
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this test alone: stepping switches torch.compile off for its whole process."""
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+
+
 def line_of(path: Path, text: str) -> int:
     return next(n for n, line in enumerate(path.read_text().splitlines(), 1) if text in line)
 

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -390,14 +391,19 @@ class Editor:
         return list(self.diagnostics[uri].diagnostics)
 
     async def decided(self, uri: str, action: Callable[[], None]) -> list[lsp.Diagnostic]:
-        """The same; where predictions come first, those that follow."""
-        found = await self.published(uri, action)
-        if any(d.data and d.data.get("predicted") for d in found):
-            states = [status.state for status in self.notifications["fuselens/status"]]
+        """The same; where predictions or early findings come first, those that the check ends with."""
+        if any(d.data and d.data.get("predicted") for d in await self.published(uri, action)):
             with contextlib.suppress(TimeoutError):
-                patience = PATIENCE if states and states[-1] in ("starting", "compiling") else 3
-                found = await self.published(uri, lambda: None, patience)
-        return found
+                patience = PATIENCE if self._is_checking() else 3
+                await self.published(uri, lambda: None, patience)
+        begun = time.monotonic()
+        while self._is_checking() and time.monotonic() - begun < PATIENCE:
+            await asyncio.sleep(0.02)
+        return list(self.diagnostics[uri].diagnostics)
+
+    def _is_checking(self) -> bool:
+        states = self.notifications["fuselens/status"]
+        return bool(states) and states[-1].state in ("starting", "compiling")
 
     def show(self, path: Path, text: str | None = None, language: str = "python") -> File:
         """Opens a file (with unsaved ``text``) and waits for nothing."""
