@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import os
 import sys
@@ -392,13 +391,18 @@ class Editor:
 
     async def decided(self, uri: str, action: Callable[[], None]) -> list[lsp.Diagnostic]:
         """The same; where predictions or early findings come first, those that the check ends with."""
-        if any(d.data and d.data.get("predicted") for d in await self.published(uri, action)):
-            with contextlib.suppress(TimeoutError):
-                patience = PATIENCE if self._is_checking() else 3
-                await self.published(uri, lambda: None, patience)
+        await self.published(uri, action)
         begun = time.monotonic()
-        while self._is_checking() and time.monotonic() - begun < PATIENCE:
-            await asyncio.sleep(0.02)
+        while time.monotonic() - begun < 20:  # another file's check may take longer
+            if self._is_checking():
+                await asyncio.sleep(0.02)
+            elif any(d.data and d.data.get("predicted") for d in self.diagnostics[uri].diagnostics):
+                try:
+                    await self.published(uri, lambda: None, 3)
+                except TimeoutError:
+                    break  # nothing is to be executed
+            else:
+                break
         return list(self.diagnostics[uri].diagnostics)
 
     def _is_checking(self) -> bool:

@@ -70,8 +70,10 @@ async def test_the_focused_file_goes_first(new_editor, tmp_path):
         await editor.until(
             lambda: any(s.state == "compiling" and s.torch for s in editor.notifications["fuselens/status"]), 60
         )
-        other, found = await editor.open(tmp_path / "quick.py", quick)
-        assert codes(found) == []
+        (tmp_path / "quick.py").write_text(quick)
+        other = editor.show(tmp_path / "quick.py")
+        await editor.until(lambda: other.uri in editor.diagnostics, 60)
+        assert codes(editor.diagnostics[other.uri].diagnostics) == []
         assert file.uri not in editor.diagnostics
         gate.touch()
         await editor.until(lambda: file.uri in editor.diagnostics, 60)
