@@ -1,6 +1,6 @@
 """Many models and operator chains on a GPU: eager, the peer and Fuselens, each in processes of its own.
 
-    python -m benchmarks.models [--families chains,vision,training] [--only resnet] [--count 150] [--seed 0]
+    python -m benchmarks.models [--families chains,vision,training] [--only resnet,vgg] [--count 150] [--seed 0]
                                 [--systems eager,peer,own] [--jobs 6] [--rounds 7] [--json out.json] [--sort ratio]
 
 ``--jobs`` programs at a time are prepared side by side, a process each and system. Then they are timed one after the other,
@@ -174,7 +174,7 @@ def _problems(row: Row) -> list[tuple[str, str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__)
     parser.add_argument("--families", default=",".join(ALL), help=f"comma-separated; default all: {', '.join(ALL)}")
-    parser.add_argument("--only", default="", help="programs whose name has this")
+    parser.add_argument("--only", default="", help="comma-separated: programs whose name has one of these")
     parser.add_argument("--count", type=int, default=150, help="of chains")
     parser.add_argument("--seed", type=int, default=0, help="of chains")
     parser.add_argument("--systems", default="eager,peer,own", help="comma-separated, as of benchmarks.gpu")
@@ -188,7 +188,7 @@ def main() -> None:
         print(show(json.loads(options.show.read_text())["programs"], options.sort))
         return
     names, absent = families.names(options.families.split(","), options.seed, options.count)
-    names = [name for name in names if options.only in families.title(name)]
+    names = [name for name in names if any(part in families.title(name) for part in options.only.split(","))]
     rows: dict[str, Row] = {}
 
     def done(found: dict[str, Row]) -> None:

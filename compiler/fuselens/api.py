@@ -44,7 +44,7 @@ from .control import (
     set_stance,
     substitute_in_graph,
 )
-from .ir.printable import graph_module
+from .ir.graphs.printable import graph_module
 from .modules import CompiledModule, proxy
 from .pipeline import Recorder, compile_graph, prepare
 from .record import diagnostics

@@ -55,6 +55,24 @@ EVERYTHING = """graph g{symbols}
       store d[0] = t4
   return a, b, c, d
 """
+GROUPS = """graph g
+  input x: f32[{n}, {h}, {g}, {c}] strides [{h}*{g}*{c}, {g}*{c}, {c}, 1]
+  buffer y: f32[{n}, {h}, {g}, {c}] strides [{h}*{g}*{c}, {g}*{c}, {c}, 1]
+  kernel k [i0 < {n}, i1 < {g}]
+    phase [r0 < {h}, r1 < {c}]
+      t0 = load x[{h}*{g}*{c}*i0 + {g}*{c}*r0 + {c}*i1 + r1] : f32
+      t1 = reduce sum t0 : f32
+      t2 = reduce max t0 : f32
+    phase []
+      t3 = const {count}.0 : f32
+      t4 = div t1, t3 : f32
+    phase [r0 < {h}, r1 < {c}]
+      t5 = load x[{h}*{g}*{c}*i0 + {g}*{c}*r0 + {c}*i1 + r1] : f32
+      t6 = sub t5, t4 : f32
+      t7 = div t6, t2 : f32
+      store y[{h}*{g}*{c}*i0 + {g}*{c}*r0 + {c}*i1 + r1] = t7
+  return y
+"""
 NORM = """graph g
   input x: f32[{n}, {c}, {h}] strides [{c}*{h}, {h}, 1]
   buffer y: f32[{n}, {c}, {h}] strides [{c}*{h}, {h}, 1]
@@ -139,6 +157,22 @@ def test_parts_that_do_not_divide_the_axis() -> None:
     assert rules(graph) == ["split"]
     x = torch.randn(16381, 4)
     same(graph, x, (x * x).sum(0))
+
+
+def test_groups_of_neighbouring_channels_are_read_by_columns() -> None:
+    """Of 2 channels of 8 bytes each row has 8 elsewhere: a program reads all channels of a few rows."""
+    graph = for_gpu(parse(GROUPS.format(n=2, h=65536, g=16, c=2, count=131072)))
+    first, fold, last = graph.kernels()
+    assert [a.name for a in first.axes] == ["i0", "i1", "r0_part", "r1"]
+    assert [a.name for a in first.phases[0].axes] == ["r0"]
+    store = next(o for o in first.ops() if o.op == "store")
+    assert str(store.args[1]).startswith("32*i0 + 2*i1 + ") and str(store.args[1]).endswith(" + r1")
+    assert [a.name for a in fold.phases[0].axes] == ["r0_part", "r1"]
+    assert not any(o.op == "reduce" for o in last.ops())
+    few = for_gpu(parse(GROUPS.format(n=2, h=256, g=16, c=2, count=512)))
+    assert len(few.kernels()) == 1  # more kernels would take longer than they save
+    wide = for_gpu(parse(GROUPS.format(n=512, h=4096, g=4, c=64, count=262144)))
+    assert len(wide.kernels()) == 1  # neighbours fill what memory gives at once, and programs the card
 
 
 def test_what_fills_the_gpu_is_left_alone() -> None:

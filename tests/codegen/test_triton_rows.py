@@ -23,7 +23,7 @@ from fuselens.schedule.gpu import split
 from fuselens.schedule.gpu.split import for_gpu
 from fuselens.schedule.order import order
 
-from .test_split import COLUMN_SQUARES, EVERYTHING, LOG_SOFTMAX, NORM, special
+from .test_split import COLUMN_SQUARES, EVERYTHING, GROUPS, LOG_SOFTMAX, NORM, special
 from .test_triton import programs
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -108,6 +108,17 @@ def test_split_reductions() -> None:
 def normalised(x: Tensor) -> tuple[Tensor, ...]:
     mean = x.mean((0, 2), keepdim=True)
     return ((x - mean) / x.var((0, 2), keepdim=True, correction=0).sqrt(),)
+
+
+def test_groups_of_channels_last_memory() -> None:
+    def norm(x: Tensor) -> tuple[Tensor, ...]:
+        return ((x - x.mean((1, 3), keepdim=True)) / x.amax((1, 3), keepdim=True),)
+
+    cases: list[Case] = [
+        (GROUPS.format(n=n, h=h, g=g, c=c, count=h * c), torch.rand(n, h, g, c), norm)
+        for n, h, g, c in ((2, 64, 3, 2), (1, 67, 4, 3), (2, 200, 2, 4))
+    ]
+    assert all("def k_1(" in text for text in agree_under_the_interpreter(cases))
 
 
 def test_softmax_of_looped_split_and_persistent_rows() -> None:

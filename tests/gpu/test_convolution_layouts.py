@@ -23,6 +23,15 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "transposed": (lambda: nn.Sequential(nn.Conv2d(8, 48, 1), nn.ConvTranspose2d(48, 16, 3, stride=2), nn.SiLU()), (8, 8, 30, 31)),
     "depthwise": (lambda: nn.Sequential(nn.Conv2d(32, 32, 3, groups=32), nn.Hardswish(), nn.Conv2d(32, 64, 1), nn.ReLU()), (8, 32, 40, 40)),
     "3d": (lambda: nn.Sequential(nn.Conv3d(16, 32, 3, bias=False), nn.BatchNorm3d(32), nn.ReLU(), nn.MaxPool3d(2)), (4, 16, 16, 17, 18)),
+    "group norm": (
+        lambda: nn.Sequential(nn.Conv2d(16, 64, 3, bias=False), nn.GroupNorm(16, 64), nn.SiLU(), nn.Conv2d(64, 32, 3)), (4, 16, 130, 131)
+    ),
+    "padded and doubled": (
+        lambda: nn.Sequential(
+            nn.Conv2d(16, 32, 3), nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(32, 32, 3, stride=2), nn.Upsample(scale_factor=2)
+        ),
+        (4, 16, 64, 64),
+    ),
     "softmax over lines": (lambda: nn.Sequential(nn.Conv2d(8, 32, 3, bias=False), nn.Softmax(3)), (8, 8, 64, 64)),
 }  # fmt: skip
 

@@ -14,9 +14,9 @@ import torch
 from torch import fx
 
 from fuselens import torch_private
-from fuselens.ir import graph_text
-from fuselens.ir.printable import graph_module
-from fuselens.ir.straight_line import straight_line
+from fuselens.ir.graphs import graph_text
+from fuselens.ir.graphs.printable import graph_module
+from fuselens.ir.graphs.straight_line import straight_line
 
 
 class Colour(enum.IntFlag):

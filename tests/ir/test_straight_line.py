@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import fx
 
-from fuselens.ir.straight_line import straight_line
+from fuselens.ir.graphs.straight_line import straight_line
 
 Point = collections.namedtuple("Point", "x y")
 

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fuselens
+from fuselens import torch_private
 from fuselens.rewrite.layout import Measured, channels_last, convolution_of
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="no vendor convolutions here")
@@ -51,6 +52,13 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "group norm": (lambda: nn.Sequential(nn.Conv2d(3, 6, 3), nn.GroupNorm(2, 6), nn.Conv2d(6, 4, 3)), image),
     "pixel shuffle": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.PixelShuffle(2), nn.Conv2d(2, 4, 3)), image),
     "dropout": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Dropout2d(0.0), nn.Conv2d(8, 4, 3)), image),
+    "padded": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ZeroPad2d((0, 1, -1, 2)), nn.SiLU(), nn.Conv2d(4, 3, 3, stride=2)), image
+    ),
+    "nearest of odd sizes": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Upsample(size=(7, 11)), nn.Conv2d(4, 4, 3)),
+        image,
+    ),
     "one channel": (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Conv2d(4, 1, 3)), lambda: image(2, 1, 9, 9)),
     "one pixel": (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.Tanh(), nn.Conv2d(4, 3, 1)), lambda: image(2, 3, 1, 1)),
     "strided pixels": (
@@ -185,3 +193,43 @@ def test_what_is_measured_decides_and_copies_count(
 
 def test_what_cannot_be_measured_stays() -> None:
     assert channels_last([two_convolutions()], measured=Measured(lambda _: None, 1e12)) == 0
+
+
+@pytest.mark.parametrize(("groups", "channels", "changes"), [(4, 16, True), (1, 16, False)])
+def test_views_that_part_channels_into_groups_are_looked_at_in_both_layouts(
+    groups: int, channels: int, changes: bool
+) -> None:
+    """As on a GPU. A norm over all channels looks at a view that channels-last memory does not have."""
+
+    def fn(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        h = F.conv2d(x, w).relu()
+        seen = h.view(2, groups, channels // groups, -1) if groups > 1 else h.view(2, 1, -1)
+        return F.conv2d(h * torch.var(seen, list(range(2, seen.dim()))).mean(), v)
+
+    with torch_private.fake_mode():
+        given = [
+            torch.randn(*shape, device="cuda") for shape in ((2, 8, 8, 8), (channels, 8, 3, 3), (8, channels, 3, 3))
+        ]
+        graph = make_fx(fn, tracing_mode="real")(*given).graph
+        found = channels_last([graph], measured=Measured(lambda _: (2.0, 1.0), 1e12))
+    view = next(n for n in graph.nodes if n.target is torch.ops.aten.view.default)
+    source = view.args[0].meta["val"]
+    assert source.is_contiguous(memory_format=torch.channels_last) is changes
+    assert found > 0
+    if changes:
+        assert view.meta["val"].stride() == source.view(view.meta["val"].shape).stride() == (576, 4, 1, 16)
+
+
+def test_weights_on_a_gpu_are_copied_once_a_call_by_loops() -> None:
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        return F.conv2d(x.relu(), w).relu()
+
+    with torch_private.fake_mode():
+        graph = make_fx(fn, tracing_mode="real")(
+            torch.randn(2, 8, 9, 9, device="cuda"), torch.randn(4, 8, 3, 3, device="cuda")
+        ).graph
+        channels_last([graph], measured=Measured(lambda _: (2.0, 1.0), 1e12))
+    convolution = next(n for n in graph.nodes if n.target is torch.ops.aten.convolution.default)
+    weight = convolution.args[1]
+    assert weight.target is torch.ops.aten.clone.default
+    assert weight.meta["val"].is_contiguous(memory_format=torch.channels_last)

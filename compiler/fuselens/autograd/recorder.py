@@ -36,6 +36,9 @@ _NOT_NUMBERED = frozenset({
     "clone", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh_copy", "_to_copy",
 })  # fmt: skip
 _SCALARS = (int, float, bool, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+_PLAIN = frozenset({
+    torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.bool,
+})  # fmt: skip # what Python's numbers hold
 _PURE, _RANDOM, _UNNUMBERED = "pure", "random", "unnumbered"
 
 
@@ -298,6 +301,17 @@ class OperatorRecorder(torch_private.RecordingMode):
             return "record", None
         raise Untraceable(f"the higher-order operator {func}", self.meta.get("span"))
 
+    def _lifted(self, value: torch.Tensor, fake: torch.Tensor) -> None:
+        """A tensor that the trace itself made. A number of the CPU is one in the graph: a GPU reads it without a copy."""
+        if value.dim() or value.device.type != "cpu" or value.dtype not in _PLAIN:
+            self.constant(value, fake)
+            return
+        with torch_private.real_tensors():
+            number = value.item()
+        node = self.graph.call_function(aten.full.default, ([], number), {"dtype": value.dtype, "device": value.device})
+        node.meta.update(self.meta, val=fake)
+        self._bind(fake, node)
+
     def _lift(self, func: Any, args: Any) -> Any:
         """``torch.tensor(3.)`` in the captured graph: a real tensor enters the trace."""
         out = func(*args)
@@ -306,9 +320,10 @@ class OperatorRecorder(torch_private.RecordingMode):
             self._bind(out, self._nodes[id(value)])
         elif torch_private.fake_mode_of(value) is None:
             with torch_private.real_tensors():
-                self.constant(value.clone(), out)
+                value = value.clone()
+            self._lifted(value, out)
         elif getattr(value, "constant", None) is not None:
-            self.constant(value.constant, out)
+            self._lifted(value.constant, out)
         else:
             raise Untraceable("a tensor constant without a value", self.meta.get("span"))
         return out

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..ir.graph_text import kind_of, statement
+from ..ir.graphs.graph_text import kind_of, statement
 from ..record.report import Graph
 from .compared import plain
 

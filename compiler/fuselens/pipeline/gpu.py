@@ -21,6 +21,7 @@ from ..config import assembly_of
 from ..ir.card import H100, Card, usual
 from ..record import report
 from ..record.diagnostics import make
+from ..rewrite.alignment import Compare
 from ..rewrite.layout import Measured, convolution_of
 from ..runtime.compile_graph import texts
 from .recorder import Run
@@ -91,6 +92,13 @@ def convolutions(run: Run) -> Measured | None:
         return convolutions.seconds(convolutions.Convolution(**question), run.config, found[0]) if question else None
 
     return Measured(seconds, card(run).bandwidth)
+
+
+def products(run: Run) -> Compare:
+    """What products of matrices take on a card, as they are and on padded operands."""
+    from ..runtime.gpu import products
+
+    return lambda product, device: products.seconds(product, run.config, device)
 
 
 def is_tuned(run: Run) -> bool:

@@ -16,8 +16,8 @@ from ..capture.frame.frame import Captured
 from ..capture.hook import _hook
 from ..capture.tracing.tracer import describe_tensor
 from ..inputs import weightless
-from ..ir import graph_text
 from ..ir.contracts.signature import NOTHING_SHARED, Sharing, Signature
+from ..ir.graphs import graph_text
 from ..record import live_memory
 from ..record.diagnostics import make
 from ..runtime import memory

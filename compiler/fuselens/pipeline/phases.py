@@ -14,12 +14,14 @@ from torch import fx
 from .. import torch_private
 from ..autograd.joint import Joint
 from ..autograd.partition import forward_only, partition
-from ..ir import graph_text
 from ..ir.contracts.signature import SavedValue, Signature
-from ..ir.straight_line import straight_line
+from ..ir.graphs import graph_text
+from ..ir.graphs.straight_line import straight_line
 from ..lowering.lower import fuses
 from ..record import live_memory
 from ..record.report import MemoryStep, Operation
+from ..rewrite import biases
+from ..rewrite.fold import fold
 from ..rewrite.freeze import freeze
 from ..rewrite.layout import channels_last
 from ..runtime.compile_graph import Call, floats_as_tensors
@@ -43,6 +45,8 @@ def compile_joint(
     """The callable of a joint graph. ``cache`` receives what is made; ``again``: it lacks only the backward, which
     therefore is made at once. ``constants`` are what frozen inputs hold."""
     run.record("joint", "py", lambda: graph_text.show(joint.graph, f"joint{run.graph.id}"))
+    if run.loops:
+        fold(joint.graph, joint.root)
     run.graph.training = joint.training
     return _training(joint, run, cache, again) if joint.training else _inference(joint, run, cache, constants)
 
@@ -54,6 +58,7 @@ def _inference(joint: Joint, run: Run, cache: GraphCache, constants: Mapping[int
         with run.stage("freeze"), torch_private.autocast_off():
             run.graph.decisions += freeze(module, constants)
     if run.loops:
+        biases.apart([module.graph])
         channels_last([module.graph], (), gpu.convolutions(run))
     bind, written = _programmed(module, run, keep, writes=joint.signature.new_values(), constants=constants)
     return with_effects(joint.signature, bind(), written, run)
@@ -63,6 +68,7 @@ def _training(joint: Joint, run: Run, cache: GraphCache, again: bool) -> Callabl
     with run.stage("partition"):
         parts = partition(joint, memory_budget=run.config.memory_budget, fuses=fuses)
     if run.loops:
+        biases.apart([parts.forward.graph, parts.backward.graph])
         channels_last([parts.forward.graph, parts.backward.graph], parts.passed(), gpu.convolutions(run))
     run.graph.decisions += parts.decisions
     run.record("forward", "py", lambda: graph_text.show(parts.forward.graph, f"forward{run.graph.id}"))

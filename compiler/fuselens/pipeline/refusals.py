@@ -11,7 +11,7 @@ from torch import fx
 
 from .. import torch_private
 from ..capture.hook import _hook
-from ..ir.straight_line import straight_line
+from ..ir.graphs.straight_line import straight_line
 from ..record import report
 from ..record.diagnostics import as_line, make, raised
 from ..record.notices import FuselensWarning

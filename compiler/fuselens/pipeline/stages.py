@@ -18,13 +18,15 @@ from torch import fx
 from .. import torch_private
 from ..autograd.untraceable import Untraceable
 from ..codegen.generate import generate
-from ..ir import graph_text, text
+from ..ir import text
 from ..ir.contracts.source import Generated
+from ..ir.graphs import graph_text
 from ..ir.loops import Graph
 from ..ir.verify import verify
 from ..lowering.lower import lower
 from ..lowering.operators.products import form
 from ..record.report import Decision, Line
+from ..rewrite.alignment import pad_products
 from ..rewrite.constants import Constants
 from ..rewrite.convolutions import pack
 from ..rewrite.flash_attention import call_flash_attention
@@ -124,6 +126,8 @@ def _simplified(work: Work) -> Work:
         decisions += multiply_in_single(module, libraries.half_seconds, LEAST_GAIN, constants, form)
         decisions += choose(module, libraries.seconds, LEAST_GAIN, constants)
         decisions += pack(module, libraries.convolution_seconds, constants)
+        if work.target == "cuda":
+            decisions += pad_products(module, gpu.products(work.run))
     return work.and_decided(decisions, module=module)
 
 

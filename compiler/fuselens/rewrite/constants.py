@@ -46,11 +46,11 @@ class Constants:
         return node
 
 
-def constant(module: fx.GraphModule, at: fx.Node, value: torch.Tensor) -> fx.Node:
-    """A node before ``at`` that is ``value`` in every call."""
-    name = f"_frozen_{len(module.graph.nodes)}"
-    while hasattr(module, name):
+def constant(root: torch.nn.Module, at: fx.Node, value: torch.Tensor) -> fx.Node:
+    """A node before ``at`` that is ``value`` in every call; ``root`` holds it for the graph."""
+    name = f"_frozen_{len(at.graph.nodes)}"
+    while hasattr(root, name):
         name += "_"
-    module.register_buffer(name, value, persistent=False)
-    with module.graph.inserting_before(at):
-        return module.graph.get_attr(name)
+    root.register_buffer(name, value, persistent=False)
+    with at.graph.inserting_before(at):
+        return at.graph.get_attr(name)

@@ -3,7 +3,7 @@
 The vendor's convolutions are faster on channels-last operands, by up to three times where channels are few, and
 operators that compute point by point do not mind. So intermediate values that are connected to a convolution get
 channels-last strides, across the forward and the backward graph; what the caller sees keeps its own, and so does what a
-view looks at, because a view is a statement about strides.
+view looks at, because a view is a statement about strides. A view that parts channels into groups to reduce them has some of both.
 
 On the CPU that is so for every convolution. On a GPU it depends on the shape, and on the card: the convolutions of the graph
 are measured both ways, and what copies cost is added.
@@ -29,7 +29,7 @@ _SPATIAL = frozenset({
     "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_nearest2d", "upsample_bilinear2d",
     "upsample_nearest2d_backward", "upsample_bilinear2d_backward", "max_pool3d_with_indices",
     "max_pool3d_with_indices_backward", "avg_pool3d", "avg_pool3d_backward", "_adaptive_avg_pool3d",
-    "_adaptive_avg_pool3d_backward",
+    "_adaptive_avg_pool3d_backward", "constant_pad_nd", "cat",
 })  # fmt: skip
 _POOLS = ("max_pool2d_with_indices", "max_pool3d_with_indices")
 _COPIES = frozenset({"clone", "_to_copy", "full_like"})
@@ -177,15 +177,55 @@ def _made_freely(node: fx.Node) -> bool:
         assert isinstance(source, fx.Node)
         pooled = _packet(source) in _POOLS
         return pooled or (source.target is aten.convolution_backward.default and type(position) is int and not position)
-    return not node.meta.get("random") and (_is_pointwise(node) or _packet(node) in _SPATIAL | _COPIES)
+    return not node.meta.get("random") and (
+        _is_pointwise(node) or _packet(node) in _SPATIAL | _COPIES or _takes_points(node)
+    )
 
 
 def _reads_freely(node: fx.Node) -> bool:
     return (
         not node.meta.get("random")
         and not _overruns(node)
-        and (_is_pointwise(node) or _packet(node) in _SPATIAL | _COPIES | _REDUCTIONS)
+        and (
+            _is_pointwise(node)
+            or _packet(node) in _SPATIAL | _COPIES | _REDUCTIONS
+            or _looks_by_groups(node)
+            or _takes_points(node)
+        )
     )
+
+
+def _takes_points(node: fx.Node) -> bool:
+    """Whether it takes points of each plane by their places, as the nearest of an interpolation, in loops."""
+    if node.target is not aten._unsafe_index.Tensor:
+        return False
+    places: Any = node.args[1]
+    return len(places) > 2 and places[0] is None and places[1] is None
+
+
+def _looks_by_groups(node: fx.Node) -> bool:
+    """Whether it is a view, of which channels-last memory has one too, that reductions alone read: as those of group norms."""
+    if node.target is not aten.view.default or not node.users:
+        return False
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    value = source.meta["val"]
+    if value.device.type == "cpu" or any(isinstance(n, torch.SymInt) for n in value.shape):
+        return False
+    if not all(_packet(u) in _REDUCTIONS and u.target not in _CONVOLUTIONS for u in node.users):
+        return False
+    try:
+        _regrouped(node, _channels_last(value))
+    except (RuntimeError, ValueError):  # its dimensions lie apart there
+        return False
+    return True
+
+
+def _regrouped(view: fx.Node, value: torch.Tensor) -> torch.Tensor:
+    mode = torch_private.fake_mode_of(value)
+    assert mode is not None
+    with mode:
+        return value.view(view.meta["val"].shape)
 
 
 def _folded_by_lines(graphs: Iterable[fx.Graph]) -> Iterator[fx.Node]:
@@ -249,6 +289,9 @@ def _restride(node: fx.Node) -> None:
         source, position = node.args
         assert isinstance(source, fx.Node) and isinstance(position, int)
         source.meta["val"] = tuple(value if i == position else v for i, v in enumerate(source.meta["val"]))
+    for view in node.users:
+        if view.target is aten.view.default:
+            view.meta["val"] = _regrouped(view, value)
 
 
 def _channels_last(value: torch.Tensor) -> torch.Tensor:
@@ -263,8 +306,11 @@ def _touches(convolution: fx.Node, changed: set[fx.Node]) -> bool:
 
 
 def _converted(convolution: fx.Node, changed: set[fx.Node]) -> list[fx.Node]:
-    """Operands that must be copied: the convolution chooses its algorithm by their strides."""
-    operands = convolution.args[: 2 if convolution.target is aten.convolution_backward.default else 1]
+    """Operands that must be copied: the convolution chooses its algorithm by their strides. On a GPU so must its weight, which
+    ATen would do in every call with a slow kernel; on the CPU the library reorders it anyway."""
+    value = convolution.args[0].meta["val"]  # type: ignore[union-attr]
+    both = convolution.target is aten.convolution_backward.default or value.device.type != "cpu"
+    operands = convolution.args[: 2 if both else 1]
     return [n for n in operands if isinstance(n, fx.Node) and n not in changed and _is_plane(n)]
 
 

@@ -19,12 +19,13 @@ from fuselens.torch_private.result_layouts import is_dense
 
 from ..attention import attend
 from ..list_operators import on_tensors
+from ..masks import without_known_mask
 from ..random_numbers import is_functional_draw, is_plain
 from ..recorder import OperatorRecorder
 from ..untraceable import Untraceable, first_line
 from .captured_nodes import draws_inside, through_overlap, turns_grad_on, writes
 from .inputs import Inputs
-from .layouts import fresh_like
+from .layouts import fresh_like, same_shape
 from .provenance import Provenance, copied_meta
 
 aten = torch.ops.aten
@@ -234,8 +235,17 @@ class Interpreter:
         return made
 
     def attention(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        own = attend(self.device, node.meta["val"], *args, **kwargs)
-        return self._function(node, args, kwargs) if own is None else own
+        found = node.meta["val"]
+        unmasked = without_known_mask(self.recorder, args, kwargs)
+        args, kwargs = unmasked or (args, kwargs)
+        own = attend(self.device, found, *args, **kwargs)
+        if own is not None:
+            return own
+        made = self._function(node, args, kwargs)
+        moved = (
+            unmasked is not None and found.is_contiguous() and not same_shape(made, found)
+        )  # by another kernel's choice
+        return made.clone(memory_format=torch.contiguous_format) if moved else made
 
     def set_item(self, node: fx.Node, args: Any, kwargs: Any) -> None:
         chosen = _chosen(*args)

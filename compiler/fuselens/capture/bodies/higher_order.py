@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from ... import torch_private
-from ...ir.printable import graph_module
+from ...ir.graphs.printable import graph_module
 from ..breaks import Break, Raised
 from ..tracing.graphs import Scope
 from ..tracing.tracer import Tracer, specialise

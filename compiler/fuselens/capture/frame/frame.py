@@ -23,7 +23,7 @@ from torch import fx
 
 from ... import torch_private
 from ...config import Config
-from ...ir.straight_line import straight_line
+from ...ir.graphs.straight_line import straight_line
 from ...record.diagnostics import as_line, make, raised
 from ...record.notices import FuselensWarning
 from ...record.report import Diagnostic, Guard, Shape, Span, Symbol

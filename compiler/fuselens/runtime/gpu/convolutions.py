@@ -4,7 +4,6 @@ remembered on disk."""
 from __future__ import annotations
 
 import dataclasses
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,8 @@ import torch
 
 from ...config import Config
 from .. import measure
+from .turns import measured_in_turns
 
-ROUNDS = 5
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -37,9 +36,10 @@ class Convolution:
 
 
 def seconds(convolution: Convolution, config: Config, device: torch.device) -> tuple[float, float] | None:
-    """Of one call: with contiguous, and with channels-last operands and result. None where it cannot be measured now."""
+    """Of one call: with contiguous, and with channels-last operands and result (a gradient's weight is contiguous). None where
+    it cannot be measured now."""
     question = {
-        "layouts": dataclasses.asdict(convolution), "card": torch.cuda.get_device_name(device),
+        "formats": dataclasses.asdict(convolution), "card": torch.cuda.get_device_name(device),
         "cudnn": [torch.backends.cudnn.version(), *_settings()],
     }  # fmt: skip
     known = measure.recalled(config, question)
@@ -56,22 +56,7 @@ def _settings() -> tuple[Any, ...]:
 
 def _measured(c: Convolution, device: torch.device) -> list[float] | None:
     try:
-        calls = [_call(c, device, last) for last in (False, True)]
-        for call in calls:
-            call()  # the library chooses an algorithm
-        times: list[list[float]] = [[], []]
-        events = []
-        for _ in range(ROUNDS):
-            for k, call in enumerate(calls):
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                start.record()
-                call()
-                end.record()
-                events.append((k, start, end))
-        torch.cuda.synchronize(device)
-        for k, start, end in events:
-            times[k].append(1e-3 * start.elapsed_time(end))
-        return [statistics.median(t) for t in times]
+        return measured_in_turns([_call(c, device, last) for last in (False, True)], device)
     except RuntimeError:  # no memory is left for it, or the library has no such convolution
         return None
 
@@ -82,6 +67,7 @@ def _call(c: Convolution, device: torch.device, last: bool) -> Callable[[], Any]
     w = torch.full(c.weight, 0.5, dtype=dtype, device=device)
     how = (c.stride, c.padding, c.dilation, c.transposed, c.output_padding, c.groups)
     if not c.mask:
+        w = w.contiguous(memory_format=layout)
         b = torch.zeros(c.output[1], dtype=dtype, device=device) if c.bias else None
         return lambda: torch.convolution(x, w, b, *how).contiguous(memory_format=layout)
     gradient = torch.full(c.output, 0.5, dtype=dtype, device=device).contiguous(memory_format=layout)

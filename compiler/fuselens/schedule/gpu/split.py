@@ -3,6 +3,9 @@
 A split reduction is two kernels. The first folds parts of the axis, each a point of its own, into a buffer of partial
 results; the second folds those and goes on with what the kernel does next. A later pass over the elements that only
 stores becomes a kernel of its own, in which every element is a point. Values that the pieces share lie in small buffers.
+
+Rows of a few neighbours here and there, as channels-last groups have, are read by columns: of neighbours in a row, and of the
+rows beside it, each is a part.
 Parts depend on sizes only, so results are the same each time.
 """
 
@@ -27,6 +30,7 @@ from fuselens.torch_private import integer_functions
 
 COLUMNS = 64  # points of a program where memory is contiguous along points
 LEAST = {True: 64, False: 2048}  # elements of a part: in columns, and along rows
+SECTOR, FEW = 32, 64  # bytes that memory gives at least, and up to which neighbours in a row are few
 
 
 def for_gpu(graph: Graph) -> Graph:
@@ -74,6 +78,7 @@ class _Pieces:
     graph: Graph
     kernel: Kernel
     columns: bool
+    joined: bool  # the last axis of a pass goes on where the points end, and counts parts
     programs: int
     count: int
     kernels: list[Kernel] = field(default_factory=list)
@@ -98,7 +103,9 @@ class _Pieces:
                 body = [o for p in self._with_loads([*self.segment, phase]) for o in p.body]
                 self._emit((*self.kernel.axes, *phase.axes), [Phase((), tuple(body))])
                 continue
-            cut = _cut(self.graph, phase.axes, self.count)
+            last = phase.axes[-1:] if self.joined else ()
+            cut = _cut(self.graph, phase.axes[: len(phase.axes) - len(last)], self.count)
+            cut.outer += last
             if cut.end is not None and any(o.op == "store" for o in phase.body):
                 return False
             self._partial(phase, cut)
@@ -151,6 +158,8 @@ class _Pieces:
         if cut.end is not None:
             body = _masked(body, cut, self.dtypes)
         layout = (*cut.outer, *axes) if self.columns else (*axes, *cut.outer)
+        if self.joined:
+            layout = (*cut.outer[:-1], *axes, cut.outer[-1])
         stores: list[Op] = []
         loads: dict[str, Op] = {}
         for op in [o for o in body if o.op == "reduce"]:
@@ -263,17 +272,49 @@ def _split(graph: Graph, kernel: Kernel) -> _Pieces | None:
         return None
     points = graph.hint(product(a.size for a in kernel.axes))
     length = max(graph.hint(product(a.size for a in p.axes)) for p in passes)
-    columns = _along_points(kernel)
-    programs = -(-points // (COLUMNS if columns else 1))
-    count = min(-(-graph.card.programs // max(programs, 1)), length // LEAST[columns])
-    if points == 0 or count < 2:
+    few = _few_neighbours(graph, kernel)
+    joined = few is not None
+    columns = joined or _along_points(kernel)
+    side_by_side = points * few[0] if few else points
+    programs = -(-side_by_side // (COLUMNS if columns else 1))
+    count = min(-(-graph.card.programs // max(programs, 1)), length // (few[0] if few else 1) // LEAST[columns])
+    if points == 0 or count < (1 if joined else 2):
         return None
-    pieces = _Pieces(graph, kernel, columns, programs, count)
+    pieces = _Pieces(graph, kernel, columns, joined, programs, count)
     moved = points * sum(_asked_at_a_point(p) * graph.hint(product(a.size for a in p.axes)) for p in passes)
     if not pieces.run():
         return None
-    before, after = (moved / min(graph.card.bandwidth, n * PROGRAM_BANDWIDTH) for n in (programs, programs * count))
-    return pieces if after + KERNEL_SECONDS * (len(pieces.kernels) - 1) < before else None
+    wasted = max(1.0, SECTOR / few[1]) if few else 1.0
+    now = points if joined else programs
+    before, after = (moved / min(graph.card.bandwidth, n * PROGRAM_BANDWIDTH) for n in (now, programs * count))
+    return pieces if after + KERNEL_SECONDS * (len(pieces.kernels) - 1) < wasted * before else None
+
+
+def _few_neighbours(graph: Graph, kernel: Kernel) -> tuple[int, int] | None:
+    """How many neighbours in memory the innermost axis of each pass reads, and their bytes, where they are few, the rest of the
+    row lies elsewhere, and the next point of the kernel goes on where they end; else None."""
+    found: set[tuple[int, int]] = set()
+    for phase in kernel.phases:
+        if not any(o.op == "reduce" for o in phase.body):
+            continue
+        if (
+            len(phase.axes) < 2
+            or not kernel.axes
+            or any(o.op == "reduce" and o.args[0] in ("argmax", "argmin") for o in phase.body)
+        ):
+            return None
+        last, point = phase.axes[-1], kernel.axes[-1]
+        names = frozenset(a.name for a in (*kernel.axes, *phase.axes))
+        loads = [o for o in phase.body if o.op == "load" and last.name in symbol_names(o.args[1])]
+        for op in loads:
+            form = linear(op.args[1], names)
+            steps = dict(form.terms) if form is not None else {}
+            if not last.size.is_Integer or steps.get(last.name) != 1 or steps.get(point.name) != last.size:
+                return None
+            found.add((int(last.size), int(last.size) * ITEMSIZE[op.dtype]))
+        if not loads:
+            return None
+    return max(found) if found and max(found)[1] <= FEW and len({n for n, _ in found}) == 1 else None
 
 
 def _asked_at_a_point(phase: Phase) -> int:

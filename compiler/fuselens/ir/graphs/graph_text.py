@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..record.report import Line, Span
-from .dtypes import short_name
+from ...record.report import Line, Span
+from ..dtypes import short_name
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",

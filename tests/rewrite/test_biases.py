@@ -1,0 +1,68 @@
+"""Biases of convolutions on a GPU: additions and sums of the graph. The graphs are looked at on fakes, and computed here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fuselens.rewrite import biases
+
+aten = torch.ops.aten
+
+
+def forward(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.conv2d(x, w, b, padding=1).relu()
+
+
+def transposed(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.conv_transpose2d(x, w.transpose(0, 1), b, stride=2)
+
+
+def returned_twice(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    y = F.conv2d(x, w, b)
+    return y, y * 2
+
+
+def backward(x: Tensor, w: Tensor, b: Tensor) -> list[Tensor]:
+    sizes = [b.shape[0]]
+    gradient = F.conv2d(x, w).cos()
+    found = aten.convolution_backward(
+        gradient, x, w, sizes, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, True]
+    )
+    return list(found)
+
+
+def graph_of(fn: Any, given: list[Tensor]) -> fx.GraphModule:
+    return make_fx(fn, tracing_mode="fake")(*given)
+
+
+@pytest.fixture
+def given() -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(2, 3, 6, 7), torch.randn(4, 3, 3, 3), torch.randn(4)]
+
+
+@pytest.mark.parametrize(("fn", "count"), [(forward, 1), (transposed, 1), (returned_twice, 1), (backward, 1)])
+def test_values_are_the_same(monkeypatch: pytest.MonkeyPatch, given: list[Tensor], fn: Any, count: int) -> None:
+    monkeypatch.setattr(biases, "_is_on_gpu", lambda node: bool(node.args))  # any graph is taken for one of a GPU
+    module = graph_of(fn, given)
+    assert biases.apart([module.graph]) == count
+    module.graph.lint()
+    module.recompile()
+    torch.testing.assert_close(module(*given), fn(*given), rtol=1e-4, atol=1e-5)
+    for node in module.graph.nodes:
+        if node.target is aten.convolution.default:
+            assert node.args[2] is None
+        if node.target is aten.convolution_backward.default:
+            assert node.args[3] is None and node.args[-1] == [True, True, False]
+        if isinstance(node.meta.get("val"), Tensor):
+            assert node.meta["val"].device.type == "cpu"
+
+
+def test_the_cpu_has_its_biases(given: list[Tensor]) -> None:
+    assert biases.apart([graph_of(forward, given).graph]) == 0
