@@ -125,9 +125,7 @@ def transformer(
     def build() -> Made:
         cls = getattr(library("transformers"), model)
         given = inputs()
-        settings = {**config, **({} if training else {"return_dict": False})}
-        if "decoder_input_ids" not in given and not training:
-            settings.setdefault("use_cache", False)
+        settings = config if training else {"use_cache": False, **config}
         return on_card(cls(cls.config_class(**settings)), torch.bfloat16, training), (), given
 
     return lambda: program(build, training)

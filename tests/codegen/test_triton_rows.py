@@ -409,3 +409,36 @@ def test_columns_scaled_by_their_rows_are_folded_as_columns() -> None:
     x = torch.randn(163, 24)
     *_, found = agree_under_the_interpreter([(text, x, lambda v: ((v * v[:, :1] * v[:, :1].flip(0)).sum(0),))], 1e-3)
     assert "XBLOCK: tl.constexpr = 32" in found and "def k_1(" in found
+
+
+SQUARES = """graph g
+  input x: f32[9, {m}] strides [{m}, 1]
+  buffer kept: f32[9, {m}] strides [{m}, 1]
+  buffer y: f32[9, {m}] strides [{m}, 1]
+  kernel k [i0 < 9]
+    phase [r0 < {m}]
+      t0 = load x[{m}*i0 + r0] : f32
+      t1 = exp t0 : f32
+      store kept[{m}*i0 + r0] = t1
+      t2 = reduce sum t1 : f32
+    phase [r1 < {m}]
+      t3 = load kept[{m}*i0 + r1] : f32
+      t4 = div t3, t2 : f32
+      store y[{m}*i0 + r1] = t4
+  return {returned}
+"""
+
+
+def test_what_only_its_program_reads_again_is_not_stored() -> None:
+    """A row that is held needs no memory; one that is walked twice, or that others read, does."""
+
+    def softmax(x: Tensor) -> tuple[Tensor, ...]:
+        return (x.softmax(1),)
+
+    held, walked, returned = agree_under_the_interpreter([
+        (SQUARES.format(m=33, returned="y"), torch.randn(9, 33), softmax),
+        (SQUARES.format(m=203, returned="y"), torch.randn(9, 203), softmax),
+        (SQUARES.format(m=33, returned="y, kept"), torch.randn(9, 33), lambda x: (x.softmax(1), x.exp())),
+    ])  # fmt: skip
+    assert "tl.store(kept" not in held
+    assert "tl.store(kept" in walked and "tl.store(kept" in returned

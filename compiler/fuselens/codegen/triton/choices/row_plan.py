@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import sympy
 from sympy import Expr
 
-from ....ir.loops import Graph, Kernel, Op, Phase, indirect_names
+from ....ir.loops import Extern, Graph, Kernel, Op, Phase, extern_reads, indirect_names
 from ...expressions import names_in
 from ...nest import in_order, numbered
 from ..ends import Ends, ends
@@ -117,7 +117,7 @@ def choose(kernel: Kernel, graph: Graph, wide: bool = False, tuned: Blocks | Non
         if blocks.points * blocks.columns <= EARLY * 32 * blocks.warps:
             alone = graph.hint(rows.points) <= graph.card.programs
             phases = asked_at_once(kernel, alone)
-        phases = forwarded(phases, keep_loads=blocks.parts > 1)
+        phases = _without_unread(kernel, forwarded(phases, keep_loads=blocks.parts > 1), graph)
         walks = _held(kernel, walks)
     divisions = tuple(_divided(kernel, p, graph, blocks, persistent) if p.axes else None for p in phases)
     return RowPlan(blocks, rows.points, persistent, again, loaded_early(kernel), phases, walks, divisions)
@@ -237,6 +237,21 @@ def _forwarded(phase: Phase, held: dict[tuple[str, tuple[Expr, ...], Expr], str]
             _hold(op, key, held, keep_loads and not indirect_names(index))
         body.append(op)
     return Phase(phase.axes, tuple(body))
+
+
+def _without_unread(kernel: Kernel, phases: tuple[Phase, ...], graph: Graph) -> tuple[Phase, ...]:
+    """``phases``, which hold what they stored, without stores that nobody else reads: a norm's centred row, a softmax's numerators."""
+    loaded, loads = ({o.args[0] for p in ps for o in p.body if o.op == "load"} for ps in (kernel.phases, phases))
+    own = (loaded - loads) & {o.args[0] for p in phases for o in p.body if o.op == "store"}
+    own -= {*graph.inputs, *(graph.buffers[name].owner for name in graph.results() if name in graph.buffers)}
+    for node in graph.nodes if own else ():
+        if node.name != kernel.name:
+            own -= {
+                graph.buffers[name].owner for name in (extern_reads(node) if isinstance(node, Extern) else node.reads())
+            }
+    if not own:
+        return phases
+    return tuple(Phase(p.axes, tuple(o for o in p.body if o.op != "store" or o.args[0] not in own)) for p in phases)
 
 
 def _hold(
