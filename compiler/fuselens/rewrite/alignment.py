@@ -7,36 +7,21 @@ long as for 4096. A pad is a copy, as is taking the part of the result that coun
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
 from fuselens import torch_private
+from fuselens.ir.contracts.padding import ALIGNED, Product, lacking
 from fuselens.record.report import Decision
 
 from .find_attention import Maker
 
 aten = torch.ops.aten
 _DEVICE = "cuda"
-_ALIGNED = 16  # bytes
 _LEAST_WORK = 1 << 22  # multiplications
 _GAIN = 0.9  # part of the time of the product as it is that the padded one must stay below
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """Rows times columns, over what is ``summed``, in each of ``batch``; ``turned`` says which operands lie by columns. Sizes are
-    those of the example."""
-
-    dtype: str
-    batch: int
-    rows: int
-    columns: int
-    summed: int
-    turned: tuple[bool, bool]
-    bias: bool
 
 
 Compare = Callable[[Product, torch.device], tuple[float, float] | None]
@@ -52,18 +37,13 @@ def pad_products(module: fx.GraphModule, compare: Compare) -> list[Decision]:
         if product is None or seconds is None or seconds[1] >= _GAIN * seconds[0]:
             continue
         _pad(node, product)
-        reason = f"on operands padded to {_ALIGNED} bytes it takes {seconds[1] / seconds[0]:.2f} of the time here, with the copies"
+        reason = f"on operands padded to {ALIGNED} bytes it takes {seconds[1] / seconds[0]:.2f} of the time here, with the copies"
         subject = f"{product.dtype} product {product.rows} x {product.columns} over {product.summed}"
         data = {"aten": seconds[0], "padded": seconds[1]}
         decisions.append(Decision("FL415", "padded", subject, reason, node.meta.get("span"), data))
     if decisions:
         module.graph.eliminate_dead_code()
     return decisions
-
-
-def lacking(size: int, dtype: torch.dtype) -> int:
-    """Elements that lack to the next aligned size."""
-    return -size % (_ALIGNED // dtype.itemsize)
 
 
 def _product(node: fx.Node) -> Product | None:
@@ -92,8 +72,8 @@ def _product(node: fx.Node) -> Product | None:
 
 
 def _on_tensor_cores(value: torch.Tensor) -> bool:
-    tf32 = value.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
-    return value.device.type == _DEVICE and (tf32 or value.dtype in (torch.bfloat16, torch.float16))
+    tf32 = value.dtype == torch.float32 and bool(torch.backends.cuda.matmul.allow_tf32)
+    return bool(value.device.type == _DEVICE) and (tf32 or value.dtype in (torch.bfloat16, torch.float16))
 
 
 def _is_turned(value: torch.Tensor) -> bool | None:

@@ -30,15 +30,14 @@ def _is_on_gpu(node: fx.Node) -> bool:
 def _changed(node: fx.Node) -> bool:
     if node.target is aten.convolution.default and node.args[2] is not None and not _is_depthwise(node):
         return _added(node)
-    if node.target is aten.convolution_backward.default and node.args[-1][2]:  # type: ignore[index]
-        return _summed(node)
-    return False
+    asked = node.target is aten.convolution_backward.default and node.args[-1][2]  # type: ignore[index]
+    return bool(asked) and _summed(node)
 
 
 def _is_depthwise(node: fx.Node) -> bool:
     weight, groups = node.args[1], node.args[8]
     assert isinstance(weight, fx.Node)
-    return groups != 1 and str(weight.meta["val"].shape[1]) == "1"
+    return bool(groups != 1) and str(weight.meta["val"].shape[1]) == "1"
 
 
 def _added(node: fx.Node) -> bool:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ...config import Config
-from ...rewrite.alignment import Product, lacking
+from ...ir.contracts.padding import Product, lacking
 from .. import measure
 from .turns import measured_in_turns
 
@@ -58,7 +58,7 @@ def _calls(p: Product, device: torch.device) -> list[Any]:
             F.pad(t, [0, wide, 0, high]) if high or wide else t for t, (high, wide) in zip((a, b), more, strict=True)
         ]
         longer = F.pad(bias, [0, columns]) if bias is not None and columns else bias
-        result = multiplied(*wider, longer)
+        result = multiplied(wider[0], wider[1], longer)
         return result[..., : p.rows, : p.columns].contiguous() if rows or columns else result
 
     return [lambda: multiplied(a, b, bias), padded]

@@ -245,7 +245,7 @@ def _without_unread(kernel: Kernel, phases: tuple[Phase, ...], graph: Graph) -> 
     own = (loaded - loads) & {o.args[0] for p in phases for o in p.body if o.op == "store"}
     own -= {*graph.inputs, *(graph.buffers[name].owner for name in graph.results() if name in graph.buffers)}
     for node in graph.nodes if own else ():
-        if node.name != kernel.name:
+        if node.name != kernel.name and isinstance(node, (Extern, Kernel)):
             own -= {
                 graph.buffers[name].owner for name in (extern_reads(node) if isinstance(node, Extern) else node.reads())
             }
