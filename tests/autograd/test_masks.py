@@ -94,3 +94,14 @@ def test_sizes_that_vary_keep_their_mask() -> None:
     for n in (5, 9, 12):
         given = [torch.randn(2, 4, n, 8) for _ in range(3)]
         torch.testing.assert_close(compiled(*given), causal(*given), rtol=1e-4, atol=1e-5)
+
+
+def test_a_mask_of_more_batches_than_the_query_says_how_many_the_result_has() -> None:
+    """As where torch writes attention out; its kernel for the CPU refuses such a mask in eager."""
+
+    def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, torch.ones(3, 1, 16, 16, dtype=torch.bool))
+
+    given = [torch.randn(1, 4, 16, 8) for _ in range(3)]
+    wanted = F.scaled_dot_product_attention(*(t.expand(3, -1, -1, -1) for t in given))
+    torch.testing.assert_close(fuselens.compile(fn)(*given), wanted, rtol=1e-4, atol=1e-5)

@@ -19,7 +19,7 @@ from fuselens.ir.graphs.known_values import known_value
 from .recorder import OperatorRecorder
 
 _MOST_NODES = 64  # that make a mask
-_MADE_OF_NOTHING = "mask"  # fx.Node.meta: what became of it
+_KIND = "mask"  # fx.Node.meta: what the mask says
 
 
 def without_known_mask(
@@ -32,19 +32,26 @@ def without_known_mask(
     if not isinstance(mask, torch.Tensor) or given.get("is_causal") or mask.requires_grad or mask.dim() < 2:
         return None
     node = recorder.known_node(torch_private.from_functional(mask))
-    if node is None or not _fits(mask):
+    query = args[0] if args else given.get("query")
+    if node is None or not isinstance(query, torch.Tensor) or not _fits(mask, query):
         return None
-    if _MADE_OF_NOTHING not in node.meta:
+    if _KIND not in node.meta:
         with recorder.pause(), torch_private.real_tensors(), torch.no_grad():
-            node.meta[_MADE_OF_NOTHING] = _said_otherwise(node)
-    kind = node.meta[_MADE_OF_NOTHING]
-    if kind is None or (kind == "causal" and mask.shape[-1] < 2):
+            node.meta[_KIND] = _said_otherwise(node)
+    kind = node.meta[_KIND]
+    if kind is None:
         return None
     return args[:3], {**given, "attn_mask": None, "is_causal": kind == "causal"}
 
 
-def _fits(mask: torch.Tensor) -> bool:
-    return all(type(n) is int and n > 0 for n in mask.shape) and (mask.dtype == torch.bool or mask.is_floating_point())
+def _fits(mask: torch.Tensor, query: torch.Tensor) -> bool:
+    """Whether sizes are known, and the result has those of the query with or without the mask."""
+    if not all(type(n) is int and n > 0 for n in mask.shape) or mask.dim() > query.dim():
+        return False
+    batches = zip(reversed(mask.shape[:-2]), reversed(query.shape[:-2]), strict=False)
+    return all(n == 1 or str(n) == str(m) for n, m in batches) and (
+        mask.dtype == torch.bool or mask.is_floating_point()
+    )
 
 
 def _said_otherwise(node: fx.Node) -> str | None:

@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from fuselens import torch_private
+from fuselens.torch_private.result_layouts import CHANNELS_LAST
 
 aten = torch.ops.aten
 
@@ -37,7 +38,6 @@ _REDUCTIONS = frozenset(
     {"sum", "mean", "amax", "amin", "var", "var_mean", "prod", "any", "all", "convolution_backward"}
 )
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _LEAST_GAIN = 0.97  # part of the time of contiguous operands that channels-last ones must stay below
 
 
@@ -147,7 +147,9 @@ def _overruns(node: fx.Node) -> bool:
 def _is_plane(node: fx.Node) -> bool:
     """Whether the node's value is a contiguous (N, C, H, W) that channels-last memory would change; (N, C, D, H, W) on a GPU."""
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.dim() not in ((4,) if value.device.type == "cpu" else _FORMATS):
+    if not isinstance(value, torch.Tensor) or value.dim() not in (
+        (4,) if value.device.type == "cpu" else CHANNELS_LAST
+    ):
         return False
     sizes = [str(s) for s in value.shape]
     if sizes[1] == "1" or set(sizes[2:]) == {"1"}:
@@ -298,7 +300,7 @@ def _channels_last(value: torch.Tensor) -> torch.Tensor:
     mode = torch_private.fake_mode_of(value)
     assert mode is not None
     with mode:
-        return torch.empty_like(value, memory_format=_FORMATS[value.dim()])
+        return torch.empty_like(value, memory_format=CHANNELS_LAST[value.dim()])
 
 
 def _touches(convolution: fx.Node, changed: set[fx.Node]) -> bool:
@@ -318,7 +320,7 @@ def _convert_operands(convolution: fx.Node, changed: set[fx.Node]) -> None:
     if not _touches(convolution, changed):
         return
     for operand in _converted(convolution, changed):
-        layout = _FORMATS[operand.meta["val"].dim()]
+        layout = CHANNELS_LAST[operand.meta["val"].dim()]
         with convolution.graph.inserting_before(convolution):
             copy = convolution.graph.call_function(aten.clone.default, (operand,), {"memory_format": layout})
         copy.meta.update(operand.meta, val=_channels_last(operand.meta["val"]))

@@ -15,7 +15,7 @@ import torch
 from .operators import makes_new
 
 Extents = Sequence[Any]  # ints, or symbolic ones
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def strides(
@@ -152,7 +152,7 @@ def _in_format(shape: Extents, memory_format: torch.memory_format) -> Extents:
 def _normalised(args: Sequence[Any], result: torch.Tensor) -> Extents:
     """By channels: in order, where all is contiguous in some order, whatever strides dimensions of size 1 have."""
     x, *parameters = _tensors(args)
-    if x.dim() in _CHANNELS_LAST and all(p.is_contiguous() for p in parameters):
+    if x.dim() in CHANNELS_LAST and all(p.is_contiguous() for p in parameters):
         orders = range(x.dim() - 1, -1, -1), _channels_innermost(x.dim())
         for order in orders:
             if _is_packed(x.shape, x.stride(), order):
@@ -317,7 +317,7 @@ def suggested_memory_format(t: torch.Tensor) -> torch.memory_format:
 
 
 def _format_of(shape: Extents, steps: Extents) -> torch.memory_format:
-    if len(shape) not in _CHANNELS_LAST or steps[1] == 0:
+    if len(shape) not in CHANNELS_LAST or steps[1] == 0:
         return torch.contiguous_format
     least: Any = 0
     for d in _channels_innermost(len(shape)):
@@ -325,7 +325,7 @@ def _format_of(shape: Extents, steps: Extents) -> torch.memory_format:
         if size == 0 or step < least or (d == 0 and least == steps[1]):
             return torch.contiguous_format
         least = step * size if size > 1 else step
-    return _CHANNELS_LAST[len(shape)]
+    return CHANNELS_LAST[len(shape)]
 
 
 def _is_packed(shape: Extents, steps: Extents, innermost_first: Iterable[int]) -> bool:

@@ -11,10 +11,8 @@ from typing import Any
 import torch
 
 from ...config import Config
-from .. import measure
-from .turns import measured_in_turns
-
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+from ...torch_private.result_layouts import CHANNELS_LAST
+from .turns import remembered_in_turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +36,10 @@ class Convolution:
 def seconds(convolution: Convolution, config: Config, device: torch.device) -> tuple[float, float] | None:
     """Of one call: with contiguous, and with channels-last operands and result (a gradient's weight is contiguous). None where
     it cannot be measured now."""
-    question = {
-        "formats": dataclasses.asdict(convolution), "card": torch.cuda.get_device_name(device),
-        "cudnn": [torch.backends.cudnn.version(), *_settings()],
-    }  # fmt: skip
-    known = measure.recalled(config, question)
-    if known is None and torch.cuda.is_current_stream_capturing():
-        return None
-    found = known or measure.remembered(config, question, lambda: _measured(convolution, device))
+    question = {"formats": dataclasses.asdict(convolution), "cudnn": [torch.backends.cudnn.version(), *_settings()]}
+    found = remembered_in_turns(
+        question, lambda: [_call(convolution, device, last) for last in (False, True)], config, device
+    )
     return (found[0], found[1]) if found else None
 
 
@@ -54,15 +48,8 @@ def _settings() -> tuple[Any, ...]:
     return cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32
 
 
-def _measured(c: Convolution, device: torch.device) -> list[float] | None:
-    try:
-        return measured_in_turns([_call(c, device, last) for last in (False, True)], device)
-    except RuntimeError:  # no memory is left for it, or the library has no such convolution
-        return None
-
-
 def _call(c: Convolution, device: torch.device, last: bool) -> Callable[[], Any]:
-    dtype, layout = getattr(torch, c.dtype), _FORMATS[len(c.input)] if last else torch.contiguous_format
+    dtype, layout = getattr(torch, c.dtype), CHANNELS_LAST[len(c.input)] if last else torch.contiguous_format
     x = torch.full(c.input, 0.5, dtype=dtype, device=device).contiguous(memory_format=layout)
     w = torch.full(c.weight, 0.5, dtype=dtype, device=device)
     how = (c.stride, c.padding, c.dilation, c.transposed, c.output_padding, c.groups)

@@ -10,28 +10,17 @@ import torch.nn.functional as F
 
 from ...config import Config
 from ...ir.contracts.padding import Product, lacking
-from .. import measure
-from .turns import measured_in_turns
+from .turns import remembered_in_turns
 
 
 def seconds(product: Product, config: Config, device: torch.device) -> tuple[float, float] | None:
     """Of one call; padded, with the copies that takes. None where it cannot be measured now."""
     question = {
-        "alignment": dataclasses.asdict(product), "card": torch.cuda.get_device_name(device),
+        "alignment": dataclasses.asdict(product),
         "cuda": [torch.version.cuda, torch.backends.cuda.matmul.allow_tf32],
-    }  # fmt: skip
-    known = measure.recalled(config, question)
-    if known is None and torch.cuda.is_current_stream_capturing():
-        return None
-    found = known or measure.remembered(config, question, lambda: _measured(product, device))
+    }
+    found = remembered_in_turns(question, lambda: _calls(product, device), config, device)
     return (found[0], found[1]) if found else None
-
-
-def _measured(product: Product, device: torch.device) -> list[float] | None:
-    try:
-        return measured_in_turns(_calls(product, device), device)
-    except RuntimeError:  # no memory is left for it
-        return None
 
 
 def _calls(p: Product, device: torch.device) -> list[Any]:
