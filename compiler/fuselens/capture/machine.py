@@ -7,7 +7,9 @@ call means is in ``calls/``; what a value answers is in ``values/``.
 
 from __future__ import annotations
 
+import contextlib
 import types
+from collections.abc import Iterator
 from typing import Any
 
 from ..record.report import Frame, Span
@@ -46,7 +48,7 @@ def too_deep(code: types.CodeType) -> Break:
 class Program:
     """A decoded code object and what is derived from it, made once per code object."""
 
-    __slots__ = ("code", "decoded", "instructions", "micros", "index", "fixed", "library", "handlers")
+    __slots__ = ("code", "decoded", "instructions", "micros", "index", "fixed", "library", "handlers", "_spans")
 
     def __init__(self, code: types.CodeType) -> None:
         self.code = code
@@ -65,8 +67,16 @@ class Program:
         for handler in self.decoded.handlers:
             for i in range(self.index[id(handler.start)], self.index[id(handler.end)] + 1):
                 self.handlers.setdefault(i, handler)
+        self._spans: dict[int, Span | None] = {}
 
     def span(self, instruction: bytecode.Instruction) -> Span | None:
+        """Where an instruction of this program stands in its file."""
+        key = id(instruction)
+        if key not in self._spans:
+            self._spans[key] = self._span(instruction)
+        return self._spans[key]
+
+    def _span(self, instruction: bytecode.Instruction) -> Span | None:
         if instruction.op == "BEFORE_WITH":  # 3.11 gives it the whole statement
             instruction = self.instructions[self.index[id(instruction)] - 1]
         p = instruction.position
@@ -80,17 +90,26 @@ class Program:
         return Span(self.code.co_filename, line, column, end_line, end_column)
 
 
-_programs: dict[types.CodeType, Program] = {}
+_programs: dict[int, Program] = {}
+"""By the identity of the code object, which its program keeps alive."""
 
 
 def program(code: types.CodeType) -> Program:
-    """The decoded form of ``code``. Library code is remembered; user code is not, so that it can be collected."""
-    found = _programs.get(code)
+    """The decoded form of ``code``: library code's is remembered for good, other code's inside :func:`remembering_code`."""
+    found = _programs.get(id(code))
     if found is None:
-        found = Program(code)
-        if found.fixed:
-            _programs[code] = found
+        found = _programs[id(code)] = Program(code)
     return found
+
+
+@contextlib.contextmanager
+def remembering_code() -> Iterator[None]:
+    """One compilation. Afterwards the code that is no library's is let go of, so that it is collected with its functions."""
+    try:
+        yield
+    finally:
+        for key in [key for key, one in _programs.items() if not one.fixed]:
+            del _programs[key]
 
 
 class Machine:

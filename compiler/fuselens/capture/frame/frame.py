@@ -43,7 +43,7 @@ from ..breaks import (
     named,
 )
 from ..hook import _hook, tensor_layout
-from ..machine import Machine
+from ..machine import Machine, remembering_code
 from ..program import marks, stance
 from ..program.switches import SWITCH
 from ..tracing import sources as src
@@ -211,7 +211,7 @@ class FrameCompiler:
     ) -> _hook.Entry | None:
         grad_enabled = torch.is_grad_enabled()
         try:
-            with _one_at_a_time, torch_private.saving_unwatched(), uncollected():
+            with _one_at_a_time, torch_private.saving_unwatched(), uncollected(), remembering_code():
                 entry = self._capture(function, code, args)
             if entry is not None:
                 _hook.check_fits(code, entry)
