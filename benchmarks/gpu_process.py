@@ -20,6 +20,8 @@ from .gpu_workloads import MORE, SYSTEMS, WORKLOADS, Call, Compile, Workload
 TURN_SECONDS = 0.02
 MOST_CALLS = 30  # of a queued turn: the driver's queue is short, and the host must not wait for room in it
 SINGLE_CALLS = 10
+IDLE = 1e-3  # seconds that a process may take longer than before, when it has its next turn
+LONGEST = 0.5  # seconds that the card may wait, at most: some calls wait for the card
 CYCLES = 2e9  # a second, of the card's clock: not exactly, for the wait only has to be long enough
 
 
@@ -50,14 +52,19 @@ class Turns:
     def queued(self) -> float:
         """Milliseconds a call, of calls that are all waiting when the card begins with the first: the host costs nothing."""
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(int(1.5 * self.host * CYCLES))
-        self.call()  # whatever an idle card, or an idle process, needs to get going
-        start.record()
-        for _ in range(self.calls):
-            self.call()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / self.calls
+        wait = 1.5 * self.host + IDLE
+        while True:
+            torch.cuda._sleep(int(wait * CYCLES))
+            self.call()  # whatever an idle card, or an idle process, needs to get going
+            start.record()
+            for _ in range(self.calls):
+                self.call()
+            waited = not start.query()
+            end.record()
+            end.synchronize()
+            if waited or wait > LONGEST:
+                return start.elapsed_time(end) / self.calls
+            wait *= 2  # the card began before the host was done: a machine that others use, too
 
     def singles(self, calls: int) -> list[float]:
         """Seconds from each call until the card has done it, with nothing else under way."""

@@ -91,7 +91,9 @@ def test_accesses_that_disagree_are_tiles() -> None:
     assert {found.outer.name, found.inner.name} == {"i0", "i1"} and not found.rest and not found.once
     assert found.launch.constants == {"YBLOCK": 32, "XBLOCK": 32}
     assert found.launch.grid == 4 * 7
-    assert isinstance(plan(parse(TRANSPOSED.format(m=8))), PointPlan)  # too short
+    short = plan(parse(TRANSPOSED.format(m=8)))
+    assert isinstance(short, TilePlan) and sorted(short.launch.constants.values()) == [8, 128]
+    assert isinstance(plan(parse(TRANSPOSED.format(m=3))), PointPlan)  # too short
 
 
 def test_loads_that_many_points_share_are_tiles_where_measuring_says_so() -> None:

@@ -45,14 +45,22 @@ def test_short_rows_are_held_whole_and_several_at_once() -> None:
     assert found.blocks == Blocks(16, 1, 128, 4)
 
 
+def test_few_rows_have_a_program_each_and_more_threads() -> None:
+    assert plan(rows(3, 100)).blocks == Blocks(1, 1, 128, 1)
+    assert plan(rows(128, 1000)).blocks == Blocks(1, 1, 1024, 8)
+    assert plan(rows(300, 1000)).blocks == Blocks(2, 1, 1024, 4)
+
+
 def test_a_program_has_no_more_rows_than_there_are() -> None:
-    assert plan(rows(3, 100)).blocks.points == 4
+    assert plan(rows(3, 5000), Blocks(64, 1, 8192, 8)).blocks.points == 4
 
 
 def test_what_a_program_holds_is_not_loaded_again() -> None:
     graph = rows(10000, 100)
     loads = [o for p in plan(graph).phases for o in p.body if o.op == "load"]
-    assert len(loads) == 2  # threads may read again what they only loaded: it is in their cache
+    assert len(loads) == 1
+    many = [o.op for p in plan(rows(10000, 5000), Blocks(1, 1, 8192, 8)).phases for o in p.body]
+    assert many.count("load") == 2  # too much for registers: threads read again what is in their cache
     shared = plan(rows(64, 1 << 17), Blocks(1, 1, 1 << 15, 32, 4))
     assert shared.persistent and shared.blocks.parts == 4
     assert [o.op for p in shared.phases for o in p.body].count("load") == 1
@@ -101,3 +109,53 @@ def test_columns_are_divided_among_blocks_and_programs() -> None:
 def test_programs_have_constants_for_their_blocks() -> None:
     assert plan(rows(10000, 100)).launch.constants == {"XBLOCK": 16, "RBLOCK0": 128, "RBLOCK2": 128}
     assert plan(rows(10000, 100)).exact and not plan(rows(10001, 100)).exact
+
+
+SCORES = """graph g
+  input x: f32[{m}, {n}] strides [{n}, 1]
+  buffer y: f32[{m}, {n}] strides [{n}, 1]
+  kernel k [i0 < {m}] from [aten._softmax.default]
+    phase [r0 < {n}]
+      t0 = load x[{n}*i0 + r0] : f32
+      t1 = abs t0 : f32
+      store y[{n}*i0 + r0] = t1
+      t2 = reduce max t1 : f32
+    phase [r0 < {n}]
+      t3 = load y[{n}*i0 + {read}] : f32
+      t4 = sub t3, t2 : f32
+      store y[{n}*i0 + r0] = t4
+  return y
+"""
+
+
+def test_what_is_stored_over_before_it_is_read_is_not_stored() -> None:
+    stores = [
+        o.args[2] for p in plan(parse(SCORES.format(m=500, n=100, read="r0"))).phases for o in p.body if o.op == "store"
+    ]
+    assert stores == ["t4"]
+    other = plan(parse(SCORES.format(m=500, n=100, read="99 - r0")))
+    assert [o.args[2] for p in other.phases for o in p.body if o.op == "store"] == ["t1", "t4"]
+    long = plan(parse(SCORES.format(m=500, n=100000, read="r0")))
+    assert [o.args[2] for p in long.phases for o in p.body if o.op == "store"] == ["t1", "t4"]
+
+
+LINES = """graph g
+  input x: f32[4, 32, 20, 30] strides [19200, 1, 960, 32]
+  buffer y: f32[4, 32, 20] strides [640, 20, 1]
+  kernel k [i0 < 4, i1 < 32, i2 < 20]
+    phase [r0 < 30]
+      t0 = load x[{load}] : f32
+      t1 = reduce max t0 : f32
+    phase []
+      store y[640*i0 + 20*i1 + i2] = t1
+  return y
+"""
+
+
+def test_points_go_the_way_that_the_passes_read() -> None:
+    (kernel,) = parse(LINES.format(load="19200*i0 + i1 + 960*i2 + 32*r0")).kernels()
+    graph = parse(LINES.format(load="19200*i0 + i1 + 960*i2 + 32*r0"))
+    assert [a.name for a in simplify(kernel, graph).kernel.axes] == ["i0", "i2", "i1"]
+    graph = parse(LINES.format(load="19200*i0 + 600*i1 + 30*i2 + r0"))
+    (kernel,) = graph.kernels()
+    assert len(simplify(kernel, graph).kernel.axes) == 1  # in the order of what they store, where all are one

@@ -230,11 +230,13 @@ def test_a_size_that_changes() -> None:
         same(graph, x, x.sum(), x.min(), x.argmax(), x.argmin())
 
 
-@pytest.mark.parametrize("h", [4096, 4093])
-def test_passes_after_a_reduction_run_over_all_programs(h: int) -> None:
+@pytest.mark.parametrize(
+    ("h", "reductions"), [(4096, 2), (4093, 4)]
+)  # parts of one size have their variance in one pass
+def test_passes_after_a_reduction_run_over_all_programs(h: int, reductions: int) -> None:
     graph = suited(NORM.format(n=8, c=3, h=h, count=8 * h))
     assert rules(graph) == ["split"]
-    assert [k.kind for k in graph.kernels()] == ["reduction"] * 4 + ["pointwise"]
+    assert [k.kind for k in graph.kernels()] == ["reduction"] * reductions + ["pointwise"]
     x = torch.randn(8, 3, h) + 2
     mean = x.mean((0, 2), keepdim=True)
     same(graph, x, (x - mean) / x.var((0, 2), keepdim=True, correction=0).sqrt())
@@ -345,3 +347,54 @@ def test_random_kernels() -> None:
 
     run()
     assert sum(split_up) > 10
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kernels"),
+    [
+        ("t5 = sub t4, t3", "t5 = sub t4, t3", 3),
+        ("t4 = load x[4096*i0 + 12288*r0 + r1]", "t4 = load x[4096*i0 + 12288*r0 - r1 + 4095]", 5),  # other elements
+        ("t6 = mul t5, t5", "t6 = mul t5, t4", 5),  # no variance
+        ("t2 = const 32768.0", "t2 = const 32767.0", 5),  # no mean
+        ("t7 = reduce sum t6", "t7 = reduce max t6", 5),
+    ],
+)
+def test_the_variance_of_parts_takes_one_pass(old: str, new: str, kernels: int) -> None:
+    text = NORM.format(n=8, c=3, h=4096, count=8 * 4096)
+    text = re.sub(r"(\d+)\*(\d+)", lambda m: str(int(m[1]) * int(m[2])), text)
+    assert old in text
+    plain = parse(text.replace(old, new))
+    graph = suited(text.replace(old, new))
+    assert len(graph.kernels()) == kernels
+    x = torch.randn(8, 3, 4096) + (
+        1000 if kernels == 3 else 0
+    )  # far from 0, where squares would lose what tells them apart
+    for found, wanted in zip(evaluate(graph, [x]), evaluate(plain, [x]), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=5e-3, atol=5e-3)
+
+
+TURNED = """graph g
+  input x: f32[8, {h}, {w}, 16] strides [{h}*{w}*16, {w}*16, 16, 1]
+  buffer y: f32[8, 16, {h}, {w}] strides [{h}*{w}*16, {h}*{w}, {w}, 1]
+  kernel k [i0 < 8, i1 < {w}, i2 < 16]
+    phase [r0 < {h}]
+      t0 = load x[{h}*{w}*16*i0 + 16*i1 + i2 + {w}*16*r0] : f32
+      t1 = reduce max t0 : f32
+    phase [r0 < {h}]
+      t2 = load x[{h}*{w}*16*i0 + 16*i1 + i2 + {w}*16*r0] : f32
+      t3 = sub t2, t1 : f32
+      store y[{store} + {w}*r0] = t3
+  return y
+"""
+
+
+def test_a_pass_that_stores_across_what_all_read_is_a_kernel_of_its_own() -> None:
+    turned = "{h}*{w}*16*i0 + i1 + {h}*{w}*i2"
+    text = TURNED.replace("{store}", turned).format(h=144, w=147)
+    graph = suited(text)
+    assert rules(graph) == ["split"] and [k.kind for k in graph.kernels()] == ["reduction", "pointwise"]
+    x = torch.randn(8, 144, 147, 16)
+    same(graph, x, (x - x.amax(1, keepdim=True)).permute(0, 3, 1, 2).contiguous())
+    assert rules(suited(TURNED.replace("{store}", turned).format(h=20, w=40))) == []  # it stores little
+    along = TURNED.replace("{store} + {w}*r0", "{h}*{w}*16*i0 + 16*i1 + i2 + {w}*16*r0")
+    assert rules(suited(along.format(h=144, w=147))) == []

@@ -66,3 +66,19 @@ def test_values_are_the_same(monkeypatch: pytest.MonkeyPatch, given: list[Tensor
 
 def test_the_cpu_has_its_biases(given: list[Tensor]) -> None:
     assert biases.apart([graph_of(forward, given).graph]) == 0
+
+
+def depthwise(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.conv2d(x, w[:, :1].repeat(1, 1, 1, 1), b[:3], groups=3)
+
+
+@pytest.mark.parametrize(("layout", "count"), [(torch.contiguous_format, 0), (torch.channels_last, 1)])
+def test_depthwise_ones_where_the_vendor_computes_them(
+    monkeypatch: pytest.MonkeyPatch, given: list[Tensor], layout: torch.memory_format, count: int
+) -> None:
+    monkeypatch.setattr(biases, "_is_on_gpu", lambda node: bool(node.args))
+    given = [given[0].to(memory_format=layout), given[1][:3], given[2]]
+    module = graph_of(depthwise, given)
+    assert biases.apart([module.graph]) == count
+    module.recompile()
+    torch.testing.assert_close(module(*given), depthwise(*given))

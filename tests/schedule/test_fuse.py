@@ -296,3 +296,34 @@ graph g
     (kernel,) = checked(text, *given).kernels()
     assert [len(p.axes) for p in kernel.phases if p.axes] == [1]
     assert sum(op.op == "store" for p in kernel.phases for op in p.body) == 1
+
+
+CHANNELS = """graph g
+  input x: f32[4, 6, 10, 16] strides [960, 160, 16, 1]
+  input v: f32[6] strides [1]
+  buffer s: f32[6] strides [1]
+  buffer n: f32[4, 6, 10, 16] strides [960, 160, 16, 1]
+  buffer m: f32[4, 6, 10] strides [60, 10, 1]
+  loop s [i0 < 6] from aten.sqrt.default
+    t0 = load v[i0] : f32
+    t1 = sqrt t0 : f32
+    t2 = reciprocal t1 : f32
+    store s[i0] = t2
+  loop n [i0 < 4, i1 < 6, i2 < 10, i3 < 16] from aten.mul.Tensor
+    t0 = load x[960*i0 + 160*i1 + 16*i2 + i3] : f32
+    t1 = load s[i1] : f32
+    t2 = mul t0, t1 : f32
+    store n[960*i0 + 160*i1 + 16*i2 + i3] = t2
+  loop m [i0 < 4, i1 < 6, i2 < 10] reduce [i3 < 16] from aten.amax.default
+    t0 = load n[960*i0 + 160*i1 + 16*i2 + i3] : f32
+    t1 = reduce max t0 : f32
+    store m[60*i0 + 10*i1 + i2] = t1
+  return m{more}
+"""
+
+
+@pytest.mark.parametrize(("more", "kernels"), [("", 1), (", n", 1), (", s", 2)])
+def test_what_a_channel_has_is_computed_again_for_its_lines(more: str, kernels: int) -> None:
+    """Not where it is a result, which one line must store."""
+    graph = checked(CHANNELS.replace("{more}", more), torch.randn(4, 6, 10, 16), torch.rand(6) + 0.5)
+    assert len(graph.kernels()) == kernels, show(graph)[0]

@@ -180,3 +180,63 @@ def test_long_kernels_and_few_programs_stay_apart() -> None:
     slow = dataclasses.replace(SMALL, bandwidth=1e7)
     assert len(list(merge_short_kernels(parse(text).replace(card=slow)).kernels())) == 2
     assert len(list(merge_short_kernels(parse(text)).kernels())) == 2
+
+
+TABLES = """graph g
+  input at: i64[3, 6] strides [6, 1]
+  input a: f32[9, 4] strides [4, 1]
+  input b: f32[9, 4] strides [4, 1]
+  input c: f32[6, 4] strides [4, 1]
+  buffer y: f32[6, {width}] strides [{width}, 1]
+  kernel first [i0 < 6, i1 < 4]
+    phase []
+      t0 = load at[i0] : i64
+      t1 = bounds t0, 9 : i64
+      t2 = load a[i1 + 4*%t1] : f32
+      store y[{width}*i0 + i1] = t2
+  kernel second [i0 < 6, i1 < 4]
+    phase []
+      t0 = load at[i0 + 6] : i64
+      t1 = bounds t0, 9 : i64
+      t2 = load b[i1 + 4*%t1] : f32
+      store y[{width}*i0 + i1 + {gap}] = t2
+  kernel third [i0 < 6, i1 < 4]
+    phase []
+      t0 = load c[4*i0 + i1] : f32
+      store y[{width}*i0 + i1 + {last}] = t0
+  return y
+"""
+
+
+def test_pieces_of_one_buffer() -> None:
+    text = TABLES.format(width=12, gap=4, last=8)
+    graph = merged(text)
+    (kernel,) = graph.kernels()
+    assert "writes another piece of y" in graph.decisions[0].reason
+    assert [o.op for o in kernel.ops()].count("store") == 3
+    torch.manual_seed(0)
+    given = [torch.randint(9, (3, 6)), torch.randn(9, 4), torch.randn(9, 4), torch.randn(6, 4)]
+    (found,) = evaluate(graph, given)
+    assert torch.equal(found, torch.cat([given[1][given[0][0]], given[2][given[0][1]], given[3]], 1))
+
+
+@pytest.mark.parametrize(
+    ("width", "gap", "last", "kernels"),
+    [
+        (12, 8, 4, 1),
+        (12, 3, 8, 2),  # the first two meet
+        (12, 4, 7, 2),
+        (12, 4, 2, 2),  # the third meets both
+        (12, 4, 12 * 6, 1),  # behind all
+        (12, 4, 11, 2),  # it goes on into the next row, where the first begins
+    ],
+)
+def test_pieces_must_not_meet(width: int, gap: int, last: int, kernels: int) -> None:
+    text = TABLES.format(width=width, gap=gap, last=last).replace(f"y: f32[6, {width}]", f"y: f32[13, {width}]")
+    assert len(list(merged(text).kernels())) == kernels
+
+
+def test_pieces_that_take_long_stay_apart() -> None:
+    text = TABLES.format(width=12, gap=4, last=8)
+    slow = dataclasses.replace(SMALL, bandwidth=1e6)
+    assert len(list(merge_short_kernels(parse(text).replace(card=slow)).kernels())) == 3

@@ -1,4 +1,5 @@
-"""Sums and means of embeddings over bags, as gathers and sums at positions, which fuse.
+"""Sums and means of embeddings over bags, as gathers and sums at positions, which fuse; over bags of one size on a GPU as sums
+over a dimension, which need no positions.
 
 Bags are numbered by a running sum of marks at their first elements: an offset out of range, and an element before the
 first bag, are then positions out of range, with which the frame runs eagerly. Maxima are ATen's, as are sums that its
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 aten = torch.ops.aten
@@ -81,6 +83,29 @@ def _scales_backward(
         return NotImplemented
     rows, grads = aten.embedding(weight, indices), aten.index_select(grad, 0, _bags(offsets, indices.shape[0]))
     return _scaled(rows * grads, indices, None, padding).sum(1).to(grad.dtype)
+
+
+def of_one_size(
+    indices: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False, padding_idx: int | None = None,
+) -> Tensor | None:  # fmt: skip
+    """``F.embedding_bag`` where each bag is a row of indices; None for any other."""
+    if indices.dim() != 2 or weight.dim() != 2 or mode not in ("sum", "mean"):
+        return None
+    if offsets is not None or max_norm is not None or scale_grad_by_freq or sparse or include_last_offset:
+        return None
+    if padding_idx is not None or indices.shape[1] == 0 or indices.dtype not in (torch.int32, torch.int64):
+        return None
+    scales = per_sample_weights
+    if scales is not None and (mode == "mean" or scales.shape != indices.shape or scales.dtype is not weight.dtype):
+        return None
+    rows = F.embedding(indices, weight)
+    if scales is None and indices.shape[1] == 1:
+        return rows.squeeze(1)
+    rows = rows.float() if rows.dtype in _HALVES else rows
+    rows = rows if scales is None else rows * scales.unsqueeze(2)
+    return (rows.sum(1) if mode == "sum" else rows.mean(1)).to(weight.dtype)
 
 
 TABLE: dict[Any, Callable[..., Any]] = {

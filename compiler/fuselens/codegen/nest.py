@@ -71,7 +71,7 @@ def simplify(kernel: Kernel, graph: Graph) -> Nest:
         positions = [set_zero(e, one) for e in positions]
     kernel = dataclasses.replace(kernel, phases=tuple(p if p.axes else _without_folds(p) for p in kernel.phases))
     everything = [op for p in kernel.phases for op in p.body]
-    axes = _by_stride(kernel.axes, everything, graph)
+    axes = _by_stride(kernel.axes, _walked(kernel) or everything, graph)
     axes, gone = _merge(axes, [e for op in everything if (e := index_of(op)) is not None])
     phases, flats = [], []
     for phase, position in zip(kernel.phases, positions, strict=True):
@@ -116,6 +116,22 @@ def _without_folds(phase: Phase) -> Phase:
 
 def _map(body: Iterable[Op], change: Callable[[Expr], Expr]) -> tuple[Op, ...]:
     return tuple(op.mapped(index=change) for op in body)
+
+
+def _walked(kernel: Kernel) -> list[Op]:
+    """What passes over columns load and store, where neighbours in memory are points of the kernel: columns of an image whose channels
+    lie together. It is more than what each point stores once."""
+    points = frozenset(a.name for a in kernel.axes)
+    found: list[Op] = []
+    for phase in kernel.phases:
+        own = frozenset(a.name for a in phase.axes)
+        for op in phase.body if own else ():
+            if op.op in ("load", "store") and own & names_in(op.args[1]) and points <= names_in(op.args[1]):
+                form = linear(sympy.sympify(op.args[1]), points | own).coefficients
+                if any(form.get(n) == 1 for n in own):
+                    return []
+                found += [op] if any(form.get(n) == 1 for n in points) else []
+    return found
 
 
 def _by_stride(axes: tuple[Axis, ...], ops: Iterable[Op], graph: Graph) -> tuple[Axis, ...]:

@@ -130,7 +130,7 @@ class Op:
     reduce      (kind, value)                  fold over the phase's axes; argmax/argmin give the flat index
     scan        (kind, value)                  fold of the phase's points so far, this one included, in row-major order
     const       (number,)                      a literal of ``dtype``
-    index       (expression,)                  the value of an index expression as ``dtype`` (i64)
+    index       (expression,)                  the value of an index expression as ``dtype`` (i64, or i32 where it fits)
     random      (key, key, stream, index)      word ``index`` of a stream of random numbers (``ir.philox``), i32
     bounds      (value, size, wrap)            the i64 value as a position below ``size``; see below
     cast        (value,)                       convert to ``dtype`` (float to integer truncates, to bool is != 0)

@@ -289,7 +289,7 @@ _SPECIAL_DTYPES: dict[str, Callable[[Graph, Op, dict[str, str]], str]] = {
     "reduce": _reduce_dtype,
     "scan": _scan_dtype,
     "const": lambda _g, op, _d: "" if op.dtype in ITEMSIZE else "unknown dtype",
-    "index": lambda _g, op, _d: "" if op.dtype == "i64" else "an index is i64",
+    "index": lambda _g, op, _d: "" if op.dtype in ("i64", "i32") else "an index is i64 or i32",
     "random": lambda _g, op, d: "" if {op.dtype, d[op.args[0]], d[op.args[1]]} == {"i32"} else "keys and words are i32",
     "bounds": lambda _g, op, d: "" if {op.dtype, d[op.args[0]]} == {"i64"} else "a position is i64",
     "cast": lambda _g, op, _d: "" if len(op.args) == 1 and op.dtype in ITEMSIZE else "takes one operand",

@@ -4,7 +4,7 @@ Imported when there is a graph that the cache does not know."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -58,18 +58,23 @@ def _inference(joint: Joint, run: Run, cache: GraphCache, constants: Mapping[int
         with run.stage("freeze"), torch_private.autocast_off():
             run.graph.decisions += freeze(module, constants)
     if run.loops:
-        biases.apart([module.graph])
-        channels_last([module.graph], (), gpu.convolutions(run))
+        _lay_out([module.graph], (), run)
     bind, written = _programmed(module, run, keep, writes=joint.signature.new_values(), constants=constants)
     return with_effects(joint.signature, bind(), written, run)
+
+
+def _lay_out(graphs: list[fx.Graph], passed: Iterable[tuple[fx.Node, fx.Node]], run: Run) -> None:
+    """Chooses the memory of images. Which convolutions add their biases depends on it."""
+    biases.apart(graphs)
+    if channels_last(graphs, passed, gpu.convolutions(run)):
+        biases.apart(graphs)
 
 
 def _training(joint: Joint, run: Run, cache: GraphCache, again: bool) -> Callable[..., Any]:
     with run.stage("partition"):
         parts = partition(joint, memory_budget=run.config.memory_budget, fuses=fuses)
     if run.loops:
-        biases.apart([parts.forward.graph, parts.backward.graph])
-        channels_last([parts.forward.graph, parts.backward.graph], parts.passed(), gpu.convolutions(run))
+        _lay_out([parts.forward.graph, parts.backward.graph], parts.passed(), run)
     run.graph.decisions += parts.decisions
     run.record("forward", "py", lambda: graph_text.show(parts.forward.graph, f"forward{run.graph.id}"))
     run.record("backward", "py", lambda: graph_text.show(parts.backward.graph, f"backward{run.graph.id}"))

@@ -2,7 +2,7 @@
 
 The vendor's convolutions there add no bias: ATen adds it with one more kernel, which reads and writes the whole result. As an
 addition of the graph it is done by whatever reads the result next. A gradient of a bias is a sum of the graph for the same reason.
-ATen's own kernel for depthwise convolutions does add it, before it rounds.
+ATen's own kernel for depthwise convolutions does add it, before it rounds; channels-last ones are the vendor's, too.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ def _is_on_gpu(node: fx.Node) -> bool:
 
 
 def _changed(node: fx.Node) -> bool:
-    if node.target is aten.convolution.default and node.args[2] is not None and not _is_depthwise(node):
+    if node.target is aten.convolution.default and node.args[2] is not None and not _adds_bias(node):
         return _added(node)
     asked = node.target is aten.convolution_backward.default and node.args[-1][2]  # type: ignore[index]
     return bool(asked) and _summed(node)
 
 
-def _is_depthwise(node: fx.Node) -> bool:
-    weight, groups = node.args[1], node.args[8]
-    assert isinstance(weight, fx.Node)
-    return bool(groups != 1) and str(weight.meta["val"].shape[1]) == "1"
+def _adds_bias(node: fx.Node) -> bool:
+    x, weight, groups = node.args[0], node.args[1], node.args[8]
+    assert isinstance(x, fx.Node) and isinstance(weight, fx.Node)
+    depthwise = bool(groups != 1) and str(weight.meta["val"].shape[1]) == "1"
+    step = x.meta["val"].stride(1)
+    return depthwise and not (type(step) is int and step == 1)
 
 
 def _added(node: fx.Node) -> bool:

@@ -66,8 +66,7 @@ def channels_last(
     pairs = list(same)
     received = {b for _, b in pairs}
     passed = {a for a, _ in pairs}
-    lines = set(_folded_by_lines(graphs))
-    free = {n for g in graphs for n in g.nodes if n not in lines and _is_free(n, received, passed)}
+    free = {n for g in graphs for n in g.nodes if _is_free(n, received, passed)}
     while dropped := {n for a, b in pairs if (a in free) != (b in free) for n in (a, b)} & free:
         free -= dropped
     changed = _reached(convolutions, free, pairs)
@@ -228,33 +227,6 @@ def _regrouped(view: fx.Node, value: torch.Tensor) -> torch.Tensor:
     assert mode is not None
     with mode:
         return value.view(view.meta["val"].shape)
-
-
-def _folded_by_lines(graphs: Iterable[fx.Graph]) -> Iterator[fx.Node]:
-    """Values that such reductions read, and those of which these are made point by point: one kernel does both."""
-    stack = [n for g in graphs for r in g.nodes if _folds_lines(r) for n in r.all_input_nodes]
-    found: set[fx.Node] = set()
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack += node.all_input_nodes if _is_pointwise(node) else []
-            yield node
-
-
-def _folds_lines(node: fx.Node) -> bool:
-    """Whether a reduction on a GPU is over some of the spatial dimensions and not over channels: each of its lines would lie
-    scattered, and kernels were measured up to 2.3 times slower."""
-    if _packet(node) not in _REDUCTIONS or node.target in _CONVOLUTIONS or len(node.args) < 2:
-        return False
-    operand: Any = node.args[0]
-    dims: Any = node.args[1]
-    value = operand.meta.get("val") if isinstance(operand, fx.Node) else None
-    if not isinstance(value, torch.Tensor) or value.device.type == "cpu" or not isinstance(dims, (int, list, tuple)):
-        return False
-    folded = {d % value.dim() for d in ((dims,) if isinstance(dims, int) else dims)}
-    spatial = set(range(2, value.dim()))
-    return bool(folded & spatial) and not spatial <= folded and 1 not in folded
 
 
 def _is_pointwise(node: fx.Node) -> bool:

@@ -162,7 +162,12 @@ class _Fusion:
         subject = f"{_name(other)} + {item.loop.name}"
         earlier = _place(_meeting(other, storage))
         refused = self._refused(other, own, item, score, storage)
-        result = refused or merged(self.graph, other, own)
+        inside = {m.item.position for g in (other, own) for m in g.members}
+
+        def private(storage: str) -> bool:
+            return storage not in self.fixed and self.readers.get(storage, set()) <= inside
+
+        result = refused or merged(self.graph, other, own, private=private)
         if isinstance(result, Refused):
             self._decide("FL411", "refused", subject, item, earlier, result.reason, score, result.rule)
             return

@@ -10,7 +10,7 @@ or says by which rule there is none.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sympy import Expr
@@ -24,6 +24,7 @@ from fuselens.schedule.matching import axes_in, covers, solve
 MAX_MEMBERS = 96  # loops of one kernel: compilers of generated code slow down on longer bodies
 MAX_STORAGES = 64  # buffers that one kernel reads from outside
 RECOMPUTE = 16  # cost (ir units) up to which an element is computed again where other points read it
+REPEATED = 8  # elements of a row, for each RECOMPUTE of what is computed again for it
 SERIAL = 4096  # elements that one thread may go through when a fused kernel has nothing else to run in parallel
 
 
@@ -112,8 +113,11 @@ def anchors(a: Group, b: Group) -> Iterator[Anchor]:
             yield Anchor(storage, index, a.read[storage], False)
 
 
-def merged(graph: Graph, a: Group, b: Group, limit: int = 4) -> Group | Refused:
-    """One group of both, with the axes of ``a`` (split where ``b`` needs it). ``a`` and ``b`` stay as they are."""
+def merged(
+    graph: Graph, a: Group, b: Group, limit: int = 4, private: Callable[[str], bool] = lambda _: False
+) -> Group | Refused:
+    """One group of both, with the axes of ``a`` (split where ``b`` needs it). ``a`` and ``b`` stay as they are. A storage is
+    ``private`` that nothing outside of the two reads."""
     if len(a.members) + len(b.members) > MAX_MEMBERS:
         return Refused("size", f"a kernel takes at most {MAX_MEMBERS} operations")
     if len((a.read.keys() | b.read.keys()) - a.produced.keys() - b.produced.keys()) > MAX_STORAGES:
@@ -122,21 +126,21 @@ def merged(graph: Graph, a: Group, b: Group, limit: int = 4) -> Group | Refused:
         return Refused("update", "a reduction and updates in turn want different loops")
     refused = Refused("unrelated", "they share no memory")
     for _, anchor in zip(range(limit), anchors(a, b), strict=False):
-        result = _attempt(graph, a, b, anchor)
+        result = _attempt(graph, a, b, anchor, private)
         if isinstance(result, Group):
             return result
         refused = result
     return refused
 
 
-def _attempt(graph: Graph, a: Group, b: Group, anchor: Anchor) -> Group | Refused:
+def _attempt(graph: Graph, a: Group, b: Group, anchor: Anchor, private: Callable[[str], bool]) -> Group | Refused:
     if indirect_names(anchor.over_a) or indirect_names(anchor.over_b):
         return Refused("gather", "elements are read at computed positions")
     placed = _place(graph, a, b, anchor)
     if isinstance(placed, Refused):
         return placed
     values, axes, splits = placed
-    shape = _partition(a, b, values, axes, splits)
+    shape = _partition(graph, a, b, values, axes, splits, private)
     if isinstance(shape, Refused):
         return shape
     inner, a_rows, b_rows = shape
@@ -210,8 +214,9 @@ def _images(names: frozenset[str] | None, values: Mapping[str, Expr], axes: Mapp
 
 
 def _partition(
-    a: Group, b: Group, values: Mapping[str, Expr], axes: Mapping[str, Expr], splits: Mapping[str, Expr]
-) -> tuple[frozenset[str] | None, bool, bool] | Refused:
+    graph: Graph, a: Group, b: Group, values: Mapping[str, Expr], axes: Mapping[str, Expr], splits: Mapping[str, Expr],
+    private: Callable[[str], bool],
+) -> tuple[frozenset[str] | None, bool, bool] | Refused:  # fmt: skip
     """The inner axes of the merged group, and whether a's or b's members come down to one value per outer point."""
     a_axes = _images(frozenset(a.axes), splits, axes)
     b_axes = _images(frozenset(b.axes), values, axes)
@@ -219,6 +224,9 @@ def _partition(
     b_inner = None if b.inner is None else _images(b.inner, values, axes)
     if a_axes == b_axes:
         if a_inner is not None and b_inner is not None and a_inner != b_inner:
+            for rows, inner, others in ((a, a_inner, b_inner), (b, b_inner, a_inner)):
+                if others < inner and _repeats(graph, rows, others, axes, private):
+                    return others, False, False
             return Refused("reduction", "they reduce over different axes")
         return (a_inner if a_inner is not None else b_inner), False, False
     if b_axes < a_axes:
@@ -226,6 +234,17 @@ def _partition(
     if a_axes < b_axes:
         return _under(b_axes - a_axes, b_inner, a_inner, "a")
     return Refused("sizes", "their iteration spaces differ")
+
+
+def _repeats(
+    graph: Graph, group: Group, inner: frozenset[str], axes: Mapping[str, Expr], private: Callable[[str], bool]
+) -> bool:
+    """Whether what the group has one value of per outer point can be computed again, for each of the more outer points that it
+    has when only ``inner`` axes are folded: the scale of a channel, for each line of it."""
+    rows = [m for m in group.members if m.row]
+    if any(m.item.reduction or m.item.update for m in group.members) or not all(private(m.item.storage) for m in rows):
+        return False
+    return points(graph, (axes[a] for a in inner)) * RECOMPUTE >= REPEATED * sum(m.item.cost for m in rows)
 
 
 def _under(

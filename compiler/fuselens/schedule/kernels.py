@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from sympy import Expr
 
-from fuselens.ir.affine import substitute
+from fuselens.ir.affine import linear, substitute
 from fuselens.ir.loops import ITEMSIZE, Axis, Graph, Kernel, Op, Phase, symbol
 from fuselens.ir.processor import L2_BYTES
 from fuselens.record.report import Span
@@ -26,6 +26,7 @@ from fuselens.schedule.phases import Written, find_picked, hoist, join_scratch, 
 
 KEEP = 20  # cost (ir units, all passes together) above which a value is kept in memory between passes
 KEEP_ROW = 8  # the same on a CPU, where the row stays in cache and an output of the kernel can hold the value
+KEEP_BYTE = 6  # the same on a GPU, for each byte of what is stored, and read once: memory moves it in as much time
 
 
 class Unbuildable(Exception):
@@ -173,9 +174,14 @@ class _Builder:
                 self.kept[storage] = _Kept(storage, member.target, level, member.item.store.dtype)
             elif self._read_later(storage, level):
                 output = self._output_for(member, max(later), spare)
-                if costs[storage] * len(later) > (KEEP_ROW if output and self._row_in_cache(member, inner) else KEEP):
+                if costs[storage] * len(later) > self._least_to_keep(member, len(later), output, inner):
                     self._keep(storage, member, level, output)
                     spare = [m for m in spare if m is not output]
+
+    def _least_to_keep(self, member: Member, passes: int, output: Member | None, inner: tuple[Axis, ...]) -> float:
+        if self.plan.graph.buffers[member.item.storage].device != "cpu":
+            return KEEP_BYTE * ITEMSIZE[member.item.store.dtype] * (1 + passes) / 2
+        return KEEP_ROW if output and self._row_in_cache(member, inner) else KEEP
 
     def _demands(self) -> dict[str, set[int]]:
         """For each storage the levels of the passes that need its values, if nothing but stored ones is kept."""
@@ -202,9 +208,16 @@ class _Builder:
         self.kept[storage] = _Kept(place.item.storage, place.target, level, dtype)
 
     def _output_for(self, member: Member, last: int, spare: list[Member]) -> Member | None:
-        """The kernel's own output, of pass ``last`` or a later one, that the member's values can lie in until then."""
-        dtype = member.item.store.dtype
-        return next((m for m in spare if m.item.store.dtype == dtype and self._level(m) >= last), None)
+        """The kernel's own output, of pass ``last`` or a later one, that the member's values can lie in until then. A GPU's threads
+        read neighbours in the memory of the values; so that of the output has them in the same order."""
+        dtype, gpu = member.item.store.dtype, self.plan.graph.buffers[member.item.storage].device != "cpu"
+        fitting = (m for m in spare if m.item.store.dtype == dtype and self._level(m) >= last)
+        return next((m for m in fitting if not gpu or self._steps(m) == self._steps(member)), None)
+
+    def _steps(self, member: Member) -> dict[str, Expr]:
+        """How far apart neighbours along each axis are in memory, of what the member makes."""
+        form = linear(member.target, frozenset(self.sizes))
+        return {} if form is None else dict(form.terms)
 
     def _row_in_cache(self, member: Member, inner: tuple[Axis, ...]) -> bool:
         graph, dtype = self.plan.graph, member.item.store.dtype

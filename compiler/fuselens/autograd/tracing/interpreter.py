@@ -18,6 +18,8 @@ from fuselens import torch_private
 from fuselens.torch_private.result_layouts import is_dense
 
 from ..attention import attend
+from ..definitions import each_channel_a_group
+from ..embedding_bags import of_one_size
 from ..list_operators import on_tensors
 from ..masks import without_known_mask
 from ..random_numbers import is_functional_draw, is_plain
@@ -247,6 +249,14 @@ class Interpreter:
         )  # by another kernel's choice
         return made.clone(memory_format=torch.contiguous_format) if moved else made
 
+    def embedding_bag(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        made = of_one_size(*args, **kwargs) if (self.device or args[0].device.type) == "cuda" else None
+        return self._function(node, args, kwargs) if made is None else made
+
+    def instance_norm(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        made = each_channel_a_group(*args, **kwargs) if (self.device or args[0].device.type) == "cuda" else None
+        return self._function(node, args, kwargs) if made is None else made
+
     def set_item(self, node: fx.Node, args: Any, kwargs: Any) -> None:
         chosen = _chosen(*args)
         if chosen is None:
@@ -268,6 +278,8 @@ _RULES: dict[Any, Callable[[Interpreter, fx.Node, Any, Any], Any]] = {
     F.one_hot: Interpreter.one_hot,
     torch_private.make_parameter: Interpreter.make_parameter,
     F.scaled_dot_product_attention: Interpreter.attention,
+    F.instance_norm: Interpreter.instance_norm,
+    F.embedding_bag: Interpreter.embedding_bag,
     operator.setitem: Interpreter.set_item,
     F.interpolate: Interpreter.interpolate,
     "polygamma_": Interpreter.polygamma,

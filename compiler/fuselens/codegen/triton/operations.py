@@ -29,6 +29,8 @@ ATOMIC = frozenset(
 _RESERVED = frozenset(
     (*"tl triton libdevice float part x xmask y ymask program range start rest zero".split(), *FUNCTIONS)
 )
+FOLDING = tuple(f"_{word}" for word in "all at best better carry far most new now run sum".split())
+"""How the names of what folds keep end: no value of the program has such a name."""
 _ZERO = sympy.Symbol("%zero", integer=True, nonnegative=True)
 _DIVISIONS = ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "ModularIndexing")
 _NONE: Mapping[Expr, str] = MappingProxyType({})
@@ -54,6 +56,8 @@ class Operations:
         text = re.sub(r"\W", "_", name)
         if text in _RESERVED or keyword.iskeyword(text) or not text[0].isalpha():
             text = f"v_{text}"
+        if text.endswith(FOLDING):
+            text += "_"
         while text in self.names.values() and self.names.get(name) != text:
             text += "_"
         self.names[name] = text
@@ -142,7 +146,7 @@ class Operations:
 
     def _computed(self, op: Op, place: Place) -> str:
         if op.op == "index":
-            return self._position(sympy.sympify(op.args[0]), place)
+            return self._position(sympy.sympify(op.args[0]), place, op.dtype)
         if op.op == "random":
             self.need("random_word")
             keys = ", ".join(self.text(k) for k in op.args[:2])
@@ -169,14 +173,14 @@ class Operations:
         self._keep(op, name, self._differs(op, place))
         self.needs.checked.append(op)
 
-    def _position(self, expression: Expr, place: Place) -> str:
-        """The value of an index expression, as i64."""
+    def _position(self, expression: Expr, place: Place, dtype: str = "i64") -> str:
+        """The value of an index expression."""
         text = self.index(expression, place.held)
         if expression.is_Integer:
-            return _full(text, "i64", place)
+            return _full(text, dtype, place)
         if not place.varies(names_in(expression)) and not indirect_names(expression):
-            return f"({text}) + {_full('0', 'i64', place)}"
-        return f"({text}).to(tl.int64)"
+            return f"({text}) + {_full('0', dtype, place)}"
+        return f"({text}).to({TYPES[dtype]})"
 
     def _mask_of(self, index: Any, place: Place) -> str:
         """Which elements of a block may be loaded; "" where all may."""

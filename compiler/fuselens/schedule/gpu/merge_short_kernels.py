@@ -1,6 +1,8 @@
 """Short kernels that read the same and do not need each other become one: the queries' product by a vector beside that of the keys
 and values, which has fewer rows. Points of the larger one are shared out: each of the merged kernel's has several of them.
 
+So do kernels of the same points that write pieces of one buffer: the tables whose rows a model puts side by side.
+
 A kernel of a few microseconds spends as long to start and to end as to read, and the card is idle between two of them.
 """
 
@@ -11,6 +13,7 @@ import math
 
 from sympy import Expr
 
+from fuselens.ir.affine import linear, substitute
 from fuselens.ir.loops import ITEMSIZE, Axis, Extern, Graph, Kernel, Node, Op, Phase
 from fuselens.record.report import Decision
 from fuselens.schedule.emit import translated
@@ -21,6 +24,8 @@ OPS = 512  # of the merged kernel: compilers slow down on longer ones
 NEAR = 8  # nodes among which kernels are looked for
 FOLDED = 40e-6  # seconds that both take together, up to which one launch less is worth it: where they fold,
 POINTS = 0.4e-6  # and where they do not
+PIECES = 10e-6  # seconds of the shorter of two that write pieces of one buffer, and
+LOADS = 32  # of the merged kernel then, all of which wait for memory at once
 FILLED = 4  # programs of a multiprocessor that are left
 
 
@@ -35,14 +40,16 @@ def merge_short_kernels(graph: Graph) -> Graph:
             other = nodes[second]
             if not (isinstance(node, Kernel) and isinstance(other, Kernel)):
                 continue
-            times, between = _ratio(*_by_points(node, other)), nodes[first + 1 : second]
+            pieces, between = _are_pieces(graph, node, other), nodes[first + 1 : second]
+            times = 1 if pieces else _ratio(*_by_points(node, other))
             if times is None or not _independent(graph, other, [node]):
                 continue
             up, down = (not _changes(k) and _independent(graph, k, between) for k in (other, node))
             merged = _merged(graph, node, other, times) if up or down or not between else None
             if merged is not None:
                 nodes[first : second + 1] = [merged, *between] if up or not between else [*between, merged]
-                reason = f"{other.name} reads the same and is as short: one launch does both"
+                does = f"writes another piece of {pieces[0]}" if pieces else "reads the same and is as short"
+                reason = f"{other.name} {does}: one launch does both"
                 span = next(iter(merged.spans), None)
                 decisions.append(Decision("FL410", "taken", merged.name, reason, span, {"rule": "beside"}))
                 break
@@ -53,11 +60,61 @@ def merge_short_kernels(graph: Graph) -> Graph:
 
 def _independent(graph: Graph, kernel: Kernel, others: list[Node]) -> bool:
     """Whether a kernel could run before or after all of these."""
-    reads, writes = used(graph, kernel), written(graph, kernel)
-    return all(
-        isinstance(n, Extern | Kernel) and reads.isdisjoint(written(graph, n)) and writes.isdisjoint(used(graph, n))
-        for n in others
-    )
+    uses, writes = used(graph, kernel), written(graph, kernel)
+    for node in others:
+        if not isinstance(node, Extern | Kernel):
+            return False
+        met = (uses & written(graph, node)) | (writes & used(graph, node))
+        if met and not (isinstance(node, Kernel) and met <= set(_shared(kernel, node))):
+            return False
+    return True
+
+
+def _are_pieces(graph: Graph, one: Node, other: Node) -> list[str]:
+    """The buffers of which both kernels write pieces, where they have the same points and nothing but points; else none."""
+    if not (isinstance(one, Kernel) and isinstance(other, Kernel)):
+        return []
+    if [a.size for a in one.axes] != [a.size for a in other.axes]:
+        return []
+    if any(p.axes for k in (one, other) for p in k.phases) or _changes(one) or _changes(other):
+        return []
+    return _shared(one, other)
+
+
+def _shared(one: Kernel, other: Kernel) -> list[str]:
+    """The buffers that both kernels write, and only write, at places of their own."""
+    reads = {*one.reads(), *other.reads()}
+    stores = [[o for o in k.ops() if o.op == "store"] for k in (one, other)]
+    found = {o.args[0] for o in stores[0]} & {o.args[0] for o in stores[1]}
+    if [a.size for a in one.axes] != [a.size for a in other.axes]:
+        return []
+    mapping = {b.name: a.symbol for a, b in zip(one.axes, other.axes, strict=True)}
+    return [
+        name for name in sorted(found - reads)
+        if all(
+            _are_apart(a.args[1], substitute(b.args[1], mapping), one.axes)
+            for a in stores[0] for b in stores[1] if a.args[0] == b.args[0] == name
+        )
+    ]  # fmt: skip
+
+
+def _are_apart(one: Expr, other: Expr, axes: tuple[Axis, ...]) -> bool:
+    """Whether two places never meet, whatever points of ``axes`` they belong to: they differ by more than the points of the
+    small strides reach, and by less than the next stride, of which the others are multiples."""
+    names = frozenset(a.name for a in axes)
+    a, b = linear(one, names), linear(other, names)
+    if a is None or b is None or a.terms != b.terms or not (distance := a.constant - b.constant).is_Integer:
+        return False
+    strides = [(int(abs(c)), axis.size) for axis in axes if (c := a.coefficient(axis.name)).is_Integer and c != 0]
+    if len(strides) != len(a.terms) or not all(size.is_Integer for _, size in strides):
+        return False
+    gap, reach = abs(int(distance)), 0
+    strides.sort()
+    for k, (stride, size) in enumerate(strides):
+        if reach < gap < stride - reach and not any(c % stride for c, _ in strides[k:]):
+            return True
+        reach += stride * (int(size) - 1)
+    return reach < gap
 
 
 def _changes(kernel: Kernel) -> bool:
@@ -67,7 +124,9 @@ def _changes(kernel: Kernel) -> bool:
 
 def _merged(graph: Graph, one: Kernel, other: Kernel, times: int) -> Kernel | None:
     few, many = _by_points(one, other)
-    if not _are_alike(one, other) or not _is_worth_it(graph, few, many, times):
+    pieces = times == 1 and bool(_are_pieces(graph, one, other))
+    worth = _is_worth_a_piece(graph, one, other) if pieces else _is_worth_it(graph, few, many, times)
+    if not worth or not (pieces or _read_alike(one, other)) or _unusual(one) or _unusual(other):
         return None
     axes = _columns(few)
     bodies = _once(_joined(few, many, times), axes, {*one.writes(), *other.writes()})
@@ -78,11 +137,16 @@ def _merged(graph: Graph, one: Kernel, other: Kernel, times: int) -> Kernel | No
     )  # fmt: skip
 
 
-def _are_alike(one: Kernel, other: Kernel) -> bool:
-    """Whether they read the same and pass over the same columns, in an order that does not matter."""
-    if not set(one.reads()) & set(other.reads()) or _folded_sizes(one) != _folded_sizes(other):
+def _read_alike(one: Kernel, other: Kernel) -> bool:
+    """Whether they read the same and pass over the same columns."""
+    return bool(set(one.reads()) & set(other.reads())) and _folded_sizes(one) == _folded_sizes(other)
+
+
+def _is_worth_a_piece(graph: Graph, one: Kernel, other: Kernel) -> bool:
+    ops = [*one.ops(), *other.ops()]
+    if len(ops) > OPS or sum(o.op == "load" for o in ops) > LOADS:
         return False
-    return not _unusual(one) and not _unusual(other)
+    return min(_loaded_bytes(graph, k) for k in (one, other)) <= PIECES * graph.card.bandwidth
 
 
 def _is_worth_it(graph: Graph, few: Kernel, many: Kernel, times: int) -> bool:

@@ -20,16 +20,20 @@ import sympy
 from sympy import Expr
 
 from fuselens.ir.affine import linear, product, row_major, substitute, symbol_names
-from fuselens.ir.card import KERNEL_SECONDS, PROGRAM_BANDWIDTH
+from fuselens.ir.card import KERNEL_SECONDS, PROCESSOR_OPERATIONS, PROGRAM_BANDWIDTH, PROGRAM_OPERATIONS
 from fuselens.ir.loops import ITEMSIZE, Axis, Buffer, Graph, Kernel, Node, Op, Phase, value_symbol
 from fuselens.record.report import Decision
 from fuselens.schedule.emit import translated, without_dead
+from fuselens.schedule.gpu.cheaper_ops import with_cheaper_ops
 from fuselens.schedule.gpu.merge_short_kernels import merge_short_kernels
 from fuselens.schedule.gpu.online_softmax import online_softmax
+from fuselens.schedule.gpu.variance import Spread, spread_of
+from fuselens.schedule.items import cost_of
 from fuselens.torch_private import integer_functions
 
 COLUMNS = 64  # points of a program where memory is contiguous along points
 LEAST = {True: 64, False: 2048}  # elements of a part: in columns, and along rows
+ACROSS = 3  # times the time of a store that one across memory takes longer
 SECTOR, FEW = 32, 64  # bytes that memory gives at least, and up to which neighbours in a row are few
 
 
@@ -46,16 +50,21 @@ def for_gpu(graph: Graph) -> Graph:
         if kernel is not node:
             decisions.append(_decision(kernel, "online", "one pass folds the maximum and the sum of exponentials"))
         pieces = _split(graph, kernel)
+        reason = "" if pieces is None else (
+            f"{pieces.programs} programs cannot keep the memory busy: {pieces.count} parts of the reduction can"
+        )  # fmt: skip
+        if pieces is None and (pieces := _turned(graph, kernel)) is not None:
+            reason = "the last pass stores across the memory that the others read: a kernel of its own does it by tiles"
         if pieces is None:
             nodes.append(kernel)
             continue
         nodes += pieces.kernels
         buffers |= pieces.buffers
-        reason = f"{pieces.programs} programs cannot keep the memory busy: {pieces.count} parts of the reduction can"
         decisions.append(_decision(kernel, "split", reason))
-    return merge_short_kernels(
+    graph = merge_short_kernels(
         graph.replace(nodes=tuple(nodes), buffers=buffers, decisions=(*graph.decisions, *decisions))
     )
+    return graph.replace(nodes=tuple(with_cheaper_ops(n) if isinstance(n, Kernel) else n for n in graph.nodes))
 
 
 def _decision(kernel: Kernel, rule: str, reason: str) -> Decision:
@@ -93,7 +102,10 @@ class _Pieces:
     def run(self) -> bool:
         """Writes the pieces. False where that is not possible."""
         phases = self.kernel.phases
+        done = 0
         for k, phase in enumerate(phases):
+            if k < done:
+                continue
             if not phase.axes:
                 self.segment.append(phase)
                 continue
@@ -108,10 +120,23 @@ class _Pieces:
             cut.outer += last
             if cut.end is not None and any(o.op == "store" for o in phase.body):
                 return False
-            self._partial(phase, cut)
+            spread = spread_of(phases[k : k + 3], self.kernel) if cut.end is None else None
+            if spread is None:
+                self._partial(phase, cut)
+            else:
+                self._partial_spread(phases[k : k + 3], cut, spread)
+                done = k + 3
         self._flush(set())
         self.kernels[-1] = dataclasses.replace(self.kernels[-1], name=self.kernel.name)
         return True
+
+    def part_last(self) -> None:
+        """Writes two kernels: the last pass, and all before it."""
+        *self.segment, last = self.kernel.phases
+        self._flush({n for o in last.body for n in o.operands()})
+        body = [o for p in self._with_loads([last]) for o in p.body]
+        self._emit((*self.kernel.axes, *last.axes), [Phase((), tuple(body))])
+        self.kernels[-1] = dataclasses.replace(self.kernels[-1], name=self.kernel.name)
 
     def _emit(self, axes: tuple[Axis, ...], phases: list[Phase]) -> None:
         bodies = without_dead([list(p.body) for p in phases])
@@ -176,6 +201,41 @@ class _Pieces:
         self._emit((*axes, *cut.outer), self._with_loads(phases))
         self.segment = [p for p in self.segment if not p.axes]
         self.segment += self._folds([o for o in phase.body if o.op == "reduce"], cut, loads)
+
+    def _partial_spread(self, phases: tuple[Phase, ...], cut: _Cut, spread: Spread) -> None:
+        """A kernel that folds the sum of each part, and its squared distances from its own mean; and the passes that fold those: the
+        squared distances from the mean of all are the parts' own, and as many times a part's mean's as it has elements."""
+        axes, (first, between, second) = self.kernel.axes, phases
+        layout = (*cut.outer, *axes) if self.columns else (*axes, *cut.outer)
+        total, squares, spans = spread.total, spread.squares, spread.total.spans
+        size = Op(f"{total.name}_size", "const", (float(product(a.size for a in cut.inner)),), "f32", spans)
+        own = Op(f"{total.name}_mean", "div", (total.name, size.name), "f32", spans)
+        folded = [translated(o, cut.mapping) for o in first.body]
+        around = [translated(o, cut.mapping).renamed({spread.mean: own.name}) for o in second.body]
+        stores: list[Op] = []
+        sums, parts = (self._store(o, layout, stores) for o in (total, squares))
+        self._emit(
+            (*axes, *cut.outer),
+            self._with_loads([
+                *self.segment, Phase(cut.inner, tuple(folded)), Phase((), (size, own)), Phase(cut.inner, tuple(around)),
+                Phase((), tuple(stores)),
+            ]),
+        )  # fmt: skip
+        name = squares.name
+        again = dataclasses.replace(sums, name=f"{name}_sum")
+        shares = [
+            again, parts,
+            Op(f"{name}_mean", "div", (again.name, size.name), "f32", spans),
+            Op(f"{name}_far", "sub", (f"{name}_mean", spread.mean), "f32", spans),
+            Op(f"{name}_square", "mul", (f"{name}_far", f"{name}_far"), "f32", spans),
+            Op(f"{name}_share", "mul", (f"{name}_square", size.name), "f32", spans),
+            Op(f"{name}_spread", "add", (f"{name}_share", parts.name), "f32", spans),
+            dataclasses.replace(squares, args=("sum", f"{name}_spread")),
+        ]  # fmt: skip
+        self.segment = [
+            *(p for p in self.segment if not p.axes), Phase(cut.outer, (sums, dataclasses.replace(total, args=("sum", sums.name)))),
+            Phase((), (size, *between.body)), Phase(cut.outer, tuple(shares)),
+        ]  # fmt: skip
 
     def _store(self, op: Op, layout: tuple[Axis, ...], stores: list[Op]) -> Op:
         """Stores a result of a part; gives the op that loads it."""
@@ -284,10 +344,51 @@ def _split(graph: Graph, kernel: Kernel) -> _Pieces | None:
     moved = points * sum(_asked_at_a_point(p) * graph.hint(product(a.size for a in p.axes)) for p in passes)
     if not pieces.run():
         return None
+    work = points * sum(cost_of(p.body) * graph.hint(product(a.size for a in p.axes)) for p in passes)
     wasted = max(1.0, SECTOR / few[1]) if few else 1.0
     now = points if joined else programs
-    before, after = (moved / min(graph.card.bandwidth, n * PROGRAM_BANDWIDTH) for n in (now, programs * count))
-    return pieces if after + KERNEL_SECONDS * (len(pieces.kernels) - 1) < wasted * before else None
+    before = max(wasted * _seconds_of_memory(graph, moved, now), _seconds_of_work(graph, work, now))
+    after = max(_seconds_of_memory(graph, moved, programs * count), _seconds_of_work(graph, work, programs * count))
+    return pieces if after + KERNEL_SECONDS * (len(pieces.kernels) - 1) < before else None
+
+
+def _turned(graph: Graph, kernel: Kernel) -> _Pieces | None:
+    """A kernel whose last pass stores along another axis than the one along which all read, in two pieces; None where it does not,
+    or stores little."""
+    last = kernel.phases[-1]
+    if kernel.kind != "reduction" or not last.axes or any(o.op in ("reduce", "scan") or o.update for o in last.body):
+        return None
+    if any(o.op == "scan" or o.update for o in kernel.ops()) or not any(o.op == "store" for o in last.body):
+        return None
+    points = frozenset(a.name for a in kernel.axes)
+    read, stored = set[str](), set[str]()
+    for phase in kernel.phases:
+        own = frozenset(a.name for a in phase.axes)
+        for op in phase.body if own else ():
+            if op.op in ("load", "store") and own & symbol_names(op.args[1]):
+                form = linear(op.args[1], own | points)
+                nearest = {name if name in points else "" for name, step in form.terms if step == 1} if form else {""}
+                if phase is last and op.op == "store":
+                    stored |= nearest
+                else:
+                    read |= nearest
+    if len(read) != 1 or not read <= points or read & stored:
+        return None
+    size = graph.hint(product(a.size for a in (*kernel.axes, *last.axes)))
+    moved = size * sum(ITEMSIZE[o.dtype] for o in last.body if o.op == "store")
+    if ACROSS * moved / graph.card.bandwidth < KERNEL_SECONDS:
+        return None
+    pieces = _Pieces(graph, kernel, True, False, 0, 1)
+    pieces.part_last()
+    return pieces
+
+
+def _seconds_of_memory(graph: Graph, moved: int, programs: int) -> float:
+    return moved / min(graph.card.bandwidth, programs * PROGRAM_BANDWIDTH)
+
+
+def _seconds_of_work(graph: Graph, work: int, programs: int) -> float:
+    return work / min(graph.card.processors * PROCESSOR_OPERATIONS, programs * PROGRAM_OPERATIONS)
 
 
 def _few_neighbours(graph: Graph, kernel: Kernel) -> tuple[int, int] | None:

@@ -17,7 +17,9 @@ from ...expressions import linear, names_in
 from .blocks import Blocks, Launch, blocks_of, next_power_of_two
 
 POINTS = 1024  # points of a one-dimensional block
-TILE = 32  # edge of a two-dimensional block
+TILE = 32  # edge of a two-dimensional block, unless an axis is shorter
+LONGEST_EDGE = 256
+SHORTEST_EDGE = 4  # points of an axis from which on a tile is worth it
 LEAST_POINTS = 128
 REGISTERS = 64  # of a thread, for what it loads before it computes
 REUSED = 8  # loads that are the same along an axis, from which on tiles are worth measuring
@@ -70,10 +72,23 @@ def choose(kernel: Kernel, graph: Graph, tuned: Blocks | None = None) -> PointPl
     axes = transposed or (reused_axes(kernel) if tuned is not None and tuned.across > 1 else None)
     if axes is None:
         return _points(kernel, graph, tuned)
-    blocks = tuned or Blocks(TILE, TILE)
+    blocks = tuned or _tile(*axes)
     body = asked_first(kernel, graph, blocks.points * blocks.across // (32 * blocks.warps))
     rest = tuple(a for a in kernel.axes if a not in axes)
     return TilePlan(blocks, *axes, rest, transposed is None, body)
+
+
+def _tile(outer: Axis, inner: Axis) -> Blocks:
+    """A tile of as many points where one axis is shorter than the edge: it has all of that, and more of the other."""
+    most = [
+        next_power_of_two(int(a.size)) if a.size.is_Integer and a.size > 0 else LONGEST_EDGE for a in (outer, inner)
+    ]
+    across, points = (min(TILE, n) for n in most)
+    if points < TILE:
+        across = min(LONGEST_EDGE, TILE * TILE // points, most[0])
+    elif across < TILE:
+        points = min(LONGEST_EDGE, TILE * TILE // across, most[1])
+    return Blocks(points, across)
 
 
 def _points(kernel: Kernel, graph: Graph, tuned: Blocks | None) -> PointPlan:
@@ -127,7 +142,7 @@ def _transposed_axes(kernel: Kernel, graph: Graph) -> tuple[Axis, Axis] | None:
             if step == 1 and name not in form.tangled and len(form.coefficients) > 1:
                 contiguous[name] = contiguous.get(name, 0) + (2 if op.op == "store" else 1)
                 across.setdefault(name, set()).update(form.coefficients)
-    candidates = [a for a in axes if a.name in contiguous and graph.hint(a.size) >= 16]
+    candidates = [a for a in axes if a.name in contiguous and graph.hint(a.size) >= SHORTEST_EDGE]
     candidates.sort(key=lambda a: contiguous[a.name])
     if len(candidates) < 2 or candidates[-1].name not in across[candidates[-2].name]:
         return None

@@ -29,6 +29,7 @@ STORED = 8192, 16  # the same where a row that begins anywhere is only stored
 REREAD = ((128 << 10, 16384), (24 << 10, 4096))
 """Columns of the same where a row of more bytes is read twice. The fewer rows are under way at once, the more of a row is still
 in the second-level cache."""
+ALONE = 4  # elements of a thread where a multiprocessor has no other rows to work on meanwhile
 EARLY = 16  # elements of a thread up to which it has registers for what only later phases read
 
 
@@ -114,10 +115,12 @@ def choose(kernel: Kernel, graph: Graph, wide: bool = False, tuned: Blocks | Non
         blocks = dataclasses.replace(blocks, points=min(blocks.points, next_power_of_two(int(rows.points))))
     phases = kernel.phases
     if persistent:
-        if blocks.points * blocks.columns <= EARLY * 32 * blocks.warps:
+        few = blocks.points * blocks.columns <= EARLY * 32 * blocks.warps
+        if few:
             alone = graph.hint(rows.points) <= graph.card.programs
             phases = asked_at_once(kernel, alone)
-        phases = _without_unread(kernel, forwarded(phases, keep_loads=blocks.parts > 1), graph)
+        phases = forwarded(phases, keep_loads=few or blocks.parts > 1)
+        phases = _without_overwritten(_without_unread(kernel, phases, graph))
         walks = _held(kernel, walks)
     divisions = tuple(_divided(kernel, p, graph, blocks, persistent) if p.axes else None for p in phases)
     return RowPlan(blocks, rows.points, persistent, again, loaded_early(kernel), phases, walks, divisions)
@@ -137,6 +140,11 @@ def _at_once(rows: _Rows, graph: Graph) -> Blocks | None:
         return None
     columns = next_power_of_two(rows.longest)
     points = max(1, min(BLOCK // columns, 64))
+    if (
+        not rows.along and (count := graph.hint(rows.points)) <= 2 * graph.card.processors
+    ):  # each row has its own, or half of one
+        points = max(1, min(points, count // graph.card.processors))
+        return Blocks(points, 1, columns, max(1, min(16, columns * points // (32 * ALONE))))
     if not rows.along or points >= 32:
         return Blocks(points, 1, columns, 4 if columns * points <= 2048 else 8 if columns <= 4096 else 16)
     # neighbouring columns lie together: few of them wait for memory, so all of a column at once
@@ -213,7 +221,8 @@ def _without_columns_of(phases: Sequence[Phase], first: int, written: set[str]) 
 
 def forwarded(phases: Sequence[Phase], keep_loads: bool) -> tuple[Phase, ...]:
     """The phases without loads of elements that an earlier phase of this program stored or, with ``keep_loads``, loaded:
-    it still holds them. Compilers read again after a barrier, which programs have that wait for each other.
+    it still holds them. Compilers read again after a barrier, which programs have that wait for each other, and where the cache
+    is to treat the last reading in another way.
 
     Holds for persistent phases, whose columns are the same threads' registers.
     """
@@ -252,6 +261,26 @@ def _without_unread(kernel: Kernel, phases: tuple[Phase, ...], graph: Graph) -> 
     if not own:
         return phases
     return tuple(Phase(p.axes, tuple(o for o in p.body if o.op != "store" or o.args[0] not in own)) for p in phases)
+
+
+def _without_overwritten(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+    """``phases`` without stores of elements that the same threads store again before anybody loads: a row of scores that becomes a
+    row of their softmax."""
+    later: set[tuple[str, tuple[Expr, ...], Expr]] = set()
+    found: list[Phase] = []
+    for phase in reversed(phases):
+        sizes, body = tuple(a.size for a in phase.axes), []
+        for op in reversed(phase.body):
+            if op.op == "load":
+                later = {k for k in later if k[0] != op.args[0]}
+            elif op.op == "store" and not indirect_names(op.args[1]):
+                key = (op.args[0], sizes, numbered(sympy.sympify(op.args[1]), phase))
+                if key in later and not op.update:
+                    continue
+                later |= set() if op.update else {key}
+            body.append(op)
+        found.append(Phase(phase.axes, tuple(reversed(body))))
+    return tuple(reversed(found))
 
 
 def _hold(

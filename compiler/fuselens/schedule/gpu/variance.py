@@ -1,0 +1,89 @@
+"""Where a kernel folds a mean, and in a second pass the squared distances from it: a variance.
+
+The parts of a reduction can do both in one pass over memory, since each needs its own mean only, and has its elements still in cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fuselens.ir.affine import product
+from fuselens.ir.loops import Kernel, Op, Phase, indirect_names
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The fold of a sum, the name of the mean made of it, and the fold of the squared distances from that."""
+
+    total: Op
+    mean: str
+    squares: Op
+
+
+def spread_of(phases: Sequence[Phase], kernel: Kernel) -> Spread | None:
+    """What a pass over columns, values of the point, and another pass over the same columns fold, if that is a variance alone."""
+    if len(phases) != 3 or phases[1].axes or not phases[0].axes or phases[0].axes != phases[2].axes:
+        return None
+    first, second = (({o.name: o for o in p.body}) for p in (phases[0], phases[2]))
+    folds = [[o for o in p.values() if o.op in ("reduce", "scan")] for p in (first, second)]
+    if any(len(f) != 1 or f[0].args[0] != "sum" or f[0].op != "reduce" or f[0].dtype != "f32" for f in folds):
+        return None
+    if any(o.op == "store" for o in second.values()):
+        return None
+    (total,), (squares,) = folds
+    square = second.get(squares.args[1])
+    if square is None or square.op != "mul" or square.args[0] != square.args[1]:
+        return None
+    distance = second.get(square.args[0])
+    if distance is None or distance.op != "sub":
+        return None
+    value, mean = distance.args
+    if not _is_mean(mean, total, phases, kernel) or any(
+        mean in o.operands() for o in second.values() if o is not distance
+    ):
+        return None
+    return Spread(total, mean, squares) if _Same(first, second, set(kernel.writes()))(total.args[1], value) else None
+
+
+def _is_mean(name: str, total: Op, phases: Sequence[Phase], kernel: Kernel) -> bool:
+    between = {o.name: o for p in kernel.phases if not p.axes for o in p.body}
+    mean = between.get(name)
+    count = between.get(mean.args[1]) if mean is not None and mean.op == "div" and mean.args[0] == total.name else None
+    length = product(a.size for a in phases[0].axes)
+    own = any(o.name == name for o in phases[1].body)
+    return (
+        own and count is not None and count.op == "const" and bool(length.is_Integer) and int(length) == count.args[0]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """Whether a value of the second pass is one of the first: computed alike, or loaded from where that was stored."""
+
+    first: Mapping[str, Op]
+    second: Mapping[str, Op]
+    written: set[str]
+
+    def __call__(self, a: str, b: str) -> bool:
+        op = self.second.get(b)
+        if op is None:
+            return a == b
+        stored = self._stored(op)
+        if stored is not None:
+            return stored == a
+        other = self.first.get(a)
+        if other is None or (op.op, op.dtype) != (other.op, other.dtype) or op.op in ("random", "bounds", "reduce"):
+            return False
+        if op.op == "load":
+            return op.args == other.args and op.args[0] not in self.written and not indirect_names(op.args[1])
+        return len(op.args) == len(other.args) and all(map(self._alike, other.args, op.args))
+
+    def _alike(self, a: Any, b: Any) -> bool:
+        return self(a, b) if isinstance(a, str) and isinstance(b, str) else repr(a) == repr(b)
+
+    def _stored(self, op: Op) -> str | None:
+        """The value of the first pass that lies where ``op`` loads."""
+        stores = [o for o in self.first.values() if o.op == "store" and o.args[0] == op.args[0] and not o.update]
+        return stores[0].args[2] if op.op == "load" and len(stores) == 1 and stores[0].args[1] == op.args[1] else None
